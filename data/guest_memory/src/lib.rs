@@ -1,0 +1,31 @@
+//! The only door to memory that a guest or a front-end can change while we look at it.
+//!
+//! Three things live here: [`GuestMap`], the memory of one guest as one unchanging table of mapped
+//! regions; [`Area`], a contiguous piece of shared memory with a fixed address (a ring, an in-flight
+//! record, a RAM disk); and [`DirtyLog`], the marks that live migration reads. Not here: what the
+//! bytes mean (`virtqueue`, `device`), and who may map what (`vhost_user`).
+//!
+//! Called by every crate of `data/`; made by `manager`.
+//!
+//! # What is promised
+//!
+//! - A [`Span`] or an offset is checked against its mapping on every access, so no value that a
+//!   guest chose reaches memory outside what its front-end shared. A failed check does nothing and
+//!   says so by its return value; nothing here panics.
+//! - Every read is a copy. No Rust reference into shared memory is ever made, because the other
+//!   side may write at any time.
+//! - Every write through a map or an area that has a [`DirtyLog`] marks the pages it touched, after
+//!   the bytes are written.
+//!
+//! A map is replaced whole, never edited: whoever holds an `Arc` of it keeps its mappings alive.
+#![expect(unsafe_code, reason = "raw access to mappings shared with other processes")]
+
+mod area;
+mod dirty_log;
+mod map;
+mod mapping;
+
+pub use area::Area;
+pub use dirty_log::{DirtyLog, LOG_PAGE_SIZE};
+pub use map::{GuestMap, REGIONS_MAX, Region, Span};
+pub use mapping::{MapError, Mapping, Seal};

@@ -1,0 +1,283 @@
+//! Guest address to mapping, and the bytes of a request's buffers.
+//!
+//! A map is made by control from the front-end's memory table, handed to the queues in an `Arc`,
+//! and replaced whole. Not for rings: those are [`Area`]s, resolved once.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::area::Area;
+use crate::dirty_log::DirtyLog;
+use crate::mapping::{MapError, Mapping};
+
+/// Regions of one guest, as many as vhost-user slots exist in QEMU and Cloud Hypervisor.
+pub const REGIONS_MAX: usize = 509;
+
+/// One region of a guest's memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Guest physical address of the first byte.
+    pub gpa: u64,
+    /// The front-end's own address of it (vhost-user gives ring addresses in these).
+    pub user: u64,
+    /// The bytes.
+    pub mapping: Arc<Mapping>,
+}
+
+impl Region {
+    fn len(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+}
+
+/// A piece of guest memory within one region, found and checked by [`GuestMap::span`].
+///
+/// Plain data: it does not keep the memory mapped. Access goes through a map, which checks it
+/// again, so that a span used with the wrong map does nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    host: usize,
+    len: u32,
+    region: u32,
+}
+
+impl Span {
+    /// Bytes.
+    #[inline]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `n` bytes (all of them when there are fewer).
+    #[inline]
+    pub fn first(self, n: u32) -> Span {
+        Span { len: self.len.min(n), ..self }
+    }
+
+    /// What follows the first `n` bytes (nothing when there are fewer).
+    #[inline]
+    pub fn after(self, n: u32) -> Span {
+        let n = self.len.min(n);
+        Span { host: self.host + n as usize, len: self.len - n, ..self }
+    }
+
+    /// Address in this process, for handing to the kernel. Valid while the map it came from lives.
+    #[inline]
+    pub fn host_address(self) -> usize {
+        self.host
+    }
+}
+
+/// All memory of one guest.
+#[derive(Clone, Debug)]
+pub struct GuestMap {
+    /// By guest address, ascending, without overlap.
+    regions: Arc<[Region]>,
+    /// The largest region, tried first: it holds nearly every buffer.
+    main: usize,
+    log: Option<Arc<DirtyLog>>,
+}
+
+impl GuestMap {
+    /// A map of `regions`, in any order.
+    ///
+    /// # Errors
+    /// [`MapError::TooMany`], [`MapError::Overlap`] (in guest or in front-end addresses).
+    pub fn new(mut regions: Vec<Region>) -> Result<GuestMap, MapError> {
+        if regions.len() > REGIONS_MAX {
+            return Err(MapError::TooMany(regions.len()));
+        }
+        check_apart(&regions, |region| region.user)?;
+        check_apart(&regions, |region| region.gpa)?;
+        regions.sort_by_key(|region| region.gpa);
+        let main = (0..regions.len()).max_by_key(|i| regions[*i].mapping.len()).unwrap_or(0);
+        Ok(GuestMap { regions: regions.into(), main, log: None })
+    }
+
+    /// One region of our own at guest address 0, for tests, benches and fuzzing.
+    ///
+    /// # Errors
+    /// As [`Mapping::anonymous`].
+    pub fn anonymous(len: u64) -> Result<GuestMap, MapError> {
+        GuestMap::new(vec![Region { gpa: 0, user: 0, mapping: Mapping::anonymous(len)? }])
+    }
+
+    /// The same memory with writes marked in `log`, or no longer marked.
+    #[must_use]
+    pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> GuestMap {
+        GuestMap { regions: Arc::clone(&self.regions), main: self.main, log }
+    }
+
+    /// The regions, by guest address.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Whether writes are being marked.
+    pub fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// One past the highest guest address; 0 without memory.
+    pub fn end(&self) -> u64 {
+        self.regions.last().map_or(0, |region| region.gpa + region.len())
+    }
+
+    /// The `len` bytes at guest address `gpa`, when one region holds them all.
+    #[inline]
+    pub fn span(&self, gpa: u64, len: u32) -> Option<Span> {
+        let span = self.span_up_to(gpa, len)?;
+        (span.len == len).then_some(span)
+    }
+
+    /// As many of the `len` bytes at `gpa` as the region there holds; `None` when there is none.
+    /// A buffer over adjacent regions is taken in several steps.
+    #[inline]
+    pub fn span_up_to(&self, gpa: u64, len: u32) -> Option<Span> {
+        if let Some(span) = self.span_in(self.main, gpa, len) {
+            return Some(span);
+        }
+        let after = self.regions.partition_point(|region| region.gpa <= gpa);
+        self.span_in(after.checked_sub(1)?, gpa, len)
+    }
+
+    /// The area of `len` bytes at the front-end's address `user`, when one region holds it all.
+    pub fn area_at_user(&self, user: u64, len: u64) -> Option<Area> {
+        let region = self.regions.iter().find(|region| {
+            user.checked_sub(region.user).is_some_and(|offset| offset < region.len())
+        })?;
+        let offset = user - region.user;
+        if len > region.len() - offset {
+            return None;
+        }
+        // SAFETY: `offset + len <= mapping.len()` by the two checks above.
+        let base = unsafe { region.mapping.base().add(offset as usize) };
+        let mapping = Arc::clone(&region.mapping);
+        Some(Area::of_region(mapping, base, len as usize, region.gpa + offset, self.log.clone()))
+    }
+
+    /// Copies bytes `at..at + into.len()` of `span` out. False, and nothing copied, when they are
+    /// not all there.
+    #[inline]
+    pub fn read(&self, span: Span, at: u32, into: &mut [u8]) -> bool {
+        let part = span.after(at);
+        let Some(from) = self.host(part) else { return false };
+        if into.len() > part.len as usize {
+            return false;
+        }
+        // SAFETY: `host()` checked `part`, and `into` is no longer than it; ours and theirs are
+        // different mappings.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        true
+    }
+
+    /// Copies `from` to byte `at` of `span` and marks it. False, and nothing copied, when it does
+    /// not fit.
+    #[inline]
+    pub fn write(&self, span: Span, at: u32, from: &[u8]) -> bool {
+        let part = span.after(at);
+        let Some(to) = self.host(part) else { return false };
+        if from.len() > part.len as usize {
+            return false;
+        }
+        // SAFETY: as in `read`, the other way round.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        self.mark_written(part.first(from.len() as u32));
+        true
+    }
+
+    /// Sets every byte of `span` to zero and marks it. False when it is not in this map.
+    pub fn zero(&self, span: Span) -> bool {
+        let Some(to) = self.host(span) else { return false };
+        // SAFETY: `host()` checked the span.
+        unsafe { to.as_ptr().write_bytes(0, span.len as usize) };
+        self.mark_written(span);
+        true
+    }
+
+    /// Marks `span` in the dirty log: for bytes that the kernel wrote on our behalf.
+    #[inline]
+    pub fn mark_written(&self, span: Span) {
+        if let Some(log) = &self.log {
+            self.mark_in(log, span);
+        }
+    }
+
+    /// Asks the processor for the first line of `span`; a hint without effect on any value.
+    #[inline]
+    pub fn prefetch(&self, span: Span) {
+        if let Some(host) = self.host(span) {
+            prefetch_line(host);
+        }
+    }
+
+    /// The host address of `span` after checking that it lies within its region of this map.
+    #[inline]
+    pub(crate) fn host(&self, span: Span) -> Option<NonNull<u8>> {
+        let region = self.regions.get(span.region as usize)?;
+        let base = region.mapping.base();
+        let offset = span.host.wrapping_sub(base.as_ptr() as usize);
+        let fits = offset <= region.mapping.len()
+            && span.len as usize <= region.mapping.len() - offset;
+        // SAFETY: `offset <= len` of the mapping that `base` starts.
+        fits.then(|| unsafe { base.add(offset) })
+    }
+
+    #[inline]
+    fn span_in(&self, index: usize, gpa: u64, len: u32) -> Option<Span> {
+        let region = self.regions.get(index)?;
+        let offset = gpa.checked_sub(region.gpa)?;
+        let left = region.len().checked_sub(offset).filter(|left| *left > 0)?;
+        let len = u64::from(len).min(left) as u32;
+        let host = region.mapping.base().as_ptr() as usize + offset as usize;
+        Some(Span { host, len, region: index as u32 })
+    }
+
+    #[cold]
+    fn mark_in(&self, log: &DirtyLog, span: Span) {
+        if let (Some(region), Some(host)) =
+            (self.regions.get(span.region as usize), self.host(span))
+        {
+            let offset = host.as_ptr() as usize - region.mapping.base().as_ptr() as usize;
+            log.mark(region.gpa + offset as u64, u64::from(span.len));
+        }
+    }
+}
+
+/// Refuses regions that overlap or wrap in the address space that `start` names.
+fn check_apart(regions: &[Region], start: impl Fn(&Region) -> u64) -> Result<(), MapError> {
+    let mut order: Vec<usize> = (0..regions.len()).collect();
+    order.sort_by_key(|i| start(&regions[*i]));
+    let mut end_before = 0;
+    for (place, index) in order.into_iter().enumerate() {
+        let first = start(&regions[index]);
+        let end = first.checked_add(regions[index].len()).ok_or(MapError::Overlap { index })?;
+        if place > 0 && first < end_before {
+            return Err(MapError::Overlap { index });
+        }
+        end_before = end;
+    }
+    Ok(())
+}
+
+#[inline]
+pub(crate) fn prefetch_line(place: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching any address is allowed and changes no architectural state.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
+            place.as_ptr().cast(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+#[cfg(test)]
+mod tests;

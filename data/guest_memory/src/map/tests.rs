@@ -1,0 +1,119 @@
+//! Addresses: found, split, refused. Writes: seen by the log.
+
+use std::os::fd::OwnedFd;
+
+use super::*;
+use crate::{LOG_PAGE_SIZE, Seal};
+
+const PAGE: u64 = 4096;
+
+fn region(gpa: u64, user: u64, len: u64) -> Region {
+    Region { gpa, user, mapping: Mapping::anonymous(len).unwrap() }
+}
+
+fn sealed_memfd(len: u64, seal: bool) -> OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let fd = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, len).unwrap();
+    if seal {
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    }
+    fd
+}
+
+#[test]
+fn a_buffer_over_adjacent_regions_is_taken_in_two_steps() {
+    let map = GuestMap::new(vec![region(PAGE, 0x9000, PAGE), region(0, 0x4000, PAGE)]).unwrap();
+    assert!(map.span(PAGE - 8, 16).is_none());
+    let first = map.span_up_to(PAGE - 8, 16).unwrap();
+    let second = map.span_up_to(PAGE, 8).unwrap();
+    assert_eq!((first.len(), second.len()), (8, 8));
+    assert!(map.write(first, 0, &[1; 8]) && map.write(second, 0, &[2; 8]));
+    let mut bytes = [0; 8];
+    assert!(map.read(map.span(PAGE, 8).unwrap(), 0, &mut bytes));
+    assert_eq!(bytes, [2; 8]);
+}
+
+#[test]
+fn addresses_outside_every_region_have_no_span() {
+    let map = GuestMap::new(vec![region(PAGE, 0, PAGE), region(1 << 40, 1 << 20, PAGE)]).unwrap();
+    for gpa in [0, PAGE - 1, 2 * PAGE, (1 << 40) + PAGE, u64::MAX, u64::MAX - 7] {
+        assert!(map.span_up_to(gpa, 8).is_none(), "{gpa:#x}");
+    }
+    assert!(map.span(2 * PAGE - 4, 8).is_none());
+    assert!(map.area_at_user(PAGE - 4, 8).is_none());
+    assert!(map.area_at_user(4, u64::MAX).is_none());
+    assert_eq!(map.area_at_user(PAGE - 8, 8).unwrap().len(), 8);
+}
+
+#[test]
+fn a_span_of_another_map_does_nothing() {
+    let one = GuestMap::anonymous(PAGE).unwrap();
+    let two = GuestMap::anonymous(PAGE).unwrap();
+    let span = one.span(0, 16).unwrap();
+    assert!(!two.write(span, 0, &[1; 16]));
+    assert!(!two.read(span, 0, &mut [0; 16]));
+    assert!(!one.read(span, 8, &mut [0; 16]));
+    assert!(!one.write(span, 1, &[0; 16]));
+}
+
+#[test]
+fn overlapping_wrapping_and_too_many_regions_are_refused() {
+    let overlap = |a, b| matches!(GuestMap::new(vec![a, b]), Err(MapError::Overlap { .. }));
+    assert!(overlap(region(0, 0, 2 * PAGE), region(PAGE, 1 << 30, PAGE)));
+    assert!(overlap(region(0, 0, 2 * PAGE), region(1 << 30, PAGE, PAGE)));
+    assert!(overlap(region(0, 0, PAGE), region(u64::MAX - 10, PAGE, PAGE)));
+    let many = (0..=REGIONS_MAX as u64).map(|i| region(i * PAGE, i * PAGE, PAGE)).collect();
+    assert!(matches!(GuestMap::new(many), Err(MapError::TooMany(510))));
+}
+
+#[test]
+fn files_too_short_or_not_sealed_are_refused() {
+    let open = sealed_memfd(2 * PAGE, false);
+    let sealed = sealed_memfd(2 * PAGE, true);
+    assert!(matches!(
+        Mapping::shared(&open, 0, PAGE, Seal::Required),
+        Err(MapError::Unsealed)
+    ));
+    assert!(Mapping::shared(&open, 0, PAGE, Seal::Any).is_ok());
+    assert!(Mapping::shared(&sealed, 8, PAGE, Seal::Required).is_ok());
+    for (offset, len) in [(0, 3 * PAGE), (PAGE, PAGE + 1), (2 * PAGE, 1)] {
+        let refused = Mapping::shared(&sealed, offset, len, Seal::Any);
+        assert!(matches!(refused, Err(MapError::Short { .. })), "{offset} {len}");
+    }
+    for (offset, len) in [(0, 0), (u64::MAX, 1), (1, u64::MAX), (u64::MAX / 2, PAGE)] {
+        let refused = Mapping::shared(&sealed, offset, len, Seal::Any);
+        assert!(matches!(refused, Err(MapError::Length { .. })), "{offset} {len}");
+    }
+}
+
+#[test]
+fn every_write_marks_its_pages_and_no_other() {
+    let log_fd = sealed_memfd(PAGE, true);
+    let log = DirtyLog::map(&log_fd, 0, PAGE, Seal::Required).unwrap();
+    let bits = Area::whole(Mapping::shared(&log_fd, 0, PAGE, Seal::Any).unwrap());
+    let map = GuestMap::new(vec![region(8 * LOG_PAGE_SIZE, 0, 16 * PAGE)]).unwrap();
+    let logged = map.with_log(Some(log));
+    let take = |at: usize| {
+        let byte = bits.load_u8(at);
+        bits.store_u8(at, 0);
+        byte
+    };
+    let at = |page: u64, len| logged.span(page * LOG_PAGE_SIZE, len).unwrap();
+    assert!(map.write(at(8, 1), 0, &[1]));
+    assert_eq!(take(1), 0, "a map without log marks nothing");
+    assert!(logged.write(at(9, 1), 0, &[1]));
+    assert_eq!(take(1), 0b10);
+    assert!(logged.zero(at(8, 2 * PAGE as u32 + 1)));
+    assert_eq!(take(1), 0b111);
+    let area = logged.area_at_user(3 * PAGE - 2, 4).unwrap();
+    area.store_u16(0, 1);
+    assert_eq!(take(1), 0b100);
+    area.store_release_u16(2, 1);
+    assert_eq!(take(1), 0b1000);
+    let disk = Area::anonymous(PAGE).unwrap();
+    assert!(disk.copy_to_guest(0, &logged, at(16, 64)));
+    assert_eq!((take(1), take(2)), (0, 1));
+    assert!(disk.copy_from_guest(0, &logged, at(16, 64)));
+    assert_eq!((take(1), take(2), take(0)), (0, 0, 0));
+}

@@ -1,0 +1,220 @@
+//! One `mmap`: of a descriptor that a front-end sent, or of anonymous memory.
+//!
+//! Not the place where addresses are looked up (`map`) or bytes are touched (`area`, `map`).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Why a piece of memory could not be mapped. The text is for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// A length of zero, or one whose end does not fit in an address.
+    #[error("a length of {len} bytes at offset {offset} cannot be mapped")]
+    Length {
+        /// Offset in the file, bytes.
+        offset: u64,
+        /// Length asked for, bytes.
+        len: u64,
+    },
+    /// The file ends before the piece does.
+    #[error("the file has {size} bytes, but {needed} were announced")]
+    Short {
+        /// The file's size, bytes.
+        size: u64,
+        /// Offset plus length, bytes.
+        needed: u64,
+    },
+    /// The file may be shrunk by its owner (reliability F4).
+    #[error(
+        "the memory is not sealed against shrinking: use memory-backend-memfd, \
+         or allow unsealed memory for this device"
+    )]
+    Unsealed,
+    /// Two regions overlap, or an address wraps.
+    #[error("region {index} overlaps another or wraps around the address space")]
+    Overlap {
+        /// Place of the region in the table given.
+        index: usize,
+    },
+    /// More regions than [`crate::REGIONS_MAX`].
+    #[error("{0} memory regions; at most {max} are supported", max = crate::REGIONS_MAX)]
+    TooMany(usize),
+    /// What the kernel said.
+    #[error("cannot map memory: {0}")]
+    Os(#[from] rustix::io::Errno),
+}
+
+/// Whether a file's owner may shrink it under our mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seal {
+    /// Only files sealed with `F_SEAL_SHRINK` are mapped.
+    Required,
+    /// Any file is mapped; shrinking it costs that device its queues.
+    Any,
+}
+
+/// A mapped range. Unmapped when the last `Arc` of it goes.
+#[derive(Debug)]
+pub struct Mapping {
+    /// What `mmap` returned.
+    start: NonNull<u8>,
+    /// What was given to `mmap`, bytes.
+    mapped: usize,
+    /// First byte asked for: `start` plus the part that only alignment added.
+    base: NonNull<u8>,
+    /// Bytes asked for.
+    len: usize,
+}
+
+// SAFETY: a `Mapping` is an address range that stays mapped until drop; it has no thread affinity,
+// and all access to its bytes goes through `Area` and `GuestMap`, which use volatile or atomic
+// operations only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out addresses and lengths only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` at `offset`, shared and writable, without touching a page.
+    ///
+    /// `offset` need not be aligned: the range is widened down to the file's block size (which for
+    /// hugetlbfs is the huge page).
+    ///
+    /// # Errors
+    /// [`MapError`]: an impossible length, a file that is too short or not sealed, or the kernel's
+    /// refusal. Nothing stays mapped.
+    pub fn shared(
+        fd: impl AsFd,
+        offset: u64,
+        len: u64,
+        seal: Seal,
+    ) -> Result<Arc<Mapping>, MapError> {
+        let fd = fd.as_fd();
+        let (end, aligned) = Self::check_file(fd, offset, len, seal)?;
+        let mapped =
+            usize::try_from(end - aligned).map_err(|_| MapError::Length { offset, len })?;
+        // SAFETY: a fresh range chosen by the kernel; no Rust object lives in it.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd,
+                aligned,
+            )?
+        };
+        Self::adopt(start, mapped, (offset - aligned) as usize, len as usize)
+    }
+
+    /// Maps `len` bytes of zeroes that no other process sees; pages are taken when first written.
+    ///
+    /// # Errors
+    /// [`MapError`]: zero length, or the kernel's refusal.
+    pub fn anonymous(len: u64) -> Result<Arc<Mapping>, MapError> {
+        let size = usize::try_from(len).map_err(|_| MapError::Length { offset: 0, len })?;
+        if size == 0 {
+            return Err(MapError::Length { offset: 0, len });
+        }
+        // SAFETY: a fresh range chosen by the kernel; no Rust object lives in it.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                size,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        Self::adopt(start, size, 0, size)
+    }
+
+    /// Bytes that may be touched.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: an empty range is refused when it is made.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gives the pages that lie wholly within `at..at + len` back to the kernel; they read as
+    /// zeroes afterwards. Bytes outside whole pages are untouched. Only for anonymous mappings.
+    ///
+    /// # Errors
+    /// What `madvise` said; the range is then unchanged.
+    pub fn release_pages(&self, at: usize, len: usize) -> Result<(), rustix::io::Errno> {
+        let page = rustix::param::page_size();
+        let end = at.saturating_add(len).min(self.len) / page * page;
+        let first = at.min(self.len).next_multiple_of(page);
+        if first >= end {
+            return Ok(());
+        }
+        // SAFETY: the range lies within this mapping (both ends were clamped to `len`), and
+        // dropping private pages only changes their bytes to zero.
+        unsafe { madvise(self.base.as_ptr().add(first).cast(), end - first, Advice::LinuxDontNeed) }
+    }
+
+    #[inline]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The end of the range and its start rounded down to the file's block size.
+    fn check_file(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        seal: Seal,
+    ) -> Result<(u64, u64), MapError> {
+        let bad = MapError::Length { offset, len };
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64) else {
+            return Err(bad);
+        };
+        if len == 0 {
+            return Err(bad);
+        }
+        let stat = fstat(fd)?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size < end {
+            return Err(MapError::Short { size, needed: end });
+        }
+        let sealed = || fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        if seal == Seal::Required && !sealed() {
+            return Err(MapError::Unsealed);
+        }
+        let page = rustix::param::page_size() as u64;
+        let block = u64::try_from(stat.st_blksize).unwrap_or(page).max(page);
+        let block = if block.is_power_of_two() { block } else { page };
+        Ok((end, offset & !(block - 1)))
+    }
+
+    fn adopt(
+        start: *mut core::ffi::c_void,
+        mapped: usize,
+        skip: usize,
+        len: usize,
+    ) -> Result<Arc<Mapping>, MapError> {
+        let Some(start) = NonNull::new(start.cast::<u8>()) else {
+            return Err(MapError::Os(rustix::io::Errno::NOMEM));
+        };
+        // Large pages cost a third of the TLB misses where the kernel has them; refusal is fine.
+        // SAFETY: the range was just mapped and advice changes no byte of it.
+        let _ = unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
+        // SAFETY: `skip < mapped`, because `len > 0` and `mapped == skip + len`.
+        let base = unsafe { start.add(skip) };
+        Ok(Arc::new(Mapping { start, mapped, base, len }))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `start..start + mapped` is exactly what `mmap` gave us; every `Area` and
+        // `GuestMap` over it holds an `Arc`, so none is left.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+    }
+}
