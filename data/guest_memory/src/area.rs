@@ -66,7 +66,13 @@ impl Area {
 
     /// All of `mapping`, as memory that is not the guest's.
     pub fn whole(mapping: Arc<Mapping>) -> Area {
-        Area { base: mapping.base(), len: mapping.len(), gpa: 0, log: None, mapping }
+        Area {
+            base: mapping.base(),
+            len: mapping.len(),
+            gpa: 0,
+            log: None,
+            mapping,
+        }
     }
 
     /// The `len` bytes from `at`, or `None` when they are not all within.
@@ -78,7 +84,13 @@ impl Area {
         // SAFETY: `at <= end <= self.len`, so the result stays within (or one past) the range.
         let base = unsafe { self.base.add(at) };
         let gpa = self.gpa + at as u64;
-        Some(Area { base, len, gpa, log: self.log.clone(), mapping: Arc::clone(&self.mapping) })
+        Some(Area {
+            base,
+            len,
+            gpa,
+            log: self.log.clone(),
+            mapping: Arc::clone(&self.mapping),
+        })
     }
 
     /// A part of a guest's region. `map` has checked that the range lies within `mapping`.
@@ -89,7 +101,13 @@ impl Area {
         gpa: u64,
         log: Option<Arc<DirtyLog>>,
     ) -> Area {
-        Area { base, len, gpa, log, mapping }
+        Area {
+            base,
+            len,
+            gpa,
+            log,
+            mapping,
+        }
     }
 
     /// Bytes in the area.
@@ -121,7 +139,8 @@ impl Area {
     /// Reads a `u16` that publishes what was written before it (acquire). 0 when out of range.
     #[inline]
     pub fn load_acquire_u16(&self, at: usize) -> u16 {
-        self.atomic_u16(at).map_or(0, |cell| u16::from_le(cell.load(Ordering::Acquire)))
+        self.atomic_u16(at)
+            .map_or(0, |cell| u16::from_le(cell.load(Ordering::Acquire)))
     }
 
     /// Writes a `u16` that publishes everything written before it (release).
@@ -137,24 +156,38 @@ impl Area {
 
     /// Copies `into.len()` bytes out, from byte `at`. False, and nothing copied, when out of range.
     pub fn read(&self, at: usize, into: &mut [u8]) -> bool {
-        let Some(place) = self.range(at, into.len()) else { return false };
+        let Some(place) = self.range(at, into.len()) else {
+            return false;
+        };
         // SAFETY: `range()` checked the source; the target is ours and cannot overlap a mapping.
-        unsafe { place.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        unsafe {
+            place
+                .as_ptr()
+                .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
+        };
         true
     }
 
     /// Copies `from` in, at byte `at`, and marks. False, and nothing copied, when out of range.
     pub fn write(&self, at: usize, from: &[u8]) -> bool {
-        let Some(place) = self.range(at, from.len()) else { return false };
+        let Some(place) = self.range(at, from.len()) else {
+            return false;
+        };
         // SAFETY: `range()` checked the target; the source is ours and cannot overlap a mapping.
-        unsafe { place.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        unsafe {
+            place
+                .as_ptr()
+                .copy_from_nonoverlapping(from.as_ptr(), from.len())
+        };
         self.mark(at, from.len());
         true
     }
 
     /// Sets `len` bytes from `at` to zero, and marks. False when out of range.
     pub fn zero(&self, at: usize, len: usize) -> bool {
-        let Some(place) = self.range(at, len) else { return false };
+        let Some(place) = self.range(at, len) else {
+            return false;
+        };
         // SAFETY: `range()` checked the target.
         unsafe { place.as_ptr().write_bytes(0, len) };
         self.mark(at, len);
@@ -199,7 +232,9 @@ impl Area {
 
     #[inline]
     fn at<T>(&self, at: usize) -> Option<NonNull<T>> {
-        let fits = at.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
+        let fits = at
+            .checked_add(size_of::<T>())
+            .is_some_and(|end| end <= self.len);
         debug_assert!(fits, "offset {at} of an area of {} bytes", self.len);
         if !fits {
             return None;
@@ -213,7 +248,8 @@ impl Area {
     #[inline]
     fn atomic_u16(&self, at: usize) -> Option<&AtomicU16> {
         // SAFETY: `at()` checked range and alignment, and the mapping lives as long as `&self`.
-        self.at::<u16>(at).map(|place| unsafe { AtomicU16::from_ptr(place.as_ptr()) })
+        self.at::<u16>(at)
+            .map(|place| unsafe { AtomicU16::from_ptr(place.as_ptr()) })
     }
 
     #[inline]

@@ -4,8 +4,8 @@
 //! an atomic OR because the front-end clears bits at the same time. The memory belongs to the
 //! front-end and is as hostile as the guest's: only its size is trusted, checked once.
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::mapping::{MapError, Mapping, Seal};
 

@@ -57,14 +57,21 @@ impl Span {
     /// The first `n` bytes (all of them when there are fewer).
     #[inline]
     pub fn first(self, n: u32) -> Span {
-        Span { len: self.len.min(n), ..self }
+        Span {
+            len: self.len.min(n),
+            ..self
+        }
     }
 
     /// What follows the first `n` bytes (nothing when there are fewer).
     #[inline]
     pub fn after(self, n: u32) -> Span {
         let n = self.len.min(n);
-        Span { host: self.host + n as usize, len: self.len - n, ..self }
+        Span {
+            host: self.host + n as usize,
+            len: self.len - n,
+            ..self
+        }
     }
 
     /// Address in this process, for handing to the kernel. Valid while the map it came from lives.
@@ -96,8 +103,14 @@ impl GuestMap {
         check_apart(&regions, |region| region.user)?;
         check_apart(&regions, |region| region.gpa)?;
         regions.sort_by_key(|region| region.gpa);
-        let main = (0..regions.len()).max_by_key(|i| regions[*i].mapping.len()).unwrap_or(0);
-        Ok(GuestMap { regions: regions.into(), main, log: None })
+        let main = (0..regions.len())
+            .max_by_key(|i| regions[*i].mapping.len())
+            .unwrap_or(0);
+        Ok(GuestMap {
+            regions: regions.into(),
+            main,
+            log: None,
+        })
     }
 
     /// One region of our own at guest address 0, for tests, benches and fuzzing.
@@ -105,13 +118,21 @@ impl GuestMap {
     /// # Errors
     /// As [`Mapping::anonymous`].
     pub fn anonymous(len: u64) -> Result<GuestMap, MapError> {
-        GuestMap::new(vec![Region { gpa: 0, user: 0, mapping: Mapping::anonymous(len)? }])
+        GuestMap::new(vec![Region {
+            gpa: 0,
+            user: 0,
+            mapping: Mapping::anonymous(len)?,
+        }])
     }
 
     /// The same memory with writes marked in `log`, or no longer marked.
     #[must_use]
     pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> GuestMap {
-        GuestMap { regions: Arc::clone(&self.regions), main: self.main, log }
+        GuestMap {
+            regions: Arc::clone(&self.regions),
+            main: self.main,
+            log,
+        }
     }
 
     /// The regions, by guest address.
@@ -126,7 +147,9 @@ impl GuestMap {
 
     /// One past the highest guest address; 0 without memory.
     pub fn end(&self) -> u64 {
-        self.regions.last().map_or(0, |region| region.gpa + region.len())
+        self.regions
+            .last()
+            .map_or(0, |region| region.gpa + region.len())
     }
 
     /// The `len` bytes at guest address `gpa`, when one region holds them all.
@@ -150,7 +173,8 @@ impl GuestMap {
     /// The area of `len` bytes at the front-end's address `user`, when one region holds it all.
     pub fn area_at_user(&self, user: u64, len: u64) -> Option<Area> {
         let region = self.regions.iter().find(|region| {
-            user.checked_sub(region.user).is_some_and(|offset| offset < region.len())
+            user.checked_sub(region.user)
+                .is_some_and(|offset| offset < region.len())
         })?;
         let offset = user - region.user;
         if len > region.len() - offset {
@@ -159,7 +183,13 @@ impl GuestMap {
         // SAFETY: `offset + len <= mapping.len()` by the two checks above.
         let base = unsafe { region.mapping.base().add(offset as usize) };
         let mapping = Arc::clone(&region.mapping);
-        Some(Area::of_region(mapping, base, len as usize, region.gpa + offset, self.log.clone()))
+        Some(Area::of_region(
+            mapping,
+            base,
+            len as usize,
+            region.gpa + offset,
+            self.log.clone(),
+        ))
     }
 
     /// Copies bytes `at..at + into.len()` of `span` out. False, and nothing copied, when they are
@@ -167,13 +197,18 @@ impl GuestMap {
     #[inline]
     pub fn read(&self, span: Span, at: u32, into: &mut [u8]) -> bool {
         let part = span.after(at);
-        let Some(from) = self.host(part) else { return false };
+        let Some(from) = self.host(part) else {
+            return false;
+        };
         if into.len() > part.len as usize {
             return false;
         }
         // SAFETY: `host()` checked `part`, and `into` is no longer than it; ours and theirs are
         // different mappings.
-        unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        unsafe {
+            from.as_ptr()
+                .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
+        };
         true
     }
 
@@ -182,19 +217,26 @@ impl GuestMap {
     #[inline]
     pub fn write(&self, span: Span, at: u32, from: &[u8]) -> bool {
         let part = span.after(at);
-        let Some(to) = self.host(part) else { return false };
+        let Some(to) = self.host(part) else {
+            return false;
+        };
         if from.len() > part.len as usize {
             return false;
         }
         // SAFETY: as in `read`, the other way round.
-        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        unsafe {
+            to.as_ptr()
+                .copy_from_nonoverlapping(from.as_ptr(), from.len())
+        };
         self.mark_written(part.first(from.len() as u32));
         true
     }
 
     /// Sets every byte of `span` to zero and marks it. False when it is not in this map.
     pub fn zero(&self, span: Span) -> bool {
-        let Some(to) = self.host(span) else { return false };
+        let Some(to) = self.host(span) else {
+            return false;
+        };
         // SAFETY: `host()` checked the span.
         unsafe { to.as_ptr().write_bytes(0, span.len as usize) };
         self.mark_written(span);
@@ -223,8 +265,8 @@ impl GuestMap {
         let region = self.regions.get(span.region as usize)?;
         let base = region.mapping.base();
         let offset = span.host.wrapping_sub(base.as_ptr() as usize);
-        let fits = offset <= region.mapping.len()
-            && span.len as usize <= region.mapping.len() - offset;
+        let fits =
+            offset <= region.mapping.len() && span.len as usize <= region.mapping.len() - offset;
         // SAFETY: `offset <= len` of the mapping that `base` starts.
         fits.then(|| unsafe { base.add(offset) })
     }
@@ -236,7 +278,11 @@ impl GuestMap {
         let left = region.len().checked_sub(offset).filter(|left| *left > 0)?;
         let len = u64::from(len).min(left) as u32;
         let host = region.mapping.base().as_ptr() as usize + offset as usize;
-        Some(Span { host, len, region: index as u32 })
+        Some(Span {
+            host,
+            len,
+            region: index as u32,
+        })
     }
 
     #[cold]
@@ -257,7 +303,9 @@ fn check_apart(regions: &[Region], start: impl Fn(&Region) -> u64) -> Result<(),
     let mut end_before = 0;
     for (place, index) in order.into_iter().enumerate() {
         let first = start(&regions[index]);
-        let end = first.checked_add(regions[index].len()).ok_or(MapError::Overlap { index })?;
+        let end = first
+            .checked_add(regions[index].len())
+            .ok_or(MapError::Overlap { index })?;
         if place > 0 && first < end_before {
             return Err(MapError::Overlap { index });
         }

@@ -156,7 +156,13 @@ impl Mapping {
         }
         // SAFETY: the range lies within this mapping (both ends were clamped to `len`), and
         // dropping private pages only changes their bytes to zero.
-        unsafe { madvise(self.base.as_ptr().add(first).cast(), end - first, Advice::LinuxDontNeed) }
+        unsafe {
+            madvise(
+                self.base.as_ptr().add(first).cast(),
+                end - first,
+                Advice::LinuxDontNeed,
+            )
+        }
     }
 
     #[inline]
@@ -172,7 +178,10 @@ impl Mapping {
         seal: Seal,
     ) -> Result<(u64, u64), MapError> {
         let bad = MapError::Length { offset, len };
-        let Some(end) = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64) else {
+        let Some(end) = offset
+            .checked_add(len)
+            .filter(|end| *end <= i64::MAX as u64)
+        else {
             return Err(bad);
         };
         if len == 0 {
@@ -207,7 +216,12 @@ impl Mapping {
         let _ = unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
         // SAFETY: `skip < mapped`, because `len > 0` and `mapped == skip + len`.
         let base = unsafe { start.add(skip) };
-        Ok(Arc::new(Mapping { start, mapped, base, len }))
+        Ok(Arc::new(Mapping {
+            start,
+            mapped,
+            base,
+            len,
+        }))
     }
 }
 

@@ -1,0 +1,143 @@
+//! The buffers of one chain, found and checked, as [`crate::Queue::peek`] leaves them.
+
+use guest_memory::Span;
+
+use crate::violation::Violation;
+
+/// Spans kept of one chain: 126 data segments (what we offer as SEG_MAX), a header in up to 16
+/// pieces, a status, and room for buffers that cross regions. What is beyond is counted and walked
+/// but not kept.
+pub const CHAIN_SPANS_MAX: usize = 256;
+
+/// Scratch for one chain; one per sidecore, used again for every request.
+#[derive(Debug)]
+pub struct Chain {
+    spans: Box<[Span; CHAIN_SPANS_MAX]>,
+    kept: usize,
+    readable: usize,
+    readable_bytes: u64,
+    writable_bytes: u64,
+    last_writable: Span,
+    overflowed: bool,
+    pub(crate) id: u16,
+    pub(crate) descriptors: u16,
+}
+
+impl Default for Chain {
+    fn default() -> Chain {
+        Chain {
+            spans: Box::new([Span::default(); CHAIN_SPANS_MAX]),
+            kept: 0,
+            readable: 0,
+            readable_bytes: 0,
+            writable_bytes: 0,
+            last_writable: Span::default(),
+            overflowed: false,
+            id: 0,
+            descriptors: 0,
+        }
+    }
+}
+
+impl Chain {
+    /// What the device may read, in order.
+    #[inline]
+    pub fn readable(&self) -> &[Span] {
+        self.spans.get(..self.readable).unwrap_or_default()
+    }
+
+    /// What the device may write, in order.
+    #[inline]
+    pub fn writable(&self) -> &[Span] {
+        self.spans.get(self.readable..self.kept).unwrap_or_default()
+    }
+
+    /// Sum of the readable buffers, bytes; also of those that were not kept.
+    #[inline]
+    pub fn readable_bytes(&self) -> u64 {
+        self.readable_bytes
+    }
+
+    /// Sum of the writable buffers, bytes; also of those that were not kept.
+    #[inline]
+    pub fn writable_bytes(&self) -> u64 {
+        self.writable_bytes
+    }
+
+    /// The last writable buffer of the chain, kept or not; empty when there is none.
+    #[inline]
+    pub fn last_writable(&self) -> Span {
+        self.last_writable
+    }
+
+    /// Whether the chain has more than [`CHAIN_SPANS_MAX`] buffers, so that not all were kept.
+    #[inline]
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Drops the first `bytes` of the readable buffers, in place (a header that was read).
+    pub fn drop_readable(&mut self, mut bytes: u32) {
+        let mut gone = 0;
+        for span in self.spans.iter_mut().take(self.readable) {
+            let here = span.len().min(bytes);
+            *span = span.after(here);
+            bytes -= here;
+            if !span.is_empty() {
+                break;
+            }
+            gone += 1;
+        }
+        self.spans.copy_within(gone..self.kept, 0);
+        self.readable -= gone;
+        self.kept -= gone;
+    }
+
+    /// Drops the last byte of the writable buffers, in place (a status byte that has its span).
+    pub fn drop_last_writable_byte(&mut self) {
+        let Some(last) = self.kept.checked_sub(1).filter(|last| *last >= self.readable) else {
+            return;
+        };
+        if let Some(span) = self.spans.get_mut(last) {
+            *span = span.first(span.len().saturating_sub(1));
+            if span.is_empty() {
+                self.kept = last;
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.kept = 0;
+        self.readable = 0;
+        self.readable_bytes = 0;
+        self.writable_bytes = 0;
+        self.last_writable = Span::default();
+        self.overflowed = false;
+    }
+
+    /// Adds a buffer that was found in guest memory.
+    #[inline]
+    pub(crate) fn push(&mut self, span: Span, writable: bool) -> Result<(), Violation> {
+        if writable {
+            self.writable_bytes += u64::from(span.len());
+            self.last_writable = span;
+        } else if self.writable_bytes > 0 {
+            return Err(Violation::BufferOrder);
+        } else {
+            self.readable_bytes += u64::from(span.len());
+        }
+        if self.readable_bytes + self.writable_bytes > u64::from(u32::MAX) {
+            return Err(Violation::ChainBytes);
+        }
+        match self.spans.get_mut(self.kept) {
+            Some(place) => {
+                *place = span;
+                self.kept += 1;
+                self.readable += usize::from(!writable);
+            }
+            None => self.overflowed = true,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! The packed ring's rules (VIRTIO 1.2, 2.8).
+//!
+//! A descriptor is available when its AVAIL bit equals our lap bit and its USED bit does not. An
+//! event structure is a place with its lap bit at 0 and flags at 2.
+
+use std::sync::atomic::{Ordering, fence};
+
+use guest_memory::{Area, GuestMap};
+
+use crate::chain::Chain;
+use crate::event_index::passed_packed;
+use crate::layout::{AVAIL, DESCRIPTOR_SIZE, INDIRECT, NEXT, USED, WRITE};
+use crate::violation::Violation;
+use crate::walk::{Descriptor, add_buffer, indirect_packed};
+
+const LEN: usize = 8;
+const ID: usize = 12;
+const DESCRIPTOR_FLAGS: usize = 14;
+const EVENT_PLACE: usize = 0;
+const EVENT_FLAGS: usize = 2;
+const EVENT_ENABLE: u16 = 0;
+const EVENT_DISABLE: u16 = 1;
+const EVENT_AT_PLACE: u16 = 2;
+
+/// A place in the ring and the lap it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) index: u16,
+    pub(crate) lap: bool,
+}
+
+impl Place {
+    /// `index` in the low 15 bits, the lap in bit 15.
+    pub(crate) fn of_bits(bits: u16) -> Place {
+        Place { index: bits & 0x7fff, lap: bits >> 15 == 1 }
+    }
+
+    pub(crate) fn bits(self) -> u16 {
+        self.index | u16::from(self.lap) << 15
+    }
+
+    #[inline]
+    fn after(self, entries: u16, size: u16) -> Place {
+        let index = u32::from(self.index) + u32::from(entries);
+        if index >= u32::from(size) {
+            Place { index: (index - u32::from(size)) as u16, lap: !self.lap }
+        } else {
+            Place { index: index as u16, ..self }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Packed {
+    ring: Area,
+    driver_event: Area,
+    device_event: Area,
+    size: u16,
+    event_index: bool,
+    indirect: bool,
+    /// Where the next chain starts.
+    next: Place,
+    /// Where the next used descriptor goes.
+    used_next: Place,
+    /// The first used descriptor that is not shown yet, and its flags: written last.
+    held: Option<(u16, u16)>,
+    /// Ring entries passed since the last publish.
+    moved: u16,
+}
+
+impl Packed {
+    /// A ring whose parts, size and places were checked.
+    pub(crate) fn new(
+        parts: [Area; 3],
+        size: u16,
+        rules: (bool, bool),
+        next: Place,
+        used_next: Place,
+    ) -> Packed {
+        let [ring, driver_event, device_event] = parts;
+        let (event_index, indirect) = rules;
+        Packed {
+            ring,
+            driver_event,
+            device_event,
+            size,
+            event_index,
+            indirect,
+            next,
+            used_next,
+            held: None,
+            moved: 0,
+        }
+    }
+
+    pub(crate) fn places(&self) -> (Place, Place) {
+        (self.next, self.used_next)
+    }
+
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.available_flags(self.next).is_some()
+    }
+
+    /// Walks the next chain. Only after `is_ready` said yes. Bounded by the ring's size.
+    pub(crate) fn peek(&self, map: &GuestMap, chain: &mut Chain) -> Result<(), Violation> {
+        chain.clear();
+        let mut place = self.next;
+        for taken in 1..=self.size {
+            // The driver shows a chain's first flags last, so the rest is there; a flag that says
+            // otherwise is a chain without end.
+            let Some(flags) = self.available_flags(place) else {
+                return Err(Violation::ChainLoop { limit: taken.into() });
+            };
+            let at = usize::from(place.index) * DESCRIPTOR_SIZE;
+            let (gpa, len) = (self.ring.load_u64(at), self.ring.load_u32(at + LEN));
+            if flags & INDIRECT != 0 {
+                // Only WRITE may stand beside INDIRECT, and the table is the whole chain (2.8.7).
+                if !self.indirect || flags & NEXT != 0 || taken > 1 {
+                    return Err(Violation::IndirectPlace);
+                }
+                indirect_packed(chain, map, Descriptor { gpa, len, flags, next: 0 }, self.size)?;
+            } else {
+                add_buffer(chain, map, gpa, len, flags & WRITE != 0)?;
+            }
+            if flags & NEXT == 0 {
+                chain.id = self.ring.load_u16(at + ID);
+                chain.descriptors = taken;
+                if chain.id >= self.size {
+                    return Err(Violation::BufferId { id: chain.id, size: self.size });
+                }
+                self.prefetch_after(place);
+                return Ok(());
+            }
+            place = place.after(1, self.size);
+        }
+        Err(Violation::ChainLoop { limit: self.size.into() })
+    }
+
+    #[inline]
+    pub(crate) fn advance(&mut self, descriptors: u16) {
+        self.next = self.next.after(descriptors, self.size);
+    }
+
+    #[inline]
+    pub(crate) fn complete(&mut self, id: u16, descriptors: u16, written: u32) {
+        let at = usize::from(self.used_next.index) * DESCRIPTOR_SIZE;
+        self.ring.store_u32(at + LEN, written);
+        self.ring.store_u16(at + ID, id);
+        let lap = if self.used_next.lap { AVAIL | USED } else { 0 };
+        let flags = lap | if written > 0 { WRITE } else { 0 };
+        if self.held.is_none() {
+            self.held = Some((self.used_next.index, flags));
+        } else {
+            self.ring.store_release_u16(at + DESCRIPTOR_FLAGS, flags);
+        }
+        self.used_next = self.used_next.after(descriptors, self.size);
+        self.moved = self.moved.saturating_add(descriptors);
+    }
+
+    /// Shows all completions, the first one last. True when the guest asked to be called.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let Some((index, flags)) = self.held.take() else { return false };
+        let at = usize::from(index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+        self.ring.store_release_u16(at, flags);
+        let moved = std::mem::take(&mut self.moved);
+        fence(Ordering::SeqCst);
+        match self.driver_event.load_u16(EVENT_FLAGS) {
+            EVENT_DISABLE => false,
+            EVENT_AT_PLACE if self.event_index => {
+                let event = self.driver_event.load_u16(EVENT_PLACE);
+                let Place { index, lap } = self.used_next;
+                passed_packed(event, index, lap, moved, self.size)
+            }
+            _ => true,
+        }
+    }
+
+    /// Asks for a kick at the next chain, then looks again. True when one is already there.
+    pub(crate) fn arm(&mut self) -> bool {
+        if self.event_index {
+            self.device_event.store_u16(EVENT_PLACE, self.next.bits());
+            self.device_event.store_release_u16(EVENT_FLAGS, EVENT_AT_PLACE);
+        } else {
+            self.device_event.store_u16(EVENT_FLAGS, EVENT_ENABLE);
+        }
+        fence(Ordering::SeqCst);
+        self.is_ready()
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.device_event.store_u16(EVENT_FLAGS, EVENT_DISABLE);
+    }
+
+    /// The flags at `place`, when they say that the driver made it available in this lap.
+    #[inline]
+    fn available_flags(&self, place: Place) -> Option<u16> {
+        let at = usize::from(place.index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+        let flags = self.ring.load_acquire_u16(at);
+        let available = (flags & AVAIL != 0) == place.lap && (flags & USED != 0) != place.lap;
+        available.then_some(flags)
+    }
+
+    /// A hint: the line after the chain's last descriptor is likely the next chain's.
+    #[inline]
+    fn prefetch_after(&self, place: Place) {
+        let ahead = place.after(8.min(self.size - 1), self.size);
+        self.ring.prefetch(usize::from(ahead.index) * DESCRIPTOR_SIZE);
+    }
+}

@@ -1,0 +1,214 @@
+//! The split ring's rules (VIRTIO 1.2, 2.7).
+//!
+//! Available ring: flags at 0, index at 2, heads from 4, `used_event` behind them. Used ring: flags
+//! at 0, index at 2, elements of 8 bytes from 4, `avail_event` behind them.
+
+use std::sync::atomic::{Ordering, fence};
+
+use guest_memory::{Area, GuestMap};
+
+use crate::chain::Chain;
+use crate::event_index::passed;
+use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
+use crate::violation::Violation;
+use crate::walk::{Descriptor, add_buffer, indirect_split};
+
+/// Chains between asking the processor for a descriptor and walking it.
+const DESCRIPTOR_AHEAD: u16 = 8;
+/// Chains between asking for a first buffer (the request's header) and reading it.
+const BUFFER_AHEAD: u16 = 4;
+
+const FLAGS: usize = 0;
+const INDEX: usize = 2;
+const RING: usize = 4;
+/// Available flags: do not call. Used flags: do not kick.
+const NO_NOTIFY: u16 = 1;
+
+#[derive(Debug)]
+pub(crate) struct Split {
+    table: Area,
+    avail: Area,
+    used: Area,
+    size: u16,
+    event_index: bool,
+    indirect: bool,
+    /// Index of the next chain to take.
+    next: u16,
+    /// The available index as last read.
+    seen: u16,
+    /// Index of the next used element to write.
+    used_next: u16,
+    /// The used index as the guest sees it.
+    used_shown: u16,
+}
+
+impl Split {
+    /// A ring whose parts and size were checked. The used index goes on from what the ring says.
+    pub(crate) fn new(parts: [Area; 3], size: u16, rules: (bool, bool), next: u16) -> Split {
+        let [table, avail, used] = parts;
+        let (event_index, indirect) = rules;
+        let used_next = used.load_u16(INDEX);
+        let (seen, used_shown) = (next, used_next);
+        Split { table, avail, used, size, event_index, indirect, next, seen, used_next, used_shown }
+    }
+
+    pub(crate) fn next(&self) -> u16 {
+        self.next
+    }
+
+    pub(crate) fn set_next(&mut self, next: u16) {
+        self.next = next;
+        self.seen = next;
+    }
+
+    pub(crate) fn used_shown(&self) -> u16 {
+        self.used_shown
+    }
+
+    /// Whether a chain is there; reads the guest's index only when none is known.
+    #[inline]
+    pub(crate) fn is_ready(&mut self) -> Result<bool, Violation> {
+        if self.next != self.seen {
+            return Ok(true);
+        }
+        let to = self.avail.load_acquire_u16(INDEX);
+        if to == self.next {
+            return Ok(false);
+        }
+        if to.wrapping_sub(self.next) > self.size {
+            return Err(Violation::AvailableIndex { from: self.next, to, size: self.size });
+        }
+        self.seen = to;
+        for ahead in 0..DESCRIPTOR_AHEAD.min(to.wrapping_sub(self.next)) {
+            self.prefetch_descriptor(ahead);
+        }
+        Ok(true)
+    }
+
+    /// Walks the next chain. Only after `is_ready` said yes.
+    #[inline]
+    pub(crate) fn peek(&self, map: &GuestMap, chain: &mut Chain) -> Result<(), Violation> {
+        self.look_ahead(map);
+        let head = self.head(self.next);
+        self.walk(head, map, chain)
+    }
+
+    /// Walks the chain that starts at `head`. Bounded by the ring's size.
+    #[inline]
+    pub(crate) fn walk(
+        &self,
+        head: u16,
+        map: &GuestMap,
+        chain: &mut Chain,
+    ) -> Result<(), Violation> {
+        chain.clear();
+        chain.id = head;
+        chain.descriptors = 1;
+        let mut index = head;
+        for _ in 0..self.size {
+            if index >= self.size {
+                return Err(Violation::DescriptorIndex { index, size: self.size.into() });
+            }
+            let descriptor = Descriptor::split(&self.table, index);
+            if descriptor.flags & INDIRECT != 0 {
+                if !self.indirect || descriptor.flags & NEXT != 0 {
+                    return Err(Violation::IndirectPlace);
+                }
+                return indirect_split(chain, map, descriptor, self.size);
+            }
+            let writable = descriptor.flags & WRITE != 0;
+            add_buffer(chain, map, descriptor.gpa, descriptor.len, writable)?;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(());
+            }
+            index = descriptor.next;
+        }
+        Err(Violation::ChainLoop { limit: self.size.into() })
+    }
+
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(crate) fn complete(&mut self, id: u16, written: u32) {
+        let at = RING + 8 * usize::from(self.used_next & (self.size - 1));
+        self.used.store_u32(at, id.into());
+        self.used.store_u32(at + 4, written);
+        self.used_next = self.used_next.wrapping_add(1);
+    }
+
+    /// Shows all completions. True when the guest asked to be called for one of them.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let (old, new) = (self.used_shown, self.used_next);
+        if old == new {
+            return false;
+        }
+        self.used.store_release_u16(INDEX, new);
+        self.used_shown = new;
+        // The guest writes its wish, then reads the index; we the other way round (2.7.7.2).
+        fence(Ordering::SeqCst);
+        if self.event_index {
+            passed(self.avail.load_u16(self.used_event()), new, old)
+        } else {
+            self.avail.load_u16(FLAGS) & NO_NOTIFY == 0
+        }
+    }
+
+    /// Asks for a kick at the next chain, then looks again. True when one is already there.
+    pub(crate) fn arm(&mut self) -> Result<bool, Violation> {
+        if self.event_index {
+            self.used.store_u16(self.avail_event(), self.next);
+        } else {
+            self.used.store_u16(FLAGS, 0);
+        }
+        fence(Ordering::SeqCst);
+        self.is_ready()
+    }
+
+    /// Asks for no kicks. With event indices nothing needs doing: the place asked for is passed.
+    pub(crate) fn disarm(&mut self) {
+        if !self.event_index {
+            self.used.store_u16(FLAGS, NO_NOTIFY);
+        }
+    }
+
+    #[inline]
+    fn head(&self, index: u16) -> u16 {
+        self.avail.load_u16(RING + 2 * usize::from(index & (self.size - 1)))
+    }
+
+    fn used_event(&self) -> usize {
+        RING + 2 * usize::from(self.size)
+    }
+
+    fn avail_event(&self) -> usize {
+        RING + 8 * usize::from(self.size)
+    }
+
+    /// Hints only: what is read here is read again, and checked, when its turn comes.
+    #[inline]
+    fn look_ahead(&self, map: &GuestMap) {
+        let known = self.seen.wrapping_sub(self.next);
+        if known > DESCRIPTOR_AHEAD {
+            self.prefetch_descriptor(DESCRIPTOR_AHEAD);
+        }
+        if known > BUFFER_AHEAD {
+            let head = self.head(self.next.wrapping_add(BUFFER_AHEAD));
+            if head < self.size {
+                let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
+                if let Some(span) = map.span_up_to(gpa, 1) {
+                    map.prefetch(span);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch_descriptor(&self, ahead: u16) {
+        let head = self.head(self.next.wrapping_add(ahead));
+        self.table.prefetch(usize::from(head) * DESCRIPTOR_SIZE);
+    }
+}

@@ -1,0 +1,150 @@
+//! From descriptors to buffers: one descriptor, one indirect table, one buffer at a time.
+
+use guest_memory::{Area, GuestMap, Span};
+
+use crate::chain::Chain;
+use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
+use crate::violation::Violation;
+
+/// Descriptors of one indirect table that are walked at most, when the ring is smaller: drivers
+/// with indirect descriptors may exceed the ring's size (Linux does, up to SEG_MAX + 2).
+const INDIRECT_MAX: u32 = 1024;
+
+/// A copy of one descriptor: `next` is the buffer id in a packed ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptor {
+    pub(crate) gpa: u64,
+    pub(crate) len: u32,
+    pub(crate) flags: u16,
+    pub(crate) next: u16,
+}
+
+impl Descriptor {
+    /// Reads entry `index` of a split table. The caller checked the index.
+    #[inline]
+    pub(crate) fn split(table: &Area, index: u16) -> Descriptor {
+        let at = usize::from(index) * DESCRIPTOR_SIZE;
+        Descriptor::of_split_words(table.load_u64(at), table.load_u64(at + 8))
+    }
+
+    #[inline]
+    fn of_split_words(gpa: u64, rest: u64) -> Descriptor {
+        let (flags, next) = ((rest >> 32) as u16, (rest >> 48) as u16);
+        Descriptor { gpa, len: rest as u32, flags, next }
+    }
+
+    /// An entry of an indirect table, split form: len, flags, next.
+    fn of_bytes(bytes: [u8; DESCRIPTOR_SIZE]) -> Descriptor {
+        let all = u128::from_le_bytes(bytes);
+        Descriptor::of_split_words(all as u64, (all >> 64) as u64)
+    }
+}
+
+/// Adds the buffer of a plain descriptor, in as many spans as regions it crosses.
+#[inline]
+pub(crate) fn add_buffer(
+    chain: &mut Chain,
+    map: &GuestMap,
+    gpa: u64,
+    len: u32,
+    writable: bool,
+) -> Result<(), Violation> {
+    if let Some(span) = map.span(gpa, len) {
+        // An empty buffer is harmless and says nothing: it is not kept (A16).
+        return if len == 0 { Ok(()) } else { chain.push(span, writable) };
+    }
+    if len == 0 {
+        return Ok(());
+    }
+    add_crossing_buffer(chain, map, gpa, len, writable)
+}
+
+/// A buffer over adjacent regions. Each step takes at least a byte and ends at a region's end, so
+/// there are at most as many as regions.
+#[cold]
+fn add_crossing_buffer(
+    chain: &mut Chain,
+    map: &GuestMap,
+    gpa: u64,
+    len: u32,
+    writable: bool,
+) -> Result<(), Violation> {
+    let bad = Violation::BufferAddress { gpa, len };
+    let (mut at, mut left) = (gpa, len);
+    while left > 0 {
+        let span = map.span_up_to(at, left).ok_or(bad)?;
+        chain.push(span, writable)?;
+        left -= span.len();
+        at = at.checked_add(u64::from(span.len())).ok_or(bad)?;
+    }
+    Ok(())
+}
+
+/// The indirect table of `descriptor`, checked to be whole entries in one region.
+fn table_span(map: &GuestMap, descriptor: Descriptor) -> Result<(Span, u32), Violation> {
+    let Descriptor { gpa, len, .. } = descriptor;
+    let bad = Violation::IndirectTable { gpa, len };
+    if len == 0 || !(len as usize).is_multiple_of(DESCRIPTOR_SIZE) {
+        return Err(bad);
+    }
+    let span = map.span(gpa, len).ok_or(bad)?;
+    Ok((span, len / DESCRIPTOR_SIZE as u32))
+}
+
+#[inline]
+fn entry(map: &GuestMap, table: Span, index: u32) -> Option<Descriptor> {
+    let mut bytes = [0; DESCRIPTOR_SIZE];
+    let at = index.checked_mul(DESCRIPTOR_SIZE as u32)?;
+    map.read(table, at, &mut bytes).then(|| Descriptor::of_bytes(bytes))
+}
+
+/// Walks an indirect table by its `next` links (2.7.5.3). Bounded by the table's entries and by
+/// the larger of the ring's size and [`INDIRECT_MAX`].
+pub(crate) fn indirect_split(
+    chain: &mut Chain,
+    map: &GuestMap,
+    descriptor: Descriptor,
+    ring_size: u16,
+) -> Result<(), Violation> {
+    let (table, entries) = table_span(map, descriptor)?;
+    let limit = entries.min(INDIRECT_MAX.max(u32::from(ring_size)));
+    let mut index = 0;
+    for _ in 0..limit {
+        let Some(inner) = entry(map, table, index) else {
+            return Err(Violation::DescriptorIndex { index: index as u16, size: entries });
+        };
+        if inner.flags & INDIRECT != 0 {
+            return Err(Violation::IndirectPlace);
+        }
+        add_buffer(chain, map, inner.gpa, inner.len, inner.flags & WRITE != 0)?;
+        if inner.flags & NEXT == 0 {
+            return Ok(());
+        }
+        index = u32::from(inner.next);
+    }
+    Err(Violation::ChainLoop { limit })
+}
+
+/// Takes every entry of an indirect table in order (2.8.7). Bounded as [`indirect_split`].
+pub(crate) fn indirect_packed(
+    chain: &mut Chain,
+    map: &GuestMap,
+    descriptor: Descriptor,
+    ring_size: u16,
+) -> Result<(), Violation> {
+    let (table, entries) = table_span(map, descriptor)?;
+    let limit = INDIRECT_MAX.max(u32::from(ring_size));
+    if entries > limit {
+        return Err(Violation::ChainLoop { limit });
+    }
+    for index in 0..entries {
+        let bad = Violation::DescriptorIndex { index: index as u16, size: entries };
+        let inner = entry(map, table, index).ok_or(bad)?;
+        // The packed form has the id before the flags; only WRITE counts here.
+        if inner.next & INDIRECT != 0 {
+            return Err(Violation::IndirectPlace);
+        }
+        add_buffer(chain, map, inner.gpa, inner.len, inner.next & WRITE != 0)?;
+    }
+    Ok(())
+}
