@@ -1,1 +1,28 @@
-//! Being built.
+//! What the operator asked for: told once, checked once, and compared.
+//!
+//! [`spec`] is the one schema of the configuration file, the API and the command line; its field
+//! comments are the help text of all three. [`plan`] is what will run: a spec with every default
+//! filled in and every mistake refused. [`diff`] turns two plans into an ordered list of changes.
+//! [`api`] is what the operator's requests and their answers look like, [`saved`] how devices made
+//! through the API are kept. Not here: opening, reading, or asking the system anything; whoever
+//! calls brings the text and the list of cpus. That is why this crate builds without an OS.
+//!
+//! Called by `manager` and by the program.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod cpus;
+pub mod diff;
+pub mod mistake;
+pub mod plan;
+pub mod read;
+pub mod saved;
+mod schema;
+pub mod size;
+pub mod spec;
+
+pub use diff::{Change, Difference, diff};
+pub use mistake::{Mistake, Refusal};
+pub use plan::{DiskPlan, HostCpus, Origin, Plan, Source};
+pub use size::Size;
+pub use spec::{DiskSpec, Spec};

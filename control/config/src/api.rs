@@ -1,0 +1,434 @@
+//! What operators may ask of a running daemon, and what it answers.
+//!
+//! [`Call`] and [`Answer`] are what the API's thread and the control loop exchange; [`ROUTES`] says
+//! which HTTP request is which call. The views are what `--json` prints. All numbers are totals
+//! since the disk or the daemon started, unless they say otherwise. Not here: HTTP (`manager::api`).
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{BackendKind, Cache, DiskChange, DiskResize, DiskSpec, Mode, Policy};
+
+/// One request of an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Every disk, without its queues. Answer: [`Answer::Disks`].
+    ListDisks,
+    /// One disk with its queues. Answer: [`Answer::Disk`].
+    ShowDisk {
+        /// Its name.
+        id: String,
+    },
+    /// Make a disk. Answer: [`Answer::Disk`].
+    AddDisk(DiskSpec),
+    /// Change a disk made through the API. Answer: [`Answer::Disk`].
+    ChangeDisk {
+        /// Its name.
+        id: String,
+        /// What shall be different.
+        change: DiskChange,
+    },
+    /// Give a disk made through the API another capacity. Answer: [`Answer::Disk`].
+    ResizeDisk {
+        /// Its name.
+        id: String,
+        /// The capacity.
+        resize: DiskResize,
+    },
+    /// Remove a disk made through the API. Answer: [`Answer::Disk`], as it last was.
+    RemoveDisk {
+        /// Its name.
+        id: String,
+    },
+    /// Every sidecore. Answer: [`Answer::Sidecores`].
+    ListSidecores,
+    /// Read the configuration file again. Answer: [`Answer::Reloaded`].
+    Reload,
+    /// Which program this is. Answer: [`Answer::Version`].
+    Version,
+}
+
+/// What came of a [`Call`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Answer {
+    /// Every disk.
+    Disks(DiskList),
+    /// One disk.
+    Disk(Box<DiskView>),
+    /// Every sidecore.
+    Sidecores(SidecoreList),
+    /// What a reload did.
+    Reloaded(ReloadView),
+    /// Which program answers.
+    Version(VersionView),
+}
+
+/// Why a request was refused. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[error("{error}")]
+pub struct ApiError {
+    /// What sort of refusal; decides the HTTP status.
+    #[serde(skip)]
+    pub kind: ErrorKind,
+    /// What was wrong, and where.
+    pub error: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+/// Sorts of refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// 400: not a request that this API has.
+    Malformed,
+    /// 404: no such disk or place.
+    NotFound,
+    /// 409: does not go with what is there (the name is taken, the disk is the file's).
+    Conflict,
+    /// 422: well formed, but not possible.
+    Refused,
+    /// 503: not now; the same request may do later.
+    Busy,
+    /// 500: the daemon's or the host's fault.
+    #[default]
+    Internal,
+}
+
+impl ErrorKind {
+    /// The HTTP status.
+    pub fn status(self) -> u16 {
+        match self {
+            ErrorKind::Malformed => 400,
+            ErrorKind::NotFound => 404,
+            ErrorKind::Conflict => 409,
+            ErrorKind::Refused => 422,
+            ErrorKind::Busy => 503,
+            ErrorKind::Internal => 500,
+        }
+    }
+}
+
+impl ApiError {
+    /// A refusal with what to do about it.
+    pub fn new(kind: ErrorKind, error: impl Into<String>, hint: impl Into<String>) -> ApiError {
+        ApiError {
+            kind,
+            error: error.into(),
+            hint: hint.into(),
+        }
+    }
+
+    /// There is no disk of that name.
+    pub fn no_such_disk(id: &str) -> ApiError {
+        ApiError::new(
+            ErrorKind::NotFound,
+            format!("there is no disk {id:?}"),
+            "`sidecore ls` lists the disks there are",
+        )
+    }
+}
+
+/// Every disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DiskList {
+    /// The disks, in the order they were declared; without their queues.
+    pub disks: Vec<DiskView>,
+}
+
+/// One disk as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DiskView {
+    /// Its name.
+    pub id: String,
+    /// Where it was declared: `api`, or the file and line.
+    pub declared: String,
+    /// How far it is.
+    pub state: DiskState,
+    /// Why it does not serve, if something is wrong: what happened and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Its Unix socket.
+    pub socket: String,
+    /// Who opens the socket.
+    pub mode: Mode,
+    /// What it is made of.
+    pub backend: BackendKind,
+    /// The image or block device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Whether the host's page cache is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
+    /// Capacity, in bytes.
+    pub size_bytes: u64,
+    /// Logical block size that the guest sees, in bytes.
+    pub block_size_bytes: u32,
+    /// The guest may not write.
+    pub readonly: bool,
+    /// Serial number that the guest sees.
+    pub serial: String,
+    /// Queues offered.
+    pub queues_max: u16,
+    /// Queues that a sidecore serves now.
+    pub queues_attached: u16,
+    /// Share of a busy core, for each queue.
+    pub share: u32,
+    /// When its queues are polled.
+    pub policy: Policy,
+    /// Memory that is not sealed against shrinking is accepted.
+    pub allow_unsealed_memory: bool,
+    /// Of all its queues together.
+    pub counters: CountersView,
+    /// Its queues that are or were set up; absent in a list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<QueueView>,
+}
+
+/// How far a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskState {
+    /// No front-end is connected.
+    Waiting,
+    /// A front-end is connected; no queue runs.
+    Connected,
+    /// At least one queue runs.
+    Running,
+    /// A queue or the session broke the rules, or the back-end is gone; see `problem`.
+    Failed,
+}
+
+impl DiskState {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            DiskState::Waiting => "waiting",
+            DiskState::Connected => "connected",
+            DiskState::Running => "running",
+            DiskState::Failed => "failed",
+        }
+    }
+}
+
+/// One queue of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueView {
+    /// Its number.
+    pub index: u16,
+    /// The sidecore that serves it; absent while none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sidecore: Option<u16>,
+    /// Entries of its ring.
+    pub size: u16,
+    /// `split` or `packed`.
+    pub format: String,
+    /// The first rule that its driver broke; it is not served since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub violation: Option<String>,
+    /// What it did.
+    pub counters: CountersView,
+}
+
+/// What a queue, or all of a disk's queues, did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CountersView {
+    /// Requests answered.
+    pub requests: u64,
+    /// Reads among them.
+    pub reads: u64,
+    /// Writes among them.
+    pub writes: u64,
+    /// Flushes among them.
+    pub flushes: u64,
+    /// Discards and write-zeroes among them.
+    pub discards: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Kicks: guest to us.
+    pub kicks: u64,
+    /// Calls: us to guest.
+    pub calls: u64,
+    /// Turns in the sidecore's loop.
+    pub visits: u64,
+    /// Requests taken and not yet answered, now.
+    pub in_flight: u32,
+    /// Half of the requests were answered within so many nanoseconds.
+    pub latency_p50_ns: u64,
+    /// 99 of 100 requests were answered within so many nanoseconds.
+    pub latency_p99_ns: u64,
+}
+
+/// Every sidecore.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SidecoreList {
+    /// The sidecores, by number.
+    pub sidecores: Vec<SidecoreView>,
+}
+
+/// One sidecore as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SidecoreView {
+    /// Its number.
+    pub index: u16,
+    /// The cpu it is pinned to; absent if it is not pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Queues it serves.
+    pub queues: u16,
+    /// Trips of its loop.
+    pub passes: u64,
+    /// Time in trips that found work, in nanoseconds.
+    pub busy_ns: u64,
+    /// Time in trips that found none, in nanoseconds; sleep is not counted.
+    pub idle_ns: u64,
+    /// How often it slept.
+    pub sleeps: u64,
+    /// Kicks it took.
+    pub kicks: u64,
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReloadView {
+    /// The file that was read.
+    pub file: String,
+    /// What was changed, in order, in words.
+    pub changes: Vec<String>,
+    /// What is different in the file and comes into force only when the daemon is restarted.
+    pub restart_needed: Vec<String>,
+}
+
+/// Which program answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VersionView {
+    /// The program: `sidecore`.
+    pub program: String,
+    /// Its version.
+    pub version: String,
+    /// The API's version: the first part of every path.
+    pub api: String,
+}
+
+/// One request that the API has.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// HTTP method, in lower case as OpenAPI writes it.
+    pub method: &'static str,
+    /// Path; `{id}` stands for a disk's name.
+    pub path: &'static str,
+    /// OpenAPI's `operationId`.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// The schema of the body, if it has one.
+    pub body: Option<fn(&mut SchemaGenerator) -> Schema>,
+    /// Status of success.
+    pub success: u16,
+    /// The schema of the answer.
+    pub answer: fn(&mut SchemaGenerator) -> Schema,
+    /// Statuses of refusal beside those any request can get (400, 413, 503).
+    pub refusals: &'static [u16],
+}
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// Everything the API has.
+pub const ROUTES: [Route; 9] = [
+    Route {
+        method: "get",
+        path: "/v1/disks",
+        name: "listDisks",
+        summary: "Every disk, without its queues.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskList>,
+        refusals: &[],
+    },
+    Route {
+        method: "post",
+        path: "/v1/disks",
+        name: "addDisk",
+        summary: "Make a disk. It survives a restart of the daemon and disturbs no other disk.",
+        body: Some(schema_of::<DiskSpec>),
+        success: 201,
+        answer: schema_of::<DiskView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        method: "get",
+        path: "/v1/disks/{id}",
+        name: "showDisk",
+        summary: "One disk with its queues.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404],
+    },
+    Route {
+        method: "patch",
+        path: "/v1/disks/{id}",
+        name: "changeDisk",
+        summary: "Change a disk made through the API while it runs.",
+        body: Some(schema_of::<DiskChange>),
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        method: "delete",
+        path: "/v1/disks/{id}",
+        name: "removeDisk",
+        summary: "Remove a disk made through the API. The image stays; the answer is the disk as it last was.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409],
+    },
+    Route {
+        method: "post",
+        path: "/v1/disks/{id}/resize",
+        name: "resizeDisk",
+        summary: "Give a disk made through the API another capacity; the guest is told.",
+        body: Some(schema_of::<DiskResize>),
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        method: "get",
+        path: "/v1/sidecores",
+        name: "listSidecores",
+        summary: "Every sidecore.",
+        body: None,
+        success: 200,
+        answer: schema_of::<SidecoreList>,
+        refusals: &[],
+    },
+    Route {
+        method: "post",
+        path: "/v1/reload",
+        name: "reload",
+        summary: "Read the configuration file again; a mistake in it changes nothing.",
+        body: None,
+        success: 200,
+        answer: schema_of::<ReloadView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        method: "get",
+        path: "/v1/version",
+        name: "version",
+        summary: "Which program answers.",
+        body: None,
+        success: 200,
+        answer: schema_of::<VersionView>,
+        refusals: &[],
+    },
+];

@@ -1,0 +1,272 @@
+//! What will run: a spec with every default filled in and every mistake refused.
+//!
+//! [`load`] makes a [`Plan`] of the configuration file; [`Plan::disk_from_api`] makes one disk more.
+//! A plan that exists is sound: names, sockets and images are distinct, sizes fit, cpus are there.
+//! Not here: whether an image can be opened or a socket made; only trying tells.
+
+use crate::api::{ApiError, ErrorKind};
+use crate::cpus;
+use crate::mistake::{Mistake, Path, Refusal};
+use crate::read::Document;
+use crate::size::Size;
+use crate::spec::{
+    BackendKind, Cache, DISKS_MAX, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec,
+};
+
+mod disk;
+
+pub use disk::{DiskPlan, Origin, Source};
+
+/// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// The cpus of the host, as far as a plan depends on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostCpus {
+    /// The cpus that run.
+    pub online: Vec<u32>,
+    /// What `cpus = "auto"` may use, best first.
+    pub auto: Vec<u32>,
+    /// How many of them suit this machine when the operator sets no `max`.
+    pub auto_count: u16,
+}
+
+/// What will run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Sockets and state; every path absolute.
+    pub daemon: DaemonSpec,
+    /// The cores that do the work.
+    pub sidecores: SidecoresPlan,
+    /// The disks: those of the file in its order, then those made through the API.
+    pub disks: Vec<DiskPlan>,
+}
+
+/// The cores that do the work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SidecoresPlan {
+    /// One sidecore for each, pinned to it. Never empty.
+    pub cpus: Vec<u32>,
+    /// The policy of disks that have none of their own.
+    pub policy: Policy,
+}
+
+/// Reads a configuration file's text into a plan.
+///
+/// `file` is its name for messages, `folder` the absolute path that relative paths start from.
+/// `running` is the plan in force, at a reload: its disks made through the API stay and may not
+/// clash with the file's, and its `[daemon]` decides the default sockets until a restart.
+pub fn load(
+    text: &str,
+    file: &str,
+    folder: &str,
+    host: &HostCpus,
+    running: Option<&Plan>,
+) -> Result<Plan, Refusal> {
+    let document = Document::parse(text, file)?;
+    let mut mistakes = Vec::new();
+    let plan = resolve(&document, folder, host, running, &mut mistakes);
+    match plan {
+        Some(plan) if mistakes.is_empty() => Ok(plan),
+        _ => Err(document.refuse(mistakes)),
+    }
+}
+
+impl Plan {
+    /// The disk of that name.
+    pub fn disk(&self, id: &str) -> Option<&DiskPlan> {
+        self.disks.iter().find(|disk| disk.id == id)
+    }
+
+    /// What a disk asked for through the API would be, beside those of this plan.
+    pub fn disk_from_api(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
+        if self.disks.len() >= DISKS_MAX {
+            let hint = "remove disks that are no longer needed: `sidecore disk rm ID`";
+            let error = format!("there are {DISKS_MAX} disks already, the most one daemon serves");
+            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
+        }
+        let defaults = Defaults {
+            daemon: &self.daemon,
+            policy: self.sidecores.policy,
+        };
+        let mut mistakes = Vec::new();
+        let made = disk::resolve(
+            spec,
+            &defaults,
+            Origin::Api,
+            None,
+            &Path::root(),
+            &mut mistakes,
+        );
+        let Some(made) = made.filter(|_| mistakes.is_empty()) else {
+            return Err(api_error(ErrorKind::Refused, &mistakes));
+        };
+        let others: Vec<&DiskPlan> = self.disks.iter().collect();
+        made.clashes(&others, &self.daemon.api, &Path::root(), &mut mistakes);
+        match mistakes.is_empty() {
+            true => Ok(made),
+            false => Err(api_error(ErrorKind::Conflict, &mistakes)),
+        }
+    }
+}
+
+/// Several mistakes as one refusal of the API.
+pub fn api_error(kind: ErrorKind, mistakes: &[Mistake]) -> ApiError {
+    let mut hints: Vec<&str> = Vec::new();
+    for mistake in mistakes {
+        if !mistake.right.is_empty() && !hints.contains(&mistake.right.as_str()) {
+            hints.push(&mistake.right);
+        }
+    }
+    let errors: Vec<String> = mistakes.iter().map(Mistake::to_string).collect();
+    ApiError::new(kind, errors.join("; "), hints.join("; "))
+}
+
+/// What disks take from the rest of the spec.
+pub(crate) struct Defaults<'a> {
+    pub(crate) daemon: &'a DaemonSpec,
+    pub(crate) policy: Policy,
+}
+
+fn resolve(
+    document: &Document,
+    folder: &str,
+    host: &HostCpus,
+    running: Option<&Plan>,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<Plan> {
+    let Spec {
+        daemon,
+        sidecores,
+        disk: disks,
+    } = &document.spec;
+    let daemon = resolve_daemon(daemon, folder, mistakes);
+    let sidecores = resolve_sidecores(sidecores, host, mistakes);
+    let in_force = running.map_or(&daemon, |plan| &plan.daemon);
+    let defaults = Defaults {
+        daemon: in_force,
+        policy: document.spec.sidecores.policy,
+    };
+    if disks.len() > DISKS_MAX {
+        let wrong = format!("{} disks are too many", disks.len());
+        mistakes.push(Mistake::new(
+            Path::disk(DISKS_MAX),
+            wrong,
+            format!("at most {DISKS_MAX}"),
+        ));
+        return None;
+    }
+    let mut made: Vec<DiskPlan> = Vec::new();
+    for (index, spec) in disks.iter().enumerate() {
+        let path = Path::disk(index);
+        let origin = Origin::File {
+            file: document.file().to_string(),
+            line: document.line_of(&path),
+        };
+        if let Some(plan) = disk::resolve(spec, &defaults, origin, Some(folder), &path, mistakes) {
+            plan.clashes(
+                &made.iter().collect::<Vec<_>>(),
+                &in_force.api,
+                &path,
+                mistakes,
+            );
+            let kept = running.iter().flat_map(|plan| &plan.disks);
+            let kept: Vec<&DiskPlan> = kept.filter(|disk| disk.origin == Origin::Api).collect();
+            plan.clashes(&kept, &in_force.api, &path, mistakes);
+            made.push(plan);
+        }
+    }
+    // The policy a disk of the API inherits follows the file's.
+    for kept in running.iter().flat_map(|plan| &plan.disks) {
+        if kept.origin == Origin::Api {
+            let policy = kept.spec.policy.unwrap_or(defaults.policy);
+            made.push(DiskPlan {
+                policy,
+                ..kept.clone()
+            });
+        }
+    }
+    Some(Plan {
+        daemon,
+        sidecores: sidecores?,
+        disks: made,
+    })
+}
+
+fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) -> DaemonSpec {
+    let at = Path::root().key("daemon");
+    let mut path = |written: &str, key: &str, longest: usize| {
+        disk::absolute(written, Some(folder), longest, &at.key(key), mistakes).unwrap_or_default()
+    };
+    DaemonSpec {
+        api: path(&spec.api, "api", SOCKET_PATH_MAX),
+        run_dir: path(&spec.run_dir, "run_dir", disk::PATH_MAX),
+        state_dir: path(&spec.state_dir, "state_dir", disk::PATH_MAX),
+    }
+}
+
+fn resolve_sidecores(
+    spec: &SidecoresSpec,
+    host: &HostCpus,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<SidecoresPlan> {
+    let at = Path::root().key("sidecores");
+    let (candidates, suitable) = match spec.cpus.trim() {
+        "auto" => (host.auto.clone(), usize::from(host.auto_count.max(1))),
+        list => {
+            let right = "write cpus such as \"2,3\" or \"2-5\", or \"auto\"";
+            let cpus = cpus::parse(list)
+                .map_err(|e| mistakes.push(Mistake::new(at.key("cpus"), e.to_string(), right)))
+                .ok()?;
+            let absent: Vec<u32> = cpus
+                .iter()
+                .copied()
+                .filter(|cpu| !host.online.contains(cpu))
+                .collect();
+            if !absent.is_empty() {
+                let wrong = format!("this host does not run cpu {}", cpus::format(&absent));
+                let right = format!("its cpus are {}", cpus::format(&host.online));
+                mistakes.push(Mistake::new(at.key("cpus"), wrong, right));
+                return None;
+            }
+            let count = cpus.len();
+            (cpus, count)
+        }
+    };
+    let (min, max) = (spec.min.map_or(1, usize::from), spec.max.map(usize::from));
+    if let Some(max) = max.filter(|max| *max < min) {
+        let wrong = format!("min is {min}, but max is {max}");
+        mistakes.push(Mistake::new(at.key("min"), wrong, "make min at most max"));
+        return None;
+    }
+    let count = max.unwrap_or(suitable.max(min)).min(candidates.len());
+    if count < min {
+        let wrong = format!(
+            "min is {min}, but there are {} cpus to use",
+            candidates.len()
+        );
+        mistakes.push(Mistake::new(
+            at.key("min"),
+            wrong,
+            "lower min, or give more cpus",
+        ));
+        return None;
+    }
+    let cpus: Vec<u32> = candidates.into_iter().take(count).collect();
+    if cpus.is_empty() {
+        let right = "write the cpus to use, such as cpus = \"1\"";
+        mistakes.push(Mistake::new(
+            at.key("cpus"),
+            "this host shows no cpu to use",
+            right,
+        ));
+        return None;
+    }
+    Some(SidecoresPlan {
+        cpus,
+        policy: spec.policy,
+    })
+}
+
+#[cfg(test)]
+mod tests;

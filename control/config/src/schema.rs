@@ -1,0 +1,303 @@
+//! A value against the schema of a type: every mistake at once, in the operator's words.
+//!
+//! serde stops at the first mistake and does not know its place; this walks the whole value with
+//! the schema that schemars derived from the same type, so both always agree. It knows what the
+//! types of [`crate::spec`] use (tables, lists, texts, numbers with bounds, words, sizes) and leaves
+//! the rest to serde. Recursion is bounded by the schema's depth, not by the value's.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::mistake::{Mistake, Path};
+use crate::size::{SIZE_HINT, Size};
+
+/// Checks a value whole and makes the type of it.
+pub(crate) fn read<T: JsonSchema + DeserializeOwned>(
+    value: Value,
+    at: &Path,
+) -> Result<T, Vec<Mistake>> {
+    let schema = schemars::schema_for!(T).to_value();
+    let mut mistakes = Vec::new();
+    Check {
+        root: &schema,
+        mistakes: &mut mistakes,
+    }
+    .value(&schema, &value, at);
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    // What the walk does not know, serde still refuses, without its place.
+    serde_json::from_value(value).map_err(|e| vec![Mistake::new(at.clone(), e.to_string(), "")])
+}
+
+struct Check<'a> {
+    root: &'a Value,
+    mistakes: &'a mut Vec<Mistake>,
+}
+
+impl Check<'_> {
+    fn value(&mut self, schema: &Value, value: &Value, at: &Path) {
+        let (schema, nullable) = self.resolve(schema);
+        if value.is_null() && nullable {
+            return;
+        }
+        let schema = schema.clone();
+        if let Some(words) = words_of(&schema) {
+            self.word(&words, value, at);
+        } else if schema["format"] == "size" {
+            self.size(value, at);
+        } else if admits(&schema, "object") {
+            self.table(&schema, value, at);
+        } else if admits(&schema, "array") {
+            match value {
+                Value::Array(items) => {
+                    for (index, item) in items.iter().enumerate() {
+                        self.value(&schema["items"], item, &at.index(index));
+                    }
+                }
+                other => self.kind(at, other, "a list of tables", "write it as `[[disk]]`"),
+            }
+        } else if admits(&schema, "integer") {
+            self.integer(&schema, value, at);
+        } else if admits(&schema, "boolean") && !value.is_boolean() {
+            self.kind(
+                at,
+                value,
+                "true or false",
+                "write true or false, without quotes",
+            );
+        } else if admits(&schema, "string") && !value.is_string() {
+            self.kind(at, value, "a text", "write it between quotes");
+        }
+    }
+
+    fn table(&mut self, schema: &Value, value: &Value, at: &Path) {
+        let empty = Map::new();
+        let fields = schema["properties"].as_object().unwrap_or(&empty);
+        let Value::Object(entries) = value else {
+            return self.kind(
+                at,
+                value,
+                "a table",
+                "write its fields below a header of its own",
+            );
+        };
+        for (key, entry) in entries {
+            match fields.get(key) {
+                Some(field) => self.value(field, entry, &at.key(key)),
+                None => self.unknown(fields, key, at),
+            }
+        }
+        for required in schema["required"].as_array().into_iter().flatten() {
+            let Some(name) = required.as_str() else {
+                continue;
+            };
+            if !entries.contains_key(name) {
+                let right = match fields
+                    .get(name)
+                    .and_then(|field| field["description"].as_str())
+                {
+                    Some(text) => format!("add `{name}`: {}", first_sentence(text)),
+                    None => format!("add `{name}`"),
+                };
+                self.mistakes.push(Mistake::new(
+                    at.clone(),
+                    format!("`{name}` is missing"),
+                    right,
+                ));
+            }
+        }
+    }
+
+    fn unknown(&mut self, fields: &Map<String, Value>, key: &str, at: &Path) {
+        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+        let place = match at.0.is_empty() {
+            true => "in this file".to_string(),
+            false => format!("of {at}"),
+        };
+        let right = match nearest(key, &names) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => format!("known here: {}", names.join(", ")),
+        };
+        let wrong = format!("`{key}` is not a field {place}");
+        self.mistakes
+            .push(Mistake::in_name(at.key(key), wrong, right));
+    }
+
+    fn word(&mut self, words: &[String], value: &Value, at: &Path) {
+        let names: Vec<&str> = words.iter().map(String::as_str).collect();
+        let all = names
+            .iter()
+            .map(|name| format!("\"{name}\""))
+            .collect::<Vec<_>>()
+            .join(", ");
+        match value {
+            Value::String(text) if names.contains(&text.as_str()) => {}
+            Value::String(text) => {
+                let right = match nearest(text, &names) {
+                    Some(name) => format!("did you mean \"{name}\"? Possible: {all}"),
+                    None => format!("possible: {all}"),
+                };
+                self.push(at, format!("{text:?} is not possible here"), right);
+            }
+            other => self.kind(at, other, "a word", &format!("write one of {all}")),
+        }
+    }
+
+    fn size(&mut self, value: &Value, at: &Path) {
+        let read = match value {
+            Value::String(text) => text.parse::<Size>(),
+            Value::Number(number) => number.to_string().parse::<Size>(),
+            other => return self.kind(at, other, "a size", SIZE_HINT),
+        };
+        if let Err(error) = read {
+            self.push(at, error.to_string(), SIZE_HINT);
+        }
+    }
+
+    fn integer(&mut self, schema: &Value, value: &Value, at: &Path) {
+        let least = schema["minimum"].as_i64().unwrap_or(i64::MIN);
+        let most = schema["maximum"].as_i64().unwrap_or(i64::MAX);
+        let right = format!("write a number from {least} to {most}");
+        match value {
+            Value::Number(number) if number.is_f64() => {
+                self.push(at, format!("{number} is not a whole number"), right);
+            }
+            Value::Number(number) => {
+                if !number.as_i64().is_some_and(|n| (least..=most).contains(&n)) {
+                    self.push(at, format!("{number} is out of bounds"), right);
+                }
+            }
+            other => self.kind(at, other, "a number", &right),
+        }
+    }
+
+    fn kind(&mut self, at: &Path, found: &Value, wanted: &str, right: &str) {
+        let found = match found {
+            Value::Null => "nothing",
+            Value::Bool(_) => "true or false",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a text",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a table",
+        };
+        self.push(at, format!("{wanted} is needed here, not {found}"), right);
+    }
+
+    fn push(&mut self, at: &Path, wrong: impl Into<String>, right: impl Into<String>) {
+        self.mistakes.push(Mistake::new(at.clone(), wrong, right));
+    }
+
+    /// Follows references, and says whether nothing may stand there.
+    fn resolve<'s>(&'s self, mut schema: &'s Value) -> (&'s Value, bool) {
+        let mut nullable = schema["type"]
+            .as_array()
+            .is_some_and(|t| t.contains(&"null".into()));
+        // Deep enough for a reference to an option of a reference; a loop ends here.
+        for _ in 0..8 {
+            let target = schema["$ref"]
+                .as_str()
+                .and_then(|name| name.strip_prefix('#'))
+                .and_then(|pointer| self.root.pointer(pointer));
+            if let Some(target) = target {
+                schema = target;
+            } else if let Some(choices) = schema["anyOf"].as_array() {
+                nullable |= choices.iter().any(|choice| choice["type"] == "null");
+                let Some(some) = choices.iter().find(|choice| choice["type"] != "null") else {
+                    break;
+                };
+                schema = some;
+            } else {
+                break;
+            }
+        }
+        (schema, nullable)
+    }
+}
+
+/// The words of an enum, if the schema is one.
+pub(crate) fn words_of(schema: &Value) -> Option<Vec<String>> {
+    let word = |value: &Value| value.as_str().map(str::to_string);
+    if let Some(listed) = schema["enum"].as_array() {
+        return listed.iter().map(word).collect();
+    }
+    schema["oneOf"]
+        .as_array()?
+        .iter()
+        .map(|choice| word(&choice["const"]))
+        .collect()
+}
+
+fn admits(schema: &Value, kind: &str) -> bool {
+    match &schema["type"] {
+        Value::String(one) => one == kind,
+        Value::Array(several) => several.iter().any(|one| one == kind),
+        _ => false,
+    }
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| first)
+}
+
+/// The candidate that the operator most likely meant, if any is near.
+fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    // Long texts are no misspelling of a field, and the distance is quadratic.
+    if written.len() > 40 {
+        return None;
+    }
+    let plain = |text: &str| text.to_lowercase().replace('-', "_");
+    let written = plain(written);
+    let (distance, name) = candidates
+        .iter()
+        .map(|name| (edits(&written, &plain(name)), *name))
+        .min_by_key(|(distance, _)| *distance)?;
+    (distance <= 2.min(name.len() / 2)).then_some(name)
+}
+
+/// Insertions, deletions and replacements that make one text of the other.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (to, above) in b.iter().zip(row.iter_mut().skip(1)) {
+            let best = (diagonal + usize::from(from != *to))
+                .min(left + 1)
+                .min(*above + 1);
+            diagonal = *above;
+            *above = best;
+            left = best;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_name_finds_its_neighbour() {
+        let names = [
+            "queues",
+            "serial",
+            "size",
+            "socket",
+            "allow_unsealed_memory",
+        ];
+        assert_eq!(nearest("queue", &names), Some("queues"));
+        assert_eq!(nearest("Seriel", &names), Some("serial"));
+        assert_eq!(
+            nearest("allow-unsealed-memory", &names),
+            Some("allow_unsealed_memory")
+        );
+        assert_eq!(nearest("bandwidth", &names), None);
+        assert_eq!(nearest("", &names), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! What the operator wrote: one schema for the file, the API and the command line.
+//!
+//! The comments on the fields are what `sidecore disk add --help`, `/openapi.json`, `docs/config.md`
+//! and `docs/api.md` say; nothing else describes them. Defaults that depend on something else are
+//! `None` here and filled in by [`crate::plan`]. Not here: whether the values make sense together.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::size::Size;
+
+/// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
+pub const QUEUES_MAX: u16 = 64;
+/// Largest share of one disk.
+pub const SHARE_MAX: u32 = 10_000;
+/// Share of a disk that says nothing.
+pub const SHARE_DEFAULT: u32 = 100;
+/// Most disks of one daemon, so that a script in a loop cannot fill the host.
+pub const DISKS_MAX: usize = 4096;
+
+/// The whole configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Spec {
+    /// Where the daemon keeps its sockets and its state.
+    pub daemon: DaemonSpec,
+    /// Which cores do the work.
+    pub sidecores: SidecoresSpec,
+    /// The disks, one `[[disk]]` each.
+    pub disk: Vec<DiskSpec>,
+}
+
+/// `[daemon]`: where the daemon keeps its sockets and its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DaemonSpec {
+    /// Unix socket of the API. The commands look for it here unless told with `--api`.
+    pub api: String,
+    /// Folder for the sockets of disks that name none.
+    pub run_dir: String,
+    /// Folder in which disks made through the API survive a restart.
+    pub state_dir: String,
+}
+
+impl Default for DaemonSpec {
+    fn default() -> DaemonSpec {
+        DaemonSpec {
+            api: "/run/sidecore/api.sock".to_string(),
+            run_dir: "/run/sidecore".to_string(),
+            state_dir: "/var/lib/sidecore".to_string(),
+        }
+    }
+}
+
+/// `[sidecores]`: which cores do the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SidecoresSpec {
+    /// The cores given to I/O: a list such as `"2,3"` or `"2-5"`, or `"auto"`. `auto` takes the
+    /// isolated cores if there are any, otherwise as few as suit the machine, never the first core
+    /// if there is another.
+    pub cpus: String,
+    /// Fewest sidecores to be content with: refused if the host cannot give so many.
+    #[schemars(range(min = 1, max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<u16>,
+    /// Most sidecores: of `cpus`, the first so many are used. Without it, all of a list, or what
+    /// `auto` finds suitable.
+    #[schemars(range(min = 1, max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u16>,
+    /// When queues are polled, for disks that do not say.
+    pub policy: Policy,
+}
+
+impl Default for SidecoresSpec {
+    fn default() -> SidecoresSpec {
+        SidecoresSpec {
+            cpus: "auto".to_string(),
+            min: None,
+            max: None,
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// One disk of one guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// Name of the disk: 1 to 64 of a-z, 0-9, `-`, `_`, `.`, beginning with a letter or digit.
+    pub id: String,
+    /// Unix socket on which the VMM reaches the disk. Default: `<run_dir>/<id>.sock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SOCKET"))]
+    pub socket: Option<String>,
+    /// Who opens that socket.
+    #[serde(default)]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, value_enum, default_value_t, value_name = "MODE")
+    )]
+    pub mode: Mode,
+    /// What the disk is made of. Default: `file` if there is a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "KIND"))]
+    pub backend: Option<BackendKind>,
+    /// `file`: the raw image or block device. In the file, relative to the file's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "PATH"))]
+    pub path: Option<String>,
+    /// `file`: whether the host's page cache is used. Default: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "CACHE"))]
+    pub cache: Option<Cache>,
+    /// Capacity, such as `10G`; a multiple of 512 bytes. Needed for `null` and `memory`; for
+    /// `file`, the image's own size if it is not given (an image that is shorter is made longer).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    pub size: Option<Size>,
+    /// The guest may not write.
+    #[serde(default)]
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub readonly: bool,
+    /// Serial number that the guest sees: at most 20 printable ASCII characters. Default: the
+    /// first 20 of the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "TEXT"))]
+    pub serial: Option<String>,
+    /// Queues offered to the guest; one for each vCPU is usual.
+    #[serde(default = "one_queue")]
+    #[schemars(range(min = 1, max = 64))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=64)))]
+    pub queues: u16,
+    /// How much of a busy core each queue gets, against the others' shares.
+    #[serde(default = "usual_share")]
+    #[schemars(range(min = 1, max = 10000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = SHARE_DEFAULT,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+    pub share: u32,
+    /// When its queues are polled. Default: the policy of `[sidecores]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
+    pub policy: Option<Policy>,
+    /// Serve guests whose memory is not sealed against shrinking. Such a front-end can make the
+    /// daemon's accesses fail by truncating its memory; leave it off unless a VMM needs it.
+    #[serde(default)]
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub allow_unsealed_memory: bool,
+}
+
+impl DiskSpec {
+    /// A disk of that name with every default.
+    pub fn new(id: &str) -> DiskSpec {
+        DiskSpec {
+            id: id.to_string(),
+            queues: 1,
+            share: SHARE_DEFAULT,
+            ..DiskSpec::default()
+        }
+    }
+}
+
+/// When the queues of a disk are polled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// Polled while that is cheaper than kicks, otherwise woken by kicks.
+    #[default]
+    Adaptive,
+    /// Always polled: least latency, and the core is never idle.
+    Poll,
+    /// Only on a kick: least CPU, most exits.
+    Notify,
+}
+
+/// Who opens a disk's socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The daemon listens; the VMM connects (`server=off` in QEMU, the usual way).
+    #[default]
+    Listen,
+    /// The VMM listens; the daemon connects, and again after a loss.
+    Connect,
+}
+
+/// What a disk is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum BackendKind {
+    /// Answers at once and keeps nothing: measures the path itself.
+    Null,
+    /// Sparse memory of the daemon; gone with it.
+    Memory,
+    /// A raw image or a block device.
+    File,
+}
+
+/// Whether the host's page cache is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// Past the page cache where the file system can do that, otherwise through it.
+    #[default]
+    Auto,
+    /// Past the page cache (`O_DIRECT`); refused where that does not work.
+    Direct,
+    /// Through the page cache.
+    Page,
+}
+
+/// What may be changed on a running disk. What is not named stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[cfg_attr(feature = "cli", group(required = true, multiple = true))]
+#[serde(deny_unknown_fields)]
+pub struct DiskChange {
+    /// How much of a busy core each queue gets, against the others' shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+    pub share: Option<u32>,
+    /// When its queues are polled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
+    pub policy: Option<Policy>,
+}
+
+/// A new capacity for a running disk. The guest is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskResize {
+    /// The new capacity; a multiple of 512 bytes.
+    pub size: Size,
+}
+
+fn one_queue() -> u16 {
+    1
+}
+
+fn usual_share() -> u32 {
+    SHARE_DEFAULT
+}
+
+/// The word that stands for a value in the file, the API and the command line.
+macro_rules! words {
+    ($($type:ident { $($variant:ident => $word:literal),+ })+) => {$(
+        impl $type {
+            /// As it is written.
+            pub fn word(self) -> &'static str {
+                match self { $($type::$variant => $word),+ }
+            }
+        }
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.word())
+            }
+        }
+    )+};
+}
+
+words! {
+    Policy { Adaptive => "adaptive", Poll => "poll", Notify => "notify" }
+    Mode { Listen => "listen", Connect => "connect" }
+    BackendKind { Null => "null", Memory => "memory", File => "file" }
+    Cache { Auto => "auto", Direct => "direct", Page => "page" }
+}
