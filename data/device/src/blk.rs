@@ -20,7 +20,10 @@ pub const SECTOR_SIZE: u64 = 512;
 /// Segments of one request that we offer to take. With header and status it fits a ring of 128.
 pub const SEG_MAX: u32 = 126;
 /// Bytes of one segment that we offer to take.
-pub const SIZE_MAX: u32 = 4 << 20;
+pub const SIZE_MAX: u32 = 128 << 10;
+/// Bytes of one request at most: all segments at their largest, 15.75 MiB. It bounds what one
+/// request can cost the others of its sidecore.
+pub const DATA_MAX: u64 = SEG_MAX as u64 * SIZE_MAX as u64;
 /// Bytes of the serial number (5.2.6, `VIRTIO_BLK_ID_BYTES`).
 pub const SERIAL_SIZE: usize = 20;
 /// Queues of one device.
@@ -64,10 +67,7 @@ pub struct Live {
 impl Live {
     /// A device of `capacity_bytes`, with a write-back cache until the driver says otherwise.
     pub fn new(capacity_bytes: u64) -> Arc<Live> {
-        let live = Live {
-            capacity_sectors: AtomicU64::new(0),
-            writeback: AtomicBool::new(true),
-        };
+        let live = Live { capacity_sectors: AtomicU64::new(0), writeback: AtomicBool::new(true) };
         live.set_capacity(capacity_bytes);
         Arc::new(live)
     }
@@ -79,8 +79,7 @@ impl Live {
 
     /// A new size, in bytes; part of a sector does not count.
     pub fn set_capacity(&self, bytes: u64) {
-        self.capacity_sectors
-            .store(bytes / SECTOR_SIZE, Ordering::Relaxed);
+        self.capacity_sectors.store(bytes / SECTOR_SIZE, Ordering::Relaxed);
     }
 
     /// Whether a completed write may be in a volatile cache (the config space's `writeback`).
@@ -111,14 +110,8 @@ pub fn offered(shape: &Shape) -> u64 {
         | bit::RING_RESET;
     let mut also = |condition, feature| features |= if condition { feature } else { 0 };
     also(shape.readonly, bit::BLK_RO);
-    also(
-        shape.limits.discard_sectors_max > 0 && !shape.readonly,
-        bit::BLK_DISCARD,
-    );
-    also(
-        shape.limits.zeroes_sectors_max > 0 && !shape.readonly,
-        bit::BLK_WRITE_ZEROES,
-    );
+    also(shape.limits.discard_sectors_max > 0 && !shape.readonly, bit::BLK_DISCARD);
+    also(shape.limits.zeroes_sectors_max > 0 && !shape.readonly, bit::BLK_WRITE_ZEROES);
     // Where completions come out of order anyway, keeping them back would only cost time.
     also(shape.in_order, bit::IN_ORDER);
     features
@@ -132,38 +125,27 @@ pub struct Blk {
     readonly: bool,
     serial: [u8; SERIAL_SIZE],
     limits: Limits,
-    /// Of this visit.
-    capacity_sectors: u64,
-    /// Of this visit: a completed write must be stable.
-    sync_writes: bool,
 }
 
 impl Blk {
     /// The queue's personality for a driver that accepted `negotiated`.
     pub fn new(shape: &Shape, live: Arc<Live>, negotiated: u64) -> Blk {
-        let mut blk = Blk {
+        Blk {
             live,
             negotiated,
             readonly: shape.readonly,
             serial: shape.serial,
             limits: shape.limits,
-            capacity_sectors: 0,
-            sync_writes: true,
-        };
-        blk.refresh();
-        blk
+        }
     }
 
-    /// Reads what can change. Once a visit, so that a request sees one value throughout.
+    /// Whether a write must be stable before it is reported done (5.2.6.2): without FLUSH, or with
+    /// the cache switched off. Asked for each write, after its chain was seen: a driver that
+    /// switches the cache off and then writes is obeyed.
     #[inline]
-    pub fn refresh(&mut self) {
-        self.capacity_sectors = self.live.capacity_sectors();
-        // 5.2.6.2: without FLUSH, or with the cache switched off, done means stable.
-        let may_cache = match (self.has(bit::BLK_FLUSH), self.has(bit::BLK_CONFIG_WCE)) {
-            (_, true) => self.live.writeback(),
-            (flush, false) => flush,
-        };
-        self.sync_writes = !(may_cache && self.has(bit::BLK_FLUSH));
+    fn syncs_writes(&self) -> bool {
+        let writeback = !self.has(bit::BLK_CONFIG_WCE) || self.live.writeback();
+        !(writeback && self.has(bit::BLK_FLUSH))
     }
 
     #[inline]
@@ -171,4 +153,3 @@ impl Blk {
         self.negotiated & feature != 0
     }
 }
-

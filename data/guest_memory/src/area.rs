@@ -66,13 +66,7 @@ impl Area {
 
     /// All of `mapping`, as memory that is not the guest's.
     pub fn whole(mapping: Arc<Mapping>) -> Area {
-        Area {
-            base: mapping.base(),
-            len: mapping.len(),
-            gpa: 0,
-            log: None,
-            mapping,
-        }
+        Area { base: mapping.base(), len: mapping.len(), gpa: 0, log: None, mapping }
     }
 
     /// The `len` bytes from `at`, or `None` when they are not all within.
@@ -84,13 +78,7 @@ impl Area {
         // SAFETY: `at <= end <= self.len`, so the result stays within (or one past) the range.
         let base = unsafe { self.base.add(at) };
         let gpa = self.gpa + at as u64;
-        Some(Area {
-            base,
-            len,
-            gpa,
-            log: self.log.clone(),
-            mapping: Arc::clone(&self.mapping),
-        })
+        Some(Area { base, len, gpa, log: self.log.clone(), mapping: Arc::clone(&self.mapping) })
     }
 
     /// A part of a guest's region. `map` has checked that the range lies within `mapping`.
@@ -101,13 +89,7 @@ impl Area {
         gpa: u64,
         log: Option<Arc<DirtyLog>>,
     ) -> Area {
-        Area {
-            base,
-            len,
-            gpa,
-            log,
-            mapping,
-        }
+        Area { base, len, gpa, log, mapping }
     }
 
     /// Bytes in the area.
@@ -139,18 +121,18 @@ impl Area {
     /// Reads a `u16` that publishes what was written before it (acquire). 0 when out of range.
     #[inline]
     pub fn load_acquire_u16(&self, at: usize) -> u16 {
-        self.atomic_u16(at)
-            .map_or(0, |cell| u16::from_le(cell.load(Ordering::Acquire)))
+        self.atomic_u16(at).map_or(0, |cell| u16::from_le(cell.load(Ordering::Acquire)))
     }
 
     /// Writes a `u16` that publishes everything written before it (release).
     ///
-    /// The page is marked before the store, so that no page is seen complete but unmarked.
+    /// The page is marked after the store: a mark that came first could be cleared, and the page
+    /// copied, before the value is there.
     #[inline]
     pub fn store_release_u16(&self, at: usize, value: u16) {
         if let Some(cell) = self.atomic_u16(at) {
-            self.mark(at, 2);
             cell.store(value.to_le(), Ordering::Release);
+            self.mark(at, 2);
         }
     }
 
@@ -159,12 +141,8 @@ impl Area {
         let Some(place) = self.range(at, into.len()) else {
             return false;
         };
-        // SAFETY: `range()` checked the source; the target is ours and cannot overlap a mapping.
-        unsafe {
-            place
-                .as_ptr()
-                .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
-        };
+        // SAFETY: `range()` checked that the source has `into.len()` bytes.
+        unsafe { crate::map::read_once(place, into) };
         true
     }
 
@@ -174,11 +152,7 @@ impl Area {
             return false;
         };
         // SAFETY: `range()` checked the target; the source is ours and cannot overlap a mapping.
-        unsafe {
-            place
-                .as_ptr()
-                .copy_from_nonoverlapping(from.as_ptr(), from.len())
-        };
+        unsafe { place.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         self.mark(at, from.len());
         true
     }
@@ -232,9 +206,7 @@ impl Area {
 
     #[inline]
     fn at<T>(&self, at: usize) -> Option<NonNull<T>> {
-        let fits = at
-            .checked_add(size_of::<T>())
-            .is_some_and(|end| end <= self.len);
+        let fits = at.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
         debug_assert!(fits, "offset {at} of an area of {} bytes", self.len);
         if !fits {
             return None;
@@ -248,8 +220,7 @@ impl Area {
     #[inline]
     fn atomic_u16(&self, at: usize) -> Option<&AtomicU16> {
         // SAFETY: `at()` checked range and alignment, and the mapping lives as long as `&self`.
-        self.at::<u16>(at)
-            .map(|place| unsafe { AtomicU16::from_ptr(place.as_ptr()) })
+        self.at::<u16>(at).map(|place| unsafe { AtomicU16::from_ptr(place.as_ptr()) })
     }
 
     #[inline]

@@ -53,11 +53,9 @@ impl DirtyLog {
             // SAFETY: `byte` is within the mapping, which lives as long as `self`; a byte has no
             // alignment, and other processes touch it atomically too.
             let cell = unsafe { AtomicU8::from_ptr(self.mapping.base().add(byte).as_ptr()) };
-            let bit = 1u8 << (page % 8);
-            // Most writes hit a page that is marked already: look before the locked operation.
-            if cell.load(Ordering::Relaxed) & bit == 0 {
-                cell.fetch_or(bit, Ordering::Release);
-            }
+            // Unconditional: looking first could see a bit that the front-end is about to clear
+            // while our write is still on its way to memory.
+            cell.fetch_or(1u8 << (page % 8), Ordering::SeqCst);
         }
     }
 }

@@ -18,10 +18,7 @@
 //!   the bytes are written.
 //!
 //! A map is replaced whole, never edited: whoever holds an `Arc` of it keeps its mappings alive.
-#![expect(
-    unsafe_code,
-    reason = "raw access to mappings shared with other processes"
-)]
+#![expect(unsafe_code, reason = "raw access to mappings shared with other processes")]
 
 mod area;
 mod dirty_log;

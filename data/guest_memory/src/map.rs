@@ -57,21 +57,14 @@ impl Span {
     /// The first `n` bytes (all of them when there are fewer).
     #[inline]
     pub fn first(self, n: u32) -> Span {
-        Span {
-            len: self.len.min(n),
-            ..self
-        }
+        Span { len: self.len.min(n), ..self }
     }
 
     /// What follows the first `n` bytes (nothing when there are fewer).
     #[inline]
     pub fn after(self, n: u32) -> Span {
         let n = self.len.min(n);
-        Span {
-            host: self.host + n as usize,
-            len: self.len - n,
-            ..self
-        }
+        Span { host: self.host + n as usize, len: self.len - n, ..self }
     }
 
     /// Address in this process, for handing to the kernel. Valid while the map it came from lives.
@@ -81,15 +74,31 @@ impl Span {
     }
 }
 
+/// What a look-up needs of a region, without a pointer to follow.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    gpa: u64,
+    len: u64,
+    base: NonNull<u8>,
+}
+
 /// All memory of one guest.
 #[derive(Clone, Debug)]
 pub struct GuestMap {
-    /// By guest address, ascending, without overlap.
+    /// By guest address, ascending, without overlap. Keeps the memory mapped.
     regions: Arc<[Region]>,
+    /// The same regions, for the data path.
+    entries: Arc<[Entry]>,
     /// The largest region, tried first: it holds nearly every buffer.
     main: usize,
     log: Option<Arc<DirtyLog>>,
 }
+
+// SAFETY: the raw pointers of `entries` stay valid as long as `regions` (the same table, never
+// changed) keeps its mappings, which are `Send + Sync`; access through them is a copy.
+unsafe impl Send for GuestMap {}
+// SAFETY: as above.
+unsafe impl Sync for GuestMap {}
 
 impl GuestMap {
     /// A map of `regions`, in any order.
@@ -103,14 +112,13 @@ impl GuestMap {
         check_apart(&regions, |region| region.user)?;
         check_apart(&regions, |region| region.gpa)?;
         regions.sort_by_key(|region| region.gpa);
-        let main = (0..regions.len())
-            .max_by_key(|i| regions[*i].mapping.len())
-            .unwrap_or(0);
-        Ok(GuestMap {
-            regions: regions.into(),
-            main,
-            log: None,
-        })
+        let main = (0..regions.len()).max_by_key(|i| regions[*i].mapping.len()).unwrap_or(0);
+        let entry = |region: &Region| {
+            let (gpa, len, base) = (region.gpa, region.len(), region.mapping.base());
+            Entry { gpa, len, base }
+        };
+        let entries = regions.iter().map(entry).collect();
+        Ok(GuestMap { regions: regions.into(), entries, main, log: None })
     }
 
     /// One region of our own at guest address 0, for tests, benches and fuzzing.
@@ -118,20 +126,17 @@ impl GuestMap {
     /// # Errors
     /// As [`Mapping::anonymous`].
     pub fn anonymous(len: u64) -> Result<GuestMap, MapError> {
-        GuestMap::new(vec![Region {
-            gpa: 0,
-            user: 0,
-            mapping: Mapping::anonymous(len)?,
-        }])
+        GuestMap::new(vec![Region { gpa: 0, user: 0, mapping: Mapping::anonymous(len)? }])
     }
 
     /// The same memory with writes marked in `log`, or no longer marked.
-    #[must_use]
-    pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> GuestMap {
-        GuestMap {
-            regions: Arc::clone(&self.regions),
-            main: self.main,
-            log,
+    ///
+    /// # Errors
+    /// [`MapError::LogShort`] when the log has no bit for some byte of this memory.
+    pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Result<GuestMap, MapError> {
+        match log {
+            Some(log) if !log.covers(self.end()) => Err(MapError::LogShort { end: self.end() }),
+            log => Ok(GuestMap { log, ..self.clone() }),
         }
     }
 
@@ -147,9 +152,7 @@ impl GuestMap {
 
     /// One past the highest guest address; 0 without memory.
     pub fn end(&self) -> u64 {
-        self.regions
-            .last()
-            .map_or(0, |region| region.gpa + region.len())
+        self.regions.last().map_or(0, |region| region.gpa + region.len())
     }
 
     /// The `len` bytes at guest address `gpa`, when one region holds them all.
@@ -166,15 +169,14 @@ impl GuestMap {
         if let Some(span) = self.span_in(self.main, gpa, len) {
             return Some(span);
         }
-        let after = self.regions.partition_point(|region| region.gpa <= gpa);
+        let after = self.entries.partition_point(|entry| entry.gpa <= gpa);
         self.span_in(after.checked_sub(1)?, gpa, len)
     }
 
     /// The area of `len` bytes at the front-end's address `user`, when one region holds it all.
     pub fn area_at_user(&self, user: u64, len: u64) -> Option<Area> {
         let region = self.regions.iter().find(|region| {
-            user.checked_sub(region.user)
-                .is_some_and(|offset| offset < region.len())
+            user.checked_sub(region.user).is_some_and(|offset| offset < region.len())
         })?;
         let offset = user - region.user;
         if len > region.len() - offset {
@@ -183,13 +185,7 @@ impl GuestMap {
         // SAFETY: `offset + len <= mapping.len()` by the two checks above.
         let base = unsafe { region.mapping.base().add(offset as usize) };
         let mapping = Arc::clone(&region.mapping);
-        Some(Area::of_region(
-            mapping,
-            base,
-            len as usize,
-            region.gpa + offset,
-            self.log.clone(),
-        ))
+        Some(Area::of_region(mapping, base, len as usize, region.gpa + offset, self.log.clone()))
     }
 
     /// Copies bytes `at..at + into.len()` of `span` out. False, and nothing copied, when they are
@@ -203,12 +199,8 @@ impl GuestMap {
         if into.len() > part.len as usize {
             return false;
         }
-        // SAFETY: `host()` checked `part`, and `into` is no longer than it; ours and theirs are
-        // different mappings.
-        unsafe {
-            from.as_ptr()
-                .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
-        };
+        // SAFETY: `host()` checked `part`, and `into` is no longer than it.
+        unsafe { read_once(from, into) };
         true
     }
 
@@ -223,11 +215,10 @@ impl GuestMap {
         if from.len() > part.len as usize {
             return false;
         }
-        // SAFETY: as in `read`, the other way round.
-        unsafe {
-            to.as_ptr()
-                .copy_from_nonoverlapping(from.as_ptr(), from.len())
-        };
+        // SAFETY: `host()` checked `part`, and `from` is no longer than it; ours and theirs are
+        // different mappings. The guest may read or write the same bytes meanwhile: what it then
+        // sees is its own affair, and nothing here reads them again.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         self.mark_written(part.first(from.len() as u32));
         true
     }
@@ -262,27 +253,21 @@ impl GuestMap {
     /// The host address of `span` after checking that it lies within its region of this map.
     #[inline]
     pub(crate) fn host(&self, span: Span) -> Option<NonNull<u8>> {
-        let region = self.regions.get(span.region as usize)?;
-        let base = region.mapping.base();
-        let offset = span.host.wrapping_sub(base.as_ptr() as usize);
-        let fits =
-            offset <= region.mapping.len() && span.len as usize <= region.mapping.len() - offset;
+        let entry = self.entries.get(span.region as usize)?;
+        let offset = span.host.wrapping_sub(entry.base.as_ptr() as usize) as u64;
+        let fits = offset <= entry.len && u64::from(span.len) <= entry.len - offset;
         // SAFETY: `offset <= len` of the mapping that `base` starts.
-        fits.then(|| unsafe { base.add(offset) })
+        fits.then(|| unsafe { entry.base.add(offset as usize) })
     }
 
     #[inline]
     fn span_in(&self, index: usize, gpa: u64, len: u32) -> Option<Span> {
-        let region = self.regions.get(index)?;
-        let offset = gpa.checked_sub(region.gpa)?;
-        let left = region.len().checked_sub(offset).filter(|left| *left > 0)?;
+        let entry = self.entries.get(index)?;
+        let offset = gpa.checked_sub(entry.gpa)?;
+        let left = entry.len.checked_sub(offset).filter(|left| *left > 0)?;
         let len = u64::from(len).min(left) as u32;
-        let host = region.mapping.base().as_ptr() as usize + offset as usize;
-        Some(Span {
-            host,
-            len,
-            region: index as u32,
-        })
+        let host = entry.base.as_ptr() as usize + offset as usize;
+        Some(Span { host, len, region: index as u32 })
     }
 
     #[cold]
@@ -303,15 +288,37 @@ fn check_apart(regions: &[Region], start: impl Fn(&Region) -> u64) -> Result<(),
     let mut end_before = 0;
     for (place, index) in order.into_iter().enumerate() {
         let first = start(&regions[index]);
-        let end = first
-            .checked_add(regions[index].len())
-            .ok_or(MapError::Overlap { index })?;
+        let end = first.checked_add(regions[index].len()).ok_or(MapError::Overlap { index })?;
         if place > 0 && first < end_before {
             return Err(MapError::Overlap { index });
         }
         end_before = end;
     }
     Ok(())
+}
+
+/// Copies each byte exactly once: volatile, so that no later use of the copy is turned into another
+/// read of memory that the guest may have changed (reliability P23).
+///
+/// # Safety
+/// `from` must have `into.len()` readable bytes.
+#[inline]
+pub(crate) unsafe fn read_once(from: NonNull<u8>, into: &mut [u8]) {
+    /// A word at any address.
+    #[repr(C, packed)]
+    #[derive(Clone, Copy)]
+    struct Word([u8; 8]);
+    let (words, bytes) = into.as_chunks_mut::<8>();
+    let words_len = words.len();
+    for (index, word) in words.iter_mut().enumerate() {
+        // SAFETY: `index` is below the number of whole words of `into`, so the caller's promise
+        // covers it; `Word` has alignment 1.
+        *word = unsafe { from.cast::<Word>().add(index).read_volatile() }.0;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: the bytes after the last whole word, within the caller's promise.
+        *byte = unsafe { from.add(words_len * 8 + index).read_volatile() };
+    }
 }
 
 #[inline]

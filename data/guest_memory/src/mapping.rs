@@ -43,6 +43,12 @@ pub enum MapError {
     /// More regions than [`crate::REGIONS_MAX`].
     #[error("{0} memory regions; at most {max} are supported", max = crate::REGIONS_MAX)]
     TooMany(usize),
+    /// A dirty log that ends before the memory does.
+    #[error("the dirty log has no bit for memory up to {end:#x}")]
+    LogShort {
+        /// One past the highest guest address.
+        end: u64,
+    },
     /// What the kernel said.
     #[error("cannot map memory: {0}")]
     Os(#[from] rustix::io::Errno),
@@ -156,13 +162,7 @@ impl Mapping {
         }
         // SAFETY: the range lies within this mapping (both ends were clamped to `len`), and
         // dropping private pages only changes their bytes to zero.
-        unsafe {
-            madvise(
-                self.base.as_ptr().add(first).cast(),
-                end - first,
-                Advice::LinuxDontNeed,
-            )
-        }
+        unsafe { madvise(self.base.as_ptr().add(first).cast(), end - first, Advice::LinuxDontNeed) }
     }
 
     #[inline]
@@ -170,7 +170,8 @@ impl Mapping {
         self.base
     }
 
-    /// The end of the range and its start rounded down to the file's block size.
+    /// The end and the start of the range, rounded outward to the file's block size: hugetlbfs maps
+    /// a part of a huge page but refuses to unmap one.
     fn check_file(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -178,28 +179,27 @@ impl Mapping {
         seal: Seal,
     ) -> Result<(u64, u64), MapError> {
         let bad = MapError::Length { offset, len };
-        let Some(end) = offset
-            .checked_add(len)
-            .filter(|end| *end <= i64::MAX as u64)
-        else {
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64 / 2) else {
             return Err(bad);
         };
         if len == 0 {
             return Err(bad);
+        }
+        // First of all: only memory files have seals, and asking one never waits for another
+        // process, as asking a FUSE file for its size may.
+        let sealed = fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        if seal == Seal::Required && !sealed {
+            return Err(MapError::Unsealed);
         }
         let stat = fstat(fd)?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if size < end {
             return Err(MapError::Short { size, needed: end });
         }
-        let sealed = || fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-        if seal == Seal::Required && !sealed() {
-            return Err(MapError::Unsealed);
-        }
         let page = rustix::param::page_size() as u64;
         let block = u64::try_from(stat.st_blksize).unwrap_or(page).max(page);
         let block = if block.is_power_of_two() { block } else { page };
-        Ok((end, offset & !(block - 1)))
+        Ok((end.next_multiple_of(block), offset & !(block - 1)))
     }
 
     fn adopt(
@@ -214,14 +214,9 @@ impl Mapping {
         // Large pages cost a third of the TLB misses where the kernel has them; refusal is fine.
         // SAFETY: the range was just mapped and advice changes no byte of it.
         let _ = unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
-        // SAFETY: `skip < mapped`, because `len > 0` and `mapped == skip + len`.
+        // SAFETY: `skip < mapped`, because `len > 0` and `mapped >= skip + len`.
         let base = unsafe { start.add(skip) };
-        Ok(Arc::new(Mapping {
-            start,
-            mapped,
-            base,
-            len,
-        }))
+        Ok(Arc::new(Mapping { start, mapped, base, len }))
     }
 }
 
@@ -229,6 +224,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `start..start + mapped` is exactly what `mmap` gave us; every `Area` and
         // `GuestMap` over it holds an `Arc`, so none is left.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+        debug_assert!(unmapped.is_ok(), "munmap of {} bytes: {unmapped:?}", self.mapped);
     }
 }

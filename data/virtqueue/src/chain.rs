@@ -19,6 +19,7 @@ pub struct Chain {
     writable_bytes: u64,
     last_writable: Span,
     overflowed: bool,
+    pub(crate) walked: u32,
     pub(crate) id: u16,
     pub(crate) descriptors: u16,
 }
@@ -33,6 +34,7 @@ impl Default for Chain {
             writable_bytes: 0,
             last_writable: Span::default(),
             overflowed: false,
+            walked: 0,
             id: 0,
             descriptors: 0,
         }
@@ -68,6 +70,12 @@ impl Chain {
     #[inline]
     pub fn last_writable(&self) -> Span {
         self.last_writable
+    }
+
+    /// Descriptors read to find the buffers: what the walk cost.
+    #[inline]
+    pub fn walked(&self) -> u32 {
+        self.walked
     }
 
     /// Whether the chain has more than [`CHAIN_SPANS_MAX`] buffers, so that not all were kept.
@@ -114,6 +122,7 @@ impl Chain {
         self.writable_bytes = 0;
         self.last_writable = Span::default();
         self.overflowed = false;
+        self.walked = 0;
     }
 
     /// Adds a buffer that was found in guest memory.

@@ -169,12 +169,7 @@ impl Driver {
             Format::Split => Ring::Split(Split::new(spec)),
             Format::Packed => Ring::Packed(Packed::new(spec)),
         };
-        Ok(Driver {
-            ring,
-            raw,
-            in_flight: 0,
-            fault: None,
-        })
+        Ok(Driver { ring, raw, in_flight: 0, fault: None })
     }
 
     /// Adds a request; the device may see it from now on, and must from the next `publish`.
@@ -315,24 +310,14 @@ fn passes(event: u16, new: u16, old: u16) -> bool {
 }
 
 fn check(spec: &DriverSpec) -> Result<(), DriverError> {
-    let DriverSpec {
-        size,
-        format,
-        event_index,
-        ..
-    } = *spec;
+    let DriverSpec { size, format, event_index, .. } = *spec;
     if !layout::is_size(format, size) {
         return Err(DriverError::Size { size, format });
     }
     let driver_len = layout::driver_len(format, size, event_index);
     let device_len = layout::device_len(format, size, event_index);
     let aligns = arena::aligns(format);
-    check_place(
-        &spec.descriptors,
-        "descriptor",
-        layout::descriptors_len(format, size),
-        aligns[0],
-    )?;
+    check_place(&spec.descriptors, "descriptor", layout::descriptors_len(format, size), aligns[0])?;
     check_place(&spec.driver, "driver", driver_len, aligns[1])?;
     check_place(&spec.device, "device", device_len, aligns[2])?;
     if let Some(tables) = &spec.indirect {
@@ -349,11 +334,7 @@ fn check_place(
     align: usize,
 ) -> Result<(), DriverError> {
     if (area.len() as u64) < needed_bytes || !area.is_aligned(align) {
-        return Err(DriverError::Place {
-            part,
-            needed_bytes,
-            align,
-        });
+        return Err(DriverError::Place { part, needed_bytes, align });
     }
     Ok(())
 }

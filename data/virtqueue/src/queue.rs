@@ -210,9 +210,7 @@ impl Queue {
     /// nothing is in flight and everything is published.
     pub fn base(&self) -> u32 {
         match &self.ring {
-            Ring::Split(ring) => {
-                u32::from(ring.next().wrapping_sub(self.resubmit.len() as u16))
-            }
+            Ring::Split(ring) => u32::from(ring.next().wrapping_sub(self.resubmit.len() as u16)),
             Ring::Packed(ring) => {
                 let (next, used) = ring.places();
                 u32::from(next.bits()) | u32::from(used.bits()) << 16
@@ -287,4 +285,3 @@ fn check(spec: &QueueSpec) -> Result<(), SetupError> {
     }
     Ok(())
 }
-

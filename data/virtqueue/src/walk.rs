@@ -49,6 +49,7 @@ pub(crate) fn add_buffer(
     len: u32,
     writable: bool,
 ) -> Result<(), Violation> {
+    chain.walked += 1;
     if let Some(span) = map.span(gpa, len) {
         // An empty buffer is harmless and says nothing: it is not kept (A16).
         return if len == 0 { Ok(()) } else { chain.push(span, writable) };

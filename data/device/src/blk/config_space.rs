@@ -11,10 +11,7 @@ const WRITEBACK: u32 = 32;
 /// Reads `into.len()` bytes at `offset`. False, and nothing read, when that ends beyond 256 bytes
 /// (the most that vhost-user carries); between 60 and 256 it is zero.
 pub fn read_config(shape: &Shape, live: &Live, offset: u32, into: &mut [u8]) -> bool {
-    let Some(end) = (offset as usize)
-        .checked_add(into.len())
-        .filter(|end| *end <= 256)
-    else {
+    let Some(end) = (offset as usize).checked_add(into.len()).filter(|end| *end <= 256) else {
         return false;
     };
     let space = config_space(shape, live);
@@ -49,25 +46,16 @@ fn config_space(shape: &Shape, live: &Live) -> [u8; CONFIG_SPACE_SIZE] {
     put(20, &shape.block_size.to_le_bytes());
     put(24, &[shape.physical_block_exp, 0]);
     // Both in logical blocks: the smallest and the best request.
-    put(
-        26,
-        &(1u16 << shape.physical_block_exp.min(15)).to_le_bytes(),
-    );
+    put(26, &(1u16 << shape.physical_block_exp.min(15)).to_le_bytes());
     put(28, &0u32.to_le_bytes());
     put(WRITEBACK as usize, &[u8::from(live.writeback())]);
     put(34, &shape.queues.to_le_bytes());
     let block_sectors = shape.block_size / 512;
     put(36, &shape.limits.discard_sectors_max.to_le_bytes());
-    put(
-        40,
-        &u32::from(shape.limits.discard_sectors_max > 0).to_le_bytes(),
-    );
+    put(40, &u32::from(shape.limits.discard_sectors_max > 0).to_le_bytes());
     put(44, &block_sectors.to_le_bytes());
     put(48, &shape.limits.zeroes_sectors_max.to_le_bytes());
-    put(
-        52,
-        &u32::from(shape.limits.zeroes_sectors_max > 0).to_le_bytes(),
-    );
+    put(52, &u32::from(shape.limits.zeroes_sectors_max > 0).to_le_bytes());
     put(56, &[1]);
     space
 }

@@ -4,7 +4,7 @@ use guest_memory::{GuestMap, Span};
 use request::{Op, Request, Status};
 use virtqueue::{Chain, Violation};
 
-use super::{Blk, SECTOR_SIZE};
+use super::{Blk, DATA_MAX, SECTOR_SIZE};
 use crate::features as bit;
 
 const HEADER_SIZE: u32 = 16;
@@ -56,12 +56,7 @@ impl Work {
         };
         let end = all.len().saturating_sub(usize::from(self.trail));
         let segments = all.get(usize::from(self.skip)..end).unwrap_or_default();
-        Request {
-            op: self.op,
-            offset: self.offset,
-            len: self.len,
-            segments,
-        }
+        Request { op: self.op, offset: self.offset, len: self.len, segments }
     }
 }
 
@@ -86,10 +81,7 @@ impl Blk {
         let Some(before_status) = last.len().checked_sub(1) else {
             return Err(Violation::NoRoom { need: "status" });
         };
-        let reply = Reply {
-            status: last.after(before_status),
-            data: 0,
-        };
+        let reply = Reply { status: last.after(before_status), data: 0 };
         let mut header = [0; HEADER_SIZE as usize];
         if !gather(map, chain.readable(), 0, &mut header) {
             return Err(Violation::NoRoom { need: "header" });
@@ -110,11 +102,7 @@ impl Blk {
         // The map was checked when the chain was walked, and a queue never changes its map.
         let written = map.write(reply.status, 0, &[status as u8]);
         debug_assert!(written, "the status byte left the map");
-        if status == Status::Ok {
-            reply.data + 1
-        } else {
-            1
-        }
+        if status == Status::Ok { reply.data + 1 } else { 1 }
     }
 
     #[inline]
@@ -125,18 +113,8 @@ impl Blk {
         if trail == 0 {
             chain.drop_last_writable_byte();
         }
-        let reply = Reply {
-            data: len as u32,
-            ..reply
-        };
-        Ok(Parsed::Work(Work {
-            op: Op::Read,
-            offset,
-            len,
-            reply,
-            skip: 0,
-            trail,
-        }))
+        let reply = Reply { data: len as u32, ..reply };
+        Ok(Parsed::Work(Work { op: Op::Read, offset, len, reply, skip: 0, trail }))
     }
 
     #[inline]
@@ -146,26 +124,12 @@ impl Blk {
         }
         let len = chain.readable_bytes() - u64::from(HEADER_SIZE);
         let offset = self.check_data(chain, sector, len)?;
-        let skip = u16::from(
-            chain
-                .readable()
-                .first()
-                .is_some_and(|s| s.len() == HEADER_SIZE),
-        );
+        let skip = u16::from(chain.readable().first().is_some_and(|s| s.len() == HEADER_SIZE));
         if skip == 0 {
             chain.drop_readable(HEADER_SIZE);
         }
-        let op = Op::Write {
-            sync: self.sync_writes,
-        };
-        Ok(Parsed::Work(Work {
-            op,
-            offset,
-            len,
-            reply,
-            skip,
-            trail: 0,
-        }))
+        let op = Op::Write { sync: self.syncs_writes() };
+        Ok(Parsed::Work(Work { op, offset, len, reply, skip, trail: 0 }))
     }
 
     fn other(
@@ -178,12 +142,7 @@ impl Blk {
         match kind {
             TYPE_FLUSH if self.has(bit::BLK_FLUSH) => Ok(work(Op::Flush, 0, 0, reply)),
             TYPE_GET_ID => {
-                let data = scatter(
-                    map,
-                    chain.writable(),
-                    chain.writable_bytes() - 1,
-                    &self.serial,
-                );
+                let data = scatter(map, chain.writable(), chain.writable_bytes() - 1, &self.serial);
                 Ok(Parsed::Answer(Reply { data, ..reply }, Status::Ok))
             }
             TYPE_DISCARD if self.has(bit::BLK_DISCARD) => {
@@ -200,10 +159,7 @@ impl Blk {
                 if flags & !RANGE_UNMAP != 0 {
                     return Err(Status::Unsupported);
                 }
-                let op = Op::WriteZeroes {
-                    unmap: flags != 0,
-                    sync: self.sync_writes,
-                };
+                let op = Op::WriteZeroes { unmap: flags != 0, sync: self.syncs_writes() };
                 Ok(work(op, offset, len, reply))
             }
             _ => Err(Status::Unsupported),
@@ -213,7 +169,7 @@ impl Blk {
     /// The offset of a transfer of `len` bytes at `sector`, when it is one we can do.
     #[inline]
     fn check_data(&self, chain: &Chain, sector: u64, len: u64) -> Result<u64, Status> {
-        let whole = len > 0 && len.is_multiple_of(SECTOR_SIZE);
+        let whole = len > 0 && len <= DATA_MAX && len.is_multiple_of(SECTOR_SIZE);
         let sectors = len / SECTOR_SIZE;
         if !whole || chain.overflowed() || !self.holds(sector, sectors) {
             return Err(Status::IoError);
@@ -223,7 +179,8 @@ impl Blk {
 
     #[inline]
     fn holds(&self, sector: u64, sectors: u64) -> bool {
-        sector <= self.capacity_sectors && sectors <= self.capacity_sectors - sector
+        let capacity = self.live.capacity_sectors();
+        sector <= capacity && sectors <= capacity - sector
     }
 
     /// Offset, length and flags of the one range of a discard or write-zeroes command. We offer
@@ -241,23 +198,12 @@ impl Blk {
         if sectors == 0 || sectors > most || !self.holds(sector, sectors.into()) {
             return Err(Status::IoError);
         }
-        Ok((
-            sector * SECTOR_SIZE,
-            u64::from(sectors) * SECTOR_SIZE,
-            flags,
-        ))
+        Ok((sector * SECTOR_SIZE, u64::from(sectors) * SECTOR_SIZE, flags))
     }
 }
 
 fn work(op: Op, offset: u64, len: u64, reply: Reply) -> Parsed {
-    Parsed::Work(Work {
-        op,
-        offset,
-        len,
-        reply,
-        skip: 0,
-        trail: 0,
-    })
+    Parsed::Work(Work { op, offset, len, reply, skip: 0, trail: 0 })
 }
 
 /// Copies `into.len()` bytes from byte `skip` of `spans`, however they are cut. False when there

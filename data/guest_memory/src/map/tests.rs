@@ -8,11 +8,7 @@ use crate::{LOG_PAGE_SIZE, Seal};
 const PAGE: u64 = 4096;
 
 fn region(gpa: u64, user: u64, len: u64) -> Region {
-    Region {
-        gpa,
-        user,
-        mapping: Mapping::anonymous(len).unwrap(),
-    }
+    Region { gpa, user, mapping: Mapping::anonymous(len).unwrap() }
 }
 
 fn sealed_memfd(len: u64, seal: bool) -> OwnedFd {
@@ -41,14 +37,7 @@ fn a_buffer_over_adjacent_regions_is_taken_in_two_steps() {
 #[test]
 fn addresses_outside_every_region_have_no_span() {
     let map = GuestMap::new(vec![region(PAGE, 0, PAGE), region(1 << 40, 1 << 20, PAGE)]).unwrap();
-    for gpa in [
-        0,
-        PAGE - 1,
-        2 * PAGE,
-        (1 << 40) + PAGE,
-        u64::MAX,
-        u64::MAX - 7,
-    ] {
+    for gpa in [0, PAGE - 1, 2 * PAGE, (1 << 40) + PAGE, u64::MAX, u64::MAX - 7] {
         assert!(map.span_up_to(gpa, 8).is_none(), "{gpa:#x}");
     }
     assert!(map.span(2 * PAGE - 4, 8).is_none());
@@ -73,13 +62,8 @@ fn overlapping_wrapping_and_too_many_regions_are_refused() {
     let overlap = |a, b| matches!(GuestMap::new(vec![a, b]), Err(MapError::Overlap { .. }));
     assert!(overlap(region(0, 0, 2 * PAGE), region(PAGE, 1 << 30, PAGE)));
     assert!(overlap(region(0, 0, 2 * PAGE), region(1 << 30, PAGE, PAGE)));
-    assert!(overlap(
-        region(0, 0, PAGE),
-        region(u64::MAX - 10, PAGE, PAGE)
-    ));
-    let many = (0..=REGIONS_MAX as u64)
-        .map(|i| region(i * PAGE, i * PAGE, PAGE))
-        .collect();
+    assert!(overlap(region(0, 0, PAGE), region(u64::MAX - 10, PAGE, PAGE)));
+    let many = (0..=REGIONS_MAX as u64).map(|i| region(i * PAGE, i * PAGE, PAGE)).collect();
     assert!(matches!(GuestMap::new(many), Err(MapError::TooMany(510))));
 }
 
@@ -87,25 +71,16 @@ fn overlapping_wrapping_and_too_many_regions_are_refused() {
 fn files_too_short_or_not_sealed_are_refused() {
     let open = sealed_memfd(2 * PAGE, false);
     let sealed = sealed_memfd(2 * PAGE, true);
-    assert!(matches!(
-        Mapping::shared(&open, 0, PAGE, Seal::Required),
-        Err(MapError::Unsealed)
-    ));
+    assert!(matches!(Mapping::shared(&open, 0, PAGE, Seal::Required), Err(MapError::Unsealed)));
     assert!(Mapping::shared(&open, 0, PAGE, Seal::Any).is_ok());
     assert!(Mapping::shared(&sealed, 8, PAGE, Seal::Required).is_ok());
     for (offset, len) in [(0, 3 * PAGE), (PAGE, PAGE + 1), (2 * PAGE, 1)] {
         let refused = Mapping::shared(&sealed, offset, len, Seal::Any);
-        assert!(
-            matches!(refused, Err(MapError::Short { .. })),
-            "{offset} {len}"
-        );
+        assert!(matches!(refused, Err(MapError::Short { .. })), "{offset} {len}");
     }
     for (offset, len) in [(0, 0), (u64::MAX, 1), (1, u64::MAX), (u64::MAX / 2, PAGE)] {
         let refused = Mapping::shared(&sealed, offset, len, Seal::Any);
-        assert!(
-            matches!(refused, Err(MapError::Length { .. })),
-            "{offset} {len}"
-        );
+        assert!(matches!(refused, Err(MapError::Length { .. })), "{offset} {len}");
     }
 }
 
@@ -115,7 +90,7 @@ fn every_write_marks_its_pages_and_no_other() {
     let log = DirtyLog::map(&log_fd, 0, PAGE, Seal::Required).unwrap();
     let bits = Area::whole(Mapping::shared(&log_fd, 0, PAGE, Seal::Any).unwrap());
     let map = GuestMap::new(vec![region(8 * LOG_PAGE_SIZE, 0, 16 * PAGE)]).unwrap();
-    let logged = map.with_log(Some(log));
+    let logged = map.with_log(Some(log)).unwrap();
     let take = |at: usize| {
         let byte = bits.load_u8(at);
         bits.store_u8(at, 0);

@@ -48,10 +48,8 @@ impl Arena {
     /// The next `len` bytes at a guest address that is a multiple of `align` (a power of two), and
     /// that address; `None` when they are not left.
     pub fn take(&mut self, len: usize, align: usize) -> Option<(Area, u64)> {
-        let start = self
-            .gpa
-            .checked_add(self.next as u64)?
-            .checked_next_multiple_of(align as u64)?;
+        let start =
+            self.gpa.checked_add(self.next as u64)?.checked_next_multiple_of(align as u64)?;
         let at = usize::try_from(start - self.gpa).ok()?;
         let area = self.area.window(at, len)?;
         self.next = at + len;
@@ -63,23 +61,14 @@ impl Arena {
     /// # Errors
     /// [`DriverError`]: an impossible size, or no room left.
     pub fn driver(&mut self, ring: RingSpec) -> Result<(Driver, Places), DriverError> {
-        let RingSpec {
-            size,
-            format,
-            event_index,
-            indirect_entries,
-        } = ring;
+        let RingSpec { size, format, event_index, indirect_entries } = ring;
         if !layout::is_size(format, size) {
             return Err(DriverError::Size { size, format });
         }
         let mut part = |part, needed_bytes: u64| {
             let align = 64;
             let taken = self.take(needed_bytes as usize, align);
-            taken.ok_or(DriverError::Place {
-                part,
-                needed_bytes,
-                align,
-            })
+            taken.ok_or(DriverError::Place { part, needed_bytes, align })
         };
         let (descriptors, descriptors_gpa) =
             part("descriptor", layout::descriptors_len(format, size))?;
@@ -92,20 +81,9 @@ impl Arena {
                 Some(IndirectTables { area, gpa, entries })
             }
         };
-        let spec = DriverSpec {
-            size,
-            format,
-            event_index,
-            indirect,
-            descriptors,
-            driver,
-            device,
-        };
-        let places = Places {
-            descriptors: descriptors_gpa,
-            driver: driver_gpa,
-            device: device_gpa,
-        };
+        let spec = DriverSpec { size, format, event_index, indirect, descriptors, driver, device };
+        let places =
+            Places { descriptors: descriptors_gpa, driver: driver_gpa, device: device_gpa };
         Ok((Driver::new(spec)?, places))
     }
 }

@@ -81,21 +81,11 @@ impl Packed {
             return Err(AddError::Full);
         }
         let id = self.free_ids.pop().ok_or(AddError::Full)?;
-        self.ids[usize::from(id)] = Id {
-            token,
-            held: Held::Once,
-            entries,
-            first_piece: 0,
-        };
+        self.ids[usize::from(id)] = Id { token, held: Held::Once, entries, first_piece: 0 };
         match &self.indirect {
             Some(tables) => {
                 let gpa = write_table(tables, id, buffers);
-                self.write_one(
-                    id,
-                    gpa,
-                    buffers.len() as u32 * DESCRIPTOR_SIZE as u32,
-                    F_INDIRECT,
-                );
+                self.write_one(id, gpa, buffers.len() as u32 * DESCRIPTOR_SIZE as u32, F_INDIRECT);
             }
             None => self.write_chain(id, buffers),
         }
@@ -110,20 +100,11 @@ impl Packed {
             Some(tables) => {
                 let gpa = write_table(tables, id, buffers);
                 let len = buffers.len() as u32 * DESCRIPTOR_SIZE as u32;
-                self.pieces.push(Buffer {
-                    gpa,
-                    len,
-                    device_writes: false,
-                });
+                self.pieces.push(Buffer { gpa, len, device_writes: false });
             }
             None => self.pieces.extend_from_slice(buffers),
         }
-        self.ids[usize::from(id)] = Id {
-            token: 0,
-            held: Held::Prepared,
-            entries,
-            first_piece,
-        };
+        self.ids[usize::from(id)] = Id { token: 0, held: Held::Prepared, entries, first_piece };
         Ok(id)
     }
 
@@ -194,16 +175,12 @@ impl Packed {
             self.used_next -= self.size;
             self.used_lap = !self.used_lap;
         }
-        Ok(Some(Used {
-            token: place.token,
-            len,
-        }))
+        Ok(Some(Used { token: place.token, len }))
     }
 
     pub(super) fn arm_calls(&mut self) -> bool {
         if self.event_index {
-            self.driver_event
-                .store_u16(0, self.used_next | u16::from(self.used_lap) << 15);
+            self.driver_event.store_u16(0, self.used_next | u16::from(self.used_lap) << 15);
             self.driver_event.store_release_u16(2, EVENTS_AT);
         } else {
             self.driver_event.store_u16(2, EVENTS_ALL);
@@ -235,18 +212,11 @@ impl Packed {
 
     #[inline]
     fn entries_of(&self, buffers: &[Buffer]) -> Result<u16, AddError> {
-        let most = self
-            .indirect
-            .as_ref()
-            .map_or(self.size, |tables| tables.entries);
+        let most = self.indirect.as_ref().map_or(self.size, |tables| tables.entries);
         if buffers.is_empty() || buffers.len() > usize::from(most) {
             return Err(AddError::Pieces(buffers.len()));
         }
-        Ok(if self.indirect.is_some() {
-            1
-        } else {
-            buffers.len() as u16
-        })
+        Ok(if self.indirect.is_some() { 1 } else { buffers.len() as u16 })
     }
 
     #[inline]
@@ -255,8 +225,7 @@ impl Packed {
         self.ring.store_u64(at, gpa);
         self.ring.store_u32(at + 8, len);
         self.ring.store_u16(at + AT_ID, id);
-        self.ring
-            .store_release_u16(at + AT_FLAGS, flags | self.available());
+        self.ring.store_release_u16(at + AT_FLAGS, flags | self.available());
         self.moved(1);
     }
 
@@ -312,9 +281,7 @@ fn write_table(tables: &IndirectTables, owner: u16, buffers: &[Buffer]) -> u64 {
         let at = (first as usize + place) * DESCRIPTOR_SIZE;
         let writes = if buffer.device_writes { F_WRITE } else { 0 };
         tables.area.store_u64(at, buffer.gpa);
-        tables
-            .area
-            .store_u64(at + 8, u64::from(buffer.len) | u64::from(writes) << 48);
+        tables.area.store_u64(at + 8, u64::from(buffer.len) | u64::from(writes) << 48);
     }
     tables.gpa + u64::from(first) * DESCRIPTOR_SIZE as u64
 }

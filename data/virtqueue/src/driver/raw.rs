@@ -77,18 +77,13 @@ impl Raw {
     /// Split: writes `head` at place `slot` of the available ring (modulo its size).
     pub fn write_avail(&self, slot: u16, head: u16) {
         if self.format == Format::Split {
-            self.driver
-                .store_u16(4 + 2 * usize::from(slot % self.size), head);
+            self.driver.store_u16(4 + 2 * usize::from(slot % self.size), head);
         }
     }
 
     /// Split: the available index as the device sees it.
     pub fn avail_index(&self) -> u16 {
-        if self.format == Format::Split {
-            self.driver.load_u16(2)
-        } else {
-            0
-        }
+        if self.format == Format::Split { self.driver.load_u16(2) } else { 0 }
     }
 
     /// Split: sets the available index; everything before it is visible.
@@ -100,11 +95,7 @@ impl Raw {
 
     /// Split: the used index.
     pub fn used_index(&self) -> u16 {
-        if self.format == Format::Split {
-            self.device.load_acquire_u16(2)
-        } else {
-            0
-        }
+        if self.format == Format::Split { self.device.load_acquire_u16(2) } else { 0 }
     }
 
     /// Split: sets the used index, which is the device's to write.

@@ -82,10 +82,7 @@ impl Split {
     #[inline]
     pub(super) fn add_prepared(&mut self, head: u16, token: u64) -> Result<(), AddError> {
         match self.heads.get(usize::from(head)) {
-            Some(Head {
-                held: Held::Prepared,
-                ..
-            }) => {
+            Some(Head { held: Held::Prepared, .. }) => {
                 self.start(head, Held::Again, token);
                 Ok(())
             }
@@ -118,11 +115,7 @@ impl Split {
                 return Ok(None);
             }
             if to.wrapping_sub(from) > in_flight {
-                return Err(Fault::UsedIndex {
-                    from,
-                    to,
-                    in_flight,
-                });
+                return Err(Fault::UsedIndex { from, to, in_flight });
             }
             self.used_seen = to;
         }
@@ -152,8 +145,7 @@ impl Split {
     pub(super) fn disarm_calls(&mut self) {
         if self.event_index {
             // The flag must stay zero (2.7.7.1): a place just passed comes again last of all.
-            self.avail
-                .store_u16(self.used_event(), self.used_next.wrapping_sub(1));
+            self.avail.store_u16(self.used_event(), self.used_next.wrapping_sub(1));
         } else {
             self.avail.store_u16(0, NO_CALLS);
         }
@@ -176,18 +168,11 @@ impl Split {
     /// Writes the descriptors of one request and gives its head.
     #[inline]
     fn describe(&mut self, buffers: &[Buffer]) -> Result<u16, AddError> {
-        let most = self
-            .indirect
-            .as_ref()
-            .map_or(self.size, |tables| tables.entries);
+        let most = self.indirect.as_ref().map_or(self.size, |tables| tables.entries);
         if buffers.is_empty() || buffers.len() > usize::from(most) {
             return Err(AddError::Pieces(buffers.len()));
         }
-        let needed = if self.indirect.is_some() {
-            1
-        } else {
-            buffers.len() as u16
-        };
+        let needed = if self.indirect.is_some() { 1 } else { buffers.len() as u16 };
         if needed > self.free {
             return Err(AddError::Full);
         }
@@ -266,10 +251,7 @@ fn write_table(tables: &IndirectTables, owner: u16, buffers: &[Buffer]) -> u64 {
 fn write_descriptor(table: &Area, index: u16, gpa: u64, len: u32, flags: u16, next: u16) {
     let at = usize::from(index) * DESCRIPTOR_SIZE;
     table.store_u64(at, gpa);
-    table.store_u64(
-        at + 8,
-        u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48,
-    );
+    table.store_u64(at + 8, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48);
 }
 
 #[inline]

@@ -6,21 +6,9 @@ use guest_memory::Area;
 use super::*;
 
 const PIECES: [Buffer; 3] = [
-    Buffer {
-        gpa: 0x1000,
-        len: 16,
-        device_writes: false,
-    },
-    Buffer {
-        gpa: 0x2000,
-        len: 4096,
-        device_writes: true,
-    },
-    Buffer {
-        gpa: 0x3000,
-        len: 1,
-        device_writes: true,
-    },
+    Buffer { gpa: 0x1000, len: 16, device_writes: false },
+    Buffer { gpa: 0x2000, len: 4096, device_writes: true },
+    Buffer { gpa: 0x3000, len: 1, device_writes: true },
 ];
 
 /// What the device found in the ring: an id to complete, its pieces, and entries it took.
@@ -53,9 +41,7 @@ impl Device {
         if raw.avail_index() == self.next {
             return None;
         }
-        let id = raw
-            .driver_area()
-            .load_u16(4 + 2 * usize::from(self.next % self.size));
+        let id = raw.driver_area().load_u16(4 + 2 * usize::from(self.next % self.size));
         self.next = self.next.wrapping_add(1);
         let (mut pieces, mut index) = (Vec::new(), id);
         loop {
@@ -66,11 +52,7 @@ impl Device {
                 pieces.push(piece(found));
             }
             if found.flags & 1 == 0 {
-                return Some(Found {
-                    id,
-                    pieces,
-                    entries: 1,
-                });
+                return Some(Found { id, pieces, entries: 1 });
             }
             index = found.next_or_id;
         }
@@ -96,11 +78,7 @@ impl Device {
                 pieces.push(piece(found));
             }
             if found.flags & 1 == 0 {
-                return Some(Found {
-                    id: found.next_or_id,
-                    pieces,
-                    entries,
-                });
+                return Some(Found { id: found.next_or_id, pieces, entries });
             }
         }
     }
@@ -113,11 +91,7 @@ impl Device {
             let flags = tables.area.load_u16(at + flags_at);
             let device_writes = flags & 2 != 0;
             let (gpa, len) = (tables.area.load_u64(at), tables.area.load_u32(at + 8));
-            Buffer {
-                gpa,
-                len,
-                device_writes,
-            }
+            Buffer { gpa, len, device_writes }
         };
         (0..found.len as usize / 16).map(read).collect()
     }
@@ -133,12 +107,7 @@ impl Device {
             }
             Format::Packed => {
                 let flags = if self.used_lap { 0x8080 } else { 0 };
-                let used = RawDescriptor {
-                    gpa: 0,
-                    len,
-                    flags,
-                    next_or_id: found.id,
-                };
+                let used = RawDescriptor { gpa: 0, len, flags, next_or_id: found.id };
                 raw.write_descriptor(self.used, used);
                 self.used += found.entries;
                 if self.used >= self.size {
@@ -150,47 +119,27 @@ impl Device {
 }
 
 fn piece(found: RawDescriptor) -> Buffer {
-    Buffer {
-        gpa: found.gpa,
-        len: found.len,
-        device_writes: found.flags & 2 != 0,
-    }
+    Buffer { gpa: found.gpa, len: found.len, device_writes: found.flags & 2 != 0 }
 }
 
 fn pair(format: Format, size: u16, indirect_entries: u16, event_index: bool) -> (Driver, Device) {
     let mut arena = Arena::new(Area::anonymous(1 << 20).unwrap(), 0x10_0000);
-    let ring = RingSpec {
-        size,
-        format,
-        event_index,
-        indirect_entries,
-    };
+    let ring = RingSpec { size, format, event_index, indirect_entries };
     let (driver, _) = arena.driver(ring).unwrap();
     let tables = match &driver.ring {
         Ring::Split(split) => split.tables(),
         Ring::Packed(packed) => packed.tables(),
     };
     let tables = tables.cloned();
-    let device = Device {
-        format,
-        size,
-        tables,
-        next: 0,
-        lap: true,
-        used: 0,
-        used_lap: true,
-    };
+    let device = Device { format, size, tables, next: 0, lap: true, used: 0, used_lap: true };
     (driver, device)
 }
 
 /// Every combination that has rules of its own.
 fn every(test: impl Fn(Driver, Device)) {
-    for (format, size) in [
-        (Format::Split, 8),
-        (Format::Packed, 8),
-        (Format::Packed, 7),
-        (Format::Split, 4),
-    ] {
+    for (format, size) in
+        [(Format::Split, 8), (Format::Packed, 8), (Format::Packed, 7), (Format::Split, 4)]
+    {
         for indirect_entries in [0, 3] {
             for event_index in [false, true] {
                 let (driver, device) = pair(format, size, indirect_entries, event_index);
@@ -212,13 +161,7 @@ fn what_is_added_is_found_and_comes_back_for_many_laps() {
             assert_eq!(found.pieces, pieces);
             assert_eq!(driver.take_used(), None);
             device.complete(&raw, &found, token as u32);
-            assert_eq!(
-                driver.take_used(),
-                Some(Used {
-                    token,
-                    len: token as u32
-                })
-            );
+            assert_eq!(driver.take_used(), Some(Used { token, len: token as u32 }));
         }
         assert_eq!((driver.in_flight(), driver.fault()), (0, None));
     });
@@ -242,9 +185,8 @@ fn requests_may_end_in_any_order_until_the_ring_is_full_again() {
             let turn = lap as usize % found.len();
             found.rotate_left(turn);
             found.iter().for_each(|one| device.complete(&raw, one, 1));
-            let mut tokens: Vec<u64> = std::iter::from_fn(|| driver.take_used())
-                .map(|used| used.token)
-                .collect();
+            let mut tokens: Vec<u64> =
+                std::iter::from_fn(|| driver.take_used()).map(|used| used.token).collect();
             tokens.sort_unstable();
             assert_eq!(tokens, (0..sent).map(|n| lap << 8 | n).collect::<Vec<_>>());
             assert_eq!(driver.free_descriptors(), empty);
@@ -282,12 +224,7 @@ fn a_completion_of_nothing_is_a_fault_for_ever() {
         device.complete(&raw, &found, 0);
         assert!(driver.take_used().is_some());
         assert_eq!(driver.take_used(), None);
-        assert_eq!(
-            driver.fault(),
-            Some(Fault::NotInFlight {
-                id: found.id.into()
-            })
-        );
+        assert_eq!(driver.fault(), Some(Fault::NotInFlight { id: found.id.into() }));
         assert_eq!(driver.in_flight(), 1);
     });
 }
@@ -299,14 +236,7 @@ fn a_used_index_that_runs_ahead_is_a_fault() {
     driver.publish();
     driver.raw().set_used_index(2);
     assert_eq!(driver.take_used(), None);
-    assert_eq!(
-        driver.fault(),
-        Some(Fault::UsedIndex {
-            from: 0,
-            to: 2,
-            in_flight: 1
-        })
-    );
+    assert_eq!(driver.fault(), Some(Fault::UsedIndex { from: 0, to: 2, in_flight: 1 }));
 }
 
 #[test]
@@ -360,25 +290,11 @@ fn arming_looks_again() {
 fn an_impossible_ring_is_refused() {
     let area = Area::anonymous(4096).unwrap();
     let arena = |size, format| {
-        let ring = RingSpec {
-            size,
-            format,
-            event_index: false,
-            indirect_entries: 0,
-        };
+        let ring = RingSpec { size, format, event_index: false, indirect_entries: 0 };
         Arena::new(area.clone(), 0).driver(ring).map(drop)
     };
-    assert!(matches!(
-        arena(6, Format::Split),
-        Err(DriverError::Size { .. })
-    ));
-    assert!(matches!(
-        arena(0, Format::Packed),
-        Err(DriverError::Size { .. })
-    ));
-    assert!(matches!(
-        arena(1024, Format::Split),
-        Err(DriverError::Place { .. })
-    ));
+    assert!(matches!(arena(6, Format::Split), Err(DriverError::Size { .. })));
+    assert!(matches!(arena(0, Format::Packed), Err(DriverError::Size { .. })));
+    assert!(matches!(arena(1024, Format::Split), Err(DriverError::Place { .. })));
     assert_eq!(arena(6, Format::Packed), Ok(()));
 }
