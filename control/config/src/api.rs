@@ -1,10 +1,10 @@
 //! What operators may ask of a running daemon, and what it answers.
 //!
-//! [`Call`] and [`Answer`] are what the API's thread and the control loop exchange; [`ROUTES`] says
-//! which HTTP request is which call. The views are what `--json` prints. All numbers are totals
+//! [`Call`] and [`Answer`] are what the API's thread and the control loop exchange;
+//! [`crate::routes`] says which HTTP request is which call. The views are what `--json` prints. All numbers are totals
 //! since the disk or the daemon started, unless they say otherwise. Not here: HTTP (`manager::api`).
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{BackendKind, Cache, DiskChange, DiskResize, DiskSpec, Mode, Policy};
@@ -112,11 +112,7 @@ impl ErrorKind {
 impl ApiError {
     /// A refusal with what to do about it.
     pub fn new(kind: ErrorKind, error: impl Into<String>, hint: impl Into<String>) -> ApiError {
-        ApiError {
-            kind,
-            error: error.into(),
-            hint: hint.into(),
-        }
+        ApiError { kind, error: error.into(), hint: hint.into() }
     }
 
     /// There is no disk of that name.
@@ -313,122 +309,3 @@ pub struct VersionView {
     /// The API's version: the first part of every path.
     pub api: String,
 }
-
-/// One request that the API has.
-#[derive(Clone, Copy, Debug)]
-pub struct Route {
-    /// HTTP method, in lower case as OpenAPI writes it.
-    pub method: &'static str,
-    /// Path; `{id}` stands for a disk's name.
-    pub path: &'static str,
-    /// OpenAPI's `operationId`.
-    pub name: &'static str,
-    /// What it does, in one line.
-    pub summary: &'static str,
-    /// The schema of the body, if it has one.
-    pub body: Option<fn(&mut SchemaGenerator) -> Schema>,
-    /// Status of success.
-    pub success: u16,
-    /// The schema of the answer.
-    pub answer: fn(&mut SchemaGenerator) -> Schema,
-    /// Statuses of refusal beside those any request can get (400, 413, 503).
-    pub refusals: &'static [u16],
-}
-
-fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-/// Everything the API has.
-pub const ROUTES: [Route; 9] = [
-    Route {
-        method: "get",
-        path: "/v1/disks",
-        name: "listDisks",
-        summary: "Every disk, without its queues.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskList>,
-        refusals: &[],
-    },
-    Route {
-        method: "post",
-        path: "/v1/disks",
-        name: "addDisk",
-        summary: "Make a disk. It survives a restart of the daemon and disturbs no other disk.",
-        body: Some(schema_of::<DiskSpec>),
-        success: 201,
-        answer: schema_of::<DiskView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        method: "get",
-        path: "/v1/disks/{id}",
-        name: "showDisk",
-        summary: "One disk with its queues.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404],
-    },
-    Route {
-        method: "patch",
-        path: "/v1/disks/{id}",
-        name: "changeDisk",
-        summary: "Change a disk made through the API while it runs.",
-        body: Some(schema_of::<DiskChange>),
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409, 422],
-    },
-    Route {
-        method: "delete",
-        path: "/v1/disks/{id}",
-        name: "removeDisk",
-        summary: "Remove a disk made through the API. The image stays; the answer is the disk as it last was.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        method: "post",
-        path: "/v1/disks/{id}/resize",
-        name: "resizeDisk",
-        summary: "Give a disk made through the API another capacity; the guest is told.",
-        body: Some(schema_of::<DiskResize>),
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409, 422],
-    },
-    Route {
-        method: "get",
-        path: "/v1/sidecores",
-        name: "listSidecores",
-        summary: "Every sidecore.",
-        body: None,
-        success: 200,
-        answer: schema_of::<SidecoreList>,
-        refusals: &[],
-    },
-    Route {
-        method: "post",
-        path: "/v1/reload",
-        name: "reload",
-        summary: "Read the configuration file again; a mistake in it changes nothing.",
-        body: None,
-        success: 200,
-        answer: schema_of::<ReloadView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        method: "get",
-        path: "/v1/version",
-        name: "version",
-        summary: "Which program answers.",
-        body: None,
-        success: 200,
-        answer: schema_of::<VersionView>,
-        refusals: &[],
-    },
-];

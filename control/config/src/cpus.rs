@@ -97,10 +97,7 @@ mod tests {
             ("1-", "\"1-\" is neither a cpu nor a range of cpus"),
             ("-1", "\"-1\" is neither a cpu nor a range of cpus"),
             ("+1", "\"+1\" is neither a cpu nor a range of cpus"),
-            (
-                "0-4000000000",
-                "\"0-4000000000\" is neither a cpu nor a range of cpus",
-            ),
+            ("0-4000000000", "\"0-4000000000\" is neither a cpu nor a range of cpus"),
             ("5-2", "\"5-2\" runs backwards"),
             ("2-5,3", "cpu 3 is named twice"),
         ] {

@@ -70,9 +70,7 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     for old in &running.disks {
         let new = wanted.disk(&old.id);
         if new.is_none_or(|new| !changes_in_place(old, new)) {
-            difference
-                .changes
-                .push(Change::Remove { id: old.id.clone() });
+            difference.changes.push(Change::Remove { id: old.id.clone() });
         }
     }
     for new in &wanted.disks {
@@ -85,18 +83,9 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     difference.changes.extend(added);
     let daemon = [
         ("daemon.api", running.daemon.api != wanted.daemon.api),
-        (
-            "daemon.run_dir",
-            running.daemon.run_dir != wanted.daemon.run_dir,
-        ),
-        (
-            "daemon.state_dir",
-            running.daemon.state_dir != wanted.daemon.state_dir,
-        ),
-        (
-            "sidecores.cpus",
-            running.sidecores.cpus != wanted.sidecores.cpus,
-        ),
+        ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
+        ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
+        ("sidecores.cpus", running.sidecores.cpus != wanted.sidecores.cpus),
     ];
     for (name, differs) in daemon {
         if differs {
@@ -111,14 +100,9 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
     let same_source = match (&old.source, &new.source) {
         (Source::Null { .. }, Source::Null { .. }) => true,
         (Source::Memory { .. }, Source::Memory { .. }) => true,
-        (
-            Source::File {
-                path: a, cache: c, ..
-            },
-            Source::File {
-                path: b, cache: d, ..
-            },
-        ) => a == b && c == d,
+        (Source::File { path: a, cache: c, .. }, Source::File { path: b, cache: d, .. }) => {
+            a == b && c == d
+        }
         _ => false,
     };
     same_source
@@ -140,10 +124,7 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     if let Some(size_bytes) = new.source.size_bytes()
         && old.source.size_bytes() != Some(size_bytes)
     {
-        changes.push(Change::Resize {
-            id: new.id.clone(),
-            size_bytes,
-        });
+        changes.push(Change::Resize { id: new.id.clone(), size_bytes });
     }
     changes
 }
@@ -154,11 +135,7 @@ mod tests {
     use crate::plan::{HostCpus, load};
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {
-        let host = HostCpus {
-            online: vec![0, 1],
-            auto: vec![1],
-            auto_count: 1,
-        };
+        let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
         load(text, "f", "/etc", &host, running).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
@@ -208,19 +185,14 @@ disk = [
                 "added disk d",
             ]
         );
-        assert_eq!(
-            difference.restart_needed,
-            ["daemon.run_dir", "sidecores.cpus"]
-        );
+        assert_eq!(difference.restart_needed, ["daemon.run_dir", "sidecores.cpus"]);
     }
 
     #[test]
     fn disks_of_the_api_stay_and_follow_the_default_policy() {
         let mut running = plan(BASE, None);
-        let spec = crate::DiskSpec {
-            path: Some("/api.img".to_string()),
-            ..crate::DiskSpec::new("made")
-        };
+        let spec =
+            crate::DiskSpec { path: Some("/api.img".to_string()), ..crate::DiskSpec::new("made") };
         running.disks.push(running.disk_from_api(&spec).unwrap());
         let wanted = plan("sidecores.policy = \"poll\"", Some(&running));
         let difference = diff(&running, &wanted);

@@ -3,7 +3,8 @@
 //! [`spec`] is the one schema of the configuration file, the API and the command line; its field
 //! comments are the help text of all three. [`plan`] is what will run: a spec with every default
 //! filled in and every mistake refused. [`diff`] turns two plans into an ordered list of changes.
-//! [`api`] is what the operator's requests and their answers look like, [`saved`] how devices made
+//! [`api`] is what the operator's requests and their answers look like, [`routes`] their HTTP form,
+//! [`openapi`] and [`docs`] their description; [`saved`] how devices made
 //! through the API are kept. Not here: opening, reading, or asking the system anything; whoever
 //! calls brings the text and the list of cpus. That is why this crate builds without an OS.
 //!
@@ -13,9 +14,12 @@
 pub mod api;
 pub mod cpus;
 pub mod diff;
+pub mod docs;
 pub mod mistake;
+pub mod openapi;
 pub mod plan;
 pub mod read;
+pub mod routes;
 pub mod saved;
 mod schema;
 pub mod size;

@@ -81,20 +81,12 @@ pub struct Mistake {
 impl Mistake {
     /// A mistake in a value.
     pub fn new(path: Path, wrong: impl Into<String>, right: impl Into<String>) -> Mistake {
-        Mistake {
-            path,
-            in_name: false,
-            wrong: wrong.into(),
-            right: right.into(),
-        }
+        Mistake { path, in_name: false, wrong: wrong.into(), right: right.into() }
     }
 
     /// A mistake in the name of a key.
     pub fn in_name(path: Path, wrong: impl Into<String>, right: impl Into<String>) -> Mistake {
-        Mistake {
-            in_name: true,
-            ..Mistake::new(path, wrong, right)
-        }
+        Mistake { in_name: true, ..Mistake::new(path, wrong, right) }
     }
 }
 
@@ -140,15 +132,10 @@ impl Refusal {
         mistakes: Vec<Mistake>,
         range_of: impl Fn(&Mistake) -> std::ops::Range<usize>,
     ) -> Refusal {
-        let mut mistakes: Vec<Located> = mistakes
-            .into_iter()
-            .map(|mistake| place(text, range_of(&mistake), mistake))
-            .collect();
+        let mut mistakes: Vec<Located> =
+            mistakes.into_iter().map(|mistake| place(text, range_of(&mistake), mistake)).collect();
         mistakes.sort_by_key(|located| (located.line, located.column));
-        Refusal {
-            file: file.to_string(),
-            mistakes,
-        }
+        Refusal { file: file.to_string(), mistakes }
     }
 }
 
@@ -157,13 +144,7 @@ impl std::error::Error for Refusal {}
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (nth, located) in self.mistakes.iter().enumerate() {
-            let Located {
-                line,
-                column,
-                source,
-                width,
-                mistake,
-            } = located;
+            let Located { line, column, source, width, mistake } = located;
             let margin = " ".repeat(line.to_string().len());
             if nth > 0 {
                 writeln!(f, "\n")?;
@@ -188,27 +169,10 @@ fn place(text: &str, range: std::ops::Range<usize>, mistake: Mistake) -> Located
     let line_start = before.rfind('\n').map_or(0, |at| at.saturating_add(1));
     let rest = text.get(line_start..).unwrap_or("");
     let source = rest.lines().next().unwrap_or("");
-    let column = before
-        .get(line_start..)
-        .unwrap_or("")
-        .chars()
-        .count()
-        .saturating_add(1);
-    let room = source
-        .chars()
-        .count()
-        .saturating_sub(column.saturating_sub(1));
-    let meant = text
-        .get(start..text.floor_char_boundary(range.end))
-        .unwrap_or("");
-    let width = meant
-        .lines()
-        .next()
-        .unwrap_or("")
-        .chars()
-        .count()
-        .min(room)
-        .max(1);
+    let column = before.get(line_start..).unwrap_or("").chars().count().saturating_add(1);
+    let room = source.chars().count().saturating_sub(column.saturating_sub(1));
+    let meant = text.get(start..text.floor_char_boundary(range.end)).unwrap_or("");
+    let width = meant.lines().next().unwrap_or("").chars().count().min(room).max(1);
     Located {
         line: before.matches('\n').count().saturating_add(1),
         column,

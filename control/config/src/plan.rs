@@ -85,19 +85,9 @@ impl Plan {
             let error = format!("there are {DISKS_MAX} disks already, the most one daemon serves");
             return Err(ApiError::new(ErrorKind::Conflict, error, hint));
         }
-        let defaults = Defaults {
-            daemon: &self.daemon,
-            policy: self.sidecores.policy,
-        };
+        let defaults = Defaults { daemon: &self.daemon, policy: self.sidecores.policy };
         let mut mistakes = Vec::new();
-        let made = disk::resolve(
-            spec,
-            &defaults,
-            Origin::Api,
-            None,
-            &Path::root(),
-            &mut mistakes,
-        );
+        let made = disk::resolve(spec, &defaults, Origin::Api, None, &Path::root(), &mut mistakes);
         let Some(made) = made.filter(|_| mistakes.is_empty()) else {
             return Err(api_error(ErrorKind::Refused, &mistakes));
         };
@@ -135,41 +125,23 @@ fn resolve(
     running: Option<&Plan>,
     mistakes: &mut Vec<Mistake>,
 ) -> Option<Plan> {
-    let Spec {
-        daemon,
-        sidecores,
-        disk: disks,
-    } = &document.spec;
+    let Spec { daemon, sidecores, disk: disks } = &document.spec;
     let daemon = resolve_daemon(daemon, folder, mistakes);
     let sidecores = resolve_sidecores(sidecores, host, mistakes);
     let in_force = running.map_or(&daemon, |plan| &plan.daemon);
-    let defaults = Defaults {
-        daemon: in_force,
-        policy: document.spec.sidecores.policy,
-    };
+    let defaults = Defaults { daemon: in_force, policy: document.spec.sidecores.policy };
     if disks.len() > DISKS_MAX {
         let wrong = format!("{} disks are too many", disks.len());
-        mistakes.push(Mistake::new(
-            Path::disk(DISKS_MAX),
-            wrong,
-            format!("at most {DISKS_MAX}"),
-        ));
+        mistakes.push(Mistake::new(Path::disk(DISKS_MAX), wrong, format!("at most {DISKS_MAX}")));
         return None;
     }
     let mut made: Vec<DiskPlan> = Vec::new();
     for (index, spec) in disks.iter().enumerate() {
         let path = Path::disk(index);
-        let origin = Origin::File {
-            file: document.file().to_string(),
-            line: document.line_of(&path),
-        };
+        let origin =
+            Origin::File { file: document.file().to_string(), line: document.line_of(&path) };
         if let Some(plan) = disk::resolve(spec, &defaults, origin, Some(folder), &path, mistakes) {
-            plan.clashes(
-                &made.iter().collect::<Vec<_>>(),
-                &in_force.api,
-                &path,
-                mistakes,
-            );
+            plan.clashes(&made.iter().collect::<Vec<_>>(), &in_force.api, &path, mistakes);
             let kept = running.iter().flat_map(|plan| &plan.disks);
             let kept: Vec<&DiskPlan> = kept.filter(|disk| disk.origin == Origin::Api).collect();
             plan.clashes(&kept, &in_force.api, &path, mistakes);
@@ -180,17 +152,10 @@ fn resolve(
     for kept in running.iter().flat_map(|plan| &plan.disks) {
         if kept.origin == Origin::Api {
             let policy = kept.spec.policy.unwrap_or(defaults.policy);
-            made.push(DiskPlan {
-                policy,
-                ..kept.clone()
-            });
+            made.push(DiskPlan { policy, ..kept.clone() });
         }
     }
-    Some(Plan {
-        daemon,
-        sidecores: sidecores?,
-        disks: made,
-    })
+    Some(Plan { daemon, sidecores: sidecores?, disks: made })
 }
 
 fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) -> DaemonSpec {
@@ -218,11 +183,8 @@ fn resolve_sidecores(
             let cpus = cpus::parse(list)
                 .map_err(|e| mistakes.push(Mistake::new(at.key("cpus"), e.to_string(), right)))
                 .ok()?;
-            let absent: Vec<u32> = cpus
-                .iter()
-                .copied()
-                .filter(|cpu| !host.online.contains(cpu))
-                .collect();
+            let absent: Vec<u32> =
+                cpus.iter().copied().filter(|cpu| !host.online.contains(cpu)).collect();
             if !absent.is_empty() {
                 let wrong = format!("this host does not run cpu {}", cpus::format(&absent));
                 let right = format!("its cpus are {}", cpus::format(&host.online));
@@ -241,31 +203,17 @@ fn resolve_sidecores(
     }
     let count = max.unwrap_or(suitable.max(min)).min(candidates.len());
     if count < min {
-        let wrong = format!(
-            "min is {min}, but there are {} cpus to use",
-            candidates.len()
-        );
-        mistakes.push(Mistake::new(
-            at.key("min"),
-            wrong,
-            "lower min, or give more cpus",
-        ));
+        let wrong = format!("min is {min}, but there are {} cpus to use", candidates.len());
+        mistakes.push(Mistake::new(at.key("min"), wrong, "lower min, or give more cpus"));
         return None;
     }
     let cpus: Vec<u32> = candidates.into_iter().take(count).collect();
     if cpus.is_empty() {
         let right = "write the cpus to use, such as cpus = \"1\"";
-        mistakes.push(Mistake::new(
-            at.key("cpus"),
-            "this host shows no cpu to use",
-            right,
-        ));
+        mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    Some(SidecoresPlan {
-        cpus,
-        policy: spec.policy,
-    })
+    Some(SidecoresPlan { cpus, policy: spec.policy })
 }
 
 #[cfg(test)]

@@ -60,9 +60,7 @@ impl Document {
 
     /// The mistakes with their lines and columns.
     pub fn refuse(&self, mistakes: Vec<Mistake>) -> Refusal {
-        Refusal::locate(&self.file, &self.text, mistakes, |mistake| {
-            self.range_of(mistake)
-        })
+        Refusal::locate(&self.file, &self.text, mistakes, |mistake| self.range_of(mistake))
     }
 
     /// The file's name as the operator gave it.
@@ -74,11 +72,7 @@ impl Document {
     pub fn line_of(&self, path: &Path) -> u32 {
         let start = self.range_of(&Mistake::new(path.clone(), "", "")).start;
         let before = self.text.as_bytes().get(..start).unwrap_or_default();
-        let line = before
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            .saturating_add(1);
+        let line = before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1);
         u32::try_from(line).unwrap_or(u32::MAX)
     }
 
@@ -103,13 +97,7 @@ impl Document {
         let mut entries = Map::new();
         for (key, value) in table {
             let place = at.key(key.get_ref());
-            self.places.insert(
-                place.clone(),
-                Spans {
-                    name: key.span(),
-                    value: value.span(),
-                },
-            );
+            self.places.insert(place.clone(), Spans { name: key.span(), value: value.span() });
             if let Some(value) = self.value(value, &place, mistakes) {
                 entries.insert(key.get_ref().to_string(), value);
             }
@@ -135,30 +123,19 @@ impl Document {
                 }
             },
             DeValue::Float(number) => {
-                let read = number
-                    .as_str()
-                    .parse::<f64>()
-                    .ok()
-                    .and_then(Number::from_f64);
+                let read = number.as_str().parse::<f64>().ok().and_then(Number::from_f64);
                 Value::Number(read.or(Number::from_f64(f64::MAX))?)
             }
             DeValue::Datetime(_) => {
                 let wrong = "a date is not possible here";
-                mistakes.push(Mistake::new(
-                    at.clone(),
-                    wrong,
-                    "write a text between quotes",
-                ));
+                mistakes.push(Mistake::new(at.clone(), wrong, "write a text between quotes"));
                 return None;
             }
             DeValue::Array(items) => {
                 let mut list = Vec::new();
                 for (index, item) in items.iter().enumerate() {
                     let place = at.index(index);
-                    let spans = Spans {
-                        name: item.span(),
-                        value: item.span(),
-                    };
+                    let spans = Spans { name: item.span(), value: item.span() };
                     self.places.insert(place.clone(), spans);
                     // A place is kept even for a bad item, so that the others keep their numbers.
                     list.push(self.value(item, &place, mistakes).unwrap_or(Value::Null));
@@ -173,11 +150,7 @@ impl Document {
 /// Reads one JSON body of the API.
 pub fn json<T: JsonSchema + DeserializeOwned>(body: &[u8]) -> Result<T, Vec<Mistake>> {
     let value = serde_json::from_slice(body).map_err(|error| {
-        vec![Mistake::new(
-            Path::root(),
-            format!("the body is not JSON: {error}"),
-            "",
-        )]
+        vec![Mistake::new(Path::root(), format!("the body is not JSON: {error}"), "")]
     })?;
     schema::read(value, &Path::root())
 }

@@ -49,11 +49,7 @@ pub enum SavedError {
 
 /// The text to keep.
 pub fn write(disks: &[DiskSpec]) -> String {
-    let saved = Saved {
-        format: FORMAT,
-        version: VERSION,
-        disks: disks.to_vec(),
-    };
+    let saved = Saved { format: FORMAT, version: VERSION, disks: disks.to_vec() };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
@@ -74,19 +70,14 @@ pub fn read(text: &str) -> Result<Vec<DiskSpec>, SavedError> {
         Some(VERSION) => {}
         Some(found) if found > VERSION => return Err(SavedError::Newer { found }),
         _ => {
-            return Err(SavedError::Damaged(
-                "`version` is missing or no version".to_string(),
-            ));
+            return Err(SavedError::Damaged("`version` is missing or no version".to_string()));
         }
     }
     let Some(Value::Array(disks)) = value.get_mut("disks").map(Value::take) else {
         return Err(SavedError::Damaged("`disks` is not a list".to_string()));
     };
     if disks.len() > DISKS_MAX {
-        return Err(SavedError::Damaged(format!(
-            "{} disks are too many",
-            disks.len()
-        )));
+        return Err(SavedError::Damaged(format!("{} disks are too many", disks.len())));
     }
     let read = |(index, disk)| schema::read(disk, &Path::disk(index)).map_err(damaged);
     disks.into_iter().enumerate().map(read).collect()
@@ -97,11 +88,7 @@ mod tests {
     use super::*;
 
     fn disk() -> DiskSpec {
-        DiskSpec {
-            path: Some("/a.img".into()),
-            readonly: true,
-            ..DiskSpec::new("a")
-        }
+        DiskSpec { path: Some("/a.img".into()), readonly: true, ..DiskSpec::new("a") }
     }
 
     #[test]
@@ -123,20 +110,14 @@ mod tests {
     fn every_cut_of_a_state_is_refused() {
         let text = write(&[disk()]);
         for end in 0..text.trim_end().len() {
-            assert!(
-                matches!(read(&text[..end]), Err(SavedError::Damaged(_))),
-                "{end}"
-            );
+            assert!(matches!(read(&text[..end]), Err(SavedError::Damaged(_))), "{end}");
         }
     }
 
     #[test]
     fn other_states_are_refused_by_reason() {
         for (text, why) in [
-            (
-                "{}",
-                "this is not a saved state of sidecore: `format` is not \"sidecore-state\"",
-            ),
+            ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
                 r#"{"format":"sidecore-state","version":2,"disks":[]}"#,
                 "the saved state has version 2, and this program reads up to 1; install the newer \

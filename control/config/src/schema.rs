@@ -19,11 +19,7 @@ pub(crate) fn read<T: JsonSchema + DeserializeOwned>(
 ) -> Result<T, Vec<Mistake>> {
     let schema = schemars::schema_for!(T).to_value();
     let mut mistakes = Vec::new();
-    Check {
-        root: &schema,
-        mistakes: &mut mistakes,
-    }
-    .value(&schema, &value, at);
+    Check { root: &schema, mistakes: &mut mistakes }.value(&schema, &value, at);
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
@@ -61,12 +57,7 @@ impl Check<'_> {
         } else if admits(&schema, "integer") {
             self.integer(&schema, value, at);
         } else if admits(&schema, "boolean") && !value.is_boolean() {
-            self.kind(
-                at,
-                value,
-                "true or false",
-                "write true or false, without quotes",
-            );
+            self.kind(at, value, "true or false", "write true or false, without quotes");
         } else if admits(&schema, "string") && !value.is_string() {
             self.kind(at, value, "a text", "write it between quotes");
         }
@@ -76,12 +67,7 @@ impl Check<'_> {
         let empty = Map::new();
         let fields = schema["properties"].as_object().unwrap_or(&empty);
         let Value::Object(entries) = value else {
-            return self.kind(
-                at,
-                value,
-                "a table",
-                "write its fields below a header of its own",
-            );
+            return self.kind(at, value, "a table", "write its fields below a header of its own");
         };
         for (key, entry) in entries {
             match fields.get(key) {
@@ -94,18 +80,11 @@ impl Check<'_> {
                 continue;
             };
             if !entries.contains_key(name) {
-                let right = match fields
-                    .get(name)
-                    .and_then(|field| field["description"].as_str())
-                {
+                let right = match fields.get(name).and_then(|field| field["description"].as_str()) {
                     Some(text) => format!("add `{name}`: {}", first_sentence(text)),
                     None => format!("add `{name}`"),
                 };
-                self.mistakes.push(Mistake::new(
-                    at.clone(),
-                    format!("`{name}` is missing"),
-                    right,
-                ));
+                self.mistakes.push(Mistake::new(at.clone(), format!("`{name}` is missing"), right));
             }
         }
     }
@@ -113,7 +92,7 @@ impl Check<'_> {
     fn unknown(&mut self, fields: &Map<String, Value>, key: &str, at: &Path) {
         let names: Vec<&str> = fields.keys().map(String::as_str).collect();
         let place = match at.0.is_empty() {
-            true => "in this file".to_string(),
+            true => "here".to_string(),
             false => format!("of {at}"),
         };
         let right = match nearest(key, &names) {
@@ -121,17 +100,12 @@ impl Check<'_> {
             None => format!("known here: {}", names.join(", ")),
         };
         let wrong = format!("`{key}` is not a field {place}");
-        self.mistakes
-            .push(Mistake::in_name(at.key(key), wrong, right));
+        self.mistakes.push(Mistake::in_name(at.key(key), wrong, right));
     }
 
     fn word(&mut self, words: &[String], value: &Value, at: &Path) {
         let names: Vec<&str> = words.iter().map(String::as_str).collect();
-        let all = names
-            .iter()
-            .map(|name| format!("\"{name}\""))
-            .collect::<Vec<_>>()
-            .join(", ");
+        let all = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
         match value {
             Value::String(text) if names.contains(&text.as_str()) => {}
             Value::String(text) => {
@@ -191,9 +165,7 @@ impl Check<'_> {
 
     /// Follows references, and says whether nothing may stand there.
     fn resolve<'s>(&'s self, mut schema: &'s Value) -> (&'s Value, bool) {
-        let mut nullable = schema["type"]
-            .as_array()
-            .is_some_and(|t| t.contains(&"null".into()));
+        let mut nullable = schema["type"].as_array().is_some_and(|t| t.contains(&"null".into()));
         // Deep enough for a reference to an option of a reference; a loop ends here.
         for _ in 0..8 {
             let target = schema["$ref"]
@@ -222,11 +194,7 @@ pub(crate) fn words_of(schema: &Value) -> Option<Vec<String>> {
     if let Some(listed) = schema["enum"].as_array() {
         return listed.iter().map(word).collect();
     }
-    schema["oneOf"]
-        .as_array()?
-        .iter()
-        .map(|choice| word(&choice["const"]))
-        .collect()
+    schema["oneOf"].as_array()?.iter().map(|choice| word(&choice["const"])).collect()
 }
 
 fn admits(schema: &Value, kind: &str) -> bool {
@@ -264,9 +232,7 @@ fn edits(a: &str, b: &str) -> usize {
         let mut diagonal = i;
         let mut left = i + 1;
         for (to, above) in b.iter().zip(row.iter_mut().skip(1)) {
-            let best = (diagonal + usize::from(from != *to))
-                .min(left + 1)
-                .min(*above + 1);
+            let best = (diagonal + usize::from(from != *to)).min(left + 1).min(*above + 1);
             diagonal = *above;
             *above = best;
             left = best;
@@ -284,19 +250,10 @@ mod tests {
 
     #[test]
     fn a_misspelt_name_finds_its_neighbour() {
-        let names = [
-            "queues",
-            "serial",
-            "size",
-            "socket",
-            "allow_unsealed_memory",
-        ];
+        let names = ["queues", "serial", "size", "socket", "allow_unsealed_memory"];
         assert_eq!(nearest("queue", &names), Some("queues"));
         assert_eq!(nearest("Seriel", &names), Some("serial"));
-        assert_eq!(
-            nearest("allow-unsealed-memory", &names),
-            Some("allow_unsealed_memory")
-        );
+        assert_eq!(nearest("allow-unsealed-memory", &names), Some("allow_unsealed_memory"));
         assert_eq!(nearest("bandwidth", &names), None);
         assert_eq!(nearest("", &names), None);
     }

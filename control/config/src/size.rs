@@ -33,9 +33,8 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Size, SizeError> {
         let trimmed = text.trim();
-        let digits_end = trimmed
-            .find(|c: char| !c.is_ascii_digit() && c != '_')
-            .unwrap_or(trimmed.len());
+        let digits_end =
+            trimmed.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(trimmed.len());
         let (digits, unit) = trimmed.split_at(digits_end);
         let digits: String = digits.chars().filter(|c| *c != '_').collect();
         if digits.is_empty() || unit.starts_with('.') {
@@ -139,10 +138,7 @@ mod tests {
             ("10X", "\"X\" is not a unit of size"),
             ("10GG", "\"GG\" is not a unit of size"),
             ("8388608T", "\"8388608T\" is more than 8 EiB"),
-            (
-                "99999999999999999999",
-                "\"99999999999999999999\" is more than 8 EiB",
-            ),
+            ("99999999999999999999", "\"99999999999999999999\" is more than 8 EiB"),
         ] {
             assert_eq!(text.parse::<Size>().unwrap_err().to_string(), why);
         }
@@ -151,10 +147,7 @@ mod tests {
     #[test]
     fn a_size_survives_being_written() {
         for bytes in [0, 1, 512, 1024, 1536, 10 << 30, (10 << 30) + 512, 3 << 40] {
-            assert_eq!(
-                Size(bytes).to_string().parse::<Size>().unwrap(),
-                Size(bytes)
-            );
+            assert_eq!(Size(bytes).to_string().parse::<Size>().unwrap(), Size(bytes));
         }
     }
 }

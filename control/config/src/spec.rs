@@ -75,12 +75,7 @@ pub struct SidecoresSpec {
 
 impl Default for SidecoresSpec {
     fn default() -> SidecoresSpec {
-        SidecoresSpec {
-            cpus: "auto".to_string(),
-            min: None,
-            max: None,
-            policy: Policy::default(),
-        }
+        SidecoresSpec { cpus: "auto".to_string(), min: None, max: None, policy: Policy::default() }
     }
 }
 
@@ -97,10 +92,7 @@ pub struct DiskSpec {
     pub socket: Option<String>,
     /// Who opens that socket.
     #[serde(default)]
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, value_enum, default_value_t, value_name = "MODE")
-    )]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, value_name = "MODE"))]
     pub mode: Mode,
     /// What the disk is made of. Default: `file` if there is a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,12 +146,7 @@ pub struct DiskSpec {
 impl DiskSpec {
     /// A disk of that name with every default.
     pub fn new(id: &str) -> DiskSpec {
-        DiskSpec {
-            id: id.to_string(),
-            queues: 1,
-            share: SHARE_DEFAULT,
-            ..DiskSpec::default()
-        }
+        DiskSpec { id: id.to_string(), queues: 1, share: SHARE_DEFAULT, ..DiskSpec::default() }
     }
 }
 

@@ -136,11 +136,7 @@ impl DiskPlan {
     ) {
         if self.socket == api {
             let wrong = format!("{:?} is the socket of the API", self.socket);
-            mistakes.push(Mistake::new(
-                at.key("socket"),
-                wrong,
-                "give the disk its own socket",
-            ));
+            mistakes.push(Mistake::new(at.key("socket"), wrong, "give the disk its own socket"));
         }
         for other in others {
             let theirs = format!("disk {:?} ({})", other.id, other.origin);
@@ -161,10 +157,7 @@ impl DiskPlan {
                 mistakes.push(Mistake::new(at.key("socket"), wrong, right));
             }
             let shared = self.id != other.id
-                && self
-                    .source
-                    .path()
-                    .is_some_and(|path| other.source.path() == Some(path));
+                && self.source.path().is_some_and(|path| other.source.path() == Some(path));
             if shared && !(self.readonly && other.readonly) {
                 let path = self.source.path().unwrap_or_default();
                 let wrong = format!("the image {path:?} is already that of {theirs}");
@@ -193,13 +186,7 @@ pub(super) fn resolve(
     let written = spec.socket.as_deref().unwrap_or(&default_socket);
     // A default socket of a bad name would only repeat that complaint.
     let socket = match spec.socket.is_some() || mistakes.len() == before {
-        true => absolute(
-            written,
-            folder,
-            SOCKET_PATH_MAX,
-            &at.key("socket"),
-            mistakes,
-        ),
+        true => absolute(written, folder, SOCKET_PATH_MAX, &at.key("socket"), mistakes),
         false => None,
     };
     // Not the readers of files and bodies, but others might make a spec by hand.
@@ -239,9 +226,8 @@ fn check_id(id: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
         format!("a name of {} bytes is too long", id.len())
     } else if !id.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) {
         format!("the name {id:?} does not begin with a letter or digit")
-    } else if let Some(bad) = id
-        .chars()
-        .find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.'))
+    } else if let Some(bad) =
+        id.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.'))
     {
         format!("{bad:?} is not possible in a name")
     } else {
@@ -280,31 +266,18 @@ fn resolve_source(
             return None;
         }
     };
-    let size = spec
-        .size
-        .map(|size| check_size(size, &at.key("size"), mistakes));
+    let size = spec.size.map(|size| check_size(size, &at.key("size"), mistakes));
     if kind == BackendKind::File {
         let Some(path) = &spec.path else {
             let right = "add `path`: the raw image or block device";
-            mistakes.push(Mistake::new(
-                at.clone(),
-                "a file back-end has no `path`",
-                right,
-            ));
+            mistakes.push(Mistake::new(at.clone(), "a file back-end has no `path`", right));
             return None;
         };
         let path = absolute(path, folder, PATH_MAX, &at.key("path"), mistakes)?;
         let cache = spec.cache.unwrap_or_default();
-        return Some(Source::File {
-            path,
-            size_bytes: size,
-            cache,
-        });
+        return Some(Source::File { path, size_bytes: size, cache });
     }
-    for (name, given) in [
-        ("path", spec.path.is_some()),
-        ("cache", spec.cache.is_some()),
-    ] {
+    for (name, given) in [("path", spec.path.is_some()), ("cache", spec.cache.is_some())] {
         if given {
             let wrong = format!("a {kind} back-end has no `{name}`");
             let right = format!("take `{name}` out, or make it backend \"file\"");
@@ -328,10 +301,7 @@ pub(super) fn check_size(size: Size, at: &Path, mistakes: &mut Vec<Mistake>) -> 
     let bytes = size.0;
     if bytes == 0 || bytes % SECTOR_BYTES != 0 {
         let wrong = format!("{bytes} bytes are not whole sectors");
-        let up = bytes
-            .max(1)
-            .checked_next_multiple_of(SECTOR_BYTES)
-            .unwrap_or(SECTOR_BYTES);
+        let up = bytes.max(1).checked_next_multiple_of(SECTOR_BYTES).unwrap_or(SECTOR_BYTES);
         let right = format!("make it a multiple of {SECTOR_BYTES}, such as {up}");
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
@@ -357,9 +327,7 @@ pub(super) fn absolute(
             return None;
         }
     };
-    let parts = joined
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".");
+    let parts = joined.split('/').filter(|part| !part.is_empty() && *part != ".");
     let path: String = parts.flat_map(|part| ["/", part]).collect();
     if path.contains('\0') || path.is_empty() {
         let wrong = format!("{written:?} is not a path of a file");

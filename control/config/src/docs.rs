@@ -1,0 +1,175 @@
+//! `docs/config.md` and `docs/api.md`, made of the same schemas as everything else.
+
+use std::fmt::Write as _;
+
+use schemars::{JsonSchema, schema_for};
+use serde_json::Value;
+
+use crate::openapi;
+use crate::routes::ROUTES;
+use crate::schema::words_of;
+use crate::spec::{DaemonSpec, DiskSpec, SidecoresSpec};
+
+const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
+                    instead. -->";
+
+/// The text of `docs/config.md`.
+pub fn config_markdown() -> String {
+    let mut text = format!(
+        "# The configuration file\n\n{MADE}\n\n\
+         One TOML file says what the daemon serves. `sidecore serve --config FILE --check` checks \
+         it, `sidecore reload` puts a changed one into force. A mistake is refused whole, before \
+         anything changes, with its line and what would be right. The fields of `[[disk]]` are also \
+         the body of `POST /v1/disks` and the options of `sidecore disk add`.\n\n\
+         Sizes are bytes, or a whole number with K, M, G or T (powers of 1024): `\"10G\"`. A disk is \
+         declared here or made through the API, and each keeps to its source: a disk of the file is \
+         changed by editing the file.\n"
+    );
+    section::<DaemonSpec>(&mut text, "[daemon]");
+    section::<SidecoresSpec>(&mut text, "[sidecores]");
+    section::<DiskSpec>(&mut text, "[[disk]]");
+    text.push_str(
+        "\n## A whole file\n\n```toml\n[sidecores]\ncpus = \"2-3\"\n\n[[disk]]\nid = \
+         \"vm1-root\"\npath = \"/srv/vm1.img\"\nqueues = 4\n\n[[disk]]\nid = \
+         \"vm1-scratch\"\nbackend = \"memory\"\nsize = \"1G\"\n```\n",
+    );
+    text
+}
+
+/// The text of `docs/api.md`.
+pub fn api_markdown() -> String {
+    let mut text = format!(
+        "# The API\n\n{MADE}\n\n\
+         HTTP over the Unix socket that `[daemon] api` names. Whoever may write to the socket may do \
+         everything (its mode is 0660: give operators its group). One request a connection; bodies \
+         and answers are JSON, bodies of at most 64 KiB. `/openapi.json` describes all of this for \
+         programs.\n\n```sh\ncurl --unix-socket /run/sidecore/api.sock \
+         http://sidecore/v1/disks\ncurl --unix-socket /run/sidecore/api.sock \
+         http://sidecore/v1/disks \\\n    -d '{{\"id\": \"vm1-root\", \"path\": \
+         \"/srv/vm1.img\"}}'\n```\n\n\
+         A refusal has status 4xx or 5xx and says what was wrong and what to do: `{{\"error\": ..., \
+         \"hint\": ...}}`. Nothing was changed then.\n\n\
+         ## Requests\n\n| request | body | answer | refused with |\n|---|---|---|---|\n"
+    );
+    let mut generator = openapi::generator();
+    for route in &ROUTES {
+        let mut name = |schema: crate::routes::SchemaOf| {
+            let schema = schema(&mut generator);
+            let target = schema.as_value()["$ref"].as_str().unwrap_or_default().to_string();
+            let name = target.rsplit('/').next().unwrap_or_default().to_string();
+            format!("[{name}](#{})", name.to_lowercase())
+        };
+        let body = route.body.map(&mut name).unwrap_or_default();
+        let answer = name(route.answer);
+        let refusals: Vec<String> = openapi::USUAL_REFUSALS
+            .iter()
+            .chain(route.refusals)
+            .map(|status| status.to_string())
+            .collect();
+        let method = route.method.word().to_uppercase();
+        let _ = writeln!(
+            text,
+            "| `{method} {}`: {} | {body} | {} {answer} | {} |",
+            route.path,
+            route.summary,
+            route.success,
+            refusals.join(", ")
+        );
+    }
+    text.push_str("\n| status | means |\n|---|---|\n");
+    for status in [200, 201, 400, 404, 409, 413, 422, 500, 503] {
+        let _ = writeln!(text, "| {status} | {} |", openapi::meaning(status));
+    }
+    let _ = generator.subschema_for::<crate::api::ApiError>();
+    let definitions = generator.take_definitions(true);
+    for (name, schema) in &definitions {
+        if schema["properties"].is_object() {
+            let _ = write!(text, "\n## {name}\n\n");
+            fields(&mut text, schema, &|reference| definitions.get(reference).cloned());
+        }
+    }
+    text
+}
+
+fn section<T: JsonSchema>(text: &mut String, header: &str) {
+    let schema = schema_for!(T).to_value();
+    let _ = write!(text, "\n## `{header}`\n\n");
+    let definitions = schema["$defs"].clone();
+    fields(text, &schema, &|name| definitions.get(name).cloned());
+}
+
+/// The table of a type's fields. `lookup` finds the schemas that it refers to.
+fn fields(text: &mut String, schema: &Value, lookup: &dyn Fn(&str) -> Option<Value>) {
+    if let Some(described) = schema["description"].as_str() {
+        let _ = write!(text, "{}\n\n", one_line(described));
+    }
+    text.push_str("| field | type | default | what |\n|---|---|---|---|\n");
+    let required = schema["required"].as_array().cloned().unwrap_or_default();
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let default = match &field["default"] {
+            _ if required.contains(&Value::from(name.as_str())) => "required".to_string(),
+            Value::Null => String::new(),
+            value => format!("`{value}`"),
+        };
+        let what = field["description"].as_str().map(one_line).unwrap_or_default();
+        let (kind, words) = kind_of(field, lookup);
+        let _ = writeln!(text, "| `{name}` | {kind} | {default} | {what}{words} |");
+    }
+}
+
+/// The type of a field in words, and the meaning of its values if it is an enum.
+fn kind_of(field: &Value, lookup: &dyn Fn(&str) -> Option<Value>) -> (String, String) {
+    let choices = field["anyOf"].as_array();
+    let some = choices.and_then(|all| all.iter().find(|one| one["type"] != "null"));
+    let field = some.unwrap_or(field);
+    if let Some(name) = field["$ref"].as_str().and_then(|target| target.rsplit('/').next()) {
+        return match lookup(name) {
+            Some(target) if words_of(&target).is_some() => words_kind(&target),
+            Some(target) if target["properties"].is_object() => {
+                (format!("[{name}](#{})", name.to_lowercase()), String::new())
+            }
+            Some(target) => (kind_of(&target, lookup).0, String::new()),
+            None => (name.to_string(), String::new()),
+        };
+    }
+    if field["format"] == "size" {
+        return ("size".to_string(), String::new());
+    }
+    let plain = match &field["type"] {
+        Value::String(one) => one.clone(),
+        Value::Array(several) => several
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|one| *one != "null")
+            .collect::<Vec<_>>()
+            .join(" or "),
+        _ => String::new(),
+    };
+    let kind = match plain.as_str() {
+        "integer" => match (field["minimum"].as_u64(), field["maximum"].as_u64()) {
+            (Some(least @ 1..), Some(most)) => format!("{least} to {most}"),
+            _ => "number".to_string(),
+        },
+        "string" => "text".to_string(),
+        "boolean" => "true, false".to_string(),
+        "array" => format!("list of {}", kind_of(&field["items"], lookup).0),
+        _ => plain,
+    };
+    (kind, String::new())
+}
+
+fn words_kind(target: &Value) -> (String, String) {
+    let mut words = String::new();
+    let mut kinds = Vec::new();
+    for choice in target["oneOf"].as_array().into_iter().flatten() {
+        let word = choice["const"].as_str().unwrap_or_default();
+        let what = choice["description"].as_str().map(one_line).unwrap_or_default();
+        kinds.push(format!("`\"{word}\"`"));
+        let _ = write!(words, "<br>`{word}`: {what}");
+    }
+    (kinds.join(", "), words)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}

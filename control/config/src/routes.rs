@@ -1,0 +1,238 @@
+//! Which HTTP request is which call: one table for the server, the description and the tests.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::api::{
+    ApiError, Call, DiskList, DiskView, ErrorKind, ReloadView, SidecoreList, VersionView,
+};
+use crate::plan::api_error;
+use crate::read;
+use crate::spec::{DiskChange, DiskResize, DiskSpec};
+
+/// What a request asks for; also OpenAPI's `operationId`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is described by its route's summary")]
+pub enum Operation {
+    ListDisks,
+    AddDisk,
+    ShowDisk,
+    ChangeDisk,
+    RemoveDisk,
+    ResizeDisk,
+    ListSidecores,
+    Reload,
+    Version,
+}
+
+/// HTTP methods that the API uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are HTTP's own")]
+pub enum Method {
+    Get,
+    Post,
+    Patch,
+    Delete,
+}
+
+/// Makes the schema of a body or an answer.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// One request that the API has.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// What it asks for.
+    pub operation: Operation,
+    /// Its method.
+    pub method: Method,
+    /// Its path; `{id}` stands for a disk's name.
+    pub path: &'static str,
+    /// What it does.
+    pub summary: &'static str,
+    /// The schema of its body, if it has one.
+    pub body: Option<SchemaOf>,
+    /// Status of success.
+    pub success: u16,
+    /// The schema of its answer.
+    pub answer: SchemaOf,
+    /// Statuses of refusal beside those that any request can get.
+    pub refusals: &'static [u16],
+}
+
+/// Everything the API has.
+pub const ROUTES: [Route; 9] = [
+    Route {
+        operation: Operation::ListDisks,
+        method: Method::Get,
+        path: "/v1/disks",
+        summary: "Every disk, without its queues.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskList>,
+        refusals: &[],
+    },
+    Route {
+        operation: Operation::AddDisk,
+        method: Method::Post,
+        path: "/v1/disks",
+        summary: "Make a disk. It survives a restart of the daemon and disturbs no other disk.",
+        body: Some(schema_of::<DiskSpec>),
+        success: 201,
+        answer: schema_of::<DiskView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        operation: Operation::ShowDisk,
+        method: Method::Get,
+        path: "/v1/disks/{id}",
+        summary: "One disk with its queues.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404],
+    },
+    Route {
+        operation: Operation::ChangeDisk,
+        method: Method::Patch,
+        path: "/v1/disks/{id}",
+        summary: "Change a disk made through the API while it runs.",
+        body: Some(schema_of::<DiskChange>),
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        operation: Operation::RemoveDisk,
+        method: Method::Delete,
+        path: "/v1/disks/{id}",
+        summary: "Remove a disk made through the API. Its image stays; the answer is the disk as it \
+                  last was.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::ResizeDisk,
+        method: Method::Post,
+        path: "/v1/disks/{id}/resize",
+        summary: "Give a disk made through the API another capacity; its guest is told.",
+        body: Some(schema_of::<DiskResize>),
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        operation: Operation::ListSidecores,
+        method: Method::Get,
+        path: "/v1/sidecores",
+        summary: "Every sidecore.",
+        body: None,
+        success: 200,
+        answer: schema_of::<SidecoreList>,
+        refusals: &[],
+    },
+    Route {
+        operation: Operation::Reload,
+        method: Method::Post,
+        path: "/v1/reload",
+        summary: "Read the configuration file again; a mistake in it changes nothing.",
+        body: None,
+        success: 200,
+        answer: schema_of::<ReloadView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        operation: Operation::Version,
+        method: Method::Get,
+        path: "/v1/version",
+        summary: "Which program answers.",
+        body: None,
+        success: 200,
+        answer: schema_of::<VersionView>,
+        refusals: &[],
+    },
+];
+
+impl Operation {
+    /// The call that a request makes. `id` and `body` are what the path and the request carry;
+    /// both are checked here, and whoever needs none ignores them.
+    pub fn call(self, id: &str, body: &[u8]) -> Result<Call, ApiError> {
+        let id = id.to_string();
+        Ok(match self {
+            Operation::ListDisks => Call::ListDisks,
+            Operation::AddDisk => Call::AddDisk(body_of(body)?),
+            Operation::ShowDisk => Call::ShowDisk { id },
+            Operation::ChangeDisk => Call::ChangeDisk { id, change: body_of(body)? },
+            Operation::RemoveDisk => Call::RemoveDisk { id },
+            Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)? },
+            Operation::ListSidecores => Call::ListSidecores,
+            Operation::Reload => Call::Reload,
+            Operation::Version => Call::Version,
+        })
+    }
+}
+
+fn body_of<T: JsonSchema + serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    read::json(body).map_err(|mistakes| {
+        let mut refusal = api_error(ErrorKind::Malformed, &mistakes);
+        if refusal.hint.is_empty() {
+            refusal.hint = "/openapi.json describes every request and its body".to_string();
+        }
+        refusal
+    })
+}
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(operation: Operation, body: &str) -> (u16, String, String) {
+        let error = operation.call("vm1", body.as_bytes()).unwrap_err();
+        (error.kind.status(), error.error, error.hint)
+    }
+
+    #[test]
+    fn bodies_become_calls() {
+        let call = Operation::AddDisk.call("", br#"{"id":"a","path":"/a.img","size":"1G"}"#);
+        let spec = DiskSpec {
+            path: Some("/a.img".into()),
+            size: Some(crate::Size(1 << 30)),
+            ..DiskSpec::new("a")
+        };
+        assert_eq!(call.unwrap(), Call::AddDisk(spec));
+        let call = Operation::ChangeDisk.call("a", br#"{"policy":"poll"}"#).unwrap();
+        let change = DiskChange { share: None, policy: Some(crate::spec::Policy::Poll) };
+        assert_eq!(call, Call::ChangeDisk { id: "a".into(), change });
+        let call = Operation::ResizeDisk.call("a", br#"{"size":1024}"#).unwrap();
+        let resize = DiskResize { size: crate::Size(1024) };
+        assert_eq!(call, Call::ResizeDisk { id: "a".into(), resize });
+    }
+
+    #[test]
+    fn bad_bodies_are_refused_with_every_mistake() {
+        assert_eq!(
+            refusal(Operation::AddDisk, "{\"id\":7,\"queue\":2,\"backend\":\"nul\"}"),
+            (
+                400,
+                "backend: \"nul\" is not possible here; id: a text is needed here, not a number; \
+                 `queue` is not a field here"
+                    .to_string(),
+                "did you mean \"null\"? Possible: \"null\", \"memory\", \"file\"; write it between \
+                 quotes; did you mean `queues`?"
+                    .to_string()
+            )
+        );
+        let (status, error, hint) = refusal(Operation::AddDisk, "{");
+        assert_eq!(status, 400);
+        assert!(error.starts_with("the body is not JSON: "), "{error}");
+        assert_eq!(hint, "/openapi.json describes every request and its body");
+        let (_, error, _) = refusal(Operation::ResizeDisk, "[]");
+        assert_eq!(error, "a table is needed here, not a list");
+        let (_, error, _) = refusal(Operation::AddDisk, &"[".repeat(60_000));
+        assert!(error.starts_with("the body is not JSON: recursion limit exceeded"), "{error}");
+    }
+}
