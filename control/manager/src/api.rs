@@ -1,0 +1,136 @@
+//! The operators' door: HTTP on a Unix socket, turned into [`config::api::Call`]s.
+//!
+//! One thread of its own, so that a slow or hostile client holds up nobody else. It owns no state:
+//! each request becomes a [`Request`] on a channel to the control loop, which is woken by an
+//! eventfd and sends back the answer. Not here: what a call does (the control loop), and what the
+//! requests and bodies are (`config::routes`).
+//!
+//! Bounded: [`CLIENTS_MAX`] connections, [`BODY_BYTES_MAX`] a body, one request a connection, and
+//! [`CONNECTION_S_MAX`] from the first byte to the last. Whoever can write to the socket is an
+//! operator; what they send is still checked, and junk is answered with 4xx and what to do.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use config::api::{Answer, ApiError, Call};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::oneshot;
+
+mod http;
+mod listen;
+
+/// Most connections at a time; one more is answered 503.
+pub const CLIENTS_MAX: usize = 64;
+/// Longest body, in bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest life of a connection, in seconds.
+pub const CONNECTION_S_MAX: u64 = 30;
+/// How long the control loop may take over one call, in seconds; shorter than a connection's life,
+/// so that its client is told.
+const ANSWER_S_MAX: u64 = 20;
+
+/// One call of an operator, and the place for its answer.
+#[derive(Debug)]
+pub struct Request {
+    /// What is asked.
+    pub call: Call,
+    reply: oneshot::Sender<Result<Answer, ApiError>>,
+}
+
+impl Request {
+    /// Answers it. A client that has gone meanwhile misses nothing else.
+    pub fn answer(self, answer: Result<Answer, ApiError>) {
+        let _ = self.reply.send(answer);
+    }
+
+    /// The call, and the duty to answer it later.
+    pub fn into_parts(self) -> (Call, Reply) {
+        (self.call, Reply(self.reply))
+    }
+}
+
+/// The duty to answer one call.
+#[derive(Debug)]
+pub struct Reply(oneshot::Sender<Result<Answer, ApiError>>);
+
+impl Reply {
+    /// Answers the call.
+    pub fn answer(self, answer: Result<Answer, ApiError>) {
+        let _ = self.0.send(answer);
+    }
+}
+
+/// The control loop's end: calls come out here.
+#[derive(Debug)]
+pub struct Calls {
+    requests: Receiver<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Calls {
+    /// Readable when a call came; for the control loop's poll set.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// The next call, if there is one. Take until there is none after each wake-up; the first
+    /// `take` after it clears the wake-up, so none is lost.
+    pub fn take(&self) -> Option<Request> {
+        // Cleared before looking: a call that comes after the look sets it again.
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+        self.requests.try_recv().ok()
+    }
+}
+
+/// The thread's end of the same.
+#[derive(Clone, Debug)]
+struct Door {
+    requests: SyncSender<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+/// The running server. Dropped, it stops and takes its socket away.
+#[derive(Debug)]
+pub struct Server {
+    socket: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Opens the socket and serves it from a thread of its own.
+///
+/// The socket's mode is 0660. A socket that a dead daemon left is replaced; one that a living
+/// daemon serves is an error (`AddrInUse`), and so is anything else of that name. `version` is what
+/// `/openapi.json` shows.
+pub fn serve(socket: &Path, version: &'static str) -> io::Result<(Server, Calls)> {
+    let listener = listen::listen(socket)?;
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    // As many as there can be clients, so that a living client always finds room.
+    let (sender, requests) = sync_channel(CLIENTS_MAX);
+    let door = Door { requests: sender, wake: wake.clone() };
+    let (stop, stopped) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
+        runtime.block_on(http::run(listener, door, version, stopped));
+    })?;
+    let server = Server { socket: socket.to_path_buf(), stop: Some(stop), thread: Some(thread) };
+    Ok((server, Calls { requests, wake }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! The server over a real socket, with a control loop that answers by rote.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+
+use config::api::{DiskList, ReloadView, VersionView};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+
+use super::*;
+
+/// A daemon's part: the server, and a thread that answers each call with `answer`.
+struct Fixture {
+    _folder: tempfile::TempDir,
+    socket: PathBuf,
+    server: Option<Server>,
+    stop: mpsc::Sender<()>,
+    control: Option<JoinHandle<Vec<Call>>>,
+}
+
+impl Fixture {
+    fn new(answer: fn(&Call) -> Result<Answer, ApiError>) -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("api.sock");
+        let (server, calls) = serve(&socket, "1.2.3").unwrap();
+        let (stop, stopped) = mpsc::channel();
+        let control = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            loop {
+                let wake = calls.wake_fd();
+                let step = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&step)).unwrap();
+                while let Some(request) = calls.take() {
+                    seen.push(request.call.clone());
+                    let answer = answer(&request.call);
+                    request.answer(answer);
+                }
+                if stopped.try_recv() != Err(mpsc::TryRecvError::Empty) {
+                    return seen;
+                }
+            }
+        });
+        Fixture { _folder: folder, socket, server: Some(server), stop, control: Some(control) }
+    }
+
+    /// Sends bytes as they are and reads to the end: status, headers, body.
+    fn raw(&self, bytes: &[u8]) -> (u16, String, String) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        // The server may refuse before it has read all.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        response(stream)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nhost: sidecore\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (status, headers, body) = self.raw(text.as_bytes());
+        assert!(headers.contains("content-type: application/json"), "{headers}");
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
+    /// Stops everything and gives the calls that came.
+    fn finish(mut self) -> Vec<Call> {
+        let _ = self.stop.send(());
+        self.control.take().unwrap().join().unwrap()
+    }
+}
+
+fn response(mut stream: UnixStream) -> (u16, String, String) {
+    let mut bytes = Vec::new();
+    // A refusal before all was read ends in a reset, after the answer.
+    let _ = stream.read_to_end(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    (status, head.to_lowercase(), body.to_string())
+}
+
+fn rote(call: &Call) -> Result<Answer, ApiError> {
+    match call {
+        Call::ListDisks => Ok(Answer::Disks(DiskList::default())),
+        Call::Reload => Ok(Answer::Reloaded(ReloadView::default())),
+        Call::ShowDisk { id } => Err(ApiError::no_such_disk(id)),
+        _ => Ok(Answer::Version(VersionView { program: "p".into(), ..VersionView::default() })),
+    }
+}
+
+#[test]
+fn every_route_reaches_the_control_loop_as_its_call() {
+    let fixture = Fixture::new(rote);
+    let bodies = |route: &config::routes::Route| match route.operation {
+        config::routes::Operation::AddDisk => r#"{"id":"vm 1","path":"/a"}"#,
+        config::routes::Operation::ResizeDisk => r#"{"size":"1G"}"#,
+        config::routes::Operation::ChangeDisk => r#"{"share":5}"#,
+        _ => "",
+    };
+    let mut wanted = Vec::new();
+    for route in &config::routes::ROUTES {
+        let method = route.method.word().to_uppercase();
+        let (status, answer) =
+            fixture.ask(&method, &route.path.replace("{id}", "vm%201"), bodies(route));
+        let shown = route.operation == config::routes::Operation::ShowDisk;
+        assert_eq!(status, if shown { 404 } else { route.success }, "{answer}");
+        wanted.push(route.operation.call("vm 1", bodies(route).as_bytes()).unwrap());
+    }
+    assert_eq!(fixture.finish(), wanted);
+}
+
+#[test]
+fn the_description_is_served_and_needs_no_control_loop() {
+    let fixture = Fixture::new(rote);
+    let (status, document) = fixture.ask("GET", "/openapi.json", "");
+    assert_eq!(status, 200);
+    assert_eq!(document, config::openapi::document("1.2.3"));
+    assert_eq!(fixture.finish(), []);
+}
+
+#[test]
+fn junk_is_refused_with_what_to_do_and_reaches_nobody() {
+    let fixture = Fixture::new(rote);
+    let long = "x".repeat(BODY_BYTES_MAX + 1);
+    for (method, path, body, status, error) in [
+        ("GET", "/v1/nothing", "", 404, "there is nothing at \"/v1/nothing\""),
+        ("GET", "/v1/disks/a/b/c", "", 404, "there is nothing at \"/v1/disks/a/b/c\""),
+        ("PUT", "/v1/disks", "", 405, "PUT is not possible on \"/v1/disks\""),
+        ("POST", "/v1/disks", "{}", 400, "`id` is missing"),
+        ("POST", "/v1/disks/a/resize", r#"{"size":"x"}"#, 400, "size: \"x\" is not a size"),
+        ("POST", "/v1/disks", &long, 413, "the body could not be read (length limit exceeded)"),
+        ("GET", "/v1/disks/%ff", "", 400, "Invalid URL: Invalid UTF-8 in `id`"),
+    ] {
+        let (found, answer) = fixture.ask(method, path, body);
+        assert_eq!((found, answer["error"].as_str().unwrap()), (status, error));
+        assert!(!answer["hint"].as_str().unwrap().is_empty());
+    }
+    for junk in [&b"\x00\xff\x13junk\r\n\r\n"[..], b"GET\r\n\r\n", &[b'a'; 100_000]] {
+        let (status, ..) = fixture.raw(junk);
+        let start = String::from_utf8_lossy(&junk[..junk.len().min(20)]);
+        assert!((400..500).contains(&status), "{start}: {status}");
+    }
+    assert_eq!(fixture.raw(b"GET /v1/disks HT").0, 0, "half a request is no request");
+    let (status, _) = fixture.ask("GET", "/v1/disks", "");
+    assert_eq!(status, 200, "and others are still served");
+    assert_eq!(fixture.finish(), [Call::ListDisks]);
+}
+
+#[test]
+fn one_client_too_many_is_turned_away_and_the_others_are_served() {
+    let fixture = Fixture::new(rote);
+    let mut idle: Vec<UnixStream> =
+        (0..CLIENTS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
+    let (status, answer) = fixture.ask("GET", "/v1/disks", "");
+    assert_eq!((status, answer["hint"].as_str()), (503, Some("try again when others are done")));
+    let mut first = idle.swap_remove(0);
+    first.write_all(b"GET /v1/disks HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert_eq!(response(first).0, 200);
+    fixture.finish();
+}
+
+#[test]
+fn the_socket_is_the_group_s_and_is_taken_away_at_the_end() {
+    let mut fixture = Fixture::new(rote);
+    let mode = std::fs::metadata(&fixture.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let second = serve(&fixture.socket, "").unwrap_err();
+    assert_eq!(second.to_string(), "another daemon serves it");
+    drop(fixture.server.take());
+    assert!(!fixture.socket.exists());
+    fixture.finish();
+}
+
+#[test]
+fn a_dead_daemon_s_socket_is_replaced_and_other_files_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("api.sock");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists());
+    drop(serve(&socket, "").unwrap());
+    std::fs::write(&socket, "precious").unwrap();
+    let error = serve(&socket, "").unwrap_err();
+    assert_eq!(error.to_string(), "something that is not a socket is in its place");
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+}
+
+#[test]
+fn a_client_hears_when_the_daemon_stops_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("api.sock");
+    let (server, calls) = serve(&socket, "").unwrap();
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.write_all(b"GET /v1/disks HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let wake = calls.wake_fd();
+    poll(&mut [PollFd::new(&wake, PollFlags::IN)], None).unwrap();
+    drop(calls.take().unwrap());
+    let (status, _, body) = response(client);
+    assert_eq!(status, 503);
+    assert!(body.contains("the daemon is stopping"), "{body}");
+    drop(server);
+}
