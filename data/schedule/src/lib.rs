@@ -1,1 +1,48 @@
-//! Being built.
+//! Which queue next, and for how much. The whole of a sidecore's decisions, and nothing else.
+//!
+//! Pure: no clock (time is an argument), no memory of a guest, no I/O, no dependency; after
+//! [`Schedule::add`] nothing is allocated. A queue is a number below `queues_max`; what stands behind
+//! it is the caller's business.
+//!
+//! Called by `sidecore`, in this order:
+//!
+//! ```text
+//!   begin(now)                       a pass starts
+//!   while let Some(visit) = next()   a queue and a budget
+//!       visited(queue, what_was_done)
+//!   while let Some(queue) = to_arm() enable its kicks, look at the ring again, then
+//!       armed(queue) | found(queue)  it was empty | it was not
+//!   at any time: kicked, completed, add, remove
+//! ```
+//!
+//! # What is promised
+//!
+//! - A pass visits each polled queue at most once, an armed queue never.
+//! - Between two visits of a queue every other queue is visited at most once; so a non-empty queue
+//!   waits for at most `queues - 1` visits, each within the limits. The one exception is a queue
+//!   that took more than its share of a pass: it repays, and has a visit in every [`REPAY_PASSES_MAX`] passes.
+//! - Queues that always have work get requests, or bytes, in proportion to their shares,
+//!   whichever of the two they use more of.
+//! - A kick of an armed queue leads to a visit in this pass or the next.
+//! - `begin`, `next` and `visited` cost the same however many queues are armed.
+//!
+//! Not here yet, and where it goes: the estimated time of a visit, minimum work and the test for
+//! stuck queues are parts of a [`Budget`]; urgency is a third line in `schedule`; a limit
+//! (not before a given time) is a reason to leave the lines, in `rest`.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod lines;
+mod nanos;
+mod rest;
+mod schedule;
+mod share;
+
+pub use budget::{Budget, Limits, Visited};
+pub use nanos::Nanos;
+pub use rest::Policy;
+pub use schedule::{Schedule, Visit};
+pub use share::{REPAY_PASSES_MAX, SHARE_MAX, SHARE_USUAL};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! How much one visit may do, and what it did.
+//!
+//! Not how that is divided among queues (`share`).
+
+/// Bounds that hold for every queue of a sidecore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of one visit at most. 32: some microseconds on a back-end that answers at once.
+    pub visit_requests_max: u32,
+    /// Bytes of one visit at most, except that the last request begun is finished. 1 MiB: about
+    /// 0.1 ms of copying.
+    pub visit_bytes_max: u64,
+    /// [`Policy::Adaptive`](crate::Policy): poll a queue for this long after its last work,
+    /// nanoseconds. 50 us: the order of what a kick costs a guest and its wake-up us.
+    pub spin_ns: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { visit_requests_max: 32, visit_bytes_max: 1 << 20, spin_ns: 50_000 }
+    }
+}
+
+impl Limits {
+    /// Values with which every sum in this crate stays far from its type's end.
+    pub(crate) fn sane(self) -> Limits {
+        Limits {
+            visit_requests_max: self.visit_requests_max.clamp(1, 1 << 16),
+            visit_bytes_max: self.visit_bytes_max.clamp(1, 1 << 40),
+            spin_ns: self.spin_ns,
+        }
+    }
+}
+
+/// What a visit may do. Neither is ever 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Requests, at most.
+    pub requests: u32,
+    /// No request is begun once so many bytes were taken.
+    pub bytes: u64,
+}
+
+/// What a visit did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visited {
+    /// Requests taken.
+    pub requests: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The budget ended it: the ring may hold more.
+    pub more: bool,
+    /// No slot or no room in the back-end: what is there stays in the ring.
+    pub held: bool,
+}
+
+impl Visited {
+    /// Whether the queue had anything to do.
+    #[inline]
+    pub(crate) fn found_work(self) -> bool {
+        self.requests > 0 || self.more || self.held
+    }
+
+    /// Whether more would have been taken, had it been allowed to.
+    #[inline]
+    pub(crate) fn wants_more(self) -> bool {
+        self.more && !self.held
+    }
+}

@@ -1,0 +1,53 @@
+//! When a queue may stop being polled: the three policies.
+//!
+//! Not the arming itself, which needs the ring: the caller enables kicks and looks again.
+
+use crate::budget::Visited;
+use crate::nanos::Nanos;
+
+/// When to poll a queue and when to wait for its kick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Poll always: the least latency, for a core that is never free.
+    Poll,
+    /// Poll only while there is work: the fewest cycles, a kick for each burst.
+    Notify,
+    /// Poll on for a while after the last work, then wait for a kick.
+    #[default]
+    Adaptive,
+}
+
+impl Policy {
+    /// Whether a queue whose last work was at `last_work` should be armed after a visit at `now`.
+    #[inline]
+    pub(crate) fn arms(self, visited: Visited, last_work: Nanos, now: Nanos, spin_ns: u64) -> bool {
+        match self {
+            Policy::Poll => false,
+            Policy::Notify => !visited.more && !visited.held,
+            Policy::Adaptive => !visited.found_work() && now.since(last_work) >= spin_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_rests_when_it_should() {
+        let empty = Visited::default();
+        let worked = Visited { requests: 1, ..empty };
+        let held = Visited { more: true, held: true, ..empty };
+        let rests = |policy: Policy, visited, waited_ns: u64| {
+            policy.arms(visited, Nanos(1000), Nanos(1000 + waited_ns), 50)
+        };
+        assert!(!rests(Policy::Poll, empty, 1 << 40));
+        assert!(rests(Policy::Notify, empty, 0));
+        assert!(rests(Policy::Notify, worked, 0));
+        assert!(!rests(Policy::Notify, held, 1 << 40));
+        assert!(!rests(Policy::Adaptive, empty, 49));
+        assert!(rests(Policy::Adaptive, empty, 50));
+        assert!(!rests(Policy::Adaptive, worked, 1 << 40));
+        assert!(!rests(Policy::Adaptive, held, 1 << 40));
+    }
+}

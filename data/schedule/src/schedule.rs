@@ -1,0 +1,285 @@
+//! The two lines and the visits: who is next.
+//!
+//! The *work line* holds queues that were kicked out of a rest; the *poll line* holds all other
+//! polled queues, the one visited longest ago first. They are taken in turn. After a visit a queue
+//! stands at the end of the poll line, so a queue already visited at its head ends the pass.
+
+use crate::budget::{Budget, Limits, Visited};
+use crate::lines::Lines;
+use crate::nanos::Nanos;
+use crate::rest::Policy;
+use crate::share::Account;
+
+/// Lines of the first table.
+const POLL: usize = 0;
+const WORK: usize = 1;
+/// The line of the second table: queues that may be armed. They stay in the poll line meanwhile.
+const IDLE: usize = 0;
+
+/// A turn of one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Whose.
+    pub queue: u16,
+    /// What it may do.
+    pub budget: Budget,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not here.
+    Absent,
+    /// Its kicks are on; it is visited after a kick.
+    Armed,
+    /// It is visited in every pass.
+    Polled,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    state: State,
+    policy: Policy,
+    /// It wanted more at its last visit.
+    hungry: bool,
+    /// The pass of its last turn; 0: none.
+    pass: u64,
+    last_work: Nanos,
+    account: Account,
+}
+
+/// The order of visits of one sidecore. See the crate's page for the calls and their order.
+#[derive(Debug)]
+pub struct Schedule {
+    limits: Limits,
+    entries: Vec<Entry>,
+    lines: Lines<2>,
+    idle: Lines<1>,
+    now: Nanos,
+    /// Counts passes, from 2: a queue that was never visited (0) was not visited in the last one.
+    pass: u64,
+    /// Whose turn: the work line's, else the poll line's.
+    work_turn: bool,
+    /// The largest share among the hungry, in the last pass and so far in this one.
+    rival: u32,
+    rival_next: u32,
+    queues: usize,
+    polled: usize,
+}
+
+impl Schedule {
+    /// Room for the queues `0..queues_max` (65,534 at most), all memory taken here.
+    pub fn new(limits: Limits, queues_max: u16) -> Schedule {
+        let queues_max = queues_max.min(u16::MAX - 1);
+        let limits = limits.sane();
+        let absent = Entry {
+            state: State::Absent,
+            policy: Policy::default(),
+            hungry: false,
+            pass: 0,
+            last_work: Nanos(0),
+            account: Account::new(1, &limits),
+        };
+        Schedule {
+            limits,
+            entries: vec![absent; usize::from(queues_max)],
+            lines: Lines::new(queues_max),
+            idle: Lines::new(queues_max),
+            now: Nanos(0),
+            pass: 2,
+            work_turn: true,
+            rival: 0,
+            rival_next: 0,
+            queues: 0,
+            polled: 0,
+        }
+    }
+
+    /// Takes in `queue`, polled from now on, at the end of the poll line. `share` is cut to
+    /// `1..=SHARE_MAX`. A queue that is here starts anew; a number out of range does nothing.
+    pub fn add(&mut self, queue: u16, share: u32, policy: Policy, now: Nanos) {
+        self.remove(queue);
+        let account = Account::new(share, &self.limits);
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            debug_assert!(false, "queue {queue} is beyond queues_max");
+            return;
+        };
+        // The pass stays: a queue that was removed and added again is not visited twice.
+        let pass = entry.pass;
+        let state = State::Polled;
+        *entry = Entry { state, policy, hungry: false, pass, last_work: now, account };
+        self.lines.move_to_end(POLL, queue);
+        self.queues += 1;
+        self.polled += 1;
+    }
+
+    /// Lets `queue` go. Nothing when it is not here.
+    pub fn remove(&mut self, queue: u16) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        match entry.state {
+            State::Absent => return,
+            State::Armed => {}
+            State::Polled => self.polled -= 1,
+        }
+        entry.state = State::Absent;
+        self.queues -= 1;
+        self.lines.leave(queue);
+        self.idle.leave(queue);
+    }
+
+    /// The guest kicked. An armed queue is polled from now on and goes to the work line, or, when
+    /// it was visited only just now, to the end of the poll line: who kicks fast gains nothing.
+    /// True when it was armed, so that the caller turns its kicks off.
+    pub fn kicked(&mut self, queue: u16, now: Nanos) -> bool {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return false;
+        };
+        if entry.state != State::Armed {
+            return false;
+        }
+        entry.state = State::Polled;
+        entry.last_work = now;
+        let just_visited = entry.pass + 1 >= self.pass;
+        self.polled += 1;
+        self.lines.move_to_end(if just_visited { POLL } else { WORK }, queue);
+        true
+    }
+
+    /// The back-end completed something of `queue`: its guest will soon ask again, so this counts
+    /// as work. An armed queue stays armed.
+    #[inline]
+    pub fn completed(&mut self, queue: u16) {
+        self.touch(queue, self.now);
+    }
+
+    /// A pass starts. `now` is the time of everything in it.
+    #[inline]
+    pub fn begin(&mut self, now: Nanos) {
+        self.now = now;
+        self.pass += 1;
+        self.work_turn = true;
+        self.rival = self.rival_next;
+        self.rival_next = 0;
+    }
+
+    /// The next queue of this pass, the two lines in turn; `None` when each had its turn. Bounded
+    /// by the number of polled queues, those in debt being passed over.
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "no iterator: each visit is answered first")]
+    pub fn next(&mut self) -> Option<Visit> {
+        loop {
+            let queue = self.take_turn()?;
+            let entry = self.entries.get_mut(usize::from(queue))?;
+            entry.pass = self.pass;
+            if let Some(budget) = entry.account.budget(self.rival, &self.limits) {
+                return Some(Visit { queue, budget });
+            }
+            // It owes: left out, at its place in the order, and as hungry as it was.
+            entry.last_work = self.now;
+            if entry.hungry {
+                self.rival_next = self.rival_next.max(entry.account.share());
+            }
+        }
+    }
+
+    /// What the visit of `queue` came to. The queue is charged and may become one to arm.
+    #[inline]
+    pub fn visited(&mut self, queue: u16, visited: Visited) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        if entry.state != State::Polled {
+            return;
+        }
+        entry.account.charge(visited.requests, visited.bytes);
+        entry.hungry = visited.wants_more();
+        if entry.hungry {
+            self.rival_next = self.rival_next.max(entry.account.share());
+        }
+        if visited.found_work() {
+            entry.last_work = self.now;
+        }
+        if entry.policy.arms(visited, entry.last_work, self.now, self.limits.spin_ns) {
+            self.idle.move_to_end(IDLE, queue);
+        } else {
+            self.idle.leave(queue);
+        }
+    }
+
+    /// A queue that has been without work for long enough, each once. The caller enables its kicks,
+    /// looks at the ring again, and says [`Schedule::armed`] or [`Schedule::found`]; until then, or
+    /// if it says neither, the queue is polled as before.
+    pub fn to_arm(&mut self) -> Option<u16> {
+        let queue = self.idle.first(IDLE)?;
+        self.idle.leave(queue);
+        Some(queue)
+    }
+
+    /// The kicks of `queue` are on and its ring was empty afterwards: it is no longer polled.
+    pub fn armed(&mut self, queue: u16) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        if entry.state != State::Polled {
+            return;
+        }
+        entry.state = State::Armed;
+        entry.hungry = false;
+        self.polled -= 1;
+        self.lines.leave(queue);
+        self.idle.leave(queue);
+    }
+
+    /// The second look found something (the caller turned kicks off again): `queue` stays polled,
+    /// at its place in the line.
+    pub fn found(&mut self, queue: u16) {
+        self.touch(queue, self.now);
+    }
+
+    /// Queues that are polled.
+    #[inline]
+    pub fn polled(&self) -> usize {
+        self.polled
+    }
+
+    /// Queues here, polled or armed.
+    pub fn queues(&self) -> usize {
+        self.queues
+    }
+
+    /// Whether no queue needs a visit before a kick: the sidecore may sleep, as far as queues go.
+    #[inline]
+    pub fn all_armed(&self) -> bool {
+        self.polled == 0
+    }
+
+    /// Moves the queue whose turn it is to the end of the poll line.
+    #[inline]
+    fn take_turn(&mut self) -> Option<u16> {
+        let work_first = self.work_turn;
+        self.work_turn = !work_first;
+        let work = self.lines.first(WORK);
+        let queue = match work {
+            Some(queue) if work_first => queue,
+            _ => self.poll_head().or(work)?,
+        };
+        self.lines.move_to_end(POLL, queue);
+        Some(queue)
+    }
+
+    /// The head of the poll line, unless it had its turn in this pass.
+    #[inline]
+    fn poll_head(&self) -> Option<u16> {
+        let queue = self.lines.first(POLL)?;
+        let entry = self.entries.get(usize::from(queue))?;
+        (entry.pass != self.pass).then_some(queue)
+    }
+
+    fn touch(&mut self, queue: u16, now: Nanos) {
+        if let Some(entry) = self.entries.get_mut(usize::from(queue)) {
+            entry.last_work = now;
+            self.idle.leave(queue);
+        }
+    }
+}
