@@ -1,0 +1,117 @@
+//! Hosts made of files.
+
+use super::*;
+
+/// A host's files in a temporary folder.
+pub(crate) struct Tree(tempfile::TempDir);
+
+impl Tree {
+    pub(crate) fn of(files: &[(&str, &str)]) -> Tree {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        Tree(folder)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+fn good() -> Probes {
+    Probes {
+        io_uring: Ok(()),
+        kvm: Ok(()),
+        nofile: (Some(1024), Some(1 << 20)),
+        memlock: None,
+        allowed_cpus: (0..64).collect(),
+    }
+}
+
+const GOOD_HOST: [(&str, &str); 8] = [
+    ("sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
+    ("sys/devices/system/cpu/online", "0-3\n"),
+    ("sys/devices/system/cpu/isolated", "2-3\n"),
+    ("sys/devices/system/node/node0/cpulist", "0-3\n"),
+    ("sys/kernel/btf/vmlinux", ""),
+    ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
+    ("proc/sys/vm/overcommit_memory", "0\n"),
+    ("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   2097152 kB\n"),
+];
+
+fn of<'a>(checks: &'a [Check], name: &str) -> &'a Check {
+    checks.iter().find(|check| check.name == name).unwrap()
+}
+
+#[test]
+fn a_good_host_has_nothing_to_do() {
+    let tree = Tree::of(&GOOD_HOST);
+    for check in examine(tree.root(), &good()) {
+        assert_eq!((check.state, check.todo.as_str()), (State::Ok, ""), "{check:?}");
+    }
+}
+
+#[test]
+fn an_empty_host_is_told_what_to_do_about_everything_that_is_wrong() {
+    let tree = Tree::of(&[]);
+    let probes = Probes {
+        io_uring: Err("Operation not permitted".into()),
+        kvm: Err("No such file".into()),
+        nofile: (Some(1024), Some(4096)),
+        memlock: Some(64 << 10),
+        allowed_cpus: vec![],
+    };
+    let checks = examine(tree.root(), &probes);
+    for check in &checks {
+        assert_eq!(check.todo.is_empty(), check.state == State::Ok, "{check:?}");
+        assert!(!check.found.is_empty() && !check.means.is_empty(), "{check:?}");
+    }
+    assert_eq!(of(&checks, "kvm").state, State::Missing);
+    assert_eq!(of(&checks, "io_uring").found, "Operation not permitted");
+    assert_eq!(
+        of(&checks, "io_uring").todo,
+        "install a kernel of 5.15 or newer with CONFIG_IO_URING"
+    );
+    assert_eq!(of(&checks, "nofile").state, State::Warn);
+}
+
+#[test]
+fn kvm_without_a_processor_module_is_not_taken_for_kvm() {
+    let tree = Tree::of(&[("sys/module/kvm/version", ""), ("sys/module/kvm_pvm/version", "")]);
+    let checks = examine(tree.root(), &good());
+    assert_eq!(of(&checks, "kvm").found, "kvm without kvm_intel or kvm_amd");
+    assert_eq!(of(&checks, "posted interrupts").state, State::Missing);
+}
+
+#[test]
+fn what_is_switched_off_is_named_with_its_switch() {
+    let tree = Tree::of(&[
+        ("sys/module/kvm_amd/parameters/avic", "N\n"),
+        ("proc/sys/kernel/io_uring_disabled", "2\n"),
+        ("proc/sys/vm/overcommit_memory", "2\n"),
+        ("sys/kernel/btf/vmlinux", ""),
+        ("proc/self/status", "CapEff:\t0000000000000000\n"),
+    ]);
+    let probes = Probes { io_uring: Err("no".into()), ..good() };
+    let checks = examine(tree.root(), &probes);
+    assert!(of(&checks, "posted interrupts").todo.contains("kvm_amd avic=1"));
+    assert!(of(&checks, "io_uring").todo.contains("kernel.io_uring_disabled=0"));
+    assert!(of(&checks, "overcommit").todo.contains("vm.overcommit_memory=0"));
+    assert!(of(&checks, "ebpf").todo.contains("CAP_BPF"));
+}
+
+#[test]
+fn odd_files_make_no_panic() {
+    for odd in ["", "-1", "99999999999999999999999", "Y Y", "\0\u{fffd}", "CapEff:", "CapEff: zz"] {
+        let files: Vec<(&str, &str)> = GOOD_HOST.iter().map(|(path, _)| (*path, odd)).collect();
+        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 11);
+    }
+}
+
+#[test]
+fn this_host_can_be_examined() {
+    assert_eq!(examine_this_host().len(), 11);
+}
