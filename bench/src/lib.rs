@@ -1,1 +1,24 @@
-//! Being built.
+//! What the benches are made of, as a library so that the integration tests can use it too.
+//!
+//! | module | what |
+//! |---|---|
+//! | `frontend` | a vhost-user-blk front-end of our own: guest memory, rings, kicks and calls |
+//! | `slots` | virtio-blk requests at fixed places of guest memory |
+//! | `load` | keeps a number of them in flight and measures |
+//! | `content` | fills a disk, and looks whether it kept what was written |
+//! | `histogram` | latencies, with quantiles |
+//! | `server` | starts `sidecore` and `qemu-storage-daemon`, and ends them again |
+//! | `scratch` | folders that go away, also after a crash |
+//! | `report` | the table and the JSON lines |
+//!
+//! The programs' subcommands are modules of the binary.
+
+pub mod clock;
+pub mod content;
+pub mod frontend;
+pub mod histogram;
+pub mod load;
+pub mod report;
+pub mod scratch;
+pub mod server;
+pub mod slots;

@@ -214,6 +214,14 @@ impl Driver {
         Ok(())
     }
 
+    /// Gives up what [`Driver::prepare`] took. False when the request is in flight or unknown.
+    pub fn forget(&mut self, prepared: Prepared) -> bool {
+        match &mut self.ring {
+            Ring::Split(split) => split.forget(prepared.0),
+            Ring::Packed(packed) => packed.forget(prepared.0),
+        }
+    }
+
     /// Shows everything added. True when the device asked to be kicked for it.
     #[inline]
     pub fn publish(&mut self) -> bool {

@@ -128,6 +128,18 @@ impl Packed {
         Ok(())
     }
 
+    /// The pieces' own place is not reused: `prepare` is not for the path of a request.
+    pub(super) fn forget(&mut self, id: u16) -> bool {
+        match self.ids.get_mut(usize::from(id)) {
+            Some(place) if place.held == Held::Prepared => {
+                place.held = Held::Free;
+                self.free_ids.push(id);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// What was added is visible already; this only asks who must be told.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {

@@ -90,6 +90,15 @@ impl Split {
         }
     }
 
+    pub(super) fn forget(&mut self, head: u16) -> bool {
+        let known = self.heads.get(usize::from(head));
+        let idle = known.is_some_and(|place| place.held == Held::Prepared);
+        if idle {
+            self.release(head);
+        }
+        idle
+    }
+
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         let (old, new) = (self.avail_shown, self.avail_next);

@@ -206,8 +206,13 @@ fn a_prepared_request_is_added_again_and_again_but_not_twice_at_once() {
             let found = device.take(&raw).unwrap();
             assert_eq!(found.pieces, PIECES);
             device.complete(&raw, &found, 7);
+            assert!(!driver.forget(prepared), "in flight");
             assert_eq!(driver.take_used(), Some(Used { token, len: 7 }));
         }
+        assert!(driver.forget(prepared));
+        assert!(!driver.forget(prepared));
+        assert_eq!(driver.add_prepared(prepared, 0), Err(AddError::Full));
+        assert_eq!(driver.free_descriptors(), device.size);
     });
 }
 

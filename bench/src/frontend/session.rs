@@ -1,0 +1,293 @@
+//! The vhost-user messages that a front-end sends (docs/interop/vhost-user.rst in QEMU).
+//!
+//! Only the bytes and the waiting; what is sent in which order is the parent's matter.
+
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// Several queues, and `GET_QUEUE_NUM`.
+pub const PROTOCOL_MQ: u64 = 1 << 0;
+/// Every message is acknowledged.
+pub const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+/// The back-end holds the config space.
+pub const PROTOCOL_CONFIG: u64 = 1 << 9;
+/// A record of what is in flight, in shared memory.
+pub const PROTOCOL_INFLIGHT_SHMFD: u64 = 1 << 12;
+/// `RESET_DEVICE`.
+pub const PROTOCOL_RESET_DEVICE: u64 = 1 << 13;
+/// Memory one region at a time.
+pub const PROTOCOL_CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+
+const GET_FEATURES: u32 = 1;
+const SET_FEATURES: u32 = 2;
+const SET_OWNER: u32 = 3;
+const SET_MEM_TABLE: u32 = 5;
+const SET_VRING_NUM: u32 = 8;
+const SET_VRING_ADDR: u32 = 9;
+const SET_VRING_BASE: u32 = 10;
+const GET_VRING_BASE: u32 = 11;
+const SET_VRING_KICK: u32 = 12;
+const SET_VRING_CALL: u32 = 13;
+const GET_PROTOCOL_FEATURES: u32 = 15;
+const SET_PROTOCOL_FEATURES: u32 = 16;
+const GET_QUEUE_NUM: u32 = 17;
+const SET_VRING_ENABLE: u32 = 18;
+const GET_CONFIG: u32 = 24;
+const GET_INFLIGHT_FD: u32 = 31;
+const SET_INFLIGHT_FD: u32 = 32;
+const ADD_MEM_REG: u32 = 37;
+
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+const HEADER_SIZE: usize = 12;
+/// Longest answer we take, bytes: a whole config space and its header fit many times over.
+const ANSWER_MAX: usize = 4096;
+/// No back-end needs longer for a message.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// One region, as both memory messages describe it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryRegion {
+    pub(super) gpa: u64,
+    pub(super) size: u64,
+    pub(super) user: u64,
+    pub(super) offset: u64,
+}
+
+/// Where a ring is, in the front-end's addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VringAddress {
+    pub(super) index: u32,
+    pub(super) descriptors: u64,
+    pub(super) used: u64,
+    pub(super) available: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: UnixStream,
+    protocol_features: u64,
+}
+
+impl Session {
+    pub(super) fn connect(path: &Path) -> Result<Session> {
+        let stream = UnixStream::connect(path)
+            .with_context(|| format!("connecting to {}", path.display()))?;
+        stream.set_read_timeout(Some(WAIT))?;
+        stream.set_write_timeout(Some(WAIT))?;
+        Ok(Session { stream, protocol_features: 0 })
+    }
+
+    pub(super) fn protocol_features(&self) -> u64 {
+        self.protocol_features
+    }
+
+    pub(super) fn get_features(&mut self) -> Result<u64> {
+        self.ask_u64(GET_FEATURES)
+    }
+
+    pub(super) fn set_owner(&mut self) -> Result<()> {
+        self.tell(SET_OWNER, &[], None)
+    }
+
+    pub(super) fn set_features(&mut self, features: u64) -> Result<()> {
+        self.tell(SET_FEATURES, &features.to_ne_bytes(), None)
+    }
+
+    /// Accepts what we know of; `slots` and several queues are asked for only when needed.
+    pub(super) fn negotiate_protocol(&mut self, queues: u16, slots: bool) -> Result<()> {
+        let offered = self.ask_u64(GET_PROTOCOL_FEATURES)?;
+        let slot_bit = if slots { PROTOCOL_CONFIGURE_MEM_SLOTS } else { 0 };
+        let missing = slot_bit & !offered;
+        ensure!(missing == 0, "the back-end does not offer CONFIGURE_MEM_SLOTS");
+        let known = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_CONFIG | PROTOCOL_INFLIGHT_SHMFD;
+        let accepted = offered & (known | slot_bit);
+        // The acknowledgement of this very message is not agreed on yet.
+        self.send(SET_PROTOCOL_FEATURES, 0, &accepted.to_ne_bytes(), None)?;
+        self.protocol_features = accepted;
+        if accepted & PROTOCOL_MQ != 0 {
+            let most = self.ask_u64(GET_QUEUE_NUM)?;
+            ensure!(most >= queues.into(), "the back-end has {most} queues, not {queues}");
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_mem_table(&mut self, region: MemoryRegion, fd: BorrowedFd<'_>) -> Result<()> {
+        let mut payload = Vec::from(1u64.to_ne_bytes());
+        payload.extend(region.to_bytes());
+        self.tell(SET_MEM_TABLE, &payload, Some(fd))
+    }
+
+    pub(super) fn add_mem_reg(&mut self, region: MemoryRegion, fd: BorrowedFd<'_>) -> Result<()> {
+        let mut payload = Vec::from(0u64.to_ne_bytes());
+        payload.extend(region.to_bytes());
+        self.tell(ADD_MEM_REG, &payload, Some(fd))
+    }
+
+    pub(super) fn set_vring_num(&mut self, index: u16, size: u16) -> Result<()> {
+        self.tell(SET_VRING_NUM, &vring_state(index, size.into()), None)
+    }
+
+    pub(super) fn set_vring_base(&mut self, index: u16, base: u32) -> Result<()> {
+        self.tell(SET_VRING_BASE, &vring_state(index, base), None)
+    }
+
+    pub(super) fn set_vring_enable(&mut self, index: u16, on: bool) -> Result<()> {
+        self.tell(SET_VRING_ENABLE, &vring_state(index, on.into()), None)
+    }
+
+    pub(super) fn set_vring_addr(&mut self, address: VringAddress) -> Result<()> {
+        let mut payload = Vec::from(address.index.to_ne_bytes());
+        payload.extend(0u32.to_ne_bytes());
+        for part in [address.descriptors, address.used, address.available, 0] {
+            payload.extend(part.to_ne_bytes());
+        }
+        self.tell(SET_VRING_ADDR, &payload, None)
+    }
+
+    pub(super) fn set_vring_kick(&mut self, index: u16, fd: BorrowedFd<'_>) -> Result<()> {
+        self.tell(SET_VRING_KICK, &u64::from(index).to_ne_bytes(), Some(fd))
+    }
+
+    pub(super) fn set_vring_call(&mut self, index: u16, fd: BorrowedFd<'_>) -> Result<()> {
+        self.tell(SET_VRING_CALL, &u64::from(index).to_ne_bytes(), Some(fd))
+    }
+
+    pub(super) fn get_vring_base(&mut self, index: u16) -> Result<u32> {
+        self.send(GET_VRING_BASE, 0, &vring_state(index, 0), None)?;
+        let (answer, _) = self.answer(GET_VRING_BASE)?;
+        ensure!(answer.len() == 8, "GET_VRING_BASE was answered with {} bytes", answer.len());
+        Ok(u32_at(&answer, 4))
+    }
+
+    pub(super) fn get_config(&mut self, offset: u32, len: u32) -> Result<Vec<u8>> {
+        ensure!(self.protocol_features & PROTOCOL_CONFIG != 0, "CONFIG was not negotiated");
+        let mut payload = Vec::new();
+        for field in [offset, len, 0] {
+            payload.extend(field.to_ne_bytes());
+        }
+        payload.resize(payload.len() + len as usize, 0);
+        self.send(GET_CONFIG, 0, &payload, None)?;
+        let (answer, _) = self.answer(GET_CONFIG)?;
+        ensure!(answer.len() == payload.len(), "the back-end refused GET_CONFIG");
+        Ok(answer[12..].to_vec())
+    }
+
+    /// Gets an in-flight record from the back-end and gives it back to it.
+    pub(super) fn exchange_inflight(&mut self, queues: u16, size: u16) -> Result<OwnedFd> {
+        let mut payload = vec![0; 16];
+        payload.extend(queues.to_ne_bytes());
+        payload.extend(size.to_ne_bytes());
+        self.send(GET_INFLIGHT_FD, 0, &payload, None)?;
+        let (answer, fd) = self.answer(GET_INFLIGHT_FD)?;
+        let fd = fd.context("GET_INFLIGHT_FD was answered without a descriptor")?;
+        ensure!(answer.len() >= 20, "GET_INFLIGHT_FD was answered with {} bytes", answer.len());
+        self.tell(SET_INFLIGHT_FD, &answer, Some(fd.as_fd()))?;
+        Ok(fd)
+    }
+
+    /// Returns when the back-end has handled everything sent so far.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.get_features().map(drop)
+    }
+
+    /// Sends a message that has no answer of its own, and waits for its acknowledgement where
+    /// those were negotiated.
+    fn tell(&mut self, request: u32, payload: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
+        if self.protocol_features & PROTOCOL_REPLY_ACK == 0 {
+            return self.send(request, 0, payload, fd);
+        }
+        self.send(request, NEED_REPLY, payload, fd)?;
+        let (answer, _) = self.answer(request)?;
+        ensure!(answer.len() == 8, "message {request} was acknowledged with {answer:?}");
+        if answer != [0; 8] {
+            bail!("the back-end refused message {request}");
+        }
+        Ok(())
+    }
+
+    fn ask_u64(&mut self, request: u32) -> Result<u64> {
+        self.send(request, 0, &[], None)?;
+        let (answer, _) = self.answer(request)?;
+        let bytes = <[u8; 8]>::try_from(answer.as_slice());
+        bytes.map(u64::from_ne_bytes).ok().context("an answer that is no number")
+    }
+
+    fn send(
+        &mut self,
+        request: u32,
+        flags: u32,
+        payload: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<()> {
+        let mut message = Vec::with_capacity(HEADER_SIZE + payload.len());
+        for field in [request, VERSION | flags, payload.len() as u32] {
+            message.extend(field.to_ne_bytes());
+        }
+        message.extend(payload);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = fd.as_slice();
+        if !fds.is_empty() {
+            ensure!(control.push(SendAncillaryMessage::ScmRights(fds)), "no room for a descriptor");
+        }
+        let sent =
+            sendmsg(&self.stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)
+                .with_context(|| format!("sending message {request}"))?;
+        ensure!(sent == message.len(), "message {request} was sent in part");
+        Ok(())
+    }
+
+    /// The payload of the answer to `request`, and the first descriptor that came with it.
+    fn answer(&mut self, request: u32) -> Result<(Vec<u8>, Option<OwnedFd>)> {
+        let what = || format!("waiting for the answer to message {request}");
+        let mut header = [0; HEADER_SIZE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut header)];
+        let got = recvmsg(&self.stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+            .with_context(what)?
+            .bytes;
+        let mut first = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                fds.for_each(|fd| first = first.take().or(Some(fd)));
+            }
+        }
+        ensure!(got > 0, "the back-end hung up instead of answering message {request}");
+        self.stream.read_exact(&mut header[got..]).with_context(what)?;
+        let (code, flags, size) = (u32_at(&header, 0), u32_at(&header, 4), u32_at(&header, 8));
+        ensure!(
+            code == request && flags & REPLY != 0 && size as usize <= ANSWER_MAX,
+            "message {request} was answered by message {code}, flags {flags:#x}, {size} bytes"
+        );
+        let mut payload = vec![0; size as usize];
+        self.stream.read_exact(&mut payload).with_context(what)?;
+        Ok((payload, first))
+    }
+}
+
+impl MemoryRegion {
+    fn to_bytes(self) -> impl Iterator<Item = u8> {
+        [self.gpa, self.size, self.user, self.offset].into_iter().flat_map(u64::to_ne_bytes)
+    }
+}
+
+fn vring_state(index: u16, value: u32) -> [u8; 8] {
+    (u64::from(value) << 32 | u64::from(index)).to_le_bytes()
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

@@ -1,0 +1,55 @@
+//! The benches of Sidecore: `bench blk`, `bench many`, `bench pass`.
+//!
+//! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
+//! standard error.
+
+mod blk;
+
+use std::process::ExitCode;
+
+use bench::report::{Row, table};
+use clap::{Parser, Subcommand};
+
+/// Measures sidecore, and what it is compared with, on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "bench", after_help = "Example: bench blk --quick --backend null --json")]
+struct Cli {
+    #[command(subcommand)]
+    bench: Bench,
+    /// One JSON object a line instead of a table.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// 4 KiB random reads and writes on one queue, beside qemu-storage-daemon.
+    Blk(blk::Options),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.bench {
+        Bench::Blk(options) => blk::run(options),
+    };
+    match result.and_then(|rows| print(&rows, cli.json)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    if json {
+        for row in rows {
+            writeln!(out, "{}", row.to_json()?)?;
+        }
+    } else {
+        out.write_all(table(rows).as_bytes())?;
+    }
+    Ok(())
+}

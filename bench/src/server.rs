@@ -1,0 +1,279 @@
+//! Starts the servers that are measured, each as a process of its own, and ends them again.
+//!
+//! A server is pinned with `taskset` and dies with the bench (`setpriv --pdeathsig`). While another
+//! one is measured it is stopped by a signal, so that neither sees the other's idle work.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock::now_ns;
+use crate::frontend::{Frontend, FrontendSpec};
+
+/// How long a server may take until its sockets answer.
+const START_NS: u64 = 15_000_000_000;
+/// Between two looks for a socket.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// Whose numbers these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// This project's daemon.
+    Sidecore,
+    /// QEMU's.
+    QemuStorageDaemon,
+    /// The machine itself: what no server can be faster than.
+    Machine,
+}
+
+impl Who {
+    /// As it stands in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Who::Sidecore => "sidecore",
+            Who::QemuStorageDaemon => "qemu-storage-daemon",
+            Who::Machine => "machine",
+        }
+    }
+}
+
+/// What a disk is made of.
+#[derive(Clone, Debug)]
+pub enum Medium {
+    /// Answers at once: `null`, `null-co`.
+    Null,
+    /// RAM: `memory`; for qemu-storage-daemon, which has no RAM disk, the given file on a tmpfs.
+    Memory(PathBuf),
+    /// A raw file through the host's page cache.
+    File(PathBuf),
+}
+
+/// One disk of a server.
+#[derive(Clone, Debug)]
+pub struct DiskSetup {
+    /// Name; also of its socket.
+    pub id: String,
+    /// What it is made of.
+    pub medium: Medium,
+    /// Capacity, bytes.
+    pub size_bytes: u64,
+    /// Queues offered.
+    pub queues: u16,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    who: Who,
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// `qemu-storage-daemon` with one disk, its IOThread and all else on `core`.
+    ///
+    /// # Errors
+    /// It is not installed, or the system's errors.
+    pub fn qemu_storage_daemon(dir: &Path, core: u16, disk: &DiskSetup) -> Result<Server> {
+        let DiskSetup { id, medium, size_bytes, queues } = disk;
+        let socket = socket_path(dir, id);
+        let blockdev = match medium {
+            Medium::Null => format!("driver=null-co,node-name=disk,size={size_bytes}"),
+            Medium::Memory(path) | Medium::File(path) => format!(
+                "driver=file,node-name=disk,filename={},cache.direct=off,aio={}",
+                path.display(),
+                qemu_aio(),
+            ),
+        };
+        let export = format!(
+            "type=vhost-user-blk,id=export,addr.type=unix,addr.path={},node-name=disk,\
+             iothread=io,writable=on,num-queues={queues}",
+            socket.display()
+        );
+        let arguments =
+            ["--object", "iothread,id=io", "--blockdev", &blockdev, "--export", &export];
+        let program = Path::new("qemu-storage-daemon");
+        Server::start(Who::QemuStorageDaemon, dir, core, program, &arguments)
+            .context("starting qemu-storage-daemon (Debian: apt-get install qemu-utils)")
+    }
+
+    /// `sidecore serve` with these disks and one sidecore on `core`.
+    ///
+    /// # Errors
+    /// The system's errors.
+    pub fn sidecore(binary: &Path, dir: &Path, core: u16, disks: &[DiskSetup]) -> Result<Server> {
+        let config = dir.join("sidecore.toml");
+        std::fs::write(&config, sidecore_config(dir, core, disks))?;
+        let config = config.display().to_string();
+        Server::start(Who::Sidecore, dir, core, binary, &["serve", "--config", &config])
+            .with_context(|| format!("starting {}", binary.display()))
+    }
+
+    /// Whose.
+    pub fn who(&self) -> Who {
+        self.who
+    }
+
+    /// Connects to the disk of that name as soon as it listens.
+    ///
+    /// # Errors
+    /// The server ended or does not listen in time (its last words are in the message); or as
+    /// [`Frontend::connect`].
+    pub fn frontend(&mut self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
+        let socket = socket_path(&self.dir, id);
+        let start = now_ns();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended with {status}:\n{}", self.who.word(), self.last_words());
+            }
+            if is_listening(&socket) {
+                return Frontend::connect(&socket, spec.clone())
+                    .with_context(|| format!("as front-end of {}", self.who.word()));
+            }
+            if now_ns() - start > START_NS {
+                let words = self.last_words();
+                bail!("{} does not listen on {}:\n{words}", self.who.word(), socket.display());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// CPU time used so far by all its threads, nanoseconds; what a running thread has used since
+    /// its last tick is missing.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn cpu_ns(&self) -> Result<u64> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let mut sum = 0;
+        for task in std::fs::read_dir(&tasks).context("the server is gone")? {
+            let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+            let first = text.split_whitespace().next();
+            sum += first.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(sum)
+    }
+
+    /// The process, for looking at it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Keeps it from running until [`Server::resume`].
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it run again.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn start(
+        who: Who,
+        dir: &Path,
+        core: u16,
+        program: &Path,
+        arguments: &[&str],
+    ) -> Result<Server> {
+        let log = File::create(dir.join("log"))?;
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "taskset", "-c", &core.to_string()])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting setpriv (Debian: apt-get install util-linux)")?;
+        Ok(Server { who, child, dir: dir.to_path_buf() })
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no process")?, signal).context("signalling a server")
+    }
+
+    fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where the `sidecore` program is, unless told: `SIDECORE_BIN`, or beside the running program
+/// (a test runs one folder below it).
+pub fn sidecore_binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("SIDECORE_BIN") {
+        return Ok(PathBuf::from(path));
+    }
+    let own = std::env::current_exe()?;
+    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("sidecore"));
+    let found = found.into_iter().find(|path| path.is_file());
+    found.context(
+        "the sidecore program is not beside this one: build it (cargo build --release \
+         -p sidecore-bin) or name it in SIDECORE_BIN",
+    )
+}
+
+fn sidecore_config(dir: &Path, core: u16, disks: &[DiskSetup]) -> String {
+    let place = dir.display();
+    let mut text = format!(
+        "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\n\
+         state_dir = \"{place}/state\"\n\n[sidecores]\ncpus = \"{core}\"\n"
+    );
+    for DiskSetup { id, medium, size_bytes, queues } in disks {
+        let what = match medium {
+            Medium::Null => format!("backend = \"null\"\nsize = \"{size_bytes}\""),
+            Medium::Memory(_) => format!("backend = \"memory\"\nsize = \"{size_bytes}\""),
+            Medium::File(path) => {
+                format!("backend = \"file\"\npath = \"{}\"\ncache = \"page\"", path.display())
+            }
+        };
+        let socket = socket_path(dir, id);
+        text += &format!(
+            "\n[[disk]]\nid = \"{id}\"\nsocket = \"{}\"\nqueues = {queues}\n{what}\n",
+            socket.display()
+        );
+    }
+    text
+}
+
+fn socket_path(dir: &Path, id: &str) -> PathBuf {
+    dir.join(format!("{id}.sock"))
+}
+
+/// Whether the kernel knows a listening socket of that name. Asked without connecting: some
+/// back-ends take one front-end only.
+fn is_listening(socket: &Path) -> bool {
+    let Ok(table) = std::fs::read_to_string("/proc/net/unix") else { return false };
+    let name = socket.display().to_string();
+    // Columns: address, references, protocol, flags, type, state, inode, path. The flag 0x10000 is
+    // __SO_ACCEPTCON.
+    table.lines().any(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        columns.get(7) == Some(&name.as_str()) && columns.get(3) == Some(&"00010000")
+    })
+}
+
+/// The engine that qemu-storage-daemon reads and writes files with. `BENCH_QEMU_AIO` chooses
+/// another: `threads` or `io_uring`.
+fn qemu_aio() -> String {
+    std::env::var("BENCH_QEMU_AIO").unwrap_or_else(|_| "io_uring".to_string())
+}
