@@ -118,6 +118,21 @@ impl Area {
     access!(load_u32, store_u32, u32);
     access!(load_u64, store_u64, u64);
 
+    /// Reads the two little-endian `u64` from byte `at`, each once. Zeroes when out of range.
+    #[inline]
+    pub fn load_u64_pair(&self, at: usize) -> (u64, u64) {
+        match self.at::<[u64; 2]>(at) {
+            Some(place) => {
+                let first = place.as_ptr().cast::<u64>();
+                // SAFETY: `at()` checked range and alignment of both; the mapping lives as long
+                // as `self`.
+                let pair = unsafe { (first.read_volatile(), first.add(1).read_volatile()) };
+                (u64::from_le(pair.0), u64::from_le(pair.1))
+            }
+            None => (0, 0),
+        }
+    }
+
     /// Reads a `u16` that publishes what was written before it (acquire). 0 when out of range.
     #[inline]
     pub fn load_acquire_u16(&self, at: usize) -> u16 {

@@ -23,11 +23,7 @@ impl Tag {
     /// The reverse of [`Tag::pack`]; every number is some tag.
     #[inline]
     pub fn unpack(bits: u64) -> Tag {
-        Tag {
-            queue: (bits >> 16) as u16,
-            slot: bits as u16,
-            generation: (bits >> 32) as u32,
-        }
+        Tag { queue: (bits >> 16) as u16, slot: bits as u16, generation: (bits >> 32) as u32 }
     }
 }
 

@@ -1,1 +1,43 @@
-//! Being built.
+//! The walk: one loop that serves the queues of many guests, on a core of its own.
+//!
+//! ```text
+//!    guest writes the ring
+//!         |
+//!   pick -| schedule    which queue next, for how many requests and bytes
+//!  fetch -| virtqueue   peek the chain;  device: parse it into a request
+//!         | admit?      a slot is free, the back-end has room  (no: leave it in the ring)
+//!         | virtqueue   advance; take a ticket
+//! submit -| backend     null | memory | file
+//!   reap -| backend     completions, each by its tag
+//!         | device      status -> guest;  virtqueue: complete
+//! publish | virtqueue   used index once per visit, at most one call
+//!   rest -| spin | arm kicks and look again | sleep until kick, completion, or inbox
+//! ```
+//!
+//! [`Sidecore`] owns its queues: each [`Served`] is moved in by [`Command::Attach`] and moved out
+//! by [`Event::Detached`]. Nothing is shared with control but the two rings of a [`Handle`], the
+//! counters (written here, read there), and a device's `Live` facts. After attach the path takes no
+//! lock and allocates nothing; it never blocks but in `rest`; the clock is read once a pass, by the
+//! caller.
+//!
+//! Not here: where queues and their memory come from (`manager`), and what a policy is (`schedule`).
+#![forbid(unsafe_code)]
+
+mod counters;
+mod fetch;
+mod inbox;
+mod latency;
+mod publish;
+mod reap;
+mod rest;
+mod served;
+mod sidecore;
+mod slots;
+mod thread;
+
+pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
+pub use inbox::{Command, Event, Handle};
+pub use latency::LatencySnapshot;
+pub use served::{QueueKey, Served, ServedSpec};
+pub use sidecore::{Progress, Sidecore, SidecoreSpec};
+pub use thread::launch;

@@ -17,9 +17,10 @@ pub struct Chain {
     readable: usize,
     readable_bytes: u64,
     writable_bytes: u64,
-    last_writable: Span,
+    /// The last writable buffer, when it was not kept.
+    beyond: Span,
     overflowed: bool,
-    pub(crate) walked: u32,
+    walked: u32,
     pub(crate) id: u16,
     pub(crate) descriptors: u16,
 }
@@ -32,7 +33,7 @@ impl Default for Chain {
             readable: 0,
             readable_bytes: 0,
             writable_bytes: 0,
-            last_writable: Span::default(),
+            beyond: Span::default(),
             overflowed: false,
             walked: 0,
             id: 0,
@@ -69,7 +70,10 @@ impl Chain {
     /// The last writable buffer of the chain, kept or not; empty when there is none.
     #[inline]
     pub fn last_writable(&self) -> Span {
-        self.last_writable
+        match self.writable().last() {
+            Some(last) if self.beyond.is_empty() => *last,
+            _ => self.beyond,
+        }
     }
 
     /// Descriptors read to find the buffers: what the walk cost.
@@ -120,24 +124,21 @@ impl Chain {
         self.readable = 0;
         self.readable_bytes = 0;
         self.writable_bytes = 0;
-        self.last_writable = Span::default();
+        self.beyond = Span::default();
         self.overflowed = false;
         self.walked = 0;
     }
 
-    /// Adds a buffer that was found in guest memory.
-    #[inline]
+    /// Adds a buffer that was found in guest memory. A sum of lengths cannot wrap: a walk has at
+    /// most 32768 descriptors of less than 4 GiB.
+    #[inline(always)]
     pub(crate) fn push(&mut self, span: Span, writable: bool) -> Result<(), Violation> {
         if writable {
             self.writable_bytes += u64::from(span.len());
-            self.last_writable = span;
         } else if self.writable_bytes > 0 {
             return Err(Violation::BufferOrder);
         } else {
             self.readable_bytes += u64::from(span.len());
-        }
-        if self.readable_bytes + self.writable_bytes > u64::from(u32::MAX) {
-            return Err(Violation::ChainBytes);
         }
         match self.spans.get_mut(self.kept) {
             Some(place) => {
@@ -145,7 +146,26 @@ impl Chain {
                 self.kept += 1;
                 self.readable += usize::from(!writable);
             }
-            None => self.overflowed = true,
+            None => self.keep_last(span, writable),
+        }
+        Ok(())
+    }
+
+    /// The table is full: of what follows only the last writable buffer matters, for the status.
+    #[cold]
+    fn keep_last(&mut self, span: Span, writable: bool) {
+        self.overflowed = true;
+        if writable {
+            self.beyond = span;
+        }
+    }
+
+    /// The walk ended after `walked` descriptors.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, walked: u32) -> Result<(), Violation> {
+        self.walked = walked;
+        if self.readable_bytes + self.writable_bytes > u64::from(u32::MAX) {
+            return Err(Violation::ChainBytes);
         }
         Ok(())
     }

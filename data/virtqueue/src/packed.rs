@@ -114,7 +114,8 @@ impl Packed {
             };
             let at = usize::from(place.index) * DESCRIPTOR_SIZE;
             let (gpa, len) = (self.ring.load_u64(at), self.ring.load_u32(at + LEN));
-            if flags & INDIRECT != 0 {
+            let indirect = flags & INDIRECT != 0;
+            if indirect {
                 // Only WRITE may stand beside INDIRECT, and the table is the whole chain (2.8.7).
                 if !self.indirect || flags & NEXT != 0 || taken > 1 {
                     return Err(Violation::IndirectPlace);
@@ -130,7 +131,8 @@ impl Packed {
                     return Err(Violation::BufferId { id: chain.id, size: self.size });
                 }
                 self.prefetch_after(place);
-                return Ok(());
+                // An indirect table has counted its own entries.
+                return if indirect { Ok(()) } else { chain.end(taken.into()) };
             }
             place = place.after(1, self.size);
         }

@@ -105,7 +105,7 @@ impl Split {
         chain.id = head;
         chain.descriptors = 1;
         let mut index = head;
-        for _ in 0..self.size {
+        for walked in 1..=u32::from(self.size) {
             if index >= self.size {
                 return Err(Violation::DescriptorIndex { index, size: self.size.into() });
             }
@@ -119,7 +119,7 @@ impl Split {
             let writable = descriptor.flags & WRITE != 0;
             add_buffer(chain, map, descriptor.gpa, descriptor.len, writable)?;
             if descriptor.flags & NEXT == 0 {
-                return Ok(());
+                return chain.end(walked);
             }
             index = descriptor.next;
         }

@@ -24,7 +24,8 @@ impl Descriptor {
     #[inline]
     pub(crate) fn split(table: &Area, index: u16) -> Descriptor {
         let at = usize::from(index) * DESCRIPTOR_SIZE;
-        Descriptor::of_split_words(table.load_u64(at), table.load_u64(at + 8))
+        let (gpa, rest) = table.load_u64_pair(at);
+        Descriptor::of_split_words(gpa, rest)
     }
 
     #[inline]
@@ -41,7 +42,7 @@ impl Descriptor {
 }
 
 /// Adds the buffer of a plain descriptor, in as many spans as regions it crosses.
-#[inline]
+#[inline(always)]
 pub(crate) fn add_buffer(
     chain: &mut Chain,
     map: &GuestMap,
@@ -49,7 +50,6 @@ pub(crate) fn add_buffer(
     len: u32,
     writable: bool,
 ) -> Result<(), Violation> {
-    chain.walked += 1;
     if let Some(span) = map.span(gpa, len) {
         // An empty buffer is harmless and says nothing: it is not kept (A16).
         return if len == 0 { Ok(()) } else { chain.push(span, writable) };
@@ -110,7 +110,7 @@ pub(crate) fn indirect_split(
     let (table, entries) = table_span(map, descriptor)?;
     let limit = entries.min(INDIRECT_MAX.max(u32::from(ring_size)));
     let mut index = 0;
-    for _ in 0..limit {
+    for walked in 2..limit + 2 {
         let Some(inner) = entry(map, table, index) else {
             return Err(Violation::DescriptorIndex { index: index as u16, size: entries });
         };
@@ -119,7 +119,7 @@ pub(crate) fn indirect_split(
         }
         add_buffer(chain, map, inner.gpa, inner.len, inner.flags & WRITE != 0)?;
         if inner.flags & NEXT == 0 {
-            return Ok(());
+            return chain.end(walked);
         }
         index = u32::from(inner.next);
     }
@@ -147,5 +147,5 @@ pub(crate) fn indirect_packed(
         }
         add_buffer(chain, map, inner.gpa, inner.len, inner.next & WRITE != 0)?;
     }
-    Ok(())
+    chain.end(entries + 1)
 }

@@ -1,0 +1,216 @@
+//! Ring to requests, within a visit's budget; what a back-end answers at once is completed here.
+
+use backend::{Io, Outcome, Progress};
+use device::blk::{Parsed, Reply, Work};
+use request::{Op, Request, Status};
+use schedule::{Budget, Nanos, Visited};
+use virtqueue::{Chain, Ticket};
+
+use crate::served::Served;
+use crate::slots::Owed;
+
+/// What a visit did, counted in registers and added to the shared counters once.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) ended: u64,
+    reads: u64,
+    writes: u64,
+    flushes: u64,
+    discards: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    pub(crate) errors: u64,
+}
+
+/// How the next chain was received.
+enum Taken {
+    /// Nothing there.
+    Empty,
+    /// It stays in the ring: no slot or no room.
+    Held,
+    /// A request of so many bytes.
+    Bytes(u64),
+}
+
+impl Served {
+    /// Takes requests until the ring is empty, the budget is used, or the back-end is full.
+    /// Bounded by the budget; reads no clock. Completions are written but not shown.
+    pub(crate) fn fetch(
+        &mut self,
+        io: &mut Io,
+        chain: &mut Chain,
+        queue: u16,
+        budget: Budget,
+        now: Nanos,
+    ) -> (Visited, Tally) {
+        let mut tally = Tally::default();
+        let mut visited = Visited { more: true, ..Visited::default() };
+        while visited.requests < budget.requests && visited.bytes < budget.bytes {
+            match self.take_one(io, chain, queue, now, &mut tally) {
+                Taken::Empty => {
+                    visited.more = false;
+                    break;
+                }
+                Taken::Held => {
+                    visited.held = true;
+                    break;
+                }
+                Taken::Bytes(bytes) => {
+                    visited.requests += 1;
+                    visited.bytes += bytes;
+                }
+            }
+        }
+        tally.add_to(self);
+        (visited, tally)
+    }
+
+    #[inline]
+    fn take_one(
+        &mut self,
+        io: &mut Io,
+        chain: &mut Chain,
+        queue: u16,
+        now: Nanos,
+        tally: &mut Tally,
+    ) -> Taken {
+        let spec = &mut self.spec;
+        let at_once = spec.backend.answers_at_once();
+        if !at_once && (!self.slots.has_room() || io.room() == 0) {
+            return Taken::Held;
+        }
+        if !spec.queue.peek(&spec.memory, chain) {
+            return Taken::Empty;
+        }
+        let work = match spec.blk.parse(&spec.memory, chain) {
+            Ok(Parsed::Work(work)) => work,
+            Ok(Parsed::Answer(reply, status)) => {
+                let ticket = spec.queue.advance(chain);
+                self.finish(ticket, reply, status, tally);
+                return Taken::Bytes(walk_bytes(chain));
+            }
+            Err(violation) => {
+                spec.queue.latch(violation);
+                return Taken::Empty;
+            }
+        };
+        let request = work.request(chain);
+        tally.count(&request);
+        if at_once {
+            let ticket = spec.queue.advance(chain);
+            let outcome = spec.backend.submit(io, &request, &spec.memory, NO_TAG);
+            // A back-end that answers at once has no "later"; silence is a failure.
+            let status = if let Outcome::Done(status) = outcome { status } else { Status::IoError };
+            self.finish(ticket, work.reply, status, tally);
+            return Taken::Bytes(work.len + walk_bytes(chain));
+        }
+        self.start(io, chain, queue, &work, now, tally)
+    }
+
+    /// Hands a request to a back-end that may keep it.
+    fn start(
+        &mut self,
+        io: &mut Io,
+        chain: &Chain,
+        queue: u16,
+        work: &Work,
+        now: Nanos,
+        tally: &mut Tally,
+    ) -> Taken {
+        let spec = &mut self.spec;
+        let request = work.request(chain);
+        let tag = self.slots.next_tag(queue).filter(|_| self.slots.fits(request.segments.len()));
+        let Some(tag) = tag else {
+            tally.uncount(&request);
+            return Taken::Held;
+        };
+        let ticket = spec.queue.advance(chain);
+        match spec.backend.submit(io, &request, &spec.memory, tag) {
+            Outcome::Done(status) => self.finish(ticket, work.reply, status, tally),
+            Outcome::Pending => {
+                let progress = Progress::default();
+                let owed = Owed { ticket, work: *work, progress, taken: now };
+                if let Err(owed) = self.slots.keep(owed, request.segments) {
+                    // `fits` was asked above, so this is not reached; the guest is answered anyway.
+                    self.finish(owed.ticket, owed.work.reply, Status::IoError, tally);
+                }
+            }
+        }
+        Taken::Bytes(work.len + walk_bytes(chain))
+    }
+
+    /// Status to the guest, chain back to the ring.
+    #[inline]
+    pub(crate) fn finish(
+        &mut self,
+        ticket: Ticket,
+        reply: Reply,
+        status: Status,
+        tally: &mut Tally,
+    ) {
+        let written = self.spec.blk.answer(&self.spec.memory, reply, status);
+        self.spec.queue.complete(ticket, written);
+        self.unshown = true;
+        tally.ended += 1;
+        tally.errors += u64::from(status != Status::Ok);
+    }
+}
+
+/// What walking the chain cost, in bytes of a visit's budget: reading a descriptor takes about as
+/// long as copying 32 bytes, so that a chain of tiny buffers is not cheap (reliability A31).
+#[inline]
+fn walk_bytes(chain: &Chain) -> u64 {
+    u64::from(chain.walked()) * 32
+}
+
+/// The tag of a request that no completion will ever name.
+const NO_TAG: request::Tag =
+    request::Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX };
+
+impl Tally {
+    #[inline]
+    fn count(&mut self, request: &Request<'_>) {
+        match request.op {
+            Op::Read => {
+                self.reads += 1;
+                self.read_bytes += request.len;
+            }
+            Op::Write { .. } => {
+                self.writes += 1;
+                self.written_bytes += request.len;
+            }
+            Op::Flush => self.flushes += 1,
+            Op::Discard | Op::WriteZeroes { .. } => self.discards += 1,
+        }
+    }
+
+    /// Takes a `count` back: the request stays in the ring and will be counted when it is taken.
+    #[cold]
+    fn uncount(&mut self, request: &Request<'_>) {
+        match request.op {
+            Op::Read => {
+                self.reads -= 1;
+                self.read_bytes -= request.len;
+            }
+            Op::Write { .. } => {
+                self.writes -= 1;
+                self.written_bytes -= request.len;
+            }
+            Op::Flush => self.flushes -= 1,
+            Op::Discard | Op::WriteZeroes { .. } => self.discards -= 1,
+        }
+    }
+
+    pub(crate) fn add_to(&self, served: &Served) {
+        let counters = &served.spec.counters;
+        counters.requests.add(self.ended);
+        counters.reads.add(self.reads);
+        counters.writes.add(self.writes);
+        counters.flushes.add(self.flushes);
+        counters.discards.add(self.discards);
+        counters.read_bytes.add(self.read_bytes);
+        counters.written_bytes.add(self.written_bytes);
+        counters.errors.add(self.errors);
+        counters.in_flight.set(served.spec.queue.in_flight().into());
+    }
+}

@@ -1,0 +1,121 @@
+//! What control and a sidecore say to each other: commands in, events out.
+//!
+//! Two single-producer rings of fixed size, and an eventfd each to wake the other side. A full
+//! ring gives back what did not fit; nothing is dropped.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rtrb::{Consumer, Producer};
+use virtqueue::Violation;
+
+use crate::counters::{SidecoreCounters, SidecoreSnapshot};
+use crate::served::{QueueKey, Served};
+
+/// What control asks of a sidecore.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve this queue. Answered only when refused.
+    Attach(Box<Served>),
+    /// Give this queue back when nothing of it is in flight. Answered by [`Event::Detached`], or
+    /// not at all when there is no such queue.
+    Detach(QueueKey),
+    /// Call through this descriptor from now on; no need to detach. The guest is called once, since
+    /// a call may have gone to the old one.
+    SetCall(QueueKey, Option<OwnedFd>),
+    /// Give every queue back and end.
+    Stop,
+}
+
+/// What a sidecore tells control.
+#[derive(Debug)]
+pub enum Event {
+    /// The queue, no longer served; everything that was taken is completed and shown.
+    Detached(Box<Served>),
+    /// No room for another queue: here it is again.
+    Refused(Box<Served>),
+    /// The guest broke the ring's rules. The queue stays attached and reads as empty.
+    Failed {
+        /// Which.
+        key: QueueKey,
+        /// What it did.
+        violation: Violation,
+    },
+}
+
+/// Control's end.
+#[derive(Debug)]
+pub struct Handle {
+    pub(crate) commands: Producer<Command>,
+    pub(crate) events: Consumer<Event>,
+    pub(crate) command_fd: Arc<OwnedFd>,
+    pub(crate) event_fd: Arc<OwnedFd>,
+    pub(crate) counters: Arc<SidecoreCounters>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+impl Handle {
+    /// Sends a command and wakes the sidecore.
+    ///
+    /// # Errors
+    /// The command itself, when the inbox is full: try again after the next event or a moment.
+    pub fn send(&mut self, command: Command) -> Result<(), Command> {
+        self.commands.push(command).map_err(|rtrb::PushError::Full(command)| command)?;
+        wake(&self.command_fd);
+        Ok(())
+    }
+
+    /// The next event, if there is one.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop().ok()
+    }
+
+    /// Readable when an event came. Read it to reset it, then take events until there is none.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.event_fd.as_fd()
+    }
+
+    /// What the sidecore did so far.
+    pub fn counters(&self) -> SidecoreSnapshot {
+        self.counters.snapshot()
+    }
+
+    /// Ends the sidecore and returns its queues once all that was in flight is completed. Blocks
+    /// for that long.
+    pub fn stop(mut self) -> Vec<Box<Served>> {
+        let mut queues = Vec::new();
+        let mut command = Command::Stop;
+        // The inbox empties at four commands a pass; so this ends.
+        while let Err(again) = self.send(command) {
+            command = again;
+            std::thread::yield_now();
+        }
+        let Some(thread) = self.thread.take() else { return queues };
+        loop {
+            let ended = thread.is_finished();
+            while let Some(event) = self.take_event() {
+                if let Event::Detached(served) | Event::Refused(served) = event {
+                    queues.push(served);
+                }
+            }
+            if ended {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        // A panic ends the process (profile), so there is nothing to report here.
+        let _ = thread.join();
+        queues
+    }
+}
+
+/// Adds one to an eventfd. It cannot overflow in practice, and when it is full its reader is awake.
+pub(crate) fn wake(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// Resets an eventfd that is ours.
+pub(crate) fn reset(fd: &OwnedFd) {
+    let _ = rustix::io::read(fd, &mut [0; 8]);
+}

@@ -1,0 +1,32 @@
+//! Completions of back-ends, each by its tag: status to the guest, chain back to its ring.
+
+use backend::{Io, Outcome};
+use request::{Op, Tag};
+use schedule::Nanos;
+
+use crate::fetch::Tally;
+use crate::served::Served;
+
+impl Served {
+    /// One completion of the kernel with its result. A stale tag does nothing. True when the
+    /// request ended; otherwise the back-end went on with it.
+    pub(crate) fn reap(&mut self, io: &mut Io, tag: Tag, result: i32, now: Nanos) -> bool {
+        let Some((request, owed)) = self.slots.find(tag) else { return false };
+        let spec = &mut self.spec;
+        let outcome =
+            spec.backend.completed(io, &request, &spec.memory, tag, result, &mut owed.progress);
+        let Outcome::Done(status) = outcome else { return false };
+        if request.op == Op::Read {
+            // Also after an error: the kernel may have written a part.
+            for segment in request.segments {
+                spec.memory.mark_written(*segment);
+            }
+        }
+        let Some(owed) = self.slots.take(tag) else { return false };
+        self.spec.counters.latency.add(now.0.saturating_sub(owed.taken.0), 1);
+        let mut tally = Tally::default();
+        self.finish(owed.ticket, owed.work.reply, status, &mut tally);
+        tally.add_to(self);
+        true
+    }
+}

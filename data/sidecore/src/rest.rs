@@ -1,0 +1,93 @@
+//! Waiting without losing anything: kicks, completions, and the inbox in one epoll set.
+//!
+//! Kicks are edge-triggered and never read: a kick is an edge, its count means nothing. A queue's
+//! entry names its place and the attachment it belongs to, because an entry can outlive the
+//! descriptor it was made with when the front-end holds a copy.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fs::Timespec;
+
+/// Events taken by one look.
+const EVENTS: usize = 64;
+/// Entries that are not queues.
+const INBOX: u64 = u64::MAX;
+const COMPLETIONS: u64 = u64::MAX - 1;
+
+/// What woke us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woke {
+    /// A guest kicked the queue at this place, attached as the so-manieth.
+    Kick { queue: u16, epoch: u32 },
+    /// A command came.
+    Inbox,
+    /// The kernel completed something.
+    Completions,
+}
+
+pub(crate) struct Rest {
+    set: OwnedFd,
+    events: [Event; EVENTS],
+    found: usize,
+}
+
+impl Rest {
+    pub(crate) fn new(inbox: &OwnedFd) -> io::Result<Rest> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&set, inbox, EventData::new_u64(INBOX), EventFlags::IN)?;
+        let nothing = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        Ok(Rest { set, events: [nothing; EVENTS], found: 0 })
+    }
+
+    /// Watches the back-ends' completions; level-triggered, reset by whoever reaps.
+    pub(crate) fn watch_completions(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.set, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN)?)
+    }
+
+    /// Watches a queue's kicks. An edge that came before counts as one.
+    pub(crate) fn watch(&self, kick: &OwnedFd, queue: u16, epoch: u32) -> io::Result<()> {
+        let data = EventData::new_u64(u64::from(epoch) << 16 | u64::from(queue));
+        Ok(epoll::add(&self.set, kick, data, EventFlags::IN | EventFlags::ET)?)
+    }
+
+    /// Stops watching. Must come before the descriptor is closed.
+    pub(crate) fn forget(&self, kick: &OwnedFd) {
+        // Only fails for a descriptor that was not watched.
+        let _ = epoll::delete(&self.set, kick);
+    }
+
+    /// Looks for events; waits until there is one, unless `wait` is false. At most 64 are taken;
+    /// the others are found by the next look. [`Self::next`] hands them out.
+    pub(crate) fn look(&mut self, wait: bool) {
+        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if wait { None } else { Some(&no_time) };
+        // A signal is a reason to look again, no more; other errors cannot happen to a valid set.
+        let found = epoll::wait(&self.set, &mut self.events[..], timeout).unwrap_or(0);
+        self.found = found.min(EVENTS);
+    }
+
+    /// The next event of the last look.
+    pub(crate) fn next(&mut self) -> Option<Woke> {
+        self.found = self.found.checked_sub(1)?;
+        let event = self.events.get(self.found)?;
+        Some(match event.data.u64() {
+            INBOX => Woke::Inbox,
+            COMPLETIONS => Woke::Completions,
+            data => Woke::Kick { queue: data as u16, epoch: (data >> 16) as u32 },
+        })
+    }
+}
+
+/// An eventfd of ours.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+impl AsFd for Rest {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}

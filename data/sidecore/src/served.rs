@@ -1,0 +1,83 @@
+//! One queue and all it needs to be served. Made by control, moved to a sidecore, moved back.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use backend::Backend;
+use device::blk::Blk;
+use guest_memory::GuestMap;
+use schedule::Policy;
+use virtqueue::Queue;
+
+use crate::counters::QueueCounters;
+use crate::slots::Slots;
+
+/// The name of a queue between control and its sidecores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueKey {
+    /// Device, as control numbers them.
+    pub device: u32,
+    /// Queue of that device.
+    pub queue: u16,
+}
+
+/// What a queue is made of.
+#[derive(Debug)]
+pub struct ServedSpec {
+    /// Its name.
+    pub key: QueueKey,
+    /// Its ring.
+    pub queue: Queue,
+    /// The guest's memory, kept mapped while the queue lives.
+    pub memory: Arc<GuestMap>,
+    /// The device as its driver negotiated it.
+    pub blk: Blk,
+    /// Where requests go.
+    pub backend: Backend,
+    /// Readable when the guest kicks; `None` when it never does (then the queue is only polled).
+    pub kick: Option<OwnedFd>,
+    /// Written to call the guest. Must not block: control set `O_NONBLOCK`.
+    pub call: Option<OwnedFd>,
+    /// Weight among the queues of a sidecore; 100 is usual.
+    pub share: u32,
+    /// When to poll and when to wait for a kick.
+    pub policy: Policy,
+    /// Where its work is counted.
+    pub counters: Arc<QueueCounters>,
+}
+
+/// A queue that can be attached.
+#[derive(Debug)]
+pub struct Served {
+    pub(crate) spec: ServedSpec,
+    pub(crate) slots: Slots,
+    /// Completions were written and not shown.
+    pub(crate) unshown: bool,
+    /// Detach was asked: nothing more is taken.
+    pub(crate) leaving: bool,
+}
+
+impl Served {
+    /// Takes the memory that serving will need.
+    pub fn new(spec: ServedSpec) -> Box<Served> {
+        let slots = Slots::new(spec.queue.size(), spec.backend.answers_at_once());
+        Box::new(Served { spec, slots, unshown: false, leaving: false })
+    }
+
+    /// Its name.
+    pub fn key(&self) -> QueueKey {
+        self.spec.key
+    }
+
+    /// The ring, for its base and its violation.
+    pub fn queue(&self) -> &Queue {
+        &self.spec.queue
+    }
+
+    /// The parts again, after detach.
+    pub fn into_spec(mut self: Box<Self>) -> ServedSpec {
+        // Nothing is in flight after a detach; a queue that never got that far gives up.
+        self.slots.drain().for_each(|owed| owed.ticket.forfeit());
+        self.spec
+    }
+}
