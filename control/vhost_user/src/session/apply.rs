@@ -1,0 +1,247 @@
+//! What each message does to a session.
+
+use super::{
+    ConfigSpan, InflightArea, Message, Owner, Reason, Reply, Session, bits, frame, memory_table,
+    message, number, wire,
+};
+use crate::message::{CONFIG_SIZE_MAX, RingAddresses, RingFd, RingState, TABLE_REGIONS_MAX};
+use crate::queue_setup::Kick;
+
+impl<F> Session<F> {
+    /// Checks first, then asks the owner, then changes the state: a refusal changes nothing.
+    pub(super) fn change(
+        &mut self,
+        message: Message,
+        fds: Vec<F>,
+        owner: &mut impl Owner<F>,
+    ) -> Result<Option<Reply<F>>, Reason> {
+        let mut fds = fds.into_iter();
+        let fd = fds.next();
+        let refused = |what| Reason::Owner { message: message.name(), what };
+        match &message {
+            Message::GetFeatures => {
+                return Ok(number(&message, self.facts.features | bits::TRANSPORT));
+            }
+            Message::GetProtocolFeatures => return Ok(number(&message, bits::OFFERED)),
+            Message::GetQueueNum => return Ok(number(&message, self.facts.queues_max.into())),
+            Message::GetMaxMemSlots => {
+                return Ok(number(&message, memory_table::MEMORY_SLOTS_MAX as u64));
+            }
+            Message::GetConfig(span) => return Ok(self.get_config(&message, span, owner)),
+            Message::GetInflightFd(area) => return self.get_inflight(&message, area, owner),
+            Message::GetVringBase(state) => {
+                let queue = self.queue_mut(state.queue)?;
+                queue.stop();
+                let state = RingState { queue: state.queue, value: queue.base };
+                self.changes += 1;
+                return Ok(wire(&message, &state));
+            }
+            Message::SetOwner => {}
+            Message::SetLogFd => self.log_fd = fd,
+            Message::SetFeatures(features) => self.set_features(*features)?,
+            Message::SetProtocolFeatures(features) => {
+                let unknown = features & !bits::OFFERED;
+                if unknown != 0 {
+                    return Err(Reason::ProtocolFeatures(unknown));
+                }
+                self.protocol_features = *features;
+            }
+            Message::ResetOwner => self.queues.iter_mut().for_each(|queue| queue.reset()),
+            Message::ResetDevice => {
+                self.queues.iter_mut().for_each(|queue| queue.reset());
+                owner.reset();
+            }
+            Message::SetMemTable(regions) => {
+                memory_table::check(regions, TABLE_REGIONS_MAX)?;
+                owner.set_memory(regions, fd.into_iter().chain(fds).collect()).map_err(refused)?;
+                self.regions.clone_from(regions);
+            }
+            Message::AddMemReg(region) => {
+                memory_table::check_added(region, &self.regions)?;
+                if let Some(fd) = fd {
+                    owner.add_region(region, fd).map_err(refused)?;
+                    self.regions.push(*region);
+                }
+            }
+            Message::RemMemReg(region) => {
+                let place = memory_table::find(region, &self.regions)?;
+                owner.remove_region(region).map_err(refused)?;
+                self.regions.swap_remove(place);
+            }
+            Message::SetLogBase(area) => {
+                self.need(&message, bits::LOG_SHMFD)?;
+                if area.size == 0 || area.offset.checked_add(area.size).is_none() {
+                    return Err(Reason::Log { size: area.size, offset: area.offset });
+                }
+                if let Some(fd) = fd {
+                    owner.set_log(*area, fd).map_err(refused)?;
+                    self.has_log = true;
+                }
+                self.changes += 1;
+                // QEMU waits for a reply of any length, rust-vmm's front-end for its own words.
+                return Ok(wire(&message, area));
+            }
+            Message::SetBackendReqFd => {
+                self.need(&message, bits::BACKEND_REQ)?;
+                if let Some(fd) = fd {
+                    owner.set_channel(fd).map_err(refused)?;
+                    self.has_channel = true;
+                }
+            }
+            Message::SetInflightFd(area) => {
+                self.need(&message, bits::INFLIGHT_SHMFD)?;
+                let least = self.inflight_len(area)?;
+                if area.size < least || area.offset.checked_add(area.size).is_none() {
+                    return Err(inflight(area));
+                }
+                if let Some(fd) = fd {
+                    owner.set_inflight(area, fd).map_err(refused)?;
+                }
+            }
+            Message::SetConfig(span) => self.set_config(span, owner)?,
+            Message::SetVringNum(state) => {
+                self.check_size(state.value)?;
+                self.queue_mut(state.queue)?.size = u16::try_from(state.value).ok();
+            }
+            Message::SetVringBase(state) => {
+                if state.value > 0xffff && !self.is_packed() {
+                    return Err(Reason::RingBase(state.value));
+                }
+                self.queue_mut(state.queue)?.base = state.value;
+            }
+            Message::SetVringAddr((index, addresses)) => {
+                check_aligned(addresses, self.is_packed())?;
+                self.queue_mut(*index)?.addresses = Some(*addresses);
+            }
+            Message::SetVringEnable(state) => {
+                self.queue_mut(state.queue)?.enabled = Some(state.value == 1);
+            }
+            Message::SetVringKick(ring)
+            | Message::SetVringCall(ring)
+            | Message::SetVringErr(ring) => {
+                self.set_signal(&message, *ring, fd, owner)?;
+            }
+        }
+        self.changes += 1;
+        Ok(None)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), Reason> {
+        let unknown = features & !(self.facts.features | bits::TRANSPORT);
+        if unknown != 0 {
+            return Err(Reason::Features(unknown));
+        }
+        self.features = Some(features);
+        Ok(())
+    }
+
+    fn set_signal(
+        &mut self,
+        message: &Message,
+        ring: RingFd,
+        fd: Option<F>,
+        owner: &impl Owner<F>,
+    ) -> Result<(), Reason> {
+        let queue = self.queue_mut(ring.queue)?;
+        if let Some(fd) = &fd {
+            let refused = |what| Reason::Owner { message: message.name(), what };
+            owner.check_signal(fd).map_err(refused)?;
+        }
+        match message {
+            Message::SetVringKick(_) => queue.kick = Some(fd.map_or(Kick::Poll, Kick::Fd)),
+            Message::SetVringCall(_) => queue.call = fd,
+            _ => queue.err = fd,
+        }
+        Ok(())
+    }
+
+    /// An empty payload says that there is no such part (vhost-user, `GET_CONFIG`).
+    fn get_config(
+        &self,
+        message: &Message,
+        span: &ConfigSpan,
+        owner: &impl Owner<F>,
+    ) -> Option<Reply<F>> {
+        let mut bytes = vec![0; CONFIG_SIZE_MAX];
+        bytes.truncate(span.size as usize);
+        let fits = span.size != 0 && span.bytes.len() == span.size as usize;
+        if fits && bytes.len() == span.bytes.len() && owner.read_config(span.offset, &mut bytes) {
+            return wire(message, &ConfigSpan { bytes, ..span.clone() });
+        }
+        Some(Reply { bytes: frame::reply(message.id(), &[]), fd: None })
+    }
+
+    fn set_config(&mut self, span: &ConfigSpan, owner: &mut impl Owner<F>) -> Result<(), Reason> {
+        let refused = Reason::Config { offset: span.offset, size: span.bytes.len() };
+        let fits = span.bytes.len() == span.size as usize && span.size as usize <= CONFIG_SIZE_MAX;
+        let end = (span.offset as usize).saturating_add(span.bytes.len());
+        if !fits || span.flags > 1 || end > CONFIG_SIZE_MAX {
+            return Err(refused);
+        }
+        match owner.write_config(self.features(), span.offset, &span.bytes) {
+            true => Ok(()),
+            false => Err(refused),
+        }
+    }
+
+    /// A request that cannot be met is answered with a record of no bytes.
+    fn get_inflight(
+        &mut self,
+        message: &Message,
+        area: &InflightArea,
+        owner: &mut impl Owner<F>,
+    ) -> Result<Option<Reply<F>>, Reason> {
+        let none = InflightArea { size: 0, offset: 0, ..*area };
+        if self.need(message, bits::INFLIGHT_SHMFD).is_err() {
+            return Ok(wire(message, &none));
+        }
+        let Ok(size) = self.inflight_len(area) else { return Ok(wire(message, &none)) };
+        let refused = |what| Reason::Owner { message: message.name(), what };
+        let fd = owner.make_inflight(size).map_err(refused)?;
+        let bytes = message::payload(&InflightArea { size, ..none });
+        Ok(Some(Reply { bytes: frame::reply(message.id(), &bytes), fd: Some(fd) }))
+    }
+
+    /// Bytes of the record that `area` is about.
+    fn inflight_len(&self, area: &InflightArea) -> Result<u64, Reason> {
+        let sized = (1..=self.facts.ring_size_max).contains(&area.queue_size);
+        if !sized || !(1..=self.facts.queues_max).contains(&area.queues) {
+            return Err(inflight(area));
+        }
+        let one = (self.facts.inflight_len)(area.queue_size, self.is_packed());
+        Ok(one.saturating_mul(area.queues.into()))
+    }
+
+    fn check_size(&self, size: u32) -> Result<(), Reason> {
+        let bounded = (1..=u32::from(self.facts.ring_size_max)).contains(&size);
+        if bounded && (self.is_packed() || size.is_power_of_two()) {
+            return Ok(());
+        }
+        Err(Reason::RingSize(size))
+    }
+
+    fn is_packed(&self) -> bool {
+        self.features.unwrap_or(0) & bits::RING_PACKED != 0
+    }
+
+    fn need(&self, message: &Message, protocol_feature: u64) -> Result<(), Reason> {
+        match self.has(protocol_feature) {
+            true => Ok(()),
+            false => Err(Reason::NotNegotiated { message: message.name() }),
+        }
+    }
+}
+
+/// VIRTIO 1.2, 2.7 (16, 2 and 4 bytes) and 2.8 (16, 4 and 4).
+fn check_aligned(ring: &RingAddresses, packed: bool) -> Result<(), Reason> {
+    let driver_align = if packed { 4 } else { 2 };
+    let parts = [(ring.descriptors, 16), (ring.driver, driver_align), (ring.device, 4)];
+    match parts.into_iter().find(|(address, align)| !address.is_multiple_of(*align)) {
+        Some((address, _)) => Err(Reason::RingAddress(address)),
+        None => Ok(()),
+    }
+}
+
+fn inflight(area: &InflightArea) -> Reason {
+    Reason::Inflight { size: area.size, queues: area.queues, queue_size: area.queue_size }
+}

@@ -1,0 +1,483 @@
+//! The table of messages and states; hostile and foreign front-ends.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::*;
+use crate::Framer;
+use crate::message::{RingAddresses, RingFd, RingState};
+
+/// A descriptor that counts how many of it are open.
+#[derive(Clone, Debug)]
+struct Fd(#[expect(dead_code, reason = "held for its count")] Rc<()>);
+
+/// An owner that remembers, and refuses on demand.
+#[derive(Default)]
+struct World {
+    open: Rc<()>,
+    refuse: Cell<bool>,
+    regions: Vec<(MemoryRegion, Fd)>,
+    held: Vec<Fd>,
+    config_written: Vec<(u32, Vec<u8>)>,
+    resets: u32,
+}
+
+impl World {
+    fn fd(&self) -> Fd {
+        Fd(Rc::clone(&self.open))
+    }
+    fn open(&self) -> usize {
+        Rc::strong_count(&self.open) - 1
+    }
+    fn answer(&self) -> Result<(), String> {
+        if self.refuse.get() { Err("no".to_string()) } else { Ok(()) }
+    }
+}
+
+impl Owner<Fd> for World {
+    fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
+        into.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i + offset as usize) as u8);
+        (offset as usize).saturating_add(into.len()) <= 256
+    }
+    fn write_config(&mut self, _negotiated: u64, offset: u32, bytes: &[u8]) -> bool {
+        self.config_written.push((offset, bytes.to_vec()));
+        offset == 32
+    }
+    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Fd>) -> Result<(), String> {
+        assert_eq!(regions.len(), fds.len());
+        self.answer()?;
+        self.regions = regions.iter().copied().zip(fds).collect();
+        Ok(())
+    }
+    fn add_region(&mut self, region: &MemoryRegion, fd: Fd) -> Result<(), String> {
+        self.answer()?;
+        self.regions.push((*region, fd));
+        Ok(())
+    }
+    fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String> {
+        self.answer()?;
+        self.regions.retain(|(other, _)| other.gpa != region.gpa);
+        Ok(())
+    }
+    fn set_log(&mut self, _area: LogArea, fd: Fd) -> Result<(), String> {
+        self.answer()?;
+        self.held.push(fd);
+        Ok(())
+    }
+    fn make_inflight(&mut self, _len: u64) -> Result<Fd, String> {
+        self.answer().map(|()| self.fd())
+    }
+    fn set_inflight(&mut self, _area: &InflightArea, fd: Fd) -> Result<(), String> {
+        self.answer()?;
+        self.held.push(fd);
+        Ok(())
+    }
+    fn check_signal(&self, _fd: &Fd) -> Result<(), String> {
+        self.answer()
+    }
+    fn set_channel(&mut self, fd: Fd) -> Result<(), String> {
+        self.answer()?;
+        self.held.push(fd);
+        Ok(())
+    }
+    fn reset(&mut self) {
+        self.resets += 1;
+    }
+}
+
+const VERSION_1: u64 = 1 << 32;
+
+fn session() -> Session<Fd> {
+    let features = VERSION_1 | bits::RING_PACKED;
+    let inflight_len = |size: u16, packed: bool| u64::from(size) * if packed { 32 } else { 16 };
+    Session::new(DeviceFacts { features, queues_max: 2, ring_size_max: 32768, inflight_len })
+}
+
+/// Parses and applies, as the manager does, with the descriptors that the message expects.
+fn say(session: &mut Session<Fd>, world: &mut World, message: &Message) -> Result<Vec<u8>, Reject> {
+    let count = (0..40).find(|n| message.check_fds(*n).is_ok()).unwrap();
+    let mut fds: Vec<Fd> = (0..count).map(|_| world.fd()).collect();
+    let bytes = message.emit(true);
+    let frame = Framer::default().push(&mut &bytes[..], &mut fds).unwrap().unwrap();
+    let parsed = session.parse(&frame)?;
+    assert_eq!(parsed, *message);
+    let reply = session.apply(parsed, frame.fds, frame.need_reply, world)?;
+    Ok(reply.map_or(Vec::new(), |reply| reply.bytes[12..].to_vec()))
+}
+
+fn state(queue: u32, value: u32) -> RingState {
+    RingState { queue, value }
+}
+
+fn ring(queue: u32) -> RingFd {
+    RingFd { queue, has_fd: true }
+}
+
+fn region(gpa: u64) -> MemoryRegion {
+    MemoryRegion { gpa, size: 0x1000, user: gpa + (1 << 40), offset: 0 }
+}
+
+fn addresses() -> RingAddresses {
+    let (descriptors, driver, device) = (1 << 40, (1 << 40) + 0x400, (1 << 40) + 0x800);
+    RingAddresses { descriptors, driver, device, log: 0, logged: false }
+}
+
+/// All that queue 0 needs, in QEMU's order.
+fn script() -> Vec<Message> {
+    vec![
+        Message::SetProtocolFeatures(bits::OFFERED),
+        Message::SetOwner,
+        Message::SetFeatures(VERSION_1 | bits::PROTOCOL_FEATURES),
+        Message::AddMemReg(region(0)),
+        Message::SetVringNum(state(0, 128)),
+        Message::SetVringBase(state(0, 7)),
+        Message::SetVringAddr((0, addresses())),
+        Message::SetVringKick(ring(0)),
+        Message::SetVringCall(ring(0)),
+        Message::SetVringEnable(state(0, 1)),
+    ]
+}
+
+fn running(world: &mut World) -> Session<Fd> {
+    let mut session = session();
+    script().iter().for_each(|message| drop(say(&mut session, world, message).unwrap()));
+    assert!(session.ready(0).is_some());
+    session
+}
+
+const ACK: [u8; 8] = [0; 8];
+
+#[test]
+fn a_ring_is_ready_when_the_last_fact_comes_whatever_the_order() {
+    // Each rotation begins elsewhere, but negotiation comes first.
+    for turn in 0..7 {
+        let (mut world, mut session) = (World::default(), session());
+        let mut script = script();
+        script[3..].rotate_left(turn);
+        for (index, message) in script.iter().enumerate() {
+            assert!(session.ready(0).is_none(), "after {index} of turn {turn}");
+            assert_eq!(say(&mut session, &mut world, message).unwrap(), ACK);
+            let is_last_needed = !script[index + 1..]
+                .iter()
+                .any(|later| !matches!(later, Message::SetVringCall(_) | Message::SetVringBase(_)));
+            if is_last_needed {
+                break;
+            }
+        }
+        assert_eq!(session.ready(0).map(|facts| facts.size), Some(128), "turn {turn}");
+        assert!(session.ready(1).is_none());
+    }
+}
+
+#[test]
+fn without_protocol_features_rings_start_enabled() {
+    let (mut world, mut session) = (World::default(), session());
+    for message in script() {
+        let message = match message {
+            Message::SetFeatures(_) => Message::SetFeatures(VERSION_1),
+            Message::SetVringEnable(_) => continue,
+            other => other,
+        };
+        say(&mut session, &mut world, &message).unwrap();
+    }
+    assert!(session.ready(0).is_some());
+    say(&mut session, &mut world, &Message::SetVringEnable(state(0, 0))).unwrap();
+    assert!(session.ready(0).is_none(), "what the front-end says counts more");
+}
+
+#[test]
+fn scopes_name_the_queues_that_stand_on_what_changes() {
+    let mut world = World::default();
+    let session = running(&mut world);
+    let area = InflightArea { size: 4096, queues: 1, queue_size: 8, ..InflightArea::default() };
+    let span = ConfigSpan { offset: 32, size: 1, flags: 0, bytes: vec![0] };
+    let table = [
+        (Message::GetFeatures, Scope::None),
+        (Message::SetFeatures(VERSION_1 | bits::PROTOCOL_FEATURES), Scope::None),
+        (Message::SetFeatures(VERSION_1 | bits::TRANSPORT), Scope::All),
+        (Message::SetOwner, Scope::None),
+        (Message::ResetOwner, Scope::All),
+        (Message::SetMemTable(vec![region(0)]), Scope::All),
+        (Message::SetLogBase(LogArea { size: 1, offset: 0 }), Scope::All),
+        (Message::SetLogFd, Scope::None),
+        (Message::SetVringNum(state(1, 8)), Scope::Queue(1)),
+        (Message::SetVringAddr((1, addresses())), Scope::Queue(1)),
+        (Message::SetVringBase(state(1, 8)), Scope::Queue(1)),
+        (Message::GetVringBase(state(1, 0)), Scope::Queue(1)),
+        (Message::SetVringKick(ring(1)), Scope::Queue(1)),
+        (Message::SetVringCall(ring(1)), Scope::None),
+        (Message::SetVringErr(ring(1)), Scope::None),
+        (Message::SetVringEnable(state(1, 0)), Scope::Queue(1)),
+        (Message::SetVringEnable(state(1, 1)), Scope::None),
+        (Message::SetVringEnable(state(2, 0)), Scope::None),
+        (Message::GetVringBase(state(0x10000, 0)), Scope::None),
+        (Message::SetProtocolFeatures(0), Scope::None),
+        (Message::SetBackendReqFd, Scope::None),
+        (Message::GetConfig(span.clone()), Scope::None),
+        (Message::SetConfig(span), Scope::None),
+        (Message::GetInflightFd(area), Scope::None),
+        (Message::SetInflightFd(area), Scope::All),
+        (Message::ResetDevice, Scope::All),
+        (Message::AddMemReg(region(0x1000)), Scope::All),
+        (Message::RemMemReg(region(0)), Scope::All),
+    ];
+    for (message, expected) in table {
+        assert_eq!(session.scope(&message), expected, "{}", message.name());
+    }
+}
+
+#[test]
+fn stopping_gives_the_base_and_closes_the_descriptors() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    assert_eq!(session.ready(0).map(|facts| facts.base), Some(7));
+    session.stopped_at(0, 0x1234);
+    let before = world.open();
+    let reply = say(&mut session, &mut world, &Message::GetVringBase(state(0, 0))).unwrap();
+    assert_eq!(reply, [0, 0, 0, 0, 0x34, 0x12, 0, 0]);
+    assert_eq!(world.open(), before - 2);
+    assert!(session.ready(0).is_none());
+    say(&mut session, &mut world, &Message::SetVringKick(ring(0))).unwrap();
+    assert!(session.ready(0).is_some(), "a new kick starts it again");
+}
+
+#[test]
+fn resets_stop_every_ring_and_keep_what_is_not_sent_again() {
+    for reset in [Message::ResetDevice, Message::ResetOwner] {
+        let mut world = World::default();
+        let mut session = running(&mut world);
+        say(&mut session, &mut world, &Message::SetVringErr(ring(0))).unwrap();
+        say(&mut session, &mut world, &reset).unwrap();
+        assert_eq!(world.resets, u32::from(reset == Message::ResetDevice));
+        assert!(session.ready(0).is_none());
+        assert!(session.has_memory());
+        for message in script().into_iter().skip(4) {
+            let is_call = matches!(message, Message::SetVringCall(_));
+            drop((!is_call).then(|| say(&mut session, &mut world, &message).unwrap()));
+        }
+        assert!(session.ready(0).is_some_and(|facts| facts.call.is_some()));
+        assert!(session.failed(0).is_some());
+    }
+}
+
+#[test]
+fn a_failed_queue_waits_for_stop_or_reset() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    assert!(session.failed(0).is_none(), "no error descriptor was set");
+    let call = Message::SetVringCall(ring(0));
+    for message in [call, Message::SetVringKick(ring(0)), Message::SetMemTable(vec![region(0)])] {
+        say(&mut session, &mut world, &message).unwrap();
+        assert!(session.ready(0).is_none(), "{}", message.name());
+    }
+    say(&mut session, &mut world, &Message::GetVringBase(state(0, 0))).unwrap();
+    say(&mut session, &mut world, &Message::SetVringKick(ring(0))).unwrap();
+    assert!(session.ready(0).is_some());
+}
+
+/// Messages that must change nothing: with an acknowledgement asked for, they are refused by one.
+fn refused() -> Vec<Message> {
+    let area = |size, queues, queue_size| {
+        Message::SetInflightFd(InflightArea { size, queues, queue_size, ..Default::default() })
+    };
+    let span = |offset, size, flags, len| ConfigSpan { offset, size, flags, bytes: vec![0; len] };
+    let mut all = vec![
+        Message::SetFeatures(1 << 5),
+        Message::SetProtocolFeatures(1 << 14),
+        Message::SetProtocolFeatures(u64::MAX),
+        Message::SetMemTable(vec![]),
+        Message::SetMemTable(vec![region(0), region(0xfff)]),
+        Message::SetMemTable(vec![MemoryRegion { size: 0, ..region(0) }]),
+        Message::SetMemTable(vec![MemoryRegion { size: u64::MAX, ..region(1) }]),
+        Message::AddMemReg(region(0)),
+        Message::AddMemReg(MemoryRegion { user: u64::MAX, ..region(0x5000) }),
+        Message::RemMemReg(region(0x1000)),
+        Message::SetLogBase(LogArea { size: 0, offset: 0 }),
+        Message::SetLogBase(LogArea { size: 2, offset: u64::MAX }),
+        Message::SetVringBase(state(0, 0x10000)),
+        Message::SetVringAddr((0, RingAddresses { descriptors: 8, ..addresses() })),
+        Message::SetVringAddr((0, RingAddresses { driver: 1, ..addresses() })),
+        Message::SetVringAddr((0, RingAddresses { device: 2, ..addresses() })),
+        Message::SetConfig(span(31, 1, 0, 1)),
+        Message::SetConfig(span(32, 2, 0, 1)),
+        Message::SetConfig(span(32, 1, 2, 1)),
+        Message::SetConfig(span(u32::MAX, 1, 0, 1)),
+        Message::SetConfig(span(256, 1, 0, 1)),
+        area(2048, 3, 128),
+        area(2048, 0, 128),
+        area(2048, 1, 0),
+        area(2047, 1, 128),
+        area(u64::MAX, 1, 40000),
+    ];
+    for size in [0, 3, 65535, 0x10000, u32::MAX] {
+        all.push(Message::SetVringNum(state(0, size)));
+    }
+    for queue in [2, 0x100, 0x10000, u32::MAX] {
+        all.push(Message::SetVringNum(state(queue, 128)));
+        all.push(Message::SetVringBase(state(queue, 0)));
+        all.push(Message::GetVringBase(state(queue, 0)));
+        all.push(Message::SetVringEnable(state(queue, 1)));
+        all.push(Message::SetVringAddr((queue, addresses())));
+    }
+    for queue in [2, 255] {
+        all.push(Message::SetVringKick(ring(queue)));
+        all.push(Message::SetVringCall(ring(queue)));
+        all.push(Message::SetVringErr(RingFd { queue, has_fd: false }));
+    }
+    all
+}
+
+#[test]
+fn a_refusal_changes_nothing_and_leaks_nothing() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    let (before, open) = (format!("{session:?}"), world.open());
+    for message in refused() {
+        let reject = say(&mut session, &mut world, &message).unwrap_err();
+        let nak = reject.nak.as_deref().map(|bytes| &bytes[12..]);
+        assert_eq!(nak, Some(&1u64.to_ne_bytes()[..]), "{message:?}: {}", reject.reason);
+        assert!(!reject.is_fatal());
+        assert_eq!(format!("{session:?}"), before, "{message:?}");
+        assert_eq!(world.open(), open, "{message:?}");
+    }
+}
+
+#[test]
+fn what_the_owner_refuses_changes_nothing() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    let (before, open) = (format!("{session:?}"), world.open());
+    world.refuse.set(true);
+    let area = InflightArea { size: 2048, queues: 1, queue_size: 128, ..Default::default() };
+    let asked = [
+        Message::SetMemTable(vec![region(0), region(0x1000)]),
+        Message::AddMemReg(region(0x1000)),
+        Message::RemMemReg(region(0)),
+        Message::SetLogBase(LogArea { size: 4096, offset: 0 }),
+        Message::SetVringKick(ring(0)),
+        Message::SetVringCall(ring(1)),
+        Message::SetVringErr(ring(1)),
+        Message::SetBackendReqFd,
+        Message::GetInflightFd(area),
+        Message::SetInflightFd(area),
+    ];
+    for message in asked {
+        let reject = say(&mut session, &mut world, &message).unwrap_err();
+        assert!(matches!(reject.reason, Reason::Owner { .. }), "{reject:?}");
+        assert_eq!((format!("{session:?}"), world.open()), (before.clone(), open));
+    }
+}
+
+#[test]
+fn without_an_acknowledgement_a_refusal_ends_the_connection() {
+    let mut world = World::default();
+    let mut fresh = session();
+    for message in [Message::SetVringNum(state(9, 1)), Message::SetFeatures(2)] {
+        assert!(say(&mut fresh, &mut world, &message).unwrap_err().is_fatal());
+    }
+    let mut session = running(&mut world);
+    let unasked = session.apply(Message::SetVringNum(state(9, 1)), vec![], false, &mut world);
+    assert!(unasked.unwrap_err().is_fatal());
+    // Nor does a payload of the wrong size leave anything to go on with.
+    let mut frame = Frame { request: 8, need_reply: true, payload: vec![0; 9], fds: vec![] };
+    assert!(session.parse(&frame).unwrap_err().is_fatal());
+    frame.request = 20;
+    assert!(!session.parse(&frame).unwrap_err().is_fatal(), "unknown, but of a known form");
+    frame.fds = vec![world.fd()];
+    (frame.request, frame.payload) = (8, vec![0; 8]);
+    assert!(!session.parse(&frame).unwrap_err().is_fatal(), "a descriptor too many");
+    let open = world.open();
+    drop(frame);
+    assert_eq!(world.open(), open - 1);
+}
+
+#[test]
+fn questions_are_answered() {
+    let (mut world, mut session) = (World::default(), session());
+    let mut ask = |message| {
+        let bytes = say(&mut session, &mut world, &message).unwrap();
+        u64::from_ne_bytes(bytes.try_into().unwrap())
+    };
+    assert_eq!(ask(Message::GetFeatures), VERSION_1 | bits::RING_PACKED | bits::TRANSPORT);
+    assert_eq!(ask(Message::GetProtocolFeatures), bits::OFFERED);
+    assert_eq!(ask(Message::GetQueueNum), 2);
+    assert_eq!(ask(Message::GetMaxMemSlots), 509);
+}
+
+#[test]
+fn the_config_space_is_read_whole_or_not_at_all() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    let mut get = |offset, size, len| {
+        let span = ConfigSpan { offset, size, flags: 0, bytes: vec![0; len] };
+        say(&mut session, &mut world, &Message::GetConfig(span)).unwrap()
+    };
+    let whole = get(0, 256, 256);
+    assert_eq!(whole.len(), 12 + 256);
+    assert_eq!(whole[12 + 255], 255);
+    assert_eq!(get(8, 4, 4)[12..], [8, 9, 10, 11]);
+    for (offset, size, len) in [(0, 0, 0), (0, 257, 257), (0, 8, 4), (255, 2, 2), (u32::MAX, 8, 8)]
+    {
+        assert_eq!(get(offset, size, len), [0u8; 0], "{offset} {size} {len}");
+    }
+    let span = ConfigSpan { offset: 32, size: 1, flags: 0, bytes: vec![0] };
+    assert_eq!(say(&mut session, &mut world, &Message::SetConfig(span)).unwrap(), ACK);
+}
+
+#[test]
+fn an_inflight_record_is_made_and_bounded() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    let mut get = |queues, queue_size, padded| {
+        let area = InflightArea { queues, queue_size, padded, ..Default::default() };
+        say(&mut session, &mut world, &Message::GetInflightFd(area)).unwrap()
+    };
+    let made = get(2, 128, false);
+    assert_eq!((made.len(), &made[..8]), (20, &4096u64.to_ne_bytes()[..]));
+    assert_eq!(get(2, 128, true).len(), 24);
+    for (queues, queue_size) in [(65535, 65535), (3, 128), (0, 128), (1, 0)] {
+        assert_eq!(get(queues, queue_size, false)[..8], [0; 8]);
+    }
+}
+
+#[test]
+fn logging_needs_both_a_log_and_the_feature() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    say(&mut session, &mut world, &Message::SetFeatures(VERSION_1 | bits::TRANSPORT)).unwrap();
+    assert!(!session.is_logging());
+    let area = LogArea { size: 4096, offset: 0 };
+    let reply = say(&mut session, &mut world, &Message::SetLogBase(area)).unwrap();
+    assert_eq!(reply, message::payload(&area));
+    assert!(session.is_logging());
+    assert_eq!(session.features(), VERSION_1, "the device does not see the transport's bits");
+    say(&mut session, &mut world, &Message::SetFeatures(VERSION_1)).unwrap();
+    assert!(!session.is_logging());
+}
+
+#[test]
+fn a_config_change_is_announced_where_there_is_a_channel() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    assert_eq!(session.config_changed(), None);
+    say(&mut session, &mut world, &Message::SetBackendReqFd).unwrap();
+    let bytes = session.config_changed().unwrap();
+    assert_eq!(bytes, [2u32, 1, 0].iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>());
+    say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::REPLY_ACK)).unwrap();
+    assert_eq!(session.config_changed(), None);
+}
+
+#[test]
+fn packed_rings_have_any_size_and_a_base_of_two_halves() {
+    let (mut world, mut session) = (World::default(), session());
+    say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED)).unwrap();
+    say(&mut session, &mut world, &Message::SetFeatures(VERSION_1 | bits::RING_PACKED)).unwrap();
+    for size in [1, 3, 32767, 32768] {
+        say(&mut session, &mut world, &Message::SetVringNum(state(1, size))).unwrap();
+    }
+    say(&mut session, &mut world, &Message::SetVringBase(state(1, 0x8001_8001))).unwrap();
+    let odd = RingAddresses { driver: 2, ..addresses() };
+    assert!(say(&mut session, &mut world, &Message::SetVringAddr((1, odd))).is_err());
+    let reply = say(&mut session, &mut world, &Message::GetVringBase(state(1, 0))).unwrap();
+    assert_eq!(reply[4..], 0x8001_8001u32.to_ne_bytes());
+}
