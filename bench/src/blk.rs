@@ -204,7 +204,8 @@ impl Bed {
             Backend::File | Backend::Plainfile => Medium::File(image.clone()),
         };
         let size_bytes = backend.size_bytes();
-        let disk = DiskSetup { id: DISK_ID.to_string(), medium, size_bytes, queues: 1 };
+        let id = DISK_ID.to_string();
+        let disk = DiskSetup { id, medium, size_bytes, queues: 1, unsealed_memory: false };
         let mut server = match who {
             Peer::Qemu => Server::qemu_storage_daemon(dir.path(), SERVER_CORE, &disk)?,
             Peer::Sidecore => {

@@ -62,6 +62,8 @@ pub struct DiskSetup {
     pub size_bytes: u64,
     /// Queues offered.
     pub queues: u16,
+    /// Whether front-ends may share memory that is not sealed against shrinking.
+    pub unsealed_memory: bool,
 }
 
 /// A running server.
@@ -78,7 +80,7 @@ impl Server {
     /// # Errors
     /// It is not installed, or the system's errors.
     pub fn qemu_storage_daemon(dir: &Path, core: u16, disk: &DiskSetup) -> Result<Server> {
-        let DiskSetup { id, medium, size_bytes, queues } = disk;
+        let DiskSetup { id, medium, size_bytes, queues, .. } = disk;
         let socket = socket_path(dir, id);
         let blockdev = match medium {
             Medium::Null => format!("driver=null-co,node-name=disk,size={size_bytes}"),
@@ -117,21 +119,16 @@ impl Server {
         self.who
     }
 
-    /// Connects to the disk of that name as soon as it listens.
+    /// Waits until the disk of that name listens, and gives its socket.
     ///
     /// # Errors
-    /// The server ended or does not listen in time (its last words are in the message); or as
-    /// [`Frontend::connect`].
-    pub fn frontend(&mut self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
+    /// The server ended or does not listen in time; its last words are in the message.
+    pub fn wait_for(&mut self, id: &str) -> Result<PathBuf> {
         let socket = socket_path(&self.dir, id);
         let start = now_ns();
-        loop {
+        while !is_listening(&socket) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("{} ended with {status}:\n{}", self.who.word(), self.last_words());
-            }
-            if is_listening(&socket) {
-                return Frontend::connect(&socket, spec.clone())
-                    .with_context(|| format!("as front-end of {}", self.who.word()));
             }
             if now_ns() - start > START_NS {
                 let words = self.last_words();
@@ -139,6 +136,18 @@ impl Server {
             }
             std::thread::sleep(LOOK);
         }
+        Ok(socket)
+    }
+
+    /// Connects to the disk of that name as soon as it listens.
+    ///
+    /// # Errors
+    /// As [`Server::wait_for`] and [`Frontend::connect`].
+    pub fn frontend(&mut self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
+        let socket = self.wait_for(id)?;
+        Frontend::connect(&socket, spec.clone()).with_context(|| {
+            format!("as front-end of {}, which says:\n{}", self.who.word(), self.last_words())
+        })
     }
 
     /// CPU time used so far by all its threads, nanoseconds; what a running thread has used since
@@ -203,7 +212,8 @@ impl Server {
         kill_process(pid.context("no process")?, signal).context("signalling a server")
     }
 
-    fn last_words(&self) -> String {
+    /// The end of what it printed.
+    pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
@@ -238,7 +248,8 @@ fn sidecore_config(dir: &Path, core: u16, disks: &[DiskSetup]) -> String {
         "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\n\
          state_dir = \"{place}/state\"\n\n[sidecores]\ncpus = \"{core}\"\n"
     );
-    for DiskSetup { id, medium, size_bytes, queues } in disks {
+    for disk in disks {
+        let DiskSetup { id, medium, size_bytes, queues, .. } = disk;
         let what = match medium {
             Medium::Null => format!("backend = \"null\"\nsize = \"{size_bytes}\""),
             Medium::Memory(_) => format!("backend = \"memory\"\nsize = \"{size_bytes}\""),
@@ -248,8 +259,10 @@ fn sidecore_config(dir: &Path, core: u16, disks: &[DiskSetup]) -> String {
         };
         let socket = socket_path(dir, id);
         text += &format!(
-            "\n[[disk]]\nid = \"{id}\"\nsocket = \"{}\"\nqueues = {queues}\n{what}\n",
-            socket.display()
+            "\n[[disk]]\nid = \"{id}\"\nsocket = \"{}\"\nqueues = {queues}\n\
+             allow_unsealed_memory = {}\n{what}\n",
+            socket.display(),
+            disk.unsealed_memory,
         );
     }
     text
