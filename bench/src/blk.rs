@@ -301,7 +301,8 @@ pub(crate) fn pin(core: u16) -> Result<()> {
         .with_context(|| format!("running on core {core}: the benches need two cores"))
 }
 
-fn rounds(text: &str) -> Result<usize, String> {
+/// A number of rounds, as an option.
+pub(crate) fn rounds(text: &str) -> Result<usize, String> {
     let rounds: usize = text.parse().map_err(|error| format!("{error}"))?;
     if rounds < ROUNDS_MIN {
         return Err(format!("at least {ROUNDS_MIN}"));

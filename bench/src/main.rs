@@ -4,6 +4,7 @@
 //! standard error.
 
 mod blk;
+mod many;
 
 use std::process::ExitCode;
 
@@ -25,12 +26,15 @@ struct Cli {
 enum Bench {
     /// 4 KiB random reads and writes on one queue, beside qemu-storage-daemon.
     Blk(blk::Options),
+    /// One busy queue alone, and beside a thousand idle ones.
+    Many(many::Options),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.bench {
         Bench::Blk(options) => blk::run(options),
+        Bench::Many(options) => many::run(options),
     };
     match result.and_then(|rows| print(&rows, cli.json)) {
         Ok(()) => ExitCode::SUCCESS,
