@@ -1,0 +1,83 @@
+//! Which crate may name which: `data/` never names `control/`.
+
+use std::collections::HashMap;
+
+use anyhow::Context;
+use toml::Table;
+
+use crate::tidy::Finding;
+use crate::tidy::source::Source;
+
+/// Rooms that the data path must not know.
+const ABOVE_DATA: [&str; 2] = ["control/", "bin/"];
+
+/// The tables that a manifest names dependencies in.
+const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+
+pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
+    let mut rooms: HashMap<String, &str> = HashMap::new();
+    let mut manifests = Vec::new();
+    for source in sources.iter().filter(|source| source.path.ends_with("/Cargo.toml")) {
+        let table: Table = source.text.parse().with_context(|| source.path.clone())?;
+        let name = table.get("package").and_then(|package| package.get("name"));
+        if let Some(name) = name.and_then(|name| name.as_str()) {
+            rooms.insert(name.to_owned(), &source.path);
+        }
+        manifests.push((source, table));
+    }
+    let mut findings = Vec::new();
+    for (source, table) in manifests.iter().filter(|(source, _)| source.path.starts_with("data/")) {
+        for name in dependencies(table) {
+            let above = rooms.get(&name).filter(|p| ABOVE_DATA.iter().any(|a| p.starts_with(a)));
+            let Some(above) = above else { continue };
+            let message = format!(
+                "data/ names `{name}` ({above}): move the shared type down, or pass what it knows \
+                 as an argument"
+            );
+            findings.push(source.finding("direction", line_of(&source.text, &name), message));
+        }
+    }
+    Ok(findings)
+}
+
+/// Packages that a manifest names, by their package's name.
+fn dependencies(manifest: &Table) -> Vec<String> {
+    let targets = manifest.get("target").and_then(|targets| targets.as_table());
+    let per_target = targets.into_iter().flat_map(|t| t.values()).filter_map(|t| t.as_table());
+    std::iter::once(manifest)
+        .chain(per_target)
+        .flat_map(|table| TABLES.iter().filter_map(|name| table.get(*name)?.as_table()))
+        .flatten()
+        .map(|(name, value)| {
+            let package = value.get("package").and_then(|package| package.as_str());
+            package.unwrap_or(name).to_owned()
+        })
+        .collect()
+}
+
+/// The first line that names a dependency, from 1.
+fn line_of(manifest: &str, name: &str) -> usize {
+    let starts = |line: &str| line.trim_start().starts_with(name);
+    manifest.lines().position(starts).map_or(1, |index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_does_not_name_control() -> anyhow::Result<()> {
+        let config = Source::new("control/config/Cargo.toml", "[package]\nname = \"config\"\n");
+        let text = "[package]\nname = \"a\"\n[dev-dependencies]\nconfig = { workspace = true }\n";
+        let data = Source::new("data/a/Cargo.toml", text);
+        let upper = Source::new("bin/b/Cargo.toml", text);
+        let found: Vec<String> =
+            check(&[config, data, upper])?.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            ["data/a/Cargo.toml:4: data/ names `config` (control/config/Cargo.toml): move the \
+              shared type down, or pass what it knows as an argument [direction]"]
+        );
+        Ok(())
+    }
+}

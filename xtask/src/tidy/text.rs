@@ -1,0 +1,95 @@
+//! What must not stand in any text of the repository, code or not.
+
+use crate::tidy::Finding;
+use crate::tidy::code::has_word;
+use crate::tidy::source::Source;
+
+/// Homes of people and machines: a path below them exists nowhere else.
+const HOMES: [&str; 5] = ["/home/", "/Users/", "/root/", "/work/", "C:\\Users"];
+
+/// Hosts that packages come from: they are set up once on a machine, not in a repository.
+const REGISTRIES: [&str; 8] = [
+    "index.crates.io",
+    "static.crates.io",
+    "crates.io-index",
+    "registry.npmjs.org",
+    "pypi.org",
+    "files.pythonhosted.org",
+    "proxy.golang.org",
+    "deb.debian.org",
+];
+
+/// Marks of work that is not finished.
+const UNFINISHED: [&str; 7] =
+    ["TODO", "FIXME", "XXX", "HACK", "Being built", "not implemented yet", "placeholder"];
+
+/// Written by cargo, with the registry's name in each entry.
+const LOCK_FILE: &str = "Cargo.lock";
+
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    if source.path == LOCK_FILE {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let mut add = |rule, number, message| findings.push(source.finding(rule, number, message));
+    for (index, line) in source.text.lines().enumerate() {
+        if let Some(home) = HOMES.iter().find(|home| names_home(line, home)) {
+            let message = format!("`{home}`: a path of one machine; name it from the repository");
+            add("machine-path", index + 1, message);
+        }
+        if let Some(host) = REGISTRIES.iter().find(|host| line.contains(**host)) {
+            let message = format!("`{host}`: a package host; leave it to the machine's settings");
+            add("registry-host", index + 1, message);
+        }
+        if let Some(mark) = UNFINISHED.iter().find(|mark| has_word(line, mark)) {
+            let message =
+                format!("`{mark}`: finish it, or write an issue and say what is true now");
+            add("unfinished", index + 1, message);
+        }
+    }
+    findings
+}
+
+/// Whether `home` starts a path; `/work/` within `a/work/b` does not.
+fn names_home(line: &str, home: &str) -> bool {
+    line.match_indices(home).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "._-/}*)".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(text: &str) -> Vec<String> {
+        check(&Source::new("a.md", text)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_found() {
+        assert_eq!(
+            messages("see\n/home/ann/x and"),
+            ["a.md:2: `/home/`: a path of one machine; name it from the repository [machine-path]"]
+        );
+        assert_eq!(messages("../work/x, $HOME/work/y, https://a.org/home/z"), [""; 0]);
+    }
+
+    #[test]
+    fn package_hosts_are_found() {
+        assert_eq!(
+            messages("from https://pypi.org/x"),
+            ["a.md:1: `pypi.org`: a package host; leave it to the machine's settings \
+              [registry-host]"]
+        );
+        assert_eq!(check(&Source::new(LOCK_FILE, "crates.io-index")), []);
+    }
+
+    #[test]
+    fn unfinished_work_is_found() {
+        assert_eq!(
+            messages("mktemp /tmp/a.XXXXXX\n# FIXME later"),
+            ["a.md:2: `FIXME`: finish it, or write an issue and say what is true now [unfinished]"]
+        );
+    }
+}
