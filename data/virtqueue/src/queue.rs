@@ -285,3 +285,6 @@ fn check(spec: &QueueSpec) -> Result<(), SetupError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

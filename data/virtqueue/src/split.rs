@@ -114,7 +114,7 @@ impl Split {
                 if !self.indirect || descriptor.flags & NEXT != 0 {
                     return Err(Violation::IndirectPlace);
                 }
-                return indirect_split(chain, map, descriptor, self.size);
+                return indirect_split(chain, map, descriptor, self.size, walked);
             }
             let writable = descriptor.flags & WRITE != 0;
             add_buffer(chain, map, descriptor.gpa, descriptor.len, writable)?;

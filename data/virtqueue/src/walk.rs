@@ -100,17 +100,18 @@ fn entry(map: &GuestMap, table: Span, index: u32) -> Option<Descriptor> {
 }
 
 /// Walks an indirect table by its `next` links (2.7.5.3). Bounded by the table's entries and by
-/// the larger of the ring's size and [`INDIRECT_MAX`].
+/// the larger of the ring's size and [`INDIRECT_MAX`]. `before`: descriptors walked to get here.
 pub(crate) fn indirect_split(
     chain: &mut Chain,
     map: &GuestMap,
     descriptor: Descriptor,
     ring_size: u16,
+    before: u32,
 ) -> Result<(), Violation> {
     let (table, entries) = table_span(map, descriptor)?;
     let limit = entries.min(INDIRECT_MAX.max(u32::from(ring_size)));
     let mut index = 0;
-    for walked in 2..limit + 2 {
+    for walked in 1..=limit {
         let Some(inner) = entry(map, table, index) else {
             return Err(Violation::DescriptorIndex { index: index as u16, size: entries });
         };
@@ -119,7 +120,7 @@ pub(crate) fn indirect_split(
         }
         add_buffer(chain, map, inner.gpa, inner.len, inner.flags & WRITE != 0)?;
         if inner.flags & NEXT == 0 {
-            return chain.end(walked);
+            return chain.end(before + walked);
         }
         index = u32::from(inner.next);
     }

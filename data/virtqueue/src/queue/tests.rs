@@ -1,0 +1,16 @@
+//! The device's side against the driver's side and against raw ring memory.
+//!
+//! | file | shows |
+//! |---|---|
+//! | `rig` | one guest's memory with a ring, its driver, and its queue |
+//! | `trips` | honest drivers: every format, size, and layout; wraps; batches; hand-over |
+//! | `notify` | no kick and no call is lost |
+//! | `hostile_split`, `hostile_packed` | the named cases A and B of the reliability list |
+//! | `layouts` | legal layouts are equal, garbage is harmless |
+
+mod hostile_packed;
+mod hostile_split;
+mod layouts;
+mod notify;
+mod rig;
+mod trips;
