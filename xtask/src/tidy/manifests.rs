@@ -1,6 +1,6 @@
-//! Which crate may name which: `data/` never names `control/`.
+//! Which crate may name which (`data/` never names `control/`), and why each dependency is there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Context;
 use toml::Table;
@@ -10,6 +10,10 @@ use crate::tidy::source::Source;
 
 /// Rooms that the data path must not know.
 const ABOVE_DATA: [&str; 2] = ["control/", "bin/"];
+
+/// Where the versions are, and where the reasons.
+const VERSIONS: &str = "Cargo.toml";
+const REASONS: &str = "docs/decisions/0002-dependencies.md";
 
 /// The tables that a manifest names dependencies in.
 const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
@@ -37,6 +41,33 @@ pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
             findings.push(source.finding("direction", line_of(&source.text, &name), message));
         }
     }
+    let used: HashSet<String> =
+        manifests.iter().flat_map(|(_, table)| dependencies(table)).collect();
+    findings.extend(reasons(sources, &used)?);
+    Ok(findings)
+}
+
+/// Each version in the root manifest is used by a crate and has its reason on the page.
+fn reasons(sources: &[Source], used: &HashSet<String>) -> anyhow::Result<Vec<Finding>> {
+    let Some(versions) = sources.iter().find(|source| source.path == VERSIONS) else {
+        return Ok(Vec::new());
+    };
+    let page = sources.iter().find(|source| source.path == REASONS).map_or("", |s| &s.text);
+    let table: Table = versions.text.parse().context(VERSIONS)?;
+    let listed = table.get("workspace").and_then(|w| w.get("dependencies")?.as_table());
+    let mut findings = Vec::new();
+    for (name, value) in listed.into_iter().flatten() {
+        let line = line_of(&versions.text, name);
+        if !used.contains(name) {
+            let message = format!("no crate uses `{name}`: take the line out");
+            findings.push(versions.finding("dependency", line, message));
+        }
+        let ours = value.get("path").is_some();
+        if !ours && !page.contains(&format!("| `{name}` |")) {
+            let message = format!("`{name}` has no row in {REASONS}: say there why it is needed");
+            findings.push(versions.finding("dependency", line, message));
+        }
+    }
     Ok(findings)
 }
 
@@ -57,7 +88,10 @@ fn dependencies(manifest: &Table) -> Vec<String> {
 
 /// The first line that names a dependency, from 1.
 fn line_of(manifest: &str, name: &str) -> usize {
-    let starts = |line: &str| line.trim_start().starts_with(name);
+    let starts = |line: &str| {
+        let rest = line.trim_start().strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with([' ', '.', '=']))
+    };
     manifest.lines().position(starts).map_or(1, |index| index + 1)
 }
 
@@ -77,6 +111,29 @@ mod tests {
             found,
             ["data/a/Cargo.toml:4: data/ names `config` (control/config/Cargo.toml): move the \
               shared type down, or pass what it knows as an argument [direction]"]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn each_dependency_is_used_and_has_a_reason() -> anyhow::Result<()> {
+        let versions =
+            "[workspace.dependencies]\nours = { path = \"o\" }\nserde = \"1\"\nlibc = \"0\"\n";
+        let member = "[package]\nname = \"ours\"\n[dependencies]\nserde.workspace = true\n\
+                      ours = { path = \".\" }\n";
+        let sources = [
+            Source::new(VERSIONS, versions),
+            Source::new(REASONS, "| `libc` | constants |\n"),
+            Source::new("data/ours/Cargo.toml", member),
+        ];
+        let found: Vec<String> = check(&sources)?.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            [
+                "Cargo.toml:4: no crate uses `libc`: take the line out [dependency]",
+                "Cargo.toml:3: `serde` has no row in docs/decisions/0002-dependencies.md: say there \
+                 why it is needed [dependency]",
+            ]
         );
         Ok(())
     }

@@ -21,7 +21,7 @@ const REGISTRIES: [&str; 8] = [
 
 /// Marks of work that is not finished.
 const UNFINISHED: [&str; 7] =
-    ["TODO", "FIXME", "XXX", "HACK", "Being built", "not implemented yet", "placeholder"];
+    ["TODO", "FIXME", "XXX", "HACK", "Being built", "Being written", "not implemented yet"];
 
 /// Written by cargo, with the registry's name in each entry.
 const LOCK_FILE: &str = "Cargo.lock";
