@@ -141,10 +141,10 @@ fn resolve(
         let origin =
             Origin::File { file: document.file().to_string(), line: document.line_of(&path) };
         if let Some(plan) = disk::resolve(spec, &defaults, origin, Some(folder), &path, mistakes) {
-            plan.clashes(&made.iter().collect::<Vec<_>>(), &in_force.api, &path, mistakes);
             let kept = running.iter().flat_map(|plan| &plan.disks);
-            let kept: Vec<&DiskPlan> = kept.filter(|disk| disk.origin == Origin::Api).collect();
-            plan.clashes(&kept, &in_force.api, &path, mistakes);
+            let kept = kept.filter(|disk| disk.origin == Origin::Api);
+            let others: Vec<&DiskPlan> = made.iter().chain(kept).collect();
+            plan.clashes(&others, &in_force.api, &path, mistakes);
             made.push(plan);
         }
     }

@@ -159,19 +159,13 @@ fn integer(number: &DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
+/// The first place where the text is no TOML; what follows it would be guesses.
 fn syntax_refusal(text: &str, file: &str, errors: Vec<toml::de::Error>) -> Refusal {
-    let mut ranges = HashMap::new();
-    let mistakes = errors
-        .into_iter()
-        .enumerate()
-        .map(|(index, error)| {
-            let path = Path::root().index(index);
-            ranges.insert(path.clone(), error.span().unwrap_or(0..0));
-            let right = "see docs/config.md, or `man sidecore.toml`, for how the file is written";
-            Mistake::in_name(path, format!("not TOML: {}", error.message().trim()), right)
-        })
-        .collect();
-    Refusal::locate(file, text, mistakes, |mistake| {
-        ranges.get(&mistake.path).cloned().unwrap_or(0..0)
-    })
+    let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+    let first = errors.into_iter().min_by_key(start);
+    let range = first.as_ref().and_then(toml::de::Error::span).unwrap_or(0..0);
+    let message = first.as_ref().map_or("", |error| error.message().trim());
+    let right = "docs/config.md shows how the file is written";
+    let mistake = Mistake::new(Path::root(), format!("not TOML: {message}"), right);
+    Refusal::locate(file, text, vec![mistake], |_| range.clone())
 }

@@ -218,11 +218,11 @@ mod tests {
             refusal(Operation::AddDisk, "{\"id\":7,\"queue\":2,\"backend\":\"nul\"}"),
             (
                 400,
-                "backend: \"nul\" is not possible here; id: a text is needed here, not a number; \
-                 `queue` is not a field here"
+                "id: a text is needed here, not a number; `queue` is not a field here; backend: \
+                 \"nul\" is not possible here"
                     .to_string(),
-                "did you mean \"null\"? Possible: \"null\", \"memory\", \"file\"; write it between \
-                 quotes; did you mean `queues`?"
+                "write it between quotes; did you mean `queues`?; did you mean \"null\"? Possible: \
+                 \"null\", \"memory\", \"file\""
                     .to_string()
             )
         );

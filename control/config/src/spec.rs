@@ -30,7 +30,7 @@ pub struct Spec {
     pub disk: Vec<DiskSpec>,
 }
 
-/// `[daemon]`: where the daemon keeps its sockets and its state.
+/// Where the daemon keeps its sockets and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonSpec {
@@ -52,7 +52,7 @@ impl Default for DaemonSpec {
     }
 }
 
-/// `[sidecores]`: which cores do the work.
+/// Which cores do the work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SidecoresSpec {

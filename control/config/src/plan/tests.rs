@@ -1,1 +1,230 @@
+//! Files and what comes of them, to the letter.
 
+use super::*;
+
+fn host() -> HostCpus {
+    HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1 }
+}
+
+fn plan(text: &str) -> Plan {
+    load(text, "sidecore.toml", "/etc/sidecore", &host(), None)
+        .unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+fn refusal(text: &str) -> String {
+    load(text, "sidecore.toml", "/etc/sidecore", &host(), None).unwrap_err().to_string()
+}
+
+/// The first line of each mistake, without the file's name.
+fn lines(text: &str) -> Vec<String> {
+    let refusal = load(text, "f", "/etc/sidecore", &host(), None).unwrap_err();
+    let line = |m: &crate::mistake::Located| format!("{}:{}: {}", m.line, m.column, m.mistake);
+    refusal.mistakes.iter().map(line).collect()
+}
+
+#[test]
+fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
+    let plan = plan("");
+    assert_eq!(plan.daemon, DaemonSpec::default());
+    assert_eq!(plan.sidecores, SidecoresPlan { cpus: vec![3], policy: Policy::Adaptive });
+    assert_eq!(plan.disks, []);
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let plan = plan(
+        "[daemon]\nrun_dir = \"/r//./s/\"\n[sidecores]\npolicy = \"poll\"\n\n[[disk]]\n\
+         id = \"a-rather-long-name-of-a-disk\"\npath = \"images/./a.img\"\n",
+    );
+    let disk = &plan.disks[0];
+    assert_eq!(disk.socket, "/r/s/a-rather-long-name-of-a-disk.sock");
+    let path = "/etc/sidecore/images/a.img".to_string();
+    assert_eq!(disk.source, Source::File { path, size_bytes: None, cache: Cache::Auto });
+    assert_eq!(disk.serial, "a-rather-long-name-o");
+    assert_eq!(&disk.serial_bytes(), b"a-rather-long-name-o");
+    assert_eq!((disk.queues, disk.share, disk.policy), (1, 100, Policy::Poll));
+    assert_eq!(disk.origin, Origin::File { file: "sidecore.toml".into(), line: 6 });
+}
+
+#[test]
+fn cpus_are_chosen_as_written() {
+    for (text, cpus) in [
+        ("cpus = \"2,1\"", vec![2, 1]),
+        ("cpus = \"1-3\"\nmax = 2", vec![1, 2]),
+        ("max = 2", vec![3, 2]),
+        ("min = 2", vec![3, 2]),
+        ("max = 100", vec![3, 2, 1]),
+    ] {
+        assert_eq!(plan(&format!("[sidecores]\n{text}")).sidecores.cpus, cpus, "{text}");
+    }
+}
+
+#[test]
+fn a_mistake_is_shown_with_its_place_and_what_would_be_right() {
+    assert_eq!(
+        refusal("[[disk]]\nid = \"a\"\npath = \"/a\"\nsiz = \"1G\"\n"),
+        "sidecore.toml:4:1: `siz` is not a field of disk[1]\n\
+         \x20 |\n\
+         4 | siz = \"1G\"\n\
+         \x20 | ^^^\n\
+         \x20 = did you mean `size`?"
+    );
+    assert_eq!(
+        refusal("[sidecores]\ncpus = \"2-5\"\n"),
+        "sidecore.toml:2:8: sidecores.cpus: this host does not run cpu 4-5\n\
+         \x20 |\n\
+         2 | cpus = \"2-5\"\n\
+         \x20 |        ^^^^^\n\
+         \x20 = its cpus are 0-3"
+    );
+    assert_eq!(
+        refusal("[[disk]\n"),
+        "sidecore.toml:1:8: not TOML: unclosed array table, expected `]`\n\
+         \x20 |\n\
+         1 | [[disk]\n\
+         \x20 |        ^\n\
+         \x20 = docs/config.md shows how the file is written"
+    );
+}
+
+#[test]
+fn every_mistake_is_reported_at_once() {
+    assert_eq!(
+        lines(
+            "[[disk]]\nid = \"A\"\nbackend = \"memory\"\npath = \"/x\"\n\n\
+             [[disk]]\nid = \"b\"\nsize = 1000\npath = \"/b\"\nserial = \"über\"\n\n\
+             [[disk]]\nid = \"c\"\n\n[sidecores]\ncpus = \"1,1\"\n"
+        ),
+        [
+            "1:1: disk[1]: a memory back-end needs a `size`",
+            "2:6: disk[1].id: the name \"A\" does not begin with a letter or digit",
+            "4:8: disk[1].path: a memory back-end has no `path`",
+            "8:8: disk[2].size: 1000 bytes are not whole sectors",
+            "10:10: disk[2].serial: \"über\" is not a serial number",
+            "12:1: disk[3]: the disk has no back-end",
+            "16:8: sidecores.cpus: cpu 1 is named twice",
+        ]
+    );
+    assert_eq!(
+        lines(
+            "disk = [{ id = 1, queues = 65, share = 0.5, readonly = \"yes\" }, 7]\nx = 1\n\
+             sidecores = []\n[daemon]\napi = 0x7fffffffffffffff\nrun_dir = 99999999999999999999\n"
+        ),
+        [
+            "1:16: disk[1].id: a text is needed here, not a number",
+            "1:28: disk[1].queues: 65 is out of bounds",
+            "1:40: disk[1].share: 0.5 is not a whole number",
+            "1:56: disk[1].readonly: true or false is needed here, not a text",
+            "1:65: disk[2]: a table is needed here, not a number",
+            "2:1: `x` is not a field here",
+            "3:13: sidecores: a table is needed here, not a list",
+            "5:7: daemon.api: a text is needed here, not a number",
+            "6:11: daemon.run_dir: 99999999999999999999 is too large a number",
+        ]
+    );
+}
+
+#[test]
+fn disks_may_not_clash() {
+    let text = "[[disk]]\nid = \"a\"\npath = \"/i\"\nsocket = \"/s\"\n\
+                [[disk]]\nid = \"a\"\npath = \"/j\"\n\
+                [[disk]]\nid = \"c\"\npath = \"//i\"\nreadonly = true\nsocket = \"/./s\"\n\
+                [[disk]]\nid = \"d\"\npath = \"/d\"\nsocket = \"/run/sidecore/api.sock\"\n";
+    assert_eq!(
+        lines(text),
+        [
+            "6:6: disk[2].id: the name \"a\" is taken by disk \"a\" (f:1)",
+            "10:8: disk[3].path: the image \"/i\" is already that of disk \"a\" (f:1)",
+            "12:10: disk[3].socket: the socket \"/s\" is that of disk \"a\" (f:1)",
+            "16:10: disk[4].socket: \"/run/sidecore/api.sock\" is the socket of the API",
+        ]
+    );
+    let readers = "[[disk]]\nid = \"a\"\npath = \"/i\"\nreadonly = true\n\
+                   [[disk]]\nid = \"b\"\npath = \"/i\"\nreadonly = true\n";
+    assert_eq!(plan(readers).disks.len(), 2);
+}
+
+#[test]
+fn bounds_of_names_and_paths_are_kept_to_the_byte() {
+    let disk = |id: &str, socket: &str| {
+        let text = format!("[[disk]]\nid = \"{id}\"\npath = \"/i\"\nsocket = \"{socket}\"\n");
+        load(&text, "f", "/e", &host(), None).map(|_| ()).map_err(|refusal| {
+            refusal.mistakes.iter().map(|m| m.mistake.to_string()).collect::<Vec<_>>()
+        })
+    };
+    let long = |length: usize| "/".to_string() + &"s".repeat(length - 1);
+    assert_eq!(disk(&"a".repeat(64), &long(107)), Ok(()));
+    assert_eq!(
+        disk(&"a".repeat(65), "/s"),
+        Err(vec!["disk[1].id: a name of 65 bytes is too long".to_string()])
+    );
+    let refused = disk("a", &long(108)).unwrap_err();
+    assert!(refused[0].ends_with("has 108 bytes"), "{refused:?}");
+    for id in ["", ".a", "-a", "a/b", "ä", "a b", "a\\u0000"] {
+        assert!(disk(id, "/s").is_err(), "{id}");
+    }
+    for socket in ["", "/", "/a\\u0000b"] {
+        assert!(disk("a", socket).is_err(), "{socket}");
+    }
+}
+
+#[test]
+fn sidecores_that_cannot_be_are_refused() {
+    for (text, line) in [
+        ("cpus = \"\"", "2:8: sidecores.cpus: \"\" names no cpu"),
+        ("cpus = \"x\"", "2:8: sidecores.cpus: \"x\" is neither a cpu nor a range of cpus"),
+        ("min = 3\nmax = 2", "2:7: sidecores.min: min is 3, but max is 2"),
+        ("min = 4", "2:7: sidecores.min: min is 4, but there are 3 cpus to use"),
+        ("max = 0", "2:7: sidecores.max: 0 is out of bounds"),
+    ] {
+        assert_eq!(lines(&format!("[sidecores]\n{text}")), [line]);
+    }
+}
+
+#[test]
+fn a_disk_of_the_api_needs_whole_paths_and_free_names() {
+    let running = plan("[[disk]]\nid = \"a\"\npath = \"/i\"\n");
+    let relative = DiskSpec { path: Some("x.img".into()), ..DiskSpec::new("b") };
+    let error = running.disk_from_api(&relative).unwrap_err();
+    assert_eq!(
+        (error.kind.status(), error.error.as_str()),
+        (422, "path: \"x.img\" is not an absolute path")
+    );
+    let taken = DiskSpec { path: Some("/x.img".into()), ..DiskSpec::new("a") };
+    let error = running.disk_from_api(&taken).unwrap_err();
+    assert_eq!(
+        (error.kind.status(), error.error.as_str(), error.hint.as_str()),
+        (
+            409,
+            "id: the name \"a\" is taken by disk \"a\" (sidecore.toml:1)",
+            "give each disk a name of its own"
+        )
+    );
+    let free = DiskSpec { path: Some("/x.img".into()), ..DiskSpec::new("b") };
+    let made = running.disk_from_api(&free).unwrap();
+    assert_eq!((made.origin, made.socket.as_str()), (Origin::Api, "/run/sidecore/b.sock"));
+    let wild = DiskSpec { queues: 0, share: 0, ..free };
+    let error = running.disk_from_api(&wild).unwrap_err();
+    assert_eq!(error.error, "queues: 0 is out of bounds; share: 0 is out of bounds");
+}
+
+#[test]
+fn a_reload_may_not_take_what_the_api_made() {
+    let mut running = plan("");
+    let spec = DiskSpec { path: Some("/x.img".into()), ..DiskSpec::new("b") };
+    running.disks.push(running.disk_from_api(&spec).unwrap());
+    let text = "[[disk]]\nid = \"b\"\npath = \"/y\"\n";
+    let refusal = load(text, "f", "/e", &host(), Some(&running)).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "f:2:6: disk[1].id: the name \"b\" is taken by disk \"b\" (api)\n\
+         \x20 |\n\
+         2 | id = \"b\"\n\
+         \x20 |      ^^^\n\
+         \x20 = give each disk a name of its own, or remove the other one first: `sidecore disk rm \
+         b`\n  |\n"
+            .trim_end_matches("\n  |\n")
+    );
+    let kept = load("", "f", "/e", &host(), Some(&running)).unwrap();
+    assert_eq!(kept.disks, running.disks);
+}

@@ -1,0 +1,277 @@
+//! The commands, their options and their examples.
+//!
+//! The options of `disk add` and `disk set` are the fields of the configuration file; their texts
+//! are in `config::spec`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use config::Size;
+use config::spec::{DaemonSpec, DiskChange, DiskSpec};
+
+use crate::vmm::Vmm;
+
+/// Serve the disks of many virtual machines from a few cores.
+#[derive(Parser, Debug)]
+#[command(
+    name = "sidecore",
+    version,
+    about,
+    propagate_version = true,
+    after_help = "\
+Examples:
+  sidecore doctor                                      what this host offers and lacks
+  sidecore serve --config sidecore.toml                run the daemon
+  sidecore disk add vm1-root --path vm1.img --print qemu
+  sidecore ls
+
+Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration; 3 no daemon reached."
+)]
+pub(crate) struct Cli {
+    /// Unix socket of the daemon's API.
+    #[arg(long, global = true, env = "SIDECORE_API", value_name = "SOCKET",
+          default_value_t = DaemonSpec::default().api, hide_env_values = true,
+          help_heading = "Global options")]
+    pub(crate) api: String,
+    /// Print JSON.
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run the daemon in the foreground.
+    Serve(ServeArgs),
+    /// Make, change, and remove disks while the daemon runs.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore disk add vm1-root --path vm1.img
+  sidecore disk resize vm1-root 20G
+  sidecore disk set vm1-root --share 200
+  sidecore disk rm vm1-root
+
+A disk that the configuration file declares is changed there; then `sidecore reload`."
+    )]
+    Disk(DiskCommand),
+    /// List the disks.
+    #[command(after_help = "\
+Examples:
+  sidecore ls
+  sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'")]
+    Ls,
+    /// Show one disk with its queues.
+    Show(ShowArgs),
+    /// List the sidecores and what they do.
+    #[command(after_help = "\
+Examples:
+  sidecore sidecores
+  sidecore sidecores --json")]
+    Sidecores,
+    /// Let the daemon read its configuration file again.
+    #[command(after_help = "\
+Examples:
+  sidecore serve --config /etc/sidecore/sidecore.toml --check && sidecore reload
+
+A mistake in the file is refused whole and changes nothing. Disks that did not change are not
+disturbed; disks made with `disk add` stay.")]
+    Reload,
+    /// Say what this host offers and lacks, and what to do about it.
+    #[command(after_help = "\
+Examples:
+  sidecore doctor
+  sudo sidecore doctor --json | jq '.checks[] | select(.state != \"ok\")'
+
+Run it as the user that the daemon runs as: limits and rights are looked at for this process.")]
+    Doctor,
+    /// Print a completion script for a shell.
+    #[command(after_help = "\
+Examples:
+  sidecore completions bash > /etc/bash_completion.d/sidecore
+  sidecore completions zsh > \"${fpath[1]}/_sidecore\"
+  sidecore completions fish > ~/.config/fish/completions/sidecore.fish")]
+    Completions {
+        /// Which shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder.
+    #[command(after_help = "\
+Examples:
+  sidecore man /usr/local/share/man/man1")]
+    Man {
+        /// The folder; it is made if need be.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Write docs/config.md and docs/api.md into a folder.
+    #[command(hide = true, after_help = "Examples:\n  sidecore docs docs")]
+    Docs {
+        /// The folder.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sidecore serve --config sidecore.toml --check     only check the file
+  sidecore serve --config sidecore.toml
+  SIDECORE_LOG=debug sidecore serve
+
+It tells systemd when it is ready (Type=notify), reads its file again on SIGHUP or
+`sidecore reload`, and ends on SIGTERM or SIGINT when nothing is in flight any more.")]
+pub(crate) struct ServeArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/sidecore/sidecore.toml")]
+    pub(crate) config: PathBuf,
+    /// Check the file against this host and end; 0 if it is right, otherwise 2.
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DiskCommand {
+    /// Make a disk. It survives a restart of the daemon.
+    Add(AddArgs),
+    /// Remove a disk. Its image stays.
+    #[command(after_help = "Examples:\n  sidecore disk rm vm1-root")]
+    Rm {
+        /// Name of the disk.
+        id: String,
+    },
+    /// Give a disk another capacity; its guest is told.
+    #[command(after_help = "\
+Examples:
+  sidecore disk resize vm1-root 20G
+  sidecore disk resize vm1-root 21474836480 --json")]
+    Resize {
+        /// Name of the disk.
+        id: String,
+        /// The new capacity, such as 20G; a multiple of 512 bytes.
+        size: Size,
+    },
+    /// Change a disk while it runs.
+    #[command(after_help = "\
+Examples:
+  sidecore disk set vm1-root --share 200
+  sidecore disk set vm1-root --policy poll")]
+    Set {
+        /// Name of the disk.
+        id: String,
+        #[command(flatten)]
+        change: DiskChange,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sidecore disk add vm1-root --path vm1.img --print qemu
+  sidecore disk add vm1-data --path /dev/vg0/vm1 --queues 4 --serial DATA1
+  sidecore disk add vm2-root --path golden.img --readonly --print libvirt
+  sidecore disk add scratch --backend memory --size 1G --print cloud-hypervisor
+  sidecore disk add vm3-root --path vm3.img --size 20G         make the image if it is not there")]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    pub(crate) disk: DiskSpec,
+    #[command(flatten)]
+    pub(crate) print: PrintArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sidecore show vm1-root
+  sidecore show vm1-root --json | jq .counters.latency_p99_ns
+  sidecore show vm1-root --print qemu --memory 4G")]
+pub(crate) struct ShowArgs {
+    /// Name of the disk.
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) print: PrintArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PrintArgs {
+    /// Print what gives the disk to a guest, to be pasted into that VMM's command line or file.
+    #[arg(long, value_enum, value_name = "VMM")]
+    pub(crate) print: Option<Vmm>,
+    /// The guest's memory in what `--print` prints; the same as the VMM is given otherwise.
+    #[arg(long, value_name = "SIZE", default_value = "2G", requires = "print")]
+    pub(crate) memory: Size,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn each(command: &clap::Command, visit: &mut dyn FnMut(&clap::Command)) {
+        visit(command);
+        command.get_subcommands().for_each(|sub| each(sub, visit));
+    }
+
+    #[test]
+    fn the_table_is_sound_and_every_help_has_examples() {
+        Cli::command().debug_assert();
+        each(&Cli::command(), &mut |command| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Examples:\n  sidecore "), "{}", command.get_name());
+        });
+    }
+
+    #[test]
+    fn every_example_is_a_command_that_parses() {
+        each(&Cli::command(), &mut |command| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in after.lines().filter(|line| line.starts_with("  ")) {
+                let words: Vec<&str> = line
+                    .trim_start_matches("  SIDECORE_LOG=debug")
+                    .trim_start_matches("  sudo")
+                    .split("   ")
+                    .find(|part| !part.is_empty())
+                    .unwrap_or_default()
+                    .split_whitespace()
+                    .take_while(|word| !matches!(*word, "|" | ">" | "&&"))
+                    .collect();
+                Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        });
+    }
+
+    #[test]
+    fn options_make_the_same_spec_as_the_file() {
+        let line = "sidecore disk add a --path /a.img --size 1G --readonly --serial S --queues 4 \
+                    --share 7 --policy poll --cache page --mode connect --socket /s \
+                    --allow-unsealed-memory";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Disk(DiskCommand::Add(args)) = cli.command else { panic!("not an add") };
+        let file = "[[disk]]\nid='a'\npath='/a.img'\nsize='1G'\nreadonly=true\nserial='S'\nqueues=4\n\
+                    share=7\npolicy='poll'\ncache='page'\nmode='connect'\nsocket='/s'\n\
+                    allow_unsealed_memory=true";
+        let document = config::read::Document::parse(file, "f").unwrap();
+        assert_eq!(document.spec.disk, [args.disk]);
+        let cli = Cli::try_parse_from("sidecore disk add a".split(' ')).unwrap();
+        let Command::Disk(DiskCommand::Add(args)) = cli.command else { panic!("not an add") };
+        assert_eq!(args.disk, DiskSpec::new("a"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "sidecore disk set a",
+            "sidecore disk add a --queues 65",
+            "sidecore disk add a --size 1X",
+            "sidecore show a --memory 1G",
+            "sidecore disk add a --policy fast",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Asks the daemon: HTTP over its Unix socket.
+
+use std::io;
+use std::time::Duration;
+
+use config::api::{ApiError, ErrorKind};
+use config::routes::Method;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+
+/// Longest time for one request, in seconds: longer than the daemon takes to give up.
+const REQUEST_S_MAX: u64 = 35;
+/// Longest answer, in bytes: some thousand disks.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// The daemon behind one socket.
+pub(crate) struct Client {
+    socket: String,
+}
+
+impl Client {
+    pub(crate) fn new(socket: String) -> Client {
+        Client { socket }
+    }
+
+    /// Asks without a body.
+    pub(crate) fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<T, Failure> {
+        self.exchange(method, path, Vec::new())
+    }
+
+    /// Asks with a body.
+    pub(crate) fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Failure::usage(format!("no request could be made: {error}"), ""))?;
+        self.exchange(method, path, body)
+    }
+
+    fn exchange<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<T, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| self.broken(&error))?;
+        let limit = Duration::from_secs(REQUEST_S_MAX);
+        let (status, bytes) = runtime.block_on(async {
+            timeout(limit, self.http(method, path, body))
+                .await
+                .map_err(|_| self.broken(&format!("no answer within {REQUEST_S_MAX} s")))?
+        })?;
+        if !(200..300).contains(&status) {
+            return Err(self.refusal(status, &bytes));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| {
+            self.broken(&format!("its answer is not what this version knows ({error})"))
+        })
+    }
+
+    async fn http(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(u16, Bytes), Failure> {
+        let stream =
+            UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.broken(&error))?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method.word().to_uppercase().as_str())
+            .uri(path)
+            .header("host", "sidecore")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| Failure::usage(format!("no request could be made: {error}"), ""))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        Ok((status, body.map_err(|error| self.broken(&error))?.to_bytes()))
+    }
+
+    fn refusal(&self, status: u16, bytes: &[u8]) -> Failure {
+        let error = serde_json::from_slice(bytes).unwrap_or_else(|_| {
+            let error = format!("{:?} answered with status {status}", self.socket);
+            ApiError::new(ErrorKind::Internal, error, "is this the socket of sidecore's API?")
+        });
+        Failure::Refused(error)
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Failure {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                "start the daemon (`sidecore serve`, or `systemctl start sidecore`), or name its \
+                 socket with --api or SIDECORE_API"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "run the command as root or as a member of the socket's group"
+            }
+            _ => "name the socket of the daemon's API with --api or SIDECORE_API",
+        };
+        Failure::Unreachable {
+            error: format!("no daemon answers at {:?}: {error}", self.socket),
+            hint: hint.to_string(),
+        }
+    }
+
+    fn broken(&self, error: &dyn std::fmt::Display) -> Failure {
+        Failure::Unreachable {
+            error: format!("the daemon at {:?} could not be asked: {error}", self.socket),
+            hint: "see its log (`journalctl -u sidecore`)".to_string(),
+        }
+    }
+}
+
+/// The path of a disk, whatever its name is.
+pub(crate) fn disk_path(id: &str, rest: &str) -> String {
+    let mut path = "/v1/disks/".to_string();
+    for byte in id.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => path.push(char::from(byte)),
+            // Dots too: `..` would be another path.
+            _ => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_place_in_a_path() {
+        assert_eq!(disk_path("vm-1_a", "/resize"), "/v1/disks/vm-1_a/resize");
+        assert_eq!(disk_path("../x ?é", ""), "/v1/disks/%2E%2E%2Fx%20%3F%C3%A9");
+    }
+}

@@ -1,0 +1,93 @@
+//! What the program writes about itself: completions, man pages, and the reference pages.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+/// `completions`
+pub(crate) fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "sidecore", &mut script);
+    match std::io::stdout().lock().write_all(&script) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::usage(format!("the output cannot be written: {error}"), ""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `man`
+pub(crate) fn man(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .map_err(|error| unwritable(folder, &error))
+}
+
+/// `docs`
+pub(crate) fn docs(folder: &Path) -> Result<(), Failure> {
+    for (name, text) in pages() {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
+    }
+    Ok(())
+}
+
+fn pages() -> [(&'static str, String); 2] {
+    [("config.md", config::docs::config_markdown()), ("api.md", config::docs::api_markdown())]
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::usage(format!("{} cannot be written: {error}", path.display()), "name another folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    #[test]
+    fn the_reference_pages_are_current() {
+        for (name, text) in pages() {
+            let kept = fs::read_to_string(repository().join("docs").join(name)).unwrap_or_default();
+            assert!(kept == text, "docs/{name} is old: run `sidecore docs docs`");
+        }
+    }
+
+    #[test]
+    fn man_pages_are_written_for_every_command() {
+        let folder = tempfile::tempdir().unwrap();
+        man(folder.path()).ok().unwrap();
+        for page in ["sidecore.1", "sidecore-serve.1", "sidecore-disk-add.1"] {
+            let text = fs::read_to_string(folder.path().join(page)).unwrap();
+            assert!(text.contains("Examples"), "{page}");
+        }
+    }
+
+    #[test]
+    fn the_packaged_configuration_is_right_as_it_is_and_with_its_examples() {
+        let path = repository().join("packaging/sidecore.toml");
+        let text = fs::read_to_string(path).unwrap();
+        // A line `#name = ...` or `#[...]` is an example; a line `# ...` is a remark.
+        let examples: String = text
+            .lines()
+            .map(|line| match line.strip_prefix('#') {
+                Some(example) if !example.starts_with(' ') => format!("{example}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        let host = config::HostCpus { online: vec![0, 1, 2, 3], auto: vec![1], auto_count: 1 };
+        for text in [&text, &examples] {
+            let plan = config::plan::load(text, "sidecore.toml", "/etc/sidecore", &host, None);
+            plan.unwrap_or_else(|refusal| panic!("{refusal}"));
+        }
+        assert_ne!(text, examples);
+    }
+}

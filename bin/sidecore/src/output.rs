@@ -1,0 +1,54 @@
+//! Where commands print: tables for people, JSON for programs, and a reader that may go.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// How to print.
+pub(crate) struct Output {
+    /// JSON instead of text.
+    pub(crate) json: bool,
+}
+
+impl Output {
+    /// Prints a value as JSON, or as the text that is made of it.
+    pub(crate) fn show<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        if !self.json {
+            return self.text(&text(value));
+        }
+        let json = serde_json::to_string_pretty(value)
+            .map_err(|error| Failure::usage(format!("no JSON could be made: {error}"), ""))?;
+        self.text(&format!("{json}\n"))
+    }
+
+    /// Prints a text as it is.
+    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::NobodyReads),
+            Err(error) => Err(Failure::usage(format!("the output cannot be written: {error}"), "")),
+        }
+    }
+
+    /// Says something beside the output.
+    pub(crate) fn note(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Says why the command failed.
+    pub(crate) fn failure(&self, failure: &Failure) {
+        let text = match (failure, self.json) {
+            (Failure::NobodyReads, _) => return,
+            (_, true) => failure.json().to_string(),
+            (_, false) => failure.text(),
+        };
+        self.note(&text);
+    }
+}

@@ -1,0 +1,128 @@
+//! `serve`: from the file's text to a running daemon.
+//!
+//! Here is what only a program does: read the file, look at the host, log to stderr, tell systemd.
+//! The rest is `manager::run`.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use config::Plan;
+use config::api::{ApiError, ErrorKind};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::ServeArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Longest configuration file, in bytes: thousands of disks.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Checks the file, and unless that is all, serves until told to stop.
+pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
+    let file = ConfigFile::named(&args.config)?;
+    let plan = file.load(None)?;
+    if args.check {
+        return output.show(&check_report(&file, &plan), |report| {
+            format!("{}: right; {}\n", file.name, report["summary"].as_str().unwrap_or_default())
+        });
+    }
+    start_log();
+    raise_nofile();
+    let options = manager::Options {
+        version: env!("CARGO_PKG_VERSION"),
+        file: file.name.clone(),
+        load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
+        ready: Box::new(|| tell_systemd(NotifyState::Ready)),
+        stopping: Box::new(|| tell_systemd(NotifyState::Stopping)),
+    };
+    manager::run(plan, options)
+        .map_err(|error| Failure::Daemon { error: error.to_string(), hint: String::new() })
+}
+
+/// The configuration file, as named on the command line.
+struct ConfigFile {
+    name: String,
+    path: PathBuf,
+    folder: String,
+}
+
+impl ConfigFile {
+    fn named(path: &Path) -> Result<ConfigFile, Failure> {
+        let name = path.display().to_string();
+        let whole = std::path::absolute(path)
+            .map_err(|error| Failure::usage(format!("{name}: {error}"), "name a file"))?;
+        let folder = whole.parent().and_then(Path::to_str).map(str::to_string);
+        let folder = folder.ok_or_else(|| {
+            Failure::usage(format!("{name} is in no folder whose name is UTF-8"), "name a file")
+        })?;
+        Ok(ConfigFile { name, path: whole, folder })
+    }
+
+    /// Reads it and makes a plan of it, on this host as it is now.
+    fn load(&self, running: Option<&Plan>) -> Result<Plan, Failure> {
+        let text = self.text()?;
+        let host = host::Topology::of_this_host().host_cpus();
+        config::plan::load(&text, &self.name, &self.folder, &host, running).map_err(Failure::Config)
+    }
+
+    fn text(&self) -> Result<String, Failure> {
+        let hint = "name the file with --config; packaging/sidecore.toml is one to begin with";
+        let unreadable = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("{} cannot be read: {error}", self.name), hint)
+        };
+        let length = std::fs::metadata(&self.path).map_err(|error| unreadable(&error))?.len();
+        if length > FILE_BYTES_MAX {
+            return Err(unreadable(&format!("it has {length} bytes, more than {FILE_BYTES_MAX}")));
+        }
+        std::fs::read_to_string(&self.path).map_err(|error| unreadable(&error))
+    }
+}
+
+fn check_report(file: &ConfigFile, plan: &Plan) -> serde_json::Value {
+    let (cpus, disks) = (&plan.sidecores.cpus, plan.disks.len());
+    serde_json::json!({
+        "file": file.name,
+        "summary": format!("{disks} disks, sidecores on cpus {}", config::cpus::format(cpus)),
+        "cpus": cpus,
+        "disks": plan.disks.iter().map(|disk| &disk.id).collect::<Vec<_>>(),
+    })
+}
+
+/// What a reload is refused with: every mistake with its place.
+fn reload_error(failure: Failure) -> ApiError {
+    let hint = match &failure {
+        Failure::Config(_) => "correct the file and reload again; nothing was changed",
+        _ => "put the file back and reload again; nothing was changed",
+    };
+    ApiError::new(ErrorKind::Refused, failure.text(), hint)
+}
+
+fn start_log() {
+    let filter = EnvFilter::try_from_env("SIDECORE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
+    // Under systemd the journal has the time.
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => log.without_time().init(),
+        None => log.init(),
+    }
+}
+
+/// Takes all the descriptors that this process may have: each queue needs three.
+fn raise_nofile() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+}
+
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::warn!(%error, "systemd could not be told");
+    }
+}

@@ -1,0 +1,92 @@
+//! Tables whose columns align.
+
+/// Rows below a header. Numbers are aligned to the right, when the column says so.
+pub(crate) struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Where a column's text stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+impl Table {
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Table {
+        Table { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// One row more; its cells in the order of the columns.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells.into_iter().map(|cell| plain(&cell)).collect());
+    }
+
+    /// The whole table, with a newline at the end of each line and no blanks before it.
+    pub(crate) fn text(&self) -> String {
+        let header: Vec<String> = self.columns.iter().map(|(name, _)| name.to_string()).collect();
+        let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(&self.rows).collect();
+        let width = |column: usize| {
+            lines.iter().filter_map(|line| line.get(column)).map(|c| c.chars().count()).max()
+        };
+        let widths: Vec<usize> =
+            (0..self.columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for line in lines {
+            let cells: Vec<String> = line
+                .iter()
+                .zip(&self.columns)
+                .zip(&widths)
+                .map(|((cell, (_, align)), width)| match align {
+                    Align::Left => format!("{cell:<width$}"),
+                    Align::Right => format!("{cell:>width$}"),
+                })
+                .collect();
+            text.push_str(cells.join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// A cell without what would break the table or steer a terminal.
+fn plain(cell: &str) -> String {
+    cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Nanoseconds in the unit that fits, such as `12.3 us`.
+pub(crate) fn duration(ns: u64) -> String {
+    for (unit, scale) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
+        if ns >= scale {
+            return format!("{:.1} {unit}", ns as f64 / scale as f64);
+        }
+    }
+    format!("{ns} ns")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align_and_lines_end_without_blanks() {
+        let mut table = Table::new(&[("ID", Align::Left), ("SIZE", Align::Right)]);
+        table.row(vec!["a-long-name".into(), "1G".into()]);
+        table.row(vec!["b\x1b[31m".into(), "1024G".into()]);
+        assert_eq!(table.text(), "ID            SIZE\na-long-name     1G\nb?[31m       1024G\n");
+    }
+
+    #[test]
+    fn durations_read_well() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_500, "1.5 us"),
+            (2_000_000, "2.0 ms"),
+            (u64::MAX, "18446744073.7 s"),
+        ] {
+            assert_eq!(duration(ns), text);
+        }
+    }
+}

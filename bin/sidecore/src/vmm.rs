@@ -1,0 +1,196 @@
+//! What gives a disk to a guest, in the words of each VMM.
+//!
+//! All need the guest's memory shared, for the daemon reads and writes it in place. The memory must
+//! also be sealed against shrinking, which QEMU's memfd is; see `allow_unsealed_memory`.
+
+use config::Size;
+use config::api::DiskView;
+use config::spec::Mode;
+
+use crate::failure::Failure;
+
+/// The VMMs whose words we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Vmm {
+    /// Arguments of qemu-system-*.
+    Qemu,
+    /// Parts of a domain's XML.
+    Libvirt,
+    /// Arguments of cloud-hypervisor.
+    CloudHypervisor,
+}
+
+/// What to paste, and what to know about it.
+pub(crate) struct Paste {
+    /// The text, with a newline at its end.
+    pub(crate) text: String,
+    /// Remarks; not part of what is pasted.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What gives that disk to a guest with so much memory.
+pub(crate) fn paste(vmm: Vmm, disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
+    match vmm {
+        Vmm::Qemu => Ok(qemu(disk, memory)),
+        Vmm::Libvirt => libvirt(disk, memory),
+        Vmm::CloudHypervisor => cloud_hypervisor(disk, memory),
+    }
+}
+
+fn qemu(disk: &DiskView, memory: Size) -> Paste {
+    let mib = memory.0.div_ceil(1 << 20);
+    let id = format!("sidecore-{}", disk.id);
+    // The VMM waits for the daemon in this mode.
+    let server = if disk.mode == Mode::Connect { ",server=on" } else { "" };
+    // A comma in a value is written twice.
+    let path = disk.socket.replace(',', ",,");
+    let lines = [
+        format!("-m {mib}M"),
+        format!("-object memory-backend-memfd,id=sidecore-memory,size={mib}M,share=on"),
+        "-machine memory-backend=sidecore-memory".to_string(),
+        format!("-chardev {}", quote(&format!("socket,id={id},path={path}{server}"))),
+        format!("-device vhost-user-blk-pci,chardev={id},num-queues={}", disk.queues_max),
+    ];
+    let notes = vec![
+        "a guest needs the first three lines once; each further disk adds the last two".to_string(),
+    ];
+    Paste { text: lines.join(" \\\n") + "\n", notes }
+}
+
+fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
+    if disk.mode == Mode::Connect {
+        return Err(wrong_mode(disk, "libvirt"));
+    }
+    let kib = memory.0.div_ceil(1 << 10);
+    let text = format!(
+        "<!-- below <domain> -->\n\
+         <memory unit='KiB'>{kib}</memory>\n\
+         <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n\
+         <!-- below <devices>; the target is to be free in the domain -->\n\
+         <disk type='vhostuser' device='disk'>\n  \
+           <driver name='qemu' type='raw' queues='{}'/>\n  \
+           <source type='unix' path='{}'>\n    \
+             <reconnect enabled='yes' timeout='1'/>\n  \
+           </source>\n  \
+           <target dev='vda' bus='virtio'/>\n\
+         </disk>\n",
+        disk.queues_max,
+        xml(&disk.socket),
+    );
+    let notes = vec![
+        "libvirt runs QEMU as another user: let it write to the socket (group or ACL)".to_string(),
+    ];
+    Ok(Paste { text, notes })
+}
+
+fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
+    if disk.mode == Mode::Connect {
+        return Err(wrong_mode(disk, "cloud-hypervisor"));
+    }
+    if disk.socket.contains([',', '"', '[', ']']) {
+        let hint = "give the disk another socket with --socket";
+        let error = format!("cloud-hypervisor cannot be given the path {:?}", disk.socket);
+        return Err(Failure::usage(error, hint));
+    }
+    let mib = memory.0.div_ceil(1 << 20);
+    let queues = disk.queues_max;
+    let value = quote(&format!("vhost_user=true,socket={},num_queues={queues}", disk.socket));
+    let text = format!("--memory size={mib}M,shared=on \\\n--disk {value}\n");
+    let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
+    if !disk.allow_unsealed_memory {
+        notes.push(
+            "cloud-hypervisor does not seal the guest's memory: add the disk with \
+             --allow-unsealed-memory"
+                .to_string(),
+        );
+    }
+    Ok(Paste { text, notes })
+}
+
+fn wrong_mode(disk: &DiskView, vmm: &str) -> Failure {
+    Failure::usage(
+        format!("{vmm} can only connect, and disk {:?} has mode \"connect\"", disk.id),
+        "give the disk mode \"listen\"",
+    )
+}
+
+/// A word of a shell's command line.
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/=,.:_-+@%".contains(c);
+    match word.chars().all(plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// The value of an XML attribute between single quotes.
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> DiskView {
+        serde_json::from_value(serde_json::json!({
+            "id": "vm1", "declared": "api", "state": "waiting", "socket": "/run/s/vm1.sock",
+            "mode": "listen", "backend": "null", "size_bytes": 512, "block_size_bytes": 512,
+            "readonly": false, "serial": "vm1", "queues_max": 4, "queues_attached": 0,
+            "share": 100, "policy": "adaptive", "allow_unsealed_memory": false,
+            "counters": config::api::CountersView::default(),
+        }))
+        .unwrap()
+    }
+
+    fn text(vmm: Vmm, disk: &DiskView) -> String {
+        paste(vmm, disk, Size(1 << 30)).map(|paste| paste.text).unwrap()
+    }
+
+    #[test]
+    fn qemu_gets_its_arguments() {
+        assert_eq!(
+            text(Vmm::Qemu, &disk()),
+            "-m 1024M \\\n\
+             -object memory-backend-memfd,id=sidecore-memory,size=1024M,share=on \\\n\
+             -machine memory-backend=sidecore-memory \\\n\
+             -chardev socket,id=sidecore-vm1,path=/run/s/vm1.sock \\\n\
+             -device vhost-user-blk-pci,chardev=sidecore-vm1,num-queues=4\n"
+        );
+        let odd = DiskView { socket: "/a, b's".into(), mode: Mode::Connect, ..disk() };
+        assert!(
+            text(Vmm::Qemu, &odd)
+                .contains("-chardev 'socket,id=sidecore-vm1,path=/a,, b'\\''s,server=on' \\\n")
+        );
+    }
+
+    #[test]
+    fn libvirt_gets_its_xml() {
+        let text = text(Vmm::Libvirt, &DiskView { socket: "/a'<&>".into(), ..disk() });
+        assert!(text.contains("<source type='unix' path='/a&apos;&lt;&amp;&gt;'>"), "{text}");
+        assert!(text.contains("<driver name='qemu' type='raw' queues='4'/>"), "{text}");
+        assert!(text.contains("<memory unit='KiB'>1048576</memory>"), "{text}");
+        assert!(text.contains("  <source type='memfd'/>\n  <access mode='shared'/>\n"), "{text}");
+    }
+
+    #[test]
+    fn cloud_hypervisor_gets_its_arguments_and_a_warning() {
+        let paste = paste(Vmm::CloudHypervisor, &disk(), Size(1 << 30)).ok().unwrap();
+        assert_eq!(
+            paste.text,
+            "--memory size=1024M,shared=on \\\n\
+             --disk vhost_user=true,socket=/run/s/vm1.sock,num_queues=4\n"
+        );
+        assert!(paste.notes.iter().any(|note| note.contains("--allow-unsealed-memory")));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let connect = DiskView { mode: Mode::Connect, ..disk() };
+        for vmm in [Vmm::Libvirt, Vmm::CloudHypervisor] {
+            assert!(paste(vmm, &connect, Size(1 << 30)).is_err());
+        }
+        let odd = DiskView { socket: "/a,b".into(), ..disk() };
+        assert!(paste(Vmm::CloudHypervisor, &odd, Size(1 << 30)).is_err());
+    }
+}
