@@ -47,6 +47,8 @@ impl<F> Session<F> {
                 self.protocol_features = *features;
             }
             Message::ResetOwner => self.queues.iter_mut().for_each(|queue| queue.reset()),
+            // What was negotiated stays, as in libvhost-user: a driver that starts anew makes its
+            // front-end send SET_FEATURES again.
             Message::ResetDevice => {
                 self.queues.iter_mut().for_each(|queue| queue.reset());
                 owner.reset();

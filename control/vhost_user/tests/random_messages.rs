@@ -1,0 +1,119 @@
+//! Whatever a front-end sends: no panic, a refusal changes nothing, and no descriptor is kept that
+//! the session does not show.
+
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use vhost_user::{
+    DeviceFacts, Frame, InflightArea, LogArea, MemoryRegion, Message, Owner, Scope, Session, bits,
+};
+
+/// Refuses or takes, as told; keeps nothing.
+struct World(bool);
+
+type Fd = Rc<()>;
+
+impl World {
+    fn answer(&self) -> Result<(), String> {
+        if self.0 { Ok(()) } else { Err("no".to_string()) }
+    }
+}
+
+impl Owner<Fd> for World {
+    fn read_config(&self, _offset: u32, _into: &mut [u8]) -> bool {
+        self.0
+    }
+    fn write_config(&mut self, _negotiated: u64, _offset: u32, _bytes: &[u8]) -> bool {
+        self.0
+    }
+    fn set_memory(&mut self, _regions: &[MemoryRegion], _fds: Vec<Fd>) -> Result<(), String> {
+        self.answer()
+    }
+    fn add_region(&mut self, _region: &MemoryRegion, _fd: Fd) -> Result<(), String> {
+        self.answer()
+    }
+    fn remove_region(&mut self, _region: &MemoryRegion) -> Result<(), String> {
+        self.answer()
+    }
+    fn set_log(&mut self, _area: LogArea, _fd: Fd) -> Result<(), String> {
+        self.answer()
+    }
+    fn make_inflight(&mut self, _len: u64) -> Result<Fd, String> {
+        self.answer().map(|()| Rc::new(()))
+    }
+    fn set_inflight(&mut self, _area: &InflightArea, _fd: Fd) -> Result<(), String> {
+        self.answer()
+    }
+    fn check_signal(&self, _fd: &Fd) -> Result<(), String> {
+        self.answer()
+    }
+    fn set_channel(&mut self, _fd: Fd) -> Result<(), String> {
+        self.answer()
+    }
+    fn reset(&mut self) {}
+}
+
+/// Small numbers and the edges of their types, so that messages are often about the same thing.
+fn word() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        6 => 0u32..4,
+        2 => prop::sample::select(vec![16, 128, 256, 0x1000, 32768, 0x1_0000]),
+        1 => prop::sample::select(vec![u32::MAX, 1 << 31, 0xffff, 0x8000_0000]),
+        1 => any::<u32>(),
+    ]
+}
+
+fn frame() -> impl Strategy<Value = (u32, bool, Vec<u32>, usize, usize)> {
+    (0u32..42, any::<bool>(), prop::collection::vec(word(), 0..20), 0usize..4, 0usize..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_message_does_harm(
+        frames in prop::collection::vec(frame(), 1..30),
+        takes in prop::collection::vec(any::<bool>(), 30),
+    ) {
+        let inflight_len = |size: u16, packed: bool| u64::from(size) * if packed { 32 } else { 16 };
+        let features = 1 << 32 | bits::RING_PACKED;
+        let facts = DeviceFacts { features, queues_max: 3, ring_size_max: 32768, inflight_len };
+        let mut session: Session<Fd> = Session::new(facts);
+        let open: Fd = Rc::new(());
+        for ((request, need_reply, words, fds, cut), take) in frames.into_iter().zip(takes) {
+            let mut payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            // Mostly of the length that the message has, so that more than lengths is tried.
+            if cut != 0 {
+                let right = (0..200).find(|len| {
+                    Message::parse(request, &vec![0; *len]).is_ok()
+                });
+                payload.resize(right.unwrap_or(cut), 0);
+            }
+            let frame = Frame { request, need_reply, payload, fds: vec![Rc::clone(&open); fds] };
+            let before = format!("{session:?}");
+            let held = Rc::strong_count(&open) - fds;
+            let Ok(message) = session.parse(&frame) else {
+                prop_assert_eq!(format!("{:?}", session), before);
+                continue;
+            };
+            if let Scope::Queue(queue) = session.scope(&message) {
+                prop_assert!(queue < 3);
+            }
+            let applied = session.apply(message, frame.fds, need_reply, &mut World(take));
+            if let Err(reject) = applied {
+                prop_assert_eq!(format!("{:?}", session), before);
+                prop_assert_eq!(Rc::strong_count(&open), held);
+                prop_assert!(!reject.reason.to_string().is_empty());
+            }
+            // Three for each queue, and the one for logging.
+            prop_assert!(Rc::strong_count(&open) <= 1 + 3 * 3 + 1);
+            for queue in 0..3 {
+                if let Some(facts) = session.ready(queue) {
+                    prop_assert!(facts.size >= 1 && facts.size <= 32768);
+                }
+            }
+        }
+        drop(session);
+        prop_assert_eq!(Rc::strong_count(&open), 1);
+    }
+}
