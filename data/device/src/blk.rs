@@ -153,3 +153,6 @@ impl Blk {
         self.negotiated & feature != 0
     }
 }
+
+#[cfg(test)]
+mod tests;
