@@ -1,1 +1,131 @@
-//! Being built.
+//! Where requests go: nothing (`null`), memory, a file or block device.
+//!
+//! A [`Disk`] is opened once per device by control. Each of its queues gets a [`Backend`] that moves
+//! with the queue, and each sidecore has one [`Io`], the io_uring its back-ends share. Not here:
+//! rings of guests (`virtqueue`), what a request means (`device`), and whose turn it is (`schedule`).
+//!
+//! Called by `sidecore` (`submit`, `completed`) and `manager` (`Disk::open`, `resize`).
+//!
+//! # The life of a request
+//!
+//! 1. [`Io::room`] is asked, unless [`Backend::answers_at_once`].
+//! 2. [`Backend::submit`] ends it, or says [`Outcome::Pending`].
+//! 3. [`Io::enter`] hands everything submitted to the kernel: one system call a pass, none when there
+//!    is nothing to hand over and nothing to fetch.
+//! 4. [`Io::reap_one`] (or [`Io::reap`]) yields tags and results; [`Backend::completed`] ends the
+//!    request or goes on with it (a short transfer, the next step).
+//!
+//! # What is promised
+//!
+//! - A flush that ends `Ok` covers every write that ended before it was submitted. Once the kernel
+//!   reported a failure to make data stable, no later flush of that disk ends `Ok`
+//!   ([`Disk::sync_failed`]).
+//! - Memory given to the kernel was checked against the guest's map. Whoever submits keeps that map
+//!   until the request has ended; see `sys`.
+//! - What `submit` itself reads into guest memory is marked in the dirty log; what a completion
+//!   brought is marked by the caller, who knows the segments.
+
+mod disk;
+mod file;
+mod io;
+mod memory;
+mod null;
+mod sys;
+
+pub use disk::{Cache, Disk, Limits, OpenError, ResizeError, Source};
+pub use file::{FaultSnapshot, File, Progress};
+pub use io::Io;
+pub use memory::Memory;
+pub use null::Null;
+
+use guest_memory::GuestMap;
+use request::{Request, Status, Tag};
+
+/// Unit of sizes and limits, bytes.
+pub const SECTOR_SIZE: u64 = 512;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ended.
+    Done(Status),
+    /// Its tag will come out of [`Io::reap_one`].
+    Pending,
+}
+
+/// One queue's way to its disk. Moves with the queue.
+#[derive(Debug)]
+pub enum Backend {
+    /// Answers without doing.
+    Null(Null),
+    /// A RAM disk.
+    Memory(Memory),
+    /// A file or block device.
+    File(File),
+}
+
+impl Backend {
+    /// Starts a request. To be called with [`Io::room`] above zero, unless
+    /// [`Self::answers_at_once`]; `memory` must live until the request has ended.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+    ) -> Outcome {
+        match self {
+            Backend::Null(null) => Outcome::Done(null.serve(request)),
+            Backend::Memory(disk) => Outcome::Done(disk.serve(request, memory)),
+            Backend::File(file) => file.submit(io, request, memory, tag),
+        }
+    }
+
+    /// Goes on with a request of which the kernel said `result`. `Pending`: it was resumed, and is
+    /// already handed to the kernel.
+    pub fn completed(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        result: i32,
+        progress: &mut Progress,
+    ) -> Outcome {
+        match self {
+            Backend::File(file) => file.completed(io, request, memory, tag, result, progress),
+            // Neither ever submits, so no tag of theirs completes.
+            Backend::Null(_) | Backend::Memory(_) => Outcome::Done(Status::IoError),
+        }
+    }
+
+    /// Whether `submit` always ends the request and needs neither room nor a tag: null, memory, and
+    /// files that live in memory (tmpfs).
+    pub fn answers_at_once(&self) -> bool {
+        match self {
+            Backend::Null(_) | Backend::Memory(_) => true,
+            Backend::File(file) => file.answers_at_once(),
+        }
+    }
+
+    /// Takes from `io` what serving will need (its io_uring, a place in its file table), so that
+    /// the first request does not. Optional.
+    ///
+    /// # Errors
+    /// What the kernel said to making an io_uring.
+    pub fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
+        match self {
+            Backend::Null(_) | Backend::Memory(_) => Ok(()),
+            Backend::File(file) => file.join(io),
+        }
+    }
+
+    /// Gives back what `join` (or the first request) took. To be called before the queue moves away
+    /// from the sidecore, with nothing in flight; otherwise `io` keeps the file open.
+    pub fn leave(&mut self, io: &mut Io) {
+        if let Backend::File(file) = self {
+            file.leave(io);
+        }
+    }
+}

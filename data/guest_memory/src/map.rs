@@ -250,9 +250,10 @@ impl GuestMap {
         }
     }
 
-    /// The host address of `span` after checking that it lies within its region of this map.
+    /// The host address of `span` after checking that it lies within its region of this map; for
+    /// handing to the kernel. Valid while this map lives.
     #[inline]
-    pub(crate) fn host(&self, span: Span) -> Option<NonNull<u8>> {
+    pub fn host(&self, span: Span) -> Option<NonNull<u8>> {
         let entry = self.entries.get(span.region as usize)?;
         let offset = span.host.wrapping_sub(entry.base.as_ptr() as usize) as u64;
         let fits = offset <= entry.len && u64::from(span.len) <= entry.len - offset;

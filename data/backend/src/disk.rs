@@ -1,0 +1,291 @@
+//! What a device serves from: opened, measured and resized by control.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use guest_memory::MapError;
+use rustix::io::Errno;
+
+use crate::file::{FaultSnapshot, File, Opened};
+use crate::{Backend, Memory, Null, SECTOR_SIZE};
+
+/// Largest disk, bytes: the largest file offset.
+const SIZE_MAX_BYTES: u64 = i64::MAX as u64 / SECTOR_SIZE * SECTOR_SIZE;
+
+/// What an operator asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Answers without doing.
+    Null {
+        /// Bytes, a multiple of 512.
+        size_bytes: u64,
+    },
+    /// A RAM disk, lost with the daemon.
+    Memory {
+        /// Bytes, a multiple of 512.
+        size_bytes: u64,
+    },
+    /// A raw file or a block device.
+    File {
+        /// Where.
+        path: PathBuf,
+        /// Bytes, a multiple of 512. A missing file is then made and a shorter one grown (sparse);
+        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, rounded
+        /// down to 512.
+        size_bytes: Option<u64>,
+        /// Only read.
+        readonly: bool,
+        /// Through the page cache or past it.
+        cache: Cache,
+    },
+}
+
+/// Through the host's page cache or past it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// Past it where the file can be opened so (`O_DIRECT`), otherwise through it.
+    #[default]
+    Auto,
+    /// Past it, or the disk is refused. Requests that are not aligned for it still pass through it.
+    Direct,
+    /// Through it.
+    Page,
+}
+
+/// What the disk can do in one command, in sectors of 512 bytes; 0 when it cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Sectors of one discard.
+    pub discard_sectors_max: u32,
+    /// Sectors of one write-zeroes.
+    pub zeroes_sectors_max: u32,
+}
+
+/// Why a disk could not be opened. The text is for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel refused.
+    #[error("cannot {what} {path}: {source}")]
+    Os {
+        /// The step, as a verb.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        source: Errno,
+    },
+    /// A directory, a socket, a terminal.
+    #[error("{0} is neither a regular file nor a block device")]
+    NotADisk(PathBuf),
+    /// Nothing to serve.
+    #[error("{path} has {size_bytes} bytes; a disk needs at least 512: give a size")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Its size, bytes.
+        size_bytes: u64,
+    },
+    /// Smaller than asked, and not to be grown.
+    #[error("{path} has {size_bytes} bytes, but a size of {asked_bytes} was given; {why}")]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// What it has, bytes.
+        size_bytes: u64,
+        /// What was asked for, bytes.
+        asked_bytes: u64,
+        /// Why it is not grown.
+        why: &'static str,
+    },
+    /// A size that no disk can have.
+    #[error("a size of {0} bytes is not possible: it must be a multiple of 512, from 512 to 2^63")]
+    Size(u64),
+    /// `cache = "direct"` on a file system without it.
+    #[error(
+        "{0} cannot be opened with O_DIRECT on its file system: use cache = \"auto\" or \"page\""
+    )]
+    NoDirect(PathBuf),
+    /// io_uring is missing.
+    #[error(
+        "cannot make an io_uring, which a disk on a file needs: {0} \
+         (is sysctl kernel.io_uring_disabled 0, and the kernel 5.6 or later?)"
+    )]
+    NoUring(std::io::Error),
+    /// No memory for a RAM disk.
+    #[error("cannot make a RAM disk: {0}")]
+    Memory(#[from] MapError),
+}
+
+/// Why a disk keeps its size. The text is for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// A size that no disk can have.
+    #[error("a size of {0} bytes is not possible: it must be a multiple of 512, from 512 to 2^63")]
+    Size(u64),
+    /// Only a file can be made longer.
+    #[error("{path} has {size_bytes} bytes and cannot be grown to {asked_bytes}: {why}")]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// What it has, bytes.
+        size_bytes: u64,
+        /// What was asked for, bytes.
+        asked_bytes: u64,
+        /// Why.
+        why: &'static str,
+    },
+    /// The kernel refused.
+    #[error("cannot grow {path}: {source}")]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        source: Errno,
+    },
+    /// No memory for a larger RAM disk.
+    #[error("cannot grow a RAM disk: {0}")]
+    Memory(#[from] MapError),
+}
+
+/// What a device serves from. Opened once per device, shared by its queues, never changed.
+#[derive(Debug)]
+pub struct Disk {
+    kind: Kind,
+    size_bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Null,
+    Memory(Memory),
+    File(Arc<Opened>),
+}
+
+impl Disk {
+    /// Opens it. May block, make a file, and grow a file; reads and writes no data.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A file that was made or grown before an error stays so.
+    pub fn open(source: &Source) -> Result<Arc<Disk>, OpenError> {
+        let check = |size_bytes: u64| match size_bytes {
+            SECTOR_SIZE..=SIZE_MAX_BYTES if size_bytes.is_multiple_of(SECTOR_SIZE) => {
+                Ok(size_bytes)
+            }
+            _ => Err(OpenError::Size(size_bytes)),
+        };
+        let (kind, size_bytes) = match source {
+            Source::Null { size_bytes } => (Kind::Null, check(*size_bytes)?),
+            Source::Memory { size_bytes } => {
+                let size_bytes = check(*size_bytes)?;
+                (Kind::Memory(Memory::new(size_bytes)?), size_bytes)
+            }
+            Source::File { path, size_bytes, readonly, cache } => {
+                let asked = size_bytes.map(check).transpose()?;
+                let (opened, size_bytes) = Opened::open(path, asked, *readonly, *cache)?;
+                (Kind::File(Arc::new(opened)), size_bytes)
+            }
+        };
+        Ok(Arc::new(Disk { kind, size_bytes }))
+    }
+
+    /// Bytes that are served, a multiple of 512.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Unit of requests, bytes: always 512, so that any firmware can boot from it.
+    pub fn block_size(&self) -> u32 {
+        SECTOR_SIZE as u32
+    }
+
+    /// What requests should be aligned to, bytes, a power of two: what costs no reading of
+    /// neighbours.
+    pub fn physical_block_size(&self) -> u32 {
+        match &self.kind {
+            Kind::Null => SECTOR_SIZE as u32,
+            Kind::Memory(_) => 4096,
+            Kind::File(opened) => opened.physical_block_size(),
+        }
+    }
+
+    /// What one discard and one write-zeroes can do.
+    pub fn limits(&self) -> Limits {
+        match &self.kind {
+            Kind::Null => Limits { discard_sectors_max: u32::MAX, zeroes_sectors_max: u32::MAX },
+            // Done at once, so bounded: a gigabyte of pages is given back in some milliseconds.
+            Kind::Memory(_) => at_most(64 << 20),
+            Kind::File(opened) => opened.limits(),
+        }
+    }
+
+    /// Whether writes are refused.
+    pub fn is_readonly(&self) -> bool {
+        matches!(&self.kind, Kind::File(opened) if opened.is_readonly())
+    }
+
+    /// How it is served, in a few words for people: `null`, `memory`, `file, direct`, `file, page
+    /// cache`, `file, in memory`.
+    pub fn describe(&self) -> &'static str {
+        match &self.kind {
+            Kind::Null => "null",
+            Kind::Memory(_) => "memory",
+            Kind::File(opened) => opened.describe(),
+        }
+    }
+
+    /// Failures that requests met since the disk was opened.
+    pub fn faults(&self) -> FaultSnapshot {
+        match &self.kind {
+            Kind::File(opened) => opened.faults(),
+            Kind::Null | Kind::Memory(_) => FaultSnapshot::default(),
+        }
+    }
+
+    /// Whether the kernel once failed to make data stable. No flush and no synchronous write ends
+    /// `Ok` any more: the kernel reports a lost page only once, so that a later success would lie.
+    /// Ends with the `Disk`: open it anew after the data was checked.
+    pub fn sync_failed(&self) -> bool {
+        matches!(&self.kind, Kind::File(opened) if opened.sync_failed())
+    }
+
+    /// The way of one queue.
+    pub fn backend(self: &Arc<Self>) -> Backend {
+        match &self.kind {
+            Kind::Null => Backend::Null(Null { size_bytes: self.size_bytes }),
+            Kind::Memory(memory) => Backend::Memory(memory.clone()),
+            Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
+        }
+    }
+
+    /// Gives it another size. To be called with every queue detached; every back-end must be made
+    /// anew, and the old ones dropped.
+    ///
+    /// Growing: a file is made longer (sparse), a RAM disk gets zeroes, of a device more is served.
+    /// Shrinking: of a file or device less is served and its bytes stay; a RAM disk loses them.
+    ///
+    /// # Errors
+    /// [`ResizeError`]; the disk is then unchanged.
+    pub fn resize(disk: &mut Arc<Disk>, size_bytes: u64) -> Result<(), ResizeError> {
+        if !(SECTOR_SIZE..=SIZE_MAX_BYTES).contains(&size_bytes)
+            || !size_bytes.is_multiple_of(SECTOR_SIZE)
+        {
+            return Err(ResizeError::Size(size_bytes));
+        }
+        let kind = match &disk.kind {
+            Kind::Null => Kind::Null,
+            Kind::Memory(memory) => Kind::Memory(memory.resized(size_bytes)?),
+            Kind::File(opened) => {
+                opened.ensure_size(size_bytes)?;
+                Kind::File(Arc::clone(opened))
+            }
+        };
+        *disk = Arc::new(Disk { kind, size_bytes });
+        Ok(())
+    }
+}
+
+/// The same limit for both, of so many bytes.
+pub(crate) fn at_most(bytes: u64) -> Limits {
+    let sectors = u32::try_from(bytes / SECTOR_SIZE).unwrap_or(u32::MAX);
+    Limits { discard_sectors_max: sectors, zeroes_sectors_max: sectors }
+}

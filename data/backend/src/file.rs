@@ -1,0 +1,446 @@
+//! A raw file or a block device.
+//!
+//! Each request is a small state machine: [`File::next`] says which command comes next, the kernel
+//! runs it, `judge` says what the result means. Files in memory (tmpfs) run it to the end in `submit`,
+//! since nothing there waits for a device; all others run each command through the sidecore's
+//! io_uring. Measured in docs/decisions/0003-file-backend.md.
+//!
+//! Not here: opening (`open`), what keeps the two kinds of writes apart (`writers`), and flushes in
+//! single file (`flushes`).
+
+mod faults;
+mod flushes;
+mod judge;
+mod open;
+mod writers;
+
+pub use faults::FaultSnapshot;
+pub(crate) use open::Opened;
+
+use std::sync::Arc;
+
+use guest_memory::GuestMap;
+use request::{Op, Request, Status, Tag};
+use rustix::io::Errno;
+
+use crate::Outcome;
+use crate::io::{Io, Places};
+use crate::sys::{Allocate, Command, Target, ZEROES_MAX, run_now};
+use open::Lack;
+use writers::Pass;
+
+/// Slots whose state is kept without asking for memory; as many as a queue has in flight.
+const SLOTS: usize = 256;
+
+/// How far a request has come. Kept in the request's slot between completions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Bytes transferred or zeroed.
+    done: u64,
+    step: Step,
+    /// Repetitions since the last byte.
+    tries: u8,
+    /// The direct way refused it.
+    cached_only: bool,
+}
+
+/// What the request does now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    /// Transfer, flush, discard; or write-zeroes before its way is chosen.
+    #[default]
+    Start,
+    /// Write-zeroes by a hole.
+    Punch,
+    /// Write-zeroes by the file system's own zeroing.
+    ZeroRange,
+    /// Space for the range, after a hole that was not asked for.
+    Reserve,
+    /// Write-zeroes by writing.
+    Fill,
+    /// The end of a write that must be stable.
+    Sync,
+}
+
+/// One queue's way to a file.
+#[derive(Debug)]
+pub struct File {
+    opened: Arc<Opened>,
+    size_bytes: u64,
+    /// How the current sidecore's `Io` names the file.
+    places: Option<Places>,
+    /// By slot, so that `submit` can leave something for the first completion.
+    flights: Vec<Flight>,
+}
+
+/// What is known of a request in flight besides its [`Progress`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Flight {
+    turn: Turn,
+    step: Step,
+}
+
+/// A request's turn among those of all queues of its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Turn {
+    /// It needs none.
+    #[default]
+    None,
+    /// A write's.
+    Write(Pass),
+    /// A flush that waits until one of at least this number has ended well, or it may go itself.
+    FlushWaits(u64),
+    /// The flush of this number.
+    Flushes(u64),
+}
+
+impl Turn {
+    /// Whether the last command was only [`Command::Wait`].
+    fn waits(self) -> bool {
+        matches!(self, Turn::Write(Pass::Waiting) | Turn::FlushWaits(_))
+    }
+}
+
+/// What comes next.
+enum Next<'a> {
+    Run { command: Command<'a>, direct: bool },
+    Done(Status),
+}
+
+/// A command that only takes a little time.
+const WAIT: Next<'static> = Next::Run { command: Command::Wait, direct: false };
+
+impl File {
+    pub(crate) fn new(opened: Arc<Opened>, size_bytes: u64) -> File {
+        let slots = if opened.in_memory() { 0 } else { SLOTS };
+        File { opened, size_bytes, places: None, flights: vec![Flight::default(); slots] }
+    }
+
+    #[inline]
+    pub(crate) fn answers_at_once(&self) -> bool {
+        self.opened.in_memory()
+    }
+
+    pub(crate) fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
+        if !self.opened.in_memory() && !self.places.as_ref().is_some_and(|p| io.gave(p)) {
+            self.places = Some(io.join(&self.opened)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, io: &mut Io) {
+        if let Some(places) = self.places.take()
+            && io.gave(&places)
+        {
+            io.leave(&self.opened);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+    ) -> Outcome {
+        if let Err(status) = self.check(request) {
+            return Outcome::Done(status);
+        }
+        if self.opened.in_memory() {
+            return Outcome::Done(self.run(request, memory));
+        }
+        if let Err(error) = self.join(io) {
+            self.opened.faults.count(errno(&error));
+            return Outcome::Done(Status::IoError);
+        }
+        let outcome = self.proceed(io, request, memory, tag, &mut Progress::default());
+        self.settle(outcome, tag)
+    }
+
+    pub(crate) fn completed(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        result: i32,
+        progress: &mut Progress,
+    ) -> Outcome {
+        let Flight { turn, step } = *self.flight(tag);
+        progress.step = step;
+        // Whoever waits was told only that some time has passed.
+        let waited = turn.waits();
+        let ended = if waited { None } else { self.after(result, request, progress) };
+        let outcome = match ended {
+            Some(status) => Outcome::Done(status),
+            None => {
+                let outcome = self.proceed(io, request, memory, tag, progress);
+                // The pass has entered already and may rest: nothing must stay queued until a next.
+                if outcome == Outcome::Pending && io.enter().is_err() {
+                    // It stays queued, and the next pass enters again and counts the error.
+                }
+                outcome
+            }
+        };
+        self.settle(outcome, tag)
+    }
+
+    /// Refuses what no later step needs to think of.
+    #[inline]
+    fn check(&self, request: &Request<'_>) -> Result<(), Status> {
+        let end = request.offset.checked_add(request.len);
+        if end.is_none_or(|end| end > self.size_bytes) {
+            return Err(Status::IoError);
+        }
+        let (writes, stable) = match request.op {
+            Op::Read => (false, false),
+            Op::Write { sync } | Op::WriteZeroes { sync, .. } => (true, sync),
+            Op::Discard => (true, false),
+            Op::Flush => (false, true),
+        };
+        if writes && self.opened.is_readonly() || stable && self.opened.sync_failed() {
+            return Err(Status::IoError);
+        }
+        match request.op {
+            Op::Flush => Ok(()),
+            _ if request.len == 0 => Err(Status::Ok),
+            Op::Read | Op::Write { .. } => {
+                let sum: u64 = request.segments.iter().map(|s| u64::from(s.len())).sum();
+                if sum == request.len { Ok(()) } else { Err(Status::IoError) }
+            }
+            Op::Discard if self.opened.lacks(Lack::PunchHole) => Err(Status::Unsupported),
+            Op::Discard | Op::WriteZeroes { .. } => Ok(()),
+        }
+    }
+
+    /// Runs a request to its end. Bounded: each command makes progress or counts as a try.
+    #[inline]
+    fn run(&mut self, request: &Request<'_>, memory: &GuestMap) -> Status {
+        let mut progress = Progress::default();
+        let status = loop {
+            let result = match self.next(request, memory, &mut progress, None) {
+                Next::Run { command, .. } => run_now(self.opened.cached(), &command),
+                Next::Done(status) => break status,
+            };
+            if let Some(status) = self.after(result, request, &mut progress) {
+                break status;
+            }
+        };
+        if request.op == Op::Read {
+            // Also after an error: a part may have been written.
+            for segment in request.segments {
+                memory.mark_written(*segment);
+            }
+        }
+        status
+    }
+
+    /// Queues the next command.
+    #[inline]
+    fn proceed(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        progress: &mut Progress,
+    ) -> Outcome {
+        let Some(places) = self.places else { return Outcome::Done(Status::IoError) };
+        match self.next(request, memory, progress, Some(tag)) {
+            Next::Done(status) => Outcome::Done(status),
+            Next::Run { command, direct } => {
+                let target: Target = match places.direct {
+                    Some(target) if direct => target,
+                    _ => places.cached,
+                };
+                if io.push(target, &command, tag) {
+                    self.flight(tag).step = progress.step;
+                    return Outcome::Pending;
+                }
+                // No room although it was asked for, or a segment of another map.
+                self.opened.faults.count(Errno::NOBUFS);
+                Outcome::Done(Status::IoError)
+            }
+        }
+    }
+
+    /// Gives the turn back when a request ends.
+    #[inline]
+    fn settle(&mut self, outcome: Outcome, tag: Tag) -> Outcome {
+        if let Outcome::Done(status) = outcome {
+            let flight = std::mem::take(self.flight(tag));
+            self.give_back(flight.turn, status == Status::Ok);
+        }
+        outcome
+    }
+
+    fn give_back(&self, turn: Turn, ok: bool) {
+        match turn {
+            Turn::None | Turn::FlushWaits(_) => {}
+            Turn::Write(pass) => self.opened.writers.leave(pass),
+            Turn::Flushes(number) => self.opened.flushes.end(number, ok),
+        }
+    }
+
+    #[inline]
+    fn next<'a>(
+        &mut self,
+        request: &'a Request<'a>,
+        memory: &'a GuestMap,
+        progress: &mut Progress,
+        tag: Option<Tag>,
+    ) -> Next<'a> {
+        let Request { op, offset, len, segments } = *request;
+        let (at, left) = (offset + progress.done, len - progress.done.min(len));
+        let whole = |mode| {
+            let command = Command::Allocate { mode, offset, len };
+            Next::Run { command, direct: false }
+        };
+        match (op, progress.step) {
+            (Op::Flush, _) | (_, Step::Sync) => self.flush(tag),
+            (Op::Read, _) => {
+                let direct = self.could_be_direct(request, progress);
+                let (skip, stable) = (progress.done, false);
+                let command =
+                    Command::Transfer { write: false, stable, offset: at, skip, segments, memory };
+                Next::Run { command, direct }
+            }
+            (Op::Write { sync }, _) => {
+                let stable = sync && !self.opened.lacks(Lack::StableWrite);
+                let skip = progress.done;
+                let command =
+                    Command::Transfer { write: true, stable, offset: at, skip, segments, memory };
+                self.write(command, self.could_be_direct(request, progress), tag)
+            }
+            (Op::Discard, _) => whole(Allocate::PunchHole),
+            (Op::WriteZeroes { unmap, .. }, step) => {
+                if step == Step::Start {
+                    progress.step = self.zeroing(unmap);
+                }
+                match progress.step {
+                    Step::Punch => whole(Allocate::PunchHole),
+                    Step::ZeroRange => whole(Allocate::ZeroRange),
+                    Step::Reserve => whole(Allocate::Reserve),
+                    Step::Start | Step::Fill | Step::Sync => {
+                        let now = left.min(ZEROES_MAX);
+                        let direct = !progress.cached_only && self.opened.is_aligned(at | now, 0);
+                        let command = Command::Zeroes { offset: at, len: now };
+                        self.write(command, direct, tag)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The best way to make zeroes that has not failed yet.
+    fn zeroing(&self, unmap: bool) -> Step {
+        let punches = !self.opened.lacks(Lack::PunchHole);
+        if unmap && punches {
+            Step::Punch
+        } else if !self.opened.lacks(Lack::ZeroRange) {
+            Step::ZeroRange
+        } else if punches && !self.opened.is_block() {
+            Step::Punch
+        } else {
+            Step::Fill
+        }
+    }
+
+    /// Whether what is left of a transfer is aligned for the way past the page cache.
+    #[inline]
+    fn could_be_direct(&self, request: &Request<'_>, progress: &Progress) -> bool {
+        if progress.cached_only || self.opened.direct().is_none() {
+            return false;
+        }
+        let (mut bits, mut addresses) = (request.offset + progress.done, 0);
+        let mut skip = progress.done;
+        for segment in request.segments {
+            let skipped = skip.min(segment.len().into()) as u32;
+            skip -= u64::from(skipped);
+            let segment = segment.after(skipped);
+            if !segment.is_empty() {
+                bits |= u64::from(segment.len());
+                addresses |= segment.host_address() as u64;
+            }
+        }
+        self.opened.is_aligned(bits, addresses)
+    }
+
+    /// A write, in its turn: see `writers`.
+    #[inline]
+    fn write<'a>(&mut self, command: Command<'a>, direct: bool, tag: Option<Tag>) -> Next<'a> {
+        let Some(tag) = tag.filter(|_| self.opened.direct().is_some()) else {
+            return Next::Run { command, direct: false };
+        };
+        let turn = self.flight(tag).turn;
+        let writers = &self.opened.writers;
+        let pass = match turn {
+            Turn::Write(Pass::Direct) if !direct => {
+                // What is left after a short write is not aligned any more.
+                writers.leave(Pass::Direct);
+                writers.enter(false)
+            }
+            Turn::Write(Pass::Waiting) if writers.may_start() => Pass::Cached,
+            Turn::Write(held) => held,
+            _ => writers.enter(direct),
+        };
+        self.flight(tag).turn = Turn::Write(pass);
+        match pass {
+            Pass::Waiting => WAIT,
+            pass => Next::Run { command, direct: pass == Pass::Direct },
+        }
+    }
+
+    /// A flush, in its turn: see `flushes`.
+    fn flush<'a>(&mut self, tag: Option<Tag>) -> Next<'a> {
+        let run = Next::Run { command: Command::Sync, direct: false };
+        let Some(tag) = tag else { return run };
+        let turn = self.flight(tag).turn;
+        let flushes = &self.opened.flushes;
+        let needed = match turn {
+            // Told to come again.
+            Turn::Flushes(_) => return run,
+            Turn::FlushWaits(needed) => needed,
+            written => {
+                let needed = flushes.needed();
+                self.give_back(written, true);
+                needed
+            }
+        };
+        if self.opened.sync_failed() {
+            return Next::Done(Status::IoError);
+        }
+        let flushes = &self.opened.flushes;
+        if flushes.ended_well(needed) {
+            self.flight(tag).turn = Turn::None;
+            return Next::Done(Status::Ok);
+        }
+        let begun = flushes.begin();
+        self.flight(tag).turn = begun.map_or(Turn::FlushWaits(needed), Turn::Flushes);
+        if begun.is_some() { run } else { WAIT }
+    }
+
+    #[inline]
+    fn flight(&mut self, tag: Tag) -> &mut Flight {
+        let slot = usize::from(tag.slot);
+        if slot >= self.flights.len() {
+            // Queues keep to SLOTS; a longer table costs one allocation, not correctness.
+            self.flights.resize(slot + 1, Flight::default());
+        }
+        &mut self.flights[slot]
+    }
+}
+
+impl Drop for File {
+    /// A queue that is dropped with requests in flight must not hold up the others of its disk.
+    fn drop(&mut self) {
+        for flight in std::mem::take(&mut self.flights) {
+            self.give_back(flight.turn, false);
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,154 @@
+//! What the kernel's answer to one command means for its request.
+
+use request::{Op, Request, Status};
+use rustix::io::Errno;
+
+use super::open::Lack;
+use super::{File, Progress, Step};
+use crate::sys::{PIECES_MAX, ZEROES_MAX};
+
+/// How often one command is repeated when the kernel says to come again.
+const TRIES_MAX: u8 = 8;
+
+impl File {
+    /// What the kernel's answer means: the end, or (`None`) that [`Self::next`] goes on.
+    #[inline]
+    pub(super) fn after(
+        &mut self,
+        result: i32,
+        request: &Request<'_>,
+        progress: &mut Progress,
+    ) -> Option<Status> {
+        if result < 0 {
+            return self.refused(
+                Errno::from_raw_os_error(result.wrapping_neg()),
+                request,
+                progress,
+            );
+        }
+        match (request.op, progress.step) {
+            (Op::Flush, _) | (_, Step::Sync) => {
+                // One of several flushes at a time is told of a failure, and all have failed.
+                let ok = !self.opened.sync_failed();
+                Some(if ok { Status::Ok } else { Status::IoError })
+            }
+            (Op::Discard, _) => Some(Status::Ok),
+            (Op::Read | Op::Write { .. }, _) | (Op::WriteZeroes { .. }, Step::Fill) => {
+                self.transferred(result as u32, request, progress)
+            }
+            (Op::WriteZeroes { unmap: false, .. }, Step::Punch) => {
+                progress.step = Step::Reserve;
+                None
+            }
+            (Op::WriteZeroes { .. }, _) => self.stabilize(request, progress),
+        }
+    }
+
+    #[inline]
+    fn transferred(
+        &self,
+        bytes: u32,
+        request: &Request<'_>,
+        progress: &mut Progress,
+    ) -> Option<Status> {
+        progress.done += u64::from(bytes);
+        progress.tries = 0;
+        if progress.done >= request.len {
+            return self.stabilize(request, progress);
+        }
+        if bytes == 0 {
+            // The file has become shorter than it was.
+            self.opened.faults.count_short();
+            return Some(Status::IoError);
+        }
+        let whole = match progress.step {
+            Step::Fill => u64::from(bytes) == ZEROES_MAX,
+            _ => request.segments.len() > PIECES_MAX,
+        };
+        if !whole {
+            self.opened.faults.count_short();
+        }
+        None
+    }
+
+    /// All is written; what is asked to be stable, and is not yet, is synced.
+    #[inline]
+    fn stabilize(&self, request: &Request<'_>, progress: &mut Progress) -> Option<Status> {
+        let sync = match request.op {
+            Op::Write { sync } => sync && self.opened.lacks(Lack::StableWrite),
+            Op::WriteZeroes { sync, .. } => sync,
+            _ => false,
+        };
+        if sync {
+            progress.step = Step::Sync;
+            return None;
+        }
+        Some(Status::Ok)
+    }
+
+    #[cold]
+    fn refused(
+        &mut self,
+        error: Errno,
+        request: &Request<'_>,
+        progress: &mut Progress,
+    ) -> Option<Status> {
+        if matches!(error, Errno::AGAIN | Errno::INTR) && progress.tries < TRIES_MAX {
+            progress.tries += 1;
+            return None;
+        }
+        let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS);
+        match (request.op, progress.step) {
+            (Op::Flush, _) | (_, Step::Sync) => self.opened.latch_sync_failed(),
+            (Op::Discard, _) if unsupported => {
+                self.opened.note_lack(Lack::PunchHole);
+                return Some(Status::Unsupported);
+            }
+            // Less than a block of the device: nothing to give back, and nothing was promised.
+            (Op::Discard, _) if error == Errno::INVAL => return Some(Status::Ok),
+            (_, Step::Punch) if unsupported => return self.without(Lack::PunchHole, progress),
+            (_, Step::ZeroRange) if unsupported => return self.without(Lack::ZeroRange, progress),
+            (_, Step::Punch | Step::ZeroRange) if error == Errno::INVAL => {
+                progress.step = Step::Fill;
+                return None;
+            }
+            // The zeroes are there already.
+            (_, Step::Reserve) if unsupported => return self.stabilize(request, progress),
+            (Op::Write { sync: true }, _)
+                if unsupported && !self.opened.lacks(Lack::StableWrite) =>
+            {
+                self.opened.note_lack(Lack::StableWrite);
+                return None;
+            }
+            (Op::Read | Op::Write { .. }, _) | (_, Step::Fill)
+                if error == Errno::INVAL && !progress.cached_only =>
+            {
+                // Aligned by the facts, and refused all the same.
+                progress.cached_only = true;
+                return None;
+            }
+            (Op::Write { sync: true }, _) if !is_about_this_write(error) => {
+                self.opened.latch_sync_failed();
+            }
+            _ => {}
+        }
+        self.opened.faults.count(error);
+        Some(Status::IoError)
+    }
+
+    /// Chooses another way to make zeroes.
+    fn without(&self, lack: Lack, progress: &mut Progress) -> Option<Status> {
+        self.opened.note_lack(lack);
+        progress.step = Step::Start;
+        None
+    }
+}
+
+/// Whether a failed stable write failed before anything was written, so that it says nothing about
+/// data written earlier.
+fn is_about_this_write(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::FAULT | Errno::INVAL | Errno::BADF
+    )
+}

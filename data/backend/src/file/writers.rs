@@ -1,0 +1,87 @@
+//! Keeps writes through the page cache apart from writes past it.
+//!
+//! A write of part of a page through the cache reads the page first, and later writes all of it
+//! back. If a direct write to the rest of that page lands in between, it is overwritten with what
+//! was there before: an acknowledged write is lost. (The kernel cannot drop a dirty page after a
+//! direct write, and says so only in its log.) So of one file only writes of one kind are in flight
+//! at any time, over all its queues. Direct writes are the rule; a write that cannot be direct
+//! makes those that come after it go through the cache too, until none is left, and itself waits
+//! for the direct ones before it.
+//!
+//! Reads need no such care: a direct read writes dirty pages back first, and a direct write drops
+//! clean pages after it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One write through the cache; direct ones are counted below.
+const CACHED: u64 = 1 << 32;
+
+/// What is in flight of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    /// Low half: direct writes. High half: writes through the cache, also those that wait.
+    counts: AtomicU64,
+}
+
+/// The right to write, held by one request. Given back by [`Writers::leave`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Past the cache.
+    Direct,
+    /// Through it.
+    Cached,
+    /// Through it, once [`Writers::may_start`].
+    Waiting,
+}
+
+impl Writers {
+    /// Lets a write in.
+    pub(crate) fn enter(&self, can_be_direct: bool) -> Pass {
+        if can_be_direct {
+            if self.counts.fetch_add(1, Ordering::SeqCst) < CACHED {
+                return Pass::Direct;
+            }
+            self.counts.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.counts.fetch_add(CACHED, Ordering::SeqCst);
+        if self.may_start() { Pass::Cached } else { Pass::Waiting }
+    }
+
+    /// Whether no direct write is left. None comes while anyone waits, so this becomes true when
+    /// the device has done what it has.
+    pub(crate) fn may_start(&self) -> bool {
+        self.counts.load(Ordering::SeqCst).is_multiple_of(CACHED)
+    }
+
+    /// The end of a write, or of waiting for one.
+    pub(crate) fn leave(&self, pass: Pass) {
+        let one = match pass {
+            Pass::Direct => 1,
+            Pass::Cached | Pass::Waiting => CACHED,
+        };
+        self.counts.fetch_sub(one, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pass, Writers};
+
+    #[test]
+    fn only_one_kind_is_in_flight() {
+        let writers = Writers::default();
+        let direct = writers.enter(true);
+        assert_eq!(direct, Pass::Direct);
+        assert_eq!(writers.enter(false), Pass::Waiting);
+        // The next one cannot be direct any more, or the first would wait for ever.
+        assert_eq!(writers.enter(true), Pass::Waiting);
+        assert!(!writers.may_start());
+        writers.leave(direct);
+        assert!(writers.may_start());
+        assert_eq!(writers.enter(true), Pass::Cached);
+        for pass in [Pass::Waiting, Pass::Waiting, Pass::Cached] {
+            writers.leave(pass);
+        }
+        assert_eq!(writers.enter(true), Pass::Direct);
+    }
+}

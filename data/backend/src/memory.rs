@@ -1,0 +1,138 @@
+//! A sparse RAM disk: a page is taken when it is first written, and given back by a discard.
+//!
+//! It is an array of mappings of one size, so that a resize adds or drops mappings and copies
+//! nothing. Every access is checked by [`Area`]; the guest's buffers are checked by its map.
+
+use std::sync::Arc;
+
+use guest_memory::{Area, GuestMap, MapError, Span};
+use request::{Op, Request, Status};
+
+/// Bytes of one mapping, as a power of two: 1 GiB, so that a terabyte is 1,024 mappings of the
+/// 65,530 a process may have.
+const CHUNK_SHIFT: u32 = 30;
+const CHUNK_SIZE: u64 = 1 << CHUNK_SHIFT;
+
+/// A RAM disk. Cheap to clone: clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// All of [`CHUNK_SIZE`] except the last.
+    chunks: Arc<[Area]>,
+    size_bytes: u64,
+}
+
+impl Memory {
+    /// A disk of zeroes.
+    ///
+    /// # Errors
+    /// As [`guest_memory::Mapping::anonymous`].
+    pub(crate) fn new(size_bytes: u64) -> Result<Memory, MapError> {
+        Memory { chunks: [].into(), size_bytes: 0 }.resized(size_bytes)
+    }
+
+    /// The same bytes with another end. What lies beyond a smaller end is lost; what a larger end
+    /// adds is zeroes. `self` must not be served from any more.
+    pub(crate) fn resized(&self, size_bytes: u64) -> Result<Memory, MapError> {
+        let whole = (size_bytes / CHUNK_SIZE) as usize;
+        let rest = (size_bytes % CHUNK_SIZE) as usize;
+        let mut chunks: Vec<Area> = Vec::with_capacity(whole + 1);
+        let mut size_left = size_bytes;
+        while size_left > 0 {
+            // A chunk is mapped whole even when the disk ends within it, so that it can grow.
+            let mapped = match self.chunks.get(chunks.len()) {
+                Some(old) => Area::whole(Arc::clone(old.mapping())),
+                None => Area::anonymous(CHUNK_SIZE)?,
+            };
+            let len = size_left.min(CHUNK_SIZE);
+            size_left -= len;
+            chunks.push(if len == CHUNK_SIZE { mapped } else { shortened(&mapped, rest)? });
+        }
+        Ok(Memory { chunks: chunks.into(), size_bytes })
+    }
+
+    #[inline]
+    pub(crate) fn serve(&self, request: &Request<'_>, memory: &GuestMap) -> Status {
+        let done = match request.op {
+            Op::Read => {
+                self.transfer(request, |chunk, at, span| chunk.copy_to_guest(at, memory, span))
+            }
+            Op::Write { .. } => {
+                self.transfer(request, |chunk, at, span| chunk.copy_from_guest(at, memory, span))
+            }
+            // It lives as long as the daemon: no later moment is more stable than this one.
+            Op::Flush => true,
+            Op::Discard => self.each_part(request, |chunk, at, len| {
+                // Only advice: pages that stay are as good.
+                let _ = chunk.mapping().release_pages(at, len);
+                true
+            }),
+            Op::WriteZeroes { .. } => self.each_part(request, zero),
+        };
+        if done { Status::Ok } else { Status::IoError }
+    }
+
+    /// Copies every segment. The common request, one segment within one chunk, is one look-up, one
+    /// check, one copy.
+    #[inline]
+    fn transfer(&self, request: &Request<'_>, copy: impl Fn(&Area, usize, Span) -> bool) -> bool {
+        let mut offset = request.offset;
+        for &segment in request.segments {
+            let mut left = segment;
+            while !left.is_empty() {
+                let Some(chunk) = self.chunks.get((offset >> CHUNK_SHIFT) as usize) else {
+                    return false;
+                };
+                let at = (offset & (CHUNK_SIZE - 1)) as usize;
+                let fits = (chunk.len().saturating_sub(at) as u64).min(left.len().into()) as u32;
+                if fits == 0 || !copy(chunk, at, left.first(fits)) {
+                    return false;
+                }
+                offset += u64::from(fits);
+                left = left.after(fits);
+            }
+        }
+        offset - request.offset == request.len
+    }
+
+    /// The parts of the request's range, chunk by chunk.
+    fn each_part(&self, request: &Request<'_>, act: impl Fn(&Area, usize, usize) -> bool) -> bool {
+        let end = request.offset.checked_add(request.len);
+        let Some(end) = end.filter(|end| *end <= self.size_bytes) else {
+            return false;
+        };
+        let mut offset = request.offset;
+        while offset < end {
+            let Some(chunk) = self.chunks.get((offset >> CHUNK_SHIFT) as usize) else {
+                return false;
+            };
+            let at = (offset & (CHUNK_SIZE - 1)) as usize;
+            let len = (end - offset).min(CHUNK_SIZE - at as u64);
+            if !act(chunk, at, len as usize) {
+                return false;
+            }
+            offset += len;
+        }
+        true
+    }
+}
+
+/// Makes the range read as zeroes: whole pages are given back, their edges are written.
+fn zero(chunk: &Area, at: usize, len: usize) -> bool {
+    let page = rustix::param::page_size();
+    let end = at + len;
+    let (first, last) = (at.next_multiple_of(page), end / page * page);
+    // The kernel refuses locked memory.
+    if first >= last || chunk.mapping().release_pages(first, last - first).is_err() {
+        return chunk.zero(at, len);
+    }
+    chunk.zero(at, first - at) && chunk.zero(last, end - last)
+}
+
+/// The first `len` bytes of a chunk, the others zeroed: they may have been the disk's before.
+fn shortened(mapped: &Area, len: usize) -> Result<Area, MapError> {
+    let bad = MapError::Length { offset: 0, len: len as u64 };
+    if !zero(mapped, len, mapped.len() - len) {
+        return Err(bad);
+    }
+    mapped.window(0, len).ok_or(bad)
+}

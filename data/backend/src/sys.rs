@@ -1,0 +1,139 @@
+//! The only place of this crate that hands addresses to the kernel.
+//!
+//! Called by `io` and `file`. Two ways to run the same [`Command`]: [`Ring`], which the kernel
+//! completes later, and [`run_now`], which waits.
+//!
+//! # What makes it sound
+//!
+//! Every address of guest memory comes from [`GuestMap::host`], which checked it. The kernel reads
+//! and writes there until it posts the completion. So the map must live that long, and that is the
+//! promise of ownership that the whole data path stands on: a `Served` queue holds its map and is
+//! given back only when nothing of it is in flight; a panic ends the process. Dropping a [`Ring`]
+//! waits for what is in flight. The memory is the guest's: no Rust reference to it exists.
+#![expect(unsafe_code, reason = "addresses are given to the kernel, which writes to them")]
+
+mod now;
+mod ring;
+
+pub(crate) use now::run_now;
+pub(crate) use ring::{Ring, Target};
+
+use guest_memory::{GuestMap, Span};
+
+/// Pieces of guest memory in one command; a request with more goes on after its first ones.
+pub(crate) const PIECES_MAX: usize = 256;
+
+/// One thing asked of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command<'a> {
+    /// Between the file and guest memory.
+    Transfer {
+        /// To the file.
+        write: bool,
+        /// Stable when it ends (`RWF_DSYNC`).
+        stable: bool,
+        /// Where in the file, bytes.
+        offset: u64,
+        /// Bytes of the segments that come before, already transferred.
+        skip: u64,
+        /// Where in guest memory.
+        segments: &'a [Span],
+        /// What the segments belong to.
+        memory: &'a GuestMap,
+    },
+    /// Zeroes, written like data.
+    Zeroes {
+        /// Where in the file, bytes.
+        offset: u64,
+        /// At most [`ZEROES_MAX`] of them are written.
+        len: u64,
+    },
+    /// `fdatasync`.
+    Sync,
+    /// `fallocate`.
+    Allocate {
+        /// What is to become of the range.
+        mode: Allocate,
+        /// Where in the file, bytes.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Nothing, a little later.
+    Wait,
+}
+
+/// Modes of `fallocate`; none changes the file's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allocate {
+    /// Space is given back; the range reads as zeroes.
+    PunchHole,
+    /// The range reads as zeroes; its space is kept.
+    ZeroRange,
+    /// The range has space.
+    Reserve,
+}
+
+impl Allocate {
+    fn bits(self) -> i32 {
+        match self {
+            Allocate::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            Allocate::ZeroRange => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+            Allocate::Reserve => libc::FALLOC_FL_KEEP_SIZE,
+        }
+    }
+}
+
+/// A piece of memory as the kernel wants it: `struct iovec`, but plain numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    base: usize,
+    len: usize,
+}
+
+const _: () = assert!(size_of::<Piece>() == size_of::<libc::iovec>());
+
+/// Bytes of zeroes written by one [`Command::Zeroes`].
+pub(crate) const ZEROES_MAX: u64 = (ZERO_PIECES * size_of::<ZeroPages>()) as u64;
+const ZERO_PIECES: usize = 16;
+
+/// Read by the kernel only. Aligned for transfers past the page cache.
+#[repr(align(4096))]
+struct ZeroPages([u8; 64 << 10]);
+static ZERO_PAGES: ZeroPages = ZeroPages([0; 64 << 10]);
+
+/// The pieces of `segments` after the first `skip` bytes, each given to `put`; stops after
+/// [`PIECES_MAX`]. False when a segment is not in the map: nothing must be done then.
+#[inline]
+fn pieces(memory: &GuestMap, segments: &[Span], skip: u64, mut put: impl FnMut(Piece)) -> bool {
+    let mut skip = skip;
+    let mut count = 0;
+    for &segment in segments {
+        let skipped = skip.min(segment.len().into()) as u32;
+        skip -= u64::from(skipped);
+        let segment = segment.after(skipped);
+        if segment.is_empty() {
+            continue;
+        }
+        let Some(host) = memory.host(segment) else {
+            return false;
+        };
+        if count == PIECES_MAX {
+            break;
+        }
+        count += 1;
+        put(Piece { base: host.as_ptr() as usize, len: segment.len() as usize });
+    }
+    true
+}
+
+/// The pieces of `len` zeroes, at most [`ZEROES_MAX`].
+fn zero_pieces(len: u64, mut put: impl FnMut(Piece)) {
+    let mut left = len.min(ZEROES_MAX) as usize;
+    while left > 0 {
+        let len = left.min(ZERO_PAGES.0.len());
+        put(Piece { base: ZERO_PAGES.0.as_ptr() as usize, len });
+        left -= len;
+    }
+}

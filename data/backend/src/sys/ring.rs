@@ -1,0 +1,265 @@
+//! The io_uring of one thread: entries out, completions in.
+//!
+//! One `io_uring_enter` hands over everything queued; none is made when nothing is queued and the
+//! kernel has nothing to post. Lists of pieces lie in one block of memory, refilled from the start
+//! after each handing-over, because the kernel copies them then (`IORING_FEAT_SUBMIT_STABLE`).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use io_uring::types::{Fd, FsyncFlags, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use request::Tag;
+
+use super::{Command, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pieces};
+
+/// Pieces of all commands queued at one time: 256 KiB of memory.
+const ARENA_SIZE: usize = 16_384;
+/// Sizes of the file table, tried in order; the limit of open files bounds it.
+const TABLE_SIZES: [u32; 3] = [4096, 1024, 128];
+/// How long [`Command::Wait`] takes.
+static WAIT: Timespec = Timespec::new().nsec(20_000);
+
+const _: () = assert!(ARENA_SIZE > 2 * PIECES_MAX && ZERO_PIECES <= PIECES_MAX);
+
+/// A file as commands name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A place in the ring's table: saves a look-up and a reference count per command.
+    Fixed(u32),
+    /// A descriptor, where the table is full.
+    Plain(i32),
+}
+
+/// An io_uring and what commands to it need.
+pub(crate) struct Ring {
+    ring: IoUring,
+    /// Lists of pieces; never reallocated.
+    arena: Vec<Piece>,
+    /// Free places of the file table.
+    free: Vec<u32>,
+    in_flight: usize,
+    in_flight_max: usize,
+    /// Entries queued and not handed over.
+    queued: usize,
+    entries: usize,
+}
+
+impl Ring {
+    /// A ring of `entries` submission entries and four times as many completion entries. Belongs to
+    /// the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel said; `ErrorKind::Unsupported` for a kernel that is too old (before 5.6).
+    pub(crate) fn new(entries: u32) -> io::Result<Ring> {
+        let ring = build(entries)?;
+        let parameters = ring.params();
+        if !(parameters.is_feature_submit_stable() && parameters.is_feature_nodrop()) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let (entries, completions) = (parameters.sq_entries(), parameters.cq_entries());
+        // Without a table every command names a descriptor, which works as well.
+        let table = TABLE_SIZES
+            .into_iter()
+            .find(|size| ring.submitter().register_files_sparse(*size).is_ok())
+            .unwrap_or(0);
+        Ok(Ring {
+            ring,
+            arena: Vec::with_capacity(ARENA_SIZE),
+            free: (0..table).rev().collect(),
+            in_flight: 0,
+            in_flight_max: completions as usize,
+            queued: 0,
+            entries: entries as usize,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        let pieces = (ARENA_SIZE - self.arena.len()) / PIECES_MAX;
+        let entries = self.entries - self.queued;
+        pieces.min(entries).min(self.in_flight_max.saturating_sub(self.in_flight))
+    }
+
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Names `fd` in commands. It must stay open until [`Self::unregister`].
+    pub(crate) fn register(&mut self, fd: BorrowedFd<'_>) -> Target {
+        let plain = Target::Plain(fd.as_raw_fd());
+        let Some(place) = self.free.pop() else {
+            return plain;
+        };
+        match self.ring.submitter().register_files_update(place, &[fd.as_raw_fd()]) {
+            Ok(_) => Target::Fixed(place),
+            Err(_) => {
+                self.free.push(place);
+                plain
+            }
+        }
+    }
+
+    /// Forgets a name. Commands in flight that used it are not disturbed.
+    pub(crate) fn unregister(&mut self, target: Target) {
+        if let Target::Fixed(place) = target
+            && self.ring.submitter().register_files_update(place, &[-1]).is_ok()
+        {
+            self.free.push(place);
+        }
+    }
+
+    /// Queues a command. False, with nothing queued, when the ring stays full after entering it, or
+    /// a segment is not in its map.
+    #[inline]
+    pub(crate) fn push(&mut self, target: Target, command: &Command<'_>, tag: Tag) -> bool {
+        if self.queued == self.entries || self.arena.len() + PIECES_MAX > ARENA_SIZE {
+            let entered = self.enter();
+            if entered.is_err() || self.queued == self.entries || !self.arena.is_empty() {
+                return false;
+            }
+        }
+        let Some(entry) = self.entry(target, command) else {
+            return false;
+        };
+        let entry = entry.user_data(tag.pack());
+        // SAFETY: the entry's addresses are pieces of guest memory (or zero pages of ours) that
+        // stay mapped until the completion (`super`), a list in `arena`, which is not touched
+        // before the kernel took the entry, or a static.
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            return false;
+        }
+        self.queued += 1;
+        self.in_flight += 1;
+        true
+    }
+
+    /// See [`crate::Io::enter`].
+    #[inline]
+    pub(crate) fn enter(&mut self) -> io::Result<()> {
+        let submission = self.ring.submission();
+        if submission.is_empty() && !submission.taskrun() && !submission.cq_overflow() {
+            return Ok(());
+        }
+        drop(submission);
+        let result = self.ring.submit();
+        self.queued = self.ring.submission().len();
+        if self.queued == 0 {
+            self.arena.clear();
+        }
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reap_one(&mut self) -> Option<(Tag, i32)> {
+        let entry = self.ring.completion().next()?;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        Some((Tag::unpack(entry.user_data()), entry.result()))
+    }
+
+    #[inline]
+    fn entry(&mut self, target: Target, command: &Command<'_>) -> Option<squeue::Entry> {
+        let (file, fixed) = match target {
+            Target::Fixed(place) => (Fd(place as i32), squeue::Flags::FIXED_FILE),
+            Target::Plain(fd) => (Fd(fd), squeue::Flags::empty()),
+        };
+        let start = self.arena.len();
+        let arena = &mut self.arena;
+        let (write, stable, offset) = match *command {
+            Command::Transfer { write, stable, offset, skip, segments, memory } => {
+                if !pieces(memory, segments, skip, |piece| arena.push(piece)) {
+                    arena.truncate(start);
+                    return None;
+                }
+                (write, stable, offset)
+            }
+            Command::Zeroes { offset, len } => {
+                zero_pieces(len.min(ZEROES_MAX), |piece| arena.push(piece));
+                (true, false, offset)
+            }
+            Command::Sync => {
+                let sync = opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build();
+                return Some(sync.flags(fixed));
+            }
+            Command::Allocate { mode, offset, len } => {
+                let allocate = opcode::Fallocate::new(file, len).offset(offset);
+                return Some(allocate.mode(mode.bits()).build().flags(fixed));
+            }
+            Command::Wait => return Some(opcode::Timeout::new(&raw const WAIT).build()),
+        };
+        let flags = if stable { libc::RWF_DSYNC } else { 0 };
+        let list = self.arena.get(start..)?;
+        let entry = transfer(file, list, write, offset, flags);
+        // One piece travels in the entry itself.
+        if self.arena.len() - start == 1 {
+            self.arena.truncate(start);
+        }
+        Some(entry.flags(fixed))
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the ring's own and open as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl Drop for Ring {
+    /// Waits for what the kernel still reads or writes: closing a ring does not.
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            let submitted = self.ring.submit_and_wait(1);
+            let retry = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
+            if submitted.is_err_and(|error| !retry.contains(&error.kind())) {
+                return;
+            }
+            while self.reap_one().is_some() {}
+        }
+    }
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Ring { entries, in_flight, queued, .. } = self;
+        write!(f, "Ring {{ entries: {entries}, in_flight: {in_flight}, queued: {queued} }}")
+    }
+}
+
+/// The best ring this kernel can make: completions posted only when this thread asks (6.1), or
+/// when it makes any system call.
+fn build(entries: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_cqsize(entries * 4).setup_submit_all();
+    let mut deferred = builder.clone();
+    deferred.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+    deferred.build(entries).or_else(|_| builder.build(entries)).or_else(|_| {
+        let mut old = IoUring::builder();
+        old.setup_cqsize(entries * 4).build(entries)
+    })
+}
+
+#[inline]
+fn transfer(file: Fd, list: &[Piece], write: bool, offset: u64, flags: i32) -> squeue::Entry {
+    if let [Piece { base, len }] = *list {
+        let len = len as u32;
+        return if write {
+            opcode::Write::new(file, base as *const u8, len).offset(offset).rw_flags(flags).build()
+        } else {
+            opcode::Read::new(file, base as *mut u8, len).offset(offset).rw_flags(flags).build()
+        };
+    }
+    let (list, count) = (list.as_ptr().cast::<libc::iovec>(), list.len() as u32);
+    if write {
+        opcode::Writev::new(file, list, count).offset(offset).rw_flags(flags).build()
+    } else {
+        opcode::Readv::new(file, list, count).offset(offset).rw_flags(flags).build()
+    }
+}
