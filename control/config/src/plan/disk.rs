@@ -126,6 +126,15 @@ impl DiskPlan {
         padded
     }
 
+    /// Notes another capacity, in bytes, as it will be kept.
+    pub fn resized(&mut self, bytes: u64) {
+        match &mut self.source {
+            Source::Null { size_bytes } | Source::Memory { size_bytes } => *size_bytes = bytes,
+            Source::File { size_bytes, .. } => *size_bytes = Some(bytes),
+        }
+        self.spec.size = Some(Size(bytes));
+    }
+
     /// What this disk cannot share with others: name, socket, and an image that one of both writes.
     pub(super) fn clashes(
         &self,
@@ -299,7 +308,7 @@ fn resolve_source(
 /// A capacity: at least one sector, and whole sectors.
 pub(super) fn check_size(size: Size, at: &Path, mistakes: &mut Vec<Mistake>) -> u64 {
     let bytes = size.0;
-    if bytes == 0 || bytes % SECTOR_BYTES != 0 {
+    if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
         let wrong = format!("{bytes} bytes are not whole sectors");
         let up = bytes.max(1).checked_next_multiple_of(SECTOR_BYTES).unwrap_or(SECTOR_BYTES);
         let right = format!("make it a multiple of {SECTOR_BYTES}, such as {up}");
