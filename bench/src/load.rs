@@ -24,6 +24,7 @@ const LOOKS: u32 = 1 << 16;
 #[derive(Debug)]
 pub struct Load {
     requests: Vec<InFlight>,
+    kind: Kind,
     blocks: u64,
     sectors_per_block: u64,
     random: Random,
@@ -86,6 +87,7 @@ impl Load {
         }
         Ok(Load {
             requests,
+            kind,
             blocks,
             sectors_per_block,
             random: Random(0x9e37_79b9_7f4a_7c15),
@@ -93,6 +95,13 @@ impl Load {
             last_ns: 0,
             bad_status: None,
         })
+    }
+
+    /// Writes every header again, after another load has used the slots.
+    pub fn reset(&mut self, slots: &Slots) {
+        for slot in 0..self.requests.len() as u16 {
+            slots.write_header(slot, self.kind, 0);
+        }
     }
 
     /// Gives the prepared descriptors back.
@@ -171,7 +180,7 @@ impl Load {
                 requests += taken as u64;
                 last = self.last_ns;
                 if last >= until {
-                    self.check(queue)?;
+                    self.check(&queue.driver)?;
                     return Ok((requests, last));
                 }
                 empty = 0;
@@ -179,7 +188,7 @@ impl Load {
             }
             empty += 1;
             if empty % LOOKS == 0 {
-                self.check(queue)?;
+                self.check(&queue.driver)?;
                 let waited = now_ns().saturating_sub(last);
                 ensure!(waited < PATIENCE_NS, "the device completed nothing for {waited} ns");
             }
@@ -190,15 +199,19 @@ impl Load {
         let start = now_ns();
         while queue.driver.in_flight() > 0 {
             if queue.driver.take_used().is_none() {
-                self.check(queue)?;
+                self.check(&queue.driver)?;
                 ensure!(now_ns() - start < PATIENCE_NS, "the device did not finish its requests");
             }
         }
         Ok(())
     }
 
-    fn check(&self, queue: &FrontQueue) -> Result<()> {
-        if let Some(fault) = queue.driver.fault() {
+    /// Whether everything went well so far.
+    ///
+    /// # Errors
+    /// A failed request, or a device that broke the ring's rules.
+    pub fn check(&self, driver: &Driver) -> Result<()> {
+        if let Some(fault) = driver.fault() {
             bail!("the device broke the rules of the ring: {fault}");
         }
         if let Some(status) = self.bad_status {

@@ -2,9 +2,11 @@
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
+#![expect(clippy::disallowed_macros, reason = "a program prints")]
 
 mod blk;
 mod many;
+mod pass;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,8 @@ enum Bench {
     Blk(blk::Options),
     /// One busy queue alone, and beside a thousand idle ones.
     Many(many::Options),
+    /// The walk alone: allocations and instructions of a request.
+    Pass(pass::Options),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let result = match &cli.bench {
         Bench::Blk(options) => blk::run(options),
         Bench::Many(options) => many::run(options),
+        Bench::Pass(options) => pass::run(options),
     };
     match result.and_then(|rows| print(&rows, cli.json)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -134,6 +134,7 @@ impl Server {
                 let words = self.last_words();
                 bail!("{} does not listen on {}:\n{words}", self.who.word(), socket.display());
             }
+            #[expect(clippy::disallowed_methods, reason = "a socket has no descriptor yet")]
             std::thread::sleep(LOOK);
         }
         Ok(socket)

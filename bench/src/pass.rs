@@ -1,0 +1,390 @@
+//! `bench pass`: the walk alone, without a second core, a socket or a clock.
+//!
+//! Driver side and sidecore take turns on one thread, 32 requests a turn. Counted are allocations
+//! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are
+//! the same on every run, so `baseline.json` is compared with: more than 2% above it fails.
+
+use std::alloc::System;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use backend::{Disk, Source};
+use bench::clock::now_ns;
+use bench::load::Load;
+use bench::report::{ROUNDS_MIN, Row};
+use bench::scratch::Scratch;
+use bench::server::Who;
+use bench::slots::{Kind, SECTOR_SIZE, Slots};
+use device::blk::{Blk, Live, Shape};
+use device::features;
+use guest_memory::GuestMap;
+use schedule::{Nanos, Policy};
+use sidecore::{Command as Order, Handle, QueueKey, Served, ServedSpec, Sidecore, SidecoreSpec};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use virtqueue::driver::{Arena, Driver, RingSpec};
+use virtqueue::{Format, Queue, QueueSpec};
+
+const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.json");
+/// Growth that fails, as a part of the baseline.
+const GROWTH_MAX: f64 = 0.02;
+const DEPTH: u16 = 32;
+const BLOCK_BYTES: u32 = 4096;
+const DISK_BYTES: u64 = 64 << 20;
+const MEMORY_BYTES: u64 = 8 << 20;
+/// What the sidecore is told that a turn takes, so that its looks for kicks are counted too.
+const TURN_NS: u64 = 5_000;
+/// Turns before anything is counted: attach, first use of every slot.
+const WARM_TURNS: u64 = 64;
+/// Requests of one counted run; under valgrind about a second.
+const REQUESTS: u64 = 200_000;
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Count instructions under valgrind, and compare with the checked-in baseline.
+    #[arg(long)]
+    instructions: bool,
+    /// With --instructions: write what was counted as the new baseline.
+    #[arg(long, requires = "instructions")]
+    update: bool,
+    /// Fewer requests a round.
+    #[arg(long)]
+    quick: bool,
+    /// Run one case and nothing else; what runs under valgrind.
+    #[arg(long, hide = true)]
+    case: Option<String>,
+}
+
+/// A ring, a back-end, and what is asked of them.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    is_memory: bool,
+    kind: Kind,
+    format: Format,
+    indirect_entries: u16,
+}
+
+const CASES: [Case; 7] = [
+    case("null.randread.split", false, Kind::Read, Format::Split, 0),
+    case("null.randread.indirect", false, Kind::Read, Format::Split, 3),
+    case("null.randread.packed", false, Kind::Read, Format::Packed, 0),
+    case("null.randread.packed_indirect", false, Kind::Read, Format::Packed, 3),
+    case("null.randwrite.indirect", false, Kind::Write, Format::Split, 3),
+    case("memory.randread.indirect", true, Kind::Read, Format::Split, 3),
+    case("memory.randwrite.indirect", true, Kind::Write, Format::Split, 3),
+];
+
+const fn case(
+    name: &'static str,
+    is_memory: bool,
+    kind: Kind,
+    format: Format,
+    indirect_entries: u16,
+) -> Case {
+    Case { name, is_memory, kind, format, indirect_entries }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
+    if let Some(name) = &options.case {
+        let case = CASES.iter().find(|case| case.name == name).context("no such case")?;
+        Bed::new(*case)?.run(REQUESTS)?;
+        return Ok(Vec::new());
+    }
+    let mut rows = Vec::new();
+    for case in CASES {
+        rows.extend(counted(case, options.quick)?);
+    }
+    let allocating = rows.iter().find(|row| row.unit == "allocations" && row.value > 0.0);
+    if let Some(row) = allocating {
+        bail!("{} is {}: a request must not allocate", row.name, row.value);
+    }
+    if options.instructions {
+        rows.extend(instructions(options.update)?);
+    }
+    Ok(rows)
+}
+
+/// Allocations and time of one case.
+fn counted(case: Case, quick: bool) -> Result<Vec<Row>> {
+    eprintln!("bench: pass.{}", case.name);
+    let mut bed = Bed::new(case)?;
+    if case.is_memory {
+        bed.fill()?;
+    }
+    let requests = if quick { REQUESTS } else { 10 * REQUESTS };
+    let (mut allocations, mut times) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS_MIN {
+        let (before, start) = (allocated(), now_ns());
+        let done = bed.run(requests)? as f64;
+        let (took, made) = (now_ns() - start, allocated() - before);
+        allocations.push(made as f64 / done);
+        times.push(took as f64 / done);
+    }
+    let row = |what, unit, values: &[f64]| {
+        Row::new(format!("pass.{}.{what}", case.name), Who::Sidecore, unit, values)
+    };
+    Ok(vec![
+        row("allocations_per_op", "allocations", &allocations),
+        // Both sides and the load's own work.
+        row("both_sides_ns_per_op", "ns", &times),
+    ])
+}
+
+/// Instructions of every case, compared with the baseline.
+fn instructions(update: bool) -> Result<Vec<Row>> {
+    let mut found = BTreeMap::new();
+    for case in CASES {
+        eprintln!("bench: pass.{} under valgrind", case.name);
+        let name = format!("pass.{}.instructions_per_op", case.name);
+        found.insert(name, instructions_of(case.name)?);
+    }
+    let rows = found
+        .iter()
+        .map(|(name, value)| Row::new(name.clone(), Who::Sidecore, "instructions", &[*value]))
+        .collect();
+    if update {
+        let text = serde_json::to_string_pretty(&found)? + "\n";
+        std::fs::write(BASELINE, text).context("writing the baseline")?;
+        eprintln!("bench: wrote {} numbers to bench/baseline.json", found.len());
+        return Ok(rows);
+    }
+    let text = std::fs::read_to_string(BASELINE)
+        .context("no bench/baseline.json: make one with bench pass --instructions --update")?;
+    let baseline: BTreeMap<String, f64> =
+        serde_json::from_str(&text).context("bench/baseline.json")?;
+    compare(&baseline, &found)?;
+    Ok(rows)
+}
+
+/// Fails when a number grew by more than 2%, or has nothing to be compared with.
+fn compare(baseline: &BTreeMap<String, f64>, found: &BTreeMap<String, f64>) -> Result<()> {
+    let mut grown = Vec::new();
+    for (name, value) in found {
+        let Some(before) = baseline.get(name) else {
+            grown.push(format!("{name}: {value:.1}, not in the baseline"));
+            continue;
+        };
+        let growth = value / before - 1.0;
+        eprintln!("bench: {name}: {value:.1}, baseline {before:.1}, {:+.1}%", growth * 100.0);
+        if growth > GROWTH_MAX {
+            grown.push(format!("{name}: {value:.1}, was {before:.1} ({:+.1}%)", growth * 100.0));
+        }
+    }
+    ensure!(
+        grown.is_empty(),
+        "more instructions for a request than bench/baseline.json allows:\n  {}\nIf that is the \
+         price of something worth it: bench pass --instructions --update, and say why in the commit",
+        grown.join("\n  ")
+    );
+    Ok(())
+}
+
+/// Instructions of one request, spent in the sidecore's passes.
+fn instructions_of(case: &str) -> Result<f64> {
+    let dir = Scratch::new(&std::env::temp_dir(), "callgrind")?;
+    let out = dir.path().join("callgrind.out");
+    let status = Command::new("valgrind")
+        .args(["--tool=callgrind", "--collect-atstart=no", "--quiet"])
+        .arg("--toggle-collect=*counted_pass*")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(own_program()?)
+        .args(["pass", "--case", case])
+        .output()
+        .context("starting valgrind (Debian: apt-get install valgrind)")?;
+    ensure!(
+        status.status.success(),
+        "valgrind ended with {}:\n{}",
+        status.status,
+        String::from_utf8_lossy(&status.stderr)
+    );
+    let total = total_of(&out)?;
+    ensure!(total > 0, "valgrind counted nothing: was `counted_pass` inlined?");
+    Ok((total as f64 / REQUESTS as f64 * 10.0).round() / 10.0)
+}
+
+fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("finding this program")
+}
+
+/// The sum of a callgrind output file.
+fn total_of(out: &Path) -> Result<u64> {
+    let text = std::fs::read_to_string(out).context("reading what valgrind counted")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("totals:"));
+    let total = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    total.context("valgrind's output has no totals")
+}
+
+/// A sidecore with one queue, and the driver of that queue.
+struct Bed {
+    sidecore: Sidecore,
+    _handle: Handle,
+    driver: Driver,
+    slots: Slots,
+    load: Load,
+    now: Nanos,
+}
+
+impl Bed {
+    fn new(case: Case) -> Result<Bed> {
+        let map = Arc::new(GuestMap::anonymous(MEMORY_BYTES)?);
+        let area = map.area_at_user(0, MEMORY_BYTES).context("guest memory")?;
+        let mut arena = Arena::new(area, 0);
+        let ring = RingSpec {
+            // Two loads of 32 requests, three entries each, are prepared at once.
+            size: 256,
+            format: case.format,
+            event_index: true,
+            indirect_entries: case.indirect_entries,
+        };
+        let (mut driver, places) = arena.driver(ring)?;
+        let part = |area: &guest_memory::Area, gpa| {
+            map.area_at_user(gpa, area.len() as u64).context("a part of the ring")
+        };
+        let queue = Queue::new(QueueSpec {
+            size: ring.size,
+            format: ring.format,
+            event_index: ring.event_index,
+            indirect: ring.indirect_entries > 0,
+            descriptors: part(driver.raw().descriptor_area(), places.descriptors)?,
+            driver: part(driver.raw().driver_area(), places.driver)?,
+            device: part(driver.raw().device_area(), places.device)?,
+            base: if ring.format == Format::Packed { 1 << 15 | 1 << 31 } else { 0 },
+            inflight: None,
+        })?;
+        let served = served(case, queue, Arc::clone(&map))?;
+        let spec = SidecoreSpec { index: 0, cpu: None, queues_max: 16 };
+        let (sidecore, mut handle) = Sidecore::new(spec)?;
+        let sent = handle.send(Order::Attach(served));
+        ensure!(sent.is_ok(), "the sidecore takes no queue");
+        let slots = Slots::new(&mut arena, DEPTH, BLOCK_BYTES)?;
+        let capacity = DISK_BYTES / SECTOR_SIZE;
+        let load = Load::new(&mut driver, &slots, case.kind, DEPTH, capacity)?;
+        let mut bed = Bed { sidecore, _handle: handle, driver, slots, load, now: Nanos(1) };
+        bed.warm()?;
+        Ok(bed)
+    }
+
+    /// Turns that are not counted: the attach and the first requests.
+    fn warm(&mut self) -> Result<()> {
+        self.driver.disarm_calls();
+        self.sidecore.pass(self.now);
+        self.load.start(&mut self.driver, &self.slots);
+        for _ in 0..WARM_TURNS {
+            self.driver.publish();
+            self.advance();
+            self.sidecore.pass(self.now);
+            while self.load.turn(&mut self.driver, &self.slots) > 0 {
+                self.driver.publish();
+            }
+        }
+        self.load.check(&self.driver)
+    }
+
+    /// Gives nearly every block of a RAM disk a page of its own, which a read would not.
+    fn fill(&mut self) -> Result<()> {
+        let capacity = DISK_BYTES / SECTOR_SIZE;
+        let writes = Load::new(&mut self.driver, &self.slots, Kind::Write, DEPTH, capacity)?;
+        self.drain()?;
+        let reads = std::mem::replace(&mut self.load, writes);
+        self.load.start(&mut self.driver, &self.slots);
+        self.driver.publish();
+        self.run(4 * DISK_BYTES / u64::from(BLOCK_BYTES))?;
+        self.drain()?;
+        std::mem::replace(&mut self.load, reads).end(&mut self.driver);
+        self.load.reset(&self.slots);
+        self.load.start(&mut self.driver, &self.slots);
+        self.driver.publish();
+        Ok(())
+    }
+
+    /// Lets what is in flight end.
+    fn drain(&mut self) -> Result<()> {
+        for _ in 0..1000 {
+            if self.driver.in_flight() == 0 {
+                return Ok(());
+            }
+            self.advance();
+            self.sidecore.pass(self.now);
+            while self.driver.take_used().is_some() {}
+        }
+        bail!("the sidecore did not finish its requests")
+    }
+
+    /// At least `requests` requests; gives how many there were.
+    fn run(&mut self, requests: u64) -> Result<u64> {
+        let (mut done, mut idle) = (0, 0);
+        while done < requests {
+            self.advance();
+            counted_pass(&mut self.sidecore, self.now);
+            let before = done;
+            loop {
+                let taken = self.load.turn(&mut self.driver, &self.slots);
+                if taken == 0 {
+                    break;
+                }
+                done += taken as u64;
+            }
+            self.driver.publish();
+            idle = if done == before { idle + 1 } else { 0 };
+            ensure!(idle < 1000, "the sidecore does nothing any more");
+        }
+        self.load.check(&self.driver)?;
+        Ok(done)
+    }
+
+    fn advance(&mut self) {
+        self.now = Nanos(self.now.0 + TURN_NS);
+    }
+}
+
+fn served(case: Case, queue: Queue, memory: Arc<GuestMap>) -> Result<Box<Served>> {
+    let source = if case.is_memory {
+        Source::Memory { size_bytes: DISK_BYTES }
+    } else {
+        Source::Null { size_bytes: DISK_BYTES }
+    };
+    let disk = Disk::open(&source)?;
+    let shape = Shape {
+        block_size: disk.block_size(),
+        physical_block_exp: 0,
+        readonly: false,
+        queues: 1,
+        serial: [0; 20],
+        limits: device::blk::Limits::default(),
+        in_order: false,
+    };
+    let negotiated = features::VERSION_1 | features::BLK_FLUSH;
+    let blk = Blk::new(&shape, Live::new(DISK_BYTES), negotiated);
+    Ok(Served::new(ServedSpec {
+        key: QueueKey { device: 0, queue: 0 },
+        queue,
+        memory,
+        blk,
+        backend: disk.backend(),
+        kick: None,
+        call: None,
+        share: 100,
+        policy: Policy::Poll,
+        counters: Arc::default(),
+    }))
+}
+
+/// The system's allocator, counted.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Allocations and reallocations since the process began.
+fn allocated() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.allocations + stats.reallocations
+}
+
+/// What valgrind counts: the name is in its command line.
+#[inline(never)]
+fn counted_pass(sidecore: &mut Sidecore, now: Nanos) {
+    std::hint::black_box(sidecore.pass(now));
+}
