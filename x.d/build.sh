@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# ./x build, bench and clean: what is made with cargo. Sourced by ./x.
+
+# need_sidecore: the daemon as the sources are now.
+need_sidecore() {
+    [[ -z ${SIDECORE_GIVEN:-} ]] || return 0
+    need_rust
+    say 'building the daemon (the first time takes minutes)'
+    cargo_quietly build --release -p sidecore-bin
+}
+
+# cargo_quietly ARGUMENTS...: cargo's words are shown only when it fails, or on a terminal.
+cargo_quietly() {
+    if [[ -t 2 ]]; then
+        cargo "$@" || die "cargo $1 failed" 'mend what it says above'
+    else
+        cargo "$@" >"$BUILD/cargo.log" 2>&1 || {
+            show_tail "$BUILD/cargo.log" "the end of what cargo $1 said" 60
+            die "cargo $1 failed" "cargo $*"
+        }
+    fi
+}
+
+cmd_build() {
+    need_sidecore
+    say "built $SIDECORE"
+}
+
+cmd_bench() {
+    need_rust
+    need_packages qemu-utils qemu-system-common
+    say 'building the benchmarks'
+    cargo_quietly build --release -p bench -p sidecore-bin
+    cargo run --quiet --release -p bench -- "$@"
+}
+
+cmd_clean() {
+    rm -rf "$BUILD" "$ROOT/target"
+    say 'removed build/ and target/'
+}

@@ -1,0 +1,128 @@
+# shellcheck shell=bash
+# Real guests: QEMU with the kernel and initramfs of image.sh, disks over vhost-user from the
+# server of server.sh. Sourced by ./x.
+#
+#   guest_start NAME SCRIPT DISK...   DISK is ID[,property=value...] of vhost-user-blk-pci, with
+#                                     as many queues as the server offers for ID;
+#                                     GUEST_QEMU (options) and GUEST_WORDS (kernel command line,
+#                                     arg.KEY=VALUE reaches the script as $arg_KEY) add to it
+#   guest_ready NAME WORD [SECONDS]   until the script says READY WORD
+#   guest_end NAME [SECONDS]          until it is off; its results become outcomes
+#   qmp NAME JSON                     one QMP command
+
+GUEST_MEMORY_MIB=${GUEST_MEMORY_MIB:-512}
+GUEST_QEMU=()
+GUEST_WORDS=()
+declare -A GUEST_PIDS=()
+
+# KVM only where the hardware's module is loaded: /dev/kvm alone does not say that stock kernels run.
+accelerator() {
+    if [[ -w /dev/kvm && (-d /sys/module/kvm_intel || -d /sys/module/kvm_amd) ]]; then
+        printf 'kvm'
+    else
+        printf 'tcg,thread=multi'
+    fi
+}
+
+guest_start() {
+    local name=$1 script=$2 index=0 disk id devices=() cpu=max,la57=off
+    shift 2
+    [[ $(accelerator) != kvm ]] || cpu=host
+    for disk; do
+        id=${disk%%,*}
+        devices+=(
+            -chardev "socket,id=c$index,path=$(disk_socket "$id"),reconnect=1"
+            -device "vhost-user-blk-pci,id=d$index,chardev=c$index,num-queues=${DISK_QUEUES[$id]}${disk#"$id"}")
+        index=$((index + 1))
+    done
+    rm -f "$SERVER_DIR/$name".{console,results}
+    qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
+        -m "$GUEST_MEMORY_MIB" -machine q35,memory-backend=memory \
+        -object "memory-backend-memfd,id=memory,size=${GUEST_MEMORY_MIB}M,share=on" \
+        -nodefaults -no-user-config -no-reboot -display none \
+        -kernel "$KERNEL" -initrd "$INITRAMFS" \
+        -append "console=ttyS0 quiet mitigations=off panic=-1 run=$script ${GUEST_WORDS[*]}" \
+        -serial "file:$SERVER_DIR/$name.console" -serial "file:$SERVER_DIR/$name.results" \
+        -qmp "unix:$SERVER_DIR/$name.qmp,server=on,wait=off" \
+        "${devices[@]}" "${GUEST_QEMU[@]}" >"$SERVER_DIR/$name.qemu" 2>&1 3>&- &
+    GUEST_PIDS[$name]=$!
+    own "${GUEST_PIDS[$name]}"
+}
+
+# guest_said NAME PATTERN: a line of its results matches.
+guest_said() { grep -qE "$2" "$SERVER_DIR/$1.results" 2>/dev/null; }
+
+guest_ready() {
+    local until_ms=$(($(now_ms) + ${3:-60} * 1000))
+    until guest_said "$1" "^READY $2\$"; do
+        if ! alive "${GUEST_PIDS[$1]}" || (($(now_ms) > until_ms)); then
+            failed "$1-ready-$2" "guest $1 did not say READY $2"
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+
+guest_end() {
+    local name=$1 pid=${GUEST_PIDS[$1]} status=0 word result detail bad=0 whole=''
+    end_within "${2:-120}" "$pid" || status=$?
+    disown_pid "$pid"
+    case $status in
+        0) ;;
+        124) failed "$name-off" "it was still running after ${2:-120} s"; bad=1 ;;
+        *) failed "$name-off" "QEMU ended with status $status: $(tail -n 1 "$SERVER_DIR/$name.qemu")"; bad=1 ;;
+    esac
+    while read -r word result detail; do
+        case $word in
+            RESULT)
+                case $detail in
+                    ok*) passed "${GUEST_PREFIX:-}$result" "${detail#ok}" ;;
+                    *) failed "${GUEST_PREFIX:-}$result" "${detail#FAIL }"; bad=1 ;;
+                esac ;;
+            END) whole=yes ;;
+        esac
+    done <"$SERVER_DIR/$name.results" || true
+    [[ -n $whole ]] || { failed "$name-script" "the guest's script did not come to its end"; bad=1; }
+    if grep -E 'I/O error|Kernel panic|Oops|BUG:|blocked for more|hung' "$SERVER_DIR/$name.console" \
+        >"$SERVER_DIR/$name.complaints"; then
+        if [[ -z ${GUEST_MAY_COMPLAIN:-} ]]; then
+            failed "$name-kernel" "its kernel said: $(head -n 1 "$SERVER_DIR/$name.complaints" | tr -d '\r')"
+            bad=1
+        fi
+    fi
+    ((bad == 0)) || {
+        show_tail "$SERVER_DIR/$name.console" "guest $name, console"
+        show_tail "$SERVER_DIR/$name.qemu" "guest $name, QEMU"
+        show_tail "$SERVER_LOG" "$GUEST_SERVER"
+    }
+    return "$bad"
+}
+
+qmp() {
+    local answer
+    answer=$(printf '%s\n' '{"execute":"qmp_capabilities"}' "$2" |
+        socat -t 1 - "UNIX-CONNECT:$SERVER_DIR/$1.qmp" | jq -c 'select(.error)')
+    [[ -z $answer ]] || {
+        failed "$1-qmp" "QMP refused $2: $answer"
+        return 1
+    }
+}
+
+# both_at_once ONE TWO SECONDS: there is a moment at which both are in the middle of fio.
+both_at_once() {
+    local until_ms=$(($(now_ms) + $3 * 1000))
+    while (($(now_ms) < until_ms)); do
+        if guest_said "$1" '^RESULT fio-verify' || guest_said "$2" '^RESULT fio-verify'; then
+            failed both-at-once 'one guest was done before the other one had begun'
+            return 1
+        fi
+        if guest_said "$1" '^READY fio' && guest_said "$2" '^READY fio'; then
+            passed both-at-once
+            return 0
+        fi
+        alive "${GUEST_PIDS[$1]}" || break
+        alive "${GUEST_PIDS[$2]}" || break
+        sleep 0.05
+    done
+    failed both-at-once "guests $1 and $2 did not both come to fio"
+}

@@ -1,0 +1,94 @@
+# shellcheck shell=bash
+# What a test group found: one line a check in the file OUTCOMES, and the summary over all groups.
+# Sourced by ./x.
+#
+# A line is: pass|fail|skip TAB NAME TAB DETAIL. CASE, if set, goes before the name.
+
+outcome() {
+    local name=${CASE:+$CASE/}$2
+    printf '%s\t%s\t%s\n' "$1" "$name" "$3" >>"$OUTCOMES"
+}
+
+passed() { outcome pass "$1" "${2:-}"; }
+
+failed() {
+    outcome fail "$1" "${2:-}"
+    printf '  %sFAIL%s %s  %s\n' "$red$bold" "$plain" "${CASE:+$CASE/}$1" "${2:-}" >&2
+}
+
+skipped() {
+    outcome skip "$1" "${2:-}"
+    printf '  %sskip%s %s: %s\n' "$yellow" "$plain" "${CASE:+$CASE/}$1" "${2:-}" >&2
+}
+
+# count_outcomes KIND FILE
+count_outcomes() { grep -c "^$1"$'\t' "$2" 2>/dev/null || true; }
+
+# run_cases FUNCTION...: each in a shell of its own, in a folder of its own, its processes ended
+# after it. `case_NAME` is the case NAME; CASES (from `./x test guest/NAME`) chooses.
+run_cases() {
+    local function name status started failures
+    for function; do
+        name=${function#case_}
+        name=${name//_/-}
+        [[ -z ${CASES:-} || " $CASES " == *" $name "* ]] || continue
+        started=$(now_ms)
+        failures=$(count_outcomes fail "$OUTCOMES")
+        set +e
+        (
+            set -e
+            # shellcheck disable=SC2030,SC2031  # the case's own shell, on purpose
+            CASE=$name
+            case_folder=$(mktemp -d "${TMPDIR:-/tmp}/sidecore.XXXXXX")
+            trap 'end_case "$case_folder"' EXIT
+            trap 'exit 130' INT TERM
+            server_begin "$case_folder"
+            "$function"
+            server_stop
+        )
+        status=$?
+        set -e
+        ((status != 130)) || exit 130
+        if ((status != 0 && failures == $(count_outcomes fail "$OUTCOMES"))); then
+            CASE=$name failed ends "status $status"
+        fi
+        if ((failures == $(count_outcomes fail "$OUTCOMES"))); then
+            say "$GROUP/$name ${green}ok${plain} ($(seconds_since "$started") s)"
+        else
+            say "$GROUP/$name ${red}FAILED${plain} ($(seconds_since "$started") s)"
+        fi
+    done
+}
+
+# shellcheck disable=SC2031  # called by the case's own shell
+# end_case FOLDER: ends what the case started. What it said is kept if it failed, its disks are not.
+end_case() {
+    local status=$?
+    end_own
+    rm -rf "$1/images"
+    if ((status != 0 && status != 130)); then
+        rm -rf "$BUILD/test/failed/$CASE"
+        mkdir -p "$BUILD/test/failed"
+        mv "$1" "$BUILD/test/failed/$CASE"
+        printf '  its logs: %s\n' "$BUILD/test/failed/$CASE" >&2
+    fi
+    rm -rf "$1"
+    exit "$status"
+}
+
+# run_command NAME COMMAND...: one check that is a command; its output is kept, its end shown on
+# failure.
+run_command() {
+    local name=$1 log=$BUILD/test/$GROUP-${1//\//-}.log started status=0
+    shift
+    say "$GROUP/$name: $*"
+    started=$(now_ms)
+    "$@" >"$log" 2>&1 || status=$?
+    if ((status == 0)); then
+        passed "$name" "$(seconds_since "$started") s"
+    else
+        failed "$name" "\`$*\` gave status $status"
+        show_tail "$log" 'the end of what it said' 40
+        return 1
+    fi
+}

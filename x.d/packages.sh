@@ -1,0 +1,64 @@
+# shellcheck shell=bash
+# What a machine with only Debian 12 lacks: Debian packages and Rust. Installs them when root,
+# otherwise says the exact line to run. Sourced by ./x.
+
+# need_packages PACKAGE...: installed, or installed now.
+need_packages() {
+    local package missing=()
+    for package; do
+        dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
+            missing+=("$package")
+    done
+    ((${#missing[@]})) || return 0
+    if ((EUID != 0)); then
+        die "these Debian packages are missing: ${missing[*]}" \
+            "sudo apt-get install --no-install-recommends -y ${missing[*]}"
+    fi
+    say "installing ${missing[*]} (Debian packages)"
+    apt_lists
+    DEBIAN_FRONTEND=noninteractive apt-get install --no-install-recommends -y \
+        -o DPkg::Lock::Timeout=120 "${missing[@]}" >"$BUILD/apt.log" 2>&1 || {
+        show_tail "$BUILD/apt.log" 'the end of what apt said'
+        die "apt could not install ${missing[*]}" "look at $BUILD/apt.log, mend apt, run this again"
+    }
+}
+
+# apt_lists: the lists of packages are there and at most a day old.
+apt_lists() {
+    local lists=/var/lib/apt/lists
+    if [[ -z $(find "$lists" -maxdepth 1 -name '*_Packages*' -mtime -1 -print -quit 2>/dev/null) ]]; then
+        ((EUID == 0)) || return 0
+        say 'fetching the lists of Debian packages'
+        apt-get update >"$BUILD/apt.log" 2>&1 ||
+            die 'apt-get update failed' "look at $BUILD/apt.log; is the network there?"
+    fi
+}
+
+# need_rust: cargo, of the release that the workspace asks for or newer.
+need_rust() {
+    # shellcheck source=/dev/null
+    if [[ -f $HOME/.cargo/env && -z $(command -v cargo) ]]; then . "$HOME/.cargo/env"; fi
+    need_packages gcc libc6-dev
+    if ! command -v cargo >/dev/null; then
+        need_packages curl ca-certificates
+        say 'installing Rust (rustup, minimal profile)'
+        curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs |
+            sh -s -- -y --profile minimal -c rustfmt -c clippy >"$BUILD/rustup.log" 2>&1 || {
+            show_tail "$BUILD/rustup.log" 'the end of what rustup said'
+            die 'rustup could not install Rust' 'install Rust from https://rustup.rs, run this again'
+        }
+        # shellcheck source=/dev/null
+        . "$HOME/.cargo/env"
+    fi
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
+    have=$(cargo --version | awk '{ print $2 }')
+    [[ $(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1) == "$wanted" ]] ||
+        die "cargo is $have; the workspace needs $wanted or newer" 'rustup update stable'
+}
+
+# need_guests: what building and running test guests takes.
+need_guests() {
+    need_packages qemu-system-x86 busybox-static fio e2fsprogs util-linux cpio jq socat procps \
+        binutils
+}

@@ -1,0 +1,47 @@
+# shellcheck shell=bash
+# The processes that ./x starts: remembered by pid, ended when it ends, nobody else's touched.
+# Sourced by ./x.
+
+OWN_PIDS=()
+
+own() { OWN_PIDS+=("$1"); }
+
+disown_pid() {
+    local pid kept=()
+    for pid in "${OWN_PIDS[@]}"; do
+        [[ $pid == "$1" ]] || kept+=("$pid")
+    done
+    OWN_PIDS=("${kept[@]}")
+}
+
+# alive PID: it runs (a process that ended and was not waited for does not count).
+alive() {
+    local state
+    state=$(ps -o state= -p "$1" 2>/dev/null) && [[ -n $state && $state != Z* ]]
+}
+
+# end_within SECONDS PID: waits for it and gives its status; kills it (status 124) when time is up.
+end_within() {
+    local until_ms=$(($(now_ms) + $1 * 1000)) pid=$2
+    while alive "$pid"; do
+        if (($(now_ms) > until_ms)); then
+            kill -KILL "$pid" 2>/dev/null || true
+            wait "$pid" 2>/dev/null || true
+            return 124
+        fi
+        sleep 0.05
+    done
+    wait "$pid"
+}
+
+# end_own: every process that is left. For the EXIT trap of the shell that started them.
+end_own() {
+    local pid
+    for pid in "${OWN_PIDS[@]}"; do
+        kill -TERM "$pid" 2>/dev/null || true
+    done
+    for pid in "${OWN_PIDS[@]}"; do
+        end_within 3 "$pid" 2>/dev/null || true
+    done
+    OWN_PIDS=()
+}

@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# The daemon that serves a test's disks: sidecore, or qemu-storage-daemon to compare with
+# (GUEST_SERVER=qemu-storage-daemon). Sourced by ./x; the guests are guest.sh's.
+#
+#   server_begin FOLDER                     nothing served yet; sockets and logs go to FOLDER
+#   server_disk ID KIND SIZE [KEY=VALUE..]  KIND memory|file; keys: queues, readonly, serial, image
+#   server_start                            every socket is there when it returns
+#   server_stop                             fails if the daemon had died or ends badly
+
+GUEST_SERVER=${GUEST_SERVER:-sidecore}
+SIDECORE=${SIDECORE:-${CARGO_TARGET_DIR:-$ROOT/target}/release/sidecore}
+
+declare -A DISK_QUEUES=()
+
+server_begin() {
+    SERVER_DIR=$1
+    SERVER_PID=
+    SERVER_LOG=$SERVER_DIR/server.log
+    SERVER_CONFIG=$SERVER_DIR/sidecore.toml
+    SERVER_SOCKETS=()
+    QSD_OPTIONS=()
+    DISK_QUEUES=()
+    mkdir -p "$SERVER_DIR"/{run,state,images}
+    cat >"$SERVER_CONFIG" <<END
+[daemon]
+api = "$SERVER_DIR/run/api.sock"
+run_dir = "$SERVER_DIR/run"
+state_dir = "$SERVER_DIR/state"
+
+[sidecores]
+cpus = "auto"
+END
+}
+
+# disk_socket ID, disk_image ID: where a disk is.
+disk_socket() { printf '%s/run/%s.sock' "$SERVER_DIR" "$1"; }
+disk_image() { printf '%s/images/%s.img' "$SERVER_DIR" "$1"; }
+
+server_disk() {
+    local id=$1 kind=$2 size=$3 queues=1 readonly='' serial='' image='' option
+    shift 3
+    for option; do
+        local "${option?}"
+    done
+    image=${image:-$(disk_image "$id")}
+    if [[ $kind == file || $GUEST_SERVER != sidecore ]]; then
+        [[ -e $image ]] || truncate -s "$size" "$image"
+    fi
+    SERVER_SOCKETS+=("$(disk_socket "$id")")
+    DISK_QUEUES[$id]=$queues
+    if [[ $GUEST_SERVER != sidecore ]]; then
+        local writable=on
+        [[ -z $readonly ]] || writable=off
+        QSD_OPTIONS+=(
+            --blockdev "driver=file,node-name=$id,filename=$image,discard=unmap,locking=off$(
+                [[ -z $readonly ]] || echo ,read-only=on)"
+            --export "type=vhost-user-blk,id=x-$id,node-name=$id,writable=$writable,num-queues=$queues,addr.type=unix,addr.path=$(disk_socket "$id")")
+        return
+    fi
+    {
+        printf '\n[[disk]]\nid = "%s"\nbackend = "%s"\nqueues = %d\n' "$id" "$kind" "$queues"
+        case $kind in
+            file) printf 'path = "%s"\n' "$image" ;;
+            *) printf 'size = "%s"\n' "$size" ;;
+        esac
+        [[ -z $readonly ]] || printf 'readonly = true\n'
+        [[ -z $serial ]] || printf 'serial = "%s"\n' "$serial"
+    } >>"$SERVER_CONFIG"
+}
+
+server_start() {
+    case $GUEST_SERVER in
+        sidecore)
+            [[ -x $SIDECORE ]] || die "there is no $SIDECORE" './x build'
+            "$SIDECORE" serve --config "$SERVER_CONFIG" >"$SERVER_LOG" 2>&1 3>&- &
+            SERVER_SOCKETS+=("$SERVER_DIR/run/api.sock")
+            ;;
+        qemu-storage-daemon)
+            qemu-storage-daemon "${QSD_OPTIONS[@]}" >"$SERVER_LOG" 2>&1 3>&- &
+            ;;
+        *) die "GUEST_SERVER=$GUEST_SERVER is not known" \
+            'GUEST_SERVER=sidecore or GUEST_SERVER=qemu-storage-daemon' ;;
+    esac
+    SERVER_PID=$!
+    own "$SERVER_PID"
+    local socket tries=0
+    for socket in "${SERVER_SOCKETS[@]}"; do
+        until [[ -S $socket ]]; do
+            if ((tries++ > 200)) || ! alive "$SERVER_PID"; then
+                show_tail "$SERVER_LOG" "what $GUEST_SERVER said"
+                die "$GUEST_SERVER did not make $socket" "read $SERVER_LOG"
+            fi
+            sleep 0.1
+        done
+    done
+}
+
+server_stop() {
+    local pid=$SERVER_PID status=0
+    [[ -n $pid ]] || return 0
+    SERVER_PID=
+    if ! alive "$pid"; then
+        wait "$pid" || status=$?
+        failed server-lives "$GUEST_SERVER had ended by itself with status $status"
+        show_tail "$SERVER_LOG" "what $GUEST_SERVER said"
+        return 1
+    fi
+    kill -TERM "$pid" 2>/dev/null || true
+    end_within 10 "$pid" || status=$?
+    disown_pid "$pid"
+    if ((status != 0)); then
+        failed server-stops "$GUEST_SERVER ended with status $status after SIGTERM"
+        show_tail "$SERVER_LOG" "what $GUEST_SERVER said"
+        return 1
+    fi
+}
+
+# sidecore_do ARGUMENTS...: a command to the running daemon.
+sidecore_do() { "$SIDECORE" --api "$SERVER_DIR/run/api.sock" "$@"; }
+
+# disk_counter ID NAME: one total of a disk, such as discards.
+disk_counter() { sidecore_do show "$1" --json | jq -r ".counters.$2"; }

@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# ./x test: runs groups of x.d/test/, each in a shell of its own, and tells the outcome in a table.
+# A group is named on the command line as GROUP or GROUP/CASE. Sourced by ./x.
+
+# group_files: every group, in the order in which they are run.
+GROUP_ORDER=(unit guest foreign hostile recover bench)
+
+groups() {
+    local group
+    for group in "${GROUP_ORDER[@]}"; do
+        [[ ! -f $ROOT/x.d/test/$group.sh ]] || printf '%s\n' "$group"
+    done
+}
+
+list_groups() {
+    local group
+    for group in $(groups); do
+        printf '%-10s %s\n' "$group" "$(sed -n 's/^# GROUP: //p' "$ROOT/x.d/test/$group.sh")"
+    done
+}
+
+cmd_test() {
+    local wanted=() word group started
+    export TEST_ALL=''
+    for word; do
+        case $word in
+            --list) list_groups; return ;;
+            --all) TEST_ALL=yes ;;
+            -*) die "./x test does not know $word" './x help' ;;
+            *)
+                [[ -f $ROOT/x.d/test/${word%%/*}.sh ]] ||
+                    die "there is no test group ${word%%/*}" "./x test --list"
+                wanted+=("$word") ;;
+        esac
+    done
+    ((${#wanted[@]})) || mapfile -t wanted < <(groups)
+    rm -rf "$BUILD/test"
+    mkdir -p "$BUILD/test"
+    local rows=()
+    for word in "${wanted[@]}"; do
+        group=${word%%/*}
+        started=$(now_ms)
+        run_group "$group" "$([[ $word == */* ]] && echo "${word#*/}")"
+        rows+=("$group $(seconds_since "$started")")
+    done
+    summarize "${rows[@]}"
+}
+
+# run_group GROUP CASES: in a shell of its own, so that `set -e` ends a group and not the run.
+run_group() {
+    local status
+    set +e
+    (
+        set -e
+        GROUP=$1
+        CASES=$2
+        OUTCOMES=$BUILD/test/$GROUP.outcomes
+        touch "$OUTCOMES"
+        # shellcheck source=/dev/null
+        . "$ROOT/x.d/test/$GROUP.sh"
+        "group_$GROUP"
+        if [[ ! -s $OUTCOMES ]]; then failed group "no case ran${CASES:+ (is there a case $CASES?)}"; fi
+    )
+    status=$?
+    set -e
+    ((status != 130)) || exit 130
+    if ((status != 0)) && ! grep -q '^fail' "$BUILD/test/$1.outcomes"; then
+        OUTCOMES=$BUILD/test/$1.outcomes failed group "ended with status $status"
+    fi
+}
+
+# summarize "GROUP SECONDS"...: the table; status 1 if anything failed.
+summarize() {
+    local row group seconds file failures=0
+    printf '\n%-10s %8s %8s %8s %9s\n' group passed failed skipped seconds
+    for row; do
+        read -r group seconds <<<"$row"
+        file=$BUILD/test/$group.outcomes
+        printf '%-10s %8d %8d %8d %9s\n' "$group" "$(count_outcomes pass "$file")" \
+            "$(count_outcomes fail "$file")" "$(count_outcomes skip "$file")" "$seconds"
+        failures=$((failures + $(count_outcomes fail "$file")))
+    done
+    for row; do
+        group=${row%% *}
+        awk -F'\t' -v group="$group" '$1 != "pass" { printf "%s  %s/%s: %s\n", $1, group, $2, $3 }' \
+            "$BUILD/test/$group.outcomes"
+    done
+    if ((failures)); then
+        printf '\n%s%d failed%s; logs are in %s\n' "$red$bold" "$failures" "$plain" "$BUILD/test"
+        return 1
+    fi
+    printf '\n%sall passed%s\n' "$green$bold" "$plain"
+}

@@ -1,0 +1,176 @@
+# shellcheck shell=bash
+# GROUP: real guests (stock Debian kernel in QEMU) on disks of the daemon
+# A case is a function; what it says in a guest is in tests/guest/scripts. Run by x.d/test.sh.
+# shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
+
+group_guest() {
+    need_guests
+    need_guest_image
+    [[ $GUEST_SERVER == sidecore ]] || say "disks are served by $GUEST_SERVER (GUEST_SERVER)"
+    [[ $GUEST_SERVER != sidecore ]] || need_sidecore
+    run_cases case_fio case_fio_memory case_ext4 case_dd case_resize case_hotplug case_readonly \
+        case_queues_64 case_packed case_discard case_identity case_two_guests
+}
+
+# only_sidecore WHY: the rest of the case is skipped with another server.
+only_sidecore() {
+    [[ $GUEST_SERVER != sidecore ]] || return 0
+    skipped '' "$GUEST_SERVER $1"
+    return 1
+}
+
+case_fio() {
+    server_disk a file 256M queues=2
+    server_start
+    guest_start one fio a
+    guest_end one 240
+}
+
+case_fio_memory() {
+    server_disk a memory 256M queues=2
+    server_start
+    guest_start one fio a
+    guest_end one 240
+}
+
+case_ext4() {
+    server_disk a file 512M
+    server_start
+    guest_start one ext4 a
+    guest_end one 240
+    # The host's own tools, on the image that the guest has left.
+    if e2fsck -f -n "$(disk_image a)" >"$SERVER_DIR/fsck" 2>&1; then
+        passed fsck-on-host
+    else
+        failed fsck-on-host "$(tail -n 3 "$SERVER_DIR/fsck" | tr '\n' ' ')"
+    fi
+}
+
+case_dd() {
+    # Not zeroes: each block is different.
+    dd if=/dev/urandom of="$(disk_image a)" bs=1M count=1024 status=none
+    server_disk a file 1G readonly=1
+    server_disk b memory 1100M
+    server_start
+    GUEST_WORDS=("arg.cksum=$(cksum <"$(disk_image a)" | cut -d' ' -f1)")
+    guest_start one dd a b
+    guest_end one 300
+}
+
+case_resize() {
+    only_sidecore 'has no command to resize an export' || return 0
+    server_start
+    sidecore_do disk add grown --backend memory --size 64M >"$SERVER_DIR/add"
+    DISK_QUEUES['grown']=1
+    GUEST_WORDS=("arg.before=$((64 * 2048))" "arg.after=$((96 * 2048))")
+    guest_start one resize grown
+    guest_ready one resize
+    sidecore_do disk resize grown 96M >"$SERVER_DIR/resize"
+    guest_end one
+}
+
+case_hotplug() {
+    server_disk a file 64M
+    server_disk b memory 64M
+    server_start
+    GUEST_QEMU=(-device 'pcie-root-port,id=slot1,chassis=1,slot=1')
+    guest_start one hotplug a
+    guest_ready one plug
+    plug_b
+    guest_ready one unplug
+    qmp one '{"execute":"device_del","arguments":{"id":"plugged"}}'
+    guest_ready one plug-again
+    qmp one '{"execute":"chardev-remove","arguments":{"id":"plug"}}'
+    plug_b
+    guest_end one
+}
+
+plug_b() {
+    qmp one "$(jq -cn --arg path "$(disk_socket b)" '{execute: "chardev-add", arguments: {id: "plug",
+        backend: {type: "socket", data: {addr: {type: "unix", data: {path: $path}},
+        server: false, reconnect: 1}}}}')"
+    qmp one '{"execute":"device_add","arguments":{"driver":"vhost-user-blk-pci","id":"plugged",
+        "chardev":"plug","num-queues":1,"bus":"slot1"}}'
+}
+
+case_readonly() {
+    server_disk a file 64M readonly=1
+    server_start
+    local before
+    before=$(cksum <"$(disk_image a)")
+    # The kernel complains of the write that it refuses; that is the case.
+    GUEST_MAY_COMPLAIN=yes
+    guest_start one readonly a
+    guest_end one
+    if [[ $before == "$(cksum <"$(disk_image a)")" ]]; then
+        passed image-unchanged
+    else
+        failed image-unchanged 'the image on the host is different now'
+    fi
+}
+
+# Linux takes no more queues than it may have CPUs: 64 it may have, of which some are there.
+case_queues_64() {
+    server_disk a memory 128M queues=64
+    server_start
+    GUEST_SMP='4,maxcpus=64'
+    GUEST_WORDS=(arg.queues=64 arg.jobs=4)
+    guest_start one queues a
+    guest_end one
+}
+
+case_packed() {
+    only_sidecore 'has no packed rings' || return 0
+    server_disk a file 256M queues=2
+    server_start
+    guest_start one fio a,packed=on
+    guest_ready one fio
+    local formats
+    formats=$(sidecore_do show a --json | jq -c '[.queues[].format] | unique')
+    guest_end one 240
+    if [[ $formats == '["packed"]' ]]; then
+        passed ring-format
+    else
+        failed ring-format "wanted [\"packed\"], got $formats"
+    fi
+}
+
+case_discard() {
+    server_disk a file 64M
+    server_start
+    guest_start one discard a
+    guest_end one
+    # After fstrim the image holds little more than the file system's own blocks.
+    local held_kib
+    held_kib=$(du -k "$(disk_image a)" | cut -f1)
+    if ((held_kib < 16384)); then
+        passed blocks-given-back "$held_kib KiB held"
+    else
+        failed blocks-given-back "the image still holds $held_kib KiB after fstrim"
+    fi
+    [[ $GUEST_SERVER == sidecore ]] || return 0
+    local discards
+    discards=$(disk_counter a discards)
+    if ((discards > 0)); then passed counted; else failed counted "counter discards is $discards"; fi
+}
+
+case_identity() {
+    server_disk a memory 64M serial=SIDECORE-TEST-0001
+    server_start
+    GUEST_WORDS=("arg.sectors=$((64 * 2048))")
+    # Neither can be had from qemu-storage-daemon.
+    [[ $GUEST_SERVER != sidecore ]] || GUEST_WORDS+=(arg.serial=SIDECORE-TEST-0001 arg.wce=1)
+    guest_start one identity a
+    guest_end one
+}
+
+case_two_guests() {
+    server_disk a memory 192M queues=2
+    server_disk b file 192M queues=2
+    server_start
+    guest_start one together a
+    guest_start two together b
+    both_at_once one two 120
+    GUEST_PREFIX=one- guest_end one 180
+    GUEST_PREFIX=two- guest_end two 180
+}

@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# GROUP: cargo test, rustfmt, clippy, tidy, shellcheck (with --all also cargo deny)
+# Run by x.d/test.sh.
+
+group_unit() {
+    need_rust
+    need_packages shellcheck
+    check_command rustfmt cargo fmt --all --check
+    check_command tidy cargo run --quiet -p xtask -- tidy
+    check_command shellcheck shellcheck -x -a x .ci/run x.d/test/*.sh
+    check_command shellcheck-guest shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh
+    check_command clippy cargo clippy --workspace --all-targets -- -D warnings
+    # The foreign group has the tests that need the daemon.
+    check_command cargo-test cargo test --workspace --exclude tests
+    deny
+}
+
+# check_command NAME COMMAND...: if the command line asks for it; the others go on when it fails.
+check_command() {
+    [[ -z $CASES || " $CASES " == *" $1 "* ]] || return 0
+    run_command "$@" || true
+}
+
+# Installing cargo-deny means building it for many minutes, so it is only used where it is there or
+# everything was asked for.
+deny() {
+    [[ -z $CASES || $CASES == deny ]] || return 0
+    if ! command -v cargo-deny >/dev/null; then
+        if [[ -z $TEST_ALL ]]; then
+            skipped deny 'cargo-deny is not installed, and building it takes minutes: ./x test --all'
+            return 0
+        fi
+        run_command install-deny cargo install --locked --root "$BUILD/cargo" cargo-deny || return 0
+        PATH=$BUILD/cargo/bin:$PATH
+    fi
+    run_command deny cargo deny check || true
+}
