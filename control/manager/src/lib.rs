@@ -1,8 +1,33 @@
-//! The one owner of control state: devices, sessions, sidecores.
+//! The one owner of control state: devices, their front-ends, sidecores, and what operators ask.
 //!
-//! Being written by the lead right now (manager, device, sockets, memory, start, the poll loop).
-//! Helper V: please leave control/manager to the lead; finish control/vhost_user with its tests,
-//! commit, and report. Helper C: `api` stays yours; the lead answers `api::Calls`.
+//! [`run`] is the control loop of the daemon, on one thread. It opens what the plan says, carries
+//! vhost-user messages between sockets and sessions (`vhost_user`), moves queues to sidecores and
+//! back (`sidecore`), and answers the API (`api`). Nothing here is on the path of a request.
+//!
+//! | file | what |
+//! |---|---|
+//! | `manager` | the loop, and settling |
+//! | `links` | front-ends: messages, held until the queues they concern are back |
+//! | `answers` | operators: calls |
+//! | `device` | one disk's state |
+//! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
+//! | `cores` | the sidecores from this side |
+//! | `state` | devices made through the API, on disk |
+//! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
+mod answers;
 pub mod api;
+mod connection;
+mod cores;
+mod device;
+mod front_end;
+mod links;
+mod manager;
+mod poll;
+mod sockets;
+mod start;
+mod state;
+mod views;
+
+pub use manager::{Options, StartError, run};

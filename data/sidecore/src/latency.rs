@@ -50,6 +50,14 @@ impl LatencySnapshot {
         self.counts.iter().sum()
     }
 
+    /// Adds the counts of another histogram.
+    pub fn add(&mut self, other: &LatencySnapshot) {
+        self.counts.resize(self.counts.len().max(other.counts.len()), 0);
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+    }
+
     /// The latency that a share `q` (0 to 1) of the requests did not exceed, nanoseconds, as the
     /// upper end of its bucket; 0 when nothing was counted.
     pub fn quantile_ns(&self, q: f64) -> u64 {

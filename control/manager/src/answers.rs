@@ -1,0 +1,334 @@
+//! What operators ask for: each call answered at once, or when the queues it concerns are back.
+
+use config::api::{
+    Answer, ApiError, Call, DiskList, ErrorKind, ReloadView, SidecoreList, VersionView,
+};
+use config::plan::{DiskPlan, Origin};
+use config::spec::{DiskChange, DiskResize};
+use config::{Change, DiskSpec, Size};
+use tracing::{info, warn};
+
+use crate::api::{Reply, Request};
+use crate::manager::{Manager, Waiting};
+use crate::views;
+
+type Answered = Result<Answer, ApiError>;
+
+impl Manager {
+    /// Answers an operator.
+    pub(crate) fn answer(&mut self, request: Request) {
+        let (call, reply) = request.into_parts();
+        match call {
+            Call::ListDisks => reply.answer(Ok(self.list())),
+            Call::ShowDisk { id } => reply.answer(self.show(&id, true)),
+            Call::ListSidecores => reply.answer(Ok(self.sidecores())),
+            Call::Version => reply.answer(Ok(self.version())),
+            Call::Reload => reply.answer(self.reload().map(Answer::Reloaded)),
+            Call::AddDisk(spec) => {
+                let answer = self.add(&spec);
+                reply.answer(answer);
+            }
+            Call::ChangeDisk { id, change } => {
+                let answer = self.change(&id, &change);
+                reply.answer(answer);
+            }
+            Call::ResizeDisk { id, resize } => self.resize(&id, &resize, reply),
+            Call::RemoveDisk { id } => self.remove(&id, reply),
+        }
+    }
+
+    fn list(&self) -> Answer {
+        let view = |plan: &DiskPlan| self.view(&plan.id, false);
+        Answer::Disks(DiskList { disks: self.plan.disks.iter().filter_map(view).collect() })
+    }
+
+    fn show(&self, id: &str, queues: bool) -> Answered {
+        let view = self.view(id, queues).ok_or_else(|| ApiError::no_such_disk(id))?;
+        Ok(Answer::Disk(Box::new(view)))
+    }
+
+    fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
+        let broken = self.broken.iter().find(|(plan, _)| plan.id == id);
+        match self.number_of(id).and_then(|number| self.devices.get(&number)) {
+            Some(device) => Some(views::disk(device, queues)),
+            None => broken.map(|(plan, problem)| views::broken(plan, problem)),
+        }
+    }
+
+    fn sidecores(&self) -> Answer {
+        let view = |(index, core)| views::sidecore(index as u16, core);
+        Answer::Sidecores(SidecoreList {
+            sidecores: self.cores.all.iter().enumerate().map(view).collect(),
+        })
+    }
+
+    fn version(&self) -> Answer {
+        Answer::Version(VersionView {
+            program: "sidecore".to_string(),
+            version: self.options.version.to_string(),
+            api: "v1".to_string(),
+        })
+    }
+
+    fn add(&mut self, spec: &DiskSpec) -> Answered {
+        let plan = self.plan.disk_from_api(spec)?;
+        let id = plan.id.clone();
+        let number = self.add_device(plan).map_err(|error| {
+            let hint = "put that right, or name another image or socket";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+        })?;
+        if let Err(error) = self.keep() {
+            self.begin_removal(number, None);
+            self.settle();
+            return Err(not_kept(&error));
+        }
+        info!(disk = id, "added");
+        self.show(&id, true)
+    }
+
+    fn change(&mut self, id: &str, change: &DiskChange) -> Answered {
+        let number = self.made_by_api(id)?;
+        let Some(device) = self.devices.get_mut(&number) else {
+            return Err(ApiError::no_such_disk(id));
+        };
+        let before = device.plan.clone();
+        let default = self.plan.sidecores.policy;
+        let plan = &mut device.plan;
+        if let Some(share) = change.share {
+            (plan.share, plan.spec.share) = (share, share);
+        }
+        if let Some(policy) = change.policy {
+            plan.spec.policy = Some(policy);
+        }
+        plan.policy = plan.spec.policy.unwrap_or(default);
+        let after = plan.clone();
+        self.replan(&after);
+        if let Err(error) = self.keep() {
+            self.set_plan(number, before);
+            return Err(not_kept(&error));
+        }
+        self.restart(number);
+        info!(disk = id, share = after.share, policy = %after.policy, "set");
+        self.show(id, true)
+    }
+
+    fn resize(&mut self, id: &str, resize: &DiskResize, reply: Reply) {
+        let begun = self.made_by_api(id).and_then(|number| self.begin_resize(number, resize.size));
+        match begun {
+            Ok(number) => {
+                self.waiting.push(Waiting { device: number, reply: Some(reply) });
+                self.touched.insert(number);
+            }
+            Err(error) => reply.answer(Err(error)),
+        }
+    }
+
+    /// Notes a new size; it is given when the queues are back.
+    fn begin_resize(&mut self, number: u32, size: Size) -> Result<u32, ApiError> {
+        let Some(device) = self.devices.get_mut(&number) else {
+            return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
+        };
+        if device.resizing.is_some() {
+            let hint = "try again in a moment";
+            return Err(ApiError::new(ErrorKind::Busy, "it is being resized already", hint));
+        }
+        if size.0 == 0 || !size.0.is_multiple_of(512) {
+            let error = format!("a size of {} bytes is not whole sectors", size.0);
+            let hint = "give a multiple of 512 bytes, such as 10G";
+            return Err(ApiError::new(ErrorKind::Refused, error, hint));
+        }
+        device.resizing = Some(size.0);
+        Ok(number)
+    }
+
+    fn remove(&mut self, id: &str, reply: Reply) {
+        if let Some(at) = self.broken.iter().position(|(plan, _)| plan.id == id) {
+            let answer = self.show(id, false);
+            self.broken.swap_remove(at);
+            self.plan.disks.retain(|plan| plan.id != id);
+            let kept = self.keep().map_err(|error| not_kept(&error));
+            return reply.answer(kept.and(answer));
+        }
+        match self.made_by_api(id) {
+            Ok(number) => {
+                self.begin_removal(number, Some(reply));
+                if let Err(error) = self.keep() {
+                    warn!(disk = id, %error, "it is removed, but that could not be kept");
+                }
+            }
+            Err(error) => reply.answer(Err(error)),
+        }
+    }
+
+    /// Closes a device's socket and front-ends; it is gone when its queues are back.
+    pub(crate) fn begin_removal(&mut self, number: u32, reply: Option<Reply>) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        device.removing = true;
+        device.close_socket();
+        let (id, links) = (device.plan.id.clone(), device.links.keys().copied().collect::<Vec<_>>());
+        self.plan.disks.retain(|plan| plan.id != id);
+        for link in links {
+            self.close_link(number, link, "the disk is removed");
+        }
+        self.waiting.push(Waiting { device: number, reply });
+        self.touched.insert(number);
+    }
+
+    /// Every queue of a device that was held back is here: what waited for that is done.
+    pub(crate) fn all_are_back(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        device.restarting = false;
+        if device.removing {
+            let view = views::disk(device, false);
+            let Some(at) = self.waiting.iter().position(|w| w.device == number) else { return };
+            self.devices.remove(&number);
+            info!(disk = view.id, "removed");
+            if let Some(reply) = self.waiting.swap_remove(at).reply {
+                reply.answer(Ok(Answer::Disk(Box::new(view))));
+            }
+            return;
+        }
+        if let Some(size) = device.resizing.take() {
+            let answer = self.finish_resize(number, size);
+            let at = self.waiting.iter().position(|waiting| waiting.device == number);
+            if let Some(reply) = at.and_then(|at| self.waiting.swap_remove(at).reply) {
+                reply.answer(answer);
+            } else if let Err(error) = answer {
+                warn!("a resize was refused: {}", error.error);
+            }
+        }
+        self.touched.insert(number);
+    }
+
+    fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
+        let Some(device) = self.devices.get_mut(&number) else {
+            return Err(ApiError::new(ErrorKind::NotFound, "the disk is gone", ""));
+        };
+        let id = device.plan.id.clone();
+        backend::Disk::resize(&mut device.disk, size).map_err(|error| {
+            let hint = "the disk is as it was";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+        })?;
+        device.live.set_capacity(device.disk.size_bytes());
+        device.plan.resized(size);
+        let plan = device.plan.clone();
+        for link in device.links.values_mut() {
+            let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
+            if let Some(Err(error)) = told {
+                warn!(disk = id, %error, "its front-end could not be told of the new size");
+            }
+        }
+        self.replan(&plan);
+        info!(disk = id, size, "resized");
+        if plan.origin == Origin::Api {
+            self.keep().map_err(|error| not_kept(&error))?;
+        }
+        self.show(&id, true)
+    }
+
+    /// Reads the configuration file again and does what is different.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or what could not be opened; in the latter case what stands
+    /// before it in the list was done.
+    pub(crate) fn reload(&mut self) -> Result<ReloadView, ApiError> {
+        let wanted = (self.options.load)(&self.plan)?;
+        let difference = config::diff(&self.plan, &wanted);
+        let mut changes = Vec::new();
+        for change in &difference.changes {
+            self.apply_change(change).map_err(|error| {
+                let done = format!("done before it: {}", changes.join(", "));
+                ApiError { hint: format!("{}; {done}", error.hint), ..error }
+            })?;
+            changes.push(change.to_string());
+        }
+        // Lines may have moved without any change.
+        for plan in &wanted.disks {
+            if let Some(number) = self.number_of(&plan.id) {
+                self.set_plan(number, plan.clone());
+            }
+        }
+        self.plan.disks = wanted.disks;
+        self.plan.sidecores.policy = wanted.sidecores.policy;
+        let (file, restart_needed) = (self.options.file.clone(), difference.restart_needed);
+        Ok(ReloadView { file, changes, restart_needed })
+    }
+
+    fn apply_change(&mut self, change: &Change) -> Result<(), ApiError> {
+        match change {
+            Change::Remove { id } => {
+                if let Some(number) = self.number_of(id) {
+                    self.begin_removal(number, None);
+                }
+            }
+            Change::Set { id, share, policy } => {
+                if let Some(number) = self.number_of(id)
+                    && let Some(device) = self.devices.get_mut(&number)
+                {
+                    (device.plan.share, device.plan.policy) = (*share, *policy);
+                    self.restart(number);
+                }
+            }
+            Change::Resize { id, size_bytes } => {
+                if let Some(number) = self.number_of(id) {
+                    self.begin_resize(number, Size(*size_bytes))?;
+                    self.touched.insert(number);
+                }
+            }
+            Change::Add(plan) => {
+                self.add_device((**plan).clone()).map_err(|error| {
+                    let what = format!("disk {:?} ({}): {error}", plan.id, plan.origin);
+                    ApiError::new(ErrorKind::Refused, what, "put that right and reload again")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the device's queues start anew, with what its plan says now.
+    fn restart(&mut self, number: u32) {
+        if let Some(device) = self.devices.get_mut(&number) {
+            device.restarting = true;
+            self.touched.insert(number);
+        }
+    }
+
+    /// The device of that name, which is to be changed through the API.
+    fn made_by_api(&self, id: &str) -> Result<u32, ApiError> {
+        let number = self.number_of(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        match self.plan.disk(id).map(|plan| &plan.origin) {
+            Some(Origin::File { file, line }) => Err(ApiError::new(
+                ErrorKind::Conflict,
+                format!("disk {id:?} is declared in {file}, line {line}"),
+                "change it there, then run `sidecore reload`",
+            )),
+            _ => Ok(number),
+        }
+    }
+
+    fn number_of(&self, id: &str) -> Option<u32> {
+        let named = |device: &&crate::device::Device| device.plan.id == id && !device.removing;
+        self.devices.values().find(named).map(|device| device.number)
+    }
+
+    fn set_plan(&mut self, number: u32, plan: DiskPlan) {
+        self.replan(&plan);
+        if let Some(device) = self.devices.get_mut(&number) {
+            device.plan = plan;
+        }
+    }
+
+    fn replan(&mut self, plan: &DiskPlan) {
+        if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
+            mine.clone_from(plan);
+        }
+    }
+}
+
+fn not_kept(error: &std::io::Error) -> ApiError {
+    ApiError::new(
+        ErrorKind::Internal,
+        format!("the change cannot be kept: {error}"),
+        "nothing was changed; make the state directory writable",
+    )
+}

@@ -1,0 +1,105 @@
+//! One connection with a front-end: whole messages in, replies out, bounded both ways.
+//!
+//! Not what a message does (`device`).
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use vhost_user::{Frame, Framer, Reply};
+
+use crate::sockets::{self, Received};
+
+/// Replies that may wait because the front-end does not read them; one more ends the connection.
+const OUTBOX_MAX: usize = 64;
+/// Bytes asked of one read: a header, or the rest of the largest payload.
+const READ_SIZE: usize = vhost_user::HEADER_SIZE + vhost_user::PAYLOAD_SIZE_MAX;
+
+/// What a read led to.
+pub(crate) enum Incoming {
+    /// A whole message.
+    Frame(Frame<OwnedFd>),
+    /// Nothing more now.
+    Nothing,
+    /// The front-end has gone.
+    End,
+}
+
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    framer: Framer<OwnedFd>,
+    /// Bytes to send, how many of the first are gone, and its descriptor.
+    outbox: VecDeque<Reply<OwnedFd>>,
+    sent: usize,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd) -> Connection {
+        Connection { socket, framer: Framer::default(), outbox: VecDeque::new(), sent: 0 }
+    }
+
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Reads until a message is whole or nothing is left to read. Never beyond that message, so
+    /// that descriptors stay with theirs.
+    ///
+    /// # Errors
+    /// The connection is to be closed: what the kernel said, or a stream that makes no sense.
+    pub(crate) fn receive(&mut self) -> io::Result<Incoming> {
+        let mut buffer = [0; READ_SIZE];
+        loop {
+            let wanted = self.framer.wants().min(READ_SIZE);
+            let Some(into) = buffer.get_mut(..wanted) else { return Ok(Incoming::Nothing) };
+            let mut fds = Vec::new();
+            let read = match sockets::receive(&self.socket, into, &mut fds)? {
+                Received::Bytes(read) => read,
+                Received::Nothing => return Ok(Incoming::Nothing),
+                Received::End => return Ok(Incoming::End),
+            };
+            let mut bytes = buffer.get(..read).unwrap_or_default();
+            match self.framer.push(&mut bytes, &mut fds) {
+                Ok(Some(frame)) => return Ok(Incoming::Frame(frame)),
+                Ok(None) => {}
+                Err(bad) => return Err(io::Error::other(bad)),
+            }
+        }
+    }
+
+    /// Queues a reply and sends what fits.
+    ///
+    /// # Errors
+    /// As [`Self::flush`], or a front-end that does not read its replies.
+    pub(crate) fn send(&mut self, reply: Reply<OwnedFd>) -> io::Result<()> {
+        if self.outbox.len() >= OUTBOX_MAX {
+            return Err(io::Error::other("the front-end does not read its replies"));
+        }
+        self.outbox.push_back(reply);
+        self.flush()
+    }
+
+    /// Sends what fits of what is queued.
+    ///
+    /// # Errors
+    /// What the kernel said; the connection is to be closed.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while let Some(reply) = self.outbox.front() {
+            let rest = reply.bytes.get(self.sent..).unwrap_or_default();
+            let fd = reply.fd.as_ref().filter(|_| self.sent == 0).map(AsFd::as_fd);
+            let taken = sockets::send(&self.socket, rest, fd)?;
+            if taken < rest.len() {
+                self.sent += taken;
+                return Ok(());
+            }
+            self.sent = 0;
+            self.outbox.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether something waits to be sent.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+}

@@ -1,0 +1,91 @@
+//! The sidecores, from control's side: where a queue goes, and what waits for a full inbox.
+
+use std::collections::VecDeque;
+use std::io;
+
+use sidecore::{Command, Event, Handle, SidecoreSpec, launch};
+
+/// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
+const QUEUES_MAX: u16 = 8192;
+
+pub(crate) struct Core {
+    pub(crate) cpu: u32,
+    pub(crate) handle: Handle,
+    /// Queues it has or is about to get.
+    pub(crate) queues: usize,
+    /// Commands that did not fit, in order.
+    backlog: VecDeque<Command>,
+}
+
+pub(crate) struct Cores {
+    pub(crate) all: Vec<Core>,
+}
+
+impl Cores {
+    /// One for each of `cpus`, pinned to it.
+    ///
+    /// # Errors
+    /// What starting one of them said; none is left running.
+    pub(crate) fn launch(cpus: &[u32]) -> io::Result<Cores> {
+        let mut all: Vec<Core> = Vec::new();
+        for (index, cpu) in cpus.iter().enumerate() {
+            let spec =
+                SidecoreSpec { index: index as u16, cpu: Some(*cpu), queues_max: QUEUES_MAX };
+            match launch(spec) {
+                Ok(handle) => {
+                    all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });
+                }
+                Err(error) => {
+                    all.into_iter().for_each(|core| drop(core.handle.stop()));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Cores { all })
+    }
+
+    /// The sidecore with the fewest queues. (By load and NUMA node: when placement is built.)
+    pub(crate) fn place(&self) -> Option<usize> {
+        (0..self.all.len()).min_by_key(|core| self.all.get(*core).map_or(usize::MAX, |c| c.queues))
+    }
+
+    /// Sends a command, now or when there is room; commands to one sidecore keep their order.
+    pub(crate) fn send(&mut self, core: usize, command: Command) {
+        let Some(core) = self.all.get_mut(core) else { return };
+        core.backlog.push_back(command);
+        core.flush();
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush(&mut self) {
+        self.all.iter_mut().for_each(Core::flush);
+    }
+
+    /// Whether some command waits for room.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        self.all.iter().any(|core| !core.backlog.is_empty())
+    }
+
+    /// The next event of a sidecore.
+    pub(crate) fn take_event(&mut self, core: usize) -> Option<Event> {
+        self.all.get_mut(core)?.handle.take_event()
+    }
+
+    /// Ends every sidecore; what was in flight is completed first.
+    pub(crate) fn stop(self) {
+        for core in self.all {
+            drop(core.handle.stop());
+        }
+    }
+}
+
+impl Core {
+    fn flush(&mut self) {
+        while let Some(command) = self.backlog.pop_front() {
+            if let Err(command) = self.handle.send(command) {
+                self.backlog.push_front(command);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One disk as control sees it: what it is made of, its socket, its front-ends, its queues.
+//!
+//! Holds state and answers questions about it; who acts on the answers is `manager`.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use backend::{Cache, Disk, Source};
+use config::plan::DiskPlan;
+use device::blk::{self, Limits, Live, Shape};
+use guest_memory::Seal;
+use schedule::Policy;
+use sidecore::{QueueCounters, QueueKey};
+use vhost_user::{DeviceFacts, Message, Scope, Session};
+use virtqueue::{Format, inflight, layout};
+
+use crate::connection::Connection;
+use crate::front_end::FrontEnd;
+use crate::start;
+
+/// Front-ends of one disk at a time: one that runs it, others that only ask.
+pub(crate) const LINKS_MAX: usize = 4;
+
+/// A message that waits until queues are back.
+pub(crate) struct Held {
+    pub(crate) message: Message,
+    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) need_reply: bool,
+}
+
+/// One front-end.
+pub(crate) struct Link {
+    pub(crate) connection: Connection,
+    pub(crate) session: Session<OwnedFd>,
+    pub(crate) front_end: FrontEnd,
+    pub(crate) held: Option<Held>,
+}
+
+/// A queue that a sidecore has.
+#[derive(Clone, Copy)]
+pub(crate) struct Attached {
+    pub(crate) sidecore: usize,
+    /// The link whose facts it was made of.
+    pub(crate) link: u32,
+    /// Detach was asked.
+    pub(crate) leaving: bool,
+}
+
+/// One queue, attached or not.
+pub(crate) struct QueueState {
+    pub(crate) counters: Arc<QueueCounters>,
+    pub(crate) attached: Option<Attached>,
+    /// A start that failed: the link and its count of changes then. Not tried again before more
+    /// was said.
+    pub(crate) gave_up: Option<(u32, u64)>,
+    pub(crate) size: u16,
+    pub(crate) format: Format,
+    pub(crate) violation: Option<String>,
+}
+
+impl QueueState {
+    fn new() -> QueueState {
+        QueueState {
+            counters: Arc::new(QueueCounters::default()),
+            attached: None,
+            gave_up: None,
+            size: 0,
+            format: Format::Split,
+            violation: None,
+        }
+    }
+}
+
+pub(crate) struct Device {
+    pub(crate) number: u32,
+    pub(crate) plan: DiskPlan,
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) shape: Shape,
+    pub(crate) live: Arc<Live>,
+    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) links: BTreeMap<u32, Link>,
+    /// The link that brought memory: its queues run.
+    pub(crate) runner: Option<u32>,
+    pub(crate) queues: Vec<QueueState>,
+    pub(crate) problem: Option<String>,
+    /// When to connect again (mode `connect`).
+    pub(crate) retry_at: Option<Instant>,
+    /// It goes when its queues are back.
+    pub(crate) removing: bool,
+    /// A new size, for when its queues are back.
+    pub(crate) resizing: Option<u64>,
+    /// Queues are wanted back so that they start anew with other settings.
+    pub(crate) restarting: bool,
+}
+
+impl Device {
+    /// Opens what the disk is made of.
+    ///
+    /// # Errors
+    /// Why it cannot be opened and what to do.
+    pub(crate) fn open(number: u32, plan: DiskPlan) -> Result<Device, String> {
+        let disk = Disk::open(&source_of(&plan)).map_err(|e| e.to_string())?;
+        let limits = disk.limits();
+        let shape = Shape {
+            block_size: disk.block_size(),
+            physical_block_exp: 0,
+            readonly: plan.readonly,
+            queues: plan.queues,
+            serial: plan.serial_bytes(),
+            limits: Limits {
+                discard_sectors_max: limits.discard_sectors_max,
+                zeroes_sectors_max: limits.zeroes_sectors_max,
+            },
+            in_order: disk.backend().answers_at_once(),
+        };
+        let live = Live::new(disk.size_bytes());
+        let queues = (0..plan.queues).map(|_| QueueState::new()).collect();
+        Ok(Device {
+            number,
+            plan,
+            disk,
+            shape,
+            live,
+            listener: None,
+            links: BTreeMap::new(),
+            runner: None,
+            queues,
+            problem: None,
+            retry_at: None,
+            removing: false,
+            resizing: None,
+            restarting: false,
+        })
+    }
+
+    /// A front-end that has just connected.
+    pub(crate) fn new_link(&self, socket: OwnedFd) -> Link {
+        let seal = if self.plan.allow_unsealed_memory { Seal::Any } else { Seal::Required };
+        let facts = DeviceFacts {
+            features: blk::offered(&self.shape),
+            queues_max: self.plan.queues,
+            ring_size_max: layout::RING_SIZE_MAX,
+            inflight_len: |size, packed| {
+                let format = if packed { Format::Packed } else { Format::Split };
+                inflight::queue_region_len(format, size)
+            },
+        };
+        Link {
+            connection: Connection::new(socket),
+            session: Session::new(facts),
+            front_end: FrontEnd::new(self.shape.clone(), Arc::clone(&self.live), seal),
+            held: None,
+        }
+    }
+
+    /// Queues of `scope` that a sidecore still has on behalf of link `link`.
+    pub(crate) fn attached_in(&self, link: u32, scope: Scope) -> Vec<u16> {
+        let concerned = |index: u16| match scope {
+            Scope::None => false,
+            Scope::Queue(queue) => queue == index,
+            Scope::All => true,
+        };
+        let attached = |(index, queue): (usize, &QueueState)| {
+            let index = index as u16;
+            let theirs = queue.attached.is_some_and(|attached| attached.link == link);
+            (theirs && concerned(index)).then_some(index)
+        };
+        self.queues.iter().enumerate().filter_map(attached).collect()
+    }
+
+    /// Queues that some sidecore has.
+    pub(crate) fn attached(&self) -> Vec<u16> {
+        let has = |(index, queue): (usize, &QueueState)| queue.attached.map(|_| index as u16);
+        self.queues.iter().enumerate().filter_map(has).collect()
+    }
+
+    /// Whether something must happen before queues may start.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.removing || self.resizing.is_some() || self.restarting
+    }
+
+    /// The name of queue `index`.
+    pub(crate) fn key(&self, index: u16) -> QueueKey {
+        QueueKey { device: self.number, queue: index }
+    }
+
+    /// Makes queue `index` if its front-end has told enough. `Ok(None)`: it has not.
+    pub(crate) fn make_queue(
+        &mut self,
+        index: u16,
+    ) -> Result<Option<(u32, Box<sidecore::Served>)>, String> {
+        let Some(number) = self.runner else { return Ok(None) };
+        let Some(link) = self.links.get(&number) else { return Ok(None) };
+        let parts = start::DeviceParts {
+            key: QueueKey { device: self.number, queue: index },
+            disk: &self.disk,
+            shape: &self.shape,
+            live: &self.live,
+            share: self.plan.share,
+            policy: policy_of(self.plan.policy),
+            counters: match self.queues.get(usize::from(index)) {
+                Some(queue) => &queue.counters,
+                None => return Ok(None),
+            },
+        };
+        let Some(facts) = link.session.ready(index).filter(|_| link.held.is_none()) else {
+            return Ok(None);
+        };
+        let changes = link.session.changes();
+        let queue = self.queues.get(usize::from(index));
+        if queue.is_some_and(|q| q.attached.is_some() || q.gave_up == Some((number, changes))) {
+            return Ok(None);
+        }
+        let (features, logging) = (link.session.features(), link.session.is_logging());
+        let made = start::make(&facts, features, logging, &link.front_end, &parts);
+        let size = facts.size;
+        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+            queue.size = size;
+            queue.format = start::format_of(features);
+            queue.violation = None;
+            queue.gave_up = made.is_err().then_some((number, changes));
+        }
+        made.map(|served| Some((number, served)))
+    }
+
+    /// Removes the socket that this disk listens on.
+    pub(crate) fn close_socket(&mut self) {
+        if self.listener.take().is_some() {
+            let _ = std::fs::remove_file(Path::new(&self.plan.socket));
+        }
+    }
+}
+
+/// What the back-end is asked to open.
+fn source_of(plan: &DiskPlan) -> Source {
+    match &plan.source {
+        config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
+        config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
+        config::Source::File { path, size_bytes, cache } => Source::File {
+            path: path.into(),
+            size_bytes: *size_bytes,
+            readonly: plan.readonly,
+            cache: match cache {
+                config::spec::Cache::Auto => Cache::Auto,
+                config::spec::Cache::Direct => Cache::Direct,
+                config::spec::Cache::Page => Cache::Page,
+            },
+        },
+    }
+}
+
+fn policy_of(policy: config::spec::Policy) -> Policy {
+    match policy {
+        config::spec::Policy::Adaptive => Policy::Adaptive,
+        config::spec::Policy::Poll => Policy::Poll,
+        config::spec::Policy::Notify => Policy::Notify,
+    }
+}

@@ -1,0 +1,198 @@
+//! Front-ends come, speak and go: from readable sockets to applied messages.
+//!
+//! A message that needs queues back is held until they are; nothing else waits for it.
+
+use tracing::{info, warn};
+use vhost_user::{Frame, Reject, Scope};
+
+use crate::connection::Incoming;
+use crate::device::{Held, LINKS_MAX};
+use crate::manager::Manager;
+use crate::poll::Token;
+use crate::sockets;
+
+/// Messages of one front-end in one turn of the loop.
+const MESSAGES_PER_TURN: usize = 32;
+
+impl Manager {
+    /// Takes the connections that wait at a device's socket.
+    pub(crate) fn accept(&mut self, number: u32) {
+        for _ in 0..LINKS_MAX {
+            let Some(listener) = self.devices.get(&number).and_then(|d| d.listener.as_ref()) else {
+                return;
+            };
+            match sockets::accept(listener) {
+                Ok(Some(socket)) => self.add_link(number, socket),
+                Ok(None) => return,
+                Err(error) => {
+                    warn!(%error, "a connection could not be accepted");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes a connection in, unless the device has too many.
+    pub(crate) fn add_link(&mut self, number: u32, socket: std::os::fd::OwnedFd) {
+        let id = self.next_link;
+        self.next_link = self.next_link.wrapping_add(1);
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        if device.links.len() >= LINKS_MAX {
+            warn!(disk = device.plan.id, "refused a connection: {LINKS_MAX} are there already");
+            return;
+        }
+        let link = device.new_link(socket);
+        if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
+            warn!(disk = device.plan.id, %error, "a connection cannot be watched");
+            return;
+        }
+        device.problem = None;
+        device.links.insert(id, link);
+        info!(disk = device.plan.id, "a front-end connected");
+    }
+
+    /// Reads what a front-end sent and does it, up to a bound; the rest comes in the next turn.
+    pub(crate) fn serve_link(&mut self, number: u32, id: u32, gone: bool) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(link) = self.link(number, id) else { return };
+            if let Err(error) = link.connection.flush() {
+                return self.close_link(number, id, &error.to_string());
+            }
+            if link.held.is_some() {
+                if gone {
+                    self.close_link(number, id, "it closed the connection");
+                }
+                break;
+            }
+            match link.connection.receive() {
+                Ok(Incoming::Frame(frame)) => self.take_frame(number, id, frame),
+                Ok(Incoming::Nothing) => break,
+                Ok(Incoming::End) => {
+                    return self.close_link(number, id, "it closed the connection");
+                }
+                Err(error) => return self.close_link(number, id, &error.to_string()),
+            }
+        }
+        self.watch_link(number, id);
+    }
+
+    /// Waits for more of a link: not while it is held, and for room when replies wait.
+    pub(crate) fn watch_link(&mut self, number: u32, id: u32) {
+        let Some(link) = self.devices.get(&number).and_then(|d| d.links.get(&id)) else { return };
+        let (read, write) = (link.held.is_none(), link.connection.is_backed_up());
+        self.poll.want(link.connection.socket(), Token::Link(number, id), read, write);
+    }
+
+    fn take_frame(&mut self, number: u32, id: u32, frame: Frame<std::os::fd::OwnedFd>) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(link) = device.links.get_mut(&id) else { return };
+        let message = match link.session.parse(&frame) {
+            Ok(message) => message,
+            Err(reject) => return self.reject(number, id, reject),
+        };
+        let scope = link.session.scope(&message);
+        link.held = Some(Held { message, fds: frame.fds, need_reply: frame.need_reply });
+        self.release(number, id, scope);
+    }
+
+    /// Asks for the queues of `scope`, or applies the held message when none is away.
+    fn release(&mut self, number: u32, id: u32, scope: Scope) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let attached = device.attached_in(id, scope);
+        if attached.is_empty() {
+            return self.apply_held(number, id);
+        }
+        for queue in attached {
+            self.detach(number, queue);
+        }
+    }
+
+    /// After a queue came back: goes on with what waited for it.
+    pub(crate) fn queue_came_back(&mut self, number: u32, id: u32) {
+        let Some(link) = self.link(number, id) else { return };
+        let Some(held) = &link.held else { return };
+        let scope = link.session.scope(&held.message);
+        self.release(number, id, scope);
+        self.watch_link(number, id);
+    }
+
+    fn apply_held(&mut self, number: u32, id: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let may_run = device.runner.is_none_or(|runner| runner == id);
+        let Some(link) = device.links.get_mut(&id) else { return };
+        let Some(Held { message, fds, need_reply }) = link.held.take() else { return };
+        link.front_end.may_run = may_run;
+        let call = match &message {
+            vhost_user::Message::SetVringCall(ring) => Some(ring.queue),
+            _ => None,
+        };
+        let applied = link.session.apply(message, fds, need_reply, &mut link.front_end);
+        if may_run && link.session.has_memory() {
+            device.runner = Some(id);
+        }
+        self.touched.insert(number);
+        match applied {
+            Ok(reply) => {
+                if let Some(queue) = call.and_then(|queue| u16::try_from(queue).ok()) {
+                    self.pass_call_on(number, id, queue);
+                }
+                let Some(reply) = reply else { return };
+                let sent = self.link(number, id).map(|link| link.connection.send(reply));
+                if let Some(Err(error)) = sent {
+                    self.close_link(number, id, &error.to_string());
+                }
+            }
+            Err(reject) => self.reject(number, id, reject),
+        }
+    }
+
+    /// A running queue is given its new call descriptor.
+    fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let attached = device.queues.get(usize::from(queue)).and_then(|q| q.attached);
+        let Some(attached) = attached.filter(|a| a.link == id && !a.leaving) else { return };
+        let facts = device.links.get(&id).and_then(|link| link.session.ready(queue));
+        let call = facts.and_then(|facts| facts.call?.try_clone().ok());
+        let command = sidecore::Command::SetCall(device.key(queue), call);
+        self.cores.send(attached.sidecore, command);
+    }
+
+    fn reject(&mut self, number: u32, id: u32, reject: Reject) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let reason = reject.reason.to_string();
+        warn!(disk = device.plan.id, "refused a message of its front-end: {reason}");
+        device.problem = Some(format!("a message of its front-end was refused: {reason}"));
+        let Some(bytes) = reject.nak else {
+            return self.close_link(number, id, &reason);
+        };
+        let reply = vhost_user::Reply { bytes, fd: None };
+        let sent = self.link(number, id).map(|link| link.connection.send(reply));
+        if let Some(Err(error)) = sent {
+            self.close_link(number, id, &error.to_string());
+        }
+    }
+
+    /// Forgets a front-end. Its queues are asked for; until they are back, no other front-end's
+    /// start.
+    pub(crate) fn close_link(&mut self, number: u32, id: u32, why: &str) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        if device.links.remove(&id).is_none() {
+            return;
+        }
+        info!(disk = device.plan.id, "a front-end is gone: {why}");
+        if device.runner == Some(id) {
+            device.runner = None;
+            device.live.set_writeback(true);
+            device.queues.iter_mut().for_each(|queue| queue.violation = None);
+        }
+        for queue in device.attached_in(id, Scope::All) {
+            self.detach(number, queue);
+        }
+        self.plan_connect(number);
+        self.touched.insert(number);
+    }
+
+    fn link(&mut self, number: u32, id: u32) -> Option<&mut crate::device::Link> {
+        self.devices.get_mut(&number)?.links.get_mut(&id)
+    }
+}

@@ -1,0 +1,415 @@
+//! The control loop: one event at a time, then settle.
+//!
+//! After every turn the devices that were touched are compared with what could run, and the
+//! difference is sent to the sidecores. Not here: messages (`links`), operators (`answers`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use config::api::ApiError;
+use config::plan::{DiskPlan, Origin};
+use config::spec::Mode;
+use config::{DiskSpec, Plan};
+use sidecore::{Command, Event};
+use tracing::{info, warn};
+
+use crate::api::{self, Calls, Reply};
+use crate::cores::Cores;
+use crate::device::{Attached, Device};
+use crate::poll::{DEVICES_END, Poll, Token};
+use crate::sockets;
+use crate::state::StateFile;
+
+/// Between two attempts to connect to a front-end.
+const CONNECT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a stop waits for what is in flight.
+const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
+/// How soon a full inbox is tried again.
+const INBOX_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What the program gives the control loop besides the plan.
+pub struct Options {
+    /// The program's version.
+    pub version: &'static str,
+    /// The configuration file's name, for messages.
+    pub file: String,
+    /// Reads the configuration file again, beside the plan in force.
+    pub load: Box<dyn Fn(&Plan) -> Result<Plan, ApiError>>,
+    /// Called once everything is open.
+    pub ready: Box<dyn Fn()>,
+    /// Called when a stop begins.
+    pub stopping: Box<dyn Fn()>,
+}
+
+/// Why the daemon did not start. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+/// An operator's call that waits for queues to come back.
+pub(crate) struct Waiting {
+    pub(crate) device: u32,
+    pub(crate) reply: Option<Reply>,
+}
+
+pub(crate) struct Manager {
+    pub(crate) poll: Poll,
+    pub(crate) options: Options,
+    pub(crate) plan: Plan,
+    pub(crate) state: StateFile,
+    pub(crate) cores: Cores,
+    pub(crate) devices: BTreeMap<u32, Device>,
+    /// Disks that were kept but could not be opened, and why.
+    pub(crate) broken: Vec<(DiskPlan, String)>,
+    pub(crate) waiting: Vec<Waiting>,
+    /// Devices to compare at the end of this turn.
+    pub(crate) touched: BTreeSet<u32>,
+    pub(crate) next_link: u32,
+    next_device: u32,
+    calls: Calls,
+    stop_by: Option<Instant>,
+}
+
+/// Serves `plan` until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
+///
+/// # Errors
+/// [`StartError`]: what could not be opened, and what to do. After the start there are none.
+pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
+    let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
+    let state = StateFile::in_folder(&plan.daemon.state_dir);
+    let kept = state.read().map_err(StartError)?;
+    let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
+        .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
+    let cores = Cores::launch(&plan.sidecores.cpus).map_err(|e| failed("a sidecore", &e))?;
+    let mut manager = Manager {
+        poll,
+        options,
+        state,
+        cores,
+        devices: BTreeMap::new(),
+        broken: Vec::new(),
+        waiting: Vec::new(),
+        touched: BTreeSet::new(),
+        next_link: 0,
+        next_device: 0,
+        calls,
+        stop_by: None,
+        plan: Plan { disks: Vec::new(), ..plan.clone() },
+    };
+    let started = manager.open_all(plan.disks, kept);
+    if let Err(error) = started {
+        manager.close_all();
+        manager.cores.stop();
+        return Err(error);
+    }
+    (manager.options.ready)();
+    info!(disks = manager.devices.len(), sidecores = manager.cores.all.len(), "serving");
+    manager.turn_until_stopped();
+    drop(server);
+    Ok(())
+}
+
+impl Manager {
+    fn open_all(&mut self, disks: Vec<DiskPlan>, kept: Vec<DiskSpec>) -> Result<(), StartError> {
+        let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
+        for (index, core) in self.cores.all.iter().enumerate() {
+            self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
+        }
+        self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
+        for disk in disks {
+            let (id, origin) = (disk.id.clone(), disk.origin.clone());
+            let named = |e| StartError(format!("disk {id:?} ({origin}): {e}"));
+            self.add_device(disk).map_err(named)?;
+        }
+        for spec in kept {
+            match self.plan.disk_from_api(&spec) {
+                Ok(disk) => {
+                    if let Err(error) = self.add_device(disk.clone()) {
+                        warn!(disk = disk.id, "a kept disk cannot be opened: {error}");
+                        self.plan.disks.push(disk.clone());
+                        self.broken.push((disk, error));
+                    }
+                }
+                Err(error) => {
+                    let path = self.state.path();
+                    let what = format!(
+                        "disk {:?} of {}: {}; {}",
+                        spec.id,
+                        path.display(),
+                        error.error,
+                        error.hint
+                    );
+                    return Err(StartError(what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a disk and its socket, and takes it into the plan.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn add_device(&mut self, plan: DiskPlan) -> Result<u32, String> {
+        let number = self.next_device;
+        if number >= DEVICES_END {
+            return Err("this daemon has made all the disks it can name; restart it".to_string());
+        }
+        let mut device = Device::open(number, plan)?;
+        if device.plan.mode == Mode::Listen {
+            let socket = Path::new(&device.plan.socket);
+            let listener = sockets::open_listener(socket)
+                .map_err(|e| format!("its socket {}: {e}", socket.display()))?;
+            let watched = self.poll.add(&listener, Token::Listener(number));
+            device.listener = Some(listener);
+            if let Err(error) = watched {
+                device.close_socket();
+                return Err(format!("its socket: {error}"));
+            }
+        }
+        self.next_device += 1;
+        self.plan.disks.push(device.plan.clone());
+        self.devices.insert(number, device);
+        self.plan_connect(number);
+        Ok(number)
+    }
+
+    fn turn_until_stopped(mut self) {
+        loop {
+            for (token, gone) in self.poll.wait(self.wait_time()) {
+                match token {
+                    Token::Listener(number) => self.accept(number),
+                    Token::Link(number, id) => self.serve_link(number, id, gone),
+                    Token::Core(core) => self.hear_core(core as usize),
+                    Token::Calls => self.hear_calls(),
+                    Token::Stop => self.begin_stop(),
+                    Token::Reload => self.reload_on_signal(),
+                }
+            }
+            self.connect_due();
+            self.settle();
+            self.cores.flush();
+            if let Some(by) = self.stop_by {
+                let drained = self.devices.values().all(|device| device.attached().is_empty());
+                if drained {
+                    self.close_all();
+                    return self.cores.stop();
+                }
+                if now() >= by {
+                    warn!("what is in flight does not end; stopping without it");
+                    self.close_all();
+                    // A sidecore that waits for a dead disk would wait for ever; the end of the
+                    // process takes it along.
+                    return std::mem::forget(self.cores);
+                }
+            }
+        }
+    }
+
+    /// Until the next thing that is due without an event.
+    fn wait_time(&self) -> Option<Duration> {
+        let retries = self.devices.values().filter_map(|device| device.retry_at);
+        let due = retries.chain(self.stop_by).min();
+        let until = due.map(|due| due.saturating_duration_since(now()));
+        match self.cores.is_backed_up() {
+            true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
+            false => until,
+        }
+    }
+
+    fn hear_core(&mut self, core: usize) {
+        let Some(handle) = self.cores.all.get(core).map(|core| &core.handle) else { return };
+        // Reset before looking, so that what comes later is heard again.
+        let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
+        while let Some(event) = self.cores.take_event(core) {
+            match event {
+                Event::Detached(served) => self.queue_is_back(core, served, None),
+                Event::Refused(served) => {
+                    let why = "its sidecore has no room for another queue";
+                    self.queue_is_back(core, served, Some(why));
+                }
+                Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
+            }
+        }
+    }
+
+    fn queue_is_back(
+        &mut self,
+        core: usize,
+        served: Box<sidecore::Served>,
+        problem: Option<&str>,
+    ) {
+        if let Some(core) = self.cores.all.get_mut(core) {
+            core.queues = core.queues.saturating_sub(1);
+        }
+        let (key, base) = (served.key(), served.queue().base());
+        drop(served.into_spec());
+        let Some(device) = self.devices.get_mut(&key.device) else { return };
+        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
+        let Some(attached) = queue.attached.take() else { return };
+        if let Some(link) = device.links.get_mut(&attached.link) {
+            link.session.stopped_at(key.queue, base);
+            if problem.is_some() {
+                queue.gave_up = Some((attached.link, link.session.changes()));
+            }
+        }
+        if let Some(problem) = problem {
+            warn!(disk = device.plan.id, queue = key.queue, "not served: {problem}");
+            device.problem = Some(format!("queue {} is not served: {problem}", key.queue));
+        }
+        self.touched.insert(key.device);
+        self.queue_came_back(key.device, attached.link);
+    }
+
+    fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
+        let Some(device) = self.devices.get_mut(&key.device) else { return };
+        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
+        warn!(disk = device.plan.id, queue = key.queue, "its guest broke the rules: {violation}");
+        queue.violation = Some(violation.to_string());
+        let link = queue.attached.and_then(|attached| device.links.get_mut(&attached.link));
+        if let Some(err) = link.and_then(|link| link.session.failed(key.queue)) {
+            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Asks a sidecore for a queue, once.
+    pub(crate) fn detach(&mut self, number: u32, index: u16) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let key = device.key(index);
+        let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
+        let Some(attached) = queue.attached.as_mut().filter(|attached| !attached.leaving) else {
+            return;
+        };
+        attached.leaving = true;
+        self.cores.send(attached.sidecore, Command::Detach(key));
+    }
+
+    /// Brings every device that was touched to where its sessions and plan want it.
+    pub(crate) fn settle(&mut self) {
+        while let Some(number) = self.touched.pop_first() {
+            self.settle_device(number);
+        }
+    }
+
+    fn settle_device(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        if device.is_held_back() {
+            let attached = device.attached();
+            if attached.is_empty() {
+                return self.all_are_back(number);
+            }
+            attached.into_iter().for_each(|queue| self.detach(number, queue));
+            return;
+        }
+        for index in 0..device.plan.queues {
+            self.attach_if_ready(number, index);
+        }
+    }
+
+    fn attach_if_ready(&mut self, number: u32, index: u16) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        match device.make_queue(index) {
+            Ok(Some((link, served))) => {
+                let Some(sidecore) = self.cores.place() else { return };
+                if let Some(queue) = device.queues.get_mut(usize::from(index)) {
+                    queue.attached = Some(Attached { sidecore, link, leaving: false });
+                }
+                if let Some(core) = self.cores.all.get_mut(sidecore) {
+                    core.queues += 1;
+                }
+                self.cores.send(sidecore, Command::Attach(served));
+            }
+            Ok(None) => {}
+            Err(error) => {
+                warn!(disk = device.plan.id, queue = index, "cannot be served: {error}");
+                device.problem = Some(format!("queue {index} cannot be served: {error}"));
+            }
+        }
+    }
+
+    /// Listens no more, or is connected again later.
+    pub(crate) fn plan_connect(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let alone = device.links.is_empty() && !device.removing;
+        if device.plan.mode == Mode::Connect && alone && self.stop_by.is_none() {
+            device.retry_at = Some(now());
+        }
+    }
+
+    fn connect_due(&mut self) {
+        let now = now();
+        let due: Vec<u32> = self
+            .devices
+            .values()
+            .filter(|device| device.retry_at.is_some_and(|at| at <= now))
+            .map(|device| device.number)
+            .collect();
+        for number in due {
+            let Some(device) = self.devices.get_mut(&number) else { continue };
+            match sockets::open_connection(Path::new(&device.plan.socket)) {
+                Ok(socket) => {
+                    device.retry_at = None;
+                    self.add_link(number, socket);
+                }
+                Err(error) => {
+                    device.retry_at = Some(now + CONNECT_INTERVAL);
+                    let socket = &device.plan.socket;
+                    let problem = format!("nobody answers at {socket} yet: {error}");
+                    device.problem.get_or_insert(problem);
+                }
+            }
+        }
+    }
+
+    fn hear_calls(&mut self) {
+        while let Some(request) = self.calls.take() {
+            self.answer(request);
+        }
+    }
+
+    fn reload_on_signal(&mut self) {
+        self.poll.clear_signals();
+        match self.reload() {
+            Ok(view) => info!(changes = ?view.changes, "read {} again", view.file),
+            Err(error) => warn!("the configuration stays as it is: {}", error.error),
+        }
+    }
+
+    fn begin_stop(&mut self) {
+        self.poll.clear_signals();
+        if self.stop_by.is_some() {
+            return;
+        }
+        info!("stopping");
+        (self.options.stopping)();
+        self.stop_by = Some(now() + STOP_TIME_MAX);
+        let devices: Vec<u32> = self.devices.keys().copied().collect();
+        for number in devices {
+            let Some(device) = self.devices.get_mut(&number) else { continue };
+            device.close_socket();
+            let attached = device.attached();
+            attached.into_iter().for_each(|queue| self.detach(number, queue));
+            // Its queues must not start again, and its front-end sees the end at once.
+            if let Some(device) = self.devices.get_mut(&number) {
+                device.removing = true;
+            }
+        }
+    }
+
+    fn close_all(&mut self) {
+        self.devices.values_mut().for_each(Device::close_socket);
+    }
+
+    /// The disks that were made through the API, to be kept.
+    pub(crate) fn keep(&self) -> std::io::Result<()> {
+        let made = self.plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
+        self.state.write(&made.map(|disk| disk.spec.clone()).collect::<Vec<_>>())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the control loop's one reader of the clock")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,144 @@
+//! What the control loop waits for, and the signals that end it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fs::Timespec;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Events taken by one wait; the rest come with the next.
+const EVENTS: usize = 128;
+
+/// Who has something for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// A connection waits at the socket of this device.
+    Listener(u32),
+    /// A front-end of this device.
+    Link(u32, u32),
+    /// A sidecore.
+    Core(u32),
+    /// The API's thread.
+    Calls,
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        let (kind, device, link) = match self {
+            Token::Listener(device) => (0, device, 0),
+            Token::Link(device, link) => (1, device, link),
+            Token::Core(core) => (2, core, 0),
+            Token::Calls => (3, 0, 0),
+            Token::Stop => (4, 0, 0),
+            Token::Reload => (5, 0, 0),
+        };
+        kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
+    }
+
+    fn unpack(bits: u64) -> Token {
+        let (device, link) = ((bits >> 32) as u32 & 0xff_ffff, bits as u32);
+        match bits >> 56 {
+            0 => Token::Listener(device),
+            1 => Token::Link(device, link),
+            2 => Token::Core(device),
+            3 => Token::Calls,
+            4 => Token::Stop,
+            _ => Token::Reload,
+        }
+    }
+}
+
+/// Numbers of devices are below this, so that a token holds one.
+pub(crate) const DEVICES_END: u32 = 1 << 24;
+
+pub(crate) struct Poll {
+    set: OwnedFd,
+    /// Readable after SIGTERM or SIGINT, and after SIGHUP.
+    signals: [UnixStream; 2],
+}
+
+impl Poll {
+    /// An empty set that also hears the signals.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(crate) fn new() -> io::Result<Poll> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let (stop, stop_end) = UnixStream::pair()?;
+        let (reload, reload_end) = UnixStream::pair()?;
+        for (signal, end) in
+            [(SIGTERM, stop_end.try_clone()?), (SIGINT, stop_end), (SIGHUP, reload_end)]
+        {
+            signal_hook::low_level::pipe::register(signal, end)?;
+        }
+        let poll = Poll { set, signals: [stop, reload] };
+        for (end, token) in poll.signals.iter().zip([Token::Stop, Token::Reload]) {
+            end.set_nonblocking(true)?;
+            poll.add(end, token)?;
+        }
+        Ok(poll)
+    }
+
+    pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
+        Ok(epoll::add(&self.set, fd, EventData::new_u64(token.pack()), EventFlags::IN)?)
+    }
+
+    /// Changes what is waited for: something to read, room to write. Neither: only its end.
+    pub(crate) fn want(&self, fd: impl AsFd, token: Token, read: bool, write: bool) {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, read);
+        flags.set(EventFlags::OUT, write);
+        // Only fails for a descriptor that is not in the set, which then says nothing either.
+        let _ = epoll::modify(&self.set, fd, EventData::new_u64(token.pack()), flags);
+    }
+
+    /// Waits, at most so long. Each token with whether its other side has gone.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<(Token, bool)> {
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        // Interrupted by a signal: the loop looks again.
+        let found = epoll::wait(&self.set, &mut events[..], timeout.as_ref()).unwrap_or(0);
+        let token = |event: &Event| {
+            let flags = event.flags;
+            let gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            (Token::unpack(event.data.u64()), gone)
+        };
+        events.iter().take(found).map(token).collect()
+    }
+
+    /// Takes the signals that came, so that they are not heard again.
+    pub(crate) fn clear_signals(&self) {
+        for signal in &self.signals {
+            while rustix::io::read(signal, &mut [0; 16]).is_ok_and(|read| read > 0) {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_survives_packing() {
+        for token in [
+            Token::Listener(DEVICES_END - 1),
+            Token::Link(7, u32::MAX),
+            Token::Core(3),
+            Token::Calls,
+            Token::Stop,
+            Token::Reload,
+        ] {
+            assert_eq!(Token::unpack(token.pack()), token);
+        }
+    }
+}

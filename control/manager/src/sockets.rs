@@ -1,0 +1,139 @@
+//! Unix sockets that carry descriptors: open, accept, connect, receive, send. Nothing else.
+//!
+//! Every socket is non-blocking and closed on exec. Not here: what the bytes mean (`vhost_user`) or
+//! when to read (`manager`).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 8;
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// Opens a listening socket at `path`, mode 0660, replacing one that nobody listens on any more.
+///
+/// # Errors
+/// `AddrInUse` when a living process listens there, `AlreadyExists` when something else has that
+/// name; otherwise what the kernel said.
+pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
+    clear(path)?;
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    bind(&socket, &address)?;
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o660))?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Removes what a dead daemon left at `path`; makes the folder if there is none.
+fn clear(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let there = match std::fs::symlink_metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    use std::os::unix::fs::FileTypeExt;
+    if !there.file_type().is_socket() {
+        let what = format!("{} exists and is not a socket: move it away", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
+    match open_connection(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => {
+            let what = format!("another process listens on {}", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, what))
+        }
+    }
+}
+
+/// The next connection, or `None` when no more are waiting.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    match accept_with(listener, FLAGS) {
+        Ok(connection) => Ok(Some(connection)),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Connects to a front-end that listens at `path`. A Unix socket connects at once or not at all.
+pub(crate) fn open_connection(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// What one read brought.
+pub(crate) enum Received {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// The other side has closed.
+    End,
+}
+
+/// Reads at most `into.len()` bytes and the descriptors that came with them.
+///
+/// # Errors
+/// What the kernel said, or descriptors that did not fit (they are closed): the connection is to be
+/// closed, since it is unknown which message lost them.
+pub(crate) fn receive(
+    socket: &OwnedFd,
+    into: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(vhost_user::FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [IoSliceMut::new(into)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = match recvmsg(socket, &mut bytes, &mut control, flags) {
+        Ok(message) => message,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+        Err(error) => return Err(error.into()),
+    };
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::other("descriptors were lost: too many, or none left to give"));
+    }
+    Ok(if message.bytes == 0 { Received::End } else { Received::Bytes(message.bytes) })
+}
+
+/// Sends what fits now: the number of bytes taken, 0 when none. The descriptor goes with the first.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: &[BorrowedFd<'_>] = fd.as_slice();
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match sendmsg(socket.as_fd(), &[IoSlice::new(bytes)], &mut control, flags) {
+        Ok(sent) => Ok(sent),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,114 @@
+//! From the facts of a ring to a queue that a sidecore can serve.
+//!
+//! Pure translation; the only system calls are duplicates of the kick and call descriptors.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use backend::Disk;
+use device::blk::{Blk, Live, Shape};
+use device::features;
+use guest_memory::{Area, GuestMap};
+use schedule::Policy;
+use sidecore::{QueueCounters, QueueKey, Served, ServedSpec};
+use vhost_user::RingFacts;
+use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
+
+use crate::front_end::{FrontEnd, InflightRecord};
+
+/// What a queue takes from its device.
+pub(crate) struct DeviceParts<'a> {
+    pub(crate) key: QueueKey,
+    pub(crate) disk: &'a Arc<Disk>,
+    pub(crate) shape: &'a Shape,
+    pub(crate) live: &'a Arc<Live>,
+    pub(crate) share: u32,
+    pub(crate) policy: Policy,
+    pub(crate) counters: &'a Arc<QueueCounters>,
+}
+
+/// The ring format of a driver with these features.
+pub(crate) fn format_of(negotiated: u64) -> Format {
+    if negotiated & features::RING_PACKED != 0 { Format::Packed } else { Format::Split }
+}
+
+/// Makes the queue.
+///
+/// # Errors
+/// What does not fit, for the operator: a ring outside of memory, a record that is too short.
+pub(crate) fn make(
+    facts: &RingFacts<'_, OwnedFd>,
+    negotiated: u64,
+    logging: bool,
+    front_end: &FrontEnd,
+    device: &DeviceParts<'_>,
+) -> Result<Box<Served>, String> {
+    let memory = front_end.memory(logging)?;
+    let format = format_of(negotiated);
+    let record = match &front_end.inflight {
+        Some(record) => Some(inflight_of(record, device.key.queue, format, facts.size)?),
+        None => None,
+    };
+    let queue = queue(facts, negotiated, &memory, record)?;
+    let duplicate = |fd: Option<&OwnedFd>| fd.map(OwnedFd::try_clone).transpose();
+    let spec = ServedSpec {
+        key: device.key,
+        queue,
+        memory,
+        blk: Blk::new(device.shape, Arc::clone(device.live), negotiated),
+        backend: device.disk.backend(),
+        kick: duplicate(facts.kick).map_err(|e| format!("the kick descriptor: {e}"))?,
+        call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
+        share: device.share,
+        policy: device.policy,
+        counters: Arc::clone(device.counters),
+    };
+    Ok(Served::new(spec))
+}
+
+fn queue(
+    facts: &RingFacts<'_, OwnedFd>,
+    negotiated: u64,
+    memory: &GuestMap,
+    inflight: Option<Inflight>,
+) -> Result<Queue, String> {
+    let format = format_of(negotiated);
+    let (size, event_index) = (facts.size, negotiated & features::EVENT_IDX != 0);
+    let area = |part: &str, user: u64, len: u64| -> Result<Area, String> {
+        let found = memory.area_at_user(user, len);
+        found.ok_or_else(|| format!("the {part} of the ring at {user:#x} is not in memory"))
+    };
+    let ring = &facts.addresses;
+    let spec = QueueSpec {
+        size,
+        format,
+        event_index,
+        indirect: negotiated & features::INDIRECT_DESC != 0,
+        descriptors: area("descriptors", ring.descriptors, layout::descriptors_len(format, size))?,
+        driver: area("driver part", ring.driver, layout::driver_len(format, size, event_index))?,
+        device: area("device part", ring.device, layout::device_len(format, size, event_index))?,
+        base: facts.base,
+        inflight,
+    };
+    Queue::new(spec).map_err(|e| e.to_string())
+}
+
+/// The part of a record that belongs to queue `index`.
+fn inflight_of(
+    record: &InflightRecord,
+    index: u16,
+    format: Format,
+    size: u16,
+) -> Result<Inflight, String> {
+    if index >= record.queues || record.queue_size != size {
+        return Err(format!(
+            "the in-flight record is for {} queues of {}, this is queue {index} of {size} entries",
+            record.queues, record.queue_size
+        ));
+    }
+    let len = inflight::queue_region_len(format, size);
+    let at = len.checked_mul(index.into()).and_then(|at| usize::try_from(at).ok());
+    let area = at.and_then(|at| record.area.window(at, len as usize));
+    let area = area.ok_or_else(|| format!("the in-flight record ends before queue {index}"))?;
+    Inflight::new(area, format, size).map_err(|e| e.to_string())
+}

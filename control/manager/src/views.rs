@@ -1,0 +1,146 @@
+//! What operators are shown: control's state as `config::api` puts it.
+
+use config::api::{CountersView, DiskState, DiskView, QueueView, SidecoreView};
+use config::plan::DiskPlan;
+use sidecore::QueueSnapshot;
+use virtqueue::Format;
+
+use crate::cores::Core;
+use crate::device::{Device, QueueState};
+
+/// One disk; with its queues or without.
+pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
+    let snapshots: Vec<QueueSnapshot> =
+        device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
+    let each = || device.queues.iter().zip(&snapshots).enumerate();
+    let state = state_of(device);
+    DiskView {
+        state,
+        problem: problem_of(device),
+        size_bytes: device.disk.size_bytes(),
+        block_size_bytes: device.shape.block_size,
+        queues_attached: device.attached().len() as u16,
+        counters: sum(&snapshots),
+        queues: match queues {
+            true => each()
+                .filter(|(_, (queue, _))| queue.size > 0)
+                .map(|(index, (queue, snapshot))| queue_view(index as u16, queue, snapshot))
+                .collect(),
+            false => Vec::new(),
+        },
+        ..of_plan(&device.plan)
+    }
+}
+
+/// A disk that was kept but could not be opened.
+pub(crate) fn broken(plan: &DiskPlan, problem: &str) -> DiskView {
+    DiskView { state: DiskState::Failed, problem: Some(problem.to_string()), ..of_plan(plan) }
+}
+
+/// One sidecore.
+pub(crate) fn sidecore(index: u16, core: &Core) -> SidecoreView {
+    let counters = core.handle.counters();
+    SidecoreView {
+        index,
+        cpu: Some(core.cpu),
+        queues: counters.queues as u16,
+        passes: counters.passes,
+        busy_ns: counters.busy_ns,
+        idle_ns: counters.idle_ns,
+        sleeps: counters.sleeps,
+        kicks: counters.kicks,
+    }
+}
+
+fn of_plan(plan: &DiskPlan) -> DiskView {
+    DiskView {
+        id: plan.id.clone(),
+        declared: plan.origin.to_string(),
+        state: DiskState::Waiting,
+        problem: None,
+        socket: plan.socket.clone(),
+        mode: plan.mode,
+        backend: plan.source.kind(),
+        path: plan.source.path().map(str::to_string),
+        cache: match &plan.source {
+            config::Source::File { cache, .. } => Some(*cache),
+            _ => None,
+        },
+        size_bytes: plan.source.size_bytes().unwrap_or(0),
+        block_size_bytes: 512,
+        readonly: plan.readonly,
+        serial: plan.serial.clone(),
+        queues_max: plan.queues,
+        queues_attached: 0,
+        share: plan.share,
+        policy: plan.policy,
+        allow_unsealed_memory: plan.allow_unsealed_memory,
+        counters: CountersView::default(),
+        queues: Vec::new(),
+    }
+}
+
+fn state_of(device: &Device) -> DiskState {
+    let failed = device.queues.iter().any(|queue| queue.violation.is_some());
+    if failed || device.problem.is_some() {
+        DiskState::Failed
+    } else if !device.attached().is_empty() {
+        DiskState::Running
+    } else if !device.links.is_empty() {
+        DiskState::Connected
+    } else {
+        DiskState::Waiting
+    }
+}
+
+fn problem_of(device: &Device) -> Option<String> {
+    let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
+        let violation = queue.violation.as_ref()?;
+        Some(format!(
+            "queue {index} broke the rules: {violation}; it serves again after its guest resets it"
+        ))
+    });
+    let unsynced = device.disk.sync_failed().then(|| {
+        "the disk could not make data stable; no flush succeeds until it is removed and added again"
+            .to_string()
+    });
+    broken.or(unsynced).or_else(|| device.problem.clone())
+}
+
+fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> QueueView {
+    QueueView {
+        index,
+        sidecore: queue.attached.map(|attached| attached.sidecore as u16),
+        size: queue.size,
+        format: match queue.format {
+            Format::Split => "split".to_string(),
+            Format::Packed => "packed".to_string(),
+        },
+        violation: queue.violation.clone(),
+        counters: sum(std::slice::from_ref(snapshot)),
+    }
+}
+
+fn sum(snapshots: &[QueueSnapshot]) -> CountersView {
+    let total = |of: fn(&QueueSnapshot) -> u64| snapshots.iter().map(of).sum();
+    let mut latency = sidecore::LatencySnapshot::default();
+    for snapshot in snapshots {
+        latency.add(&snapshot.latency);
+    }
+    CountersView {
+        requests: total(|s| s.requests),
+        reads: total(|s| s.reads),
+        writes: total(|s| s.writes),
+        flushes: total(|s| s.flushes),
+        discards: total(|s| s.discards),
+        read_bytes: total(|s| s.read_bytes),
+        written_bytes: total(|s| s.written_bytes),
+        errors: total(|s| s.errors),
+        kicks: total(|s| s.kicks),
+        calls: total(|s| s.calls),
+        visits: total(|s| s.visits),
+        in_flight: u32::try_from(total(|s| s.in_flight)).unwrap_or(u32::MAX),
+        latency_p50_ns: latency.quantile_ns(0.5),
+        latency_p99_ns: latency.quantile_ns(0.99),
+    }
+}
