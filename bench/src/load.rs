@@ -111,6 +111,11 @@ impl Load {
         }
     }
 
+    /// The latencies recorded so far.
+    pub fn latencies(&self) -> &Histogram {
+        &self.latencies
+    }
+
     /// Adds every request once. Not published.
     pub fn start(&mut self, driver: &mut Driver, slots: &Slots) {
         let now = now_ns();
