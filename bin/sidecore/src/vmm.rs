@@ -94,7 +94,7 @@ fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     }
     let mib = memory.0.div_ceil(1 << 20);
     let queues = disk.queues_max;
-    let value = quote(&format!("vhost_user=true,socket={},num_queues={queues}", disk.socket));
+    let value = quote(&format!("vhost_user=on,socket={},num_queues={queues}", disk.socket));
     let text = format!("--memory size={mib}M,shared=on \\\n--disk {value}\n");
     let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
     if !disk.allow_unsealed_memory {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             paste.text,
             "--memory size=1024M,shared=on \\\n\
-             --disk vhost_user=true,socket=/run/s/vm1.sock,num_queues=4\n"
+             --disk vhost_user=on,socket=/run/s/vm1.sock,num_queues=4\n"
         );
         assert!(paste.notes.iter().any(|note| note.contains("--allow-unsealed-memory")));
     }
