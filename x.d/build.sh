@@ -26,9 +26,11 @@ cmd_build() {
     say "built $SIDECORE"
 }
 
+# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures.
 cmd_bench() {
+    (($#)) || set -- --help
     need_rust
-    need_packages qemu-utils qemu-system-common
+    need_packages qemu-system-common util-linux valgrind
     say 'building the benchmarks'
     cargo_quietly build --release -p bench -p sidecore-bin
     cargo run --quiet --release -p bench -- "$@"

@@ -4,5 +4,6 @@
 
 group_bench() {
     need_rust
-    run_command pass cargo run --quiet --release -p bench -- pass --check
+    need_packages valgrind
+    run_command pass cargo run --quiet --release -p bench -- pass --quick --instructions
 }
