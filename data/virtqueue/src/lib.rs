@@ -34,6 +34,7 @@ pub mod inflight;
 pub mod layout;
 mod packed;
 mod queue;
+mod shared;
 mod split;
 mod ticket;
 mod violation;

@@ -9,7 +9,9 @@ use guest_memory::{Area, GuestMap};
 
 use crate::chain::Chain;
 use crate::event_index::passed_packed;
+use crate::inflight::packed::PackedRecord;
 use crate::layout::{AVAIL, DESCRIPTOR_SIZE, INDIRECT, NEXT, USED, WRITE};
+use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
 
@@ -40,7 +42,7 @@ impl Place {
     }
 
     #[inline]
-    fn after(self, entries: u16, size: u16) -> Place {
+    pub(crate) fn after(self, entries: u16, size: u16) -> Place {
         let index = u32::from(self.index) + u32::from(entries);
         if index >= u32::from(size) {
             Place { index: (index - u32::from(size)) as u16, lap: !self.lap }
@@ -52,9 +54,9 @@ impl Place {
 
 #[derive(Debug)]
 pub(crate) struct Packed {
-    ring: Area,
+    ring: Shared,
     driver_event: Area,
-    device_event: Area,
+    device_event: Shared,
     size: u16,
     event_index: bool,
     indirect: bool,
@@ -80,9 +82,9 @@ impl Packed {
         let [ring, driver_event, device_event] = parts;
         let (event_index, indirect) = rules;
         Packed {
-            ring,
+            ring: ring.into(),
             driver_event,
-            device_event,
+            device_event: device_event.into(),
             size,
             event_index,
             indirect,
@@ -93,8 +95,18 @@ impl Packed {
         }
     }
 
+    /// The next available and the next used place.
     pub(crate) fn places(&self) -> (Place, Place) {
         (self.next, self.used_next)
+    }
+
+    /// Goes on from where an in-flight record says.
+    pub(crate) fn set_places(&mut self, next: Place, used_next: Place) {
+        (self.next, self.used_next) = (next, used_next);
+    }
+
+    pub(crate) fn ring(&self) -> &Shared {
+        &self.ring
     }
 
     #[inline]
@@ -137,6 +149,39 @@ impl Packed {
             place = place.after(1, self.size);
         }
         Err(Violation::ChainLoop { limit: self.size.into() })
+    }
+
+    /// As `peek`, for the chain that an earlier process took: its descriptors are in `record`, from
+    /// entry `first` on, and are checked again.
+    #[cold]
+    pub(crate) fn peek_recorded(
+        &self,
+        record: &PackedRecord,
+        first: u16,
+        map: &GuestMap,
+        chain: &mut Chain,
+    ) -> Result<(), Violation> {
+        chain.clear();
+        for (place, (found, is_last)) in (1..).zip(record.descriptors(first)) {
+            let indirect = found.flags & INDIRECT != 0;
+            if !indirect {
+                add_buffer(chain, map, found.gpa, found.len, found.flags & WRITE != 0)?;
+            } else if self.indirect && is_last && place == 1 {
+                indirect_packed(chain, map, found, self.size)?;
+            } else {
+                return Err(Violation::IndirectPlace);
+            }
+            if is_last {
+                (chain.id, chain.descriptors) = (found.next, place);
+                if !indirect {
+                    chain.end(place.into())?;
+                }
+            }
+        }
+        if chain.id >= self.size {
+            return Err(Violation::BufferId { id: chain.id, size: self.size });
+        }
+        Ok(())
     }
 
     #[inline]
@@ -198,10 +243,7 @@ impl Packed {
     /// The flags at `place`, when they say that the driver made it available in this lap.
     #[inline]
     fn available_flags(&self, place: Place) -> Option<u16> {
-        let at = usize::from(place.index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
-        let flags = self.ring.load_acquire_u16(at);
-        let available = (flags & AVAIL != 0) == place.lap && (flags & USED != 0) != place.lap;
-        available.then_some(flags)
+        available_flags(&self.ring, place)
     }
 
     /// A hint: the line after the chain's last descriptor is likely the next chain's.
@@ -209,5 +251,38 @@ impl Packed {
     fn prefetch_after(&self, place: Place) {
         let ahead = place.after(8.min(self.size - 1), self.size);
         self.ring.prefetch(usize::from(ahead.index) * DESCRIPTOR_SIZE);
+    }
+}
+
+#[inline]
+fn available_flags(ring: &Area, place: Place) -> Option<u16> {
+    let at = usize::from(place.index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+    let flags = ring.load_acquire_u16(at);
+    let available = (flags & AVAIL != 0) == place.lap && (flags & USED != 0) != place.lap;
+    available.then_some(flags)
+}
+
+/// Whether the descriptor at `place` is still the driver's of this lap: not marked used, and not
+/// made available anew.
+pub(crate) fn is_available(ring: &Area, place: Place) -> bool {
+    available_flags(ring, place).is_some()
+}
+
+/// The descriptor at `place`, whatever it is; the buffer id stands in `next`.
+pub(crate) fn descriptor(ring: &Area, place: Place) -> Descriptor {
+    let at = usize::from(place.index) * DESCRIPTOR_SIZE;
+    Descriptor {
+        gpa: ring.load_u64(at),
+        len: ring.load_u32(at + LEN),
+        flags: ring.load_u16(at + DESCRIPTOR_FLAGS),
+        next: ring.load_u16(at + ID),
+    }
+}
+
+/// Makes the descriptor at `place`, taken and not used by what the guest saw, unused again.
+pub(crate) fn take_back(ring: &Shared, place: Place) {
+    if !is_available(ring, place) {
+        let at = usize::from(place.index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+        ring.store_release_u16(at, if place.lap { AVAIL } else { USED });
     }
 }

@@ -4,6 +4,8 @@ use guest_memory::{Area, GuestMap};
 
 use crate::chain::Chain;
 use crate::inflight::Inflight;
+use crate::inflight::packed::PackedRecord;
+use crate::inflight::split::SplitRecord;
 use crate::layout::{self, Format};
 use crate::packed::{Packed, Place};
 use crate::split::Split;
@@ -35,10 +37,11 @@ pub struct QueueSpec {
     pub inflight: Option<Inflight>,
 }
 
+/// A ring with its in-flight record, if there is one.
 #[derive(Debug)]
 enum Ring {
-    Split(Split),
-    Packed(Packed),
+    Split(Split, Option<Box<SplitRecord>>),
+    Packed(Packed, Option<Box<PackedRecord>>),
 }
 
 /// The device's side of one virtqueue.
@@ -51,9 +54,6 @@ enum Ring {
 pub struct Queue {
     ring: Ring,
     size: u16,
-    inflight: Option<Inflight>,
-    /// Heads that an earlier process took and did not complete; the next one last.
-    resubmit: Vec<u16>,
     in_flight: u16,
     violation: Option<Violation>,
     reported: bool,
@@ -66,27 +66,18 @@ impl Queue {
     /// [`SetupError`]: what does not fit, before anything in the ring is changed.
     pub fn new(spec: QueueSpec) -> Result<Queue, SetupError> {
         check(&spec)?;
-        let QueueSpec { size, format, event_index, indirect, mut inflight, base, .. } = spec;
+        let QueueSpec { size, format, event_index, indirect, inflight, base, .. } = spec;
         let parts = [spec.descriptors, spec.driver, spec.device];
         let rules = (event_index, indirect);
-        let mut resubmit = Vec::new();
         let ring = match format {
-            Format::Split => {
-                let mut ring = Split::new(parts, size, rules, base as u16);
-                if let Some(record) = &mut inflight {
-                    let used = ring.used_shown();
-                    resubmit = record.recover_split(used);
-                    ring.set_next(used.wrapping_add(resubmit.len() as u16));
-                }
-                Ring::Split(ring)
-            }
+            Format::Split => split_ring(Split::new(parts, size, rules, base as u16), inflight),
             Format::Packed => {
                 let (next, used) = packed_places(base, size)?;
-                Ring::Packed(Packed::new(parts, size, rules, next, used))
+                packed_ring(Packed::new(parts, size, rules, next, used), inflight)?
             }
         };
         let (in_flight, violation, reported) = (0, None, false);
-        Ok(Queue { ring, size, inflight, resubmit, in_flight, violation, reported })
+        Ok(Queue { ring, size, in_flight, violation, reported })
     }
 
     /// Looks at the next chain without taking it: true when `chain` holds one. Reads each
@@ -108,21 +99,37 @@ impl Queue {
             return Ok(false);
         }
         match &mut self.ring {
-            Ring::Split(ring) => {
-                if let Some(head) = self.resubmit.last() {
-                    ring.walk(*head, map, chain)?;
-                    return Ok(true);
+            Ring::Split(ring, record) => {
+                if let Some(record) = record {
+                    if let Some(head) = record.next_left() {
+                        ring.walk(head, map, chain)?;
+                        return Ok(true);
+                    }
+                    if record.is_full() {
+                        return Ok(false);
+                    }
                 }
                 if !ring.is_ready()? {
                     return Ok(false);
                 }
                 ring.peek(map, chain)?;
             }
-            Ring::Packed(ring) => {
+            Ring::Packed(ring, record) => {
+                if let Some(first) = record.as_ref().and_then(|record| record.next_left()) {
+                    let Some(record) = record else { return Ok(false) };
+                    ring.peek_recorded(record, first, map, chain)?;
+                    return Ok(true);
+                }
                 if !ring.is_ready() {
                     return Ok(false);
                 }
                 ring.peek(map, chain)?;
+                if let Some(record) = record
+                    && chain.descriptors > record.free()
+                {
+                    let (entries, free) = (chain.descriptors, record.free());
+                    return Err(Violation::EntriesInFlight { entries, free });
+                }
             }
         }
         Ok(true)
@@ -131,35 +138,46 @@ impl Queue {
     /// Takes the chain that the last [`Self::peek`] found.
     #[inline]
     pub fn advance(&mut self, chain: &Chain) -> Ticket {
-        let resubmitted = self.resubmit.pop().is_some();
+        let mut entry = 0;
         match &mut self.ring {
-            Ring::Split(ring) => {
-                if !resubmitted {
+            Ring::Split(ring, None) => ring.advance(),
+            Ring::Split(ring, Some(record)) => {
+                if !record.take_left() {
                     ring.advance();
-                }
-                if let Some(record) = &mut self.inflight {
                     record.taken(chain.id);
                 }
             }
-            Ring::Packed(ring) => ring.advance(chain.descriptors),
+            Ring::Packed(ring, None) => ring.advance(chain.descriptors),
+            Ring::Packed(ring, Some(record)) => {
+                entry = record.take_left().unwrap_or_else(|| {
+                    let place = ring.places().0;
+                    ring.advance(chain.descriptors);
+                    record.taken(ring.ring(), place, chain.id, chain.descriptors)
+                });
+            }
         }
         self.in_flight += 1;
-        Ticket::new(chain.id, chain.descriptors)
+        Ticket::new(chain.id, chain.descriptors, entry)
     }
 
     /// Gives a chain back, `written` bytes of its writable part filled. Seen by the guest at the
     /// next [`Self::publish`].
     #[inline]
     pub fn complete(&mut self, ticket: Ticket, written: u32) {
-        let (id, descriptors) = ticket.spend();
+        let (id, descriptors, entry) = ticket.spend();
         match &mut self.ring {
-            Ring::Split(ring) => {
+            Ring::Split(ring, record) => {
                 ring.complete(id, written);
-                if let Some(record) = &mut self.inflight {
+                if let Some(record) = record {
                     record.completed(id);
                 }
             }
-            Ring::Packed(ring) => ring.complete(id, descriptors, written),
+            Ring::Packed(ring, record) => {
+                ring.complete(id, descriptors, written);
+                if let Some(record) = record {
+                    record.completed(entry, descriptors);
+                }
+            }
         }
         self.in_flight = self.in_flight.saturating_sub(1);
     }
@@ -168,14 +186,19 @@ impl Queue {
     #[inline]
     pub fn publish(&mut self) -> bool {
         match &mut self.ring {
-            Ring::Split(ring) => {
+            Ring::Split(ring, None) => ring.publish(),
+            Ring::Split(ring, Some(record)) => {
                 let call = ring.publish();
-                if let Some(record) = &mut self.inflight {
-                    record.published(ring.used_shown());
-                }
+                record.published(ring.used_shown());
                 call
             }
-            Ring::Packed(ring) => ring.publish(),
+            Ring::Packed(ring, None) => ring.publish(),
+            Ring::Packed(ring, Some(record)) => {
+                record.before_publish(ring.places().1);
+                let call = ring.publish();
+                record.published();
+                call
+            }
         }
     }
 
@@ -185,12 +208,16 @@ impl Queue {
         if self.violation.is_some() {
             return false;
         }
-        let found = match &mut self.ring {
-            Ring::Split(ring) => ring.arm(),
-            Ring::Packed(ring) => Ok(ring.arm()),
+        let (found, left) = match &mut self.ring {
+            Ring::Split(ring, record) => {
+                (ring.arm(), record.as_ref().and_then(|record| record.next_left()))
+            }
+            Ring::Packed(ring, record) => {
+                (Ok(ring.arm()), record.as_ref().and_then(|record| record.next_left()))
+            }
         };
         match found {
-            Ok(found) => found || !self.resubmit.is_empty(),
+            Ok(found) => found || left.is_some(),
             Err(violation) => {
                 self.latch(violation);
                 false
@@ -201,8 +228,8 @@ impl Queue {
     /// Asks for no kicks. The guest may still send some.
     pub fn disarm(&mut self) {
         match &mut self.ring {
-            Ring::Split(ring) => ring.disarm(),
-            Ring::Packed(ring) => ring.disarm(),
+            Ring::Split(ring, _) => ring.disarm(),
+            Ring::Packed(ring, _) => ring.disarm(),
         }
     }
 
@@ -210,8 +237,11 @@ impl Queue {
     /// nothing is in flight and everything is published.
     pub fn base(&self) -> u32 {
         match &self.ring {
-            Ring::Split(ring) => u32::from(ring.next().wrapping_sub(self.resubmit.len() as u16)),
-            Ring::Packed(ring) => {
+            Ring::Split(ring, record) => {
+                let left = record.as_ref().map_or(0, |record| record.left());
+                ring.next().wrapping_sub(left).into()
+            }
+            Ring::Packed(ring, _) => {
                 let (next, used) = ring.places();
                 u32::from(next.bits()) | u32::from(used.bits()) << 16
             }
@@ -250,6 +280,24 @@ impl Queue {
     }
 }
 
+fn split_ring(mut ring: Split, inflight: Option<Inflight>) -> Ring {
+    let record = inflight.map(|inflight| {
+        let used = ring.used_shown();
+        let record = SplitRecord::recover(inflight, used);
+        ring.set_next(used.wrapping_add(record.left()));
+        Box::new(record)
+    });
+    Ring::Split(ring, record)
+}
+
+fn packed_ring(mut ring: Packed, inflight: Option<Inflight>) -> Result<Ring, SetupError> {
+    let Some(inflight) = inflight else { return Ok(Ring::Packed(ring, None)) };
+    let (next, used) = ring.places();
+    let (record, next) = PackedRecord::recover(inflight, ring.ring(), next, used)?;
+    ring.set_places(next, record.used());
+    Ok(Ring::Packed(ring, Some(Box::new(record))))
+}
+
 fn packed_places(base: u32, size: u16) -> Result<(Place, Place), SetupError> {
     let next = Place::of_bits(base as u16);
     let high = (base >> 16) as u16;
@@ -265,6 +313,9 @@ fn check(spec: &QueueSpec) -> Result<(), SetupError> {
         return Err(SetupError::Size(spec.size));
     }
     let (format, size) = (spec.format, spec.size);
+    if let Some(inflight) = &spec.inflight {
+        inflight.is_for(format, size)?;
+    }
     if format == Format::Split && spec.base > u32::from(u16::MAX) {
         return Err(SetupError::Base(spec.base));
     }

@@ -10,6 +10,7 @@ use guest_memory::{Area, GuestMap};
 use crate::chain::Chain;
 use crate::event_index::passed;
 use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
+use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_split};
 
@@ -28,7 +29,7 @@ const NO_NOTIFY: u16 = 1;
 pub(crate) struct Split {
     table: Area,
     avail: Area,
-    used: Area,
+    used: Shared,
     size: u16,
     event_index: bool,
     indirect: bool,
@@ -46,6 +47,7 @@ impl Split {
     /// A ring whose parts and size were checked. The used index goes on from what the ring says.
     pub(crate) fn new(parts: [Area; 3], size: u16, rules: (bool, bool), next: u16) -> Split {
         let [table, avail, used] = parts;
+        let used = Shared::from(used);
         let (event_index, indirect) = rules;
         let used_next = used.load_u16(INDEX);
         let (seen, used_shown) = (next, used_next);

@@ -8,11 +8,14 @@
 pub struct Ticket {
     id: u16,
     descriptors: u16,
+    entry: u16,
 }
 
 impl Ticket {
-    pub(crate) fn new(id: u16, descriptors: u16) -> Ticket {
-        Ticket { id, descriptors }
+    /// `entry` stands for the chain in a packed ring's in-flight record.
+    #[inline]
+    pub(crate) fn new(id: u16, descriptors: u16, entry: u16) -> Ticket {
+        Ticket { id, descriptors, entry }
     }
 
     /// Head of the chain (split) or its buffer id (packed).
@@ -26,10 +29,10 @@ impl Ticket {
         self.spend();
     }
 
-    /// The id and how many ring entries the chain took (packed).
+    /// The id, how many ring entries the chain took (packed), and its entry in the record.
     #[inline]
-    pub(crate) fn spend(self) -> (u16, u16) {
-        let parts = (self.id, self.descriptors);
+    pub(crate) fn spend(self) -> (u16, u16, u16) {
+        let parts = (self.id, self.descriptors, self.entry);
         #[cfg(debug_assertions)]
         std::mem::forget(self);
         parts

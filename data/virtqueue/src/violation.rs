@@ -60,6 +60,14 @@ pub enum Violation {
         /// Ring size.
         size: u16,
     },
+    /// A chain of entries that are still in flight (2.8.21); only seen with an in-flight record.
+    #[error("a chain of {entries} ring entries was made available, {free} are free")]
+    EntriesInFlight {
+        /// Entries of the chain.
+        entries: u16,
+        /// Entries of the ring that are not in flight.
+        free: u16,
+    },
     /// A chain without a place for its answer.
     #[error("a request without room for its {need}")]
     NoRoom {
@@ -103,4 +111,13 @@ pub enum SetupError {
         /// Ring size.
         need: u16,
     },
+    /// An in-flight record in a form that we do not know.
+    #[error("the in-flight record has version {0}; 1 is known, and 0 for a fresh one")]
+    InflightVersion(u16),
+    /// An in-flight record that no process can have left.
+    #[error(
+        "the in-flight record contradicts itself in {0}: give the device a fresh one, \
+         requests that were in flight are lost"
+    )]
+    InflightContradiction(&'static str),
 }

@@ -6,8 +6,10 @@
 //! | `trips` | honest drivers: every format, size, and layout; wraps; batches; hand-over |
 //! | `notify` | no kick and no call is lost |
 //! | `hostile_split`, `hostile_packed` | the named cases A and B of the reliability list |
+//! | `crash` | in-flight records: killed at any store, nothing is lost and nothing ends twice |
 //! | `layouts` | legal layouts are equal, garbage is harmless |
 
+mod crash;
 mod hostile_packed;
 mod hostile_split;
 mod layouts;

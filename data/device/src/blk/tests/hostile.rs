@@ -72,7 +72,7 @@ fn c05_unknown_commands() {
 fn c06_read_only() {
     let readonly = Shape { readonly: true, ..shape() };
     let ours = offered(&readonly);
-    for negotiated in [ours, ours & !bit::BLK_RO, u64::MAX & !bit::BLK_RO, u64::MAX] {
+    for negotiated in [ours, ours & !bit::BLK_RO, !bit::BLK_RO, u64::MAX] {
         let mut rig = Rig::with(&readonly, negotiated);
         assert_eq!(rig.refusal(OUT, 0, Some(reads(4096, 512))), Status::IoError);
         for kind in [DISCARD, WRITE_ZEROES] {

@@ -53,10 +53,10 @@ impl Pair {
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Add(_) | Step::PublishAvailable | Step::TakeUsed(_) | Step::DisarmCalls => {
-                if !self.driver_rests {
-                    self.drive(step);
-                }
+            Step::Add(_) | Step::PublishAvailable | Step::TakeUsed(_) | Step::DisarmCalls
+                if !self.driver_rests =>
+            {
+                self.drive(step);
             }
             // What was added is shown before waiting.
             Step::DriverRests if !self.driver_rests => {
