@@ -12,7 +12,7 @@ use bench::frontend::{Frontend, FrontendSpec};
 use bench::load::{Load, Random, Round};
 use bench::report::{ROUNDS_MIN, Row};
 use bench::scratch::Scratch;
-use bench::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
+use bench::server::{CpuTime, DiskSetup, Medium, Server, Who, sidecore_binary};
 use bench::slots::{Kind, Slots};
 use guest_memory::{Area, GuestMap};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -27,6 +27,8 @@ const RAM_DISK_BYTES: u64 = 1 << 30;
 /// Smaller, so that the write-back of dirty pages has an end.
 const PLAIN_FILE_BYTES: u64 = 256 << 20;
 const DISK_ID: &str = "bench";
+/// Part of a round that others may take without a word.
+const DISTURBED_MAX: f64 = 0.02;
 /// Blocks compared before a server is measured.
 const VERIFIED_BLOCKS: u64 = 2000;
 
@@ -126,6 +128,15 @@ struct Bed {
     _files: Scratch,
 }
 
+/// One round of one server.
+struct Measured {
+    round: Round,
+    /// CPU time of the server for each request, nanoseconds.
+    cpu_ns_per_op: f64,
+    /// Part of the time in which another process had a core that was needed here.
+    disturbed: f64,
+}
+
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     pin(DRIVER_CORE)?;
     let mut rows = Vec::new();
@@ -157,7 +168,7 @@ fn measure(
 ) -> Result<Vec<Row>> {
     let word = if kind == Kind::Read { "randread" } else { "randwrite" };
     let name = format!("blk.{}.{word}.qd{depth}", backend.word());
-    let mut rounds: Vec<Vec<(Round, f64)>> = vec![Vec::new(); beds.len()];
+    let mut rounds: Vec<Vec<Measured>> = beds.iter().map(|_| Vec::new()).collect();
     for _ in 0..options.rounds {
         for (bed, rounds) in beds.iter_mut().zip(&mut rounds) {
             let who = bed.server.who().word();
@@ -169,14 +180,14 @@ fn measure(
     let mut rows = Vec::new();
     for (bed, rounds) in beds.iter().zip(&rounds) {
         let who = bed.server.who();
-        let mut row = |what, unit, value: &dyn Fn(&(Round, f64)) -> f64| {
+        let mut row = |what, unit, value: &dyn Fn(&Measured) -> f64| {
             let values: Vec<f64> = rounds.iter().map(value).collect();
             rows.push(Row::new(format!("{name}.{what}"), who, unit, &values));
         };
-        row("iops", "1/s", &|(round, _)| round.iops());
-        row("p50_ns", "ns", &|(round, _)| round.p50_ns as f64);
-        row("p99_ns", "ns", &|(round, _)| round.p99_ns as f64);
-        row("cpu_ns_per_op", "ns", &|(_, cpu_ns)| *cpu_ns);
+        row("iops", "1/s", &|m| m.round.iops());
+        row("p50_ns", "ns", &|m| m.round.p50_ns as f64);
+        row("p99_ns", "ns", &|m| m.round.p99_ns as f64);
+        row("cpu_ns_per_op", "ns", &|m| m.cpu_ns_per_op);
     }
     let iops: Vec<String> = rows
         .iter()
@@ -184,6 +195,13 @@ fn measure(
         .map(|row| format!("{} {:.0}", row.who, row.value))
         .collect();
     eprintln!("bench: {name}: {} IOPS", iops.join(", "));
+    let disturbed = rounds.iter().flatten().map(|m| m.disturbed).fold(0.0, f64::max);
+    if disturbed > DISTURBED_MAX {
+        let percent = disturbed * 100.0;
+        eprintln!(
+            "bench: {name}: other processes took up to {percent:.0}% of a core: run it alone"
+        );
+    }
     Ok(rows)
 }
 
@@ -238,27 +256,26 @@ impl Bed {
         Ok(Bed { frontend, slots, capacity_sectors, server, _dir: dir, _files: files })
     }
 
-    /// One round, and the CPU nanoseconds that the server took for each request.
-    fn round(&mut self, kind: Kind, depth: u16, times_ns: [u64; 2]) -> Result<(Round, f64)> {
+    /// One round, and what the two sides had of their cores.
+    fn round(&mut self, kind: Kind, depth: u16, times_ns: [u64; 2]) -> Result<Measured> {
         self.server.resume()?;
         let queue = self.frontend.queue(0);
         let mut load =
             Load::new(&mut queue.driver, &self.slots, kind, depth, self.capacity_sectors)?;
-        let mut cpu_ns = [0; 2];
-        let [before, after] = &mut cpu_ns;
+        let mut times = [[CpuTime::default(); 2]; 2];
+        let [before, after] = &mut times;
         let server = &self.server;
-        let round = load.run(
-            queue,
-            &self.slots,
-            times_ns,
-            || *before = server.cpu_ns().unwrap_or(0),
-            || *after = server.cpu_ns().unwrap_or(0),
-        )?;
+        let both = || [server.cpu().unwrap_or_default(), CpuTime::own()];
+        let round =
+            load.run(queue, &self.slots, times_ns, || *before = both(), || *after = both())?;
         load.end(&mut queue.driver);
         self.server.pause()?;
-        let used = cpu_ns[1].saturating_sub(cpu_ns[0]);
-        let per_request = used as f64 / round.requests.max(1) as f64;
-        Ok((round, per_request))
+        let [[server_before, own_before], [server_after, own_after]] = times;
+        let (server, own) = (server_after.since(server_before), own_after.since(own_before));
+        let cpu_ns_per_op = server.used_ns as f64 / round.requests.max(1) as f64;
+        let waited_ns = server.waited_ns.max(own.waited_ns);
+        let disturbed = waited_ns as f64 / round.elapsed_ns.max(1) as f64;
+        Ok(Measured { round, cpu_ns_per_op, disturbed })
     }
 }
 

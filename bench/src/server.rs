@@ -66,6 +66,38 @@ pub struct DiskSetup {
     pub unsealed_memory: bool,
 }
 
+/// What the scheduler says of some threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// On a core, nanoseconds.
+    pub used_ns: u64,
+    /// Ready to run while another process had the core, nanoseconds.
+    pub waited_ns: u64,
+}
+
+impl CpuTime {
+    /// Of the calling thread.
+    pub fn own() -> CpuTime {
+        CpuTime::read(Path::new("/proc/thread-self/schedstat"))
+    }
+
+    /// From then to now.
+    #[must_use]
+    pub fn since(self, before: CpuTime) -> CpuTime {
+        CpuTime {
+            used_ns: self.used_ns.saturating_sub(before.used_ns),
+            waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
+        }
+    }
+
+    fn read(schedstat: &Path) -> CpuTime {
+        let text = std::fs::read_to_string(schedstat).unwrap_or_default();
+        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        CpuTime { used_ns: next(), waited_ns: next() }
+    }
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -151,18 +183,18 @@ impl Server {
         })
     }
 
-    /// CPU time used so far by all its threads, nanoseconds; what a running thread has used since
-    /// its last tick is missing.
+    /// CPU time so far of all its threads; what a running thread has used since its last tick is
+    /// missing.
     ///
     /// # Errors
     /// The process is gone.
-    pub fn cpu_ns(&self) -> Result<u64> {
+    pub fn cpu(&self) -> Result<CpuTime> {
         let tasks = format!("/proc/{}/task", self.child.id());
-        let mut sum = 0;
+        let mut sum = CpuTime::default();
         for task in std::fs::read_dir(&tasks).context("the server is gone")? {
-            let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            let first = text.split_whitespace().next();
-            sum += first.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+            let time = CpuTime::read(&task?.path().join("schedstat"));
+            sum.used_ns += time.used_ns;
+            sum.waited_ns += time.waited_ns;
         }
         Ok(sum)
     }
