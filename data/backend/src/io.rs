@@ -100,8 +100,9 @@ impl Io {
         reaped
     }
 
-    /// Readable (level) while completions wait or would be posted by [`Self::enter`]. `None` as long
-    /// as there is no ring; the descriptor never changes afterwards.
+    /// Readable (level) while completions wait to be reaped. Whoever sleeps on it may also be
+    /// interrupted (`EINTR`) by a completion: enter, reap, and look again. `None` as long as there
+    /// is no ring; the descriptor never changes afterwards.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().map(AsFd::as_fd)
     }

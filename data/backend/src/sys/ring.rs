@@ -233,14 +233,17 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// The best ring this kernel can make: completions posted only when this thread asks (6.1), or
-/// when it makes any system call.
+/// The best ring this kernel can make: completions wait for a system call of ours (5.19; 6.0 for the
+/// single issuer) and do not interrupt.
+///
+/// Not `DEFER_TASKRUN`: its completions do not wake who sleeps in `poll` or `epoll_wait` (seen on
+/// 6.18; `tests/ring.rs`), and it was not faster here.
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(entries * 4).setup_submit_all();
-    let mut deferred = builder.clone();
-    deferred.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-    deferred.build(entries).or_else(|_| builder.build(entries)).or_else(|_| {
+    let mut quiet = builder.clone();
+    quiet.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+    quiet.build(entries).or_else(|_| builder.build(entries)).or_else(|_| {
         let mut old = IoUring::builder();
         old.setup_cqsize(entries * 4).build(entries)
     })
