@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use config::Size;
 use config::api::{CountersView, DiskList, DiskView, ReloadView, SidecoreList};
 use config::routes::Method;
-use config::spec::{DiskResize, DiskSpec};
+use config::spec::DiskResize;
 
 use crate::cli::{AddArgs, DiskCommand, PrintArgs, ShowArgs};
 use crate::client::{Client, disk_path};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{Align, Table, duration};
+use crate::table::{Align, Table, duration, latency};
 use crate::vmm;
 
 /// `disk ...`
@@ -68,7 +68,7 @@ pub(crate) fn list(client: &Client, output: &Output) -> Result<(), Failure> {
                 format!("{}/{}", disk.queues_attached, disk.queues_max),
                 disk.counters.requests.to_string(),
                 disk.counters.errors.to_string(),
-                duration(disk.counters.latency_p99_ns),
+                latency(disk.counters.latency_p99_ns),
                 disk.declared.clone(),
                 disk.socket.clone(),
             ]);
@@ -127,7 +127,7 @@ fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let mut spec = args.disk;
     spec.path = spec.path.map(absolute).transpose()?;
     spec.socket = spec.socket.map(absolute).transpose()?;
-    let disk: DiskView = client.send(Method::Post, "/v1/disks", &DiskSpec { ..spec })?;
+    let disk: DiskView = client.send(Method::Post, "/v1/disks", &spec)?;
     match args.print.print {
         Some(_) => print(&disk, &args.print, output),
         None => output.show(&disk, |disk| {
@@ -221,8 +221,8 @@ fn queues_text(disk: &DiskView) -> String {
             counters.kicks.to_string(),
             counters.calls.to_string(),
             counters.in_flight.to_string(),
-            duration(counters.latency_p50_ns),
-            duration(counters.latency_p99_ns),
+            latency(counters.latency_p50_ns),
+            latency(counters.latency_p99_ns),
         ]
     };
     for queue in &disk.queues {

@@ -65,6 +65,14 @@ pub(crate) fn duration(ns: u64) -> String {
     format!("{ns} ns")
 }
 
+/// A latency; `-` while nothing was measured.
+pub(crate) fn latency(ns: u64) -> String {
+    match ns {
+        0 => "-".to_string(),
+        ns => duration(ns),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

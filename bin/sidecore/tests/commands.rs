@@ -1,0 +1,165 @@
+//! The program as operators run it: a daemon of its own, the commands, and their exit statuses.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sidecore");
+
+/// A daemon in a folder of its own. Killed when dropped, so that a failed test leaves none.
+struct Daemon {
+    folder: tempfile::TempDir,
+    notify: UnixDatagram,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts one and waits until it is ready. Every path in the file is in the folder.
+    fn start(disks: &str) -> Daemon {
+        let folder = tempfile::tempdir().unwrap();
+        let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        notify.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let text = format!(
+            "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
+             [sidecores]\nmax = 1\n{disks}"
+        );
+        std::fs::create_dir(folder.path().join("state")).unwrap();
+        std::fs::write(folder.path().join("sidecore.toml"), text).unwrap();
+        let child = Daemon::spawn(folder.path());
+        let daemon = Daemon { folder, notify, child };
+        daemon.expect_notice("READY=1\n");
+        daemon
+    }
+
+    fn spawn(folder: &Path) -> Child {
+        Command::new(PROGRAM)
+            .args(["serve", "--config", "sidecore.toml"])
+            .current_dir(folder)
+            .env("NOTIFY_SOCKET", folder.join("notify"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn expect_notice(&self, wanted: &str) {
+        let mut notice = [0; 256];
+        let length = self.notify.recv(&mut notice).unwrap();
+        assert_eq!(String::from_utf8_lossy(&notice[..length]), wanted);
+    }
+
+    fn run(&self, line: &str) -> (i32, String, String) {
+        let api = self.folder.path().join("api.sock");
+        run(Command::new(PROGRAM)
+            .args(line.split(' '))
+            .current_dir(self.folder.path())
+            .env("SIDECORE_API", api))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
+    let mut daemon = Daemon::start("[[disk]]\nid = \"fixed\"\nbackend = \"null\"\nsize = \"1G\"\n");
+    let (code, _, error) = daemon.run("disk add vm1 --path vm1.img --size 10M --queues 4");
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(daemon.run("disk resize vm1 20M").0, 0);
+    assert_eq!(daemon.run("disk set vm1 --share 7 --policy notify").0, 0);
+
+    daemon.signal(Signal::KILL);
+    daemon.child.wait().unwrap();
+    daemon.child = Daemon::spawn(daemon.folder.path());
+    daemon.expect_notice("READY=1\n");
+
+    let list = json(&daemon.run("ls --json").1);
+    let ids: Vec<&str> =
+        list["disks"].as_array().unwrap().iter().map(|d| d["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["fixed", "vm1"]);
+    let disk = json(&daemon.run("show vm1 --json").1);
+    assert_eq!(disk["size_bytes"], 20 << 20);
+    assert_eq!((&disk["share"], &disk["policy"]), (&7.into(), &"notify".into()));
+    assert_eq!((&disk["state"], &disk["declared"]), (&"waiting".into(), &"api".into()));
+    assert_eq!(daemon.run("disk rm vm1").0, 0);
+    let (code, _, error) = daemon.run("show vm1");
+    assert_eq!(code, 1);
+    assert_eq!(
+        error,
+        "sidecore: there is no disk \"vm1\"\n  `sidecore ls` lists the disks there are\n"
+    );
+    assert!(daemon.folder.path().join("vm1.img").exists(), "the image stays");
+}
+
+#[test]
+fn a_disk_of_the_file_is_changed_in_the_file() {
+    let daemon = Daemon::start("[[disk]]\nid = \"fixed\"\nbackend = \"null\"\nsize = \"1G\"\n");
+    for line in ["disk rm fixed", "disk resize fixed 2G", "disk set fixed --share 2"] {
+        let (code, _, error) = daemon.run(line);
+        assert_eq!(code, 1, "{line}");
+        assert!(error.contains("sidecore.toml") && error.contains("sidecore reload"), "{error}");
+    }
+    let file = daemon.folder.path().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("1G", "2X")).unwrap();
+    let (code, _, error) = daemon.run("reload");
+    assert_eq!(code, 1);
+    assert!(error.contains("sidecore.toml:10:8: disk[1].size: \"X\" is not a unit"), "{error}");
+    std::fs::write(&file, text.replace("1G", "2G")).unwrap();
+    assert_eq!(daemon.run("reload").1, "resized disk fixed to 2G\n");
+    assert_eq!(json(&daemon.run("show fixed --json").1)["size_bytes"], 2u64 << 30);
+}
+
+#[test]
+fn a_stop_is_orderly_and_takes_the_sockets_away() {
+    let mut daemon = Daemon::start("[[disk]]\nid = \"a\"\nbackend = \"null\"\nsize = \"1G\"\n");
+    assert!(daemon.folder.path().join("a.sock").exists());
+    daemon.signal(Signal::TERM);
+    daemon.expect_notice("STOPPING=1\n");
+    assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
+    for socket in ["a.sock", "api.sock"] {
+        assert!(!daemon.folder.path().join(socket).exists(), "{socket}");
+    }
+    let (code, _, error) = daemon.run("ls --json");
+    assert_eq!(code, 3);
+    assert!(json(&error)["hint"].as_str().unwrap().starts_with("start the daemon"), "{error}");
+}
+
+#[test]
+fn mistakes_end_with_2_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("bad.toml"), "[[disk]]\nid = \"a\"\n").unwrap();
+    let run =
+        |line: &str| run(Command::new(PROGRAM).args(line.split(' ')).current_dir(folder.path()));
+    for line in ["serve --config bad.toml --check", "serve --config bad.toml"] {
+        let (code, out, error) = run(line);
+        assert_eq!((code, out.as_str()), (2, ""));
+        assert!(error.starts_with("bad.toml:1:1: disk[1]: the disk has no back-end\n"), "{error}");
+    }
+    let (code, _, error) = run("--json serve --check --config bad.toml");
+    assert_eq!((code, &json(&error)["mistakes"][0]["line"]), (2, &1.into()));
+    assert_eq!(run("serve --config absent.toml").0, 2);
+    assert_eq!(run("disk add a --queues 65").0, 2);
+    std::fs::write(folder.path().join("good.toml"), "").unwrap();
+    assert_eq!(run("serve --config good.toml --check").0, 0);
+}
