@@ -1,11 +1,9 @@
 //! What operators ask for: each call answered at once, or when the queues it concerns are back.
 
-use config::api::{
-    Answer, ApiError, Call, DiskList, ErrorKind, ReloadView, SidecoreList, VersionView,
-};
+use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::{DiskPlan, Origin};
 use config::spec::{DiskChange, DiskResize};
-use config::{Change, DiskSpec, Size};
+use config::{DiskSpec, Size};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
@@ -23,7 +21,7 @@ impl Manager {
             Call::ShowDisk { id } => reply.answer(self.show(&id, true)),
             Call::ListSidecores => reply.answer(Ok(self.sidecores())),
             Call::Version => reply.answer(Ok(self.version())),
-            Call::Reload => reply.answer(self.reload().map(Answer::Reloaded)),
+            Call::Reload => self.reload(Some(reply)),
             Call::AddDisk(spec) => {
                 let answer = self.add(&spec);
                 reply.answer(answer);
@@ -124,7 +122,7 @@ impl Manager {
     }
 
     /// Notes a new size; it is given when the queues are back.
-    fn begin_resize(&mut self, number: u32, size: Size) -> Result<u32, ApiError> {
+    pub(crate) fn begin_resize(&mut self, number: u32, size: Size) -> Result<u32, ApiError> {
         let Some(device) = self.devices.get_mut(&number) else {
             return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
         };
@@ -165,7 +163,8 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         device.removing = true;
         device.close_socket();
-        let (id, links) = (device.plan.id.clone(), device.links.keys().copied().collect::<Vec<_>>());
+        let (id, links) =
+            (device.plan.id.clone(), device.links.keys().copied().collect::<Vec<_>>());
         self.plan.disks.retain(|plan| plan.id != id);
         for link in links {
             self.close_link(number, link, "the disk is removed");
@@ -180,24 +179,28 @@ impl Manager {
         device.restarting = false;
         if device.removing {
             let view = views::disk(device, false);
-            let Some(at) = self.waiting.iter().position(|w| w.device == number) else { return };
-            self.devices.remove(&number);
-            info!(disk = view.id, "removed");
-            if let Some(reply) = self.waiting.swap_remove(at).reply {
-                reply.answer(Ok(Answer::Disk(Box::new(view))));
+            if self.devices.remove(&number).is_some_and(|device| device.resizing.is_some()) {
+                self.answer_waiting(number, Err(ApiError::no_such_disk(&view.id)));
             }
-            return;
+            info!(disk = view.id, "removed");
+            return self.answer_waiting(number, Ok(Answer::Disk(Box::new(view))));
         }
         if let Some(size) = device.resizing.take() {
             let answer = self.finish_resize(number, size);
-            let at = self.waiting.iter().position(|waiting| waiting.device == number);
-            if let Some(reply) = at.and_then(|at| self.waiting.swap_remove(at).reply) {
-                reply.answer(answer);
-            } else if let Err(error) = answer {
+            if let Err(error) = &answer {
                 warn!("a resize was refused: {}", error.error);
             }
+            self.answer_waiting(number, answer);
         }
         self.touched.insert(number);
+    }
+
+    /// Answers who has waited longest for this device, if somebody does.
+    fn answer_waiting(&mut self, number: u32, answer: Answered) {
+        let at = self.waiting.iter().position(|waiting| waiting.device == number);
+        if let Some(reply) = at.and_then(|at| self.waiting.remove(at).reply) {
+            reply.answer(answer);
+        }
     }
 
     fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
@@ -226,67 +229,8 @@ impl Manager {
         self.show(&id, true)
     }
 
-    /// Reads the configuration file again and does what is different.
-    ///
-    /// # Errors
-    /// What is wrong with the file, or what could not be opened; in the latter case what stands
-    /// before it in the list was done.
-    pub(crate) fn reload(&mut self) -> Result<ReloadView, ApiError> {
-        let wanted = (self.options.load)(&self.plan)?;
-        let difference = config::diff(&self.plan, &wanted);
-        let mut changes = Vec::new();
-        for change in &difference.changes {
-            self.apply_change(change).map_err(|error| {
-                let done = format!("done before it: {}", changes.join(", "));
-                ApiError { hint: format!("{}; {done}", error.hint), ..error }
-            })?;
-            changes.push(change.to_string());
-        }
-        // Lines may have moved without any change.
-        for plan in &wanted.disks {
-            if let Some(number) = self.number_of(&plan.id) {
-                self.set_plan(number, plan.clone());
-            }
-        }
-        self.plan.disks = wanted.disks;
-        self.plan.sidecores.policy = wanted.sidecores.policy;
-        let (file, restart_needed) = (self.options.file.clone(), difference.restart_needed);
-        Ok(ReloadView { file, changes, restart_needed })
-    }
-
-    fn apply_change(&mut self, change: &Change) -> Result<(), ApiError> {
-        match change {
-            Change::Remove { id } => {
-                if let Some(number) = self.number_of(id) {
-                    self.begin_removal(number, None);
-                }
-            }
-            Change::Set { id, share, policy } => {
-                if let Some(number) = self.number_of(id)
-                    && let Some(device) = self.devices.get_mut(&number)
-                {
-                    (device.plan.share, device.plan.policy) = (*share, *policy);
-                    self.restart(number);
-                }
-            }
-            Change::Resize { id, size_bytes } => {
-                if let Some(number) = self.number_of(id) {
-                    self.begin_resize(number, Size(*size_bytes))?;
-                    self.touched.insert(number);
-                }
-            }
-            Change::Add(plan) => {
-                self.add_device((**plan).clone()).map_err(|error| {
-                    let what = format!("disk {:?} ({}): {error}", plan.id, plan.origin);
-                    ApiError::new(ErrorKind::Refused, what, "put that right and reload again")
-                })?;
-            }
-        }
-        Ok(())
-    }
-
     /// Has the device's queues start anew, with what its plan says now.
-    fn restart(&mut self, number: u32) {
+    pub(crate) fn restart(&mut self, number: u32) {
         if let Some(device) = self.devices.get_mut(&number) {
             device.restarting = true;
             self.touched.insert(number);
@@ -306,12 +250,12 @@ impl Manager {
         }
     }
 
-    fn number_of(&self, id: &str) -> Option<u32> {
+    pub(crate) fn number_of(&self, id: &str) -> Option<u32> {
         let named = |device: &&crate::device::Device| device.plan.id == id && !device.removing;
         self.devices.values().find(named).map(|device| device.number)
     }
 
-    fn set_plan(&mut self, number: u32, plan: DiskPlan) {
+    pub(crate) fn set_plan(&mut self, number: u32, plan: DiskPlan) {
         self.replan(&plan);
         if let Some(device) = self.devices.get_mut(&number) {
             device.plan = plan;

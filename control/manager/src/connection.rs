@@ -98,6 +98,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether a message has begun and not ended.
+    pub(crate) fn is_within(&self) -> bool {
+        self.framer.is_within()
+    }
+
     /// Whether something waits to be sent.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.outbox.is_empty()

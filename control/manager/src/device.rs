@@ -37,6 +37,10 @@ pub(crate) struct Link {
     pub(crate) session: Session<OwnedFd>,
     pub(crate) front_end: FrontEnd,
     pub(crate) held: Option<Held>,
+    /// Messages it sent.
+    pub(crate) messages: u64,
+    /// When a message that has begun must have ended.
+    pub(crate) stalls_at: Option<Instant>,
 }
 
 /// A queue that a sidecore has.
@@ -86,7 +90,7 @@ pub(crate) struct Device {
     pub(crate) runner: Option<u32>,
     pub(crate) queues: Vec<QueueState>,
     pub(crate) problem: Option<String>,
-    /// When to connect again (mode `connect`).
+    /// When to connect again (mode `connect`) or to accept again (mode `listen`).
     pub(crate) retry_at: Option<Instant>,
     /// It goes when its queues are back.
     pub(crate) removing: bool,
@@ -153,7 +157,14 @@ impl Device {
             session: Session::new(facts),
             front_end: FrontEnd::new(self.shape.clone(), Arc::clone(&self.live), seal),
             held: None,
+            messages: 0,
+            stalls_at: None,
         }
+    }
+
+    /// When something is to be done without an event.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        self.links.values().filter_map(|link| link.stalls_at).chain(self.retry_at).min()
     }
 
     /// Queues of `scope` that a sidecore still has on behalf of link `link`.
@@ -209,6 +220,11 @@ impl Device {
         let Some(facts) = link.session.ready(index).filter(|_| link.held.is_none()) else {
             return Ok(None);
         };
+        // What an earlier front-end left in flight must not land after what this one writes.
+        let others = |q: &QueueState| q.attached.is_some_and(|attached| attached.link != number);
+        if self.queues.iter().any(others) {
+            return Ok(None);
+        }
         let changes = link.session.changes();
         let queue = self.queues.get(usize::from(index));
         if queue.is_some_and(|q| q.attached.is_some() || q.gave_up == Some((number, changes))) {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
-//! | `answers` | operators: calls |
+//! | `answers`, `reload` | operators: calls, and the file read again |
 //! | `device` | one disk's state |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
 //! | `cores` | the sidecores from this side |
@@ -25,6 +25,7 @@ mod front_end;
 mod links;
 mod manager;
 mod poll;
+mod reload;
 mod sockets;
 mod start;
 mod state;

@@ -2,17 +2,21 @@
 //!
 //! A message that needs queues back is held until they are; nothing else waits for it.
 
+use std::time::{Duration, Instant};
+
 use tracing::{info, warn};
 use vhost_user::{Frame, Reject, Scope};
 
 use crate::connection::Incoming;
-use crate::device::{Held, LINKS_MAX};
-use crate::manager::Manager;
+use crate::device::{Held, LINKS_MAX, Link};
+use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
 use crate::sockets;
 
 /// Messages of one front-end in one turn of the loop.
 const MESSAGES_PER_TURN: usize = 32;
+/// From the first byte of a message to its last.
+const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
 
 impl Manager {
     /// Takes the connections that wait at a device's socket.
@@ -24,11 +28,38 @@ impl Manager {
             match sockets::accept(listener) {
                 Ok(Some(socket)) => self.add_link(number, socket),
                 Ok(None) => return,
-                Err(error) => {
-                    warn!(%error, "a connection could not be accepted");
-                    return;
-                }
+                Err(error) => return self.stop_accepting(number, &error),
             }
+        }
+    }
+
+    /// No descriptor is left, most likely: the listener would only say so again and again, so it is
+    /// left alone for a while.
+    fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        warn!(disk = device.plan.id, %error, "a connection could not be accepted");
+        device.problem = Some(format!("a connection could not be accepted: {error}"));
+        device.retry_at = Some(now() + RETRY_INTERVAL);
+        if let Some(listener) = &device.listener {
+            self.poll.want(listener, Token::Listener(number), false, false);
+        }
+    }
+
+    /// Accepts again after [`Self::stop_accepting`].
+    pub(crate) fn listen_again(&mut self, number: u32) {
+        if let Some(listener) = self.devices.get(&number).and_then(|d| d.listener.as_ref()) {
+            self.poll.want(listener, Token::Listener(number), true, false);
+        }
+    }
+
+    /// Ends the front-ends of a device that are in the middle of a message for too long.
+    pub(crate) fn close_stalled(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let stalled = |link: &Link| link.stalls_at.is_some_and(|at| at <= now);
+        let ids: Vec<u32> =
+            device.links.iter().filter(|(_, link)| stalled(link)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.close_link(number, id, "it fell silent in the middle of a message");
         }
     }
 
@@ -38,8 +69,13 @@ impl Manager {
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return };
         if device.links.len() >= LINKS_MAX {
-            warn!(disk = device.plan.id, "refused a connection: {LINKS_MAX} are there already");
-            return;
+            // Whoever connected and said nothing must not keep the VMM out.
+            let silent = device.links.iter().find(|(_, link)| link.messages == 0);
+            let Some(silent) = silent.map(|(id, _)| *id) else {
+                warn!(disk = device.plan.id, "refused a connection: {LINKS_MAX} are there already");
+                return;
+            };
+            device.links.remove(&silent);
         }
         let link = device.new_link(socket);
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
@@ -81,6 +117,11 @@ impl Manager {
         let Some(link) = self.devices.get(&number).and_then(|d| d.links.get(&id)) else { return };
         let (read, write) = (link.held.is_none(), link.connection.is_backed_up());
         self.poll.want(link.connection.socket(), Token::Link(number, id), read, write);
+        let Some(link) = self.link(number, id) else { return };
+        match link.connection.is_within() {
+            true => link.stalls_at = link.stalls_at.or(Some(now() + MESSAGE_TIME_MAX)),
+            false => link.stalls_at = None,
+        }
     }
 
     fn take_frame(&mut self, number: u32, id: u32, frame: Frame<std::os::fd::OwnedFd>) {
@@ -91,6 +132,7 @@ impl Manager {
             Err(reject) => return self.reject(number, id, reject),
         };
         let scope = link.session.scope(&message);
+        link.messages += 1;
         link.held = Some(Held { message, fds: frame.fds, need_reply: frame.need_reply });
         self.release(number, id, scope);
     }
@@ -192,7 +234,7 @@ impl Manager {
         self.touched.insert(number);
     }
 
-    fn link(&mut self, number: u32, id: u32) -> Option<&mut crate::device::Link> {
+    fn link(&mut self, number: u32, id: u32) -> Option<&mut Link> {
         self.devices.get_mut(&number)?.links.get_mut(&id)
     }
 }

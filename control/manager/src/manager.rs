@@ -18,11 +18,12 @@ use crate::api::{self, Calls, Reply};
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
 use crate::poll::{DEVICES_END, Poll, Token};
+use crate::reload::Reloading;
 use crate::sockets;
 use crate::state::StateFile;
 
-/// Between two attempts to connect to a front-end.
-const CONNECT_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two attempts to connect to a front-end, or to accept one when descriptors ran out.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stop waits for what is in flight.
 const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
 /// How soon a full inbox is tried again.
@@ -63,6 +64,8 @@ pub(crate) struct Manager {
     /// Disks that were kept but could not be opened, and why.
     pub(crate) broken: Vec<(DiskPlan, String)>,
     pub(crate) waiting: Vec<Waiting>,
+    /// A reload that waits until what it removes is gone.
+    pub(crate) reloading: Option<Reloading>,
     /// Devices to compare at the end of this turn.
     pub(crate) touched: BTreeSet<u32>,
     pub(crate) next_link: u32,
@@ -91,6 +94,7 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         devices: BTreeMap::new(),
         broken: Vec::new(),
         waiting: Vec::new(),
+        reloading: None,
         touched: BTreeSet::new(),
         next_link: 0,
         next_device: 0,
@@ -188,8 +192,9 @@ impl Manager {
                     Token::Reload => self.reload_on_signal(),
                 }
             }
-            self.connect_due();
+            self.due();
             self.settle();
+            self.go_on_reloading();
             self.cores.flush();
             if let Some(by) = self.stop_by {
                 let drained = self.devices.values().all(|device| device.attached().is_empty());
@@ -210,7 +215,7 @@ impl Manager {
 
     /// Until the next thing that is due without an event.
     fn wait_time(&self) -> Option<Duration> {
-        let retries = self.devices.values().filter_map(|device| device.retry_at);
+        let retries = self.devices.values().filter_map(Device::due_at);
         let due = retries.chain(self.stop_by).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
@@ -235,12 +240,7 @@ impl Manager {
         }
     }
 
-    fn queue_is_back(
-        &mut self,
-        core: usize,
-        served: Box<sidecore::Served>,
-        problem: Option<&str>,
-    ) {
+    fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
         if let Some(core) = self.cores.all.get_mut(core) {
             core.queues = core.queues.saturating_sub(1);
         }
@@ -338,27 +338,34 @@ impl Manager {
         }
     }
 
-    fn connect_due(&mut self) {
+    /// What is due without an event: connecting, accepting again, front-ends that fell silent in
+    /// the middle of a message.
+    fn due(&mut self) {
         let now = now();
-        let due: Vec<u32> = self
-            .devices
-            .values()
-            .filter(|device| device.retry_at.is_some_and(|at| at <= now))
-            .map(|device| device.number)
-            .collect();
+        let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
+        let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
+            self.close_stalled(number, now);
             let Some(device) = self.devices.get_mut(&number) else { continue };
-            match sockets::open_connection(Path::new(&device.plan.socket)) {
-                Ok(socket) => {
-                    device.retry_at = None;
-                    self.add_link(number, socket);
-                }
-                Err(error) => {
-                    device.retry_at = Some(now + CONNECT_INTERVAL);
-                    let socket = &device.plan.socket;
-                    let problem = format!("nobody answers at {socket} yet: {error}");
-                    device.problem.get_or_insert(problem);
-                }
+            if device.retry_at.take_if(|at| *at <= now).is_none() {
+                continue;
+            }
+            match device.plan.mode {
+                Mode::Listen => self.listen_again(number),
+                Mode::Connect => self.connect(number, now),
+            }
+        }
+    }
+
+    fn connect(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        match sockets::open_connection(Path::new(&device.plan.socket)) {
+            Ok(socket) => self.add_link(number, socket),
+            Err(error) => {
+                device.retry_at = Some(now + RETRY_INTERVAL);
+                let socket = &device.plan.socket;
+                let problem = format!("nobody answers at {socket} yet: {error}");
+                device.problem.get_or_insert(problem);
             }
         }
     }
@@ -370,15 +377,12 @@ impl Manager {
     }
 
     fn reload_on_signal(&mut self) {
-        self.poll.clear_signals();
-        match self.reload() {
-            Ok(view) => info!(changes = ?view.changes, "read {} again", view.file),
-            Err(error) => warn!("the configuration stays as it is: {}", error.error),
-        }
+        self.poll.clear_signals(Token::Reload);
+        self.reload(None);
     }
 
     fn begin_stop(&mut self) {
-        self.poll.clear_signals();
+        self.poll.clear_signals(Token::Stop);
         if self.stop_by.is_some() {
             return;
         }

@@ -101,7 +101,8 @@ impl Poll {
 
     /// Waits, at most so long. Each token with whether its other side has gone.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<(Token, bool)> {
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        let mut events =
+            [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let timeout = timeout.map(|t| Timespec {
             tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(t.subsec_nanos()),
@@ -116,11 +117,11 @@ impl Poll {
         events.iter().take(found).map(token).collect()
     }
 
-    /// Takes the signals that came, so that they are not heard again.
-    pub(crate) fn clear_signals(&self) {
-        for signal in &self.signals {
-            while rustix::io::read(signal, &mut [0; 16]).is_ok_and(|read| read > 0) {}
-        }
+    /// Takes the signals of `token` that came, so that they are not heard again.
+    pub(crate) fn clear_signals(&self, token: Token) {
+        let [stop, reload] = &self.signals;
+        let signal = if token == Token::Stop { stop } else { reload };
+        while rustix::io::read(signal, &mut [0; 16]).is_ok_and(|read| read > 0) {}
     }
 }
 

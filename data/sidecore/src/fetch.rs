@@ -164,8 +164,7 @@ fn walk_bytes(chain: &Chain) -> u64 {
 }
 
 /// The tag of a request that no completion will ever name.
-const NO_TAG: request::Tag =
-    request::Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX };
+const NO_TAG: request::Tag = request::Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX };
 
 impl Tally {
     #[inline]

@@ -155,25 +155,17 @@ impl Sidecore {
         }
         self.enter();
         progress.reaped = self.reap(now);
+        self.arm_idle();
         self.let_go();
         progress
     }
 
-    /// After an idle pass: arms what has been idle long enough, and sleeps when nothing is polled
-    /// and nothing waits. True when it slept; `now` is then stale.
+    /// After an idle pass: sleeps when nothing is polled and nothing waits. True when it slept;
+    /// `now` is then stale.
     ///
-    /// Sleeping is safe only in this order: kicks are asked for, then the rings are looked at
+    /// Sleeping is safe only in this order: kicks were asked for, then the rings were looked at
     /// again, then the inbox; what comes later is an event of the set.
     pub fn rest(&mut self, now: Nanos) -> bool {
-        while let Some(queue) = self.schedule.to_arm() {
-            let Some(served) = served_at(&mut self.places, queue) else { continue };
-            if served.spec.queue.arm() {
-                served.spec.queue.disarm();
-                self.schedule.found(queue);
-            } else {
-                self.schedule.armed(queue);
-            }
-        }
         let waits = !self.commands.is_empty()
             || !self.unsent.is_empty()
             || !self.leaving.is_empty() && self.io.in_flight() == 0
@@ -184,6 +176,20 @@ impl Sidecore {
         self.counters.sleeps.add(1);
         self.look(true, now);
         true
+    }
+
+    /// Queues that have been idle long enough are polled no longer: kicks are asked for, then the
+    /// ring is looked at again. Beside busy queues too, so that idle ones cost nothing.
+    fn arm_idle(&mut self) {
+        while let Some(queue) = self.schedule.to_arm() {
+            let Some(served) = served_at(&mut self.places, queue) else { continue };
+            if served.spec.queue.arm() {
+                served.spec.queue.disarm();
+                self.schedule.found(queue);
+            } else {
+                self.schedule.armed(queue);
+            }
+        }
     }
 
     /// Whether [`Command::Stop`] came and every queue is given back.
