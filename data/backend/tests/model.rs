@@ -164,6 +164,43 @@ fn every_disk_does_what_an_array_would() {
     }
 }
 
+/// A device of 4 KiB blocks: half of what is asked of it cannot be direct, and its ranges are no
+/// whole blocks.
+#[test]
+#[ignore = "needs root and a loop device: cargo test -p backend --test model -- --ignored block"]
+fn a_block_device_does_what_an_array_would() {
+    use std::process::Command;
+    let dir = harness::on_disk();
+    let image = dir.path().join("image");
+    let size_bytes = DISK_BYTES.next_multiple_of(4096);
+    std::fs::File::create(&image).and_then(|file| file.set_len(size_bytes)).expect("an image");
+    for block in ["512", "4096"] {
+        let output = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", block])
+            .arg(&image)
+            .output()
+            .expect("losetup runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let result = std::panic::catch_unwind(|| {
+            for (seed, cache) in [(1, backend::Cache::Direct), (2, backend::Cache::Page)] {
+                let source = harness::file(device.as_ref(), None, cache);
+                let mut bed = Bed::new(&source);
+                assert!(bed.disk.limits().discard_sectors_max > 0);
+                let all = Op::WriteZeroes { unmap: true, sync: true };
+                assert_eq!(bed.run(all, 0, size_bytes, &[]), Status::Ok);
+                drop(bed);
+                follow(&device, &source, seed, 60);
+            }
+        });
+        let detached = Command::new("losetup").args(["--detach", &device]).status();
+        assert!(detached.is_ok_and(|status| status.success()));
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
 #[test]
 fn a_request_of_more_pieces_than_a_command_holds() {
     let (_dirs, sources) = kinds(1 << 20);

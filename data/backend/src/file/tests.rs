@@ -1,0 +1,195 @@
+//! What cannot be provoked from outside: file systems that lack things, and failed syncs.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use guest_memory::GuestMap;
+use request::{Op, Request, Status, Tag};
+use rustix::io::Errno;
+
+use super::open::Lack;
+use super::{File, Opened, Progress};
+use crate::{Cache, Io, Outcome};
+
+const SIZE: u64 = 8 << 20;
+const TAG: Tag = Tag { queue: 0, slot: 3, generation: 0 };
+
+struct Bed {
+    file: File,
+    io: Io,
+    memory: GuestMap,
+}
+
+impl Bed {
+    fn new(path: &Path, cache: Cache) -> Bed {
+        let (opened, size_bytes) = Opened::open(path, Some(SIZE), false, cache).expect("opened");
+        let io = Io::new(32).expect("an Io");
+        let memory = GuestMap::anonymous(SIZE).expect("memory");
+        Bed { file: File::new(opened.into(), size_bytes), io, memory }
+    }
+
+    fn run(&mut self, op: Op, offset: u64, len: u64) -> Status {
+        let span = self.memory.span(0, len as u32).expect("a span");
+        let segments = [span];
+        let segments = match op {
+            Op::Read | Op::Write { .. } => &segments[..],
+            _ => &[],
+        };
+        let request = Request { op, offset, len, segments };
+        let mut progress = Progress::default();
+        let mut outcome = self.file.submit(&mut self.io, &request, &self.memory, TAG);
+        loop {
+            if let Outcome::Done(status) = outcome {
+                return status;
+            }
+            self.io.enter().expect("enter");
+            if let Some((tag, result)) = self.io.reap_one() {
+                assert_eq!(tag, TAG);
+                let file = &mut self.file;
+                outcome = file.completed(
+                    &mut self.io,
+                    &request,
+                    &self.memory,
+                    tag,
+                    result,
+                    &mut progress,
+                );
+            }
+        }
+    }
+
+    fn fill(&mut self, byte: u8, offset: u64, len: u64) {
+        let span = self.memory.span(0, len as u32).expect("a span");
+        assert!(self.memory.write(span, 0, &vec![byte; len as usize]));
+        assert_eq!(self.run(Op::Write { sync: false }, offset, len), Status::Ok);
+    }
+}
+
+fn folders() -> [tempfile::TempDir; 2] {
+    // The build's folder is on a file system with a device below, as a rule.
+    let build = std::env::current_exe().expect("this program");
+    let build = build.parent().expect("a folder");
+    [
+        tempfile::tempdir_in(build).expect("a directory"),
+        tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm"),
+    ]
+}
+
+#[test]
+fn zeroes_are_made_whatever_the_file_system_lacks() {
+    let lacking: [&[Lack]; 4] = [
+        &[],
+        &[Lack::ZeroRange],
+        &[Lack::PunchHole],
+        &[Lack::PunchHole, Lack::ZeroRange, Lack::StableWrite],
+    ];
+    for folder in folders() {
+        for cache in [Cache::Auto, Cache::Page] {
+            for (number, lacks) in lacking.iter().enumerate() {
+                let path = folder.path().join(format!("{cache:?}{number}"));
+                let mut bed = Bed::new(&path, cache);
+                lacks.iter().for_each(|lack| bed.file.opened.note_lack(*lack));
+                bed.fill(7, 0, SIZE);
+                for (unmap, sync) in [(false, false), (true, false), (false, true), (true, true)] {
+                    bed.fill(7, 0, SIZE);
+                    // More than one command of zeroes, from the middle of a page to another's.
+                    let (offset, len) = (512, (5 << 20) + 1024);
+                    let op = Op::WriteZeroes { unmap, sync };
+                    assert_eq!(bed.run(op, offset, len), Status::Ok, "{lacks:?} {op:?}");
+                    let bytes = std::fs::read(&path).expect("the file");
+                    let wrong = bytes.iter().enumerate().position(|(at, byte)| {
+                        let inside = (offset..offset + len).contains(&(at as u64));
+                        *byte != if inside { 0 } else { 7 }
+                    });
+                    assert_eq!(wrong, None, "{lacks:?} {op:?} {cache:?}");
+                    if !unmap {
+                        let blocks = std::fs::metadata(&path).expect("facts").blocks();
+                        assert!(blocks * 512 >= SIZE, "{lacks:?} {op:?}: space was given away");
+                    }
+                }
+                assert_eq!(bed.run(Op::Write { sync: true }, 0, 4096), Status::Ok);
+                let discarded = bed.run(Op::Discard, 0, 4096);
+                let can = !bed.file.opened.lacks(Lack::PunchHole);
+                assert_eq!(discarded, if can { Status::Ok } else { Status::Unsupported });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_is_remembered_by_every_queue_of_the_disk() {
+    for sync in [Op::Flush, Op::Write { sync: true }] {
+        let [folder, _] = folders();
+        let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
+        let mut other = File::new(bed.file.opened.clone(), SIZE);
+        assert_eq!(bed.run(Op::Flush, 0, 0), Status::Ok);
+        // The kernel says that a page was lost.
+        let span = [bed.memory.span(0, 4096).expect("a span")];
+        let (len, segments) = if sync == Op::Flush { (0, &span[..0]) } else { (4096, &span[..]) };
+        let request = Request { op: sync, offset: 0, len, segments };
+        let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, TAG);
+        assert_eq!(submitted, Outcome::Pending);
+        let result = -Errno::IO.raw_os_error();
+        let mut progress = Progress::default();
+        let ended =
+            bed.file.completed(&mut bed.io, &request, &bed.memory, TAG, result, &mut progress);
+        assert_eq!(ended, Outcome::Done(Status::IoError));
+        assert_eq!(bed.file.opened.faults().eio, 1);
+        while bed.io.in_flight() > 0 {
+            bed.io.enter().expect("enter");
+            while bed.io.reap_one().is_some() {}
+        }
+        std::mem::swap(&mut bed.file, &mut other);
+        for _ in 0..3 {
+            assert_eq!(bed.run(Op::Flush, 0, 0), Status::IoError);
+            assert_eq!(bed.run(Op::Write { sync: true }, 0, 4096), Status::IoError);
+            let zeroes = Op::WriteZeroes { unmap: true, sync: true };
+            assert_eq!(bed.run(zeroes, 0, 4096), Status::IoError);
+        }
+        // What makes no promise still works.
+        assert_eq!(bed.run(Op::Write { sync: false }, 0, 4096), Status::Ok);
+        assert_eq!(bed.run(Op::Read, 0, 4096), Status::Ok);
+    }
+}
+
+#[test]
+fn a_flush_that_ends_after_another_failed_has_failed() {
+    let [folder, _] = folders();
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Page);
+    let request = Request { op: Op::Flush, offset: 0, len: 0, segments: &[] };
+    let second = Tag { slot: 4, ..TAG };
+    for tag in [TAG, second] {
+        let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, tag);
+        assert_eq!(submitted, Outcome::Pending);
+    }
+    let end = |bed: &mut Bed, tag, result| {
+        let mut progress = Progress::default();
+        let (io, memory) = (&mut bed.io, &bed.memory);
+        bed.file.completed(io, &request, memory, tag, result, &mut progress)
+    };
+    // Only one is with the kernel; the other waits, for as long as that one takes.
+    let waited = -Errno::TIME.raw_os_error();
+    assert_eq!(end(&mut bed, second, waited), Outcome::Pending);
+    let failed = end(&mut bed, TAG, -Errno::IO.raw_os_error());
+    assert_eq!(failed, Outcome::Done(Status::IoError));
+    assert_eq!(end(&mut bed, second, waited), Outcome::Done(Status::IoError));
+}
+
+#[test]
+fn being_told_to_come_again_ends_at_last() {
+    let [folder, _] = folders();
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
+    let span = [bed.memory.span(0, 4096).expect("a span")];
+    let request = Request { op: Op::Read, offset: 0, len: 4096, segments: &span };
+    assert_eq!(bed.file.submit(&mut bed.io, &request, &bed.memory, TAG), Outcome::Pending);
+    let mut progress = Progress::default();
+    let again = -Errno::AGAIN.raw_os_error();
+    let mut rounds = 0;
+    while bed.file.completed(&mut bed.io, &request, &bed.memory, TAG, again, &mut progress)
+        == Outcome::Pending
+    {
+        rounds += 1;
+        assert!(rounds < 100);
+    }
+    assert_eq!((rounds, bed.file.opened.faults().other), (8, 1));
+}
