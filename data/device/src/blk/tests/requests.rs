@@ -248,6 +248,29 @@ fn discard_and_write_zeroes_carry_one_range() {
     }
 }
 
+/// Row C2 for a command with a range: header and range cut anywhere.
+#[test]
+fn c02_a_range_in_pieces() {
+    let mut stream = header(DISCARD, 0).to_vec();
+    stream.extend(77u64.to_le_bytes());
+    stream.extend(9u32.to_le_bytes());
+    stream.extend(0u32.to_le_bytes());
+    let cuts: [&[u32]; 6] = [&[32], &[1, 31], &[8, 8, 8], &[10, 10, 10], &[16, 1], &[1; 31]];
+    for lens in cuts {
+        let mut rig = Rig::new();
+        let mut pieces = cut(32, lens, 0, false);
+        let mut rest = stream.as_slice();
+        for piece in &pieces {
+            let (now, later) = rest.split_at(piece.len as usize);
+            rig.put(piece.gpa, now);
+            rest = later;
+        }
+        pieces.push(writes(1 << 20, 1));
+        let Ok(Parsed::Work(work)) = rig.parse(&pieces) else { panic!("{lens:?}") };
+        assert_eq!((work.op, work.offset, work.len), (Op::Discard, 77 * 512, 9 * 512), "{lens:?}");
+    }
+}
+
 /// Row P2: when a write must be stable before it is reported done.
 #[test]
 fn p2_durability_is_what_was_negotiated() {

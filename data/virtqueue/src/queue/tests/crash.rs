@@ -88,10 +88,14 @@ impl World {
     }
 
     /// What happens when the process is gone: its memory too, and another one starts, and may die
-    /// while it starts.
-    fn restart(&mut self, lives: &mut impl Iterator<Item = u32>) {
+    /// while it starts. A busy guest goes on meanwhile with what it has been shown.
+    fn restart(&mut self, lives: &mut impl Iterator<Item = u32>, guest_is_busy: bool) {
         while life::is_over() {
             self.held.drain(..).for_each(|(_, ticket)| ticket.forfeit());
+            if guest_is_busy {
+                self.apply(Step::TakeUsed(255));
+                self.apply(Step::Add(3));
+            }
             life::lasts(lives.next().unwrap_or(u32::MAX));
             self.start();
         }
@@ -163,14 +167,14 @@ impl World {
 }
 
 /// Runs the steps; the device side lives for as many stores as `lives` say, one life after another.
-fn run(spec: RingSpec, steps: &[Step], lives: &[u32]) -> u32 {
+fn run(spec: RingSpec, steps: &[Step], lives: &[u32], guest_is_busy: bool) -> u32 {
     let mut world = World::new(spec);
     let mut lives = lives.iter().copied();
     life::lasts(lives.next().unwrap_or(u32::MAX));
-    world.restart(&mut lives);
+    world.restart(&mut lives, guest_is_busy);
     for step in steps {
         world.apply(*step);
-        world.restart(&mut lives);
+        world.restart(&mut lives, guest_is_busy);
     }
     life::lasts(u32::MAX);
     world.finish();
@@ -203,11 +207,11 @@ fn schedule() -> Vec<Step> {
 #[test]
 fn killed_once_at_every_store() {
     for spec in shapes() {
-        for stores in 0.. {
-            if run(spec, &schedule(), &[stores]) == 1 {
-                assert!(stores > 30, "{spec:?} lived through it with {stores} stores");
-                break;
-            }
+        for guest_is_busy in [false, true] {
+            let lived_through =
+                |stores: &u32| run(spec, &schedule(), &[*stores], guest_is_busy) == 1;
+            let stores = (0..).find(lived_through);
+            assert!(stores > Some(30), "{spec:?} lived through it with {stores:?} stores");
         }
     }
 }
@@ -219,7 +223,7 @@ fn killed_again_while_recovering() {
     for spec in shapes() {
         for first in (0..120).step_by(7) {
             for second in 0..40 {
-                run(spec, &schedule(), &[first, second, 11]);
+                run(spec, &schedule(), &[first, second, 11], second % 2 == 0);
             }
         }
     }
@@ -233,8 +237,9 @@ proptest! {
         which in 0usize..16,
         steps in prop::collection::vec(step(), 1..80),
         lives in prop::collection::vec(prop_oneof![0u32..20, 0u32..150], 0..8),
+        guest_is_busy in any::<bool>(),
     ) {
-        run(shapes()[which % shapes().len()], &steps, &lives);
+        run(shapes()[which % shapes().len()], &steps, &lives, guest_is_busy);
     }
 }
 

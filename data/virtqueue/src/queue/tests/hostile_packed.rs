@@ -1,5 +1,4 @@
 //! Rows B1 to B9 of the reliability list, section 2B: what a hostile guest writes in a packed ring.
-//! B7 (sizes that are no power of two) is in `trips`.
 
 use super::rig::{Rig, packed, ring, spec};
 use crate::driver::{Buffer, RawDescriptor, Used};
@@ -147,6 +146,25 @@ fn b6_a_bad_request_among_good_ones() {
     assert_eq!(rig.driver.take_used(), Some(Used { token: 0, len: 1 }));
     assert_eq!(rig.driver.take_used(), Some(Used { token: 64, len: 1 }));
     assert_eq!(rig.driver.take_used(), None);
+}
+
+#[test]
+fn b7_sizes_that_are_no_power_of_two() {
+    for size in [3u16, 7, 1000, 32767] {
+        let mut rig = Rig::new(ring(Format::Packed, size, true, 0));
+        let pieces = [writes(0, 1), writes(64, 2)];
+        // Chains of two entries in an odd ring begin at another place in each lap.
+        for token in 0..u64::from(size) * 2 {
+            rig.driver.add(&pieces, token).unwrap();
+            rig.driver.publish();
+            let (ticket, found) = rig.take().unwrap();
+            assert_eq!(found, pieces);
+            rig.queue.complete(ticket, 3);
+            rig.queue.publish();
+            assert_eq!(rig.driver.take_used(), Some(Used { token, len: 3 }), "size {size}");
+        }
+        assert_eq!(rig.queue.violation(), None);
+    }
 }
 
 #[test]

@@ -142,19 +142,34 @@ fn a11_indirect_though_not_negotiated() {
     assert_eq!(rig.refused(), Some(Violation::IndirectPlace));
 }
 
+/// A writable buffer that is not in guest memory, direct and in an indirect table.
+fn refused_buffer(gpa: u64, len: u32) {
+    let mut rig = split();
+    offer(&rig, &[descriptor(0, 16, NEXT, 1), descriptor(gpa, len, WRITE, 0)]);
+    assert_eq!(rig.refused(), Some(Violation::BufferAddress { gpa, len }));
+    let mut rig = indirect();
+    offer(&rig, &[descriptor(TABLE, 16, INDIRECT, 0)]);
+    write_table(&rig, TABLE, &[descriptor(gpa, len, WRITE, 0)]);
+    assert_eq!(rig.refused(), Some(Violation::BufferAddress { gpa, len }));
+}
+
 #[test]
-fn a12_a13_a14_buffers_that_are_not_in_guest_memory() {
-    let end = split().map.end();
-    let outside = [(end, 1), (u64::MAX, 1), (end - 8, 9), (16, u32::MAX), (u64::MAX - 7, 16)];
-    for (gpa, len) in outside {
-        let mut rig = split();
-        offer(&rig, &[descriptor(0, 16, NEXT, 1), descriptor(gpa, len, WRITE, 0)]);
-        assert_eq!(rig.refused(), Some(Violation::BufferAddress { gpa, len }));
-        let mut rig = indirect();
-        offer(&rig, &[descriptor(TABLE, 16, INDIRECT, 0)]);
-        write_table(&rig, TABLE, &[descriptor(gpa, len, WRITE, 0)]);
-        assert_eq!(rig.refused(), Some(Violation::BufferAddress { gpa, len }));
+fn a12_buffer_outside_all_regions() {
+    for gpa in [indirect().map.end(), 1 << 40, u64::MAX] {
+        refused_buffer(gpa, 1);
     }
+}
+
+#[test]
+fn a13_buffer_runs_past_its_region() {
+    refused_buffer(indirect().map.end() - 8, 9);
+    refused_buffer(16, u32::MAX);
+}
+
+#[test]
+fn a14_address_and_length_wrap() {
+    refused_buffer(u64::MAX - 7, 16);
+    refused_buffer(u64::MAX, u32::MAX);
 }
 
 #[test]
