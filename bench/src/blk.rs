@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use bench::clock::now_ns;
 use bench::content;
 use bench::frontend::{Frontend, FrontendSpec};
-use bench::load::{Load, Random, Round};
+use bench::load::{BATCH, Load, Random, Round};
 use bench::report::{ROUNDS_MIN, Row};
 use bench::scratch::Scratch;
 use bench::server::{CpuTime, DiskSetup, Medium, Server, Who, sidecore_binary};
@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// The ring: `indirect` is what Linux's driver makes of a split ring.
     #[arg(long, value_enum, default_value_t = Ring::Indirect)]
     ring: Ring,
+    /// Completions that the driver side takes before it publishes what follows them.
+    #[arg(long, default_value_t = BATCH)]
+    batch: usize,
     /// Rounds; a reported number stands on at least five.
     #[arg(long, default_value_t = ROUNDS_MIN, value_parser = rounds)]
     rounds: usize,
@@ -122,6 +125,7 @@ struct Bed {
     frontend: Frontend,
     slots: Slots,
     capacity_sectors: u64,
+    batch: usize,
     /// Declared last: the front-end goes first.
     server: Server,
     _dir: Scratch,
@@ -253,7 +257,8 @@ impl Bed {
         }
         let slots = Slots::new(frontend.memory(), depth, BLOCK_BYTES)?;
         server.pause()?;
-        Ok(Bed { frontend, slots, capacity_sectors, server, _dir: dir, _files: files })
+        let batch = options.batch;
+        Ok(Bed { frontend, slots, capacity_sectors, batch, server, _dir: dir, _files: files })
     }
 
     /// One round, and what the two sides had of their cores.
@@ -261,7 +266,8 @@ impl Bed {
         self.server.resume()?;
         let queue = self.frontend.queue(0);
         let mut load =
-            Load::new(&mut queue.driver, &self.slots, kind, depth, self.capacity_sectors)?;
+            Load::new(&mut queue.driver, &self.slots, kind, depth, self.capacity_sectors)?
+                .with_batch(self.batch);
         let mut times = [[CpuTime::default(); 2]; 2];
         let [before, after] = &mut times;
         let server = &self.server;

@@ -12,9 +12,9 @@ use crate::frontend::FrontQueue;
 use crate::histogram::Histogram;
 use crate::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 
-/// Completions taken before what follows them is published: small enough that the other side
-/// has work again soon, large enough that indices do not bounce between the cores for each one.
-const BATCH: usize = 16;
+/// Completions taken before what follows them is published, unless told: small enough that the
+/// other side has work again soon, large enough that indices do not bounce for each one.
+pub const BATCH: usize = 16;
 /// A device that completes nothing for so long is given up.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Empty looks between two looks at the clock.
@@ -25,6 +25,7 @@ const LOOKS: u32 = 1 << 16;
 pub struct Load {
     requests: Vec<InFlight>,
     kind: Kind,
+    batch: usize,
     blocks: u64,
     sectors_per_block: u64,
     random: Random,
@@ -88,6 +89,7 @@ impl Load {
         Ok(Load {
             requests,
             kind,
+            batch: BATCH,
             blocks,
             sectors_per_block,
             random: Random(0x9e37_79b9_7f4a_7c15),
@@ -102,6 +104,12 @@ impl Load {
         for slot in 0..self.requests.len() as u16 {
             slots.write_header(slot, self.kind, 0);
         }
+    }
+
+    /// Takes at most `batch` completions before publishing, instead of [`BATCH`].
+    #[must_use]
+    pub fn with_batch(self, batch: usize) -> Load {
+        Load { batch, ..self }
     }
 
     /// Gives the prepared descriptors back.
@@ -133,7 +141,7 @@ impl Load {
         self.last_ns = now;
         let mut taken = 1;
         self.finish(driver, slots, first.token as u16, now);
-        while taken < BATCH {
+        while taken < self.batch {
             let Some(used) = driver.take_used() else { break };
             self.finish(driver, slots, used.token as u16, now);
             taken += 1;
