@@ -110,7 +110,7 @@ impl Device {
         let limits = disk.limits();
         let shape = Shape {
             block_size: disk.block_size(),
-            physical_block_exp: 0,
+            physical_block_exp: exponent_of(disk.physical_block_size(), disk.block_size()),
             readonly: plan.readonly,
             queues: plan.queues,
             serial: plan.serial_bytes(),
@@ -266,6 +266,11 @@ fn source_of(plan: &DiskPlan) -> Source {
             },
         },
     }
+}
+
+/// The power of two by which the physical block is larger than the logical one.
+fn exponent_of(physical: u32, logical: u32) -> u8 {
+    physical.checked_div(logical).and_then(u32::checked_ilog2).unwrap_or(0) as u8
 }
 
 fn policy_of(policy: config::spec::Policy) -> Policy {

@@ -232,7 +232,7 @@ impl Manager {
             match event {
                 Event::Detached(served) => self.queue_is_back(core, served, None),
                 Event::Refused(served) => {
-                    let why = "its sidecore has no room for another queue";
+                    let why = "its sidecore has no room for another queue, or no io_uring";
                     self.queue_is_back(core, served, Some(why));
                 }
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),

@@ -33,7 +33,7 @@ pub enum Command {
 pub enum Event {
     /// The queue, no longer served; everything that was taken is completed and shown.
     Detached(Box<Served>),
-    /// No room for another queue: here it is again.
+    /// No room for another queue, or the kernel refused what its back-end needs: here it is again.
     Refused(Box<Served>),
     /// The guest broke the ring's rules. The queue stays attached and reads as empty.
     Failed {

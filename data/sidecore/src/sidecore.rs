@@ -319,9 +319,14 @@ impl Sidecore {
     }
 
     fn attach(&mut self, mut served: Box<Served>, now: Nanos) {
+        // What serving needs of the kernel is taken now, so that the first request does not.
+        if served.spec.backend.join(&mut self.io).is_err() {
+            return self.send(Event::Refused(served));
+        }
         let free = self.places.iter().position(|place| place.served.is_none());
         let Some((queue, place)) = free.and_then(|q| Some((q as u16, self.places.get_mut(q)?)))
         else {
+            served.spec.backend.leave(&mut self.io);
             return self.send(Event::Refused(served));
         };
         place.epoch = place.epoch.wrapping_add(1);
