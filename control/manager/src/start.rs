@@ -100,13 +100,14 @@ fn inflight_of(
     format: Format,
     size: u16,
 ) -> Result<Inflight, String> {
-    if index >= record.queues || record.queue_size != size {
+    // A driver may use a smaller ring than the front-end offered; its place stays the same.
+    if index >= record.queues || size > record.queue_size {
         return Err(format!(
             "the in-flight record is for {} queues of {}, this is queue {index} of {size} entries",
             record.queues, record.queue_size
         ));
     }
-    let len = inflight::queue_region_len(format, size);
+    let len = inflight::queue_region_len(format, record.queue_size);
     let at = len.checked_mul(index.into()).and_then(|at| usize::try_from(at).ok());
     let area = at.and_then(|at| record.area.window(at, len as usize));
     let area = area.ok_or_else(|| format!("the in-flight record ends before queue {index}"))?;
