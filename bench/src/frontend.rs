@@ -34,6 +34,12 @@ const F_EVENT_IDX: u64 = 1 << 29;
 const F_PACKED: u64 = 1 << 34;
 const F_MQ: u64 = 1 << 12;
 
+/// What Linux's virtio-blk driver accepts besides what the ring needs: SIZE_MAX, SEG_MAX, BLK_SIZE,
+/// FLUSH, TOPOLOGY, CONFIG_WCE, DISCARD, WRITE_ZEROES. Without FLUSH a device must make every write
+/// stable before it completes it (VIRTIO 1.2, 5.2.6.2).
+pub const LINUX_FEATURES: u64 =
+    1 << 1 | 1 << 2 | 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 14;
+
 /// How memory is announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryMessage {

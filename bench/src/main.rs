@@ -4,6 +4,7 @@
 //! standard error.
 #![expect(clippy::disallowed_macros, reason = "a program prints")]
 
+mod bed;
 mod blk;
 mod many;
 mod pass;

@@ -6,18 +6,18 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bench::frontend::{Frontend, FrontendSpec};
-use bench::load::Load;
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use bench::load::BATCH;
 use bench::report::{ROUNDS_MIN, Row};
 use bench::scratch::Scratch;
 use bench::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
-use bench::slots::{Kind, Slots};
+use bench::slots::Kind;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-const SERVER_CORE: u16 = 0;
-const DRIVER_CORE: u16 = 1;
+use crate::bed::{Bed, DRIVER_CORE, RoundSpec, SERVER_CORE, warn_if_disturbed};
+
 const IDLE_DEVICES: u16 = 16;
 const QUEUES_PER_DEVICE: u16 = 64;
 const DEPTH: u16 = 32;
@@ -41,82 +41,63 @@ pub(crate) struct Options {
     sidecore: Option<PathBuf>,
 }
 
-/// A daemon with one busy disk and perhaps idle ones.
-struct Bed {
-    busy: Frontend,
-    slots: Slots,
-    capacity_sectors: u64,
-    /// Attached for as long as the bed stands.
-    _idle: Vec<Frontend>,
-    server: Server,
-    _dir: Scratch,
-}
-
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     crate::blk::pin(DRIVER_CORE)?;
     allow_files(FILES)?;
     eprintln!("bench: starting one daemon with 1 queue and one with 1,025");
-    let mut alone = Bed::new(options, "alone", 0)?;
-    let mut beside = Bed::new(options, "beside", IDLE_DEVICES)?;
-    let (mut alone_iops, mut beside_iops, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, _) = start(options, "alone", 0)?;
+    // Attached for as long as the bench runs.
+    let (mut beside, _idle) = start(options, "beside", IDLE_DEVICES)?;
+    let times_ms = if options.quick { [50, 450] } else { [200, 1800] };
+    let spec = RoundSpec { kind: Kind::Read, depth: DEPTH, batch: BATCH, times_ms };
+    let (mut alone_rounds, mut beside_rounds) = (Vec::new(), Vec::new());
     for round in 1..=options.rounds {
-        let (first, second) = (alone.round(options)?, beside.round(options)?);
-        eprintln!("bench: round {round}: alone {first:.0}, beside 1,024 {second:.0} IOPS");
-        alone_iops.push(first);
-        beside_iops.push(second);
-        ratios.push(second / first);
+        alone_rounds.push(alone.round(spec)?);
+        beside_rounds.push(beside.round(spec)?);
+        eprintln!("bench: many: round {round} of {}", options.rounds);
     }
-    let row = |name: &str, unit, values: &[f64]| {
-        Row::new(format!("many.{name}"), Who::Sidecore, unit, values)
+    warn_if_disturbed("many", alone_rounds.iter().chain(&beside_rounds));
+    let mut rows = alone.rows("many.alone", &alone_rounds);
+    rows.extend(beside.rows("many.beside_1000", &beside_rounds));
+    // Round by round, so that drift hits both sides of a ratio.
+    let pairs = || beside_rounds.iter().zip(&alone_rounds);
+    let ratio = |name: &str, values: Vec<f64>| {
+        Row::new(format!("many.ratio.{name}"), Who::Sidecore, "1", &values)
     };
-    Ok(vec![
-        row("alone.iops", "1/s", &alone_iops),
-        row("beside_1000.iops", "1/s", &beside_iops),
-        row("beside_1000.ratio", "1", &ratios),
-    ])
+    let iops = pairs().map(|(beside, alone)| beside.round.iops() / alone.round.iops());
+    let cpu = pairs().map(|(beside, alone)| beside.cpu_ns_per_op / alone.cpu_ns_per_op);
+    rows.push(ratio("iops", iops.collect()));
+    rows.push(ratio("cpu_ns_per_op", cpu.collect()));
+    Ok(rows)
 }
 
-impl Bed {
-    fn new(options: &Options, name: &str, idle_devices: u16) -> Result<Bed> {
-        let binary = match &options.sidecore {
-            Some(path) => path.clone(),
-            None => sidecore_binary()?,
+/// Starts a daemon with one disk to be busy and some to be idle, all attached.
+fn start(options: &Options, name: &str, idle_devices: u16) -> Result<(Bed, Vec<Frontend>)> {
+    let binary = match &options.sidecore {
+        Some(path) => path.clone(),
+        None => sidecore_binary()?,
+    };
+    let dir = Scratch::new(&std::env::temp_dir(), name)?;
+    let mut disks = vec![null_disk(BUSY, 1)];
+    for device in 0..idle_devices {
+        disks.push(null_disk(&idle_id(device), QUEUES_PER_DEVICE));
+    }
+    let mut server = Server::sidecore(&binary, dir.path(), SERVER_CORE, &disks)?;
+    let mut idle = Vec::new();
+    for device in 0..idle_devices {
+        let spec = FrontendSpec {
+            queues: QUEUES_PER_DEVICE,
+            features: LINUX_FEATURES,
+            ..FrontendSpec::default()
         };
-        let dir = Scratch::new(&std::env::temp_dir(), name)?;
-        let mut disks = vec![null_disk(BUSY, 1)];
-        for device in 0..idle_devices {
-            disks.push(null_disk(&idle_id(device), QUEUES_PER_DEVICE));
-        }
-        let mut server = Server::sidecore(&binary, dir.path(), SERVER_CORE, &disks)?;
-        let mut idle = Vec::new();
-        for device in 0..idle_devices {
-            let spec = FrontendSpec { queues: QUEUES_PER_DEVICE, ..FrontendSpec::default() };
-            let what = || format!("idle device {device}");
-            idle.push(server.frontend(&idle_id(device), &spec).with_context(what)?);
-        }
-        let ring =
-            RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 3 };
-        let spec = FrontendSpec { ring, ..FrontendSpec::default() };
-        let mut busy = server.frontend(BUSY, &spec)?;
-        let capacity_sectors = busy.capacity_sectors()?;
-        let slots = Slots::new(busy.memory(), DEPTH, BLOCK_BYTES)?;
-        server.pause()?;
-        Ok(Bed { busy, slots, capacity_sectors, _idle: idle, server, _dir: dir })
+        let what = || format!("idle device {device}");
+        idle.push(server.frontend(&idle_id(device), &spec).with_context(what)?);
     }
-
-    /// Requests a second in one round.
-    fn round(&mut self, options: &Options) -> Result<f64> {
-        self.server.resume()?;
-        let queue = self.busy.queue(0);
-        let (slots, capacity) = (&self.slots, self.capacity_sectors);
-        let mut load = Load::new(&mut queue.driver, slots, Kind::Read, DEPTH, capacity)?;
-        let times = if options.quick { [50, 450] } else { [200, 1800] };
-        let times = times.map(|ms| ms * 1_000_000);
-        let round = load.run(queue, slots, times, || (), || ())?;
-        load.end(&mut queue.driver);
-        self.server.pause()?;
-        Ok(round.iops())
-    }
+    let ring =
+        RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 3 };
+    let spec = FrontendSpec { ring, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let busy = server.frontend(BUSY, &spec)?;
+    Ok((Bed::new(server, busy, [DEPTH.into(), BLOCK_BYTES], vec![dir])?, idle))
 }
 
 fn null_disk(id: &str, queues: u16) -> DiskSetup {
