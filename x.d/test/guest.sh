@@ -23,21 +23,21 @@ case_fio() {
     server_disk a file 256M queues=2
     server_start
     guest_start one fio a
-    guest_end one 240
+    guest_end one
 }
 
 case_fio_memory() {
     server_disk a memory 256M queues=2
     server_start
     guest_start one fio a
-    guest_end one 240
+    guest_end one
 }
 
 case_ext4() {
     server_disk a file 512M
     server_start
     guest_start one ext4 a
-    guest_end one 240
+    guest_end one
     # The host's own tools, on the image that the guest has left.
     if e2fsck -f -n "$(disk_image a)" >"$SERVER_DIR/fsck" 2>&1; then
         passed fsck-on-host
@@ -50,7 +50,7 @@ case_dd() {
     # Not zeroes: each block is different.
     dd if=/dev/urandom of="$(disk_image a)" bs=1M count=1024 status=none
     server_disk a file 1G readonly=1
-    server_disk b memory 1100M
+    server_disk b memory 1G
     server_start
     GUEST_WORDS=("arg.cksum=$(cksum <"$(disk_image a)" | cut -d' ' -f1)")
     guest_start one dd a b
@@ -127,7 +127,7 @@ case_packed() {
     guest_ready one fio
     local formats
     formats=$(sidecore_do show a --json | jq -c '[.queues[].format] | unique')
-    guest_end one 240
+    guest_end one
     if [[ $formats == '["packed"]' ]]; then
         passed ring-format
     else
