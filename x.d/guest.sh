@@ -5,7 +5,8 @@
 #   guest_start NAME SCRIPT DISK...   DISK is ID[,property=value...] of vhost-user-blk-pci, with
 #                                     as many queues as the server offers for ID;
 #                                     GUEST_QEMU (options) and GUEST_WORDS (kernel command line,
-#                                     arg.KEY=VALUE reaches the script as $arg_KEY) add to it
+#                                     arg.KEY=VALUE reaches the script as $arg_KEY) add to it;
+#                                     GUEST_PASTED (shell text) takes the place of memory options
 #   guest_ready NAME WORD [SECONDS]   until the script says READY WORD
 #   guest_end NAME [SECONDS]          until it is off; its results become outcomes
 #   qmp NAME JSON                     one QMP command
@@ -13,6 +14,7 @@
 GUEST_MEMORY_MIB=${GUEST_MEMORY_MIB:-512}
 GUEST_QEMU=()
 GUEST_WORDS=()
+GUEST_PASTED=
 declare -A GUEST_PIDS=()
 
 # KVM only where the hardware's module is loaded: /dev/kvm alone does not say that stock kernels run.
@@ -35,12 +37,14 @@ guest_start() {
             -device "vhost-user-blk-pci,id=d$index,chardev=c$index,num-queues=${DISK_QUEUES[$id]}${disk#"$id"}")
         index=$((index + 1))
     done
+    local memory=(-m "$GUEST_MEMORY_MIB"
+        -object "memory-backend-memfd,id=memory,size=${GUEST_MEMORY_MIB}M,share=on"
+        -machine memory-backend=memory)
+    [[ -z $GUEST_PASTED ]] || eval "memory=($GUEST_PASTED)"
     rm -f "$SERVER_DIR/$name".{console,results}
     qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
-        -m "$GUEST_MEMORY_MIB" -machine q35,memory-backend=memory \
-        -object "memory-backend-memfd,id=memory,size=${GUEST_MEMORY_MIB}M,share=on" \
-        -nodefaults -no-user-config -no-reboot -display none \
-        -kernel "$KERNEL" -initrd "$INITRAMFS" \
+        -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
+        -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
         -append "console=ttyS0 quiet mitigations=off panic=-1 run=$script ${GUEST_WORDS[*]}" \
         -serial "file:$SERVER_DIR/$name.console" -serial "file:$SERVER_DIR/$name.results" \
         -qmp "unix:$SERVER_DIR/$name.qmp,server=on,wait=off" \
@@ -57,6 +61,8 @@ guest_ready() {
     until guest_said "$1" "^READY $2\$"; do
         if ! alive "${GUEST_PIDS[$1]}" || (($(now_ms) > until_ms)); then
             failed "$1-ready-$2" "guest $1 did not say READY $2"
+            show_tail "$SERVER_DIR/$1.console" "guest $1, console"
+            show_tail "$SERVER_DIR/$1.qemu" "guest $1, QEMU"
             return 1
         fi
         sleep 0.1

@@ -5,20 +5,24 @@
 # A line is: pass|fail|skip TAB NAME TAB DETAIL. CASE, if set, goes before the name.
 
 outcome() {
-    local name=${CASE:+$CASE/}$2
-    printf '%s\t%s\t%s\n' "$1" "$name" "$3" >>"$OUTCOMES"
+    printf '%s\t%s\t%s\n' "$1" "$(outcome_name "$2")" "$3" >>"$OUTCOMES"
+}
+
+# outcome_name NAME: with the case before it; a whole case has no NAME.
+outcome_name() {
+    if [[ -n ${CASE:-} ]]; then printf '%s' "$CASE${1:+/$1}"; else printf '%s' "$1"; fi
 }
 
 passed() { outcome pass "$1" "${2:-}"; }
 
 failed() {
     outcome fail "$1" "${2:-}"
-    printf '  %sFAIL%s %s  %s\n' "$red$bold" "$plain" "${CASE:+$CASE/}$1" "${2:-}" >&2
+    printf '  %sFAIL%s %s  %s\n' "$red$bold" "$plain" "$(outcome_name "$1")" "${2:-}" >&2
 }
 
 skipped() {
     outcome skip "$1" "${2:-}"
-    printf '  %sskip%s %s: %s\n' "$yellow" "$plain" "${CASE:+$CASE/}$1" "${2:-}" >&2
+    printf '  %sskip%s %s: %s\n' "$yellow" "$plain" "$(outcome_name "$1")" "${2:-}" >&2
 }
 
 # count_outcomes KIND FILE

@@ -8,6 +8,8 @@
 #   server_stop                             fails if the daemon had died or ends badly
 
 GUEST_SERVER=${GUEST_SERVER:-sidecore}
+# A daemon that the caller names is not built.
+SIDECORE_GIVEN=${SIDECORE:-}
 SIDECORE=${SIDECORE:-${CARGO_TARGET_DIR:-$ROOT/target}/release/sidecore}
 
 declare -A DISK_QUEUES=()

@@ -20,7 +20,9 @@ list_groups() {
 }
 
 cmd_test() {
-    local wanted=() word group started
+    local order=() word group started
+    # Cases that are asked for, by group; none means all of them.
+    local -A wanted=()
     export TEST_ALL=''
     for word; do
         case $word in
@@ -30,17 +32,19 @@ cmd_test() {
             *)
                 [[ -f $ROOT/x.d/test/${word%%/*}.sh ]] ||
                     die "there is no test group ${word%%/*}" "./x test --list"
-                wanted+=("$word") ;;
+                group=${word%%/*}
+                [[ -v wanted[$group] ]] || order+=("$group")
+                wanted[$group]+=" ${word#"$group"}" ;;
         esac
     done
-    ((${#wanted[@]})) || mapfile -t wanted < <(groups)
+    ((${#order[@]})) || mapfile -t order < <(groups)
     rm -rf "$BUILD/test"
     mkdir -p "$BUILD/test"
     local rows=()
-    for word in "${wanted[@]}"; do
-        group=${word%%/*}
+    for group in "${order[@]}"; do
         started=$(now_ms)
-        run_group "$group" "$([[ $word == */* ]] && echo "${word#*/}")"
+        word=${wanted[$group]:-}
+        run_group "$group" "${word//\//}"
         rows+=("$group $(seconds_since "$started")")
     done
     summarize "${rows[@]}"
@@ -53,7 +57,7 @@ run_group() {
     (
         set -e
         GROUP=$1
-        CASES=$2
+        read -r CASES <<<"$2"
         OUTCOMES=$BUILD/test/$GROUP.outcomes
         touch "$OUTCOMES"
         # shellcheck source=/dev/null

@@ -9,7 +9,7 @@ group_guest() {
     [[ $GUEST_SERVER == sidecore ]] || say "disks are served by $GUEST_SERVER (GUEST_SERVER)"
     [[ $GUEST_SERVER != sidecore ]] || need_sidecore
     run_cases case_fio case_fio_memory case_ext4 case_dd case_resize case_hotplug case_readonly \
-        case_queues_64 case_packed case_discard case_identity case_two_guests
+        case_queues_64 case_packed case_discard case_identity case_two_guests case_pasted
 }
 
 # only_sidecore WHY: the rest of the case is skipped with another server.
@@ -91,6 +91,17 @@ plug_b() {
         server: false, reconnect: 1}}}}')"
     qmp one '{"execute":"device_add","arguments":{"driver":"vhost-user-blk-pci","id":"plugged",
         "chardev":"plug","num-queues":1,"bus":"slot1"}}'
+}
+
+# What `--print qemu` says is pasted into a shell as it is.
+case_pasted() {
+    only_sidecore 'prints no arguments' || return 0
+    server_start
+    GUEST_PASTED=$(sidecore_do disk add pasted --path "$(disk_image pasted)" --size 64M --queues 2 \
+        --memory 512M --print qemu 2>"$SERVER_DIR/add")
+    GUEST_WORDS=("arg.sectors=$((64 * 2048))" arg.serial=pasted arg.wce=1)
+    guest_start one identity
+    guest_end one
 }
 
 case_readonly() {

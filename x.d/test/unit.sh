@@ -24,7 +24,7 @@ check_command() {
 # Installing cargo-deny means building it for many minutes, so it is only used where it is there or
 # everything was asked for.
 deny() {
-    [[ -z $CASES || $CASES == deny ]] || return 0
+    [[ -z $CASES || " $CASES " == *' deny '* ]] || return 0
     if ! command -v cargo-deny >/dev/null; then
         if [[ -z $TEST_ALL ]]; then
             skipped deny 'cargo-deny is not installed, and building it takes minutes: ./x test --all'
