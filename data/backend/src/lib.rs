@@ -67,7 +67,7 @@ pub enum Backend {
 impl Backend {
     /// Starts a request. To be called with [`Io::room`] above zero, unless
     /// [`Self::answers_at_once`]; `memory` must live until the request has ended.
-    #[inline]
+    #[inline(always)]
     pub fn submit(
         &mut self,
         io: &mut Io,

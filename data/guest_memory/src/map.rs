@@ -89,8 +89,9 @@ pub struct GuestMap {
     regions: Arc<[Region]>,
     /// The same regions, for the data path.
     entries: Arc<[Entry]>,
-    /// The largest region, tried first: it holds nearly every buffer.
-    main: usize,
+    /// The largest region, tried first, and its place: it holds nearly every buffer.
+    main: Entry,
+    main_index: u32,
     log: Option<Arc<DirtyLog>>,
 }
 
@@ -112,13 +113,15 @@ impl GuestMap {
         check_apart(&regions, |region| region.user)?;
         check_apart(&regions, |region| region.gpa)?;
         regions.sort_by_key(|region| region.gpa);
-        let main = (0..regions.len()).max_by_key(|i| regions[*i].mapping.len()).unwrap_or(0);
         let entry = |region: &Region| {
             let (gpa, len, base) = (region.gpa, region.len(), region.mapping.base());
             Entry { gpa, len, base }
         };
-        let entries = regions.iter().map(entry).collect();
-        Ok(GuestMap { regions: regions.into(), entries, main, log: None })
+        let entries: Arc<[Entry]> = regions.iter().map(entry).collect();
+        let none = Entry { gpa: 0, len: 0, base: NonNull::dangling() };
+        let largest = entries.iter().enumerate().max_by_key(|(_, entry)| entry.len);
+        let (main_index, main) = largest.map_or((0, none), |(at, entry)| (at as u32, *entry));
+        Ok(GuestMap { regions: regions.into(), entries, main, main_index, log: None })
     }
 
     /// One region of our own at guest address 0, for tests, benches and fuzzing.
@@ -156,19 +159,25 @@ impl GuestMap {
     }
 
     /// The `len` bytes at guest address `gpa`, when one region holds them all.
-    #[inline]
+    #[inline(always)]
     pub fn span(&self, gpa: u64, len: u32) -> Option<Span> {
+        let offset = gpa.wrapping_sub(self.main.gpa);
+        if offset < self.main.len && u64::from(len) <= self.main.len - offset {
+            let host = self.main.base.as_ptr() as usize + offset as usize;
+            return Some(Span { host, len, region: self.main_index });
+        }
+        self.span_elsewhere(gpa, len)
+    }
+
+    #[inline(never)]
+    fn span_elsewhere(&self, gpa: u64, len: u32) -> Option<Span> {
         let span = self.span_up_to(gpa, len)?;
         (span.len == len).then_some(span)
     }
 
     /// As many of the `len` bytes at `gpa` as the region there holds; `None` when there is none.
     /// A buffer over adjacent regions is taken in several steps.
-    #[inline]
     pub fn span_up_to(&self, gpa: u64, len: u32) -> Option<Span> {
-        if let Some(span) = self.span_in(self.main, gpa, len) {
-            return Some(span);
-        }
         let after = self.entries.partition_point(|entry| entry.gpa <= gpa);
         self.span_in(after.checked_sub(1)?, gpa, len)
     }
@@ -254,14 +263,16 @@ impl GuestMap {
     /// handing to the kernel. Valid while this map lives.
     #[inline]
     pub fn host(&self, span: Span) -> Option<NonNull<u8>> {
-        let entry = self.entries.get(span.region as usize)?;
+        let entry = match span.region == self.main_index {
+            true => &self.main,
+            false => self.entries.get(span.region as usize)?,
+        };
         let offset = span.host.wrapping_sub(entry.base.as_ptr() as usize) as u64;
         let fits = offset <= entry.len && u64::from(span.len) <= entry.len - offset;
         // SAFETY: `offset <= len` of the mapping that `base` starts.
         fits.then(|| unsafe { entry.base.add(offset as usize) })
     }
 
-    #[inline]
     fn span_in(&self, index: usize, gpa: u64, len: u32) -> Option<Span> {
         let entry = self.entries.get(index)?;
         let offset = gpa.checked_sub(entry.gpa)?;

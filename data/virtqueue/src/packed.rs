@@ -66,7 +66,7 @@ pub(crate) struct Packed {
     used_next: Place,
     /// The first used descriptor that is not shown yet, and its flags: written last.
     held: Option<(u16, u16)>,
-    /// Ring entries passed since the last publish.
+    /// Ring entries passed since the guest was last called, or found not to want it.
     moved: u16,
 }
 
@@ -205,17 +205,27 @@ impl Packed {
         self.moved = self.moved.saturating_add(descriptors);
     }
 
-    /// Shows all completions, the first one last. True when the guest asked to be called.
+    /// Shows all completions, the first one last.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
-        let Some((index, flags)) = self.held.take() else { return false };
-        let at = usize::from(index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
-        self.ring.store_release_u16(at, flags);
+    pub(crate) fn show(&mut self) {
+        if let Some((index, flags)) = self.held.take() {
+            let at = usize::from(index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+            self.ring.store_release_u16(at, flags);
+        }
+    }
+
+    /// Whether the guest asked to be called for one of the completions shown since the last time.
+    #[inline]
+    pub(crate) fn wants_call(&mut self) -> bool {
         let moved = std::mem::take(&mut self.moved);
+        if moved == 0 {
+            return false;
+        }
         fence(Ordering::SeqCst);
         match self.driver_event.load_u16(EVENT_FLAGS) {
             EVENT_DISABLE => false,
-            EVENT_AT_PLACE if self.event_index => {
+            // Once around the ring passes every place.
+            EVENT_AT_PLACE if self.event_index && moved < self.size => {
                 let event = self.driver_event.load_u16(EVENT_PLACE);
                 let Place { index, lap } = self.used_next;
                 passed_packed(event, index, lap, moved, self.size)

@@ -47,7 +47,7 @@ enum Ring {
 /// The device's side of one virtqueue.
 ///
 /// - Take: [`Self::peek`], [`Self::advance`].
-/// - Give back: [`Self::complete`], [`Self::publish`].
+/// - Give back: [`Self::complete`], [`Self::show`], [`Self::publish`].
 /// - Notifications: [`Self::arm`], [`Self::disarm`].
 /// - State: [`Self::base`], [`Self::in_flight`], [`Self::violation`], [`Self::take_report`].
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Queue {
 
     /// Looks at the next chain without taking it: true when `chain` holds one. Reads each
     /// descriptor once; bounded by the ring's size. A latched queue has none.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self, map: &GuestMap, chain: &mut Chain) -> bool {
         match self.try_peek(map, chain) {
             Ok(found) => found,
@@ -93,7 +93,7 @@ impl Queue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_peek(&mut self, map: &GuestMap, chain: &mut Chain) -> Result<bool, Violation> {
         if self.violation.is_some() || self.in_flight >= self.size {
             return Ok(false);
@@ -136,7 +136,7 @@ impl Queue {
     }
 
     /// Takes the chain that the last [`Self::peek`] found.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, chain: &Chain) -> Ticket {
         let mut entry = 0;
         match &mut self.ring {
@@ -162,7 +162,7 @@ impl Queue {
 
     /// Gives a chain back, `written` bytes of its writable part filled. Seen by the guest at the
     /// next [`Self::publish`].
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, ticket: Ticket, written: u32) {
         let (id, descriptors, entry) = ticket.spend();
         match &mut self.ring {
@@ -182,23 +182,33 @@ impl Queue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Shows all completions since the last call. True when the guest wants to be called.
+    /// Shows all completions so far, without asking whether the guest wants to be called: that is
+    /// for [`Self::publish`], which must follow. Lets a guest that polls go on meanwhile.
     #[inline]
-    pub fn publish(&mut self) -> bool {
+    pub fn show(&mut self) {
         match &mut self.ring {
-            Ring::Split(ring, None) => ring.publish(),
+            Ring::Split(ring, None) => ring.show(),
             Ring::Split(ring, Some(record)) => {
-                let call = ring.publish();
+                ring.show();
                 record.published(ring.used_shown());
-                call
             }
-            Ring::Packed(ring, None) => ring.publish(),
+            Ring::Packed(ring, None) => ring.show(),
             Ring::Packed(ring, Some(record)) => {
                 record.before_publish(ring.places().1);
-                let call = ring.publish();
+                ring.show();
                 record.published();
-                call
             }
+        }
+    }
+
+    /// Shows all completions. True when the guest wants to be called for one that was shown since
+    /// the last time.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        self.show();
+        match &mut self.ring {
+            Ring::Split(ring, _) => ring.wants_call(),
+            Ring::Packed(ring, _) => ring.wants_call(),
         }
     }
 

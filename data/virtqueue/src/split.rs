@@ -41,6 +41,8 @@ pub(crate) struct Split {
     used_next: u16,
     /// The used index as the guest sees it.
     used_shown: u16,
+    /// The used index when the guest was last called, or found not to want it.
+    used_called: u16,
 }
 
 impl Split {
@@ -50,8 +52,20 @@ impl Split {
         let used = Shared::from(used);
         let (event_index, indirect) = rules;
         let used_next = used.load_u16(INDEX);
-        let (seen, used_shown) = (next, used_next);
-        Split { table, avail, used, size, event_index, indirect, next, seen, used_next, used_shown }
+        let (seen, used_shown, used_called) = (next, used_next, used_next);
+        Split {
+            table,
+            avail,
+            used,
+            size,
+            event_index,
+            indirect,
+            next,
+            seen,
+            used_next,
+            used_shown,
+            used_called,
+        }
     }
 
     pub(crate) fn next(&self) -> u16 {
@@ -107,7 +121,7 @@ impl Split {
         chain.id = head;
         chain.descriptors = 1;
         let mut index = head;
-        for walked in 1..=u32::from(self.size) {
+        for before in 0..u32::from(self.size) {
             if index >= self.size {
                 return Err(Violation::DescriptorIndex { index, size: self.size.into() });
             }
@@ -116,12 +130,12 @@ impl Split {
                 if !self.indirect || descriptor.flags & NEXT != 0 {
                     return Err(Violation::IndirectPlace);
                 }
-                return indirect_split(chain, map, descriptor, self.size, walked);
+                return indirect_split(chain, map, descriptor, self.size, before + 1);
             }
             let writable = descriptor.flags & WRITE != 0;
             add_buffer(chain, map, descriptor.gpa, descriptor.len, writable)?;
             if descriptor.flags & NEXT == 0 {
-                return chain.end(walked);
+                return chain.end(before + 1);
             }
             index = descriptor.next;
         }
@@ -141,15 +155,23 @@ impl Split {
         self.used_next = self.used_next.wrapping_add(1);
     }
 
-    /// Shows all completions. True when the guest asked to be called for one of them.
+    /// Shows all completions.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
-        let (old, new) = (self.used_shown, self.used_next);
+    pub(crate) fn show(&mut self) {
+        if self.used_shown != self.used_next {
+            self.used.store_release_u16(INDEX, self.used_next);
+            self.used_shown = self.used_next;
+        }
+    }
+
+    /// Whether the guest asked to be called for one of the completions shown since the last time.
+    #[inline]
+    pub(crate) fn wants_call(&mut self) -> bool {
+        let (old, new) = (self.used_called, self.used_shown);
         if old == new {
             return false;
         }
-        self.used.store_release_u16(INDEX, new);
-        self.used_shown = new;
+        self.used_called = new;
         // The guest writes its wish, then reads the index; we the other way round (2.7.7.2).
         fence(Ordering::SeqCst);
         if self.event_index {
@@ -201,7 +223,7 @@ impl Split {
             let head = self.head(self.next.wrapping_add(BUFFER_AHEAD));
             if head < self.size {
                 let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
-                if let Some(span) = map.span_up_to(gpa, 1) {
+                if let Some(span) = map.span(gpa, 1) {
                     map.prefetch(span);
                 }
             }

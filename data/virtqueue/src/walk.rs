@@ -111,7 +111,7 @@ pub(crate) fn indirect_split(
     let (table, entries) = table_span(map, descriptor)?;
     let limit = entries.min(INDIRECT_MAX.max(u32::from(ring_size)));
     let mut index = 0;
-    for walked in 1..=limit {
+    for already in 0..limit {
         let Some(inner) = entry(map, table, index) else {
             return Err(Violation::DescriptorIndex { index: index as u16, size: entries });
         };
@@ -120,7 +120,7 @@ pub(crate) fn indirect_split(
         }
         add_buffer(chain, map, inner.gpa, inner.len, inner.flags & WRITE != 0)?;
         if inner.flags & NEXT == 0 {
-            return chain.end(before + walked);
+            return chain.end(before + already + 1);
         }
         index = u32::from(inner.next);
     }

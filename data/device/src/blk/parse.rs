@@ -47,7 +47,7 @@ pub struct Work {
 
 impl Work {
     /// The request, with its segments in `chain`: the one that was parsed.
-    #[inline]
+    #[inline(always)]
     pub fn request<'a>(&self, chain: &'a Chain) -> Request<'a> {
         let all = match self.op {
             Op::Read => chain.writable(),
@@ -75,7 +75,7 @@ impl Blk {
     /// # Errors
     /// [`Violation::NoRoom`] for a chain without a whole header or without a status byte: there is
     /// nowhere to answer, so the queue is latched.
-    #[inline]
+    #[inline(always)]
     pub fn parse(&self, map: &GuestMap, chain: &mut Chain) -> Result<Parsed, Violation> {
         let last = chain.last_writable();
         let Some(before_status) = last.len().checked_sub(1) else {
@@ -97,7 +97,7 @@ impl Blk {
     }
 
     /// Writes the status byte and says how many bytes the chain was given.
-    #[inline]
+    #[inline(always)]
     pub fn answer(&self, map: &GuestMap, reply: Reply, status: Status) -> u32 {
         // The map was checked when the chain was walked, and a queue never changes its map.
         let written = map.write(reply.status, 0, &[status as u8]);
@@ -105,7 +105,7 @@ impl Blk {
         if status == Status::Ok { reply.data + 1 } else { 1 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, chain: &mut Chain, sector: u64, reply: Reply) -> Result<Parsed, Status> {
         let len = chain.writable_bytes() - 1;
         let offset = self.check_data(chain, sector, len)?;
@@ -117,7 +117,7 @@ impl Blk {
         Ok(Parsed::Work(Work { op: Op::Read, offset, len, reply, skip: 0, trail }))
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, chain: &mut Chain, sector: u64, reply: Reply) -> Result<Parsed, Status> {
         if self.readonly {
             return Err(Status::IoError);
@@ -132,6 +132,7 @@ impl Blk {
         Ok(Parsed::Work(Work { op, offset, len, reply, skip, trail: 0 }))
     }
 
+    #[inline(never)]
     fn other(
         &self,
         map: &GuestMap,
@@ -167,7 +168,7 @@ impl Blk {
     }
 
     /// The offset of a transfer of `len` bytes at `sector`, when it is one we can do.
-    #[inline]
+    #[inline(always)]
     fn check_data(&self, chain: &Chain, sector: u64, len: u64) -> Result<u64, Status> {
         let whole = len > 0 && len <= DATA_MAX && len.is_multiple_of(SECTOR_SIZE);
         let sectors = len / SECTOR_SIZE;
@@ -208,7 +209,7 @@ fn work(op: Op, offset: u64, len: u64, reply: Reply) -> Parsed {
 
 /// Copies `into.len()` bytes from byte `skip` of `spans`, however they are cut. False when there
 /// are fewer.
-#[inline]
+#[inline(always)]
 fn gather(map: &GuestMap, spans: &[Span], skip: u32, into: &mut [u8]) -> bool {
     match spans.first() {
         Some(first) if u64::from(first.len()) >= u64::from(skip) + into.len() as u64 => {
