@@ -4,7 +4,9 @@ use super::{
     ConfigSpan, InflightArea, Message, Owner, Reason, Reply, Session, bits, frame, memory_table,
     message, number, wire,
 };
-use crate::message::{CONFIG_SIZE_MAX, RingAddresses, RingFd, RingState, TABLE_REGIONS_MAX};
+use crate::message::{
+    CONFIG_SIZE_MAX, LogArea, RingAddresses, RingFd, RingState, TABLE_REGIONS_MAX,
+};
 use crate::queue_setup::Kick;
 
 impl<F> Session<F> {
@@ -17,7 +19,6 @@ impl<F> Session<F> {
     ) -> Result<Option<Reply<F>>, Reason> {
         let mut fds = fds.into_iter();
         let fd = fds.next();
-        let refused = |what| Reason::Owner { message: message.name(), what };
         match &message {
             Message::GetFeatures => {
                 return Ok(number(&message, self.facts.features | bits::TRANSPORT));
@@ -29,23 +30,12 @@ impl<F> Session<F> {
             }
             Message::GetConfig(span) => return Ok(self.get_config(&message, span, owner)),
             Message::GetInflightFd(area) => return self.get_inflight(&message, area, owner),
-            Message::GetVringBase(state) => {
-                let queue = self.queue_mut(state.queue)?;
-                queue.stop();
-                let state = RingState { queue: state.queue, value: queue.base };
-                self.changes += 1;
-                return Ok(wire(&message, &state));
-            }
+            Message::GetVringBase(state) => return self.stop_ring(&message, state),
+            Message::SetLogBase(area) => return self.set_log(&message, area, fd, owner),
             Message::SetOwner => {}
             Message::SetLogFd => self.log_fd = fd,
             Message::SetFeatures(features) => self.set_features(*features)?,
-            Message::SetProtocolFeatures(features) => {
-                let unknown = features & !bits::OFFERED;
-                if unknown != 0 {
-                    return Err(Reason::ProtocolFeatures(unknown));
-                }
-                self.protocol_features = *features;
-            }
+            Message::SetProtocolFeatures(features) => self.set_protocol_features(*features)?,
             Message::ResetOwner => self.queues.iter_mut().for_each(|queue| queue.reset()),
             // What was negotiated stays, as in libvhost-user: a driver that starts anew makes its
             // front-end send SET_FEATURES again.
@@ -53,53 +43,11 @@ impl<F> Session<F> {
                 self.queues.iter_mut().for_each(|queue| queue.reset());
                 owner.reset();
             }
-            Message::SetMemTable(regions) => {
-                memory_table::check(regions, TABLE_REGIONS_MAX)?;
-                owner.set_memory(regions, fd.into_iter().chain(fds).collect()).map_err(refused)?;
-                self.regions.clone_from(regions);
+            Message::SetMemTable(_) | Message::AddMemReg(_) | Message::RemMemReg(_) => {
+                self.change_memory(&message, fd.into_iter().chain(fds).collect(), owner)?;
             }
-            Message::AddMemReg(region) => {
-                memory_table::check_added(region, &self.regions)?;
-                if let Some(fd) = fd {
-                    owner.add_region(region, fd).map_err(refused)?;
-                    self.regions.push(*region);
-                }
-            }
-            Message::RemMemReg(region) => {
-                let place = memory_table::find(region, &self.regions)?;
-                owner.remove_region(region).map_err(refused)?;
-                self.regions.swap_remove(place);
-            }
-            Message::SetLogBase(area) => {
-                self.need(&message, bits::LOG_SHMFD)?;
-                if area.size == 0 || area.offset.checked_add(area.size).is_none() {
-                    return Err(Reason::Log { size: area.size, offset: area.offset });
-                }
-                if let Some(fd) = fd {
-                    owner.set_log(*area, fd).map_err(refused)?;
-                    self.has_log = true;
-                }
-                self.changes += 1;
-                // QEMU waits for a reply of any length, rust-vmm's front-end for its own words.
-                return Ok(wire(&message, area));
-            }
-            Message::SetBackendReqFd => {
-                self.need(&message, bits::BACKEND_REQ)?;
-                if let Some(fd) = fd {
-                    owner.set_channel(fd).map_err(refused)?;
-                    self.has_channel = true;
-                }
-            }
-            Message::SetInflightFd(area) => {
-                self.need(&message, bits::INFLIGHT_SHMFD)?;
-                let least = self.inflight_len(area)?;
-                if area.size < least || area.offset.checked_add(area.size).is_none() {
-                    return Err(inflight(area));
-                }
-                if let Some(fd) = fd {
-                    owner.set_inflight(area, fd).map_err(refused)?;
-                }
-            }
+            Message::SetBackendReqFd => self.set_channel(&message, fd, owner)?,
+            Message::SetInflightFd(area) => self.set_inflight(&message, area, fd, owner)?,
             Message::SetConfig(span) => self.set_config(span, owner)?,
             Message::SetVringNum(state) => {
                 self.check_size(state.value)?;
@@ -120,12 +68,118 @@ impl<F> Session<F> {
             }
             Message::SetVringKick(ring)
             | Message::SetVringCall(ring)
-            | Message::SetVringErr(ring) => {
-                self.set_signal(&message, *ring, fd, owner)?;
-            }
+            | Message::SetVringErr(ring) => self.set_signal(&message, *ring, fd, owner)?,
         }
         self.changes += 1;
         Ok(None)
+    }
+
+    /// The one `GET` that changes something: the ring stops where it says.
+    fn stop_ring(
+        &mut self,
+        message: &Message,
+        state: &RingState,
+    ) -> Result<Option<Reply<F>>, Reason> {
+        let queue = self.queue_mut(state.queue)?;
+        queue.stop();
+        let state = RingState { queue: state.queue, value: queue.base };
+        self.changes += 1;
+        Ok(wire(message, &state))
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<(), Reason> {
+        let unknown = features & !bits::OFFERED;
+        if unknown != 0 {
+            return Err(Reason::ProtocolFeatures(unknown));
+        }
+        self.protocol_features = features;
+        Ok(())
+    }
+
+    /// The three messages about guest memory. A region without a descriptor changes nothing.
+    fn change_memory(
+        &mut self,
+        message: &Message,
+        mut fds: Vec<F>,
+        owner: &mut impl Owner<F>,
+    ) -> Result<(), Reason> {
+        let refused = |what| Reason::Owner { message: message.name(), what };
+        match message {
+            Message::SetMemTable(regions) => {
+                memory_table::check(regions, TABLE_REGIONS_MAX)?;
+                owner.set_memory(regions, fds).map_err(refused)?;
+                self.regions.clone_from(regions);
+            }
+            Message::AddMemReg(region) => {
+                memory_table::check_added(region, &self.regions)?;
+                if let Some(fd) = fds.pop() {
+                    owner.add_region(region, fd).map_err(refused)?;
+                    self.regions.push(*region);
+                }
+            }
+            Message::RemMemReg(region) => {
+                let place = memory_table::find(region, &self.regions)?;
+                owner.remove_region(region).map_err(refused)?;
+                self.regions.swap_remove(place);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set_log(
+        &mut self,
+        message: &Message,
+        area: &LogArea,
+        fd: Option<F>,
+        owner: &mut impl Owner<F>,
+    ) -> Result<Option<Reply<F>>, Reason> {
+        self.need(message, bits::LOG_SHMFD)?;
+        if area.size == 0 || area.offset.checked_add(area.size).is_none() {
+            return Err(Reason::Log { size: area.size, offset: area.offset });
+        }
+        if let Some(fd) = fd {
+            let refused = |what| Reason::Owner { message: message.name(), what };
+            owner.set_log(*area, fd).map_err(refused)?;
+            self.has_log = true;
+        }
+        self.changes += 1;
+        // QEMU waits for a reply of any length, rust-vmm's front-end for its own words.
+        Ok(wire(message, area))
+    }
+
+    fn set_channel(
+        &mut self,
+        message: &Message,
+        fd: Option<F>,
+        owner: &mut impl Owner<F>,
+    ) -> Result<(), Reason> {
+        self.need(message, bits::BACKEND_REQ)?;
+        if let Some(fd) = fd {
+            let refused = |what| Reason::Owner { message: message.name(), what };
+            owner.set_channel(fd).map_err(refused)?;
+            self.has_channel = true;
+        }
+        Ok(())
+    }
+
+    fn set_inflight(
+        &mut self,
+        message: &Message,
+        area: &InflightArea,
+        fd: Option<F>,
+        owner: &mut impl Owner<F>,
+    ) -> Result<(), Reason> {
+        self.need(message, bits::INFLIGHT_SHMFD)?;
+        let least = self.inflight_len(area)?;
+        if area.size < least || area.offset.checked_add(area.size).is_none() {
+            return Err(inflight(area));
+        }
+        if let Some(fd) = fd {
+            let refused = |what| Reason::Owner { message: message.name(), what };
+            owner.set_inflight(area, fd).map_err(refused)?;
+        }
+        Ok(())
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Reason> {
