@@ -46,6 +46,18 @@ pub enum Violation {
         /// Bytes.
         len: u32,
     },
+    /// A buffer cut into pieces by memory regions, in a chain that has too many pieces already.
+    #[error(
+        "a buffer of {len} bytes at {gpa:#x} crosses memory regions in a chain of more than {max} \
+         pieces",
+        max = crate::CHAIN_SPANS_MAX
+    )]
+    BufferPieces {
+        /// Guest address.
+        gpa: u64,
+        /// Bytes.
+        len: u32,
+    },
     /// A device-readable buffer after a device-writable one (2.7.4.2).
     #[error("a device-readable buffer follows a device-writable one")]
     BufferOrder,

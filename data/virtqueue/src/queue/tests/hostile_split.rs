@@ -1,6 +1,7 @@
 //! Rows A1 to A28 of the reliability list, section 2A: what a hostile guest writes in a split ring.
 //! A23 is in `trips`.
 
+use guest_memory::{GuestMap, Mapping, Region};
 use proptest::prelude::*;
 
 use super::rig::{DATA, Rig, ring, spec, split, start, two_regions};
@@ -183,6 +184,33 @@ fn a15_buffer_over_two_adjacent_regions() {
     offer(&rig, &[descriptor(edge - 100, 4197, WRITE, 0)]);
     let beyond = Violation::BufferAddress { gpa: edge - 100, len: 4197 };
     assert_eq!(rig.refused(), Some(beyond));
+}
+
+/// Each descriptor costs as much as the map has regions: a chain with more pieces than are kept is
+/// not cut any further (A31).
+#[test]
+fn a15_pieces_of_one_chain_are_bounded() {
+    let rings = Region { gpa: 0, user: 0, mapping: Mapping::anonymous(1 << 20).unwrap() };
+    let bytes = (0..200).map(|at| {
+        let gpa = (1 << 30) + at;
+        Region { gpa, user: gpa, mapping: Mapping::anonymous(1).unwrap() }
+    });
+    let regions: Vec<Region> = [rings].into_iter().chain(bytes).collect();
+    let chain = |rig: &Rig, crossing: u16| {
+        let mut table: Vec<_> =
+            (0..crossing).map(|index| descriptor(1 << 30, 200, NEXT, index + 1)).collect();
+        table.push(descriptor(0, 1, WRITE, 0));
+        offer(rig, &table);
+    };
+    let ring = ring(Format::Split, 8, false, 0);
+
+    let mut rig = Rig::over(GuestMap::new(regions.clone()).unwrap(), ring);
+    chain(&rig, 1);
+    assert_eq!(rig.peek().map(|buffers| buffers.len()), Some(201), "legal, and kept whole");
+
+    let mut rig = Rig::over(GuestMap::new(regions).unwrap(), ring);
+    chain(&rig, 2);
+    assert_eq!(rig.refused(), Some(Violation::BufferPieces { gpa: 1 << 30, len: 200 }));
 }
 
 #[test]
