@@ -29,14 +29,17 @@ const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
 /// How soon a full inbox is tried again.
 const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Reads the configuration file again, beside the plan in force.
+pub type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
+
 /// What the program gives the control loop besides the plan.
 pub struct Options {
     /// The program's version.
     pub version: &'static str,
     /// The configuration file's name, for messages.
     pub file: String,
-    /// Reads the configuration file again, beside the plan in force.
-    pub load: Box<dyn Fn(&Plan) -> Result<Plan, ApiError>>,
+    /// How the configuration file is read again.
+    pub load: Box<Load>,
     /// Called once everything is open.
     pub ready: Box<dyn Fn()>,
     /// Called when a stop begins.
