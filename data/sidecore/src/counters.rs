@@ -107,8 +107,6 @@ counters! {
         kicks,
         /// Queues attached.
         queues,
-        /// Queues being polled.
-        polled,
         /// Submissions to the kernel that failed outright; their requests were tried again.
         io_errors,
     }

@@ -64,7 +64,7 @@ impl Served {
                 Taken::Bytes(bytes) => {
                     visited.requests += 1;
                     visited.bytes += bytes;
-                    if visited.requests % SHOW_EVERY == 0 {
+                    if visited.requests.is_multiple_of(SHOW_EVERY) {
                         self.spec.queue.show();
                     }
                 }

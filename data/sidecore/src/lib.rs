@@ -41,3 +41,6 @@ pub use latency::LatencySnapshot;
 pub use served::{QueueKey, Served, ServedSpec};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,7 @@ impl Served {
             }
         }
         let Some(owed) = self.slots.take(tag) else { return false };
-        self.spec.counters.latency.add(now.0.saturating_sub(owed.taken.0), 1);
+        self.spec.counters.latency.add(now.since(owed.taken), 1);
         let mut tally = Tally::default();
         self.finish(owed.ticket, owed.work.reply, status, &mut tally);
         tally.add_to(self);

@@ -5,7 +5,7 @@
 //! descriptor it was made with when the front-end holds a copy.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
@@ -19,7 +19,7 @@ const COMPLETIONS: u64 = u64::MAX - 1;
 /// What woke us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woke {
-    /// A guest kicked the queue at this place, attached as the so-manieth.
+    /// A guest kicked the queue at this place, in this attachment of it.
     Kick { queue: u16, epoch: u32 },
     /// A command came.
     Inbox,
@@ -84,10 +84,4 @@ impl Rest {
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     use rustix::event::{EventfdFlags, eventfd};
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
-
-impl AsFd for Rest {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.set.as_fd()
-    }
 }

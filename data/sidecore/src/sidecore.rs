@@ -16,9 +16,9 @@ use crate::rest::{Rest, Woke, eventfd};
 use crate::served::{QueueKey, Served};
 
 /// Commands taken in one pass: an inbox cannot stall the path.
-const COMMANDS_PER_PASS: usize = 4;
+pub(crate) const COMMANDS_PER_PASS: usize = 4;
 /// Commands that wait at most.
-const INBOX_SIZE: usize = 1024;
+pub(crate) const INBOX_SIZE: usize = 1024;
 /// Completions reaped in one pass.
 const REAPED_PER_PASS: usize = 256;
 /// Submission entries of the io_uring.
@@ -146,7 +146,7 @@ impl Sidecore {
     pub fn pass(&mut self, now: Nanos) -> Progress {
         self.clock_answered(now);
         let mut progress = Progress { commands: self.take_commands(now), ..Progress::default() };
-        if now.0 >= self.looked.0 + LOOK_INTERVAL_NS {
+        if now.since(self.looked) >= LOOK_INTERVAL_NS {
             progress.kicks = self.look(false, now);
         }
         self.schedule.begin(now);
@@ -226,7 +226,7 @@ impl Sidecore {
     /// What was answered at once in the last pass took until now, at most.
     #[inline]
     fn clock_answered(&mut self, now: Nanos) {
-        let took = now.0.saturating_sub(self.unclocked_since.0);
+        let took = now.since(self.unclocked_since);
         for (queue, times) in self.unclocked.drain(..) {
             if let Some(served) = served_at(&mut self.places, queue) {
                 served.spec.counters.latency.add(took, times.into());
@@ -281,7 +281,7 @@ impl Sidecore {
         kicks
     }
 
-    fn kicked(&mut self, queue: u16, epoch: u32, now: Nanos) -> u32 {
+    pub(crate) fn kicked(&mut self, queue: u16, epoch: u32, now: Nanos) -> u32 {
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return 0 };
         let Some(served) = place.served.as_mut().filter(|_| place.epoch == epoch) else { return 0 };
         served.spec.counters.kicks.add(1);

@@ -11,11 +11,11 @@ use schedule::Nanos;
 use virtqueue::{CHAIN_SPANS_MAX, Ticket};
 
 /// Segments kept in the slot itself; most requests have no more.
-const INLINE: usize = 4;
+pub(crate) const INLINE: usize = 4;
 /// Slots of one queue at most.
-const SLOTS_MAX: usize = 256;
+pub(crate) const SLOTS_MAX: usize = 256;
 /// Requests of one queue with more than [`INLINE`] segments in flight at most.
-const BLOCKS_MAX: usize = 32;
+pub(crate) const BLOCKS_MAX: usize = 32;
 
 /// Distance between the first generations of two queues at one place; odd, so that all are used.
 const GENERATIONS: u32 = 0x0010_0001;
@@ -59,8 +59,8 @@ impl Slots {
         }
     }
 
-    /// Starts the generations anew for the so-manieth queue at a place, so that a completion meant
-    /// for an earlier queue there finds nothing.
+    /// Starts the generations anew for the queue that is attached at a place as number `epoch`, so
+    /// that a completion meant for an earlier queue there finds nothing.
     pub(crate) fn begin(&mut self, epoch: u32) {
         for slot in &mut self.slots {
             slot.generation = epoch.wrapping_mul(GENERATIONS);

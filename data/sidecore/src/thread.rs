@@ -56,7 +56,7 @@ fn run(sidecore: &mut Sidecore) {
         let progress = sidecore.pass(last);
         let slept = progress.is_idle() && sidecore.rest(last);
         let next = now();
-        let took = next.0.saturating_sub(last.0);
+        let took = next.since(last);
         let counters = sidecore.counters();
         counters.passes.add(1);
         match (slept, progress.is_idle()) {

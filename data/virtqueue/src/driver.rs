@@ -21,7 +21,7 @@ mod packed;
 mod raw;
 mod split;
 
-pub use arena::{Arena, Places, RingSpec};
+pub use arena::{Arena, Places, RingSpec, first_base};
 pub use raw::{Raw, RawDescriptor};
 
 use guest_memory::Area;

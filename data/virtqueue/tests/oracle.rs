@@ -5,7 +5,7 @@ use guest_memory::GuestMap;
 use proptest::prelude::*;
 use virtio_queue::QueueT;
 use virtqueue::driver::{Arena, Buffer, Driver, Places, RingSpec};
-use virtqueue::{Chain, Format, Queue, QueueSpec, Ticket, layout};
+use virtqueue::{Chain, Format, Queue, Ticket, layout};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 const MEMORY: u64 = 1 << 19;
@@ -29,7 +29,7 @@ impl World {
         let oracle_memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)]);
         let rings = map.area_at_user(RINGS, MEMORY - RINGS).unwrap();
         let (driver, places) = Arena::new(rings, RINGS).driver(ring).unwrap();
-        let queue = Queue::new(queue_spec(&map, places, ring)).unwrap();
+        let queue = Queue::new(ring.queue_spec(&map, places, 0).unwrap()).unwrap();
         let mut oracle = virtio_queue::Queue::new(ring.size).unwrap();
         oracle.set_desc_table_address(Some(places.descriptors as u32), Some(0));
         oracle.set_avail_ring_address(Some(places.driver as u32), Some(0));
@@ -88,22 +88,6 @@ impl World {
         assert!(self.map.read(span, 0, &mut ours));
         self.oracle_memory.read_slice(&mut theirs, GuestAddress(self.places.device)).unwrap();
         [ours, theirs]
-    }
-}
-
-fn queue_spec(map: &GuestMap, places: Places, ring: RingSpec) -> QueueSpec {
-    let RingSpec { size, format, event_index, indirect_entries } = ring;
-    let area = |gpa, len| map.area_at_user(gpa, len).unwrap();
-    QueueSpec {
-        size,
-        format,
-        event_index,
-        indirect: indirect_entries > 0,
-        descriptors: area(places.descriptors, layout::descriptors_len(format, size)),
-        driver: area(places.driver, layout::driver_len(format, size, event_index)),
-        device: area(places.device, layout::device_len(format, size, event_index)),
-        base: 0,
-        inflight: None,
     }
 }
 

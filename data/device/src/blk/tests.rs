@@ -10,7 +10,7 @@ use std::sync::Arc;
 use guest_memory::{GuestMap, Span};
 use request::{Op, Status};
 use virtqueue::driver::{Arena, Buffer, Driver, RingSpec};
-use virtqueue::{Chain, Format, Queue, QueueSpec, Violation, layout};
+use virtqueue::{Chain, Format, Queue, Violation};
 
 use super::*;
 
@@ -57,22 +57,11 @@ impl Rig {
 
     fn with(shape: &Shape, negotiated: u64) -> Rig {
         let map = GuestMap::anonymous(MEMORY).unwrap();
-        let area = |gpa, len| map.area_at_user(gpa, len).unwrap();
-        let (size, format, event_index) = (512, Format::Split, false);
-        let ring = RingSpec { size, format, event_index, indirect_entries: 0 };
-        let (driver, places) = Arena::new(area(RINGS, MEMORY - RINGS), RINGS).driver(ring).unwrap();
-        let spec = QueueSpec {
-            size,
-            format,
-            event_index,
-            indirect: false,
-            descriptors: area(places.descriptors, layout::descriptors_len(format, size)),
-            driver: area(places.driver, layout::driver_len(format, size, false)),
-            device: area(places.device, layout::device_len(format, size, false)),
-            base: 0,
-            inflight: None,
-        };
-        let queue = Queue::new(spec).unwrap();
+        let ring =
+            RingSpec { size: 512, format: Format::Split, event_index: false, indirect_entries: 0 };
+        let area = map.area_at_user(RINGS, MEMORY - RINGS).unwrap();
+        let (driver, places) = Arena::new(area, RINGS).driver(ring).unwrap();
+        let queue = Queue::new(ring.queue_spec(&map, places, 0).unwrap()).unwrap();
         let live = Live::new(SECTORS * SECTOR_SIZE);
         let blk = Blk::new(shape, Arc::clone(&live), negotiated);
         Rig { map, driver, queue, chain: Chain::default(), live, blk }

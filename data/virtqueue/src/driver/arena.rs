@@ -2,9 +2,10 @@
 //!
 //! For callers that have memory and want a queue; a test of odd placements makes its own areas.
 
-use guest_memory::Area;
+use guest_memory::{Area, GuestMap};
 
 use super::{Driver, DriverError, DriverSpec, IndirectTables};
+use crate::QueueSpec;
 use crate::layout::{self, Format};
 
 /// A piece of guest memory that is given out front to back and never taken back.
@@ -37,6 +38,27 @@ pub struct Places {
     pub driver: u64,
     /// Split: used ring. Packed: device event structure.
     pub device: u64,
+}
+
+impl RingSpec {
+    /// What the device's side of this ring is made of, without an in-flight record. `None` when
+    /// `places` are not in a `map` whose front-end addresses are its guest addresses, as those of
+    /// [`GuestMap::anonymous`] are.
+    pub fn queue_spec(self, map: &GuestMap, places: Places, base: u32) -> Option<QueueSpec> {
+        let RingSpec { size, format, event_index, indirect_entries } = self;
+        let Places { descriptors, driver, device } = places;
+        Some(QueueSpec {
+            size,
+            format,
+            event_index,
+            indirect: indirect_entries > 0,
+            descriptors: map.area_at_user(descriptors, layout::descriptors_len(format, size))?,
+            driver: map.area_at_user(driver, layout::driver_len(format, size, event_index))?,
+            device: map.area_at_user(device, layout::device_len(format, size, event_index))?,
+            base,
+            inflight: None,
+        })
+    }
 }
 
 impl Arena {
@@ -85,6 +107,15 @@ impl Arena {
         let places =
             Places { descriptors: descriptors_gpa, driver: driver_gpa, device: device_gpa };
         Ok((Driver::new(spec)?, places))
+    }
+}
+
+/// The base of a ring that was never used, as in `SET_VRING_BASE`: of a packed one, both lap
+/// counters are 1 (2.8.1).
+pub fn first_base(format: Format) -> u32 {
+    match format {
+        Format::Split => 0,
+        Format::Packed => 1 << 15 | 1 << 31,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use guest_memory::{Area, GuestMap, Mapping, Region, Span};
 
+pub(super) use crate::driver::first_base as start;
 use crate::driver::{Arena, Buffer, Driver, Places, RingSpec};
-use crate::layout::{self, Format};
+use crate::layout::Format;
 use crate::{Chain, Queue, QueueSpec, Ticket, Violation};
 
 /// Bytes for buffers and hand-made tables; they start at guest address 0.
@@ -108,28 +109,8 @@ impl Rig {
     }
 }
 
-/// The base of a ring that was never used.
-pub(super) fn start(format: Format) -> u32 {
-    match format {
-        Format::Split => 0,
-        Format::Packed => 0x8000_8000,
-    }
-}
-
 pub(super) fn spec(map: &GuestMap, places: Places, ring: RingSpec, base: u32) -> QueueSpec {
-    let RingSpec { size, format, event_index, indirect_entries } = ring;
-    let area = |gpa, len| map.area_at_user(gpa, len).unwrap();
-    QueueSpec {
-        size,
-        format,
-        event_index,
-        indirect: indirect_entries > 0,
-        descriptors: area(places.descriptors, layout::descriptors_len(format, size)),
-        driver: area(places.driver, layout::driver_len(format, size, event_index)),
-        device: area(places.device, layout::device_len(format, size, event_index)),
-        base,
-        inflight: None,
-    }
+    ring.queue_spec(map, places, base).unwrap()
 }
 
 /// A chain's spans as guest addresses.

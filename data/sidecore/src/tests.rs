@@ -1,0 +1,9 @@
+//! The walk on one thread and in made-up time: guests with rings and nothing behind them, and a
+//! sidecore that does one pass when it is told to.
+
+mod bed;
+mod commands;
+mod file;
+mod resting;
+mod serving;
+mod slots;

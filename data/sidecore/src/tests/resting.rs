@@ -1,0 +1,148 @@
+//! Polled or armed, and when the thread may sleep. A sleep of these tests has its reason to end
+//! before it begins, so that none waits.
+
+use schedule::Policy;
+
+use super::bed::*;
+use crate::Command;
+
+/// The first request of a ring with event indices asks for a kick whatever the device said: the
+/// event index of a zeroed ring is passed by it.
+fn serve_first(core: &mut Core, guest: &mut Guest) {
+    guest.add(0, READ, 0, 1);
+    guest.driver.publish();
+    core.pass();
+    assert_eq!(guest.take_ok(), 1);
+}
+
+#[test]
+fn an_idle_queue_is_armed_beside_a_busy_one_and_a_kick_makes_it_polled() {
+    let (mut busy, mut idle) = (Guest::new(ring(16)), Guest::new(ring(16)));
+    let mut core = Core::new(2);
+    core.attach(&busy, busy.spec(1, &null()));
+    let counters = core.attach(&idle, idle.spec(2, &null()));
+    for _ in 0..200 {
+        busy.ask(1, READ);
+        assert_eq!(core.pass().requests, 1);
+        assert_eq!(busy.take_ok(), 1);
+    }
+    idle.add(0, READ, 0, 1);
+    assert!(idle.driver.publish(), "an armed queue asks for kicks");
+    // It is not polled: what it has is not found without the kick.
+    core.passes(200);
+    assert_eq!(idle.take_ok(), 0);
+    idle.kick();
+    core.passes(51);
+    assert_eq!(idle.take_ok(), 1);
+    assert_eq!(counters.snapshot().kicks, 1);
+    // Polled again: no kick is asked for, and none is needed.
+    idle.add(0, READ, 0, 1);
+    assert!(!idle.driver.publish(), "a polled queue asks for no kicks");
+    core.pass();
+    assert_eq!(idle.take_ok(), 1);
+}
+
+#[test]
+fn whenever_a_request_comes_it_is_found_or_a_kick_is_wanted() {
+    let mut guest = Guest::new(ring(16));
+    let mut core = Core::new(1);
+    core.attach(&guest, guest.spec(1, &null()));
+    serve_first(&mut core, &mut guest);
+    // Before, at, and after arming.
+    for wait in 0..120 {
+        core.passes(wait);
+        guest.add(0, READ, 0, 1);
+        let wanted = guest.driver.publish();
+        core.passes(2);
+        let mut served = guest.take_ok();
+        assert_ne!(wanted, served == 1, "after {wait} passes");
+        if wanted {
+            guest.kick();
+            core.passes(51);
+            served += guest.take_ok();
+        }
+        assert_eq!(served, 1, "after {wait} passes");
+    }
+}
+
+#[test]
+fn it_sleeps_only_when_everything_is_armed_and_the_kick_that_ends_it_is_served() {
+    let mut guest = Guest::new(ring(16));
+    let mut core = Core::new(1);
+    core.attach(&guest, guest.spec(1, &null()));
+    assert!(core.pass().is_idle());
+    assert!(!core.rest(), "it is still polled");
+    core.idle();
+    guest.ask(1, READ);
+    assert!(core.rest());
+    assert_eq!(core.pass().requests, 1);
+    assert_eq!(guest.take_ok(), 1);
+    assert!(!core.rest(), "it was kicked, so it is polled");
+    assert_eq!(core.sidecore.counters().snapshot().sleeps, 1);
+}
+
+#[test]
+fn it_does_not_sleep_on_a_command_and_a_command_ends_a_sleep() {
+    let mut core = Core::new(1);
+    core.send(Command::Detach(key(9)));
+    assert!(!core.rest(), "a command waits");
+    core.pass();
+    // Its wake-up was not yet read: the sleep ends at once.
+    assert!(core.rest());
+    let guest = Guest::new(ring(16));
+    core.attach(&guest, guest.spec(1, &null()));
+    assert_eq!(core.handle.counters().queues, 1);
+}
+
+#[test]
+fn a_queue_that_must_be_polled_is_never_armed() {
+    let by_policy = Guest::new(ring(16));
+    let mut without_kick = Guest::new(ring(16));
+    without_kick.kick = None;
+    for (mut guest, policy) in [(by_policy, Policy::Poll), (without_kick, Policy::Notify)] {
+        let mut core = Core::new(1);
+        let mut spec = guest.spec(1, &null());
+        spec.policy = policy;
+        core.attach(&guest, spec);
+        serve_first(&mut core, &mut guest);
+        core.idle();
+        assert!(!core.rest());
+        guest.add(0, READ, 0, 1);
+        assert!(!guest.driver.publish(), "no kick is asked for");
+        core.pass();
+        assert_eq!(guest.take_ok(), 1);
+    }
+}
+
+#[test]
+fn a_queue_of_policy_notify_is_armed_as_soon_as_it_is_empty() {
+    let mut guest = Guest::new(ring(16));
+    let mut core = Core::new(1);
+    let mut spec = guest.spec(1, &null());
+    spec.policy = Policy::Notify;
+    let counters = core.attach(&guest, spec);
+    for _ in 0..5 {
+        guest.add(0, READ, 0, 1);
+        assert!(guest.driver.publish());
+        guest.kick();
+        assert!(core.rest());
+        core.pass();
+        assert_eq!(guest.take_ok(), 1);
+    }
+    assert_eq!(counters.snapshot().kicks, 5);
+}
+
+#[test]
+fn a_kick_meant_for_an_earlier_queue_is_nothing() {
+    let guest = Guest::new(ring(16));
+    let mut core = Core::new(1);
+    core.attach(&guest, guest.spec(1, &null()));
+    drop(core.detach(1));
+    let counters = core.attach(&guest, guest.spec(2, &null()));
+    core.idle();
+    core.sidecore.kicked(0, 1, core.now);
+    core.sidecore.kicked(99, 1, core.now);
+    assert_eq!(counters.snapshot().kicks, 0);
+    core.sidecore.kicked(0, 2, core.now);
+    assert_eq!(counters.snapshot().kicks, 1);
+}
