@@ -5,9 +5,11 @@
 //! further than a test should (answers are checked, waits end). Not a model of how to write a VMM:
 //! one memory region, no reconnect, no migration.
 
+mod changes;
 mod session;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,13 +17,15 @@ use guest_memory::{Area, GuestMap, Mapping, Region, Seal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use virtqueue::Format;
-use virtqueue::driver::{Arena, Driver, RingSpec};
+use virtqueue::driver::{Arena, Driver, Places, RingSpec};
 
-use session::{MemoryRegion, Session, VringAddress};
+pub use changes::F_LOG_ALL;
+pub use session::MemoryRegion;
 pub use session::{
-    PROTOCOL_CONFIG, PROTOCOL_CONFIGURE_MEM_SLOTS, PROTOCOL_INFLIGHT_SHMFD, PROTOCOL_MQ,
-    PROTOCOL_REPLY_ACK, PROTOCOL_RESET_DEVICE,
+    PROTOCOL_BACKEND_REQ, PROTOCOL_CONFIG, PROTOCOL_CONFIGURE_MEM_SLOTS, PROTOCOL_INFLIGHT_SHMFD,
+    PROTOCOL_LOG_SHMFD, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, PROTOCOL_RESET_DEVICE,
 };
+use session::{Session, VringAddress};
 
 /// Where guest memory begins, in the guest's and in the front-end's addresses. Not zero, so that a
 /// back-end which mixes up offsets and addresses is noticed.
@@ -65,6 +69,10 @@ pub struct FrontendSpec {
     pub memory_message: MemoryMessage,
     /// Whether to share an in-flight record; refused when the back-end has none.
     pub inflight: bool,
+    /// Protocol features to accept where offered, besides those that every front-end here takes.
+    pub protocol_features: u64,
+    /// Whether guest memory is sealed against shrinking.
+    pub sealed: bool,
 }
 
 impl Default for FrontendSpec {
@@ -78,6 +86,8 @@ impl Default for FrontendSpec {
             features: 0,
             memory_message: MemoryMessage::Table,
             inflight: false,
+            protocol_features: 0,
+            sealed: true,
         }
     }
 }
@@ -89,6 +99,8 @@ pub struct Frontend {
     map: GuestMap,
     memory_fd: OwnedFd,
     memory: Arena,
+    /// Where guest memory begins in the addresses of the front-end.
+    user_base: u64,
     features: u64,
     offered: u64,
     spec: FrontendSpec,
@@ -105,6 +117,7 @@ pub struct FrontQueue {
     kick: OwnedFd,
     call: OwnedFd,
     kicks: u64,
+    places: Places,
 }
 
 impl FrontQueue {
@@ -121,6 +134,11 @@ impl FrontQueue {
     /// Kicks sent so far.
     pub fn kicks(&self) -> u64 {
         self.kicks
+    }
+
+    /// Where the ring is, guest addresses.
+    pub fn places(&self) -> Places {
+        self.places
     }
 
     /// Waits until the back-end has called or `timeout_ms` are over, and takes the call.
@@ -151,10 +169,20 @@ impl Frontend {
     /// # Errors
     /// What the back-end lacks or refused, or the system's errors; every wait ends after 10 s.
     pub fn connect(path: &Path, spec: FrontendSpec) -> Result<Frontend> {
-        let mut session = Session::connect(path)?;
+        let stream = UnixStream::connect(path)
+            .with_context(|| format!("connecting to {}", path.display()))?;
+        Frontend::over(stream, spec)
+    }
+
+    /// As [`Frontend::connect`], over a connection that is there: for back-ends that connect.
+    ///
+    /// # Errors
+    /// As [`Frontend::connect`].
+    pub fn over(stream: UnixStream, spec: FrontendSpec) -> Result<Frontend> {
+        let mut session = Session::over(stream)?;
         let (offered, features) = negotiate(&mut session, &spec)?;
-        let memory_fd = sealed_memory(spec.memory_bytes)?;
-        let mapping = Mapping::shared(&memory_fd, 0, spec.memory_bytes, Seal::Required)?;
+        let memory_fd = guest_memory(spec.memory_bytes, spec.sealed)?;
+        let mapping = Mapping::shared(&memory_fd, 0, spec.memory_bytes, Seal::Any)?;
         let area = Area::whole(std::sync::Arc::clone(&mapping));
         let region = Region { gpa: MEMORY_BASE, user: MEMORY_BASE, mapping };
         let mut frontend = Frontend {
@@ -162,6 +190,7 @@ impl Frontend {
             map: GuestMap::new(vec![region])?,
             memory_fd,
             memory: Arena::new(area, MEMORY_BASE),
+            user_base: MEMORY_BASE,
             features,
             offered,
             spec,
@@ -268,7 +297,7 @@ impl Frontend {
         let region = MemoryRegion {
             gpa: MEMORY_BASE,
             size: self.spec.memory_bytes,
-            user: MEMORY_BASE,
+            user: self.user_base,
             offset: 0,
         };
         match self.spec.memory_message {
@@ -298,16 +327,23 @@ impl Frontend {
         };
         self.session.set_vring_num(index, ring.size)?;
         self.session.set_vring_base(index, base)?;
-        self.session.set_vring_addr(VringAddress {
-            index: index.into(),
-            descriptors: places.descriptors,
-            used: places.device,
-            available: places.driver,
-        })?;
+        self.tell_places(index, places)?;
         self.session.set_vring_call(index, call.as_fd())?;
         self.session.set_vring_kick(index, kick.as_fd())?;
         self.session.set_vring_enable(index, true)?;
-        Ok(FrontQueue { driver, kick, call, kicks: 0 })
+        Ok(FrontQueue { driver, kick, call, kicks: 0, places })
+    }
+
+    /// Where a ring is, in addresses of the front-end.
+    fn tell_places(&mut self, index: u16, places: Places) -> Result<()> {
+        let user = |gpa: u64| gpa - MEMORY_BASE + self.user_base;
+        let address = VringAddress {
+            index: index.into(),
+            descriptors: user(places.descriptors),
+            used: user(places.device),
+            available: user(places.driver),
+        };
+        self.session.set_vring_addr(address)
     }
 }
 
@@ -329,17 +365,23 @@ fn negotiate(session: &mut Session, spec: &FrontendSpec) -> Result<(u64, u64)> {
         missing == 0,
         "the back-end does not offer feature bits {missing:#x} (it offers {offered:#x})"
     );
-    session.negotiate_protocol(spec.queues, spec.memory_message == MemoryMessage::Slots)?;
+    let slots = match spec.memory_message {
+        MemoryMessage::Table => 0,
+        MemoryMessage::Slots => PROTOCOL_CONFIGURE_MEM_SLOTS,
+    };
+    session.negotiate_protocol(spec.queues, slots, spec.protocol_features)?;
     session.set_owner()?;
     let accepted = needed | (spec.features & offered);
     session.set_features(accepted)?;
     Ok((offered, accepted))
 }
 
-fn sealed_memory(bytes: u64) -> Result<OwnedFd> {
+fn guest_memory(bytes: u64, sealed: bool) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = memfd_create("bench-guest", flags).context("making guest memory")?;
     ftruncate(&fd, bytes).context("sizing guest memory")?;
-    fcntl_add_seals(&fd, SealFlags::SHRINK).context("sealing guest memory")?;
+    if sealed {
+        fcntl_add_seals(&fd, SealFlags::SHRINK).context("sealing guest memory")?;
+    }
     Ok(fd)
 }

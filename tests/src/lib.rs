@@ -1,6 +1,17 @@
-//! Foreign clients, wrapped for the integration tests in `tests/`.
+//! What the integration tests in `tests/` are made of.
 //!
-//! What is tested here runs as a process of its own, reached over a real socket by a driver that
-//! this project did not write.
+//! What is tested runs as a process of its own, reached over a real socket.
+//!
+//! | module | what |
+//! |---|---|
+//! | `blkio_client` | libblkio, a driver that this project did not write |
+//! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `load` | reads and writes that are compared, on a thread of their own |
+//! | `raw_front_end` | a front-end that says anything at all |
+//! | `single` | one request, and how it ended |
 
 pub mod blkio_client;
+pub mod daemon;
+pub mod load;
+pub mod raw_front_end;
+pub mod single;

@@ -6,7 +6,6 @@ use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,8 +16,12 @@ use rustix::net::{
 
 /// Several queues, and `GET_QUEUE_NUM`.
 pub const PROTOCOL_MQ: u64 = 1 << 0;
+/// The dirty log comes as a descriptor.
+pub const PROTOCOL_LOG_SHMFD: u64 = 1 << 1;
 /// Every message is acknowledged.
 pub const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+/// A channel on which the back-end asks.
+pub const PROTOCOL_BACKEND_REQ: u64 = 1 << 5;
 /// The back-end holds the config space.
 pub const PROTOCOL_CONFIG: u64 = 1 << 9;
 /// A record of what is in flight, in shared memory.
@@ -32,6 +35,7 @@ const GET_FEATURES: u32 = 1;
 const SET_FEATURES: u32 = 2;
 const SET_OWNER: u32 = 3;
 const SET_MEM_TABLE: u32 = 5;
+const SET_LOG_BASE: u32 = 6;
 const SET_VRING_NUM: u32 = 8;
 const SET_VRING_ADDR: u32 = 9;
 const SET_VRING_BASE: u32 = 10;
@@ -42,10 +46,13 @@ const GET_PROTOCOL_FEATURES: u32 = 15;
 const SET_PROTOCOL_FEATURES: u32 = 16;
 const GET_QUEUE_NUM: u32 = 17;
 const SET_VRING_ENABLE: u32 = 18;
+const SET_BACKEND_REQ_FD: u32 = 21;
 const GET_CONFIG: u32 = 24;
 const GET_INFLIGHT_FD: u32 = 31;
 const SET_INFLIGHT_FD: u32 = 32;
+const RESET_DEVICE: u32 = 34;
 const ADD_MEM_REG: u32 = 37;
+const REM_MEM_REG: u32 = 38;
 
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
@@ -58,11 +65,15 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// One region, as both memory messages describe it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryRegion {
-    pub(super) gpa: u64,
-    pub(super) size: u64,
-    pub(super) user: u64,
-    pub(super) offset: u64,
+pub struct MemoryRegion {
+    /// Guest address of the first byte.
+    pub gpa: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The front-end's address of it.
+    pub user: u64,
+    /// Where it begins in its file, bytes.
+    pub offset: u64,
 }
 
 /// Where a ring is, in the front-end's addresses.
@@ -81,9 +92,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn connect(path: &Path) -> Result<Session> {
-        let stream = UnixStream::connect(path)
-            .with_context(|| format!("connecting to {}", path.display()))?;
+    pub(super) fn over(stream: UnixStream) -> Result<Session> {
         stream.set_read_timeout(Some(WAIT))?;
         stream.set_write_timeout(Some(WAIT))?;
         Ok(Session { stream, protocol_features: 0 })
@@ -105,14 +114,14 @@ impl Session {
         self.tell(SET_FEATURES, &features.to_ne_bytes(), None)
     }
 
-    /// Accepts what we know of; `slots` and several queues are asked for only when needed.
-    pub(super) fn negotiate_protocol(&mut self, queues: u16, slots: bool) -> Result<()> {
+    /// Accepts what we know of, what is `needed`, and of `more` what is offered; several queues
+    /// are asked for only when needed.
+    pub(super) fn negotiate_protocol(&mut self, queues: u16, needed: u64, more: u64) -> Result<()> {
         let offered = self.ask_u64(GET_PROTOCOL_FEATURES)?;
-        let slot_bit = if slots { PROTOCOL_CONFIGURE_MEM_SLOTS } else { 0 };
-        let missing = slot_bit & !offered;
-        ensure!(missing == 0, "the back-end does not offer CONFIGURE_MEM_SLOTS");
+        let missing = needed & !offered;
+        ensure!(missing == 0, "the back-end does not offer protocol features {missing:#x}");
         let known = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_CONFIG | PROTOCOL_INFLIGHT_SHMFD;
-        let accepted = offered & (known | slot_bit);
+        let accepted = offered & (known | needed | more);
         // The acknowledgement of this very message is not agreed on yet.
         self.send(SET_PROTOCOL_FEATURES, 0, &accepted.to_ne_bytes(), None)?;
         self.protocol_features = accepted;
@@ -133,6 +142,28 @@ impl Session {
         let mut payload = Vec::from(0u64.to_ne_bytes());
         payload.extend(region.to_bytes());
         self.tell(ADD_MEM_REG, &payload, Some(fd))
+    }
+
+    pub(super) fn rem_mem_reg(&mut self, region: MemoryRegion) -> Result<()> {
+        let mut payload = Vec::from(0u64.to_ne_bytes());
+        payload.extend(region.to_bytes());
+        self.tell(REM_MEM_REG, &payload, None)
+    }
+
+    /// Answered by a message of its own, whether or not acknowledgements were negotiated.
+    pub(super) fn set_log_base(&mut self, len: u64, fd: BorrowedFd<'_>) -> Result<()> {
+        let mut payload = Vec::from(len.to_ne_bytes());
+        payload.extend(0u64.to_ne_bytes());
+        self.send(SET_LOG_BASE, 0, &payload, Some(fd))?;
+        self.answer(SET_LOG_BASE).map(drop)
+    }
+
+    pub(super) fn set_backend_req_fd(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.tell(SET_BACKEND_REQ_FD, &[], Some(fd))
+    }
+
+    pub(super) fn reset_device(&mut self) -> Result<()> {
+        self.tell(RESET_DEVICE, &[], None)
     }
 
     pub(super) fn set_vring_num(&mut self, index: u16, size: u16) -> Result<()> {

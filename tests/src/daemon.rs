@@ -1,0 +1,278 @@
+//! A `sidecore` daemon of a test's own, started, asked and stopped as an operator does it.
+//!
+//! Not the daemons that are measured: those are `bench::server`'s.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bench::clock::now_ns;
+use bench::frontend::{Frontend, FrontendSpec};
+use bench::scratch::Scratch;
+use bench::server::sidecore_binary;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The daemon says that it is ready, or ends, within this time.
+const START: Duration = Duration::from_secs(20);
+/// Between two looks at something that has no descriptor.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A running daemon; killed when dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    binary: PathBuf,
+    notify: UnixDatagram,
+    child: Child,
+    /// Last, so that the folder goes after the process.
+    dir: Scratch,
+}
+
+impl Daemon {
+    /// Starts one whose file declares `disks`, with one sidecore, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It did not start; what it said is in the message.
+    pub fn start(name: &str, disks: &str) -> Result<Daemon> {
+        let dir = Scratch::new(&std::env::temp_dir(), name)?;
+        let notify = UnixDatagram::bind(dir.path().join("notify"))?;
+        notify.set_read_timeout(Some(START))?;
+        let file = format!(
+            "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
+             [sidecores]\ncpus = \"0\"\n{disks}"
+        );
+        std::fs::create_dir(dir.path().join("state"))?;
+        std::fs::write(dir.path().join("sidecore.toml"), file)?;
+        let binary = sidecore_binary()?;
+        let child = spawn(&binary, dir.path())?;
+        let mut daemon = Daemon { binary, notify, child, dir };
+        daemon.await_ready()?;
+        Ok(daemon)
+    }
+
+    /// Its folder: of the sockets, of the configuration file, and of relative image paths.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Where the disk of that name is reached.
+    pub fn socket(&self, id: &str) -> PathBuf {
+        self.dir().join(format!("{id}.sock"))
+    }
+
+    /// Connects to the disk of that name.
+    ///
+    /// # Errors
+    /// As [`Frontend::connect`], with the daemon's last words.
+    pub fn frontend(&self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
+        let connected = Frontend::connect(&self.socket(id), spec.clone());
+        connected.with_context(|| format!("the daemon says:\n{}", self.last_words()))
+    }
+
+    /// Runs a command of the program with `--json`, which must succeed.
+    ///
+    /// # Errors
+    /// It failed, or printed something else.
+    pub fn ask(&self, line: &str) -> Result<serde_json::Value> {
+        let (status, out, err) = self.run(&format!("{line} --json"))?;
+        ensure!(status.success(), "`sidecore {line}` gave {status}: {err}");
+        serde_json::from_str(&out).with_context(|| format!("`sidecore {line}` printed {out:?}"))
+    }
+
+    /// Runs a command of the program, which must fail; gives what it said.
+    ///
+    /// # Errors
+    /// It succeeded.
+    pub fn refuses(&self, line: &str) -> Result<String> {
+        let (status, out, err) = self.run(line)?;
+        ensure!(!status.success(), "`sidecore {line}` was not refused: {out}");
+        Ok(err)
+    }
+
+    fn run(&self, line: &str) -> Result<(ExitStatus, String, String)> {
+        let output = Command::new(&self.binary)
+            .args(line.split(' '))
+            .current_dir(self.dir())
+            .env("SIDECORE_API", "api.sock")
+            .output()?;
+        let text = |bytes| String::from_utf8(bytes).context("output that is not text");
+        Ok((output.status, text(output.stdout)?, text(output.stderr)?))
+    }
+
+    /// A field of `sidecore show ID`.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    pub fn shown(&self, id: &str, field: &str) -> Result<serde_json::Value> {
+        Ok(self.ask(&format!("show {id}"))?[field].clone())
+    }
+
+    /// Ends it as systemd does, and waits.
+    ///
+    /// # Errors
+    /// It did not end in order within 10 s.
+    pub fn stop(&mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let mut status = None;
+        await_that(Duration::from_secs(10), "the daemon to end", || {
+            status = self.child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        ensure!(status.is_some_and(|status| status.success()), "it ended with {status:?}");
+        Ok(())
+    }
+
+    /// Starts it again after [`Daemon::stop`], with the same file and state.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_again(&mut self) -> Result<()> {
+        // What it said when it stopped.
+        self.notify.set_nonblocking(true)?;
+        while self.notify.recv(&mut [0; 256]).is_ok() {}
+        self.notify.set_nonblocking(false)?;
+        self.child = spawn(&self.binary, self.dir())?;
+        self.await_ready()
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// It does not: how it ended, and its last words.
+    pub fn is_alive(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the daemon ended with {status}:\n{}", self.last_words()),
+        }
+    }
+
+    /// Descriptors that it has open.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn descriptors(&self) -> Result<usize> {
+        Ok(std::fs::read_dir(self.proc("fd"))?.count())
+    }
+
+    /// Waits until it has no more than `most` descriptors open.
+    ///
+    /// # Errors
+    /// It still has after 5 s.
+    pub fn await_descriptors(&self, most: usize) -> Result<()> {
+        let waited = await_that(Duration::from_secs(5), "descriptors to be closed", || {
+            Ok(self.descriptors()? <= most)
+        });
+        waited.with_context(|| {
+            let open = std::fs::read_dir(self.proc("fd")).into_iter().flatten().flatten();
+            let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            format!("{most} are expected, open are {:?}", targets.collect::<Vec<_>>())
+        })
+    }
+
+    /// CPU time of all its threads, user and system, in clock ticks of 10 ms.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn cpu_ticks(&self) -> Result<u64> {
+        let stat = std::fs::read_to_string(self.proc("stat"))?;
+        let fields = stat_fields(&stat).context("an odd /proc/PID/stat")?;
+        // Fields 14 and 15 of the whole line; the name and the process number are cut off.
+        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+        number(11).zip(number(12)).map(|(user, system)| user + system).context("no times")
+    }
+
+    /// Waits until every thread of it sleeps, so that only a kick or a message wakes it.
+    ///
+    /// # Errors
+    /// It does not within 5 s.
+    pub fn await_sleep(&self) -> Result<()> {
+        let mut looks = 0;
+        await_that(Duration::from_secs(5), "the daemon to sleep", || {
+            looks = if self.is_asleep()? { looks + 1 } else { 0 };
+            Ok(looks == 3)
+        })
+    }
+
+    fn is_asleep(&self) -> Result<bool> {
+        for task in std::fs::read_dir(self.proc("task"))? {
+            // A thread that ends between the two is no hindrance.
+            let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { continue };
+            if stat_fields(&stat).and_then(|fields| fields.first().copied()) != Some("S") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The end of what it printed.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(self.dir().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    fn await_ready(&mut self) -> Result<()> {
+        let mut notice = [0; 256];
+        let got = self.notify.recv(&mut notice);
+        let ready = got.is_ok_and(|len| notice[..len].starts_with(b"READY=1"));
+        ensure!(ready, "the daemon does not start:\n{}", self.last_words());
+        Ok(())
+    }
+
+    fn proc(&self, name: &str) -> PathBuf {
+        Path::new("/proc").join(self.child.id().to_string()).join(name)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until `holds`, looking every millisecond: for what has no descriptor to wait on.
+///
+/// # Errors
+/// Its error, or it did not hold in time.
+pub fn await_that(
+    within: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let start = now_ns();
+    while !holds()? {
+        let waited = Duration::from_nanos(now_ns() - start);
+        ensure!(waited < within, "waited {waited:?} in vain for {what}");
+        pause(LOOK);
+    }
+    Ok(())
+}
+
+/// Lets time pass in which nothing is expected to happen.
+#[expect(clippy::disallowed_methods, reason = "nothing that could be waited for")]
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Dies with the thread that starts it, so that a killed test leaves none behind.
+fn spawn(binary: &Path, dir: &Path) -> Result<Child> {
+    let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL"])
+        .arg(binary)
+        .args(["serve", "--config", "sidecore.toml"])
+        .current_dir(dir)
+        .env("NOTIFY_SOCKET", dir.join("notify"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("starting setpriv (Debian: apt-get install util-linux)")
+}
+
+/// What follows the name in a line of `/proc/PID/stat`, from the state on.
+fn stat_fields(stat: &str) -> Option<Vec<&str>> {
+    Some(stat.rsplit_once(") ")?.1.split(' ').collect())
+}

@@ -1,0 +1,176 @@
+//! A well-behaved guest at work: writes, reads back and compares, on a thread of its own.
+//!
+//! It sleeps between completions, as a guest does, so that it can run beside anything. Every block
+//! belongs to one slot, so that what a read must find is known.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use bench::clock::now_ns;
+use bench::content::block_content;
+use bench::frontend::{FrontQueue, Frontend};
+use bench::slots::{Kind, STATUS_OK, Slots};
+use virtqueue::driver::Used;
+
+/// Bytes of each request.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// Requests in flight.
+const DEPTH: u16 = 8;
+/// Blocks that each of them goes through.
+const BLOCKS: u64 = 16;
+/// Bytes of the disk that a load uses, from its start.
+pub const DISK_BYTES: u64 = DEPTH as u64 * BLOCKS * BLOCK_SIZE as u64;
+const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
+const CALL_MS: u32 = 10_000;
+
+/// A load that runs.
+#[derive(Debug)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    thread: JoinHandle<Result<Finished>>,
+}
+
+/// What a load saw. Nothing was wrong, or it would be an error.
+#[derive(Debug)]
+pub struct Finished {
+    /// Requests that were completed and compared.
+    pub requests: u64,
+    /// The longest that one took, nanoseconds.
+    pub max_ns: u64,
+    /// The queue, with nothing in flight.
+    pub queue: FrontQueue,
+}
+
+struct Slot {
+    reading: bool,
+    turn: u64,
+    sent_ns: u64,
+}
+
+impl Load {
+    /// Starts on the first queue of `frontend`; all its queues are returned but that one.
+    ///
+    /// # Errors
+    /// No queue, or no memory left for the requests.
+    pub fn start(frontend: &mut Frontend) -> Result<(Load, Vec<FrontQueue>)> {
+        let slots = Slots::new(frontend.memory(), DEPTH, BLOCK_SIZE as u32)?;
+        let mut queues = frontend.take_queues().into_iter();
+        let queue = queues.next().context("a front-end without queues")?;
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&done));
+        let thread = std::thread::spawn(move || run(queue, &slots, &stopped, &counted));
+        Ok((Load { stop, done, thread }, queues.collect()))
+    }
+
+    /// Requests completed so far.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `more` requests were completed from now on.
+    ///
+    /// # Errors
+    /// The load has failed, or does not get there.
+    pub fn await_requests(&self, more: u64) -> Result<()> {
+        let until = self.done() + more;
+        crate::daemon::await_that(std::time::Duration::from_secs(20), "the load to go on", || {
+            ensure!(!self.thread.is_finished(), "the load has ended");
+            Ok(self.done() >= until)
+        })
+    }
+
+    /// Lets what is in flight end.
+    ///
+    /// # Errors
+    /// A request failed, was lost, or found what was not written there.
+    pub fn finish(self) -> Result<Finished> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the load panicked"))?
+    }
+}
+
+fn run(
+    mut queue: FrontQueue,
+    slots: &Slots,
+    stop: &AtomicBool,
+    done: &AtomicU64,
+) -> Result<Finished> {
+    let mut states: Vec<Slot> =
+        (0..DEPTH).map(|_| Slot { reading: false, turn: 0, sent_ns: 0 }).collect();
+    for (slot, state) in (0..).zip(&mut states) {
+        send(&mut queue, slots, slot, state)?;
+    }
+    let (mut requests, mut max_ns, mut in_flight) = (0, 0, DEPTH);
+    while in_flight > 0 {
+        let used = next_used(&mut queue).with_context(|| format!("after {requests} requests"))?;
+        let slot = used.token as u16;
+        let state = states.get_mut(usize::from(slot)).context("a request that nobody sent")?;
+        max_ns = max_ns.max(now_ns() - state.sent_ns);
+        check(slots, slot, state)?;
+        requests += 1;
+        done.store(requests, Ordering::Relaxed);
+        (state.reading, state.turn) = (!state.reading, state.turn + u64::from(state.reading));
+        match stop.load(Ordering::Relaxed) {
+            true => in_flight -= 1,
+            false => send(&mut queue, slots, slot, state)?,
+        }
+    }
+    Ok(Finished { requests, max_ns, queue })
+}
+
+fn send(queue: &mut FrontQueue, slots: &Slots, slot: u16, state: &mut Slot) -> Result<()> {
+    let kind = if state.reading { Kind::Read } else { Kind::Write };
+    let mut bytes = vec![0x5a; BLOCK_SIZE];
+    if !state.reading {
+        content(slot, state.turn, &mut bytes);
+    }
+    slots.write_data(slot, &bytes);
+    slots.write_header(slot, kind, block(slot, state.turn) * SECTORS);
+    let (buffers, count) = slots.buffers(slot, kind);
+    state.sent_ns = now_ns();
+    queue.driver.add(&buffers[..count], slot.into())?;
+    if queue.driver.publish() {
+        queue.kick()?;
+    }
+    Ok(())
+}
+
+fn check(slots: &Slots, slot: u16, state: &Slot) -> Result<()> {
+    let status = slots.status(slot);
+    let what = if state.reading { "read" } else { "write" };
+    ensure!(status == STATUS_OK, "{what} {} of slot {slot}: status {status}", state.turn);
+    if state.reading {
+        let (mut found, mut expected) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
+        slots.read_data(slot, &mut found);
+        content(slot, state.turn, &mut expected);
+        ensure!(found == expected, "read {} of slot {slot} differs", state.turn);
+    }
+    Ok(())
+}
+
+fn next_used(queue: &mut FrontQueue) -> Result<Used> {
+    loop {
+        if let Some(used) = queue.driver.take_used() {
+            return Ok(used);
+        }
+        if let Some(fault) = queue.driver.fault() {
+            bail!("the device broke the rules of the ring: {fault}");
+        }
+        if !queue.driver.arm_calls() {
+            ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 10 s");
+        }
+    }
+}
+
+fn block(slot: u16, turn: u64) -> u64 {
+    u64::from(slot) * BLOCKS + turn % BLOCKS
+}
+
+/// Never the same twice in a place.
+fn content(slot: u16, turn: u64, into: &mut [u8]) {
+    block_content(turn << 16 | u64::from(slot), into);
+}

@@ -1,0 +1,101 @@
+//! One request at a time: sent, waited for, and how it ended.
+
+use anyhow::{Result, ensure};
+use bench::clock::now_ns;
+use bench::content::block_content;
+use bench::frontend::{FrontQueue, Frontend};
+use bench::slots::{Kind, STATUS_OK, Slots};
+use virtqueue::driver::Buffer;
+
+/// Bytes of each request.
+pub const BLOCK_SIZE: usize = 4096;
+const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
+const CALL_MS: u32 = 10_000;
+
+/// Memory for one request.
+#[derive(Debug)]
+pub struct Single {
+    slots: Slots,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The status byte.
+    pub status: u8,
+    /// From before the kick until it was seen, nanoseconds.
+    pub took_ns: u64,
+}
+
+impl Single {
+    /// Takes the memory.
+    ///
+    /// # Errors
+    /// None is left.
+    pub fn new(frontend: &mut Frontend) -> Result<Single> {
+        Ok(Single { slots: Slots::new(frontend.memory(), 1, BLOCK_SIZE as u32)? })
+    }
+
+    /// Reads or writes block `block`; what is written is what only that block has.
+    ///
+    /// # Errors
+    /// It did not end within 10 s, or the ring's rules were broken.
+    pub fn send(&self, queue: &mut FrontQueue, kind: Kind, block: u64) -> Result<Ended> {
+        let mut bytes = vec![0x5a; BLOCK_SIZE];
+        if kind == Kind::Write {
+            block_content(block, &mut bytes);
+        }
+        self.slots.write_data(0, &bytes);
+        self.slots.write_header(0, kind, block * SECTORS);
+        let (buffers, count) = self.slots.buffers(0, kind);
+        let took_ns = complete(queue, &buffers[..count])?;
+        Ok(Ended { status: self.slots.status(0), took_ns })
+    }
+
+    /// Writes a block, reads it again and compares.
+    ///
+    /// # Errors
+    /// As [`Single::send`], or it was not done, or another content came back.
+    pub fn exercise(&self, queue: &mut FrontQueue, block: u64) -> Result<()> {
+        for kind in [Kind::Write, Kind::Read] {
+            let ended = self.send(queue, kind, block)?;
+            ensure!(ended.status == STATUS_OK, "{kind:?} of block {block}: {ended:?}");
+        }
+        self.compare(block)
+    }
+
+    /// Whether the last read found what [`Single::exercise`] has written to `block`.
+    ///
+    /// # Errors
+    /// It did not.
+    pub fn compare(&self, block: u64) -> Result<()> {
+        let (mut found, mut expected) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
+        self.slots.read_data(0, &mut found);
+        block_content(block, &mut expected);
+        ensure!(found == expected, "block {block} is not what was written there");
+        Ok(())
+    }
+}
+
+/// Sends one request of those pieces and waits for it; gives the nanoseconds it took.
+///
+/// # Errors
+/// It did not end within 10 s, or the ring's rules were broken.
+pub fn complete(queue: &mut FrontQueue, buffers: &[Buffer]) -> Result<u64> {
+    let token = 0x51;
+    let start = now_ns();
+    ensure!(!queue.driver.arm_calls(), "something completed that was not asked for");
+    queue.driver.add(buffers, token)?;
+    if queue.driver.publish() {
+        queue.kick()?;
+    }
+    loop {
+        if let Some(used) = queue.driver.take_used() {
+            ensure!(used.token == token, "another request completed: {used:?}");
+            return Ok(now_ns() - start);
+        }
+        let fault = queue.driver.fault();
+        ensure!(fault.is_none(), "the device broke the rules of the ring: {fault:?}");
+        ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 10 s");
+    }
+}
