@@ -29,6 +29,8 @@ pub(crate) struct InflightRecord {
 pub(crate) struct FrontEnd {
     shape: Shape,
     live: Arc<Live>,
+    /// For guest memory, and for the log and the in-flight record too: we touch those as often, and a
+    /// file cut off under us ends the daemon. QEMU and Cloud Hypervisor seal them.
     seal: Seal,
     /// Whether this connection may bring memory: another one may be running the device.
     pub(crate) may_run: bool,
@@ -142,8 +144,8 @@ impl Owner<OwnedFd> for FrontEnd {
     }
 
     fn set_log(&mut self, area: LogArea, fd: OwnedFd) -> Result<(), String> {
-        let log = DirtyLog::map(&fd, area.offset, area.size, self.seal_of_own_files())
-            .map_err(|e| e.to_string())?;
+        let log =
+            DirtyLog::map(&fd, area.offset, area.size, self.seal).map_err(|e| e.to_string())?;
         if let Some(map) = &self.map {
             map.with_log(Some(Arc::clone(&log))).map_err(|e| e.to_string())?;
         }
@@ -170,8 +172,8 @@ impl Owner<OwnedFd> for FrontEnd {
         if area.size > INFLIGHT_BYTES_MAX {
             return Err(format!("an in-flight record of {} bytes is too large", area.size));
         }
-        let mapping = Mapping::shared(&fd, area.offset, area.size, self.seal_of_own_files())
-            .map_err(|e| e.to_string())?;
+        let mapping =
+            Mapping::shared(&fd, area.offset, area.size, self.seal).map_err(|e| e.to_string())?;
         let (queues, queue_size) = (area.queues, area.queue_size);
         self.inflight = Some(InflightRecord { area: Area::whole(mapping), queues, queue_size });
         Ok(())
@@ -204,10 +206,5 @@ impl Owner<OwnedFd> for FrontEnd {
     }
 }
 
-impl FrontEnd {
-    /// Files that a front-end makes for us (log, in-flight record) are not guest memory, and QEMU
-    /// seals only some of them.
-    fn seal_of_own_files(&self) -> Seal {
-        Seal::Any
-    }
-}
+#[cfg(test)]
+mod tests;
