@@ -114,7 +114,9 @@ impl Owner<OwnedFd> for FrontEnd {
     }
 
     fn write_config(&mut self, negotiated: u64, offset: u32, bytes: &[u8]) -> bool {
-        blk::write_config(&self.live, negotiated, offset, bytes)
+        // The config space belongs to the driver that runs: a front-end that only asks must not turn
+        // its write-back cache on or off.
+        self.may_run && blk::write_config(&self.live, negotiated, offset, bytes)
     }
 
     fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<OwnedFd>) -> Result<(), String> {
@@ -202,7 +204,9 @@ impl Owner<OwnedFd> for FrontEnd {
     }
 
     fn reset(&mut self) {
-        self.live.set_writeback(true);
+        if self.may_run {
+            self.live.set_writeback(true);
+        }
     }
 }
 

@@ -59,3 +59,19 @@ fn our_own_record_is_one_that_we_take() {
     let area = InflightArea { size: LEN, offset: 0, queues: 1, queue_size: 128, padded: false };
     assert_eq!(strict.set_inflight(&area, fd), Ok(()));
 }
+
+/// The cache of the running driver is off: what it was told is written must stay stable (P2).
+#[test]
+fn a_second_front_end_leaves_the_cache_mode_alone() {
+    const WRITEBACK: u32 = 32;
+    let wce = device::features::BLK_CONFIG_WCE;
+    let mut second = front_end(Seal::Required);
+    assert!(second.write_config(wce, WRITEBACK, &[0]), "alone, it is obeyed");
+    second.may_run = false;
+    assert!(!second.write_config(wce, WRITEBACK, &[1]));
+    second.reset();
+    assert!(!second.live.writeback());
+    second.may_run = true;
+    second.reset();
+    assert!(second.live.writeback());
+}
