@@ -1,0 +1,72 @@
+//! Devices that do nothing cost nothing, and wake at once.
+
+use anyhow::{Result, ensure};
+use bench::clock::now_ns;
+use bench::frontend::{Frontend, FrontendSpec};
+use bench::slots::{Kind, STATUS_OK};
+use tests::daemon::{Daemon, pause};
+use tests::single::Single;
+
+/// How long nothing is asked.
+const IDLE: std::time::Duration = std::time::Duration::from_secs(3);
+const WAKE_NS_MAX: u64 = 100_000_000;
+/// Of `/proc/PID/stat`, fixed by the kernel's ABI.
+const TICKS_PER_SECOND: u64 = 100;
+
+fn disks(count: u16, queues: u16) -> String {
+    let disk = |number| {
+        format!(
+            "[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"1M\"\nqueues = {queues}\n"
+        )
+    };
+    (0..count).map(disk).collect()
+}
+
+/// Attaches `count` devices, lets them be idle, and then wakes them.
+fn idle_then_wake(count: u16, queues: u16) -> Result<()> {
+    let daemon = Daemon::start(&format!("idle-{count}"), &disks(count, queues))?;
+    let spec = FrontendSpec { memory_bytes: 4 << 20, queues, ..FrontendSpec::default() };
+    let connect = |number: u16| daemon.frontend(&format!("d{number}"), &spec);
+    let mut frontends: Vec<Frontend> = (0..count).map(connect).collect::<Result<_>>()?;
+    let mut singles = Vec::new();
+    for frontend in &mut frontends {
+        let single = Single::new(frontend)?;
+        // Every queue has worked once.
+        for queue in frontend.queues() {
+            single.exercise(queue, 1)?;
+        }
+        singles.push(single);
+    }
+    let list = daemon.ask("ls")?;
+    let attached: u64 = list["disks"]
+        .as_array()
+        .map_or(0, |disks| disks.iter().filter_map(|d| d["queues_attached"].as_u64()).sum());
+    ensure!(attached == u64::from(count) * u64::from(queues), "{attached} queues are attached");
+
+    daemon.await_sleep()?;
+    let (ticks, start) = (daemon.cpu_ticks()?, now_ns());
+    pause(IDLE);
+    let (used, idle_ns) = (daemon.cpu_ticks()? - ticks, now_ns() - start);
+    let most = (idle_ns * TICKS_PER_SECOND / 1_000_000_000).div_ceil(100);
+    ensure!(used <= most, "idle for {idle_ns} ns and {used} ticks of 10 ms; 1% would be {most}");
+
+    let last = usize::from(count) - 1;
+    for number in [0, last / 2, last] {
+        daemon.await_sleep()?;
+        let (frontend, single) = (&mut frontends[number], &singles[number]);
+        let ended = single.send(frontend.queue(queues - 1), Kind::Read, 1)?;
+        ensure!(ended.status == STATUS_OK && ended.took_ns < WAKE_NS_MAX, "d{number}: {ended:?}");
+        single.compare(1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_hundred_idle_devices_cost_less_than_a_hundredth_of_a_core() -> Result<()> {
+    idle_then_wake(100, 1)
+}
+
+#[test]
+fn a_thousand_idle_queues_cost_less_than_a_hundredth_of_a_core() -> Result<()> {
+    idle_then_wake(16, 64)
+}
