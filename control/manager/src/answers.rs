@@ -78,7 +78,7 @@ impl Manager {
         if let Err(error) = self.keep() {
             self.begin_removal(number, None);
             self.settle();
-            return Err(not_kept(&error));
+            return Err(not_kept(&error, UNDONE));
         }
         info!(disk = id, "added");
         self.show(&id, true)
@@ -103,7 +103,7 @@ impl Manager {
         self.replan(&after);
         if let Err(error) = self.keep() {
             self.set_plan(number, before);
-            return Err(not_kept(&error));
+            return Err(not_kept(&error, UNDONE));
         }
         self.restart(number);
         info!(disk = id, share = after.share, policy = %after.policy, "set");
@@ -144,7 +144,7 @@ impl Manager {
             let answer = self.show(id, false);
             self.broken.swap_remove(at);
             self.plan.disks.retain(|plan| plan.id != id);
-            let kept = self.keep().map_err(|error| not_kept(&error));
+            let kept = self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART));
             return reply.answer(kept.and(answer));
         }
         match self.made_by_api(id) {
@@ -224,7 +224,7 @@ impl Manager {
         self.replan(&plan);
         info!(disk = id, size, "resized");
         if plan.origin == Origin::Api {
-            self.keep().map_err(|error| not_kept(&error))?;
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
         }
         self.show(&id, true)
     }
@@ -269,10 +269,12 @@ impl Manager {
     }
 }
 
-fn not_kept(error: &std::io::Error) -> ApiError {
-    ApiError::new(
-        ErrorKind::Internal,
-        format!("the change cannot be kept: {error}"),
-        "nothing was changed; make the state directory writable",
-    )
+/// What to do when a change was taken back.
+const UNDONE: &str = "nothing was changed; make the state directory writable";
+/// What to do when a change could not be taken back.
+const UNTIL_RESTART: &str = "it holds until the daemon is started again; make the state directory \
+                             writable, then make any change of a disk, which keeps all of them";
+
+fn not_kept(error: &std::io::Error, hint: &str) -> ApiError {
+    ApiError::new(ErrorKind::Internal, format!("the change cannot be kept: {error}"), hint)
 }

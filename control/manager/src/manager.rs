@@ -30,7 +30,7 @@ const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
 const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Reads the configuration file again, beside the plan in force.
-pub type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
+pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
 
 /// What the program gives the control loop besides the plan.
 pub struct Options {

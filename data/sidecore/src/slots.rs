@@ -17,6 +17,11 @@ pub(crate) const SLOTS_MAX: usize = 256;
 /// Requests of one queue with more than [`INLINE`] segments in flight at most.
 pub(crate) const BLOCKS_MAX: usize = 32;
 
+// What one queue takes, slots being most of it (ARCHITECTURE.md, bounds).
+const _: () = assert!(
+    SLOTS_MAX * size_of::<Slot>() + BLOCKS_MAX * CHAIN_SPANS_MAX * size_of::<Span>() < 190 << 10
+);
+
 /// Distance between the first generations of two queues at one place; odd, so that all are used.
 const GENERATIONS: u32 = 0x0010_0001;
 
