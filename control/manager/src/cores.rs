@@ -52,6 +52,7 @@ impl Cores {
     /// Sends a command, now or when there is room; commands to one sidecore keep their order.
     pub(crate) fn send(&mut self, core: usize, command: Command) {
         let Some(core) = self.all.get_mut(core) else { return };
+        core.replace_call(&command);
         core.backlog.push_back(command);
         core.flush();
     }
@@ -80,6 +81,14 @@ impl Cores {
 }
 
 impl Core {
+    /// Forgets a call descriptor that waits and would be replaced at once: a front-end that sends
+    /// one after the other must not use up our descriptors.
+    fn replace_call(&mut self, command: &Command) {
+        let Command::SetCall(key, _) = command else { return };
+        self.backlog
+            .retain(|waiting| !matches!(waiting, Command::SetCall(other, _) if other == key));
+    }
+
     fn flush(&mut self) {
         while let Some(command) = self.backlog.pop_front() {
             if let Err(command) = self.handle.send(command) {
