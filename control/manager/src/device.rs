@@ -63,6 +63,8 @@ pub(crate) struct QueueState {
     pub(crate) size: u16,
     pub(crate) format: Format,
     pub(crate) violation: Option<String>,
+    /// Why it is not served though its front-end wants it to be.
+    pub(crate) problem: Option<String>,
 }
 
 impl QueueState {
@@ -74,6 +76,7 @@ impl QueueState {
             size: 0,
             format: Format::Split,
             violation: None,
+            problem: None,
         }
     }
 }
@@ -90,8 +93,12 @@ pub(crate) struct Device {
     pub(crate) runner: Option<u32>,
     pub(crate) queues: Vec<QueueState>,
     pub(crate) problem: Option<String>,
+    /// Why no front-end could be connected to (mode `connect`): it may not have started yet.
+    pub(crate) unanswered: Option<String>,
     /// When to connect again (mode `connect`) or to accept again (mode `listen`).
     pub(crate) retry_at: Option<Instant>,
+    /// Not to be connected before: a front-end that hangs up is not called in a loop.
+    pub(crate) connect_after: Option<Instant>,
     /// It goes when its queues are back.
     pub(crate) removing: bool,
     /// A new size, for when its queues are back.
@@ -133,7 +140,9 @@ impl Device {
             runner: None,
             queues,
             problem: None,
+            unanswered: None,
             retry_at: None,
+            connect_after: None,
             removing: false,
             resizing: None,
             restarting: false,
@@ -237,6 +246,7 @@ impl Device {
             queue.size = size;
             queue.format = start::format_of(features);
             queue.violation = None;
+            queue.problem = made.as_ref().err().map(|error| format!("cannot be served: {error}"));
             queue.gave_up = made.is_err().then_some((number, changes));
         }
         made.map(|served| Some((number, served)))

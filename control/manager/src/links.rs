@@ -82,7 +82,10 @@ impl Manager {
             warn!(disk = device.plan.id, %error, "a connection cannot be watched");
             return;
         }
-        device.problem = None;
+        (device.problem, device.unanswered) = (None, None);
+        if device.runner.is_none() {
+            device.queues.iter_mut().for_each(|queue| queue.problem = None);
+        }
         device.links.insert(id, link);
         info!(disk = device.plan.id, "a front-end connected");
     }

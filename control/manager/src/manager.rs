@@ -260,7 +260,7 @@ impl Manager {
         }
         if let Some(problem) = problem {
             warn!(disk = device.plan.id, queue = key.queue, "not served: {problem}");
-            device.problem = Some(format!("queue {} is not served: {problem}", key.queue));
+            queue.problem = Some(format!("is not served: {problem}"));
         }
         self.touched.insert(key.device);
         self.queue_came_back(key.device, attached.link);
@@ -327,7 +327,6 @@ impl Manager {
             Ok(None) => {}
             Err(error) => {
                 warn!(disk = device.plan.id, queue = index, "cannot be served: {error}");
-                device.problem = Some(format!("queue {index} cannot be served: {error}"));
             }
         }
     }
@@ -337,7 +336,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let alone = device.links.is_empty() && !device.removing;
         if device.plan.mode == Mode::Connect && alone && self.stop_by.is_none() {
-            device.retry_at = Some(now());
+            device.retry_at = Some(device.connect_after.map_or(now(), |after| after.max(now())));
         }
     }
 
@@ -363,12 +362,15 @@ impl Manager {
     fn connect(&mut self, number: u32, now: Instant) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         match sockets::open_connection(Path::new(&device.plan.socket)) {
-            Ok(socket) => self.add_link(number, socket),
+            Ok(socket) => {
+                device.connect_after = Some(now + RETRY_INTERVAL);
+                self.add_link(number, socket);
+            }
             Err(error) => {
                 device.retry_at = Some(now + RETRY_INTERVAL);
                 let socket = &device.plan.socket;
                 let problem = format!("nobody answers at {socket} yet: {error}");
-                device.problem.get_or_insert(problem);
+                device.unanswered = Some(problem);
             }
         }
     }

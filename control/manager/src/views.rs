@@ -81,7 +81,8 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
 }
 
 fn state_of(device: &Device) -> DiskState {
-    let failed = device.queues.iter().any(|queue| queue.violation.is_some());
+    let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
+    let failed = device.queues.iter().any(is_bad);
     if failed || device.problem.is_some() {
         DiskState::Failed
     } else if !device.attached().is_empty() {
@@ -104,7 +105,13 @@ fn problem_of(device: &Device) -> Option<String> {
         "the disk could not make data stable; no flush succeeds until it is removed and added again"
             .to_string()
     });
-    broken.or(unsynced).or_else(|| device.problem.clone())
+    let unserved = device
+        .queues
+        .iter()
+        .enumerate()
+        .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
+    let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
+    broken.or(unsynced).or(unserved).or_else(of_device)
 }
 
 fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> QueueView {

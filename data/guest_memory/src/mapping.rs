@@ -31,7 +31,7 @@ pub enum MapError {
     /// The file may be shrunk by its owner (reliability F4).
     #[error(
         "the memory is not sealed against shrinking: use memory-backend-memfd, \
-         or allow unsealed memory for this device"
+         or set allow_unsealed_memory for this device"
     )]
     Unsealed,
     /// Two regions overlap, or an address wraps.
