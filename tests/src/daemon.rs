@@ -170,6 +170,14 @@ impl Daemon {
         })
     }
 
+    /// What it has mapped, as the kernel lists it.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn mappings(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.proc("maps"))?)
+    }
+
     /// CPU time of all its threads, user and system, in clock ticks of 10 ms.
     ///
     /// # Errors

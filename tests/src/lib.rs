@@ -7,11 +7,13 @@
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
 //! | `load` | reads and writes that are compared, on a thread of their own |
+//! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `single` | one request, and how it ended |
 
 pub mod blkio_client;
 pub mod daemon;
 pub mod load;
+pub mod neighbour;
 pub mod raw_front_end;
 pub mod single;

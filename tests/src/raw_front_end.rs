@@ -38,6 +38,11 @@ impl Answer {
         matches!(self, Answer::Reply(_, payload) if payload.len() == 8 && payload != &[0; 8])
     }
 
+    /// Whether it says no in one of the two ways there are.
+    pub fn is_refusal(&self) -> bool {
+        self.is_nak() || *self == Answer::Closed
+    }
+
     /// Whether it is the acknowledgement that says yes.
     pub fn is_ack(&self) -> bool {
         matches!(self, Answer::Reply(_, payload) if payload == &[0; 8])

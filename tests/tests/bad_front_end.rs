@@ -1,0 +1,349 @@
+//! Front-ends that break the protocol's form or send what no ring, memory or feature can be: each
+//! is refused, and its neighbour on the same sidecore notices nothing.
+//!
+//! The numbers are those of the project's list of failures, section "Malicious or broken vhost-user
+//! front-end". Not here: what a connection does over time (`bad_connection`).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use anyhow::{Context, Result, ensure};
+use tests::neighbour::{BAD, Neighbour};
+use tests::raw_front_end::{
+    Answer, NEED_REPLY, Raw, VERSION, message, request, ring_addresses, ring_state, sealed_memory,
+    signal, table, words,
+};
+
+const MEMORY: u64 = 1 << 20;
+const BASE: u64 = 1 << 32;
+
+/// Messages with a payload of one fixed length, and how many descriptors they bring.
+const FIXED: [(u32, usize, usize); 16] = [
+    (request::GET_FEATURES, 0, 0),
+    (request::SET_FEATURES, 8, 0),
+    (request::SET_OWNER, 0, 0),
+    (request::SET_LOG_BASE, 16, 1),
+    (request::SET_VRING_NUM, 8, 0),
+    (request::SET_VRING_ADDR, 40, 0),
+    (request::SET_VRING_BASE, 8, 0),
+    (request::GET_VRING_BASE, 8, 0),
+    (request::SET_VRING_KICK, 8, 1),
+    (request::SET_VRING_CALL, 8, 1),
+    (request::SET_PROTOCOL_FEATURES, 8, 0),
+    (request::SET_VRING_ENABLE, 8, 0),
+    (request::SET_BACKEND_REQ_FD, 0, 1),
+    (request::GET_INFLIGHT_FD, 20, 0),
+    (request::ADD_MEM_REG, 40, 1),
+    (request::REM_MEM_REG, 40, 0),
+];
+
+/// One message to a fresh connection, which must be refused.
+fn refused(bed: &Neighbour, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut raw = bed.raw()?;
+    let answer = raw.tell(request, payload, fds)?;
+    ensure!(answer.is_refusal(), "message {request} with {payload:x?}: {answer:x?}");
+    Ok(())
+}
+
+/// Refused, and the connection goes on.
+fn nak(raw: &mut Raw, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let answer = raw.tell(request, payload, fds)?;
+    ensure!(answer.is_nak(), "message {request} with {payload:x?}: {answer:x?}");
+    Ok(())
+}
+
+/// Bytes after which the connection must be closed.
+fn closes(bed: &Neighbour, bytes: &[u8]) -> Result<()> {
+    let mut raw = bed.raw()?;
+    raw.send_bytes(bytes, &[])?;
+    let answer = raw.answer()?;
+    ensure!(answer == Answer::Closed, "{bytes:x?}: {answer:x?}");
+    Ok(())
+}
+
+#[test]
+fn e3_payloads_of_a_wrong_size() -> Result<()> {
+    let mut bed = Neighbour::start("e3")?;
+    let fd = sealed_memory(MEMORY)?;
+    for (request, right, fds) in FIXED {
+        for size in [0, 1, right.saturating_sub(1), right + 1, 4096] {
+            if size != right {
+                refused(&bed, request, &vec![0; size], &[fd.as_fd()][..fds])
+                    .with_context(|| format!("{size} bytes"))?;
+            }
+        }
+    }
+    // Sizes that are only claimed: nothing is waited for and nothing allocated.
+    for size in [4097, 1 << 20, 1 << 31, u32::MAX] {
+        closes(&bed, &message(request::SET_FEATURES, VERSION, size, &[]))?;
+    }
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+#[test]
+fn e4_flags_that_no_request_has() -> Result<()> {
+    let bed = Neighbour::start("e4")?;
+    for flags in [0, 2, 3, VERSION | 4, VERSION | 4 | NEED_REPLY, VERSION | 16, 0xffff_fff1] {
+        closes(&bed, &message(request::GET_FEATURES, flags, 0, &[]))?;
+    }
+    bed.finish()
+}
+
+#[test]
+fn e5_messages_that_are_not_known() -> Result<()> {
+    let bed = Neighbour::start("e5")?;
+    let mut raw = bed.raw()?;
+    for unknown in [0, 19, 20, 22, 23, 26, 27, 28, 30, 33, 35, 39, 40, 41, 45, 100, u32::MAX] {
+        nak(&mut raw, unknown, &[], &[])?;
+        nak(&mut raw, unknown, &[0xff; 64], &[])?;
+        closes(&bed, &message(unknown, VERSION, 0, &[]))?;
+    }
+    drop(raw);
+    bed.finish()
+}
+
+#[test]
+fn e6_too_many_and_too_few_descriptors() -> Result<()> {
+    let mut bed = Neighbour::start("e6")?;
+    let fd = sealed_memory(MEMORY)?;
+    let many: Vec<BorrowedFd<'_>> = vec![fd.as_fd(); 64];
+    for (request, size, right) in FIXED {
+        // 33 and more are above what any message has.
+        for count in [0, 1, 2, 8, 28, 32, 33, 64] {
+            // A descriptor with REM_MEM_REG is closed unused, as older front-ends send one.
+            let may = request == request::REM_MEM_REG && count == 1;
+            if count != right && !may {
+                refused(&bed, request, &vec![0; size], &many[..count])
+                    .with_context(|| format!("{count} descriptors"))?;
+            }
+        }
+    }
+    let two = table(&[[0, 4096, 0, 0], [4096, 4096, 4096, 4096]]);
+    for count in [0, 1, 3, 33] {
+        refused(&bed, request::SET_MEM_TABLE, &two, &many[..count])?;
+    }
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+/// Descriptors that are neither an eventfd nor memory.
+fn odd_descriptors(bed: &Neighbour) -> Result<Vec<(&'static str, OwnedFd)>> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let dir = bed.daemon.dir();
+    let open = |path: &std::path::Path, flags| openat(CWD, path, flags, Mode::empty());
+    let (reader, writer) = rustix::pipe::pipe()?;
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?;
+    Ok(vec![
+        ("directory", open(dir, OFlags::RDONLY | OFlags::DIRECTORY)?),
+        ("O_PATH", open(&dir.join("sidecore.toml"), OFlags::PATH)?),
+        ("file", open(&dir.join("sidecore.toml"), OFlags::RDONLY)?),
+        ("/dev/zero", open("/dev/zero".as_ref(), OFlags::RDWR)?),
+        ("/dev/null", open("/dev/null".as_ref(), OFlags::RDWR)?),
+        ("pipe to read", reader),
+        ("pipe to write", writer),
+        ("epoll", epoll),
+        ("socket", UnixStream::pair()?.0.into()),
+        ("listener", UnixListener::bind(dir.join("odd.sock"))?.into()),
+        ("vhost socket", UnixStream::connect(bed.daemon.socket(BAD))?.into()),
+    ])
+}
+
+#[test]
+fn e7_descriptors_of_another_kind() -> Result<()> {
+    let mut bed = Neighbour::start("e7")?;
+    let mut odd = odd_descriptors(&bed)?;
+    odd.push(("memory", sealed_memory(MEMORY)?));
+    let raw = bed.raw()?;
+    // Itself: a connection that would keep itself open.
+    odd.push(("itself", raw.stream().as_fd().try_clone_to_owned()?));
+    let mut raw = raw;
+    for (name, fd) in &odd {
+        let name = || name.to_string();
+        for signal in [request::SET_VRING_KICK, request::SET_VRING_CALL, request::SET_VRING_ERR] {
+            nak(&mut raw, signal, &words(&[0]), &[fd.as_fd()]).with_context(name)?;
+        }
+    }
+    let is_memory = odd.iter().position(|(name, _)| *name == "memory");
+    drop(is_memory.map(|at| odd.swap_remove(at)));
+    odd.push(("eventfd", signal()?));
+    let region = [BASE, MEMORY, BASE, 0];
+    let mut padded = words(&[0]);
+    padded.extend(words(&region));
+    let mut record = words(&[MEMORY, 0]);
+    record.extend(ring_state(1 | 64 << 16, 0)[..4].to_vec());
+    for (name, fd) in &odd {
+        let name = || name.to_string();
+        for (request, payload) in [
+            (request::SET_MEM_TABLE, &table(&[region])),
+            (request::ADD_MEM_REG, &padded),
+            (request::SET_LOG_BASE, &words(&[MEMORY, 0])),
+            (request::SET_INFLIGHT_FD, &record),
+        ] {
+            nak(&mut raw, request, payload, &[fd.as_fd()]).with_context(name)?;
+        }
+    }
+    drop((raw, odd));
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+#[test]
+fn e9_queues_that_do_not_exist() -> Result<()> {
+    let bed = Neighbour::start("e9")?;
+    let mut raw = bed.raw()?;
+    let fd = signal()?;
+    for queue in [2, 64, 255, 256, 0x10000, 0x8000_0000, u32::MAX] {
+        for request in [
+            request::SET_VRING_NUM,
+            request::SET_VRING_BASE,
+            request::GET_VRING_BASE,
+            request::SET_VRING_ENABLE,
+        ] {
+            nak(&mut raw, request, &ring_state(queue, 1), &[])?;
+        }
+        nak(&mut raw, request::SET_VRING_ADDR, &ring_addresses(queue, [0; 3]), &[])?;
+    }
+    for queue in [2, 64, 255, 1 << 9, 1 << 16, 1 << 32, 1 << 63 | 1] {
+        for request in [request::SET_VRING_KICK, request::SET_VRING_CALL, request::SET_VRING_ERR] {
+            nak(&mut raw, request, &words(&[queue]), &[fd.as_fd()])?;
+        }
+    }
+    drop(raw);
+    bed.finish()
+}
+
+#[test]
+fn e10_ring_sizes_that_no_ring_has() -> Result<()> {
+    let bed = Neighbour::start("e10")?;
+    let mut raw = bed.raw()?;
+    for size in [0, 3, 0x7fff, 0x8001, 65535, 0x10000, 0x10001, 1 << 31, u32::MAX] {
+        nak(&mut raw, request::SET_VRING_NUM, &ring_state(0, size), &[])?;
+    }
+    let packed = 1 << 34;
+    let mut packed = Raw::negotiated(&bed.daemon.socket(BAD), packed)?;
+    for size in [0, 0x8001, 65535, 0x10000, u32::MAX] {
+        nak(&mut packed, request::SET_VRING_NUM, &ring_state(0, size), &[])?;
+    }
+    drop((raw, packed));
+    bed.finish()
+}
+
+#[test]
+fn e16_memory_that_cannot_be() -> Result<()> {
+    let mut bed = Neighbour::start("e16")?;
+    let file = sealed_memory(MEMORY)?;
+    let good = [BASE, MEMORY / 2, BASE, 0];
+    let alone = [
+        ("no size", [BASE, 0, BASE, 0]),
+        ("guest address wraps", [u64::MAX - 4095, 8192, BASE, 0]),
+        ("user address wraps", [BASE, 8192, u64::MAX - 4095, 0]),
+        ("offset wraps", [BASE, 8192, BASE, u64::MAX - 4095]),
+        ("beyond the file", [BASE, MEMORY + 1, BASE, 0]),
+        ("beyond the file by its offset", [BASE, MEMORY, BASE, 4096]),
+        ("an offset beyond the file", [BASE, 4096, BASE, MEMORY]),
+        ("2^47 bytes", [0, 1 << 47, 0, 0]),
+        ("2^64 - 1 bytes", [0, u64::MAX, 0, 0]),
+    ];
+    let beside = [
+        ("the same guest address", [BASE, MEMORY / 2, BASE * 2, 0]),
+        ("the same user address", [BASE * 2, MEMORY / 2, BASE, 0]),
+        ("one page of both", [BASE + MEMORY / 2 - 4096, 8192, BASE + MEMORY / 2 - 4096, 0]),
+    ];
+    let mut raw = bed.raw()?;
+    let fd = file.as_fd();
+    nak(&mut raw, request::SET_MEM_TABLE, &table(&[]), &[]).context("no region")?;
+    let many: Vec<[u64; 4]> = (0..33).map(|n| [n * 4096, 4096, n * 4096, 0]).collect();
+    refused(&bed, request::SET_MEM_TABLE, &table(&many), &vec![fd; 33]).context("33 regions")?;
+    for (what, region) in alone {
+        nak(&mut raw, request::SET_MEM_TABLE, &table(&[region]), &[fd]).context(what)?;
+        nak(&mut raw, request::ADD_MEM_REG, &[words(&[0]), words(&region)].concat(), &[fd])
+            .context(what)?;
+    }
+    for (what, region) in beside {
+        nak(&mut raw, request::SET_MEM_TABLE, &table(&[good, region]), &[fd, fd]).context(what)?;
+    }
+    ensure!(raw.tell(request::SET_MEM_TABLE, &table(&[good]), &[fd])?.is_ack());
+    for (what, region) in beside {
+        nak(&mut raw, request::ADD_MEM_REG, &[words(&[0]), words(&region)].concat(), &[fd])
+            .context(what)?;
+    }
+    drop(raw);
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+/// The payload of the two in-flight messages.
+fn inflight(size: u64, offset: u64, queues: u16, queue_size: u16) -> Vec<u8> {
+    let mut payload = words(&[size, offset]);
+    payload.extend(queues.to_ne_bytes());
+    payload.extend(queue_size.to_ne_bytes());
+    payload
+}
+
+#[test]
+fn e24_in_flight_records_that_cannot_be() -> Result<()> {
+    let mut bed = Neighbour::start("e24")?;
+    let file = sealed_memory(MEMORY)?;
+    let fd = file.as_fd();
+    let mut raw = bed.raw()?;
+    for (size, offset, queues, queue_size) in [
+        (MEMORY, 0, 65535, 64),
+        (MEMORY, 0, 3, 64),
+        (MEMORY, 0, 0, 64),
+        (MEMORY, 0, 2, 0),
+        (MEMORY, 0, 2, 65535),
+        (0, 0, 2, 64),
+        (64, 0, 2, 64),
+        (MEMORY, 0, 2, 32768),
+        (MEMORY + 1, 0, 2, 64),
+        (MEMORY, 4096, 2, 64),
+        (MEMORY, u64::MAX - 4095, 2, 64),
+        (u64::MAX, 0, 2, 64),
+        (u64::MAX, 1, 2, 64),
+    ] {
+        let payload = inflight(size, offset, queues, queue_size);
+        nak(&mut raw, request::SET_INFLIGHT_FD, &payload, &[fd])?;
+    }
+    drop(raw);
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+#[test]
+fn e25_in_flight_records_that_would_take_all_memory() -> Result<()> {
+    let mut bed = Neighbour::start("e25")?;
+    for (queues, queue_size) in
+        [(65535, 65535), (65535, 32768), (3, 64), (0, 64), (2, 0), (2, 65535)]
+    {
+        let mut raw = bed.raw()?;
+        let answer =
+            raw.tell(request::GET_INFLIGHT_FD, &inflight(0, 0, queues, queue_size), &[])?;
+        let is_empty = matches!(&answer, Answer::Reply(_, payload)
+            if payload.len() >= 8 && payload[..8] == [0; 8]);
+        ensure!(is_empty || answer.is_refusal(), "{queues} queues of {queue_size}: {answer:x?}");
+    }
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+#[test]
+fn e28_features_that_were_not_offered() -> Result<()> {
+    let bed = Neighbour::start("e28")?;
+    let mut raw = bed.raw()?;
+    let offered = raw.ask(request::GET_FEATURES)?;
+    let protocol = raw.ask(request::GET_PROTOCOL_FEATURES)?;
+    for bit in 0..64 {
+        for (request, offered) in
+            [(request::SET_FEATURES, offered), (request::SET_PROTOCOL_FEATURES, protocol)]
+        {
+            if offered >> bit & 1 == 0 {
+                nak(&mut raw, request, &words(&[offered | 1 << bit]), &[])?;
+            }
+        }
+    }
+    // It negotiates what there is, after all that.
+    ensure!(raw.tell(request::SET_FEATURES, &words(&[1 << 30 | 1 << 32]), &[])?.is_ack());
+    drop(raw);
+    bed.finish()
+}
