@@ -17,7 +17,7 @@ use guest_memory::{Area, GuestMap, Mapping, Region, Seal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use virtqueue::Format;
-use virtqueue::driver::{Arena, Driver, Places, RingSpec};
+use virtqueue::driver::{Arena, Driver, Places, RingSpec, first_base};
 
 pub use changes::F_LOG_ALL;
 pub use session::MemoryRegion;
@@ -320,13 +320,8 @@ impl Frontend {
         let (driver, places) = self.memory.driver(ring).context("laying out a ring")?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let (kick, call) = (eventfd(0, flags)?, eventfd(0, flags)?);
-        let base = match ring.format {
-            Format::Split => 0,
-            // Both indices 0 in lap 1 (vhost-user, "Packed virtqueue": bits 15 and 31).
-            Format::Packed => 1 << 15 | 1 << 31,
-        };
         self.session.set_vring_num(index, ring.size)?;
-        self.session.set_vring_base(index, base)?;
+        self.session.set_vring_base(index, first_base(ring.format))?;
         self.tell_places(index, places)?;
         self.session.set_vring_call(index, call.as_fd())?;
         self.session.set_vring_kick(index, kick.as_fd())?;

@@ -24,8 +24,8 @@ use guest_memory::GuestMap;
 use schedule::{Nanos, Policy};
 use sidecore::{Command as Order, Handle, QueueKey, Served, ServedSpec, Sidecore, SidecoreSpec};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use virtqueue::driver::{Arena, Driver, RingSpec};
-use virtqueue::{Format, Queue, QueueSpec};
+use virtqueue::driver::{Arena, Driver, RingSpec, first_base};
+use virtqueue::{Format, Queue};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.json");
 /// Growth that fails, as a part of the baseline.
@@ -241,20 +241,8 @@ impl Bed {
             indirect_entries: case.indirect_entries,
         };
         let (mut driver, places) = arena.driver(ring)?;
-        let part = |area: &guest_memory::Area, gpa| {
-            map.area_at_user(gpa, area.len() as u64).context("a part of the ring")
-        };
-        let queue = Queue::new(QueueSpec {
-            size: ring.size,
-            format: ring.format,
-            event_index: ring.event_index,
-            indirect: ring.indirect_entries > 0,
-            descriptors: part(driver.raw().descriptor_area(), places.descriptors)?,
-            driver: part(driver.raw().driver_area(), places.driver)?,
-            device: part(driver.raw().device_area(), places.device)?,
-            base: if ring.format == Format::Packed { 1 << 15 | 1 << 31 } else { 0 },
-            inflight: None,
-        })?;
+        let spec = ring.queue_spec(&map, places, first_base(ring.format));
+        let queue = Queue::new(spec.context("the ring is not in memory")?)?;
         let served = served(case, queue, Arc::clone(&map))?;
         let spec = SidecoreSpec { index: 0, cpu: None, queues_max: 16 };
         let (sidecore, mut handle) = Sidecore::new(spec)?;

@@ -113,7 +113,7 @@ fn start_log() {
     }
 }
 
-/// Takes all the descriptors that this process may have: each queue needs three.
+/// Takes all the descriptors that this process may have: each queue takes up to five.
 fn raise_nofile() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
