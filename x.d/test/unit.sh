@@ -10,9 +10,20 @@ group_unit() {
     check_command shellcheck shellcheck -x -a x .ci/run x.d/test/*.sh
     check_command shellcheck-guest shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh
     check_command clippy cargo clippy --workspace --all-targets -- -D warnings
-    # The foreign group has the tests that need the daemon.
+    # The groups foreign, frontend and hostile have the tests that need the daemon.
     check_command cargo-test cargo test --workspace --exclude tests
+    as_root lost-flush cargo test -p backend --test faults -- --ignored lost
+    as_root block-devices cargo test -p backend --test model -- --ignored block
     deny
+}
+
+# as_root NAME COMMAND...: for tests that need a loop device.
+as_root() {
+    if ((EUID == 0)); then
+        check_command "$@"
+    elif [[ -z $CASES || " $CASES " == *" $1 "* ]]; then
+        skipped "$1" 'needs root and a loop device'
+    fi
 }
 
 # check_command NAME COMMAND...: if the command line asks for it; the others go on when it fails.
@@ -33,5 +44,10 @@ deny() {
         run_command install-deny cargo install --locked --root "$BUILD/cargo" cargo-deny || return 0
         PATH=$BUILD/cargo/bin:$PATH
     fi
-    run_command deny cargo deny check || true
+    run_command deny cargo deny check bans licenses sources || true
+    if cargo deny fetch db >"$BUILD/deny.log" 2>&1; then
+        run_command advisories cargo deny check advisories || true
+    else
+        skipped advisories "the advisory database cannot be fetched: $(tail -n 1 "$BUILD/deny.log")"
+    fi
 }

@@ -2,6 +2,7 @@
 //!
 //! A message that needs queues back is held until they are; nothing else waits for it.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -64,7 +65,7 @@ impl Manager {
     }
 
     /// Takes a connection in, unless the device has too many.
-    pub(crate) fn add_link(&mut self, number: u32, socket: std::os::fd::OwnedFd) {
+    pub(crate) fn add_link(&mut self, number: u32, socket: OwnedFd) {
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return };
@@ -127,7 +128,7 @@ impl Manager {
         }
     }
 
-    fn take_frame(&mut self, number: u32, id: u32, frame: Frame<std::os::fd::OwnedFd>) {
+    fn take_frame(&mut self, number: u32, id: u32, frame: Frame<OwnedFd>) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let Some(link) = device.links.get_mut(&id) else { return };
         let message = match link.session.parse(&frame) {
@@ -197,9 +198,15 @@ impl Manager {
         let attached = device.queues.get(usize::from(queue)).and_then(|q| q.attached);
         let Some(attached) = attached.filter(|a| a.link == id && !a.leaving) else { return };
         let facts = device.links.get(&id).and_then(|link| link.session.ready(queue));
-        let call = facts.and_then(|facts| facts.call?.try_clone().ok());
-        let command = sidecore::Command::SetCall(device.key(queue), call);
-        self.cores.send(attached.sidecore, command);
+        let call = facts.and_then(|facts| facts.call).map(OwnedFd::try_clone).transpose();
+        match call {
+            Ok(call) => {
+                let command = sidecore::Command::SetCall(device.key(queue), call);
+                self.cores.send(attached.sidecore, command);
+            }
+            // Without it the guest would never be called again; a new connection starts afresh.
+            Err(error) => self.close_link(number, id, &format!("no descriptor is left: {error}")),
+        }
     }
 
     fn reject(&mut self, number: u32, id: u32, reject: Reject) {

@@ -1,0 +1,20 @@
+# shellcheck shell=bash
+# GROUP: the daemon served by our own front-end: rings, dirty log, memory, resize, idle cost, attach
+# Run by x.d/test.sh.
+
+FRONTEND_CASES=(front_end dirty_log memory resize run_time connect attach idle)
+
+group_frontend() {
+    need_sidecore
+    daemon_tests "${FRONTEND_CASES[@]}"
+}
+
+# daemon_tests FILE...: each file of tests/tests that was asked for, against the built daemon.
+daemon_tests() {
+    local file
+    for file; do
+        [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
+        # `--release` shares what need_sidecore has built.
+        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --release -p tests --test "$file" || true
+    done
+}
