@@ -1,4 +1,5 @@
 //! How soon a guest that starts is served.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::{Result, ensure};
 use bench::clock::now_ns;
@@ -35,7 +36,8 @@ fn a_guest_of_16_gib_is_served_within_50_ms() -> Result<()> {
         }
         times.sort_unstable();
         let median = times[ROUNDS / 2];
-        ensure!(median < ATTACH_NS_MAX, "{disk}: {median} ns, of {times:?}");
+        println!("{disk}: {median} ns, the median of {times:?}");
+        ensure!(median < ATTACH_NS_MAX, "{disk}: {median} ns");
     }
     Ok(())
 }

@@ -254,7 +254,7 @@ fn e16_memory_that_cannot_be() -> Result<()> {
     let fd = file.as_fd();
     nak(&mut raw, request::SET_MEM_TABLE, &table(&[]), &[]).context("no region")?;
     let many: Vec<[u64; 4]> = (0..33).map(|n| [n * 4096, 4096, n * 4096, 0]).collect();
-    refused(&bed, request::SET_MEM_TABLE, &table(&many), &vec![fd; 33]).context("33 regions")?;
+    refused(&bed, request::SET_MEM_TABLE, &table(&many), &[fd; 33]).context("33 regions")?;
     for (what, region) in alone {
         nak(&mut raw, request::SET_MEM_TABLE, &table(&[region]), &[fd]).context(what)?;
         nak(&mut raw, request::ADD_MEM_REG, &[words(&[0]), words(&region)].concat(), &[fd])

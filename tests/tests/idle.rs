@@ -1,4 +1,5 @@
 //! Devices that do nothing cost nothing, and wake at once.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::{Result, ensure};
 use bench::clock::now_ns;
@@ -48,6 +49,7 @@ fn idle_then_wake(count: u16, queues: u16) -> Result<()> {
     pause(IDLE);
     let (used, idle_ns) = (daemon.cpu_ticks()? - ticks, now_ns() - start);
     let most = (idle_ns * TICKS_PER_SECOND / 1_000_000_000).div_ceil(100);
+    println!("{attached} idle queues: {used} ticks of 10 ms in {idle_ns} ns");
     ensure!(used <= most, "idle for {idle_ns} ns and {used} ticks of 10 ms; 1% would be {most}");
 
     let last = usize::from(count) - 1;
@@ -55,6 +57,7 @@ fn idle_then_wake(count: u16, queues: u16) -> Result<()> {
         daemon.await_sleep()?;
         let (frontend, single) = (&mut frontends[number], &singles[number]);
         let ended = single.send(frontend.queue(queues - 1), Kind::Read, 1)?;
+        println!("woken after {} ns", ended.took_ns);
         ensure!(ended.status == STATUS_OK && ended.took_ns < WAKE_NS_MAX, "d{number}: {ended:?}");
         single.compare(1)?;
     }
