@@ -111,6 +111,10 @@ impl Client {
 
     fn unreachable(&self, error: &io::Error) -> Failure {
         let hint = match error.kind() {
+            _ if self.socket.contains("://") || !self.socket.contains('/') => {
+                "the API is a Unix socket: name its path, such as /run/sidecore/api.sock, with \
+                 --api or SIDECORE_API"
+            }
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 "start the daemon (`sidecore serve`, or `systemctl start sidecore`), or name its \
                  socket with --api or SIDECORE_API"
@@ -129,7 +133,9 @@ impl Client {
     fn broken(&self, error: &dyn std::fmt::Display) -> Failure {
         Failure::Unreachable {
             error: format!("the daemon at {:?} could not be asked: {error}", self.socket),
-            hint: "see its log (`journalctl -u sidecore`)".to_string(),
+            hint:
+                "see its log (`journalctl -u sidecore`), and whether this is the socket of its API"
+                    .to_string(),
         }
     }
 }

@@ -6,8 +6,8 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use config::Plan;
 use config::api::{ApiError, ErrorKind};
+use config::{Plan, Source};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
@@ -24,6 +24,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     let file = ConfigFile::named(&args.config)?;
     let plan = file.load(None)?;
     if args.check {
+        images_are_there(&plan)?;
         return output.show(&check_report(&file, &plan), |report| {
             format!("{}: right; {}\n", file.name, report["summary"].as_str().unwrap_or_default())
         });
@@ -78,6 +79,26 @@ impl ConfigFile {
         }
         std::fs::read_to_string(&self.path).map_err(|error| unreadable(&error))
     }
+}
+
+/// That every image is there, or can be made. Whether it opens is known when it is served: another
+/// process may hold it now.
+fn images_are_there(plan: &Plan) -> Result<(), Failure> {
+    for disk in &plan.disks {
+        let Source::File { path, .. } = &disk.source else { continue };
+        let path = Path::new(path);
+        let can_be_made = disk.spec.size.is_some() && !disk.readonly;
+        if path.exists() || (can_be_made && path.parent().is_some_and(Path::is_dir)) {
+            continue;
+        }
+        let hint = match can_be_made {
+            true => "correct `path`, or make the folder that it names",
+            false => "correct `path`, or add a `size` to have the image made",
+        };
+        let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
+        return Err(Failure::usage(error, hint));
+    }
+    Ok(())
 }
 
 fn check_report(file: &ConfigFile, plan: &Plan) -> serde_json::Value {

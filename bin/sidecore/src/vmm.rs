@@ -40,20 +40,31 @@ pub(crate) fn paste(vmm: Vmm, disk: &DiskView, memory: Size) -> Result<Paste, Fa
 fn qemu(disk: &DiskView, memory: Size) -> Paste {
     let mib = memory.0.div_ceil(1 << 20);
     let id = format!("sidecore-{}", disk.id);
-    // The VMM waits for the daemon in this mode.
-    let server = if disk.mode == Mode::Connect { ",server=on" } else { "" };
+    let role = match disk.mode {
+        // Without it, a guest would lose its disk for good when the daemon is started again.
+        Mode::Listen => ",reconnect=1",
+        // The VMM waits for the daemon in this mode.
+        Mode::Connect => ",server=on",
+    };
     // A comma in a value is written twice.
     let path = disk.socket.replace(',', ",,");
     let lines = [
         format!("-m {mib}M"),
         format!("-object memory-backend-memfd,id=sidecore-memory,size={mib}M,share=on"),
         "-machine memory-backend=sidecore-memory".to_string(),
-        format!("-chardev {}", quote(&format!("socket,id={id},path={path}{server}"))),
+        format!("-chardev {}", quote(&format!("socket,id={id},path={path}{role}"))),
         format!("-device vhost-user-blk-pci,chardev={id},num-queues={}", disk.queues_max),
     ];
-    let notes = vec![
+    let mut notes = vec![
         "a guest needs the first three lines once; each further disk adds the last two".to_string(),
     ];
+    if disk.mode == Mode::Listen {
+        notes.push(
+            "a QEMU that no longer knows `reconnect=1` (deprecated in 9.2) takes \
+             `reconnect-ms=1000`"
+                .to_string(),
+        );
+    }
     Paste { text: lines.join(" \\\n") + "\n", notes }
 }
 
@@ -99,8 +110,9 @@ fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
     if !disk.allow_unsealed_memory {
         notes.push(
-            "cloud-hypervisor does not seal the guest's memory: add the disk with \
-             --allow-unsealed-memory"
+            "as the disk is now, its guest will be refused: cloud-hypervisor does not seal the \
+             guest's memory; make the disk with --allow-unsealed-memory (in the file: \
+             allow_unsealed_memory = true)"
                 .to_string(),
         );
     }
@@ -154,7 +166,7 @@ mod tests {
             "-m 1024M \\\n\
              -object memory-backend-memfd,id=sidecore-memory,size=1024M,share=on \\\n\
              -machine memory-backend=sidecore-memory \\\n\
-             -chardev socket,id=sidecore-vm1,path=/run/s/vm1.sock \\\n\
+             -chardev socket,id=sidecore-vm1,path=/run/s/vm1.sock,reconnect=1 \\\n\
              -device vhost-user-blk-pci,chardev=sidecore-vm1,num-queues=4\n"
         );
         let odd = DiskView { socket: "/a, b's".into(), mode: Mode::Connect, ..disk() };

@@ -23,7 +23,7 @@ impl Daemon {
         let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         notify.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let text = format!(
-            "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
+            "[daemon]\napi = \"run/api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
              [sidecores]\nmax = 1\n{disks}"
         );
         std::fs::create_dir(folder.path().join("state")).unwrap();
@@ -51,7 +51,7 @@ impl Daemon {
     }
 
     fn run(&self, line: &str) -> (i32, String, String) {
-        let api = self.folder.path().join("api.sock");
+        let api = self.folder.path().join("run/api.sock");
         run(Command::new(PROGRAM)
             .args(line.split(' '))
             .current_dir(self.folder.path())
@@ -128,6 +128,11 @@ fn a_disk_of_the_file_is_changed_in_the_file() {
     std::fs::write(&file, text.replace("1G", "2G")).unwrap();
     assert_eq!(daemon.run("reload").1, "resized disk fixed to 2G\n");
     assert_eq!(json(&daemon.run("show fixed --json").1)["size_bytes"], 2u64 << 30);
+    // Taken away and made anew, with nothing attached that would have to come back first.
+    std::fs::write(&file, text.replace("1G", "2G") + "queues = 2\n").unwrap();
+    let (code, done, error) = daemon.run("reload");
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(done, "removed disk fixed\nadded disk fixed\n");
 }
 
 #[test]
@@ -137,7 +142,7 @@ fn a_stop_is_orderly_and_takes_the_sockets_away() {
     daemon.signal(Signal::TERM);
     daemon.expect_notice("STOPPING=1\n");
     assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
-    for socket in ["a.sock", "api.sock"] {
+    for socket in ["a.sock", "run/api.sock"] {
         assert!(!daemon.folder.path().join(socket).exists(), "{socket}");
     }
     let (code, _, error) = daemon.run("ls --json");
@@ -158,8 +163,15 @@ fn mistakes_end_with_2_before_anything_runs() {
     }
     let (code, _, error) = run("--json serve --check --config bad.toml");
     assert_eq!((code, &json(&error)["mistakes"][0]["line"]), (2, &1.into()));
-    assert_eq!(run("serve --config absent.toml").0, 2);
+    assert_eq!(run("serve --config missing.toml").0, 2);
     assert_eq!(run("disk add a --queues 65").0, 2);
+    let absent = "[[disk]]\nid = \"a\"\npath = \"no.img\"\n";
+    std::fs::write(folder.path().join("absent.toml"), absent).unwrap();
+    let (code, _, error) = run("serve --config absent.toml --check");
+    assert_eq!(code, 2);
+    assert!(error.contains("absent.toml:1: disk \"a\": there is no /"), "{error}");
+    std::fs::write(folder.path().join("absent.toml"), format!("{absent}size = \"1M\"\n")).unwrap();
+    assert_eq!(run("serve --config absent.toml --check").0, 0);
     std::fs::write(folder.path().join("good.toml"), "").unwrap();
     assert_eq!(run("serve --config good.toml --check").0, 0);
 }

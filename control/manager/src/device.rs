@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Cache, Disk, Source};
+use backend::{Cache, Disk, OpenError, Source};
 use config::plan::DiskPlan;
 use device::blk::{self, Limits, Live, Shape};
 use guest_memory::Seal;
+use rustix::io::Errno;
 use schedule::Policy;
 use sidecore::{QueueCounters, QueueKey};
 use vhost_user::{DeviceFacts, Message, Scope, Session};
@@ -113,7 +114,7 @@ impl Device {
     /// # Errors
     /// Why it cannot be opened and what to do.
     pub(crate) fn open(number: u32, plan: DiskPlan) -> Result<Device, String> {
-        let disk = Disk::open(&source_of(&plan)).map_err(|e| e.to_string())?;
+        let disk = Disk::open(&source_of(&plan)).map_err(|e| not_opened(&e, &plan))?;
         let limits = disk.limits();
         let shape = Shape {
             block_size: disk.block_size(),
@@ -261,6 +262,21 @@ impl Device {
 }
 
 /// What the back-end is asked to open.
+/// Why a disk does not open, and what to do about the two causes that are usual.
+fn not_opened(error: &OpenError, plan: &DiskPlan) -> String {
+    let todo = match error {
+        OpenError::Os { source, .. } if *source == Errno::NOENT => match plan.spec.size {
+            None if !plan.readonly => "; correct `path`, or add a `size` to have the image made",
+            _ => "; correct `path`, or make what it names",
+        },
+        OpenError::Os { source, .. } if *source == Errno::ACCESS => {
+            "; the daemon's user must be able to read it, and to write it if it is not `readonly`"
+        }
+        _ => "",
+    };
+    format!("{error}{todo}")
+}
+
 fn source_of(plan: &DiskPlan) -> Source {
     match &plan.source {
         config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },

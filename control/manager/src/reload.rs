@@ -47,12 +47,14 @@ impl Manager {
     pub(crate) fn go_on_reloading(&mut self) {
         let Some(mut reloading) = self.reloading.take() else { return };
         while let Some(change) = reloading.changes.pop_front() {
-            let waits = matches!(change, Change::Add(_))
-                && self.devices.values().any(|device| device.removing);
-            if waits {
+            if self.waits_for_a_removal(&change) {
+                // A disk without queues is gone at once, and nothing would wake us for that.
+                self.settle();
+            }
+            if self.waits_for_a_removal(&change) {
                 reloading.changes.push_front(change);
                 self.reloading = Some(reloading);
-                return self.settle();
+                return;
             }
             if let Err(error) = self.apply_change(&change) {
                 let done = match reloading.done.changes.as_slice() {
@@ -75,6 +77,10 @@ impl Manager {
         self.plan.sidecores.policy = reloading.wanted.sidecores.policy;
         self.settle();
         finish(reloading.reply, Ok(reloading.done));
+    }
+
+    fn waits_for_a_removal(&self, change: &Change) -> bool {
+        matches!(change, Change::Add(_)) && self.devices.values().any(|device| device.removing)
     }
 
     fn apply_change(&mut self, change: &Change) -> Result<(), ApiError> {

@@ -13,8 +13,11 @@ use rustix::net::{
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening, non-blocking socket of mode 0660 at that path.
+/// A listening, non-blocking socket of mode 0660 at that path; its folder is made if there is none.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
     remove_stale(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -34,10 +37,13 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     };
     let in_use = |what: &str| io::Error::new(io::ErrorKind::AddrInUse, what.to_string());
     if !kind.is_socket() {
-        return Err(in_use("something that is not a socket is in its place"));
+        return Err(in_use("something that is not a socket is in its place: move it away"));
     }
     match UnixStream::connect(path) {
-        Ok(_) => Err(in_use("another daemon serves it")),
+        Ok(_) => Err(in_use(
+            "another daemon serves it: stop that one, or give this one its own `api`, `run_dir` \
+             and `state_dir` in `[daemon]`",
+        )),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
