@@ -82,11 +82,13 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
 
 fn state_of(device: &Device) -> DiskState {
     let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
-    let failed = device.queues.iter().any(is_bad);
-    if failed || device.problem.is_some() {
+    if device.queues.iter().any(is_bad) {
         DiskState::Failed
     } else if !device.attached().is_empty() {
+        // A second front-end's mistake is shown as a problem, and this one runs on.
         DiskState::Running
+    } else if device.problem.is_some() {
+        DiskState::Failed
     } else if !device.links.is_empty() {
         DiskState::Connected
     } else {
