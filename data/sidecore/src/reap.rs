@@ -23,7 +23,11 @@ impl Served {
             }
         }
         let Some(owed) = self.slots.take(tag) else { return false };
-        self.spec.counters.latency.add(now.since(owed.taken), 1);
+        match now.since(owed.taken) {
+            // The kernel had it at once: how long it took is known at the next pass.
+            0 => self.unclocked += 1,
+            took => self.spec.counters.latency.add(took, 1),
+        }
         let mut tally = Tally::default();
         self.finish(owed.ticket, owed.work.reply, status, &mut tally);
         tally.add_to(self);

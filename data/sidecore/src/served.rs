@@ -53,6 +53,8 @@ pub struct Served {
     pub(crate) slots: Slots,
     /// Completions were written and not shown.
     pub(crate) unshown: bool,
+    /// Requests that ended in the pass that took them: their latency is known at the next.
+    pub(crate) unclocked: u64,
     /// Detach was asked: nothing more is taken.
     pub(crate) leaving: bool,
 }
@@ -61,7 +63,7 @@ impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
         let slots = Slots::new(spec.queue.size(), spec.backend.answers_at_once());
-        Box::new(Served { spec, slots, unshown: false, leaving: false })
+        Box::new(Served { spec, slots, unshown: false, unclocked: 0, leaving: false })
     }
 
     /// Its name.

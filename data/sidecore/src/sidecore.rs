@@ -89,7 +89,7 @@ pub struct Sidecore {
     /// Places with completions to show after reaping.
     unshown: Vec<u16>,
     /// Requests that were answered in their visit: their latency is known at the next pass.
-    unclocked: Vec<(u16, u32)>,
+    unclocked: Vec<u16>,
     unclocked_since: Nanos,
     stopping: bool,
     counters: Arc<SidecoreCounters>,
@@ -209,7 +209,8 @@ impl Sidecore {
         let (visited, tally) = served.fetch(&mut self.io, &mut self.chain, queue, budget, now);
         served.publish();
         if tally.ended > 0 {
-            self.unclocked.push((queue, tally.ended as u32));
+            served.unclocked = tally.ended;
+            self.unclocked.push(queue);
             self.unclocked_since = now;
         }
         if visited.requests > 0 {
@@ -227,9 +228,9 @@ impl Sidecore {
     #[inline]
     fn clock_answered(&mut self, now: Nanos) {
         let took = now.since(self.unclocked_since);
-        for (queue, times) in self.unclocked.drain(..) {
+        for queue in self.unclocked.drain(..) {
             if let Some(served) = served_at(&mut self.places, queue) {
-                served.spec.counters.latency.add(took, times.into());
+                served.spec.counters.latency.add(took, std::mem::take(&mut served.unclocked));
             }
         }
     }
@@ -250,8 +251,12 @@ impl Sidecore {
         for _ in 0..REAPED_PER_PASS {
             let Some((tag, result)) = self.io.reap_one() else { break };
             let Some(served) = served_at(&mut self.places, tag.queue) else { continue };
-            let was_shown = !served.unshown;
+            let (was_shown, was_clocked) = (!served.unshown, served.unclocked == 0);
             reaped += u32::from(served.reap(&mut self.io, tag, result, now));
+            if was_clocked && served.unclocked > 0 {
+                self.unclocked.push(tag.queue);
+                self.unclocked_since = now;
+            }
             if was_shown && served.unshown {
                 self.unshown.push(tag.queue);
             }
