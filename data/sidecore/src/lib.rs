@@ -10,7 +10,7 @@
 //! submit -| backend     null | memory | file
 //!   reap -| backend     completions, each by its tag
 //!         | device      status -> guest;  virtqueue: complete
-//! publish | virtqueue   used index once per visit, at most one call
+//! publish | virtqueue   used index in steps of 16, at most one call a visit
 //!   rest -| spin | arm kicks and look again | sleep until kick, completion, or inbox
 //! ```
 //!

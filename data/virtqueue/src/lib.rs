@@ -8,7 +8,8 @@
 //!
 //! [`Queue::peek`] looks at the next chain and changes nothing that the guest or a later `peek`
 //! can see; [`Queue::advance`] takes it and gives a [`Ticket`]; [`Queue::complete`] spends the
-//! ticket; [`Queue::publish`] shows all completions at once and says whether to call the guest.
+//! ticket; [`Queue::show`] shows what is complete so far; [`Queue::publish`] shows the rest and says
+//! whether to call the guest.
 //! [`Queue::arm`] asks for kicks and looks again; [`Queue::disarm`] asks for none.
 //!
 //! # Hostile rings

@@ -224,8 +224,7 @@ impl Packed {
         fence(Ordering::SeqCst);
         match self.driver_event.load_u16(EVENT_FLAGS) {
             EVENT_DISABLE => false,
-            // Once around the ring passes every place.
-            EVENT_AT_PLACE if self.event_index && moved < self.size => {
+            EVENT_AT_PLACE if self.event_index => {
                 let event = self.driver_event.load_u16(EVENT_PLACE);
                 let Place { index, lap } = self.used_next;
                 passed_packed(event, index, lap, moved, self.size)

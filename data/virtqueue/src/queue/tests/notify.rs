@@ -17,6 +17,8 @@ enum Step {
     Take(u8),
     /// Which of the held ones.
     Complete(u8),
+    /// Without asking whether the guest wants to be called; a publish follows before the rest.
+    ShowUsed,
     PublishUsed,
     DeviceRests,
     DisarmCalls,
@@ -32,6 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
         (1u8..5).prop_map(Step::Take),
         any::<u8>().prop_map(Step::Complete),
         any::<u8>().prop_map(Step::Complete),
+        Just(Step::ShowUsed),
         Just(Step::PublishUsed),
         Just(Step::DeviceRests),
         Just(Step::DisarmCalls),
@@ -75,7 +78,9 @@ impl Pair {
                     self.serve(Step::PublishUsed);
                 }
             }
-            Step::Take(_) | Step::Disarm if !self.device_rests => self.serve(step),
+            Step::Take(_) | Step::ShowUsed | Step::Disarm if !self.device_rests => {
+                self.serve(step);
+            }
             _ => {}
         }
     }
@@ -116,6 +121,7 @@ impl Pair {
                 self.rig.queue.complete(ticket, 64);
             }
             Step::PublishUsed if self.rig.queue.publish() => self.driver_rests = false,
+            Step::ShowUsed => self.rig.queue.show(),
             Step::Disarm => self.rig.queue.disarm(),
             _ => {}
         }
