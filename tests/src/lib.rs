@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `ledger` | what each sector of a disk may hold |
 //! | `load` | reads and writes that are compared, on a thread of their own |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `raw_front_end` | a front-end that says anything at all |
@@ -13,6 +14,7 @@
 
 pub mod blkio_client;
 pub mod daemon;
+pub mod ledger;
 pub mod load;
 pub mod neighbour;
 pub mod raw_front_end;

@@ -1,0 +1,209 @@
+//! That the ledger catches what it is there for, and nothing else.
+
+use super::{Found, Ledger, Order, SECTOR_SIZE, What, Writing, Wrong, fill_sector};
+
+const SECTORS: u64 = 64;
+
+fn ledger() -> Ledger {
+    Ledger::new(SECTORS, Order::default())
+}
+
+fn bytes_of(ledger: &Ledger, writing: &Writing) -> Vec<u8> {
+    let mut bytes = vec![0; writing.sectors as usize * SECTOR_SIZE];
+    ledger.fill(writing, &mut bytes);
+    bytes
+}
+
+/// A whole write, and what it wrote.
+fn write(ledger: &mut Ledger, first: u64, sectors: u64) -> Vec<u8> {
+    let writing = ledger.write(What::Data, first, sectors);
+    let bytes = bytes_of(ledger, &writing);
+    ledger.wrote(writing);
+    bytes
+}
+
+fn read(ledger: &mut Ledger, first: u64, bytes: &[u8]) -> Result<(), Wrong> {
+    let reading = ledger.read(first, (bytes.len() / SECTOR_SIZE) as u64);
+    ledger.found(reading, bytes)
+}
+
+#[test]
+fn a_disk_begins_with_zeroes_and_keeps_what_was_written() {
+    let mut ledger = ledger();
+    assert_eq!(read(&mut ledger, 0, &[0; 4 * SECTOR_SIZE]), Ok(()));
+    let bytes = write(&mut ledger, 8, 4);
+    assert_eq!(read(&mut ledger, 8, &bytes), Ok(()));
+    assert_eq!(read(&mut ledger, 10, &bytes[2 * SECTOR_SIZE..]), Ok(()));
+}
+
+#[test]
+fn a_lost_write_is_caught() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 3, 1);
+    write(&mut ledger, 3, 1);
+    let lost = Wrong::Lost { sector: 3, found: 1, expected: vec![2] };
+    assert_eq!(read(&mut ledger, 3, &old), Err(lost));
+    let lost = Wrong::Lost { sector: 3, found: 0, expected: vec![2] };
+    assert_eq!(read(&mut ledger, 3, &[0; SECTOR_SIZE]), Err(lost));
+}
+
+#[test]
+fn corrupt_and_misplaced_bytes_are_caught() {
+    let mut ledger = ledger();
+    let mut bytes = write(&mut ledger, 3, 2);
+    let there = bytes.split_off(SECTOR_SIZE);
+    let corrupt = Wrong::Corrupt { sector: 3, found: Found::Other, expected: vec![1] };
+    assert_eq!(read(&mut ledger, 3, &there), Err(corrupt.clone()));
+    bytes[300] ^= 1;
+    assert_eq!(read(&mut ledger, 3, &bytes), Err(corrupt));
+    // A write of which nobody knows.
+    fill_sector(3, 77, &mut bytes);
+    let corrupt = Wrong::Corrupt { sector: 3, found: Found::Write(77), expected: vec![1] };
+    assert_eq!(read(&mut ledger, 3, &bytes), Err(corrupt));
+}
+
+#[test]
+fn a_write_that_is_executed_late_is_caught() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 5, 1);
+    let new = write(&mut ledger, 5, 1);
+    assert_eq!(read(&mut ledger, 5, &new), Ok(()));
+    let late = Wrong::Late { sector: 5, found: 1, seen: 2, expected: vec![2] };
+    assert_eq!(read(&mut ledger, 5, &old), Err(late));
+}
+
+#[test]
+fn of_two_writes_at_once_either_may_be_there_but_it_stays() {
+    let mut ledger = ledger();
+    let first = ledger.write(What::Data, 5, 1);
+    let second = ledger.write(What::Data, 5, 1);
+    let (one, two) = (bytes_of(&ledger, &first), bytes_of(&ledger, &second));
+    ledger.wrote(second);
+    // The first is in flight still.
+    assert_eq!(read(&mut ledger, 5, &two), Ok(()));
+    assert_eq!(read(&mut ledger, 5, &one), Ok(()));
+    ledger.wrote(first);
+    assert_eq!(read(&mut ledger, 5, &one), Ok(()));
+    // Both have ended and the first was read: it was executed last.
+    let late = Wrong::Late { sector: 5, found: 0, seen: 1, expected: vec![1] };
+    assert_eq!(read(&mut ledger, 5, &[0; SECTOR_SIZE]), Err(late));
+    let late = Wrong::Late { sector: 5, found: 2, seen: 1, expected: vec![1] };
+    assert_eq!(read(&mut ledger, 5, &two), Err(late));
+}
+
+#[test]
+fn a_write_that_is_done_twice_is_caught_when_a_newer_one_lay_between() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 9, 1);
+    let new = write(&mut ledger, 9, 1);
+    assert_eq!(read(&mut ledger, 9, &new), Ok(()));
+    assert_eq!(read(&mut ledger, 9, &new), Ok(()));
+    assert!(matches!(read(&mut ledger, 9, &old), Err(Wrong::Late { .. })));
+}
+
+#[test]
+fn a_read_may_see_what_was_there_when_it_was_sent() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 1, 1);
+    let early = [ledger.read(1, 1), ledger.read(1, 1)];
+    let new = write(&mut ledger, 1, 1);
+    let [one, two] = early;
+    assert_eq!(ledger.found(one, &new), Ok(()));
+    assert_eq!(ledger.found(two, &old), Ok(()));
+    assert!(read(&mut ledger, 1, &old).is_err(), "a read that was sent later");
+}
+
+#[test]
+fn a_torn_sector_is_allowed_only_beside_a_write_in_flight() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 2, 1);
+    let writing = ledger.write(What::Data, 2, 1);
+    let mut torn = bytes_of(&ledger, &writing);
+    torn[..128].copy_from_slice(&old[..128]);
+    assert_eq!(read(&mut ledger, 2, &torn), Ok(()));
+    ledger.wrote(writing);
+    let corrupt = Wrong::Corrupt { sector: 2, found: Found::Other, expected: vec![2] };
+    assert_eq!(read(&mut ledger, 2, &torn), Err(corrupt));
+}
+
+#[test]
+fn zeroes_replace_and_a_discard_may() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 4, 1);
+    let discard = ledger.write(What::Discard, 4, 1);
+    ledger.wrote(discard);
+    assert_eq!(read(&mut ledger, 4, &old), Ok(()));
+    let old = write(&mut ledger, 4, 1);
+    let zeroes = ledger.write(What::Zeroes, 4, 1);
+    ledger.wrote(zeroes);
+    assert!(matches!(read(&mut ledger, 4, &old), Err(Wrong::Lost { .. })));
+    assert_eq!(read(&mut ledger, 4, &[0; SECTOR_SIZE]), Ok(()));
+}
+
+#[test]
+fn after_a_failed_write_old_and_new_are_possible() {
+    let mut ledger = ledger();
+    let old = write(&mut ledger, 6, 1);
+    let writing = ledger.write(What::Data, 6, 1);
+    let new = bytes_of(&ledger, &writing);
+    ledger.failed(writing);
+    assert_eq!(read(&mut ledger, 6, &old), Ok(()));
+    assert!(read(&mut ledger, 6, &new).is_err(), "the old one was read after the failure");
+}
+
+#[test]
+fn memory_does_not_grow() {
+    let mut ledger = ledger();
+    for _ in 0..10_000 {
+        let bytes = write(&mut ledger, 0, 8);
+        assert_eq!(read(&mut ledger, 0, &bytes), Ok(()));
+    }
+    assert!(ledger.sectors.iter().all(|sector| sector.candidates.len() <= 2));
+}
+
+#[test]
+fn a_power_cut_may_lose_what_no_flush_covers() {
+    let order = Order::default();
+    let mut ledger = Ledger::new(SECTORS, order.clone()).with_history();
+    let one = write(&mut ledger, 7, 1);
+    let flushing = ledger.flush();
+    let two = write(&mut ledger, 7, 1);
+    let before_flush = order.next();
+    ledger.flushed(flushing);
+    let three = write(&mut ledger, 7, 1);
+    let after = order.next();
+    let history = ledger.history().expect("it is kept");
+    let zeroes = [0; SECTOR_SIZE];
+    for bytes in [&zeroes[..], &one, &two] {
+        assert_eq!(history.after_cut(7, before_flush, bytes), Ok(()));
+    }
+    assert!(history.after_cut(7, before_flush, &three).is_err(), "it was not yet sent");
+    // The flush was sent between the first and the second write.
+    for bytes in [&one, &two, &three] {
+        assert_eq!(history.after_cut(7, after, bytes), Ok(()));
+    }
+    let lost = Wrong::Lost { sector: 7, found: 0, expected: vec![1, 2, 3] };
+    assert_eq!(history.after_cut(7, after, &zeroes), Err(lost));
+    let mut torn = one.clone();
+    torn[..128].copy_from_slice(&two[..128]);
+    assert!(matches!(history.after_cut(7, after, &torn), Err(Wrong::Corrupt { .. })));
+}
+
+#[test]
+fn write_through_promises_without_a_flush() {
+    let order = Order::default();
+    let mut ledger = Ledger::new(SECTORS, order.clone()).with_history();
+    ledger.set_write_through(true);
+    let one = write(&mut ledger, 7, 1);
+    let two = write(&mut ledger, 7, 1);
+    // Sent as write-through, but the guest switched before it was done.
+    let writing = ledger.write(What::Data, 7, 1);
+    let three = bytes_of(&ledger, &writing);
+    ledger.set_write_through(false);
+    ledger.wrote(writing);
+    let cut = order.next();
+    let history = ledger.history().expect("it is kept");
+    assert!(history.after_cut(7, cut, &one).is_err(), "the second was promised");
+    assert_eq!(history.after_cut(7, cut, &two), Ok(()));
+    assert_eq!(history.after_cut(7, cut, &three), Ok(()));
+}
