@@ -114,6 +114,39 @@ pub enum OpenError {
     /// No memory for a RAM disk.
     #[error("cannot make a RAM disk: {0}")]
     Memory(#[from] MapError),
+    /// Its lock is held (docs/decisions/0005, "The fence").
+    #[error("{path} is in use: {holder}")]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// By whom.
+        holder: Holder,
+    },
+}
+
+/// Who holds a disk that could not be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A process that lives, by its pid: the disk is refused.
+    Living(u32),
+    /// One that has ended, is ending, or cannot be seen from here: requests of it are still with the
+    /// disk, and the lock goes with the last of them. To be tried again.
+    Ended(Option<u32>),
+}
+
+/// As an operator reads it.
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Holder::Living(pid) => {
+                write!(f, "process {pid} holds it; stop that process or give another image")
+            }
+            Holder::Ended(Some(pid)) => {
+                write!(f, "requests of process {pid}, which has ended, are still with the disk")
+            }
+            Holder::Ended(None) => f.write_str("requests of an ended process are still with it"),
+        }
+    }
 }
 
 /// Why a disk keeps its size. The text is for the operator.

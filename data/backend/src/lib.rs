@@ -32,7 +32,7 @@ mod memory;
 mod null;
 mod sys;
 
-pub use disk::{Cache, Disk, Limits, OpenError, ResizeError, Source};
+pub use disk::{Cache, Disk, Holder, Limits, OpenError, ResizeError, Source};
 pub use file::{FaultSnapshot, File, Progress};
 pub use io::Io;
 pub use memory::Memory;
