@@ -35,6 +35,15 @@ impl Frontend {
         Ok(())
     }
 
+    /// Writes into the config space, as a guest does that chooses write-through.
+    ///
+    /// # Errors
+    /// The session's, or the back-end refused.
+    pub fn set_config(&mut self, offset: u32, bytes: &[u8]) -> Result<()> {
+        self.session.set_config(offset, bytes)?;
+        self.session.settle()
+    }
+
     /// Has guest writes marked in the `len` bytes of `fd` while `F_LOG_ALL` is accepted.
     ///
     /// # Errors

@@ -48,6 +48,7 @@ const GET_QUEUE_NUM: u32 = 17;
 const SET_VRING_ENABLE: u32 = 18;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const GET_CONFIG: u32 = 24;
+const SET_CONFIG: u32 = 25;
 const GET_INFLIGHT_FD: u32 = 31;
 const SET_INFLIGHT_FD: u32 = 32;
 const RESET_DEVICE: u32 = 34;
@@ -213,6 +214,15 @@ impl Session {
         let (answer, _) = self.answer(GET_CONFIG)?;
         ensure!(answer.len() == payload.len(), "the back-end refused GET_CONFIG");
         Ok(answer[12..].to_vec())
+    }
+
+    pub(super) fn set_config(&mut self, offset: u32, bytes: &[u8]) -> Result<()> {
+        let mut payload = Vec::new();
+        for field in [offset, bytes.len() as u32, 0] {
+            payload.extend(field.to_ne_bytes());
+        }
+        payload.extend(bytes);
+        self.tell(SET_CONFIG, &payload, None)
     }
 
     /// Gets an in-flight record from the back-end and gives it back to it.
