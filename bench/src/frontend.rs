@@ -3,9 +3,10 @@
 //! It shares a sealed memfd as guest memory, negotiates, sets queues up, and then leaves each queue
 //! to its driver side. For benches and tests, against any back-end; it trusts the back-end no
 //! further than a test should (answers are checked, waits end). Not a model of how to write a VMM:
-//! one memory region, no reconnect, no migration.
+//! one memory region, no migration.
 
 mod changes;
+mod recover;
 mod session;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use guest_memory::{Area, GuestMap, Mapping, Region, Seal};
+use guest_memory::{Area, GuestMap, Health, Mapping, Region, Seal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use virtqueue::Format;
@@ -105,8 +106,8 @@ pub struct Frontend {
     offered: u64,
     spec: FrontendSpec,
     queues: Vec<FrontQueue>,
-    /// Kept for as long as the back-end writes there.
-    inflight: Option<OwnedFd>,
+    /// The in-flight record, and what its back-end said of it. Outlives the back-end.
+    inflight: Option<(OwnedFd, Vec<u8>)>,
 }
 
 /// One queue that runs, with the descriptors that wake each side.
@@ -182,7 +183,8 @@ impl Frontend {
         let mut session = Session::over(stream)?;
         let (offered, features) = negotiate(&mut session, &spec)?;
         let memory_fd = guest_memory(spec.memory_bytes, spec.sealed)?;
-        let mapping = Mapping::shared(&memory_fd, 0, spec.memory_bytes, Seal::Any)?;
+        let mapping =
+            Mapping::shared(&memory_fd, 0, spec.memory_bytes, Seal::Any, &Health::default())?;
         let area = Area::whole(std::sync::Arc::clone(&mapping));
         let region = Region { gpa: MEMORY_BASE, user: MEMORY_BASE, mapping };
         let mut frontend = Frontend {
@@ -312,7 +314,9 @@ impl Frontend {
             bail!("the back-end keeps no in-flight record (INFLIGHT_SHMFD is not offered)");
         }
         let (queues, size) = (self.spec.queues, self.spec.ring.size);
-        self.inflight = Some(self.session.exchange_inflight(queues, size)?);
+        let (fd, said) = self.session.get_inflight(queues, size)?;
+        self.session.set_inflight(&said, fd.as_fd())?;
+        self.inflight = Some((fd, said));
         Ok(())
     }
 
@@ -320,13 +324,18 @@ impl Frontend {
         let (driver, places) = self.memory.driver(ring).context("laying out a ring")?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let (kick, call) = (eventfd(0, flags)?, eventfd(0, flags)?);
-        self.session.set_vring_num(index, ring.size)?;
-        self.session.set_vring_base(index, first_base(ring.format))?;
-        self.tell_places(index, places)?;
-        self.session.set_vring_call(index, call.as_fd())?;
-        self.session.set_vring_kick(index, kick.as_fd())?;
-        self.session.set_vring_enable(index, true)?;
-        Ok(FrontQueue { driver, kick, call, kicks: 0, places })
+        let queue = FrontQueue { driver, kick, call, kicks: 0, places };
+        self.tell_queue(index, ring.size, first_base(ring.format), &queue)?;
+        Ok(queue)
+    }
+
+    fn tell_queue(&mut self, index: u16, size: u16, base: u32, queue: &FrontQueue) -> Result<()> {
+        self.session.set_vring_num(index, size)?;
+        self.session.set_vring_base(index, base)?;
+        self.tell_places(index, queue.places)?;
+        self.session.set_vring_call(index, queue.call.as_fd())?;
+        self.session.set_vring_kick(index, queue.kick.as_fd())?;
+        self.session.set_vring_enable(index, true)
     }
 
     /// Where a ring is, in addresses of the front-end.

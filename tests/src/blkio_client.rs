@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
-use guest_memory::{Area, Mapping, Seal};
+use guest_memory::{Area, Health, Mapping, Seal};
 
 /// No request of a test needs longer.
 const WAIT: Duration = Duration::from_secs(20);
@@ -83,7 +83,8 @@ impl Client {
             .write(true)
             .open(format!("/proc/self/fd/{}", region.fd))
             .context("opening a buffer's memory again")?;
-        let area = Area::whole(Mapping::shared(&own, 0, len as u64, Seal::Any)?);
+        let area =
+            Area::whole(Mapping::shared(&own, 0, len as u64, Seal::Any, &Health::default())?);
         Ok(Buffer { region, area })
     }
 

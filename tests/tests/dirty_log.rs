@@ -15,7 +15,7 @@ use bench::frontend::{
 };
 use bench::load::Random;
 use bench::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
-use guest_memory::{Area, Mapping, Seal};
+use guest_memory::{Area, Health, Mapping, Seal};
 use tests::daemon::Daemon;
 use tests::load::Load;
 use tests::raw_front_end::sealed_memory;
@@ -48,7 +48,8 @@ struct Log {
 impl Log {
     fn new() -> Result<Log> {
         let fd = sealed_memory(LOG_BYTES)?;
-        let area = Area::whole(Mapping::shared(&fd, 0, LOG_BYTES, Seal::Required)?);
+        let area =
+            Area::whole(Mapping::shared(&fd, 0, LOG_BYTES, Seal::Required, &Health::default())?);
         Ok(Log { fd, area })
     }
 

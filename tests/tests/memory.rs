@@ -8,7 +8,7 @@ use bench::frontend::{
     FrontQueue, Frontend, FrontendSpec, MEMORY_BASE, MemoryMessage, MemoryRegion,
 };
 use bench::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
-use guest_memory::{Area, Mapping, Seal};
+use guest_memory::{Area, Health, Mapping, Seal};
 use tests::daemon::Daemon;
 use tests::load::Load;
 use tests::raw_front_end::sealed_memory;
@@ -30,7 +30,13 @@ struct Hotplugged {
 impl Hotplugged {
     fn new(number: u64) -> Result<Hotplugged> {
         let fd = sealed_memory(HOTPLUG_BYTES)?;
-        let area = Area::whole(Mapping::shared(&fd, 0, HOTPLUG_BYTES, Seal::Required)?);
+        let area = Area::whole(Mapping::shared(
+            &fd,
+            0,
+            HOTPLUG_BYTES,
+            Seal::Required,
+            &Health::default(),
+        )?);
         let gpa = (64 << 30) + number * (1 << 30);
         let region = MemoryRegion { gpa, size: HOTPLUG_BYTES, user: gpa + (1 << 40), offset: 0 };
         Ok(Hotplugged { region, fd, area })

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use device::blk::{self, Live, Shape};
-use guest_memory::{Area, DirtyLog, GuestMap, Mapping, Region, Seal};
+use guest_memory::{Area, DirtyLog, GuestMap, Health, Mapping, Region, Seal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
@@ -32,6 +32,8 @@ pub(crate) struct FrontEnd {
     /// For guest memory, and for the log and the in-flight record too: we touch those as often, and a
     /// file cut off under us ends the daemon. QEMU and Cloud Hypervisor seal them.
     seal: Seal,
+    /// Of everything that this connection lends us.
+    health: Health,
     /// Whether this connection may bring memory: another one may be running the device.
     pub(crate) may_run: bool,
     regions: Vec<Region>,
@@ -48,6 +50,7 @@ impl FrontEnd {
             shape,
             live,
             seal,
+            health: Health::default(),
             may_run: true,
             regions: Vec::new(),
             map: None,
@@ -85,7 +88,7 @@ impl FrontEnd {
         if mapped.saturating_add(region.size) > MEMORY_BYTES_MAX {
             return Err(format!("more than {} TiB of memory", MEMORY_BYTES_MAX >> 40));
         }
-        let mapping = Mapping::shared(fd, region.offset, region.size, self.seal)
+        let mapping = Mapping::shared(fd, region.offset, region.size, self.seal, &self.health)
             .map_err(|e| format!("the region at {:#x}: {e}", region.gpa))?;
         Ok(Region { gpa: region.gpa, user: region.user, mapping })
     }
@@ -146,8 +149,8 @@ impl Owner<OwnedFd> for FrontEnd {
     }
 
     fn set_log(&mut self, area: LogArea, fd: OwnedFd) -> Result<(), String> {
-        let log =
-            DirtyLog::map(&fd, area.offset, area.size, self.seal).map_err(|e| e.to_string())?;
+        let log = DirtyLog::map(&fd, area.offset, area.size, self.seal, &self.health)
+            .map_err(|e| e.to_string())?;
         if let Some(map) = &self.map {
             map.with_log(Some(Arc::clone(&log))).map_err(|e| e.to_string())?;
         }
@@ -174,8 +177,8 @@ impl Owner<OwnedFd> for FrontEnd {
         if area.size > INFLIGHT_BYTES_MAX {
             return Err(format!("an in-flight record of {} bytes is too large", area.size));
         }
-        let mapping =
-            Mapping::shared(&fd, area.offset, area.size, self.seal).map_err(|e| e.to_string())?;
+        let mapping = Mapping::shared(&fd, area.offset, area.size, self.seal, &self.health)
+            .map_err(|e| e.to_string())?;
         let (queues, queue_size) = (area.queues, area.queue_size);
         self.inflight = Some(InflightRecord { area: Area::whole(mapping), queues, queue_size });
         Ok(())

@@ -5,7 +5,7 @@ mod harness;
 use std::process::Command;
 
 use backend::{Cache, FaultSnapshot};
-use guest_memory::{GuestMap, Mapping, Region, Seal};
+use guest_memory::{GuestMap, Health, Mapping, Region, Seal};
 use harness::{Bed, file, in_memory, on_disk};
 use request::{Op, Status};
 
@@ -39,7 +39,8 @@ fn memory_that_the_guest_gave_away_is_an_error_and_no_signal() {
             let memfd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC)
                 .expect("a memfd");
             rustix::fs::ftruncate(&memfd, 1 << 20).expect("a size");
-            let mapping = Mapping::shared(&memfd, 0, 1 << 20, Seal::Any).expect("mapped");
+            let mapping =
+                Mapping::shared(&memfd, 0, 1 << 20, Seal::Any, &Health::default()).expect("mapped");
             bed.memory = GuestMap::new(vec![Region { gpa: 0, user: 0, mapping }]).expect("a map");
             rustix::fs::ftruncate(&memfd, 4096).expect("cut off");
             let gone = bed.span(64 << 10, 4096);

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::health::Health;
 use crate::mapping::{MapError, Mapping, Seal};
 
 /// What one bit stands for, bytes. Fixed by the protocol, whatever the host's page size.
@@ -28,8 +29,9 @@ impl DirtyLog {
         offset: u64,
         len: u64,
         seal: Seal,
+        health: &Health,
     ) -> Result<Arc<DirtyLog>, MapError> {
-        let mapping = Mapping::shared(fd, offset, len, seal)?;
+        let mapping = Mapping::shared(fd, offset, len, seal, health)?;
         Ok(Arc::new(DirtyLog { mapping }))
     }
 

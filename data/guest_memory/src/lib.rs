@@ -17,15 +17,22 @@
 //! - Every write through a map or an area that has a [`DirtyLog`] marks the pages it touched, after
 //!   the bytes are written.
 //!
+//! - Memory that its front-end takes away reads as zeroes and makes the [`Health`] of that connection
+//!   lost; nobody else notices ([`recover_from_sigbus`]).
+//!
 //! A map is replaced whole, never edited: whoever holds an `Arc` of it keeps its mappings alive.
 #![expect(unsafe_code, reason = "raw access to mappings shared with other processes")]
 
 mod area;
 mod dirty_log;
+mod faults;
+mod health;
 mod map;
 mod mapping;
 
 pub use area::Area;
 pub use dirty_log::{DirtyLog, LOG_PAGE_SIZE};
+pub use faults::recover_from_sigbus;
+pub use health::{Health, Loss};
 pub use map::{GuestMap, REGIONS_MAX, Region, Span};
 pub use mapping::{MapError, Mapping, Seal};

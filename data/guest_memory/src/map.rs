@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::area::Area;
 use crate::dirty_log::DirtyLog;
+use crate::health::Health;
 use crate::mapping::{MapError, Mapping};
 
 /// Regions of one guest, as many as vhost-user slots exist in QEMU and Cloud Hypervisor.
@@ -93,6 +94,8 @@ pub struct GuestMap {
     main: Entry,
     main_index: u32,
     log: Option<Arc<DirtyLog>>,
+    /// Of the connection that lent the memory; memory of our own is always healthy.
+    health: Health,
 }
 
 // SAFETY: the raw pointers of `entries` stay valid as long as `regions` (the same table, never
@@ -102,7 +105,8 @@ unsafe impl Send for GuestMap {}
 unsafe impl Sync for GuestMap {}
 
 impl GuestMap {
-    /// A map of `regions`, in any order.
+    /// A map of `regions`, in any order, all lent by one connection: the map's health is that of its
+    /// mappings.
     ///
     /// # Errors
     /// [`MapError::TooMany`], [`MapError::Overlap`] (in guest or in front-end addresses).
@@ -118,10 +122,12 @@ impl GuestMap {
             Entry { gpa, len, base }
         };
         let entries: Arc<[Entry]> = regions.iter().map(entry).collect();
+        let health = regions.iter().find_map(|region| region.mapping.health().cloned());
+        let health = health.unwrap_or_default();
         let none = Entry { gpa: 0, len: 0, base: NonNull::dangling() };
         let largest = entries.iter().enumerate().max_by_key(|(_, entry)| entry.len);
         let (main_index, main) = largest.map_or((0, none), |(at, entry)| (at as u32, *entry));
-        Ok(GuestMap { regions: regions.into(), entries, main, main_index, log: None })
+        Ok(GuestMap { regions: regions.into(), entries, main, main_index, log: None, health })
     }
 
     /// One region of our own at guest address 0, for tests, benches and fuzzing.
@@ -141,6 +147,11 @@ impl GuestMap {
             Some(log) if !log.covers(self.end()) => Err(MapError::LogShort { end: self.end() }),
             log => Ok(GuestMap { log, ..self.clone() }),
         }
+    }
+
+    /// Whether its memory, and what else that connection lent, can still be used.
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// The regions, by guest address.

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::faults::Watched;
+use crate::health::Health;
+
 /// Why a piece of memory could not be mapped. The text is for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
@@ -74,6 +77,8 @@ pub struct Mapping {
     base: NonNull<u8>,
     /// Bytes asked for.
     len: usize,
+    /// Its place in the fault handler's list, and whose it is; `None` for memory of our own.
+    watched: Option<Watched>,
 }
 
 // SAFETY: a `Mapping` is an address range that stays mapped until drop; it has no thread affinity,
@@ -87,7 +92,8 @@ impl Mapping {
     /// Maps `len` bytes of `fd` at `offset`, shared and writable, without touching a page.
     ///
     /// `offset` need not be aligned: the range is widened down to the file's block size (which for
-    /// hugetlbfs is the huge page).
+    /// hugetlbfs is the huge page). A page that the file's owner takes away later is replaced by
+    /// zeroes and makes `health` lost, once [`crate::recover_from_sigbus`] was called.
     ///
     /// # Errors
     /// [`MapError`]: an impossible length, a file that is too short or not sealed, or the kernel's
@@ -97,11 +103,14 @@ impl Mapping {
         offset: u64,
         len: u64,
         seal: Seal,
+        health: &Health,
     ) -> Result<Arc<Mapping>, MapError> {
         let fd = fd.as_fd();
-        let (end, aligned) = Self::check_file(fd, offset, len, seal)?;
-        let mapped =
-            usize::try_from(end - aligned).map_err(|_| MapError::Length { offset, len })?;
+        let block = Self::check_file(fd, offset, len, seal)?;
+        let (aligned, end) = (offset & !(block - 1), (offset + len).next_multiple_of(block));
+        let bad = |_| MapError::Length { offset, len };
+        let mapped = usize::try_from(end - aligned).map_err(bad)?;
+        let block = usize::try_from(block).map_err(bad)?;
         // SAFETY: a fresh range chosen by the kernel; no Rust object lives in it.
         let start = unsafe {
             mmap(
@@ -113,7 +122,8 @@ impl Mapping {
                 aligned,
             )?
         };
-        Self::adopt(start, mapped, (offset - aligned) as usize, len as usize)
+        let whose = Some((block, health));
+        Self::adopt(start, mapped, (offset - aligned) as usize, len as usize, whose)
     }
 
     /// Maps `len` bytes of zeroes that no other process sees; pages are taken when first written.
@@ -134,7 +144,7 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        Self::adopt(start, size, 0, size)
+        Self::adopt(start, size, 0, size, None)
     }
 
     /// Bytes that may be touched.
@@ -165,19 +175,19 @@ impl Mapping {
         unsafe { madvise(self.base.as_ptr().add(first).cast(), end - first, Advice::LinuxDontNeed) }
     }
 
+    /// Whose memory it is; `None` for our own.
+    pub fn health(&self) -> Option<&Health> {
+        self.watched.as_ref().map(Watched::health)
+    }
+
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The end and the start of the range, rounded outward to the file's block size: hugetlbfs maps
-    /// a part of a huge page but refuses to unmap one.
-    fn check_file(
-        fd: BorrowedFd<'_>,
-        offset: u64,
-        len: u64,
-        seal: Seal,
-    ) -> Result<(u64, u64), MapError> {
+    /// The file's block size, a power of two, outward to which the range must be rounded: hugetlbfs
+    /// maps a part of a huge page but refuses to unmap one. `offset + len`, so rounded, fits.
+    fn check_file(fd: BorrowedFd<'_>, offset: u64, len: u64, seal: Seal) -> Result<u64, MapError> {
         let bad = MapError::Length { offset, len };
         let Some(end) = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64 / 2) else {
             return Err(bad);
@@ -198,8 +208,7 @@ impl Mapping {
         }
         let page = rustix::param::page_size() as u64;
         let block = u64::try_from(stat.st_blksize).unwrap_or(page).max(page);
-        let block = if block.is_power_of_two() { block } else { page };
-        Ok((end.next_multiple_of(block), offset & !(block - 1)))
+        Ok(if block.is_power_of_two() { block } else { page })
     }
 
     fn adopt(
@@ -207,6 +216,7 @@ impl Mapping {
         mapped: usize,
         skip: usize,
         len: usize,
+        whose: Option<(usize, &Health)>,
     ) -> Result<Arc<Mapping>, MapError> {
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             return Err(MapError::Os(rustix::io::Errno::NOMEM));
@@ -216,12 +226,17 @@ impl Mapping {
         let _ = unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
         // SAFETY: `skip < mapped`, because `len > 0` and `mapped >= skip + len`.
         let base = unsafe { start.add(skip) };
-        Ok(Arc::new(Mapping { start, mapped, base, len }))
+        let watched = whose.map(|(block, health)| {
+            Watched::new(start.expose_provenance().get(), mapped, block, health)
+        });
+        Ok(Arc::new(Mapping { start, mapped, base, len, watched }))
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before the addresses can be somebody else's.
+        drop(self.watched.take());
         // SAFETY: `start..start + mapped` is exactly what `mmap` gave us; every `Area` and
         // `GuestMap` over it holds an `Arc`, so none is left.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };

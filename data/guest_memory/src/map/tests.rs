@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::{LOG_PAGE_SIZE, Seal};
+use crate::{Health, LOG_PAGE_SIZE, Seal};
 
 const PAGE: u64 = 4096;
 
@@ -71,15 +71,18 @@ fn overlapping_wrapping_and_too_many_regions_are_refused() {
 fn files_too_short_or_not_sealed_are_refused() {
     let open = sealed_memfd(2 * PAGE, false);
     let sealed = sealed_memfd(2 * PAGE, true);
-    assert!(matches!(Mapping::shared(&open, 0, PAGE, Seal::Required), Err(MapError::Unsealed)));
-    assert!(Mapping::shared(&open, 0, PAGE, Seal::Any).is_ok());
-    assert!(Mapping::shared(&sealed, 8, PAGE, Seal::Required).is_ok());
+    assert!(matches!(
+        Mapping::shared(&open, 0, PAGE, Seal::Required, &Health::default()),
+        Err(MapError::Unsealed)
+    ));
+    assert!(Mapping::shared(&open, 0, PAGE, Seal::Any, &Health::default()).is_ok());
+    assert!(Mapping::shared(&sealed, 8, PAGE, Seal::Required, &Health::default()).is_ok());
     for (offset, len) in [(0, 3 * PAGE), (PAGE, PAGE + 1), (2 * PAGE, 1)] {
-        let refused = Mapping::shared(&sealed, offset, len, Seal::Any);
+        let refused = Mapping::shared(&sealed, offset, len, Seal::Any, &Health::default());
         assert!(matches!(refused, Err(MapError::Short { .. })), "{offset} {len}");
     }
     for (offset, len) in [(0, 0), (u64::MAX, 1), (1, u64::MAX), (u64::MAX / 2, PAGE)] {
-        let refused = Mapping::shared(&sealed, offset, len, Seal::Any);
+        let refused = Mapping::shared(&sealed, offset, len, Seal::Any, &Health::default());
         assert!(matches!(refused, Err(MapError::Length { .. })), "{offset} {len}");
     }
 }
@@ -87,8 +90,9 @@ fn files_too_short_or_not_sealed_are_refused() {
 #[test]
 fn every_write_marks_its_pages_and_no_other() {
     let log_fd = sealed_memfd(PAGE, true);
-    let log = DirtyLog::map(&log_fd, 0, PAGE, Seal::Required).unwrap();
-    let bits = Area::whole(Mapping::shared(&log_fd, 0, PAGE, Seal::Any).unwrap());
+    let log = DirtyLog::map(&log_fd, 0, PAGE, Seal::Required, &Health::default()).unwrap();
+    let bits =
+        Area::whole(Mapping::shared(&log_fd, 0, PAGE, Seal::Any, &Health::default()).unwrap());
     let map = GuestMap::new(vec![region(8 * LOG_PAGE_SIZE, 0, 16 * PAGE)]).unwrap();
     let logged = map.with_log(Some(log)).unwrap();
     let take = |at: usize| {

@@ -1,0 +1,1 @@
+//! Memory taken away under every kind of access.
