@@ -4,7 +4,7 @@
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -225,8 +225,8 @@ impl Session {
         self.tell(SET_CONFIG, &payload, None)
     }
 
-    /// Gets an in-flight record from the back-end and gives it back to it.
-    pub(super) fn exchange_inflight(&mut self, queues: u16, size: u16) -> Result<OwnedFd> {
+    /// Gets an in-flight record from the back-end, and what is to be said of it.
+    pub(super) fn get_inflight(&mut self, queues: u16, size: u16) -> Result<(OwnedFd, Vec<u8>)> {
         let mut payload = vec![0; 16];
         payload.extend(queues.to_ne_bytes());
         payload.extend(size.to_ne_bytes());
@@ -234,8 +234,12 @@ impl Session {
         let (answer, fd) = self.answer(GET_INFLIGHT_FD)?;
         let fd = fd.context("GET_INFLIGHT_FD was answered without a descriptor")?;
         ensure!(answer.len() >= 20, "GET_INFLIGHT_FD was answered with {} bytes", answer.len());
-        self.tell(SET_INFLIGHT_FD, &answer, Some(fd.as_fd()))?;
-        Ok(fd)
+        Ok((fd, answer))
+    }
+
+    /// Gives the back-end a record that it, or an earlier one, has made.
+    pub(super) fn set_inflight(&mut self, said: &[u8], fd: BorrowedFd<'_>) -> Result<()> {
+        self.tell(SET_INFLIGHT_FD, said, Some(fd))
     }
 
     /// Returns when the back-end has handled everything sent so far.

@@ -1,0 +1,75 @@
+//! A back-end has died and another one takes its place: memory, rings and in-flight record stay.
+//!
+//! Says what QEMU says when its back-end comes again. What was in flight stays in flight; the
+//! driver's side sees no difference.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result, ensure};
+use guest_memory::{Area, Health, Mapping, Seal};
+use virtqueue::Format;
+use virtqueue::driver::first_base;
+use virtqueue::inflight::queue_region_len;
+
+use super::{Frontend, negotiate};
+use crate::frontend::session::Session;
+
+impl Frontend {
+    /// Brings the back-end at the other end of `stream` to where the last one was. May be called
+    /// again when that one has died in the middle of it.
+    ///
+    /// # Errors
+    /// The session's, or the back-end does not offer what the guest has accepted.
+    pub fn reconnect(&mut self, stream: UnixStream) -> Result<()> {
+        self.session = Session::over(stream)?;
+        let (_, features) = negotiate(&mut self.session, &self.spec)?;
+        ensure!(features == self.features, "features {features:#x}, not {:#x}", self.features);
+        self.share_memory()?;
+        match &self.inflight {
+            Some((fd, said)) => self.session.set_inflight(said, fd.as_fd())?,
+            None if self.spec.inflight => self.share_inflight()?,
+            None => {}
+        }
+        let ring = self.spec.ring;
+        let queues = std::mem::take(&mut self.queues);
+        let told = (0..).zip(&queues).try_for_each(|(index, queue)| {
+            // Who has lost its back-end knows the used index of a split ring, and of a packed one
+            // nothing: the record does.
+            let base = match ring.format {
+                Format::Split => self.used_index(queue.places.device)?,
+                Format::Packed => first_base(ring.format),
+            };
+            self.tell_queue(index, ring.size, base, queue)
+        });
+        self.queues = queues;
+        told?;
+        self.session.settle()
+    }
+
+    /// Chains that the in-flight record names now. Zero without a record.
+    ///
+    /// # Errors
+    /// The record cannot be mapped.
+    pub fn recorded(&self) -> Result<u64> {
+        let Some((fd, _)) = &self.inflight else { return Ok(0) };
+        let ring = self.spec.ring;
+        let of_one = queue_region_len(ring.format, ring.size);
+        let len = of_one * u64::from(self.spec.queues);
+        let area = Area::whole(Mapping::shared(fd, 0, len, Seal::Any, &Health::default())?);
+        // Header and state of one descriptor, bytes (vhost-user, "Inflight I/O tracking").
+        let (header, state) = match ring.format {
+            Format::Split => (16, 16),
+            Format::Packed => (32, 32),
+        };
+        let marks = (0..u64::from(self.spec.queues)).flat_map(|queue| {
+            (0..u64::from(ring.size)).map(move |entry| queue * of_one + header + entry * state)
+        });
+        Ok(marks.filter(|at| area.load_u8(*at as usize) == 1).count() as u64)
+    }
+
+    fn used_index(&self, used_ring: u64) -> Result<u32> {
+        let area = self.map.area_at_user(used_ring, 4).context("a ring outside of memory")?;
+        Ok(u32::from(area.load_acquire_u16(2)))
+    }
+}
