@@ -7,6 +7,8 @@
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
 //! | `ledger` | what each sector of a disk may hold |
+//! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
+//! | `hostile_guest` | a guest that writes whatever bytes in its rings |
 //! | `load` | reads and writes that are compared, on a thread of their own |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `raw_front_end` | a front-end that says anything at all |
@@ -15,6 +17,8 @@
 pub mod blkio_client;
 pub mod daemon;
 pub mod ledger;
+pub mod hostile_bed;
+pub mod hostile_guest;
 pub mod load;
 pub mod neighbour;
 pub mod raw_front_end;

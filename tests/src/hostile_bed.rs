@@ -1,0 +1,353 @@
+//! A hostile guest and a well-behaved one on the same sidecore: what the misdeed comes to, and what
+//! the neighbour loses by it.
+//!
+//! What is fair on one core: the neighbour must keep nine tenths of the rate that it has beside a
+//! guest that behaves. For a misdeed that is over at once ([`row`]) that guest is idle, and the misdeed
+//! is done again and again, each time on a ring set up anew. For one that lasts ([`storm`]) it is as
+//! busy as the hostile one may be. Both rates are measured in the same run, in short windows that
+//! take turns, because a machine is fast in one second and slow in the next.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::frontend::{Frontend, FrontendSpec};
+
+use crate::daemon::{Daemon, pause};
+use crate::hostile_guest::{D, DATA, End, Guest, HEADER, Layout, STATUS, WRITE};
+use crate::load::Load;
+
+/// The disk of the hostile guest.
+pub const BAD: &str = "bad";
+const VICTIM: &str = "victim";
+
+/// One window; both kinds have [`WINDOWS`] of them in each try.
+const WINDOW_NS: u64 = 40_000_000;
+const WINDOWS: usize = 6;
+/// A window in which the machine did something else is measured again.
+const TRIES: usize = 3;
+/// Between two misdeeds of a row: some 200 a second, more often than a VMM revives a queue, and so
+/// seldom that the work of the hostile front-end itself, which takes turns with the neighbour on the
+/// few cores of a test machine, is not what slows it.
+const PAUSE: Duration = Duration::from_millis(4);
+/// What the neighbour must keep.
+const KEPT_MIN: f64 = 0.9;
+
+/// How a misdeed must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// The queue is stopped and its front-end told; a new set-up revives it.
+    Broken,
+    /// It comes back with this status and this length.
+    Status(u8, u32),
+    /// The row has looked for itself, and the ring is as new.
+    Checked,
+    /// The row has looked for itself, and the ring must be set up anew.
+    Spoiled,
+}
+
+/// A request that was done, of so many bytes written, the status among them.
+pub fn done(len: u32) -> Expect {
+    Expect::Status(0, len)
+}
+
+/// A request that ended with an I/O error.
+pub const IO_ERROR: Expect = Expect::Status(1, 1);
+/// A request that the device does not know.
+pub const UNSUPPORTED: Expect = Expect::Status(2, 1);
+
+/// What a row showed.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    misdeeds: u64,
+    beside_good: f64,
+    beside_bad: f64,
+    tries: usize,
+}
+
+impl Shown {
+    fn kept(&self) -> f64 {
+        self.beside_bad / self.beside_good
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown { misdeeds, beside_good, beside_bad, tries } = self;
+        let kept = self.kept() * 100.0;
+        write!(
+            f,
+            "{misdeeds} times; the neighbour had {beside_good:.0} requests a second beside a good \
+             guest and {beside_bad:.0} beside this one: {kept:.0}%"
+        )?;
+        if *tries > 1 { write!(f, " (at the {tries}. measurement)") } else { Ok(()) }
+    }
+}
+
+/// The daemon, the neighbour at work, and the socket of the hostile guest.
+#[derive(Debug)]
+pub struct Bed {
+    /// The daemon.
+    pub daemon: Daemon,
+    load: Load,
+    /// Held, so that it stays connected.
+    _victim: Frontend,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Rows measure, so no two of them run at once.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Bed {
+    /// Starts both; `disk` is the rest of the hostile guest's `[[disk]]`.
+    ///
+    /// # Errors
+    /// One of them does not start.
+    pub fn start(name: &str, disk: &str) -> Result<Bed> {
+        let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let daemon = Daemon::start(
+            name,
+            &format!(
+                "[[disk]]\nid = \"{VICTIM}\"\nbackend = \"memory\"\nsize = \"4M\"\n\
+                 [[disk]]\nid = \"{BAD}\"\n{disk}\n"
+            ),
+        )?;
+        let mut victim = daemon.frontend(VICTIM, &FrontendSpec::default())?;
+        let (load, _) = Load::start(&mut victim)?;
+        load.await_requests(50)?;
+        Ok(Bed { daemon, load, _victim: victim, _alone: alone })
+    }
+
+    /// A hostile guest.
+    ///
+    /// # Errors
+    /// As [`Guest::start`].
+    pub fn guest(&self, layout: Layout) -> Result<Guest> {
+        Guest::start(&self.daemon.socket(BAD), layout)
+            .with_context(|| format!("the daemon says:\n{}", self.daemon.last_words()))
+    }
+
+    /// The neighbour's rate while `work` is done again and again for one window.
+    fn window(&self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+        let (start, before) = (now_ns(), self.load.done());
+        while now_ns() - start < WINDOW_NS {
+            work()?;
+        }
+        let (took, done) = (now_ns() - start, self.load.done() - before);
+        Ok(done as f64 * 1e9 / took as f64)
+    }
+
+    /// Compares the neighbour's rates beside `good` and beside `bad`.
+    ///
+    /// # Errors
+    /// It keeps too little in each of three tries, or one of the two failed.
+    pub fn compare(
+        &self,
+        mut good: impl FnMut() -> Result<()>,
+        mut bad: impl FnMut() -> Result<()>,
+    ) -> Result<Shown> {
+        let mut misdeeds = 0;
+        let mut shown = None;
+        for tries in 1..=TRIES {
+            let (mut beside_good, mut beside_bad) = (Vec::new(), Vec::new());
+            for turn in 0..2 * WINDOWS {
+                // In the order good, bad, bad, good, so that a drift hurts neither.
+                if matches!(turn % 4, 0 | 3) {
+                    beside_good.push(self.window(&mut good)?);
+                } else {
+                    let counted = || {
+                        misdeeds += 1;
+                        bad()
+                    };
+                    beside_bad.push(self.window(counted)?);
+                }
+            }
+            let (beside_good, beside_bad) = (median(beside_good), median(beside_bad));
+            let found = Shown { misdeeds, beside_good, beside_bad, tries };
+            shown = Some(found);
+            if found.kept() >= KEPT_MIN {
+                break;
+            }
+        }
+        let shown = shown.context("nothing was measured")?;
+        ensure!(shown.kept() >= KEPT_MIN, "{shown}");
+        Ok(shown)
+    }
+
+    /// Ends all: the daemon lives, the neighbour saw nothing wrong, the next front-end is served.
+    ///
+    /// # Errors
+    /// What is not as it should be.
+    pub fn finish(mut self) -> Result<()> {
+        self.daemon.is_alive()?;
+        let mut next = self.guest(Layout::default()).context("the next front-end")?;
+        next.honest(0, 0, 512)?;
+        drop(next);
+        self.load.await_requests(20)?;
+        self.load.finish().context("the neighbour")?;
+        let errors = self.daemon.shown(VICTIM, "counters")?["errors"].clone();
+        ensure!(errors == 0, "the neighbour has {errors} errors");
+        Ok(())
+    }
+}
+
+/// A misdeed that is over at once, in each of its `variants`: it must end as it says, and the
+/// neighbour must not notice when it is done again and again.
+///
+/// # Errors
+/// What was not as it must be.
+pub fn row(
+    name: &str,
+    layout: Layout,
+    variants: usize,
+    misdeed: impl FnMut(&mut Guest, usize) -> Result<Expect>,
+) -> Result<Shown> {
+    row_on(name, "backend = \"memory\"\nsize = \"4M\"\nqueues = 2", layout, variants, misdeed)
+}
+
+/// As [`row`], on a disk of that description.
+///
+/// # Errors
+/// As [`row`].
+pub fn row_on(
+    name: &str,
+    disk: &str,
+    layout: Layout,
+    variants: usize,
+    mut misdeed: impl FnMut(&mut Guest, usize) -> Result<Expect>,
+) -> Result<Shown> {
+    let bed = Bed::start(name, disk)?;
+    let mut guest = bed.guest(layout)?;
+    for variant in 0..variants {
+        let looked = (|| {
+            let expect = misdeed(&mut guest, variant)?;
+            meets(&mut guest, expect)?;
+            if expect == Expect::Broken {
+                stays_broken(&bed, &mut guest)?;
+            }
+            again(&mut guest, expect)
+        })();
+        looked.with_context(|| format!("variant {variant}"))?;
+    }
+    let mut variant = 0;
+    let shown = bed.compare(
+        || {
+            pause(PAUSE);
+            Ok(())
+        },
+        || {
+            variant = (variant + 1) % variants;
+            let expect = misdeed(&mut guest, variant)?;
+            meets(&mut guest, expect)?;
+            again(&mut guest, expect)?;
+            pause(PAUSE);
+            Ok(())
+        },
+    )?;
+    drop(guest);
+    bed.finish()?;
+    Ok(shown)
+}
+
+fn meets(guest: &mut Guest, expect: Expect) -> Result<()> {
+    match expect {
+        Expect::Broken => {
+            let end = guest.end()?;
+            ensure!(end == End::Broken, "it must break the queue, and was {end:?}");
+        }
+        Expect::Status(status, len) => {
+            let end = guest.end()?;
+            let found = guest.status();
+            ensure!(
+                matches!(end, End::Used(_, used) if used == len) && found == status,
+                "it must end with status {status} and length {len}, and was {end:?}, status {found}"
+            );
+        }
+        Expect::Checked | Expect::Spoiled => {}
+    }
+    Ok(())
+}
+
+/// Makes the ring fit for the next misdeed.
+fn again(guest: &mut Guest, expect: Expect) -> Result<()> {
+    match expect {
+        Expect::Broken | Expect::Spoiled => guest.revive(),
+        Expect::Status(..) | Expect::Checked => Ok(()),
+    }
+}
+
+/// A queue that broke takes nothing more, and the operator is told why; set up anew, it works.
+fn stays_broken(bed: &Bed, guest: &mut Guest) -> Result<()> {
+    let shown = bed.daemon.ask(&format!("show {BAD}"))?;
+    let told = shown["queues"][guest.at]["violation"].is_string();
+    ensure!(told, "the operator is not told what the guest did: {shown}");
+    let places = guest.places();
+    guest.zero(places[0], 16 * 4);
+    guest.header(0, 0);
+    let used = guest.get_u16(places[2] + 2);
+    guest.offer(&[D(HEADER, 16, 1, 1), D(DATA, 512, 1 | WRITE, 2), D(STATUS, 1, WRITE, 0)])?;
+    pause(Duration::from_millis(3));
+    ensure!(guest.get_u16(places[2] + 2) == used, "a broken queue was served");
+    ensure!(guest.status() == 0xff, "a broken queue was served");
+    guest.revive()?;
+    guest.honest(0, 8, 512).context("after it was set up anew")
+}
+
+/// A misdeed that lasts, beside which the neighbour must do as well as beside a guest that is as
+/// busy with what is right. Both are done for as long as a window; each leaves nothing in flight.
+///
+/// # Errors
+/// What was not as it must be.
+pub fn storm(
+    name: &str,
+    disk: &str,
+    layout: Layout,
+    mut good: impl FnMut(&mut Guest) -> Result<()>,
+    mut bad: impl FnMut(&mut Guest) -> Result<()>,
+) -> Result<Shown> {
+    let bed = Bed::start(name, disk)?;
+    let guest = std::cell::RefCell::new(bed.guest(layout)?);
+    let shown = bed.compare(|| good(&mut guest.borrow_mut()), || bad(&mut guest.borrow_mut()))?;
+    guest.borrow_mut().revive()?;
+    guest.borrow_mut().honest(0, 8, 512)?;
+    drop(guest);
+    bed.finish()?;
+    Ok(shown)
+}
+
+/// Keeps chains in flight for `for_ns`: each is offered again as soon as it came back. `heads` are
+/// descriptors of a split ring at which prepared chains start. Gives how many came back.
+///
+/// # Errors
+/// The queue broke, or something did not come back.
+pub fn pump(guest: &mut Guest, heads: &[u16], for_ns: u64) -> Result<u64> {
+    let start = now_ns();
+    let (mut ended, mut in_flight) = (0, heads.len());
+    guest.offer_heads(heads);
+    guest.kick()?;
+    let mut last = start;
+    while in_flight > 0 {
+        let Some((id, _)) = guest.take_used() else {
+            let now = now_ns();
+            ensure!(now - last < 10_000_000_000, "{in_flight} requests do not come back");
+            std::hint::spin_loop();
+            continue;
+        };
+        (ended, in_flight, last) = (ended + 1, in_flight - 1, now_ns());
+        if last - start < for_ns {
+            guest.offer_heads(&[id as u16]);
+            in_flight += 1;
+            guest.kick()?;
+        }
+    }
+    ensure!(!guest.was_broken()?, "the queue broke");
+    Ok(ended)
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    let middle = rates.len() / 2;
+    rates.get(middle).copied().unwrap_or(0.0)
+}
