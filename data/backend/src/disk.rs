@@ -6,7 +6,7 @@ use std::sync::Arc;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::file::{FaultSnapshot, File, Opened};
+use crate::file::{FaultSnapshot, File, Holder, Opened};
 use crate::{Backend, Memory, Null, SECTOR_SIZE};
 
 /// Largest disk, bytes: the largest file offset.
@@ -74,6 +74,20 @@ pub enum OpenError {
         /// Its reason.
         source: Errno,
     },
+    /// Its lock is held (docs/decisions/0005, "The fence").
+    #[error("{path} is in use: {holder}")]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// Who. [`Holder::Living`]: refuse the disk; [`Holder::Ended`]: try again.
+        holder: Holder,
+    },
+    /// A block device that the host itself uses.
+    #[error(
+        "{0} is in use by the host: it or a partition of it is mounted, swapped to, or part of a \
+         RAID, volume group or mapped device; unmount or stop that first"
+    )]
+    UsedByHost(PathBuf),
     /// A directory, a socket, a terminal.
     #[error("{0} is neither a regular file nor a block device")]
     NotADisk(PathBuf),
@@ -114,39 +128,6 @@ pub enum OpenError {
     /// No memory for a RAM disk.
     #[error("cannot make a RAM disk: {0}")]
     Memory(#[from] MapError),
-    /// Its lock is held (docs/decisions/0005, "The fence").
-    #[error("{path} is in use: {holder}")]
-    Held {
-        /// The file.
-        path: PathBuf,
-        /// By whom.
-        holder: Holder,
-    },
-}
-
-/// Who holds a disk that could not be locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// A process that lives, by its pid: the disk is refused.
-    Living(u32),
-    /// One that has ended, is ending, or cannot be seen from here: requests of it are still with the
-    /// disk, and the lock goes with the last of them. To be tried again.
-    Ended(Option<u32>),
-}
-
-/// As an operator reads it.
-impl std::fmt::Display for Holder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Holder::Living(pid) => {
-                write!(f, "process {pid} holds it; stop that process or give another image")
-            }
-            Holder::Ended(Some(pid)) => {
-                write!(f, "requests of process {pid}, which has ended, are still with the disk")
-            }
-            Holder::Ended(None) => f.write_str("requests of an ended process are still with it"),
-        }
-    }
 }
 
 /// Why a disk keeps its size. The text is for the operator.
@@ -279,6 +260,17 @@ impl Disk {
     /// Ends with the `Disk`: open it anew after the data was checked.
     pub fn sync_failed(&self) -> bool {
         matches!(&self.kind, Kind::File(opened) if opened.sync_failed())
+    }
+
+    /// Whether its data ends with this process: a RAM disk.
+    pub fn is_volatile(&self) -> bool {
+        matches!(self.kind, Kind::Memory(_))
+    }
+
+    /// Whether a back-end of a RAM disk has run a request since the disk was made; a disk made of it
+    /// by [`Disk::resize`] goes on with the answer. False for all other disks.
+    pub fn was_touched(&self) -> bool {
+        matches!(&self.kind, Kind::Memory(memory) if memory.was_touched())
     }
 
     /// The way of one queue.

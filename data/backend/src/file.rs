@@ -8,13 +8,17 @@
 //! Not here: opening (`open`), what keeps the two kinds of writes apart (`writers`), and flushes in
 //! single file (`flushes`).
 
+mod device;
 mod faults;
 mod flushes;
+mod holder;
 mod judge;
+mod lock;
 mod open;
 mod writers;
 
 pub use faults::FaultSnapshot;
+pub use holder::Holder;
 pub(crate) use open::Opened;
 
 use std::sync::Arc;
@@ -24,8 +28,8 @@ use request::{Op, Request, Status, Tag};
 use rustix::io::Errno;
 
 use crate::Outcome;
-use crate::io::{Io, Places};
-use crate::sys::{Allocate, Command, Target, ZEROES_MAX, run_now};
+use crate::io::{Io, Place};
+use crate::sys::{Allocate, Command, ZEROES_MAX, run_now};
 use open::Lack;
 use writers::Pass;
 
@@ -67,8 +71,8 @@ enum Step {
 pub struct File {
     opened: Arc<Opened>,
     size_bytes: u64,
-    /// How the current sidecore's `Io` names the file.
-    places: Option<Places>,
+    /// The disk's place in the current sidecore's `Io`.
+    place: Option<Place>,
     /// By slot, so that `submit` can leave something for the first completion.
     flights: Vec<Flight>,
 }
@@ -113,7 +117,7 @@ const WAIT: Next<'static> = Next::Run { command: Command::Wait, direct: false };
 impl File {
     pub(crate) fn new(opened: Arc<Opened>, size_bytes: u64) -> File {
         let slots = if opened.in_memory() { 0 } else { SLOTS };
-        File { opened, size_bytes, places: None, flights: vec![Flight::default(); slots] }
+        File { opened, size_bytes, place: None, flights: vec![Flight::default(); slots] }
     }
 
     #[inline]
@@ -122,17 +126,17 @@ impl File {
     }
 
     pub(crate) fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
-        if !self.opened.in_memory() && !self.places.as_ref().is_some_and(|p| io.gave(p)) {
-            self.places = Some(io.join(&self.opened)?);
+        if !self.opened.in_memory() && !self.place.is_some_and(|place| io.gave(place)) {
+            self.place = Some(io.join(&self.opened)?);
         }
         Ok(())
     }
 
     pub(crate) fn leave(&mut self, io: &mut Io) {
-        if let Some(places) = self.places.take()
-            && io.gave(&places)
+        if let Some(place) = self.place.take()
+            && io.gave(place)
         {
-            io.leave(&self.opened);
+            io.leave(place);
         }
     }
 
@@ -246,15 +250,14 @@ impl File {
         tag: Tag,
         progress: &mut Progress,
     ) -> Outcome {
-        let Some(places) = self.places else { return Outcome::Done(Status::IoError) };
         match self.next(request, memory, progress, Some(tag)) {
             Next::Done(status) => Outcome::Done(status),
             Next::Run { command, direct } => {
-                let target: Target = match places.direct {
-                    Some(target) if direct => target,
-                    _ => places.cached,
+                let file = match self.opened.direct() {
+                    Some(file) if direct => file,
+                    _ => self.opened.cached(),
                 };
-                if io.push(target, &command, tag) {
+                if io.push(file, &command, tag) {
                     self.flight(tag).step = progress.step;
                     return Outcome::Pending;
                 }

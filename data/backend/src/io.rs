@@ -1,4 +1,4 @@
-//! What the back-ends of one sidecore share: an io_uring and its table of files.
+//! What the back-ends of one sidecore share: an io_uring.
 //!
 //! Made on the sidecore's thread and used by it alone: the ring belongs to the thread that makes
 //! it. The ring is made for the first back-end that needs one, so that null and memory need no
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use request::Tag;
 
 use crate::file::Opened;
-use crate::sys::{Command, Ring, Target};
+use crate::sys::{Command, Ring};
 
 /// Submission entries at most; more gain nothing, since a pass submits a visit's budget a queue.
 const ENTRIES_MAX: u32 = 4096;
@@ -24,25 +24,22 @@ pub struct Io {
     entries: u32,
     /// Tells the users of one `Io` from those of another.
     identity: u32,
-    /// Files in the ring's table, and for how many queues.
-    joined: Vec<Joined>,
+    /// The disks with queues here, each at its place.
+    joined: Vec<Option<Joined>>,
 }
 
+/// A disk, for as long as it has queues here. Keeps its descriptors open for what is queued.
 #[derive(Debug)]
 struct Joined {
     file: Arc<Opened>,
     users: u32,
-    places: Places,
 }
 
-/// How a file is named in commands to one `Io`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+/// A disk's place in one `Io`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
     identity: u32,
-    /// Through the page cache.
-    pub(crate) cached: Target,
-    /// Past it, when the file can be opened so.
-    pub(crate) direct: Option<Target>,
+    at: usize,
 }
 
 impl Io {
@@ -114,51 +111,53 @@ impl Io {
         let _ = self.enter();
     }
 
-    /// Whether `places` were given by this `Io`.
+    /// Whether `place` was given by this `Io`.
     #[inline]
-    pub(crate) fn gave(&self, places: &Places) -> bool {
-        places.identity == self.identity
+    pub(crate) fn gave(&self, place: Place) -> bool {
+        place.identity == self.identity
     }
 
-    /// Puts a file into the table, or counts another user of it.
-    pub(crate) fn join(&mut self, file: &Arc<Opened>) -> io::Result<Places> {
-        let ring = match &mut self.ring {
-            Some(ring) => ring,
-            none => none.insert(Ring::new(self.entries)?),
-        };
-        if let Some(joined) = self.joined.iter_mut().find(|joined| Arc::ptr_eq(&joined.file, file))
-        {
+    /// Gives a disk a place, or counts another user of it.
+    pub(crate) fn join(&mut self, file: &Arc<Opened>) -> io::Result<Place> {
+        if self.ring.is_none() {
+            self.ring = Some(Ring::new(self.entries)?);
+        }
+        let identity = self.identity;
+        let known = self.joined.iter_mut().enumerate().find_map(|(at, joined)| {
+            joined.as_mut().filter(|joined| Arc::ptr_eq(&joined.file, file)).map(|one| (at, one))
+        });
+        if let Some((at, joined)) = known {
             joined.users += 1;
-            return Ok(joined.places);
+            return Ok(Place { identity, at });
         }
-        let cached = ring.register(file.cached());
-        let direct = file.direct().map(|fd| ring.register(fd));
-        let places = Places { identity: self.identity, cached, direct };
-        self.joined.push(Joined { file: Arc::clone(file), users: 1, places });
-        Ok(places)
+        let joined = Some(Joined { file: Arc::clone(file), users: 1 });
+        let at = match self.joined.iter_mut().position(|place| place.is_none()) {
+            Some(at) => {
+                self.joined[at] = joined;
+                at
+            }
+            None => {
+                self.joined.push(joined);
+                self.joined.len() - 1
+            }
+        };
+        Ok(Place { identity, at })
     }
 
-    /// One user less; the last takes the file out of the table.
-    pub(crate) fn leave(&mut self, file: &Arc<Opened>) {
-        let same = |joined: &Joined| Arc::ptr_eq(&joined.file, file);
-        let Some(at) = self.joined.iter().position(same) else { return };
-        let Some(joined) = self.joined.get_mut(at) else { return };
-        joined.users -= 1;
-        if joined.users > 0 {
-            return;
-        }
-        let joined = self.joined.swap_remove(at);
-        if let Some(ring) = &mut self.ring {
-            ring.unregister(joined.places.cached);
-            if let Some(direct) = joined.places.direct {
-                ring.unregister(direct);
+    /// One user less; with the last the disk goes.
+    pub(crate) fn leave(&mut self, place: Place) {
+        let Some(here) = self.joined.get_mut(place.at) else { return };
+        if let Some(joined) = here {
+            joined.users -= 1;
+            if joined.users == 0 {
+                *here = None;
             }
         }
     }
 
     /// Queues one command. Where the ring is full, it is entered first.
     #[inline]
-    pub(crate) fn push(&mut self, target: Target, command: &Command<'_>, tag: Tag) -> bool {
-        self.ring.as_mut().is_some_and(|ring| ring.push(target, command, tag))
+    pub(crate) fn push(&mut self, file: BorrowedFd<'_>, command: &Command<'_>, tag: Tag) -> bool {
+        self.ring.as_mut().is_some_and(|ring| ring.push(file, command, tag))
     }
 }

@@ -32,8 +32,8 @@ mod memory;
 mod null;
 mod sys;
 
-pub use disk::{Cache, Disk, Holder, Limits, OpenError, ResizeError, Source};
-pub use file::{FaultSnapshot, File, Progress};
+pub use disk::{Cache, Disk, Limits, OpenError, ResizeError, Source};
+pub use file::{FaultSnapshot, File, Holder, Progress};
 pub use io::Io;
 pub use memory::Memory;
 pub use null::Null;
@@ -109,7 +109,7 @@ impl Backend {
         }
     }
 
-    /// Takes from `io` what serving will need (its io_uring, a place in its file table), so that
+    /// Takes from `io` what serving will need (its io_uring, a place among its disks), so that
     /// the first request does not. Optional.
     ///
     /// # Errors

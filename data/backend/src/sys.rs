@@ -1,4 +1,5 @@
-//! The only place of this crate that hands addresses to the kernel.
+//! The only place of this crate that hands addresses to the kernel, and of system calls that rustix
+//! does not have.
 //!
 //! Called by `io` and `file`. Two ways to run the same [`Command`]: [`Ring`], which the kernel
 //! completes later, and [`run_now`], which waits.
@@ -12,11 +13,13 @@
 //! waits for what is in flight. The memory is the guest's: no Rust reference to it exists.
 #![expect(unsafe_code, reason = "addresses are given to the kernel, which writes to them")]
 
+mod lock;
 mod now;
 mod ring;
 
+pub(crate) use lock::lock_bytes;
 pub(crate) use now::run_now;
-pub(crate) use ring::{Ring, Target};
+pub(crate) use ring::Ring;
 
 use guest_memory::{GuestMap, Span};
 

@@ -215,7 +215,11 @@ fn a_request_of_more_pieces_than_a_command_holds() {
         let op = Op::Write { sync: true };
         assert_eq!(bed.run(op, 4096, bytes.len() as u64, &segments), Status::Ok, "{name}");
         assert!(bed.read(4096, bytes.len()).expect("a read") == bytes, "{name}");
-        assert_eq!(bed.disk.faults(), backend::FaultSnapshot::default(), "{name}");
+        let faults = bed.disk.faults();
+        // Each of its three commands is stable; a RAM disk asks the kernel for nothing.
+        let syncs = if *name == "memory" { 0 } else { faults.syncs };
+        assert!(*name == "memory" || syncs > 0, "{name}");
+        assert_eq!(faults, backend::FaultSnapshot { syncs, ..Default::default() }, "{name}");
     }
 }
 

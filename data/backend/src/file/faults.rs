@@ -1,10 +1,11 @@
-//! Counts of what went wrong with a file, by kind. Rare, so shared by the disk's queues.
+//! Counts of what went wrong with a file, by kind, and of syncs. Rare, so shared by the disk's
+//! queues.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-/// Failures since the disk was opened. Each request that failed is counted once, short transfers
+/// Failures and syncs since the disk was opened. Each request that failed is counted once, short transfers
 /// each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSnapshot {
@@ -14,6 +15,9 @@ pub struct FaultSnapshot {
     pub enospc: u64,
     /// The kernel transferred less than asked; most are resumed and end well.
     pub short: u64,
+    /// Syncs that were asked of the kernel and ended, well or not: `fdatasync`, and writes that are
+    /// stable when they end (in a file in memory those are ordinary writes).
+    pub syncs: u64,
     /// Anything else, for instance guest memory that the host cannot touch (`EFAULT`).
     pub other: u64,
 }
@@ -24,6 +28,7 @@ pub(crate) struct Faults {
     enospc: AtomicU64,
     short: AtomicU64,
     other: AtomicU64,
+    syncs: AtomicU64,
 }
 
 impl Faults {
@@ -42,6 +47,11 @@ impl Faults {
         self.short.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Of a disk whose every write is stable this is once a write, which took a disk's time.
+    pub(crate) fn count_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn snapshot(&self) -> FaultSnapshot {
         let of = |kind: &AtomicU64| kind.load(Ordering::Relaxed);
         FaultSnapshot {
@@ -49,6 +59,7 @@ impl Faults {
             enospc: of(&self.enospc),
             short: of(&self.short),
             other: of(&self.other),
+            syncs: of(&self.syncs),
         }
     }
 }

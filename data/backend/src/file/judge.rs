@@ -19,6 +19,9 @@ impl File {
         request: &Request<'_>,
         progress: &mut Progress,
     ) -> Option<Status> {
+        if self.was_sync(request.op, progress.step) {
+            self.opened.faults.count_sync();
+        }
         if result < 0 {
             return self.refused(
                 Errno::from_raw_os_error(result.wrapping_neg()),
@@ -41,6 +44,16 @@ impl File {
                 None
             }
             (Op::WriteZeroes { .. }, _) => self.stabilize(request, progress),
+        }
+    }
+
+    /// Whether the command that ended asked for something to be stable.
+    #[inline]
+    fn was_sync(&self, op: Op, step: Step) -> bool {
+        match (op, step) {
+            (Op::Flush, _) | (_, Step::Sync) => true,
+            (Op::Write { sync }, _) => sync && !self.opened.lacks(Lack::StableWrite),
+            _ => false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Opening a file or block device, and the facts that requests need to know of it.
+//! Opening a file or block device behind its fence, and the facts that requests need to know of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,9 @@ use rustix::io::Errno;
 
 use super::faults::{FaultSnapshot, Faults};
 use super::flushes::Flushes;
+use super::lock::{self, Refused};
 use super::writers::Writers;
+use super::{device, holder};
 use crate::disk::at_most;
 use crate::sys::Ring;
 use crate::{Cache, Limits, OpenError, ResizeError, SECTOR_SIZE};
@@ -27,6 +29,9 @@ const RANGE_MAX_BYTES: u64 = 1 << 30;
 const RANGE_NOW_MAX_BYTES: u64 = 16 << 20;
 /// Alignment for `O_DIRECT` where the kernel (before 6.1) does not tell: no device needs more.
 const ALIGN_UNKNOWN: u32 = 4096;
+
+/// How often a file may be put in the place of the one just opened.
+const REPLACED_MAX: u32 = 8;
 
 /// Something the file system cannot do, learnt from its refusal.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,8 @@ pub(crate) struct Opened {
     path: PathBuf,
     cached: OwnedFd,
     direct: Option<Direct>,
+    /// `cached` is past the page cache too: a file that may have one description only.
+    is_direct_only: bool,
     readonly: bool,
     is_block: bool,
     in_memory: bool,
@@ -66,67 +73,39 @@ struct Direct {
 }
 
 impl Opened {
-    /// Opens `path`, and says how many bytes of it are served.
+    /// Opens and locks `path`, and says how many bytes of it are served. Waits for nobody; changes
+    /// nothing before the locks are held, but that it makes a missing file.
     pub(crate) fn open(
         path: &Path,
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
     ) -> Result<(Opened, u64), OpenError> {
-        let os = |what| move |source| OpenError::Os { what, path: path.into(), source };
-        let access = if readonly { OFlags::RDONLY } else { OFlags::RDWR };
-        let create =
-            if asked_bytes.is_some() && !readonly { OFlags::CREATE } else { OFlags::empty() };
-        // A FIFO or a device without its medium would wait in `open`.
-        let flags = access | create | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let cached = open(path, flags, Mode::from_raw_mode(0o600)).map_err(os("open"))?;
-        let stat = fstat(&cached).map_err(os("look at"))?;
-        let is_block = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::BlockDevice => true,
-            FileType::RegularFile => false,
-            _ => return Err(OpenError::NotADisk(path.into())),
-        };
-        // io_uring reports EAGAIN for descriptors that do not block.
-        let plain = fcntl_getfl(&cached).map_err(os("look at"))? - OFlags::NONBLOCK;
-        fcntl_setfl(&cached, plain).map_err(os("set up"))?;
-        let in_memory = !is_block
-            && fstatfs(&cached).is_ok_and(|fs| {
-                [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(fs.f_type as u64 & u64::from(u32::MAX)))
-            });
-        if !in_memory {
-            Ring::new(2).map_err(OpenError::NoUring)?;
+        let how = How { path, create: asked_bytes.is_some() && !readonly, readonly, cache };
+        for _ in 0..REPLACED_MAX {
+            let Some(fenced) = how.fenced()? else { continue };
+            let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
+            let mut opened = Opened {
+                path: path.into(),
+                cached,
+                direct,
+                is_direct_only,
+                readonly,
+                is_block: is_block(&stat),
+                in_memory,
+                physical_block_size: 4096,
+                limits: Limits::default(),
+                lacks: AtomicU8::new(0),
+                sync_failed: AtomicBool::new(false),
+                writers: Writers::default(),
+                flushes: Flushes::default(),
+                faults: Faults::default(),
+            };
+            let size_bytes = opened.served_bytes(asked_bytes)?;
+            opened.learn(&stat, size_bytes);
+            return Ok((opened, size_bytes));
         }
-        // A file in memory has nothing to be passed by.
-        let direct = match cache {
-            Cache::Page => None,
-            _ if in_memory => None,
-            Cache::Auto => open_direct(path, access, &stat).ok(),
-            Cache::Direct => {
-                let direct = open_direct(path, access, &stat);
-                Some(direct.map_err(|error| match error {
-                    Errno::INVAL | Errno::OPNOTSUPP => OpenError::NoDirect(path.into()),
-                    error => os("open")(error),
-                })?)
-            }
-        };
-        let mut opened = Opened {
-            path: path.into(),
-            cached,
-            direct,
-            readonly,
-            is_block,
-            in_memory,
-            physical_block_size: 4096,
-            limits: Limits::default(),
-            lacks: AtomicU8::new(0),
-            sync_failed: AtomicBool::new(false),
-            writers: Writers::default(),
-            flushes: Flushes::default(),
-            faults: Faults::default(),
-        };
-        let size_bytes = opened.served_bytes(asked_bytes)?;
-        opened.learn(&stat, size_bytes);
-        Ok((opened, size_bytes))
+        Err(how.os("open")(Errno::STALE))
     }
 
     /// Through the page cache.
@@ -171,10 +150,10 @@ impl Opened {
     }
 
     pub(crate) fn describe(&self) -> &'static str {
-        match (&self.direct, self.in_memory) {
+        match (self.direct.is_some() || self.is_direct_only, self.in_memory) {
             (_, true) => "file, in memory",
-            (Some(_), _) => "file, direct",
-            (None, _) => "file, page cache",
+            (true, _) => "file, direct",
+            (false, _) => "file, page cache",
         }
     }
 
@@ -253,7 +232,8 @@ impl Opened {
         }
         let range = if self.in_memory { RANGE_NOW_MAX_BYTES } else { RANGE_MAX_BYTES };
         self.limits = at_most(range);
-        let discards = if self.is_block { device_discards(stat) } else { self.punches(size_bytes) };
+        let discards =
+            if self.is_block { device::discards(stat) } else { self.punches(size_bytes) };
         if !discards {
             self.limits.discard_sectors_max = 0;
             self.note_lack(Lack::PunchHole);
@@ -268,37 +248,177 @@ impl Opened {
     }
 }
 
-/// A second descriptor of the same file that passes the page cache.
-fn open_direct(path: &Path, access: OFlags, first: &Stat) -> Result<Direct, Errno> {
-    let fd = open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
-    let stat = fstat(&fd)?;
-    if (stat.st_dev, stat.st_ino) != (first.st_dev, first.st_ino) {
-        // Another file was put in its place between the two.
-        return Err(Errno::STALE);
-    }
-    let facts = statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-    let (memory, offset) = match facts {
-        Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-            (facts.stx_dio_mem_align, facts.stx_dio_offset_align)
-        }
-        _ if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice => {
-            let block = ioctl_blksszget(&fd).unwrap_or(ALIGN_UNKNOWN);
-            (block, block)
-        }
-        _ => (ALIGN_UNKNOWN, ALIGN_UNKNOWN),
-    };
-    if !(memory.is_power_of_two() && offset.is_power_of_two()) {
-        // Zero says: opens so, and goes through the cache all the same.
-        return Err(Errno::OPNOTSUPP);
-    }
-    Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
+/// What is opened, and how.
+struct How<'a> {
+    path: &'a Path,
+    /// Make it when it is missing.
+    create: bool,
+    readonly: bool,
+    cache: Cache,
 }
 
-/// Whether a block device takes discards, as its queue says; a partition has its disk's queue.
-fn device_discards(stat: &Stat) -> bool {
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    ["queue", "../queue"].iter().any(|queue| {
-        let file = format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes");
-        std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0")
-    })
+/// A file that nobody else uses, or that is only read.
+struct Fenced {
+    cached: OwnedFd,
+    direct: Option<Direct>,
+    stat: Stat,
+    in_memory: bool,
+    is_direct_only: bool,
+}
+
+impl How<'_> {
+    /// Opens and locks it. `None`: another file was put in its place meanwhile.
+    fn fenced(&self) -> Result<Option<Fenced>, OpenError> {
+        let create = if self.create { OFlags::CREATE } else { OFlags::empty() };
+        let cached = self.open(create).map_err(self.os("open"))?;
+        let stat = fstat(&cached).map_err(self.os("look at"))?;
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        if !matches!(file_type, FileType::BlockDevice | FileType::RegularFile) {
+            return Err(OpenError::NotADisk(self.path.into()));
+        }
+        self.lock(&cached)?;
+        let one_lock_only = lock::one_lock_only(cached.as_fd());
+        let is_direct_only = one_lock_only && self.cache == Cache::Direct;
+        // io_uring reports EAGAIN for descriptors that do not block.
+        let mut flags = fcntl_getfl(&cached).map_err(self.os("look at"))? - OFlags::NONBLOCK;
+        if is_direct_only {
+            flags |= OFlags::DIRECT;
+        }
+        fcntl_setfl(&cached, flags).map_err(|error| self.not_direct(error))?;
+        let in_memory = !is_block(&stat)
+            && fstatfs(&cached).is_ok_and(|fs| {
+                [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(fs.f_type as u64 & u64::from(u32::MAX)))
+            });
+        if !in_memory {
+            Ring::new(2).map_err(OpenError::NoUring)?;
+        }
+        // A file in memory has nothing to be passed by.
+        let direct = match self.cache {
+            _ if in_memory || one_lock_only => None,
+            Cache::Page => None,
+            Cache::Auto | Cache::Direct => match self.open_direct(&stat) {
+                Ok(direct) => Some(direct),
+                Err(Errno::STALE) => return Ok(None),
+                Err(Errno::BUSY) if self.claims(&stat) => return Err(self.claimed(&stat)),
+                Err(_) if self.cache == Cache::Auto => None,
+                Err(error) => return Err(self.not_direct(error)),
+            },
+        };
+        let cached = match &direct {
+            None if self.claims(&stat) => self.claim_cached(cached, &stat)?,
+            _ => cached,
+        };
+        if !one_lock_only {
+            let second = direct.as_ref().map_or(cached.as_fd(), |direct| direct.fd.as_fd());
+            lock::lock_bytes(second, !self.readonly).map_err(|error| self.refused(error))?;
+        }
+        let locked = fstat(&cached).map_err(self.os("look at"))?;
+        let now = rustix::fs::stat(self.path);
+        if !now.is_ok_and(|now| [&stat, &locked].iter().all(|one| is_same(&now, one))) {
+            return Ok(None);
+        }
+        Ok(Some(Fenced { cached, direct, stat, in_memory, is_direct_only }))
+    }
+
+    fn open(&self, more: OFlags) -> Result<OwnedFd, Errno> {
+        // A FIFO or a device without its medium would wait in `open`.
+        let flags = self.access() | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
+        open(self.path, flags, Mode::from_raw_mode(0o600))
+    }
+
+    fn access(&self) -> OFlags {
+        if self.readonly { OFlags::RDONLY } else { OFlags::RDWR }
+    }
+
+    fn lock(&self, file: &OwnedFd) -> Result<(), OpenError> {
+        lock::lock_file(file.as_fd(), !self.readonly).map_err(|error| self.refused(error))
+    }
+
+    /// Whether the kernel's own claim is asked for (`O_EXCL`): a block device may have other names,
+    /// each with locks of its own, and file systems. Only one description can have it; the direct one
+    /// where there is one, because most requests go through it.
+    fn claims(&self, stat: &Stat) -> bool {
+        is_block(stat) && !self.readonly
+    }
+
+    /// `cached` again, as the only description, with the claim.
+    fn claim_cached(&self, cached: OwnedFd, stat: &Stat) -> Result<OwnedFd, OpenError> {
+        let claimed = match self.open(OFlags::EXCL) {
+            Err(Errno::BUSY) => return Err(self.claimed(stat)),
+            opened => opened.map_err(self.os("open"))?,
+        };
+        let flags = fcntl_getfl(&claimed).map_err(self.os("look at"))? - OFlags::NONBLOCK;
+        fcntl_setfl(&claimed, flags).map_err(self.os("set up"))?;
+        // Between the two locks the claim keeps others out; who locks without it is found here.
+        drop(cached);
+        self.lock(&claimed)?;
+        Ok(claimed)
+    }
+
+    /// Why a device was busy although its lock was free.
+    fn claimed(&self, stat: &Stat) -> OpenError {
+        if device::is_used_by_host(stat) {
+            return OpenError::UsedByHost(self.path.into());
+        }
+        // It is locked under another name, or the claim goes a moment later than the lock.
+        let holder = holder::holder_of_device(stat.st_rdev);
+        OpenError::Held { path: self.path.into(), holder }
+    }
+
+    /// A second descriptor of the same file that passes the page cache.
+    fn open_direct(&self, first: &Stat) -> Result<Direct, Errno> {
+        let claim = if self.claims(first) { OFlags::EXCL } else { OFlags::empty() };
+        let flags = self.access() | claim | OFlags::DIRECT | OFlags::CLOEXEC;
+        let fd = match open(self.path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Err(Errno::STALE),
+            opened => opened?,
+        };
+        let stat = fstat(&fd)?;
+        if !is_same(&stat, first) {
+            // Another file was put in its place between the two.
+            return Err(Errno::STALE);
+        }
+        let facts = statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        let (memory, offset) = match facts {
+            Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+                (facts.stx_dio_mem_align, facts.stx_dio_offset_align)
+            }
+            _ if is_block(&stat) => {
+                let block = ioctl_blksszget(&fd).unwrap_or(ALIGN_UNKNOWN);
+                (block, block)
+            }
+            _ => (ALIGN_UNKNOWN, ALIGN_UNKNOWN),
+        };
+        if !(memory.is_power_of_two() && offset.is_power_of_two()) {
+            // Zero says: opens so, and goes through the cache all the same.
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
+    }
+
+    fn os(&self, what: &'static str) -> impl Fn(Errno) -> OpenError {
+        move |source| OpenError::Os { what, path: self.path.into(), source }
+    }
+
+    fn not_direct(&self, error: Errno) -> OpenError {
+        match error {
+            Errno::INVAL | Errno::OPNOTSUPP => OpenError::NoDirect(self.path.into()),
+            error => self.os("open")(error),
+        }
+    }
+
+    fn refused(&self, refused: Refused) -> OpenError {
+        match refused {
+            Refused::Held(holder) => OpenError::Held { path: self.path.into(), holder },
+            Refused::Os(error) => self.os("lock")(error),
+        }
+    }
+}
+
+fn is_block(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }

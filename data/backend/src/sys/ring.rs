@@ -15,29 +15,16 @@ use super::{Command, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pi
 
 /// Pieces of all commands queued at one time: 256 KiB of memory.
 const ARENA_SIZE: usize = 16_384;
-/// Sizes of the file table, tried in order; the limit of open files bounds it.
-const TABLE_SIZES: [u32; 3] = [4096, 1024, 128];
 /// How long [`Command::Wait`] takes.
 static WAIT: Timespec = Timespec::new().nsec(20_000);
 
 const _: () = assert!(ARENA_SIZE > 2 * PIECES_MAX && ZERO_PIECES <= PIECES_MAX);
-
-/// A file as commands name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// A place in the ring's table: saves a look-up and a reference count per command.
-    Fixed(u32),
-    /// A descriptor, where the table is full.
-    Plain(i32),
-}
 
 /// An io_uring and what commands to it need.
 pub(crate) struct Ring {
     ring: IoUring,
     /// Lists of pieces; never reallocated.
     arena: Vec<Piece>,
-    /// Free places of the file table.
-    free: Vec<u32>,
     in_flight: usize,
     in_flight_max: usize,
     /// Entries queued and not handed over.
@@ -58,15 +45,9 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let (entries, completions) = (parameters.sq_entries(), parameters.cq_entries());
-        // Without a table every command names a descriptor, which works as well.
-        let table = TABLE_SIZES
-            .into_iter()
-            .find(|size| ring.submitter().register_files_sparse(*size).is_ok())
-            .unwrap_or(0);
         Ok(Ring {
             ring,
             arena: Vec::with_capacity(ARENA_SIZE),
-            free: (0..table).rev().collect(),
             in_flight: 0,
             in_flight_max: completions as usize,
             queued: 0,
@@ -86,41 +67,18 @@ impl Ring {
         self.in_flight
     }
 
-    /// Names `fd` in commands. It must stay open until [`Self::unregister`].
-    pub(crate) fn register(&mut self, fd: BorrowedFd<'_>) -> Target {
-        let plain = Target::Plain(fd.as_raw_fd());
-        let Some(place) = self.free.pop() else {
-            return plain;
-        };
-        match self.ring.submitter().register_files_update(place, &[fd.as_raw_fd()]) {
-            Ok(_) => Target::Fixed(place),
-            Err(_) => {
-                self.free.push(place);
-                plain
-            }
-        }
-    }
-
-    /// Forgets a name. Commands in flight that used it are not disturbed.
-    pub(crate) fn unregister(&mut self, target: Target) {
-        if let Target::Fixed(place) = target
-            && self.ring.submitter().register_files_update(place, &[-1]).is_ok()
-        {
-            self.free.push(place);
-        }
-    }
-
     /// Queues a command. False, with nothing queued, when the ring stays full after entering it, or
-    /// a segment is not in its map.
+    /// a segment is not in its map. `file` must stay open until the command was handed over; the
+    /// kernel keeps it until the completion.
     #[inline]
-    pub(crate) fn push(&mut self, target: Target, command: &Command<'_>, tag: Tag) -> bool {
+    pub(crate) fn push(&mut self, file: BorrowedFd<'_>, command: &Command<'_>, tag: Tag) -> bool {
         if self.queued == self.entries || self.arena.len() + PIECES_MAX > ARENA_SIZE {
             let entered = self.enter();
             if entered.is_err() || self.queued == self.entries || !self.arena.is_empty() {
                 return false;
             }
         }
-        let Some(entry) = self.entry(target, command) else {
+        let Some(entry) = self.entry(file, command) else {
             return false;
         };
         let entry = entry.user_data(tag.pack());
@@ -165,11 +123,10 @@ impl Ring {
     }
 
     #[inline]
-    fn entry(&mut self, target: Target, command: &Command<'_>) -> Option<squeue::Entry> {
-        let (file, fixed) = match target {
-            Target::Fixed(place) => (Fd(place as i32), squeue::Flags::FIXED_FILE),
-            Target::Plain(fd) => (Fd(fd), squeue::Flags::empty()),
-        };
+    fn entry(&mut self, file: BorrowedFd<'_>, command: &Command<'_>) -> Option<squeue::Entry> {
+        // By descriptor: a table of files is given back late, and holds the locks of an idle disk
+        // for that long (docs/decisions/0005, "The fence").
+        let file = Fd(file.as_raw_fd());
         let start = self.arena.len();
         let arena = &mut self.arena;
         let (write, stable, offset) = match *command {
@@ -185,12 +142,11 @@ impl Ring {
                 (true, false, offset)
             }
             Command::Sync => {
-                let sync = opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build();
-                return Some(sync.flags(fixed));
+                return Some(opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build());
             }
             Command::Allocate { mode, offset, len } => {
                 let allocate = opcode::Fallocate::new(file, len).offset(offset);
-                return Some(allocate.mode(mode.bits()).build().flags(fixed));
+                return Some(allocate.mode(mode.bits()).build());
             }
             Command::Wait => return Some(opcode::Timeout::new(&raw const WAIT).build()),
         };
@@ -201,7 +157,7 @@ impl Ring {
         if self.arena.len() - start == 1 {
             self.arena.truncate(start);
         }
-        Some(entry.flags(fixed))
+        Some(entry)
     }
 }
 

@@ -1,0 +1,243 @@
+//! Who holds a lock that was refused: a process that lives, or requests of one that has ended.
+//!
+//! The kernel names the process that *made* a lock (`/proc/locks`), not those that hold it, and for
+//! locks of descriptions none at all. So what is found there is checked: does that process live, and
+//! has it a descriptor with this lock (`/proc/PID/fdinfo`)?
+//!
+//! Called by `lock`, and only when a lock was refused. Bounded by the size of `/proc`; looks at other
+//! processes' descriptors only when another program than a sidecore holds a byte lock.
+
+use std::fmt;
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, fstat, major, makedev, minor, statx};
+
+use super::lock::LAST_BYTE;
+
+/// Who holds a file that is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A process that lives. It will not let go by itself: refuse the disk.
+    Living(u32),
+    /// Nobody that lives and can be seen: one that has ended or is ending, whose last requests are
+    /// still with the disk; one in another pid namespace or on another host; or udev, which looks at
+    /// a device for a moment. Try again.
+    Ended(Option<u32>),
+}
+
+impl fmt::Display for Holder {
+    /// As an operator reads it, after "is in use: ".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Holder::Living(pid) if pid == std::process::id() => {
+                f.write_str("this daemon serves it already, under this or another name")
+            }
+            Holder::Living(pid) => {
+                let name = command_name(pid).unwrap_or_else(|| "of unknown name".into());
+                write!(
+                    f,
+                    "process {pid} ({name}) holds it; stop that process or give another image"
+                )
+            }
+            Holder::Ended(Some(pid)) => write!(
+                f,
+                "requests of process {pid}, which has ended, are still with the disk, or a process \
+                 that it started holds it; it is tried again"
+            ),
+            Holder::Ended(None) => f.write_str(
+                "requests of a process that has ended are still with the disk, or a process that \
+                 cannot be seen from here (on another host, in another container) holds it; it is \
+                 tried again",
+            ),
+        }
+    }
+}
+
+/// The two kinds of locks, which do not see each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Flock,
+    Bytes,
+}
+
+/// A lock as `/proc/locks` and `fdinfo` show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lock {
+    kind: Kind,
+    exclusive: bool,
+    /// Who made it; `None` for a lock of a description.
+    pid: Option<u32>,
+    /// `major:minor:inode`, the first two in hexadecimal.
+    file: String,
+    /// The second lock of a sidecore.
+    is_ours: bool,
+}
+
+/// Who keeps `fd` from a lock of `kind`.
+pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
+    let Some(file) = name_of(fd) else { return Holder::Ended(None) };
+    let table = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let is_one = |lock: &Lock| lock.kind == kind && lock.file == file;
+    let has_it = |pid| has(pid, |_| true, is_one);
+    let mut ended = None;
+    let mut foreign = false;
+    for lock in table.lines().filter_map(parse) {
+        if !is_one(&lock) {
+            continue;
+        }
+        let Some(pid) = lock.pid else {
+            foreign |= !lock.is_ours;
+            continue;
+        };
+        ended = Some(pid);
+        if lives(pid) && has_it(pid) != Some(false) && !looks_only(pid, &lock) {
+            return Holder::Living(pid);
+        }
+    }
+    // A sidecore that lives would have refused its first lock, and was not asked for the second.
+    let holds = |pid: &u32| has_it(*pid) == Some(true) && lives(*pid);
+    let living = if foreign { pids().find(holds) } else { None };
+    living.map_or(Holder::Ended(ended), Holder::Living)
+}
+
+/// Who has claimed the block device of this number under another name.
+pub(super) fn holder_of_device(device: u64) -> Holder {
+    let is_it = |path: &Path| {
+        // As it is known here: nothing is asked of a remote file system.
+        let facts = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        facts.is_ok_and(|facts| {
+            FileType::from_raw_mode(facts.stx_mode.into()) == FileType::BlockDevice
+                && makedev(facts.stx_rdev_major, facts.stx_rdev_minor) == device
+        })
+    };
+    let locks = |lock: &Lock| lock.kind == Kind::Flock && lock.exclusive;
+    let holds = |pid: &u32| has(*pid, is_it, locks) == Some(true) && lives(*pid);
+    pids().find(holds).map_or(Holder::Ended(None), Holder::Living)
+}
+
+/// udev takes a shared `flock` on a device that somebody has just closed, and lets it go.
+fn looks_only(pid: u32, lock: &Lock) -> bool {
+    !lock.exclusive && command_name(pid).is_some_and(|name| name.contains("udev"))
+}
+
+/// Every process that can be seen.
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a descriptor of process `pid` is what `is_it` says of its link in `/proc`, and has a lock
+/// that `locks` wants; `None` when that cannot be seen.
+fn has(pid: u32, is_it: impl Fn(&Path) -> bool, locks: impl Fn(&Lock) -> bool) -> Option<bool> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    for descriptor in descriptors.flatten() {
+        let link = descriptor.path();
+        // Sockets, pipes and the like are quick to tell.
+        if !fs::read_link(&link).is_ok_and(|to| to.is_absolute()) || !is_it(&link) {
+            continue;
+        }
+        let number = descriptor.file_name();
+        let Some(number) = number.to_str() else { continue };
+        let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+        if text.lines().filter_map(|line| parse(line.strip_prefix("lock:")?)).any(|l| locks(&l)) {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+/// The file as the kernel names it in its table of locks: by the device of its mount, which is not
+/// always what `stat` says (btrfs).
+fn name_of(fd: BorrowedFd<'_>) -> Option<String> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let field = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    };
+    let stat = fstat(fd).ok()?;
+    let inode = field("ino:").unwrap_or_else(|| stat.st_ino.to_string());
+    let mount = field("mnt_id:").and_then(|id| device_of_mount(&id));
+    let (major, minor) = mount.unwrap_or((major(stat.st_dev), minor(stat.st_dev)));
+    Some(format!("{major:02x}:{minor:02x}:{inode}"))
+}
+
+fn device_of_mount(id: &str) -> Option<(u32, u32)> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mut fields = mounts
+        .lines()
+        .map(str::split_whitespace)
+        .find_map(|mut fields| (fields.next() == Some(id)).then_some(fields))?;
+    let (major, minor) = fields.nth(1)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// A line of the table: `1: FLOCK  ADVISORY  WRITE 21510 fe:00:10354689 0 EOF`. Of who waits for a
+/// lock (`1: -> FLOCK ..`) nothing is said.
+fn parse(line: &str) -> Option<Lock> {
+    let mut fields = line.split_whitespace().skip(1);
+    let kind = match fields.next()? {
+        "FLOCK" => Kind::Flock,
+        "OFDLCK" | "POSIX" => Kind::Bytes,
+        _ => return None,
+    };
+    let exclusive = match fields.nth(1)? {
+        "WRITE" => true,
+        "READ" => false,
+        _ => return None,
+    };
+    // -1 for a lock of a description, 0 for a process of another namespace.
+    let pid = fields.next()?.parse().ok().filter(|pid| *pid != 0);
+    let file = fields.next()?.to_owned();
+    let is_ours = fields.next() == Some("0")
+        && fields.next().and_then(|last| last.parse().ok()) == Some(LAST_BYTE);
+    Some(Lock { kind, exclusive, pid, file, is_ours })
+}
+
+/// Whether a process runs and was not killed. One with a thread that was (`kill -9` goes to all of
+/// them, one by one) is ending.
+fn lives(pid: u32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let mut lives = false;
+    for task in tasks.flatten() {
+        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        if is_killed(&read("status")) {
+            return false;
+        }
+        lives |= runs(&read("stat"));
+    }
+    lives
+}
+
+/// Whether the `stat` of a thread is that of one that has not begun to end.
+fn runs(stat: &str) -> bool {
+    /// `PF_EXITING`, `PF_POSTCOREDUMP`, `PF_SIGNALED` (linux/sched.h). Of a process that was killed
+    /// and waits for its io_uring only the last is set.
+    const ENDING: u64 = 0x4 | 0x8 | 0x400;
+    // The name in parentheses may hold anything; what follows its end is fields 3, 4, ...
+    let Some((_, fields)) = stat.rsplit_once(')') else { return false };
+    let mut fields = fields.split_whitespace();
+    let state = fields.next().unwrap_or("X");
+    let flags: u64 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(ENDING);
+    !matches!(state, "Z" | "X" | "x") && flags & ENDING == 0
+}
+
+/// Whether the `status` of a thread shows a SIGKILL that waits for it, or that it dumps core.
+fn is_killed(status: &str) -> bool {
+    const SIGKILL: u64 = 1 << (9 - 1);
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let waits = |name| {
+        let mask = field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        mask.is_some_and(|mask| mask & SIGKILL != 0)
+    };
+    waits("SigPnd:") || waits("ShdPnd:") || field("CoreDumping:") == Some("1")
+}
+
+fn command_name(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    // It is any program's own choice: nothing of it must reach a terminal as a command.
+    Some(name.trim_end().escape_debug().to_string())
+}
+
+#[cfg(test)]
+mod tests;

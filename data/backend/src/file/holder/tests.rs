@@ -1,0 +1,77 @@
+//! The kernel's texts, and processes that live, end and have ended.
+
+use std::process::{Command, Stdio};
+
+use super::{Holder, Kind, Lock, is_killed, lives, parse, runs};
+
+#[test]
+fn lines_of_the_table_of_locks() {
+    let lock = |kind, exclusive, pid, is_ours| Lock {
+        kind,
+        exclusive,
+        pid,
+        file: "fe:00:77".into(),
+        is_ours,
+    };
+    let (flock, bytes) = (Kind::Flock, Kind::Bytes);
+    let cases = [
+        ("1: FLOCK  ADVISORY  WRITE 215 fe:00:77 0 EOF", lock(flock, true, Some(215), false)),
+        ("2: FLOCK  ADVISORY  READ 215 fe:00:77 0 EOF", lock(flock, false, Some(215), false)),
+        ("3: OFDLCK ADVISORY  WRITE -1 fe:00:77 0 EOF", lock(bytes, true, None, false)),
+        ("4: OFDLCK ADVISORY  READ -1 fe:00:77 100 101", lock(bytes, false, None, false)),
+        ("5: POSIX  ADVISORY  WRITE 9 fe:00:77 0 0", lock(bytes, true, Some(9), false)),
+        (
+            "6: OFDLCK ADVISORY  WRITE -1 fe:00:77 0 9223372036854775806",
+            lock(bytes, true, None, true),
+        ),
+        ("7: FLOCK  ADVISORY  WRITE 0 fe:00:77 0 EOF", lock(flock, true, None, false)),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(parse(line), Some(expected), "{line}");
+    }
+    for line in ["", "1:", "1: -> FLOCK ADVISORY WRITE 7 fe:00:77 0 EOF", "1: LEASE ACTIVE READ 7"]
+    {
+        assert_eq!(parse(line), None, "{line}");
+    }
+}
+
+#[test]
+fn threads_that_run_and_threads_that_end() {
+    let stat = |state: &str, flags: u32| format!("7 (a) b) {state} 1 7 7 0 -1 {flags} 0 0 0 0");
+    assert!(runs(&stat("S", 0x40_0040)) && runs(&stat("R", 0)) && runs(&stat("D", 0)));
+    // Waiting for its io_uring after a kill, ending, ended, gone.
+    assert!(!runs(&stat("D", 0x40_0548)) && !runs(&stat("D", 0x40_0044)));
+    assert!(!runs(&stat("Z", 0)) && !runs(&stat("X", 0)));
+    assert!(!runs("") && !runs("7 (a"));
+    assert!(is_killed("Name:\ta\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+    assert!(is_killed("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000101\n"));
+    assert!(is_killed("SigPnd:\t0000000000000000\nCoreDumping:\t1\n"));
+    assert!(!is_killed("SigPnd:\t0000000000000200\nShdPnd:\t0000000000000000\n"));
+}
+
+#[test]
+fn a_process_lives_until_it_was_killed() {
+    assert!(lives(std::process::id()));
+    let mut child =
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat");
+    assert!(lives(child.id()));
+    let expected =
+        format!("process {} (cat) holds it; stop that process or give another image", child.id());
+    assert_eq!(Holder::Living(child.id()).to_string(), expected);
+    child.kill().expect("killed");
+    // The signal is on its way, it is ending, or it is a zombie; not reaped yet.
+    let looks = (0..100_000).take_while(|_| lives(child.id())).count();
+    assert!(looks < 100_000, "a zombie lives");
+    child.wait().expect("ended");
+    assert!(!lives(child.id()));
+}
+
+#[test]
+fn each_holder_is_told_in_words() {
+    let own = Holder::Living(std::process::id()).to_string();
+    assert!(own.contains("this daemon serves it already"), "{own}");
+    let ended = Holder::Ended(Some(4242)).to_string();
+    assert!(ended.contains("process 4242, which has ended"), "{ended}");
+    let unseen = Holder::Ended(None).to_string();
+    assert!(unseen.contains("cannot be seen from here"), "{unseen}");
+}

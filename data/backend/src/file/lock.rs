@@ -1,0 +1,79 @@
+//! The fence: locks that the kernel drops only with the last request in flight.
+//!
+//! A request outlives its process: it lands when the device gets to it, perhaps after a newer one of
+//! a successor (docs/decisions/0005, "The fence"). So a file is used only while locks of its *open
+//! file descriptions* are held, which the requests in flight keep alive.
+//!
+//! Two kinds, because a file may have two descriptions and two exclusive `flock` refuse each other:
+//! `flock` on the one through the page cache; the byte lock (`F_OFD_SETLK`) on the one past it, or on
+//! the same one where there is no other. Each kind keeps out another sidecore; the byte lock also
+//! QEMU and others that lock bytes.
+//!
+//! Not here: who holds a lock that was refused (`holder`). Called by `open`.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{FlockOperation, flock, fstatfs};
+use rustix::io::Errno;
+
+use super::holder::{Kind, holder_of};
+use crate::Holder;
+use crate::sys;
+
+/// File systems that ask another for their locks (linux/magic.h, fs/smb/client/cifsglob.h): NFS, SMB,
+/// CIFS, SMB 2 and 9P make `flock` of byte locks, so that the two kinds collide; FUSE and Ceph may not
+/// give a byte lock back with its description.
+const ASKING_MAGIC: [u32; 7] =
+    [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x6573_5546, 0x00c3_6400];
+
+/// Last byte of the second lock. All that a file can have but one, so that `/proc/locks` tells this
+/// lock (`0 9223372036854775806`) from the whole-file lock of another program (`0 EOF`).
+pub(super) const LAST_BYTE: i64 = i64::MAX - 1;
+
+/// Why a lock was not taken.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Somebody holds it.
+    Held(Holder),
+    /// The file system has no locks, or the like.
+    Os(Errno),
+}
+
+/// Whether a file on this file system has one description and one lock.
+pub(super) fn one_lock_only(fd: BorrowedFd<'_>) -> bool {
+    fstatfs(fd).is_ok_and(|fs| asks_another(fs.f_type as u32))
+}
+
+fn asks_another(magic: u32) -> bool {
+    ASKING_MAGIC.contains(&magic)
+}
+
+/// The first lock, to be asked for before anything of the file is changed.
+pub(super) fn lock_file(fd: BorrowedFd<'_>, exclusive: bool) -> Result<(), Refused> {
+    let operation = if exclusive {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    taken(flock(fd, operation), fd, Kind::Flock)
+}
+
+/// The second. A file system that has only the first kind is content with it.
+pub(super) fn lock_bytes(fd: BorrowedFd<'_>, exclusive: bool) -> Result<(), Refused> {
+    match sys::lock_bytes(fd, exclusive, LAST_BYTE + 1) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(()),
+        result => taken(result, fd, Kind::Bytes),
+    }
+}
+
+fn taken(result: Result<(), Errno>, fd: BorrowedFd<'_>, kind: Kind) -> Result<(), Refused> {
+    match result {
+        Ok(()) => Ok(()),
+        // The same number as EWOULDBLOCK.
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(Refused::Held(holder_of(fd, kind))),
+        Err(error) => Err(Refused::Os(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Two processes that want one file: each test starts this program again as the other one.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{asks_another, lock_bytes};
+use crate::file::Opened;
+use crate::{Cache, Holder, OpenError, sys};
+
+const SIZE: u64 = 1 << 20;
+
+fn folders() -> [tempfile::TempDir; 2] {
+    // The build's folder is on a file system with a device below, as a rule.
+    let build = std::env::current_exe().expect("this program");
+    let build = build.parent().expect("a folder");
+    [
+        tempfile::tempdir_in(build).expect("a directory"),
+        tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm"),
+    ]
+}
+
+fn open(path: &Path, readonly: bool, cache: Cache) -> Result<Opened, OpenError> {
+    let size_bytes = (!readonly).then_some(SIZE);
+    Opened::open(path, size_bytes, readonly, cache).map(|(opened, _)| opened)
+}
+
+fn holder(opened: Result<Opened, OpenError>) -> Holder {
+    match opened {
+        Err(OpenError::Held { holder, .. }) => holder,
+        other => panic!("not refused as held: {other:?}"),
+    }
+}
+
+/// A process that holds a file in one of the ways of [`inside_another_process`].
+struct Other {
+    child: Child,
+    _stdin: ChildStdin,
+}
+
+impl Other {
+    fn new(how: &str, path: &Path) -> Other {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "file::lock::tests::inside_another_process", "--ignored"])
+            .env("SIDECORE_FENCE_HOW", how)
+            .env("SIDECORE_FENCE_PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program again");
+        let stdin = child.stdin.take().expect("its input");
+        let stdout = BufReader::new(child.stdout.take().expect("its output"));
+        let held = stdout.lines().map_while(Result::ok).any(|line| line.contains("it is held"));
+        assert!(held, "the other process did not get {path:?} as {how}");
+        Other { child, _stdin: stdin }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[ignore = "run by the other tests of this file, as the process that holds a file"]
+fn inside_another_process() {
+    let how = std::env::var("SIDECORE_FENCE_HOW").expect("how to hold it");
+    let path = PathBuf::from(std::env::var_os("SIDECORE_FENCE_PATH").expect("what to hold"));
+    let file = || fs::File::options().read(true).write(true).open(&path).expect("the file");
+    let (mut disk, mut plain) = (None, None);
+    match how.as_str() {
+        "auto" => disk = Some(open(&path, false, Cache::Auto)),
+        "page" => disk = Some(open(&path, false, Cache::Page)),
+        "readonly" => disk = Some(open(&path, true, Cache::Auto)),
+        // As Cloud Hypervisor locks an image.
+        "all bytes" => {
+            let file = plain.insert(file());
+            sys::lock_bytes(file.as_fd(), true, 0).expect("a lock");
+        }
+        // As QEMU does: shared, on single bytes.
+        "some bytes" => {
+            let file = plain.insert(file());
+            sys::lock_bytes(file.as_fd(), false, 1).expect("a lock");
+        }
+        how => panic!("{how}?"),
+    }
+    if let Some(opened) = &disk {
+        opened.as_ref().expect("opened");
+    }
+    std::io::stdout().write_all(b"it is held\n").expect("told");
+    // Until the other end goes, or a signal comes.
+    let _ = std::io::stdin().lines().count();
+}
+
+#[test]
+fn a_second_daemon_is_told_who_holds_the_file() {
+    for (folder, (theirs, ours)) in folders().iter().flat_map(|folder| {
+        let ways = [("auto", Cache::Page), ("page", Cache::Auto), ("auto", Cache::Auto)];
+        ways.map(|way| (folder, way))
+    }) {
+        let path = folder.path().join("disk");
+        let other = Other::new(theirs, &path);
+        let before = fs::metadata(&path).expect("facts");
+        // A size that would make it grow: nothing must happen before the lock.
+        let refused = Opened::open(&path, Some(2 * SIZE), false, ours).map(|(opened, _)| opened);
+        let text = refused.as_ref().map_or_else(ToString::to_string, |_| "opened".into());
+        assert_eq!(holder(refused), Holder::Living(other.pid()), "{theirs}");
+        let name = fs::read_to_string(format!("/proc/{}/comm", other.pid())).expect("a name");
+        let expected = format!(
+            "{} is in use: process {} ({}) holds it; stop that process or give another image",
+            path.display(),
+            other.pid(),
+            name.trim_end()
+        );
+        assert_eq!(text, expected);
+        assert_eq!(fs::metadata(&path).expect("facts").len(), before.len());
+        // Under other names, too.
+        let (link, alias) = (folder.path().join("symlink"), folder.path().join("hardlink"));
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        fs::hard_link(&path, &alias).expect("a link");
+        for name in [&link, &alias] {
+            assert_eq!(holder(open(name, false, ours)), Holder::Living(other.pid()));
+            assert_eq!(holder(open(name, true, ours)), Holder::Living(other.pid()));
+            fs::remove_file(name).expect("removed");
+        }
+    }
+}
+
+#[test]
+fn after_kill_9_the_file_is_free() {
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        for _ in 0..10 {
+            let mut other = Other::new("auto", &path);
+            assert_eq!(holder(open(&path, false, Cache::Auto)), Holder::Living(other.pid()));
+            other.child.kill().expect("killed");
+            other.child.wait().expect("ended");
+            let begun = now();
+            let opened = loop {
+                match open(&path, false, Cache::Auto) {
+                    Ok(opened) => break opened,
+                    refused => assert!(matches!(holder(refused), Holder::Ended(_))),
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20), "still locked");
+            };
+            drop(opened);
+        }
+    }
+}
+
+#[test]
+fn who_locks_bytes_is_found_too() {
+    for (folder, how, cache) in folders().iter().flat_map(|folder| {
+        [("all bytes", Cache::Auto), ("some bytes", Cache::Page)].map(|(how, c)| (folder, how, c))
+    }) {
+        let path = folder.path().join("disk");
+        fs::write(&path, [0; 4096]).expect("a file");
+        let other = Other::new(how, &path);
+        assert_eq!(holder(open(&path, false, cache)), Holder::Living(other.pid()), "{how}");
+        let readers = open(&path, true, cache).map(|_| ());
+        assert_eq!(readers.is_ok(), how == "some bytes", "{how}: {readers:?}");
+    }
+}
+
+#[test]
+fn many_may_read_or_one_may_write() {
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        fs::write(&path, [7; 4096]).expect("a file");
+        let other = Other::new("readonly", &path);
+        let ours = open(&path, true, Cache::Auto).expect("a second reader");
+        assert!(matches!(holder(open(&path, false, Cache::Auto)), Holder::Living(_)));
+        drop(ours);
+        assert_eq!(holder(open(&path, false, Cache::Page)), Holder::Living(other.pid()));
+        drop(other);
+        open(&path, false, Cache::Auto).expect("nobody reads any more");
+    }
+}
+
+#[test]
+fn the_same_file_twice_in_one_daemon_is_refused() {
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        let first = open(&path, false, Cache::Auto).expect("opened");
+        let again = open(&path, false, Cache::Auto);
+        let text = again.as_ref().map_or_else(ToString::to_string, |_| "opened".into());
+        assert_eq!(holder(again), Holder::Living(std::process::id()));
+        assert!(text.contains("this daemon serves it already"), "{text}");
+        drop(first);
+        open(&path, false, Cache::Auto).expect("free again");
+    }
+}
+
+/// Of two sidecores the first holds both kinds; a lock that is left of a dead one may be the second
+/// alone, and then no process is named.
+#[test]
+fn the_second_lock_alone_is_that_of_an_ended_process() {
+    let [folder, _] = folders();
+    let path = folder.path().join("disk");
+    fs::write(&path, [0; 4096]).expect("a file");
+    let file = fs::File::options().read(true).write(true).open(&path).expect("the file");
+    lock_bytes(file.as_fd(), true).expect("a lock");
+    assert_eq!(holder(open(&path, false, Cache::Auto)), Holder::Ended(None));
+    drop(file);
+    open(&path, false, Cache::Auto).expect("free again");
+}
+
+/// The one who took a lock has ended; its descriptor lives on in another process.
+#[test]
+fn a_lock_whose_taker_is_gone_is_not_its_namesakes() {
+    let [folder, _] = folders();
+    let path = folder.path().join("disk");
+    fs::write(&path, [0; 4096]).expect("a file");
+    let file = fs::File::options().read(true).write(true).open(&path).expect("the file");
+    let taken = Command::new("flock")
+        .args(["--exclusive", "--nonblock", "0"])
+        .stdin(file.try_clone().expect("a copy"))
+        .status()
+        .expect("flock (util-linux) runs");
+    assert!(taken.success());
+    assert!(matches!(holder(open(&path, false, Cache::Auto)), Holder::Ended(Some(_))));
+    flock(&file, FlockOperation::Unlock).expect("unlocked");
+    open(&path, false, Cache::Auto).expect("free again");
+}
+
+#[test]
+fn a_file_put_in_the_place_of_a_locked_one_is_another_file() {
+    let [folder, _] = folders();
+    let path = folder.path().join("disk");
+    let _first = open(&path, false, Cache::Auto).expect("opened");
+    let new = folder.path().join("new");
+    fs::write(&new, [9; 4096]).expect("a file");
+    fs::rename(&new, &path).expect("put in its place");
+    open(&path, false, Cache::Auto).expect("nobody holds this one");
+}
+
+#[test]
+fn file_systems_with_one_kind_of_lock() {
+    for magic in [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x517b, 0x6573_5546] {
+        assert!(asks_another(magic), "{magic:#x}");
+    }
+    // ext4, xfs, btrfs, tmpfs.
+    for magic in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994] {
+        assert!(!asks_another(magic), "{magic:#x}");
+    }
+}
+
+fn now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "a test that is stuck must end")]
+    Instant::now()
+}
