@@ -35,12 +35,20 @@ impl Daemon {
     /// # Errors
     /// It did not start; what it said is in the message.
     pub fn start(name: &str, disks: &str) -> Result<Daemon> {
+        Daemon::start_on(name, "0", disks)
+    }
+
+    /// As [`Daemon::start`], with a sidecore on each of `cpus` (as in the file).
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_on(name: &str, cpus: &str, disks: &str) -> Result<Daemon> {
         let dir = Scratch::new(&std::env::temp_dir(), name)?;
         let notify = UnixDatagram::bind(dir.path().join("notify"))?;
         notify.set_read_timeout(Some(START))?;
         let file = format!(
             "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
-             [sidecores]\ncpus = \"0\"\n{disks}"
+             [sidecores]\ncpus = \"{cpus}\"\n{disks}"
         );
         std::fs::create_dir(dir.path().join("state"))?;
         std::fs::write(dir.path().join("sidecore.toml"), file)?;
