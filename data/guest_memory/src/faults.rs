@@ -1,9 +1,13 @@
 //! SIGBUS: memory that its owner took away while we have it mapped (reliability F4).
 //!
 //! A mapping of a front-end's file is in a list that the signal handler reads. On a fault inside one,
-//! the handler puts zero pages over the piece around the address and marks the mapping's
-//! [`Health`](crate::Health) lost; the instruction is then tried again and goes on. On any other fault
-//! the default action follows: it is our own.
+//! the handler marks the mapping's [`Health`](crate::Health) lost and puts memory of our own over the
+//! page of the address; the instruction is then tried again and goes on. On any other fault the
+//! default action follows: it is our own.
+//!
+//! One page at a time, or one huge page: other requests may be on their way from the pages beside it.
+//! Not the whole mapping, which takes 35 ms for each populated GiB. What bounds the faults is that
+//! whoever finds the health lost stops.
 //!
 //! # The list
 //!
@@ -14,20 +18,23 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence,
+};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::health::{Health, Loss, lose};
 
-/// What the first faults of a mapping replace, bytes. One fault for each page would be thousands in
-/// one request.
-const PIECE_BYTES_MIN: usize = 2 << 20;
-/// After so many faults of a mapping, pieces are twice as large. So no mapping is ever cut into more
-/// than about 2 x 16 x 23 (16 TiB in pieces from 2 MiB on), while one fault costs no more than the
-/// pages that are there to be dropped. The kernel allows a process 65,530 mappings.
-const FAULTS_PER_SIZE: u32 = 16;
+/// After so many faults of one mapping, what one fault replaces is twice as large. A sidecore stops
+/// before that; this is for whoever does not, so that a mapping of 16 TiB is never cut into more than
+/// 2 x 64 x 32 parts. The kernel allows a process 65,530.
+const FAULTS_PER_SIZE: u32 = 64;
+/// The scratch file, bytes: more than any mapping. It is sparse.
+const SCRATCH_BYTES: u64 = 64 << 40;
 
 /// One mapping, as the handler sees it.
 struct Node {
@@ -45,6 +52,9 @@ struct Node {
 }
 
 static HEAD: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+/// A file of our own that can be mapped when the kernel grants no more private memory
+/// (`vm.overcommit_memory = 2` counts that even before it is used). Open as long as the process.
+static SCRATCH: AtomicI32 = AtomicI32::new(-1);
 
 /// A mapping's place in the list, for as long as it is mapped.
 #[derive(Debug)]
@@ -111,32 +121,49 @@ impl Node {
         version.is_multiple_of(2) && unchanged && start <= address && address < end
     }
 
-    /// Puts zero pages where `address` is, and marks the loss. False when the kernel refuses.
+    /// Marks the loss, and puts memory where `address` is. False when the kernel refuses.
     ///
     /// Async-signal-safe: atomics and `mmap`. Called by the thread that touched the mapping, which
     /// keeps it mapped.
     fn recover(&self, address: usize) -> bool {
+        // First, so that no other thread finds what is put there and a healthy mapping.
+        // SAFETY: the flag lives as long as the `Watched` of this mapping, which its `Arc<Mapping>`
+        // keeps, which the thread that touched it holds.
+        if let Some(flag) = unsafe { self.health.load(Ordering::Relaxed).as_ref() } {
+            lose(flag, Loss::Memory);
+        }
         let faults = self.faults.fetch_add(1, Ordering::Relaxed);
         let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
         let block = self.block.load(Ordering::Relaxed);
         let piece = piece_bytes(faults, block);
         let first = (address & !(piece - 1)).max(start);
         let last = (address | (piece - 1)).saturating_add(1).min(end);
-        // The kernel may have no room for more mappings; then one takes the place of all.
-        let done = put_zeroes(first, last - first) || put_zeroes(start, end - start);
-        // SAFETY: the flag lives as long as the `Watched` of this mapping, which its `Arc<Mapping>`
-        // keeps, which the thread that touched it holds.
-        if let Some(flag) = unsafe { self.health.load(Ordering::Relaxed).as_ref() } {
-            lose(flag, Loss::Memory);
-        }
-        done
+        // Last, when the kernel has no room for more mappings: one in place of all, at whatever cost.
+        put_zeroes(first, last - first)
+            || put_scratch(first, last - first)
+            || put_scratch(start, end - start)
     }
 }
 
 /// Bytes replaced at fault number `faults` (from 0) of a mapping in blocks of `block`: a power of two.
 fn piece_bytes(faults: u32, block: usize) -> usize {
-    let doubled = (faults / FAULTS_PER_SIZE).min(usize::BITS - 2 - PIECE_BYTES_MIN.ilog2());
-    (PIECE_BYTES_MIN << doubled).max(block)
+    let block = block.clamp(1, 1 << 62);
+    block << (faults / FAULTS_PER_SIZE).min(62 - block.ilog2())
+}
+
+/// Maps the scratch file: what was written there for one mapping may be read through another, all of
+/// which have lost their health.
+fn put_scratch(start: usize, len: usize) -> bool {
+    let fd = SCRATCH.load(Ordering::Relaxed);
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: it was opened for this and is never closed.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let at = ptr::with_exposed_provenance_mut(start);
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: as in `put_zeroes`.
+    unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }.is_ok()
 }
 
 fn put_zeroes(start: usize, len: usize) -> bool {
@@ -191,8 +218,9 @@ fn new_node() -> &'static Node {
 /// whole process, once; a second time changes nothing.
 ///
 /// # Errors
-/// What the kernel said to `sigaction`.
+/// What the kernel said to `sigaction`, or to making a file in memory.
 pub fn recover_from_sigbus() -> io::Result<()> {
+    make_scratch()?;
     // SAFETY: all zeroes is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
@@ -205,6 +233,18 @@ pub fn recover_from_sigbus() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+fn make_scratch() -> io::Result<()> {
+    let fd = rustix::fs::memfd_create("sidecore-scratch", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, SCRATCH_BYTES)?;
+    let none_yet =
+        SCRATCH.compare_exchange(-1, fd.as_raw_fd(), Ordering::Relaxed, Ordering::Relaxed);
+    if none_yet.is_ok() {
+        // `SCRATCH` has it now, for as long as the process lives.
+        std::mem::forget::<OwnedFd>(fd);
+    }
+    Ok(())
 }
 
 /// Recovers, or lets the default action follow. Async-signal-safe: no allocation, no lock, no panic;

@@ -4,13 +4,14 @@
 //! signal handler (`faults`) for memory, and a sidecore for calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// What a front-end did to what it had lent us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Loss {
-    /// Pages under one of its mappings are gone; zeroes are in their place.
+    /// Pages under one of its mappings are gone, others are in their place; or control has closed the
+    /// connection by force.
     Memory = 1,
     /// A call to its guest had to wait.
     Call = 2,
@@ -23,11 +24,13 @@ pub enum Loss {
 pub struct Health(Arc<AtomicU8>);
 
 impl Health {
-    /// Whether something was lost: one relaxed load, to be asked before each use of the memory that
-    /// one request needs. A loss that this thread ran into is seen by it at once, one of another
-    /// thread some time later; both are memory-safe.
+    /// Whether something was lost. When not, whatever this thread read from the memory before it
+    /// asked was the front-end's own. One load of one byte.
     #[inline(always)]
     pub fn is_lost(&self) -> bool {
+        // What was read before stays before, and a thread that read what another put there finds the
+        // loss, which was marked first. No instruction on x86.
+        fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) != 0
     }
 
@@ -54,7 +57,7 @@ impl Health {
 /// As [`Health::lose`]; async-signal-safe.
 pub(crate) fn lose(flag: &AtomicU8, loss: Loss) {
     // It only ever leaves 0, so a failed exchange is what is wanted.
-    let _ = flag.compare_exchange(0, loss as u8, Ordering::Relaxed, Ordering::Relaxed);
+    let _ = flag.compare_exchange(0, loss as u8, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 #[cfg(test)]

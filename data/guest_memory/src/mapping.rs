@@ -31,6 +31,12 @@ pub enum MapError {
         /// Offset plus length, bytes.
         needed: u64,
     },
+    /// A file whose pages another process may have to bring: a fault in it could wait for ever.
+    #[error(
+        "the memory is not a memfd, nor a file of tmpfs or hugetlbfs: use memory-backend-memfd, or \
+         put the file on one of these"
+    )]
+    NotMemory,
     /// The file may be shrunk by its owner (reliability F4).
     #[error(
         "the memory is not sealed against shrinking: use memory-backend-memfd, \
@@ -62,7 +68,7 @@ pub enum MapError {
 pub enum Seal {
     /// Only files sealed with `F_SEAL_SHRINK` are mapped.
     Required,
-    /// Any file is mapped; shrinking it costs that device its queues.
+    /// Any file that lives in memory is mapped; shrinking it costs that device its queues.
     Any,
 }
 
@@ -197,8 +203,8 @@ impl Mapping {
         }
         // First of all: only memory files have seals, and asking one never waits for another
         // process, as asking a FUSE file for its size may.
-        let sealed = fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-        if seal == Seal::Required && !sealed {
+        let Ok(seals) = fcntl_get_seals(fd) else { return Err(MapError::NotMemory) };
+        if seal == Seal::Required && !seals.contains(SealFlags::SHRINK) {
             return Err(MapError::Unsealed);
         }
         let stat = fstat(fd)?;

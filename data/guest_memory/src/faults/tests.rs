@@ -11,7 +11,7 @@ use super::*;
 use crate::{Area, DirtyLog, GuestMap, MapError, Mapping, Region, Seal, Span};
 
 const PAGE: u64 = 4096;
-const PIECE: u64 = PIECE_BYTES_MIN as u64;
+const HUGE: u64 = 2 << 20;
 
 fn memfd(len: u64, flags: MemfdFlags) -> OwnedFd {
     let fd = rustix::fs::memfd_create("lent", flags | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -50,7 +50,8 @@ fn mappings() -> usize {
 
 #[test]
 fn every_access_to_an_area_that_was_cut_off_goes_on_with_zeroes() {
-    let accesses: [(&str, fn(&Area)); 9] = [
+    type Access = fn(&Area);
+    let accesses: [(&str, Access); 9] = [
         ("load", |area| assert_eq!(area.load_u64(0), 0)),
         ("pair", |area| assert_eq!(area.load_u64_pair(16), (0, 0))),
         ("acquire", |area| assert_eq!(area.load_acquire_u16(2), 0)),
@@ -117,14 +118,14 @@ fn a_mark_in_a_log_that_was_cut_off_costs_only_the_mark() {
 #[test]
 fn a_hole_in_a_sealed_file_of_huge_pages_without_a_page_left_is_a_loss() {
     recover_from_sigbus().unwrap();
-    let fd = memfd(PIECE, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
+    let fd = memfd(HUGE, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
     let health = Health::default();
     // The mapping reserves nothing, so that this is the same with and without huge pages free: where
     // there is one, it is taken by another file first.
     let mapping = Mapping::shared(&fd, 8, PAGE, Seal::Required, &health).unwrap();
     let _hold = take_all_huge_pages();
-    rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, PIECE)
+    rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, HUGE)
         .unwrap();
     let area = Area::whole(mapping);
     assert_eq!(area.load_u64(0), 0);
@@ -137,10 +138,40 @@ fn a_hole_in_a_sealed_file_of_huge_pages_without_a_page_left_is_a_loss() {
 fn take_all_huge_pages() -> OwnedFd {
     let hold = memfd(0, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
     let mut len = 0;
-    while rustix::fs::fallocate(&hold, FallocateFlags::empty(), len, PIECE).is_ok() {
-        len += PIECE;
+    while rustix::fs::fallocate(&hold, FallocateFlags::empty(), len, HUGE).is_ok() {
+        len += HUGE;
     }
     hold
+}
+
+#[test]
+fn only_the_page_that_was_touched_is_replaced() {
+    // Cut off and made larger again: what was not replaced shows the file's new pages.
+    let lent = lent(4 * PAGE);
+    let area = Area::whole(Arc::clone(&lent.mapping));
+    lent.cut_off(PAGE);
+    assert_eq!(area.load_u64(2 * PAGE as usize), 0);
+    assert!(lent.health.is_lost());
+    lent.cut_off(4 * PAGE);
+    let other = Mapping::shared(&lent.fd, 0, 4 * PAGE, Seal::Any, &Health::default()).unwrap();
+    let other = Area::whole(other);
+    for page in 0..4 {
+        other.store_u64(page * PAGE as usize, 9);
+        let seen = area.load_u64(page * PAGE as usize);
+        assert_eq!(seen, if page == 2 { 0 } else { 9 }, "page {page}");
+    }
+}
+
+#[test]
+fn the_scratch_file_takes_the_place_where_no_private_memory_is_granted() {
+    let lent = lent(4 * PAGE);
+    let start = lent.mapping.base().as_ptr() as usize;
+    assert!(put_scratch(start, 4 * PAGE as usize));
+    let area = Area::whole(Arc::clone(&lent.mapping));
+    area.store_u64(0, 3);
+    lent.cut_off(0);
+    assert_eq!(area.load_u64(0), 3);
+    assert!(!lent.health.is_lost());
 }
 
 #[test]
@@ -155,28 +186,28 @@ fn a_neighbour_of_the_same_process_is_not_disturbed() {
 }
 
 #[test]
-fn ten_thousand_pieces_taken_away_leave_few_mappings() {
-    let len = 10_000 * PIECE;
-    let lent = lent(len);
+fn ten_thousand_pages_taken_away_leave_few_mappings() {
+    let lent = lent(20_000 * PAGE);
     let area = Area::whole(Arc::clone(&lent.mapping));
     let before = mappings();
     lent.cut_off(0);
-    // Every second piece, so that neighbours do not merge into one mapping.
-    for piece in (0..10_000).step_by(2).chain((1..10_000).step_by(2)) {
-        area.store_u8((piece * PIECE) as usize, 1);
+    // Every second page, so that neighbours do not become one mapping.
+    for page in (0..20_000).step_by(2) {
+        area.store_u8(page * PAGE as usize, 1);
     }
-    // Other tests of this process map and unmap meanwhile: some tens.
+    // Other tests of this process map and unmap meanwhile: some tens. Of 64 faults each replace 1,
+    // 2, 4, ... pages: 8 sizes until 20,000 pages are replaced.
     let after = mappings();
-    assert!(after < before + 500, "{before} mappings became {after}");
+    assert!(after < before + 2 * 64 * 9, "{before} mappings became {after}");
     assert!(lent.health.is_lost());
 }
 
 #[test]
 fn pieces_grow_until_they_are_larger_than_any_mapping_and_not_beyond_a_word() {
-    assert_eq!(piece_bytes(0, 4096), PIECE_BYTES_MIN);
-    assert_eq!(piece_bytes(FAULTS_PER_SIZE, 4096), 2 * PIECE_BYTES_MIN);
+    assert_eq!(piece_bytes(FAULTS_PER_SIZE - 1, 4096), 4096);
+    assert_eq!(piece_bytes(FAULTS_PER_SIZE, 4096), 8192);
     assert_eq!(piece_bytes(0, 1 << 30), 1 << 30);
-    assert!(piece_bytes(23 * FAULTS_PER_SIZE, 4096) >= 16 << 40);
+    assert!(piece_bytes(32 * FAULTS_PER_SIZE, 4096) >= 16 << 40);
     assert_eq!(piece_bytes(u32::MAX, 4096), 1 << 62);
 }
 
@@ -250,8 +281,11 @@ fn fault_of_our_own() {
 }
 
 #[test]
-fn a_refused_mapping_is_in_no_list() {
-    let fd = memfd(PAGE, MemfdFlags::empty());
-    let refused = Mapping::shared(&fd, 0, PAGE, Seal::Required, &Health::default());
-    assert!(matches!(refused, Err(MapError::Unsealed)));
+fn a_file_whose_pages_others_must_bring_is_refused() {
+    let exe = std::fs::File::open("/proc/self/exe").unwrap();
+    let (ours, theirs) = rustix::pipe::pipe().unwrap();
+    for fd in [OwnedFd::from(exe), ours, theirs] {
+        let refused = Mapping::shared(&fd, 0, PAGE, Seal::Any, &Health::default());
+        assert!(matches!(refused, Err(MapError::NotMemory)), "{refused:?}");
+    }
 }
