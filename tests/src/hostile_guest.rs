@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::clock::now_ns;
-use guest_memory::{Area, Mapping, Seal};
+use guest_memory::{Area, Health, Mapping, Seal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::raw_front_end::{
@@ -152,7 +152,8 @@ impl Guest {
     pub fn start(socket: &Path, layout: Layout) -> Result<Guest> {
         let raw = Raw::negotiated(socket, layout.features)?;
         let file = sealed_memory(MEMORY + GAP)?;
-        let memory = Area::whole(Mapping::shared(&file, 0, MEMORY + GAP, Seal::Any)?);
+        let memory =
+            Area::whole(Mapping::shared(&file, 0, MEMORY + GAP, Seal::Any, &Health::default())?);
         let rings = (0..layout.queues)
             .map(|index| {
                 let small = BASE + 0xf_0000 + u64::from(index) * 0x2000;
