@@ -7,7 +7,8 @@ use config::{DiskSpec, Size};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
-use crate::manager::{Manager, Waiting};
+use crate::manager::{Manager, Waiting, now};
+use crate::shut::{NotOpen, Shut};
 use crate::views;
 
 type Answered = Result<Answer, ApiError>;
@@ -46,10 +47,9 @@ impl Manager {
     }
 
     fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
-        let broken = self.broken.iter().find(|(plan, _)| plan.id == id);
         match self.number_of(id).and_then(|number| self.devices.get(&number)) {
             Some(device) => Some(views::disk(device, queues)),
-            None => broken.map(|(plan, problem)| views::broken(plan, problem)),
+            None => self.shut.iter().find(|shut| shut.plan.id == id).map(views::shut),
         }
     }
 
@@ -71,12 +71,23 @@ impl Manager {
     fn add(&mut self, spec: &DiskSpec) -> Answered {
         let plan = self.plan.disk_from_api(spec)?;
         let id = plan.id.clone();
-        let number = self.add_device(plan).map_err(|error| {
+        let refused = |error: NotOpen| {
             let hint = "put that right, or name another image or socket";
             ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
-        })?;
+        };
+        match self.open_device(plan.clone()) {
+            Ok(device) => {
+                self.serve_device(device).map_err(refused)?;
+            }
+            Err(NotOpen::Ended(why)) => self.shut.push(Shut::waiting(plan.clone(), why, now())),
+            Err(error) => return Err(refused(error)),
+        }
+        self.plan.disks.push(plan);
         if let Err(error) = self.keep() {
-            self.begin_removal(number, None);
+            match self.number_of(&id) {
+                Some(number) => self.begin_removal(number, None),
+                None => self.drop_shut(&id),
+            }
             self.settle();
             return Err(not_kept(&error, UNDONE));
         }
@@ -85,28 +96,27 @@ impl Manager {
     }
 
     fn change(&mut self, id: &str, change: &DiskChange) -> Answered {
-        let number = self.made_by_api(id)?;
-        let Some(device) = self.devices.get_mut(&number) else {
-            return Err(ApiError::no_such_disk(id));
-        };
-        let before = device.plan.clone();
+        self.check_made_by_api(id)?;
         let default = self.plan.sidecores.policy;
-        let plan = &mut device.plan;
+        let before = self.plan.disk(id).cloned().ok_or_else(|| ApiError::no_such_disk(id))?;
+        let mut after = before.clone();
         if let Some(share) = change.share {
-            (plan.share, plan.spec.share) = (share, share);
+            (after.share, after.spec.share) = (share, share);
         }
         if let Some(policy) = change.policy {
-            plan.spec.policy = Some(policy);
+            after.spec.policy = Some(policy);
         }
-        plan.policy = plan.spec.policy.unwrap_or(default);
-        let after = plan.clone();
-        self.replan(&after);
+        after.policy = after.spec.policy.unwrap_or(default);
+        let (share, policy) = (after.share, after.policy);
+        self.set_plan(after);
         if let Err(error) = self.keep() {
-            self.set_plan(number, before);
+            self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
         }
-        self.restart(number);
-        info!(disk = id, share = after.share, policy = %after.policy, "set");
+        if let Some(number) = self.number_of(id) {
+            self.restart(number);
+        }
+        info!(disk = id, share, %policy, "set");
         self.show(id, true)
     }
 
@@ -140,15 +150,14 @@ impl Manager {
     }
 
     fn remove(&mut self, id: &str, reply: Reply) {
-        if let Some(at) = self.broken.iter().position(|(plan, _)| plan.id == id) {
-            let answer = self.show(id, false);
-            self.broken.swap_remove(at);
-            self.plan.disks.retain(|plan| plan.id != id);
-            let kept = self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART));
-            return reply.answer(kept.and(answer));
-        }
-        match self.made_by_api(id) {
-            Ok(number) => {
+        match self.check_made_by_api(id).map(|()| self.number_of(id)) {
+            Ok(None) => {
+                let answer = self.show(id, false);
+                self.drop_shut(id);
+                let kept = self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART));
+                reply.answer(kept.and(answer));
+            }
+            Ok(Some(number)) => {
                 self.begin_removal(number, Some(reply));
                 if let Err(error) = self.keep() {
                     warn!(disk = id, %error, "it is removed, but that could not be kept");
@@ -156,6 +165,12 @@ impl Manager {
             }
             Err(error) => reply.answer(Err(error)),
         }
+    }
+
+    /// Forgets a disk that is not open.
+    pub(crate) fn drop_shut(&mut self, id: &str) {
+        self.shut.retain(|shut| shut.plan.id != id);
+        self.plan.disks.retain(|plan| plan.id != id);
     }
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
@@ -183,6 +198,7 @@ impl Manager {
                 self.answer_waiting(number, Err(ApiError::no_such_disk(&view.id)));
             }
             info!(disk = view.id, "removed");
+            self.retry_shut();
             return self.answer_waiting(number, Ok(Answer::Disk(Box::new(view))));
         }
         if let Some(size) = device.resizing.take() {
@@ -213,17 +229,18 @@ impl Manager {
             ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
         })?;
         device.live.set_capacity(device.disk.size_bytes());
-        device.plan.resized(size);
-        let plan = device.plan.clone();
+        let mut plan = device.plan.clone();
+        plan.resized(size);
         for link in device.links.values_mut() {
             let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
             if let Some(Err(error)) = told {
                 warn!(disk = id, %error, "its front-end could not be told of the new size");
             }
         }
-        self.replan(&plan);
+        let origin = plan.origin.clone();
+        self.set_plan(plan);
         info!(disk = id, size, "resized");
-        if plan.origin == Origin::Api {
+        if origin == Origin::Api {
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
         }
         self.show(&id, true)
@@ -237,16 +254,24 @@ impl Manager {
         }
     }
 
-    /// The device of that name, which is to be changed through the API.
+    /// The device of that name, which is to be changed through the API and open.
     fn made_by_api(&self, id: &str) -> Result<u32, ApiError> {
-        let number = self.number_of(id).ok_or_else(|| ApiError::no_such_disk(id))?;
-        match self.plan.disk(id).map(|plan| &plan.origin) {
-            Some(Origin::File { file, line }) => Err(ApiError::new(
+        self.check_made_by_api(id)?;
+        self.number_of(id).ok_or_else(|| {
+            let hint = "`sidecore show` says why; remove it, or put that right";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
+        })
+    }
+
+    fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {
+        let plan = self.plan.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        match &plan.origin {
+            Origin::File { file, line } => Err(ApiError::new(
                 ErrorKind::Conflict,
                 format!("disk {id:?} is declared in {file}, line {line}"),
                 "change it there, then run `sidecore reload`",
             )),
-            _ => Ok(number),
+            Origin::Api => Ok(()),
         }
     }
 
@@ -255,16 +280,18 @@ impl Manager {
         self.devices.values().find(named).map(|device| device.number)
     }
 
-    pub(crate) fn set_plan(&mut self, number: u32, plan: DiskPlan) {
-        self.replan(&plan);
-        if let Some(device) = self.devices.get_mut(&number) {
-            device.plan = plan;
+    /// Puts another plan in the place of the disk's of that name.
+    pub(crate) fn set_plan(&mut self, plan: DiskPlan) {
+        if let Some(device) =
+            self.number_of(&plan.id).and_then(|number| self.devices.get_mut(&number))
+        {
+            device.plan.clone_from(&plan);
         }
-    }
-
-    fn replan(&mut self, plan: &DiskPlan) {
+        if let Some(shut) = self.shut_disk(&plan.id) {
+            shut.plan.clone_from(&plan);
+        }
         if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
-            mine.clone_from(plan);
+            *mine = plan;
         }
     }
 }

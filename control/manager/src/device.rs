@@ -8,11 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Cache, Disk, OpenError, Source};
+use backend::{Cache, Disk, Source};
 use config::plan::DiskPlan;
 use device::blk::{self, Limits, Live, Shape};
 use guest_memory::Seal;
-use rustix::io::Errno;
 use schedule::Policy;
 use sidecore::{QueueCounters, QueueKey};
 use vhost_user::{DeviceFacts, Message, Scope, Session};
@@ -20,6 +19,7 @@ use virtqueue::{Format, inflight, layout};
 
 use crate::connection::Connection;
 use crate::front_end::FrontEnd;
+use crate::shut::NotOpen;
 use crate::start;
 
 /// Front-ends of one disk at a time: one that runs it, others that only ask.
@@ -58,6 +58,8 @@ pub(crate) struct Attached {
 pub(crate) struct QueueState {
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) attached: Option<Attached>,
+    /// A sidecore had it before, in this process.
+    pub(crate) was_attached: bool,
     /// A start that failed: the link and its count of changes then. Not tried again before more
     /// was said.
     pub(crate) gave_up: Option<(u32, u64)>,
@@ -73,6 +75,7 @@ impl QueueState {
         QueueState {
             counters: Arc::new(QueueCounters::default()),
             attached: None,
+            was_attached: false,
             gave_up: None,
             size: 0,
             format: Format::Split,
@@ -113,8 +116,8 @@ impl Device {
     ///
     /// # Errors
     /// Why it cannot be opened and what to do.
-    pub(crate) fn open(number: u32, plan: DiskPlan) -> Result<Device, String> {
-        let disk = Disk::open(&source_of(&plan)).map_err(|e| not_opened(&e, &plan))?;
+    pub(crate) fn open(number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
+        let disk = Disk::open(&source_of(&plan)).map_err(|e| NotOpen::new(&e, &plan))?;
         let limits = disk.limits();
         let shape = Shape {
             block_size: disk.block_size(),
@@ -215,6 +218,7 @@ impl Device {
     ) -> Result<Option<(u32, Box<sidecore::Served>)>, String> {
         let Some(number) = self.runner else { return Ok(None) };
         let Some(link) = self.links.get(&number) else { return Ok(None) };
+        let Some(queue) = self.queues.get(usize::from(index)) else { return Ok(None) };
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },
             disk: &self.disk,
@@ -222,10 +226,7 @@ impl Device {
             live: &self.live,
             share: self.plan.share,
             policy: policy_of(self.plan.policy),
-            counters: match self.queues.get(usize::from(index)) {
-                Some(queue) => &queue.counters,
-                None => return Ok(None),
-            },
+            counters: &queue.counters,
         };
         let Some(facts) = link.session.ready(index).filter(|_| link.held.is_none()) else {
             return Ok(None);
@@ -241,7 +242,13 @@ impl Device {
             return Ok(None);
         }
         let (features, logging) = (link.session.features(), link.session.is_logging());
-        let made = start::make(&facts, features, logging, &link.front_end, &parts);
+        let is_lost = self.has_lost_what_it_held(link);
+        let made = match is_lost {
+            true => Err("its guest used this RAM disk before the daemon was started, and what it \
+                         wrote is gone: restart the guest"
+                .to_string()),
+            false => start::make(&facts, features, logging, &link.front_end, &parts),
+        };
         let size = facts.size;
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
             queue.size = size;
@@ -250,7 +257,21 @@ impl Device {
             queue.problem = made.as_ref().err().map(|error| format!("cannot be served: {error}"));
             queue.gave_up = made.is_err().then_some((number, changes));
         }
+        // Those of its rings that were set up before this one was told of.
+        self.restarting |= is_lost && !self.attached().is_empty();
         made.map(|served| Some((number, served)))
+    }
+
+    /// Whether this is a RAM disk and some ring of the front-end, enabled or not, was served by an
+    /// earlier process: its guest must not be handed zeroes, through no ring, until it starts anew.
+    fn has_lost_what_it_held(&self, link: &Link) -> bool {
+        let is_lost = |(index, queue): (usize, &QueueState)| {
+            let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
+            let features = link.session.features();
+            facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
+        };
+        matches!(self.plan.source, config::Source::Memory { .. })
+            && self.queues.iter().enumerate().any(is_lost)
     }
 
     /// Removes the socket that this disk listens on.
@@ -262,21 +283,6 @@ impl Device {
 }
 
 /// What the back-end is asked to open.
-/// Why a disk does not open, and what to do about the two causes that are usual.
-fn not_opened(error: &OpenError, plan: &DiskPlan) -> String {
-    let todo = match error {
-        OpenError::Os { source, .. } if *source == Errno::NOENT => match plan.spec.size {
-            None if !plan.readonly => "; correct `path`, or add a `size` to have the image made",
-            _ => "; correct `path`, or make what it names",
-        },
-        OpenError::Os { source, .. } if *source == Errno::ACCESS => {
-            "; the daemon's user must be able to read it, and to write it if it is not `readonly`"
-        }
-        _ => "",
-    };
-    format!("{error}{todo}")
-}
-
 fn source_of(plan: &DiskPlan) -> Source {
     match &plan.source {
         config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },

@@ -10,6 +10,7 @@
 //! | `links` | front-ends: messages, held until the queues they concern are back |
 //! | `answers`, `reload` | operators: calls, and the file read again |
 //! | `device` | one disk's state |
+//! | `shut` | disks that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
 //! | `cores` | the sidecores from this side |
 //! | `state` | devices made through the API, on disk |
@@ -26,6 +27,7 @@ mod links;
 mod manager;
 mod poll;
 mod reload;
+mod shut;
 mod sockets;
 mod start;
 mod state;

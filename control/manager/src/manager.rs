@@ -17,8 +17,9 @@ use tracing::{info, warn};
 use crate::api::{self, Calls, Reply};
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
-use crate::poll::{DEVICES_END, Poll, Token};
+use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
+use crate::shut::Shut;
 use crate::sockets;
 use crate::state::StateFile;
 
@@ -64,15 +65,15 @@ pub(crate) struct Manager {
     pub(crate) state: StateFile,
     pub(crate) cores: Cores,
     pub(crate) devices: BTreeMap<u32, Device>,
-    /// Disks that were kept but could not be opened, and why.
-    pub(crate) broken: Vec<(DiskPlan, String)>,
+    /// Disks of the plan that are not open.
+    pub(crate) shut: Vec<Shut>,
     pub(crate) waiting: Vec<Waiting>,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
     /// Devices to compare at the end of this turn.
     pub(crate) touched: BTreeSet<u32>,
     pub(crate) next_link: u32,
-    next_device: u32,
+    pub(crate) next_device: u32,
     calls: Calls,
     stop_by: Option<Instant>,
 }
@@ -95,7 +96,7 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         state,
         cores,
         devices: BTreeMap::new(),
-        broken: Vec::new(),
+        shut: Vec::new(),
         waiting: Vec::new(),
         reloading: None,
         touched: BTreeSet::new(),
@@ -112,7 +113,8 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         return Err(error);
     }
     (manager.options.ready)();
-    info!(disks = manager.devices.len(), sidecores = manager.cores.all.len(), "serving");
+    let (disks, shut) = (manager.devices.len(), manager.shut.len());
+    info!(disks, shut, sidecores = manager.cores.all.len(), "serving");
     manager.turn_until_stopped();
     drop(server);
     Ok(())
@@ -126,61 +128,42 @@ impl Manager {
         }
         self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
         for disk in disks {
-            let (id, origin) = (disk.id.clone(), disk.origin.clone());
-            let named = |e| StartError(format!("disk {id:?} ({origin}): {e}"));
-            self.add_device(disk).map_err(named)?;
+            self.plan.disks.push(disk.clone());
+            self.take_in(disk);
         }
         for spec in kept {
-            match self.plan.disk_from_api(&spec) {
-                Ok(disk) => {
-                    if let Err(error) = self.add_device(disk.clone()) {
-                        warn!(disk = disk.id, "a kept disk cannot be opened: {error}");
-                        self.plan.disks.push(disk.clone());
-                        self.broken.push((disk, error));
-                    }
-                }
-                Err(error) => {
-                    let path = self.state.path();
-                    let what = format!(
-                        "disk {:?} of {}: {}; {}",
-                        spec.id,
-                        path.display(),
-                        error.error,
-                        error.hint
-                    );
-                    return Err(StartError(what));
-                }
-            }
+            let disk = self.plan.disk_from_api(&spec).map_err(|error| {
+                let (id, path) = (&spec.id, self.state.path());
+                let path = path.display();
+                StartError(format!("disk {id:?} of {path}: {}; {}", error.error, error.hint))
+            })?;
+            self.plan.disks.push(disk.clone());
+            self.take_in(disk);
         }
-        Ok(())
+        self.refuse_if_all_are_shut()
     }
 
-    /// Opens a disk and its socket, and takes it into the plan.
-    ///
-    /// # Errors
-    /// Why not; nothing was changed.
-    pub(crate) fn add_device(&mut self, plan: DiskPlan) -> Result<u32, String> {
-        let number = self.next_device;
-        if number >= DEVICES_END {
-            return Err("this daemon has made all the disks it can name; restart it".to_string());
+    /// A daemon that can serve none of its file's disks does not start, so that a mistake in the
+    /// file, or a second daemon on the same images, is seen at once.
+    fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
+        let has_hope = |shut: &Shut| shut.retry.is_some();
+        while self.devices.is_empty() && self.shut.iter().any(|shut| shut.may_be_refused()) {
+            let pause = self.shut.iter().filter_map(Shut::due_at).min();
+            self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now())));
+            self.open_shut();
         }
-        let mut device = Device::open(number, plan)?;
-        if device.plan.mode == Mode::Listen {
-            let socket = Path::new(&device.plan.socket);
-            let listener = sockets::open_listener(socket)
-                .map_err(|e| format!("its socket {}: {e}", socket.display()))?;
-            let watched = self.poll.add(&listener, Token::Listener(number));
-            device.listener = Some(listener);
-            if let Err(error) = watched {
-                device.close_socket();
-                return Err(format!("its socket: {error}"));
-            }
+        let of_file = |shut: &&Shut| shut.plan.origin != Origin::Api;
+        if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
+            return Ok(());
         }
-        self.next_device += 1;
-        self.plan.disks.push(device.plan.clone());
-        self.devices.insert(number, device);
-        self.plan_connect(number);
-        Ok(number)
+        let refused = self.shut.iter().filter(of_file).map(|shut| {
+            let DiskPlan { id, origin, .. } = &shut.plan;
+            format!("disk {id:?} ({origin}): {}", shut.problem)
+        });
+        match refused.collect::<Vec<_>>() {
+            all if all.is_empty() => Ok(()),
+            all => Err(StartError(all.join("\n"))),
+        }
     }
 
     fn turn_until_stopped(mut self) {
@@ -219,7 +202,9 @@ impl Manager {
     /// Until the next thing that is due without an event.
     fn wait_time(&self) -> Option<Duration> {
         let retries = self.devices.values().filter_map(Device::due_at);
-        let due = retries.chain(self.stop_by).min();
+        let shut = self.shut.iter().filter_map(Shut::due_at);
+        let reload = self.reloading.as_ref().map(Reloading::due_at);
+        let due = retries.chain(shut).chain(reload).chain(self.stop_by).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
@@ -318,6 +303,7 @@ impl Manager {
                 let Some(sidecore) = self.cores.place() else { return };
                 if let Some(queue) = device.queues.get_mut(usize::from(index)) {
                     queue.attached = Some(Attached { sidecore, link, leaving: false });
+                    queue.was_attached = true;
                 }
                 if let Some(core) = self.cores.all.get_mut(sidecore) {
                     core.queues += 1;
@@ -327,6 +313,9 @@ impl Manager {
             Ok(None) => {}
             Err(error) => {
                 warn!(disk = device.plan.id, queue = index, "cannot be served: {error}");
+                if device.is_held_back() {
+                    self.touched.insert(number);
+                }
             }
         }
     }
@@ -343,6 +332,9 @@ impl Manager {
     /// What is due without an event: connecting, accepting again, front-ends that fell silent in
     /// the middle of a message.
     fn due(&mut self) {
+        if self.stop_by.is_none() {
+            self.open_shut();
+        }
         let now = now();
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
@@ -393,6 +385,7 @@ impl Manager {
         }
         info!("stopping");
         (self.options.stopping)();
+        self.shut.clear();
         self.stop_by = Some(now() + STOP_TIME_MAX);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         for number in devices {

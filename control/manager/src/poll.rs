@@ -117,6 +117,12 @@ impl Poll {
         events.iter().take(found).map(token).collect()
     }
 
+    /// Waits so long, for nothing.
+    pub(crate) fn pause(&self, time: Duration) {
+        let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        let _ = rustix::event::poll(&mut [], Some(&time));
+    }
+
     /// Takes the signals of `token` that came, so that they are not heard again.
     pub(crate) fn clear_signals(&self, token: Token) {
         let [stop, reload] = &self.signals;

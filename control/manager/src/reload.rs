@@ -1,124 +1,218 @@
 //! The configuration file, read again while running: what is different is done in order.
 //!
-//! Additions wait until what is removed is gone, because they may be for the same image or socket.
+//! What is to be added is opened before anything is changed, and one that does not open refuses the
+//! reload whole. Only what an addition has to take over from a disk that goes (its image, its
+//! socket) is opened afterwards: until then it stands among the disks that are not open (`shut`).
 
-use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use config::api::{Answer, ApiError, ErrorKind, ReloadView};
+use config::plan::DiskPlan;
 use config::{Change, Plan, Size};
 use tracing::{info, warn};
 
 use crate::api::Reply;
-use crate::manager::Manager;
+use crate::device::Device;
+use crate::manager::{Manager, now};
+use crate::shut::{NotOpen, Shut, is_same_image};
 
-/// A reload under way.
+/// How long the answer waits for disks that take over from others.
+const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A reload that waits for disks that take over from others.
 pub(crate) struct Reloading {
-    changes: VecDeque<Change>,
+    /// Their names.
+    late: Vec<String>,
     done: ReloadView,
-    wanted: Plan,
     reply: Option<Reply>,
+    answer_by: Instant,
+}
+
+impl Reloading {
+    /// When the answer is given at the latest.
+    pub(crate) fn due_at(&self) -> Instant {
+        self.answer_by
+    }
+}
+
+/// What a reload is about to do.
+#[derive(Default)]
+struct Prepared {
+    opened: Vec<Device>,
+    /// To be opened when other disks are gone, or other processes' requests are.
+    later: Vec<(DiskPlan, String)>,
 }
 
 impl Manager {
-    /// Reads the file and begins to do what is different. Nothing is done when the file is wrong.
+    /// Reads the file and does what is different. Nothing is done when the file is wrong or one of
+    /// its new disks cannot be opened.
     pub(crate) fn reload(&mut self, reply: Option<Reply>) {
         if self.reloading.is_some() {
             let error = "the configuration file is being read again already";
             let error = ApiError::new(ErrorKind::Busy, error, "try again in a moment");
             return finish(reply, Err(error));
         }
-        match (self.options.load)(&self.plan) {
-            Ok(wanted) => {
-                let difference = config::diff(&self.plan, &wanted);
-                let done = ReloadView {
-                    file: self.options.file.clone(),
-                    changes: Vec::new(),
-                    restart_needed: difference.restart_needed,
-                };
-                let changes = difference.changes.into();
-                self.reloading = Some(Reloading { changes, done, wanted, reply });
+        match self.begin_reload() {
+            Ok((late, done)) => {
+                let answer_by = now() + TAKE_OVER_TIME_MAX;
+                self.reloading = Some(Reloading { late, done, reply, answer_by });
+                // A disk without queues is gone at once, and nothing would wake us for that.
+                self.settle();
+                self.open_shut();
+                self.go_on_reloading();
             }
             Err(error) => finish(reply, Err(error)),
         }
     }
 
-    /// Does what can be done now. An addition that fails ends the reload; what stands before it was
-    /// done, and the answer says so.
-    pub(crate) fn go_on_reloading(&mut self) {
-        let Some(mut reloading) = self.reloading.take() else { return };
-        while let Some(change) = reloading.changes.pop_front() {
-            if self.waits_for_a_removal(&change) {
-                // A disk without queues is gone at once, and nothing would wake us for that.
-                self.settle();
-            }
-            if self.waits_for_a_removal(&change) {
-                reloading.changes.push_front(change);
-                self.reloading = Some(reloading);
-                return;
-            }
-            if let Err(error) = self.apply_change(&change) {
-                let done = match reloading.done.changes.as_slice() {
-                    [] => "nothing was changed".to_string(),
-                    changes => format!("before it: {}", changes.join(", ")),
-                };
-                let hint = format!("{}; {done}", error.hint);
-                self.settle();
-                return finish(reloading.reply, Err(ApiError { hint, ..error }));
-            }
-            reloading.done.changes.push(change.to_string());
+    fn begin_reload(&mut self) -> Result<(Vec<String>, ReloadView), ApiError> {
+        let wanted = (self.options.load)(&self.plan)?;
+        let difference = config::diff(&self.plan, &wanted);
+        let prepared = self.prepare(&difference.changes, &wanted)?;
+        let mut done = ReloadView {
+            file: self.options.file.clone(),
+            changes: Vec::new(),
+            restart_needed: difference.restart_needed,
+        };
+        for change in &difference.changes {
+            self.apply_change(change);
+            done.changes.push(change.to_string());
         }
         // Lines may have moved without any change.
-        for plan in &reloading.wanted.disks {
-            if let Some(number) = self.number_of(&plan.id) {
-                self.set_plan(number, plan.clone());
+        for plan in &wanted.disks {
+            self.set_plan(plan.clone());
+        }
+        self.plan.disks = wanted.disks;
+        self.plan.sidecores.policy = wanted.sidecores.policy;
+        let mut late = Vec::new();
+        for device in prepared.opened {
+            let plan = device.plan.clone();
+            // One that could not be opened before is open now.
+            let was_shut = self.shut.iter().any(|shut| shut.plan.id == plan.id);
+            self.shut.retain(|shut| shut.plan.id != plan.id);
+            if was_shut {
+                done.changes.push(format!("opened disk {}", plan.id));
+            }
+            if let Err(error) = self.serve_device(device) {
+                warn!(disk = plan.id, "cannot be served: {error}");
+                self.shut.push(Shut::failed(plan, error.to_string()));
             }
         }
-        self.plan.disks = reloading.wanted.disks;
-        self.plan.sidecores.policy = reloading.wanted.sidecores.policy;
-        self.settle();
-        finish(reloading.reply, Ok(reloading.done));
+        for (plan, why) in prepared.later {
+            late.push(plan.id.clone());
+            self.shut.retain(|shut| shut.plan.id != plan.id);
+            self.shut.push(Shut::waiting(plan, why, now()));
+        }
+        Ok((late, done))
     }
 
-    fn waits_for_a_removal(&self, change: &Change) -> bool {
-        matches!(change, Change::Add(_)) && self.devices.values().any(|device| device.removing)
-    }
-
-    fn apply_change(&mut self, change: &Change) -> Result<(), ApiError> {
-        match change {
-            Change::Remove { id } => {
-                if let Some(number) = self.number_of(id) {
-                    self.begin_removal(number, None);
+    /// Opens what is to be added, and again what is not open though it could be by now.
+    ///
+    /// # Errors
+    /// The first that cannot be; what was opened before it is closed.
+    fn prepare(&mut self, changes: &[Change], wanted: &Plan) -> Result<Prepared, ApiError> {
+        let removed = |change: &Change| match change {
+            Change::Remove { id } if self.number_of(id).is_some() => self.plan.disk(id).cloned(),
+            _ => None,
+        };
+        let removed: Vec<DiskPlan> = changes.iter().filter_map(removed).collect();
+        let is_failed =
+            |id: &str| self.shut.iter().any(|shut| shut.plan.id == id && shut.retry.is_none());
+        let added = |plan: &&DiskPlan| {
+            let is_new = |c: &Change| matches!(c, Change::Add(added) if added.id == plan.id);
+            changes.iter().any(is_new) || is_failed(&plan.id)
+        };
+        let added: Vec<DiskPlan> = wanted.disks.iter().filter(added).cloned().collect();
+        let mut prepared = Prepared::default();
+        for plan in added {
+            if let Some(old) = removed.iter().find(|old| takes_over(&plan, old)) {
+                prepared.later.push((plan, format!("waits until disk {:?} is gone", old.id)));
+                continue;
+            }
+            match self.open_device(plan.clone()) {
+                Ok(device) => prepared.opened.push(device),
+                Err(NotOpen::Ended(why)) => prepared.later.push((plan, why)),
+                // The same image by another name.
+                Err(NotOpen::Ours(why)) if !removed.is_empty() => prepared.later.push((plan, why)),
+                // One of the API that still does not open is no mistake of the file.
+                Err(_) if plan.origin == config::plan::Origin::Api => {}
+                Err(why) => {
+                    prepared.opened.iter_mut().for_each(Device::close_socket);
+                    let what = format!("disk {:?} ({}): {why}", plan.id, plan.origin);
+                    let hint = "put that right and reload again; nothing was changed";
+                    return Err(ApiError::new(ErrorKind::Refused, what, hint));
                 }
             }
-            Change::Set { id, share, policy } => {
-                if let Some(number) = self.number_of(id)
-                    && let Some(device) = self.devices.get_mut(&number)
-                {
-                    (device.plan.share, device.plan.policy) = (*share, *policy);
+        }
+        Ok(prepared)
+    }
+
+    fn apply_change(&mut self, change: &Change) {
+        match change {
+            Change::Remove { id } => match self.number_of(id) {
+                Some(number) => self.begin_removal(number, None),
+                None => self.drop_shut(id),
+            },
+            Change::Set { id, .. } => {
+                if let Some(number) = self.number_of(id) {
                     self.restart(number);
                 }
             }
             Change::Resize { id, size_bytes } => {
-                if let Some(number) = self.number_of(id) {
-                    self.begin_resize(number, Size(*size_bytes))?;
-                    self.touched.insert(number);
+                let Some(number) = self.number_of(id) else { return };
+                if let Err(error) = self.begin_resize(number, Size(*size_bytes)) {
+                    warn!(disk = id, "is not resized: {}; {}", error.error, error.hint);
                 }
+                self.touched.insert(number);
             }
-            Change::Add(plan) => {
-                self.add_device((**plan).clone()).map_err(|error| {
-                    let what = format!("disk {:?} ({}): {error}", plan.id, plan.origin);
-                    ApiError::new(ErrorKind::Refused, what, "put that right and reload again")
-                })?;
-            }
+            // Opened before, or shut until others are gone.
+            Change::Add(_) => {}
         }
-        Ok(())
     }
+
+    /// Answers a reload when what took over from others is open, or cannot be, or takes too long.
+    pub(crate) fn go_on_reloading(&mut self) {
+        let Some(reloading) = self.reloading.take() else { return };
+        let late = |shut: &&Shut| reloading.late.contains(&shut.plan.id);
+        let waiting = self.shut.iter().filter(late).find(|shut| shut.retry.is_some());
+        if waiting.is_some() && now() < reloading.answer_by {
+            self.reloading = Some(reloading);
+            return;
+        }
+        let failed = self.shut.iter().filter(late).find(|shut| shut.retry.is_none());
+        let Reloading { done, reply, .. } = reloading;
+        let answer = match (failed, waiting) {
+            (Some(shut), _) => {
+                let what =
+                    format!("disk {:?} ({}): {}", shut.plan.id, shut.plan.origin, shut.problem);
+                let hint = format!(
+                    "put that right and reload again; it could be opened only after the others \
+                     were changed: {}",
+                    done.changes.join(", ")
+                );
+                Err(ApiError::new(ErrorKind::Refused, what, hint))
+            }
+            (None, Some(shut)) => {
+                let what = format!("disk {:?} is not open yet: {}", shut.plan.id, shut.problem);
+                let hint = "everything else was done, and it is opened as soon as that can be; \
+                            `sidecore ls` shows it";
+                Err(ApiError::new(ErrorKind::Busy, what, hint))
+            }
+            (None, None) => Ok(done),
+        };
+        finish(reply, answer);
+    }
+}
+
+/// Whether `new` needs what `old` has until it is gone.
+fn takes_over(new: &DiskPlan, old: &DiskPlan) -> bool {
+    new.socket == old.socket || is_same_image(&new.source, &old.source)
 }
 
 fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {
     match &answer {
         Ok(view) => info!(changes = ?view.changes, "read {} again", view.file),
-        Err(error) => warn!("the reload stopped: {}; {}", error.error, error.hint),
+        Err(error) => warn!("the reload: {}; {}", error.error, error.hint),
     }
     if let Some(reply) = reply {
         reply.answer(answer.map(Answer::Reloaded));

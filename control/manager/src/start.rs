@@ -93,6 +93,43 @@ fn queue(
     Queue::new(spec).map_err(|e| e.to_string())
 }
 
+/// Whether some request of this ring was completed before. A ring that went round stands where a
+/// fresh one does, but its last place is not empty any more.
+pub(crate) fn was_used(
+    facts: &RingFacts<'_, OwnedFd>,
+    negotiated: u64,
+    front_end: &FrontEnd,
+) -> bool {
+    let Ok(memory) = front_end.memory(false) else { return false };
+    let format = format_of(negotiated);
+    let last = u64::from(facts.size).saturating_sub(1);
+    let (fresh, user) = match format {
+        // The used ring's last element: flags, index, then 8 bytes each (VIRTIO 1.2, 2.7.8).
+        Format::Split => (0, facts.addresses.device.checked_add(4 + 8 * last)),
+        // Both places at 0 in the first lap (2.8.1).
+        Format::Packed => (0x8000_8000, facts.addresses.descriptors.checked_add(16 * last)),
+    };
+    if facts.base != fresh {
+        return true;
+    }
+    // Where the device stands says more than the base: a front-end that crashed may not know it.
+    if format == Format::Split
+        && let Some(index) = memory.area_at_user(facts.addresses.device, 4)
+        && index.load_acquire_u16(2) != 0
+    {
+        return true;
+    }
+    let len = if format == Format::Split { 8 } else { 16 };
+    let Some(place) = user.and_then(|user| memory.area_at_user(user, len)) else { return false };
+    let mut bytes = [0; 16];
+    let Some(bytes) = bytes.get_mut(..len as usize) else { return false };
+    if !place.read(0, bytes) || bytes.iter().all(|byte| *byte == 0) {
+        return false;
+    }
+    // What a driver that has just begun made available carries the first lap's bit.
+    format == Format::Split || bytes.get(14).is_some_and(|flags| flags & 0x80 == 0)
+}
+
 /// The part of a record that belongs to queue `index`.
 fn inflight_of(
     record: &InflightRecord,

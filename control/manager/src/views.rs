@@ -7,6 +7,7 @@ use virtqueue::Format;
 
 use crate::cores::Core;
 use crate::device::{Device, QueueState};
+use crate::shut::Shut;
 
 /// One disk; with its queues or without.
 pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
@@ -32,9 +33,10 @@ pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
     }
 }
 
-/// A disk that was kept but could not be opened.
-pub(crate) fn broken(plan: &DiskPlan, problem: &str) -> DiskView {
-    DiskView { state: DiskState::Failed, problem: Some(problem.to_string()), ..of_plan(plan) }
+/// A disk that is not open.
+pub(crate) fn shut(shut: &Shut) -> DiskView {
+    let state = if shut.retry.is_some() { DiskState::Waiting } else { DiskState::Failed };
+    DiskView { state, problem: Some(shut.problem.clone()), ..of_plan(&shut.plan) }
 }
 
 /// One sidecore.

@@ -61,6 +61,11 @@ impl<F> QueueSetup<F> {
         if self.failed || !self.enabled.unwrap_or(enabled_at_start) {
             return None;
         }
+        self.facts()
+    }
+
+    /// The same, whether it is enabled or failed or not.
+    pub(crate) fn facts(&self) -> Option<RingFacts<'_, F>> {
         let kick = match self.kick.as_ref()? {
             Kick::Fd(fd) => Some(fd),
             Kick::Poll => None,

@@ -184,6 +184,11 @@ impl<F> Session<F> {
         self.queues.get(usize::from(index))?.ready(enabled_at_start)
     }
 
+    /// What was told of queue `index`, when it could run but for being enabled.
+    pub fn set_up(&self, index: u16) -> Option<RingFacts<'_, F>> {
+        self.queues.get(usize::from(index))?.facts()
+    }
+
     /// Counts what was changed; a start that failed is worth trying again when it moved.
     pub fn changes(&self) -> u64 {
         self.changes

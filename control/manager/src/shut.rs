@@ -1,0 +1,287 @@
+//! Disks of the plan that are not open: still held by requests of a process that has ended, or in
+//! trouble. They have no socket, so that a VMM is refused and comes again instead of waiting for an
+//! answer that nobody gives.
+//!
+//! Opening them, and trying again; here they are also found, shown and dropped. Not here: disks
+//! that are open (`device`). Used by `manager`, `answers` and `reload`.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use backend::{Holder, OpenError};
+use config::plan::{DiskPlan, Source};
+use config::spec::Mode;
+use rustix::io::Errno;
+use tracing::{error, info, warn};
+
+use crate::device::Device;
+use crate::manager::{Manager, now};
+use crate::poll::{DEVICES_END, Token};
+use crate::sockets;
+
+/// Before the second attempt; each further pause is twice as long, up to [`PAUSE_MAX`]. A lock of an
+/// ended process goes with its last request: within milliseconds on a disk that works.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// How long a holder that lives is waited for: a process that was just killed still counts as one,
+/// and udev locks a block device for a moment after every close.
+const LIVING_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Why a disk is not open. The text says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotOpen {
+    /// Requests of a process that has ended, or that cannot be seen, are still with it: in a moment
+    /// they are not.
+    Ended(String),
+    /// Another disk of this daemon holds it.
+    Ours(String),
+    /// A process that lives holds it.
+    Living(String),
+    /// Anything else: it is missing, of a wrong kind, its socket is taken.
+    Wrong(String),
+}
+
+impl fmt::Display for NotOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NotOpen::Ended(text)
+        | NotOpen::Ours(text)
+        | NotOpen::Living(text)
+        | NotOpen::Wrong(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl NotOpen {
+    /// Sorts what the back-end said.
+    pub(crate) fn new(error: &OpenError, plan: &DiskPlan) -> NotOpen {
+        let OpenError::Held { holder, .. } = error else {
+            return NotOpen::Wrong(format!("{error}{}", advice(error, plan)));
+        };
+        match holder {
+            Holder::Ended(_) => NotOpen::Ended(error.to_string()),
+            Holder::Living(pid) if *pid == std::process::id() => NotOpen::Ours(error.to_string()),
+            Holder::Living(_) => NotOpen::Living(error.to_string()),
+        }
+    }
+}
+
+/// What to do about the two causes that are usual.
+fn advice(error: &OpenError, plan: &DiskPlan) -> &'static str {
+    match error {
+        OpenError::Os { source, .. } if *source == Errno::NOENT => match plan.spec.size {
+            None if !plan.readonly => "; correct `path`, or add a `size` to have the image made",
+            _ => "; correct `path`, or make what it names",
+        },
+        OpenError::Os { source, .. } if *source == Errno::ACCESS => {
+            "; the daemon's user must be able to read it, and to write it if it is not `readonly`"
+        }
+        _ => "",
+    }
+}
+
+/// When a disk is tried again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    /// Since when.
+    since: Instant,
+    at: Instant,
+    pause: Duration,
+}
+
+impl Retry {
+    /// At once, then with growing pauses.
+    pub(crate) fn from(now: Instant) -> Retry {
+        Retry { since: now, at: now, pause: PAUSE_MIN }
+    }
+
+    fn again(self, now: Instant) -> Retry {
+        let pause = (self.pause * 2).min(PAUSE_MAX);
+        Retry { since: self.since, at: now + self.pause, pause }
+    }
+
+    /// Whether `why` may still pass by itself.
+    fn is_worth(self, why: &NotOpen, removing: bool, now: Instant) -> bool {
+        match why {
+            NotOpen::Ended(_) => true,
+            NotOpen::Ours(_) => removing,
+            NotOpen::Living(_) => now < self.since + LIVING_TIME_MAX,
+            NotOpen::Wrong(_) => false,
+        }
+    }
+}
+
+/// A disk that is in the plan and not open.
+#[derive(Clone, Debug)]
+pub(crate) struct Shut {
+    pub(crate) plan: DiskPlan,
+    /// Why it is not open and what to do.
+    pub(crate) problem: String,
+    /// Nothing: an operator has to act first.
+    pub(crate) retry: Option<Retry>,
+    /// A process that lives has it, so far as is known.
+    is_living: bool,
+}
+
+impl Shut {
+    /// A disk that waits for another process's requests, or for the disk that it replaces.
+    pub(crate) fn waiting(plan: DiskPlan, problem: String, now: Instant) -> Shut {
+        Shut { plan, problem, retry: Some(Retry::from(now)), is_living: false }
+    }
+
+    /// A disk that an operator has to see to.
+    pub(crate) fn failed(plan: DiskPlan, problem: String) -> Shut {
+        Shut { plan, problem, retry: None, is_living: false }
+    }
+
+    /// Whether it is waited for only to be sure that its holder lives.
+    pub(crate) fn may_be_refused(&self) -> bool {
+        self.is_living && self.retry.is_some()
+    }
+
+    /// When it is tried again.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        self.retry.map(|retry| retry.at)
+    }
+}
+
+impl Manager {
+    /// Opens a disk and its socket, outside of the plan and of the loop.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn open_device(&mut self, plan: DiskPlan) -> Result<Device, NotOpen> {
+        let number = self.next_device;
+        if number >= DEVICES_END {
+            let all = "this daemon has made all the disks it can name; restart it";
+            return Err(NotOpen::Wrong(all.to_string()));
+        }
+        let path = plan.source.path().map(str::to_string);
+        let mut device = Device::open(number, plan).map_err(|error| match (error, path) {
+            (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
+            (error, _) => error,
+        })?;
+        if device.plan.mode == Mode::Listen {
+            let socket = Path::new(&device.plan.socket);
+            let listener = sockets::open_listener(socket)
+                .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
+            device.listener = Some(listener);
+        }
+        self.next_device += 1;
+        Ok(device)
+    }
+
+    /// Serves a device that was opened; its plan is in the plan or about to be.
+    ///
+    /// # Errors
+    /// The control loop takes no more sockets; the device is closed.
+    pub(crate) fn serve_device(&mut self, mut device: Device) -> Result<u32, NotOpen> {
+        let number = device.number;
+        if let Some(listener) = &device.listener
+            && let Err(error) = self.poll.add(listener, Token::Listener(number))
+        {
+            device.close_socket();
+            return Err(NotOpen::Wrong(format!("its socket: {error}")));
+        }
+        self.devices.insert(number, device);
+        self.plan_connect(number);
+        Ok(number)
+    }
+
+    /// Takes a disk of the plan in at the start: open when that can be, otherwise shut. One image
+    /// that is missing must not take every tenant down when the daemon starts again after a crash.
+    pub(crate) fn take_in(&mut self, plan: DiskPlan) {
+        let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
+        let Err(why) = opened else { return };
+        self.shut.push(match why {
+            NotOpen::Ended(_) | NotOpen::Living(_) => {
+                warn!(disk = plan.id, "waits: {why}");
+                let is_living = matches!(why, NotOpen::Living(_));
+                Shut { is_living, ..Shut::waiting(plan, why.to_string(), now()) }
+            }
+            why => {
+                error!(disk = plan.id, "cannot be served: {why}");
+                Shut::failed(plan, why.to_string())
+            }
+        });
+    }
+
+    /// The disk of that name that is not open.
+    pub(crate) fn shut_disk(&mut self, id: &str) -> Option<&mut Shut> {
+        self.shut.iter_mut().find(|shut| shut.plan.id == id)
+    }
+
+    /// Tries again what is due.
+    pub(crate) fn open_shut(&mut self) {
+        let now = now();
+        let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
+        let due: Vec<DiskPlan> =
+            self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
+        for plan in due {
+            self.open_again(plan, now);
+        }
+    }
+
+    fn open_again(&mut self, plan: DiskPlan, now: Instant) {
+        let id = plan.id.clone();
+        let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
+        let removing = self.devices.values().any(|device| device.removing);
+        let Some(at) = self.shut.iter().position(|shut| shut.plan.id == id) else { return };
+        let why = match opened {
+            Ok(_) => {
+                self.shut.remove(at);
+                return info!(disk = id, "open now");
+            }
+            Err(why) => why,
+        };
+        let Some(shut) = self.shut.get_mut(at) else { return };
+        shut.problem = why.to_string();
+        shut.is_living = matches!(why, NotOpen::Living(_));
+        shut.retry = match shut.retry.filter(|retry| retry.is_worth(&why, removing, now)) {
+            Some(retry) => Some(retry.again(now)),
+            None => {
+                error!(disk = id, "cannot be served: {why}");
+                None
+            }
+        };
+    }
+
+    /// A disk is gone: what waited for its image or socket is tried at once.
+    pub(crate) fn retry_shut(&mut self) {
+        let now = now();
+        for retry in self.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
+            (retry.at, retry.pause) = (now, PAUSE_MIN);
+        }
+    }
+
+    /// Which disk of ours holds what `path` names, in words; the file may have several names.
+    fn name_holder(&self, text: String, path: &str) -> String {
+        let Some(file) = file_at(path) else { return text };
+        let holds = |device: &&Device| {
+            device.plan.source.path().is_some_and(|path| file_at(path) == Some(file))
+        };
+        match self.devices.values().find(holds) {
+            Some(device) => {
+                let (id, leaving) = (
+                    &device.plan.id,
+                    if device.removing { ", which is being removed" } else { "" },
+                );
+                let path = device.plan.source.path().unwrap_or_default();
+                format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
+            }
+            None => text,
+        }
+    }
+}
+
+/// What a file is, whatever its name.
+fn file_at(path: &str) -> Option<(u64, u64)> {
+    let stat = rustix::fs::stat(path).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// Whether two disks are made of one image, as far as names tell.
+pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
+    a.path().is_some() && a.path() == b.path()
+}
