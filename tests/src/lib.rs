@@ -7,23 +7,29 @@
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
 //! | `fuse_disk` | a disk in the test's process, with a volatile cache and faults as told |
+//! | `killer` | daemons that are killed and started again |
 //! | `ledger` | what each sector of a disk may hold |
 //! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
 //! | `load` | reads and writes that are compared, on a thread of their own |
+//! | `mixed` | requests of all kinds, known to a ledger |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `single` | one request, and how it ended |
+//! | `tenant` | a guest whose memory outlives its back-ends |
 
 pub mod blkio_client;
 pub mod daemon;
 pub mod fuse_disk;
+pub mod killer;
 pub mod ledger;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod load;
+pub mod mixed;
 pub mod neighbour;
 pub mod power_cut;
 pub mod raw_front_end;
 pub mod single;
+pub mod tenant;
