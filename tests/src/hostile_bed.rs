@@ -182,7 +182,8 @@ impl Bed {
     /// What is not as it should be.
     pub fn finish(mut self) -> Result<()> {
         self.daemon.is_alive()?;
-        let mut next = self.guest(Layout::default()).context("the next front-end")?;
+        let plain = Layout { features: 0, ..Layout::default() };
+        let mut next = self.guest(plain).context("the next front-end")?;
         next.honest(0, 0, 512)?;
         drop(next);
         self.load.await_requests(20)?;

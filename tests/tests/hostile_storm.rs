@@ -1,0 +1,214 @@
+//! Rows A29 to A32, C10 and C13 of the project's list of failures, and what else a guest can do
+//! without end: the neighbour on the same sidecore must have nine tenths of what it has beside a
+//! guest that is as busy with what is right.
+//!
+//! As busy: one that keeps as many bytes in flight, since a share of a core is measured in requests
+//! and bytes. What that good guest does is said at each row.
+
+#![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
+
+use anyhow::Result;
+use tests::hostile_bed::{pump, storm};
+use tests::hostile_guest::{D, DATA, Guest, HEADER, INDIRECT, Layout, NEXT, TABLE, WRITE};
+
+const MEMORY_DISK: &str = "backend = \"memory\"\nsize = \"1G\"\nqueues = 2";
+const FOR_NS: u64 = 30_000_000;
+const IN: u32 = 0;
+const FLUSH: u32 = 4;
+const WRITE_ZEROES: u32 = 13;
+
+/// Lays out `count` requests of three descriptors, the data all in one place; gives their heads.
+fn prepare(guest: &mut Guest, count: u16, kind: u32, (len, flags): (u32, u16)) -> Vec<u16> {
+    let table = guest.places()[0];
+    let head = |slot: u16| slot * 3;
+    for slot in 0..count {
+        guest.header_at(slot, kind, 0);
+        let header = HEADER + u64::from(slot) * 64;
+        guest.entry(table, head(slot), D(header, 16, NEXT, head(slot) + 1));
+        guest.entry(table, head(slot) + 1, D(DATA, len, NEXT | flags, head(slot) + 2));
+        guest.entry(table, head(slot) + 2, D(header + 32, 1, WRITE, 0));
+    }
+    (0..count).map(head).collect()
+}
+
+/// As [`prepare`], each in an indirect table: header, `pieces` of data, status.
+fn prepare_indirect(guest: &mut Guest, count: u16, kind: u32, pieces: &[(u64, u32)]) -> Vec<u16> {
+    let ring = guest.places()[0];
+    let entries = pieces.len() as u16 + 2;
+    for slot in 0..count {
+        // All use the same header and the same pieces; only the tables' heads differ.
+        guest.entry(ring, slot, D(TABLE, u32::from(entries) * 16, INDIRECT, 0));
+    }
+    guest.header(kind, 0);
+    let mut table = vec![D(HEADER, 16, NEXT, 1)];
+    for (at, (gpa, len)) in (2..).zip(pieces) {
+        table.push(D(*gpa, *len, NEXT | WRITE, at));
+    }
+    table.push(D(HEADER + 32, 1, WRITE, 0));
+    guest.table(&table);
+    (0..count).collect()
+}
+
+fn wide(features: u64) -> Layout {
+    Layout { size: 128, features: features | Layout::default().features, ..Layout::default() }
+}
+
+#[test]
+fn a29_kick_storm() -> Result<()> {
+    // Beside a guest that has one request after another, each with its kick.
+    let shown = storm(
+        "a29",
+        MEMORY_DISK,
+        wide(0),
+        |guest| {
+            let heads = prepare(guest, 1, IN, (512, WRITE));
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+        |guest| {
+            for _ in 0..1000 {
+                guest.kick()?;
+            }
+            Ok(())
+        },
+    )?;
+    println!("a29, a thousand kicks: {shown}");
+    Ok(())
+}
+
+#[test]
+fn a29_kick_counter_that_is_full() -> Result<()> {
+    let shown = storm(
+        "a29-full",
+        MEMORY_DISK,
+        wide(0),
+        |guest| {
+            let heads = prepare(guest, 1, IN, (512, WRITE));
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+        |guest| {
+            guest.kick_by(u64::MAX - 1)?;
+            let heads = prepare(guest, 1, IN, (512, WRITE));
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+    )?;
+    println!("a29, a full counter: {shown}");
+    Ok(())
+}
+
+#[test]
+fn a30_ring_that_never_empties() -> Result<()> {
+    // Beside a guest at depth 32, which is what one visit takes.
+    let page = [(DATA, 4096)];
+    let layout = wide(1 << 28);
+    let shown = storm(
+        "a30",
+        MEMORY_DISK,
+        layout,
+        |guest| {
+            let heads = prepare_indirect(guest, 32, IN, &page);
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+        |guest| {
+            let heads = prepare_indirect(guest, 128, IN, &page);
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+    )?;
+    println!("a30: {shown}");
+    Ok(())
+}
+
+#[test]
+fn a31_descriptors_of_one_byte() -> Result<()> {
+    // Beside a guest whose requests have as many bytes as a descriptor is charged with: 32.
+    let bytes = vec![(DATA, 1); 1022];
+    let fair = [(DATA, 32 << 10)];
+    let shown = storm(
+        "a31",
+        MEMORY_DISK,
+        wide(1 << 28),
+        |guest| {
+            let heads = prepare_indirect(guest, 64, IN, &fair);
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+        |guest| {
+            let heads = prepare_indirect(guest, 64, IN, &bytes);
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+    )?;
+    println!("a31: {shown}");
+    Ok(())
+}
+
+/// Beside a guest that has as many bytes in flight, in requests of 128 KiB.
+fn huge(name: &str, pieces: &[(u64, u32)]) -> Result<()> {
+    let fair = [(DATA, 128 << 10)];
+    let shown = storm(
+        name,
+        MEMORY_DISK,
+        wide(1 << 28),
+        |guest| {
+            let heads = prepare_indirect(guest, 64, IN, &fair);
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+        |guest| {
+            let heads = prepare_indirect(guest, 8, IN, pieces);
+            pump(guest, &heads, FOR_NS).map(drop)
+        },
+    )?;
+    println!("{name}: {shown}");
+    Ok(())
+}
+
+/// Attack 8 of `docs/decisions/0004-known-attacks.md`.
+#[test]
+fn a32_largest_requests_there_may_be() -> Result<()> {
+    huge("a32", &[(DATA, 128 << 10); 126])
+}
+
+#[test]
+fn a32_requests_larger_than_there_may_be() -> Result<()> {
+    huge("a32-larger", &vec![(DATA, 1 << 20); 1022])
+}
+
+#[test]
+fn c10_zeroing_of_a_whole_disk() -> Result<()> {
+    // Beside a guest that zeroes 1 MiB at a time.
+    let zeroes = |guest: &mut Guest, sectors: u32| {
+        let mut range = 0u64.to_le_bytes().to_vec();
+        range.extend(sectors.to_le_bytes());
+        range.extend([0; 4]);
+        guest.put(DATA, &range);
+        let heads = prepare(guest, 8, WRITE_ZEROES, (16, 0));
+        pump(guest, &heads, FOR_NS).map(drop)
+    };
+    let shown = storm(
+        "c10",
+        MEMORY_DISK,
+        wide(0),
+        |guest| zeroes(guest, 2048),
+        |guest| zeroes(guest, 1 << 21),
+    )?;
+    println!("c10: {shown}");
+    Ok(())
+}
+
+/// Attack 4 of `docs/decisions/0004-known-attacks.md`: on a file, both queues full of flushes.
+#[test]
+fn c13_flush_storm() -> Result<()> {
+    // Beside a guest that reads as deep.
+    let disk = "backend = \"file\"\npath = \"bad.img\"\nsize = \"64M\"\nqueues = 2";
+    let both = |guest: &mut Guest, kind: u32, flags: u16| {
+        for at in [0, 1] {
+            guest.at = at;
+            let heads = prepare(guest, 42, kind, (4096, flags));
+            pump(guest, &heads, FOR_NS / 2)?;
+        }
+        guest.at = 0;
+        Ok(())
+    };
+    let layout = Layout { queues: 2, ..wide(0) };
+    let shown =
+        storm("c13", disk, layout, |guest| both(guest, IN, WRITE), |guest| both(guest, FLUSH, 0))?;
+    println!("c13: {shown}");
+    Ok(())
+}
