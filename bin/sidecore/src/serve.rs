@@ -31,6 +31,11 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     }
     start_log();
     raise_nofile();
+    // Before the first front-end can lend memory, and take it away again.
+    guest_memory::recover_from_sigbus().map_err(|error| Failure::Daemon {
+        error: format!("the handler for lost memory cannot be installed: {error}"),
+        hint: String::new(),
+    })?;
     let options = manager::Options {
         version: env!("CARGO_PKG_VERSION"),
         file: file.name.clone(),

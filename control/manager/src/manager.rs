@@ -219,9 +219,8 @@ impl Manager {
         while let Some(event) = self.cores.take_event(core) {
             match event {
                 Event::Detached(served) => self.queue_is_back(core, served, None),
-                Event::Refused(served) => {
-                    let why = "its sidecore has no room for another queue, or no io_uring";
-                    self.queue_is_back(core, served, Some(why));
+                Event::Refused(served, why) => {
+                    self.queue_is_back(core, served, Some(&why.to_string()));
                 }
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }

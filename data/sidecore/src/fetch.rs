@@ -6,6 +6,7 @@ use request::{Op, Request, Status};
 use schedule::{Budget, Nanos, Visited};
 use virtqueue::{Chain, Ticket};
 
+use crate::large::SLICE_BYTES;
 use crate::served::Served;
 use crate::slots::Owed;
 
@@ -34,6 +35,10 @@ enum Taken {
     Empty,
     /// It stays in the ring: no slot or no room.
     Held,
+    /// It stays in the ring: with it the visit would be too long.
+    Later,
+    /// It is under way, and goes on at the next visit.
+    Begun,
     /// A request of so many bytes.
     Bytes(u64),
 }
@@ -51,8 +56,17 @@ impl Served {
     ) -> (Visited, Tally) {
         let mut tally = Tally::default();
         let mut visited = Visited { more: true, ..Visited::default() };
+        if self.large.is_under_way() {
+            visited.requests = 1;
+            visited.bytes = self.slice(io, &mut tally);
+            if self.large.is_under_way() {
+                tally.add_to(self);
+                return (visited, tally);
+            }
+        }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
-            match self.take_one(io, chain, queue, now, &mut tally) {
+            let slice_left = SLICE_BYTES.saturating_sub(visited.bytes);
+            match self.take_one(io, chain, queue, now, slice_left, &mut tally) {
                 Taken::Empty => {
                     visited.more = false;
                     break;
@@ -61,10 +75,16 @@ impl Served {
                     visited.held = true;
                     break;
                 }
+                Taken::Later => break,
+                Taken::Begun => {
+                    visited.requests += 1;
+                    visited.bytes += self.slice(io, &mut tally);
+                    break;
+                }
                 Taken::Bytes(bytes) => {
                     visited.requests += 1;
                     visited.bytes += bytes;
-                    if visited.requests.is_multiple_of(SHOW_EVERY) {
+                    if visited.requests.is_multiple_of(SHOW_EVERY) && !self.health.is_lost() {
                         self.spec.queue.show();
                     }
                 }
@@ -81,6 +101,7 @@ impl Served {
         chain: &mut Chain,
         queue: u16,
         now: Nanos,
+        slice_left: u64,
         tally: &mut Tally,
     ) -> Taken {
         let spec = &mut self.spec;
@@ -103,7 +124,15 @@ impl Served {
                 return Taken::Empty;
             }
         };
+        // After the last read of what the request is, and before anything is done for it: a header
+        // on a page that was lost says "sector 0".
+        if self.health.is_lost() {
+            return Taken::Empty;
+        }
         let request = work.request(chain);
+        if at_once && work.len > slice_left {
+            return self.take_large(chain, &work, slice_left, tally);
+        }
         tally.count(&request);
         if at_once {
             let ticket = spec.queue.advance(chain);
@@ -114,6 +143,24 @@ impl Served {
             return Taken::Bytes(work.len + walk_bytes(chain));
         }
         self.start(io, chain, queue, &work, now, tally)
+    }
+
+    /// A request that does not fit what is left of this visit: has the next one for itself, or, when
+    /// it has this one, is begun.
+    #[cold]
+    fn take_large(
+        &mut self,
+        chain: &Chain,
+        work: &Work,
+        slice_left: u64,
+        tally: &mut Tally,
+    ) -> Taken {
+        if slice_left < SLICE_BYTES {
+            return Taken::Later;
+        }
+        tally.count(&work.request(chain));
+        self.begin_large(chain, work);
+        Taken::Begun
     }
 
     /// Hands a request to a back-end that may keep it.
@@ -149,7 +196,9 @@ impl Served {
         Taken::Bytes(work.len + walk_bytes(chain))
     }
 
-    /// Status to the guest, chain back to the ring.
+    /// Status to the guest, chain back to the ring. A queue whose health is lost gives the chain up
+    /// and says nothing: what was copied may have been another page, and the guest's memory may be
+    /// somebody else's.
     #[inline(always)]
     pub(crate) fn finish(
         &mut self,
@@ -158,6 +207,11 @@ impl Served {
         status: Status,
         tally: &mut Tally,
     ) {
+        if self.health.is_lost() {
+            self.spec.queue.abandon(ticket);
+            tally.errors += 1;
+            return;
+        }
         let written = self.spec.blk.answer(&self.spec.memory, reply, status);
         self.spec.queue.complete(ticket, written);
         self.unshown = true;
@@ -174,7 +228,8 @@ fn walk_bytes(chain: &Chain) -> u64 {
 }
 
 /// The tag of a request that no completion will ever name.
-const NO_TAG: request::Tag = request::Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX };
+pub(crate) const NO_TAG: request::Tag =
+    request::Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX };
 
 impl Tally {
     #[inline(always)]

@@ -33,15 +33,29 @@ pub enum Command {
 pub enum Event {
     /// The queue, no longer served; everything that was taken is completed and shown.
     Detached(Box<Served>),
-    /// No room for another queue, or the kernel refused what its back-end needs: here it is again.
-    Refused(Box<Served>),
-    /// The guest broke the ring's rules. The queue stays attached and reads as empty.
+    /// The queue was not attached: here it is again.
+    Refused(Box<Served>, Refusal),
+    /// The guest broke the ring's rules, or its front-end took back what it had lent. The queue stays
+    /// attached and reads as empty.
     Failed {
         /// Which.
         key: QueueKey,
         /// What it did.
         violation: Violation,
     },
+}
+
+/// Why a queue was not attached. The text is for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// As many queues as it can hold.
+    #[error("its sidecore has no place for another queue: give it more cpus, or remove disks")]
+    NoPlace,
+    /// What its back-end needs of the kernel.
+    #[error(
+        "its sidecore got no io_uring: {0} (is sysctl kernel.io_uring_disabled 0, and memory free?)"
+    )]
+    Kernel(std::io::Error),
 }
 
 /// Control's end.
@@ -95,7 +109,7 @@ impl Handle {
         loop {
             let ended = thread.is_finished();
             while let Some(event) = self.take_event() {
-                if let Event::Detached(served) | Event::Refused(served) = event {
+                if let Event::Detached(served) | Event::Refused(served, _) = event {
                     queues.push(served);
                 }
             }

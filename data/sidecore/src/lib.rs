@@ -21,11 +21,11 @@
 //! caller.
 //!
 //! Not here: where queues and their memory come from (`manager`), and what a policy is (`schedule`).
-#![forbid(unsafe_code)]
-
+mod alarm;
 mod counters;
 mod fetch;
 mod inbox;
+mod large;
 mod latency;
 mod publish;
 mod reap;
@@ -36,7 +36,7 @@ mod slots;
 mod thread;
 
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
-pub use inbox::{Command, Event, Handle};
+pub use inbox::{Command, Event, Handle, Refusal};
 pub use latency::LatencySnapshot;
 pub use served::{QueueKey, Served, ServedSpec};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};

@@ -16,7 +16,7 @@ impl Served {
         let outcome =
             spec.backend.completed(io, &request, &spec.memory, tag, result, &mut owed.progress);
         let Outcome::Done(status) = outcome else { return false };
-        if request.op == Op::Read {
+        if request.op == Op::Read && !self.health.is_lost() {
             // Also after an error: the kernel may have written a part.
             for segment in request.segments {
                 spec.memory.mark_written(*segment);

@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
+use rustix::io::Errno;
 
 /// Events taken by one look.
 const EVENTS: usize = 64;
@@ -59,13 +60,15 @@ impl Rest {
     }
 
     /// Looks for events; waits until there is one, unless `wait` is false. At most 64 are taken;
-    /// the others are found by the next look. [`Self::next`] hands them out.
-    pub(crate) fn look(&mut self, wait: bool) {
+    /// the others are found by the next look. [`Self::next`] hands them out. True when a signal ended
+    /// it.
+    pub(crate) fn look(&mut self, wait: bool) -> bool {
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
         let timeout = if wait { None } else { Some(&no_time) };
         // A signal is a reason to look again, no more; other errors cannot happen to a valid set.
-        let found = epoll::wait(&self.set, &mut self.events[..], timeout).unwrap_or(0);
-        self.found = found.min(EVENTS);
+        let found = epoll::wait(&self.set, &mut self.events[..], timeout);
+        self.found = found.unwrap_or(0).min(EVENTS);
+        found == Err(Errno::INTR)
     }
 
     /// The next event of the last look.

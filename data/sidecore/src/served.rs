@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use backend::Backend;
 use device::blk::Blk;
-use guest_memory::GuestMap;
+use guest_memory::{GuestMap, Health, Loss};
 use schedule::Policy;
-use virtqueue::Queue;
+use virtqueue::{Queue, Violation};
 
 use crate::counters::QueueCounters;
+use crate::large::Large;
 use crate::slots::Slots;
 
 /// The name of a queue between control and its sidecores.
@@ -36,7 +37,7 @@ pub struct ServedSpec {
     pub backend: Backend,
     /// Readable when the guest kicks; `None` when it never does (then the queue is only polled).
     pub kick: Option<OwnedFd>,
-    /// Written to call the guest. Must not block: control set `O_NONBLOCK`.
+    /// Written to call the guest. Control set `O_NONBLOCK`, which a front-end can undo.
     pub call: Option<OwnedFd>,
     /// Weight among the queues of a sidecore; 100 is usual.
     pub share: u32,
@@ -51,6 +52,10 @@ pub struct ServedSpec {
 pub struct Served {
     pub(crate) spec: ServedSpec,
     pub(crate) slots: Slots,
+    /// A request that takes several visits.
+    pub(crate) large: Large,
+    /// That of `spec.memory`, one pointer nearer.
+    pub(crate) health: Health,
     /// Completions were written and not shown.
     pub(crate) unshown: bool,
     /// Requests that ended in the pass that took them: their latency is known at the next.
@@ -62,8 +67,18 @@ pub struct Served {
 impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
-        let slots = Slots::new(spec.queue.size(), spec.backend.answers_at_once());
-        Box::new(Served { spec, slots, unshown: false, unclocked: 0, leaving: false })
+        let at_once = spec.backend.answers_at_once();
+        let (slots, large) = (Slots::new(spec.queue.size(), at_once), Large::new(!at_once));
+        let health = spec.memory.health().clone();
+        Box::new(Served {
+            spec,
+            slots,
+            large,
+            health,
+            unshown: false,
+            unclocked: 0,
+            leaving: false,
+        })
     }
 
     /// Its name.
@@ -80,6 +95,17 @@ impl Served {
     pub fn into_spec(mut self: Box<Self>) -> ServedSpec {
         // Nothing is in flight after a detach; a queue that never got that far gives up.
         self.slots.drain().for_each(|owed| owed.ticket.forfeit());
+        self.large.forfeit();
         self.spec
+    }
+
+    /// What the loss of this queue's health means for it. The queue takes nothing more, and nothing
+    /// of it is stored into memory that others can see.
+    #[cold]
+    pub(crate) fn violation_by_loss(&self) -> Option<Violation> {
+        self.health.loss().map(|loss| match loss {
+            Loss::Memory => Violation::MemoryLost,
+            Loss::Call => Violation::CallBlocked,
+        })
     }
 }

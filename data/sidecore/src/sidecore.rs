@@ -10,8 +10,10 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use schedule::{Nanos, Policy, Schedule, Visit};
 use virtqueue::Chain;
 
+use crate::alarm::Alarm;
 use crate::counters::SidecoreCounters;
-use crate::inbox::{Command, Event, Handle, reset, wake};
+use crate::fetch::Tally;
+use crate::inbox::{Command, Event, Handle, Refusal, reset, wake};
 use crate::rest::{Rest, Woke, eventfd};
 use crate::served::{QueueKey, Served};
 
@@ -77,6 +79,7 @@ pub struct Sidecore {
     io: Io,
     io_watched: bool,
     rest: Rest,
+    alarm: Alarm,
     looked: Nanos,
     commands: Consumer<Command>,
     events: Producer<Event>,
@@ -100,7 +103,7 @@ impl Sidecore {
     /// run it: an io_uring belongs to its maker.
     ///
     /// # Errors
-    /// What the kernel said to an epoll set, an eventfd, or an io_uring.
+    /// What the kernel said to an epoll set, an eventfd, an io_uring, or a timer.
     pub fn new(spec: SidecoreSpec) -> io::Result<(Sidecore, Handle)> {
         let (commands_in, commands) = RingBuffer::new(INBOX_SIZE);
         // A queue can fail and be detached, and both may wait.
@@ -125,6 +128,7 @@ impl Sidecore {
             io,
             io_watched: false,
             rest,
+            alarm: Alarm::new()?,
             looked: Nanos(0),
             commands,
             events,
@@ -169,6 +173,7 @@ impl Sidecore {
         let waits = !self.commands.is_empty()
             || !self.unsent.is_empty()
             || !self.leaving.is_empty() && self.io.in_flight() == 0
+            || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.has_ended();
         if !self.schedule.all_armed() || waits || !self.watches_completions() {
             return false;
@@ -183,11 +188,12 @@ impl Sidecore {
     fn arm_idle(&mut self) {
         while let Some(queue) = self.schedule.to_arm() {
             let Some(served) = served_at(&mut self.places, queue) else { continue };
-            if served.spec.queue.arm() {
+            if !served.health.is_lost() && served.spec.queue.arm() {
                 served.spec.queue.disarm();
                 self.schedule.found(queue);
             } else {
                 self.schedule.armed(queue);
+                self.examine(queue);
             }
         }
     }
@@ -207,7 +213,7 @@ impl Sidecore {
         let Visit { queue, budget } = visit;
         let Some(served) = served_at(&mut self.places, queue) else { return 0 };
         let (visited, tally) = served.fetch(&mut self.io, &mut self.chain, queue, budget, now);
-        served.publish();
+        served.publish(&mut self.alarm);
         if tally.ended > 0 {
             served.unclocked = tally.ended;
             self.unclocked.push(queue);
@@ -216,8 +222,8 @@ impl Sidecore {
         if visited.requests > 0 {
             served.spec.counters.visits.add(1);
         }
-        if served.spec.queue.violation().is_some() {
-            self.report(queue);
+        if served.spec.queue.violation().is_some() || served.health.is_lost() {
+            self.examine(queue);
         }
         let requests = visited.requests;
         self.schedule.visited(queue, visited);
@@ -264,15 +270,19 @@ impl Sidecore {
         }
         while let Some(queue) = self.unshown.pop() {
             if let Some(served) = served_at(&mut self.places, queue) {
-                served.publish();
+                served.publish(&mut self.alarm);
             }
+            self.examine(queue);
         }
         reaped
     }
 
     /// Looks for kicks, completions and commands; waits for one of them if asked to.
     fn look(&mut self, wait: bool, now: Nanos) -> u32 {
-        self.rest.look(wait);
+        if self.rest.look(wait) && wait {
+            // Nobody is called while it sleeps.
+            self.alarm.stop();
+        }
         self.looked = now;
         let mut kicks = 0;
         while let Some(woke) = self.rest.next() {
@@ -293,7 +303,7 @@ impl Sidecore {
         if served.leaving {
             return 0;
         }
-        if self.schedule.kicked(queue, now) {
+        if self.schedule.kicked(queue, now) && !served.health.is_lost() {
             served.spec.queue.disarm();
         }
         1
@@ -325,14 +335,14 @@ impl Sidecore {
 
     fn attach(&mut self, mut served: Box<Served>, now: Nanos) {
         // What serving needs of the kernel is taken now, so that the first request does not.
-        if served.spec.backend.join(&mut self.io).is_err() {
-            return self.send(Event::Refused(served));
+        if let Err(error) = served.spec.backend.join(&mut self.io) {
+            return self.send(Event::Refused(served, Refusal::Kernel(error)));
         }
         let free = self.places.iter().position(|place| place.served.is_none());
         let Some((queue, place)) = free.and_then(|q| Some((q as u16, self.places.get_mut(q)?)))
         else {
             served.spec.backend.leave(&mut self.io);
-            return self.send(Event::Refused(served));
+            return self.send(Event::Refused(served, Refusal::NoPlace));
         };
         place.epoch = place.epoch.wrapping_add(1);
         let watched = match &served.spec.kick {
@@ -344,11 +354,14 @@ impl Sidecore {
         self.schedule.add(queue, served.spec.share, policy, now);
         served.leaving = false;
         served.slots.begin(place.epoch);
-        served.spec.queue.disarm();
+        if !served.health.is_lost() {
+            served.spec.queue.disarm();
+        }
         // A call may have been lost between two owners of this ring; one too many is harmless.
-        served.call();
+        served.call(&mut self.alarm);
         place.served = Some(served);
         self.count_queues();
+        self.examine(queue);
     }
 
     fn detach(&mut self, key: QueueKey) {
@@ -368,8 +381,9 @@ impl Sidecore {
         let Some(queue) = self.find(key) else { return };
         if let Some(served) = served_at(&mut self.places, queue) {
             served.spec.call = call;
-            served.call();
+            served.call(&mut self.alarm);
         }
+        self.examine(queue);
     }
 
     fn stop(&mut self) {
@@ -392,6 +406,14 @@ impl Sidecore {
         }
         let mut at = 0;
         while let Some(&queue) = self.leaving.get(at) {
+            // It is visited no more, so what it has begun goes on here.
+            if let Some(served) = served_at(&mut self.places, queue)
+                && served.large.is_under_way()
+            {
+                let mut tally = Tally::default();
+                served.slice(&mut self.io, &mut tally);
+                tally.add_to(served);
+            }
             let place = self.places.get_mut(usize::from(queue));
             let gone = place.and_then(|p| p.served.take_if(|s| s.spec.queue.in_flight() == 0));
             let Some(mut served) = gone else {
@@ -399,18 +421,23 @@ impl Sidecore {
                 continue;
             };
             self.leaving.swap_remove(at);
-            served.publish();
+            served.publish(&mut self.alarm);
             served.spec.backend.leave(&mut self.io);
             self.send(Event::Detached(served));
             self.count_queues();
         }
     }
 
-    #[cold]
-    fn report(&mut self, queue: u16) {
+    /// Latches a queue whose health is lost, and reports what latched it, once. A lost page may make
+    /// a ring look wrong; then the loss is what is told.
+    fn examine(&mut self, queue: u16) {
         let Some(served) = served_at(&mut self.places, queue) else { return };
+        let lost = served.violation_by_loss();
+        if let Some(violation) = lost {
+            served.spec.queue.latch(violation);
+        }
         if let Some(violation) = served.spec.queue.take_report() {
-            let key = served.key();
+            let (key, violation) = (served.key(), lost.unwrap_or(violation));
             self.send(Event::Failed { key, violation });
         }
     }
@@ -425,6 +452,12 @@ impl Sidecore {
     fn find(&self, key: QueueKey) -> Option<u16> {
         let at = |place: &Place| place.served.as_ref().is_some_and(|served| served.key() == key);
         self.places.iter().position(at).map(|queue| queue as u16)
+    }
+
+    /// Whether the queue at this place has a large request under way.
+    fn is_slicing(&self, queue: u16) -> bool {
+        let served = self.places.get(usize::from(queue)).and_then(|place| place.served.as_ref());
+        served.is_some_and(|served| served.large.is_under_way())
     }
 
     fn count_queues(&self) {

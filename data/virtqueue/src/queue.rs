@@ -47,7 +47,7 @@ enum Ring {
 /// The device's side of one virtqueue.
 ///
 /// - Take: [`Self::peek`], [`Self::advance`].
-/// - Give back: [`Self::complete`], [`Self::show`], [`Self::publish`].
+/// - Give back: [`Self::complete`], [`Self::show`], [`Self::publish`]; or [`Self::abandon`].
 /// - Notifications: [`Self::arm`], [`Self::disarm`].
 /// - State: [`Self::base`], [`Self::in_flight`], [`Self::violation`], [`Self::take_report`].
 #[derive(Debug)]
@@ -179,6 +179,14 @@ impl Queue {
                 }
             }
         }
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Gives a chain up without a word to the guest: its memory is not to be touched any more. A
+    /// record of what is in flight still has it, for whoever serves the ring next.
+    #[cold]
+    pub fn abandon(&mut self, ticket: Ticket) {
+        ticket.forfeit();
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 

@@ -1,6 +1,6 @@
 //! What a driver or front-end can do wrong with a ring.
 
-/// The first thing a guest did that VIRTIO forbids. It latches the queue.
+/// The first thing a guest did that VIRTIO forbids, or its front-end. It latches the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// More chains made available than the ring holds, or the index went back (2.7.13.3.1).
@@ -86,6 +86,18 @@ pub enum Violation {
         /// What is missing: `header` or `status`.
         need: &'static str,
     },
+    /// Pages of the guest's memory, the dirty log or the in-flight record are gone.
+    #[error(
+        "its front-end took memory away that it had shared, or a page of it broke: the disk is \
+         served again when the VMM has been started anew"
+    )]
+    MemoryLost,
+    /// A call had to wait: the eventfd was full and blocking.
+    #[error(
+        "its call descriptor was full and made to block: the disk is served again when the VMM has \
+         been started anew"
+    )]
+    CallBlocked,
 }
 
 /// Why a ring cannot be served.

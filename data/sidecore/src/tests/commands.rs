@@ -3,7 +3,7 @@
 use super::bed::*;
 use crate::rest::eventfd;
 use crate::sidecore::{COMMANDS_PER_PASS, INBOX_SIZE};
-use crate::{Command, Event, Served};
+use crate::{Command, Event, Refusal, Served};
 
 #[test]
 fn a_queue_goes_on_where_it_was_after_detach_and_attach() {
@@ -62,7 +62,7 @@ fn a_queue_for_which_there_is_no_place_comes_back() {
     core.attach(&second, second.spec(2, &null()));
     let events = core.events();
     assert!(
-        matches!(&events[..], [Event::Refused(served)] if served.key() == key(2)),
+        matches!(&events[..], [Event::Refused(served, Refusal::NoPlace)] if served.key() == key(2)),
         "{events:?}"
     );
     first.ask(1, READ);
@@ -141,7 +141,7 @@ fn events_that_do_not_fit_wait_and_come_in_their_order() {
     let devices: Vec<u32> = came
         .into_iter()
         .map(|event| match event {
-            Event::Refused(served) => served.key().device,
+            Event::Refused(served, _) => served.key().device,
             other => panic!("{other:?}"),
         })
         .collect();

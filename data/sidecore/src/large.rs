@@ -1,0 +1,121 @@
+//! Requests that take longer than a visit may: done in slices, one a visit.
+//!
+//! Only for back-ends that answer at once; the others hand a request of any size to the kernel in one
+//! go. A queue has at most one, and serves nothing behind it meanwhile.
+
+use backend::{Io, Outcome};
+use device::blk::Work;
+use request::{Request, Span, Status};
+use virtqueue::{CHAIN_SPANS_MAX, Chain, Ticket};
+
+use crate::fetch::{NO_TAG, Tally};
+use crate::served::Served;
+
+/// Bytes of the disk that a visit may work on: 1 MiB, some 0.1 ms of copying. A multiple of every
+/// page and block size, so that slices end where whole pages do.
+pub(crate) const SLICE_BYTES: u64 = 1 << 20;
+
+/// The place of a queue's large request. Memory is taken with the queue.
+#[derive(Debug)]
+pub(crate) struct Large {
+    owed: Option<Owed>,
+    /// What is left of its segments, from `Owed::next` on.
+    segments: Box<[Span]>,
+}
+
+#[derive(Debug)]
+struct Owed {
+    ticket: Ticket,
+    work: Work,
+    done_bytes: u64,
+    next: usize,
+    segments: usize,
+}
+
+impl Large {
+    /// `none` for a back-end that keeps requests: it never needs the place.
+    pub(crate) fn new(none: bool) -> Large {
+        let segments = if none { 0 } else { CHAIN_SPANS_MAX };
+        Large { owed: None, segments: vec![Span::default(); segments].into_boxed_slice() }
+    }
+
+    /// Whether a request is under way.
+    #[inline]
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// Gives up the one under way.
+    pub(crate) fn forfeit(&mut self) {
+        if let Some(owed) = self.owed.take() {
+            owed.ticket.forfeit();
+        }
+    }
+}
+
+impl Served {
+    /// Takes the request in `chain`, to be worked on by [`Self::slice`].
+    #[cold]
+    pub(crate) fn begin_large(&mut self, chain: &Chain, work: &Work) {
+        let request = work.request(chain);
+        // A chain has no more spans than the place.
+        let segments = request.segments.len().min(self.large.segments.len());
+        for (kept, segment) in self.large.segments.iter_mut().zip(request.segments) {
+            *kept = *segment;
+        }
+        let ticket = self.spec.queue.advance(chain);
+        self.large.owed = Some(Owed { ticket, work: *work, done_bytes: 0, next: 0, segments });
+    }
+
+    /// Does the next slice of the large request; how many bytes that was. Ends it when it was the
+    /// last one, or failed.
+    #[cold]
+    pub(crate) fn slice(&mut self, io: &mut Io, tally: &mut Tally) -> u64 {
+        let Some(mut owed) = self.large.owed.take() else { return 0 };
+        let Work { op, offset, len, reply, .. } = owed.work;
+        let offset = offset + owed.done_bytes;
+        let slice = (SLICE_BYTES - offset % SLICE_BYTES).min(len - owed.done_bytes);
+        let segments = self.large.segments.get_mut(..owed.segments).unwrap_or_default();
+        let cut = cut(segments.get_mut(owed.next..).unwrap_or_default(), slice);
+        let whole = cut.and_then(|(index, bytes)| {
+            let last = segments.get_mut(owed.next + index)?;
+            let whole = *last;
+            *last = whole.first(bytes);
+            Some(whole)
+        });
+        let end = cut.map_or(owed.next, |(index, _)| owed.next + index + 1);
+        let part = segments.get(owed.next..end).unwrap_or_default();
+        let request = Request { op, offset, len: slice, segments: part };
+        let outcome = match self.health.is_lost() {
+            true => Outcome::Done(Status::IoError),
+            false => self.spec.backend.submit(io, &request, &self.spec.memory, NO_TAG),
+        };
+        if let (Some(whole), Some((index, bytes))) = (whole, cut) {
+            owed.next += index;
+            if let Some(last) = segments.get_mut(owed.next) {
+                *last = whole.after(bytes);
+            }
+        }
+        owed.done_bytes += slice;
+        match outcome {
+            Outcome::Done(Status::Ok) if owed.done_bytes < len => self.large.owed = Some(owed),
+            Outcome::Done(status) => self.finish(owed.ticket, reply, status, tally),
+            // A back-end that answers at once has no "later"; silence is a failure.
+            Outcome::Pending => self.finish(owed.ticket, reply, Status::IoError, tally),
+        }
+        slice
+    }
+}
+
+/// Which of `segments` holds the last of the first `bytes` bytes, and how many of them it holds.
+/// `None` when there are not so many, as for requests without data.
+fn cut(segments: &[Span], bytes: u64) -> Option<(usize, u32)> {
+    let mut left = bytes;
+    for (index, segment) in segments.iter().enumerate() {
+        match left.checked_sub(segment.len().into()) {
+            Some(rest) if rest > 0 => left = rest,
+            _ => return Some((index, left as u32)),
+        }
+    }
+    None
+}
