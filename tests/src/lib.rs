@@ -18,6 +18,7 @@
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `single` | one request, and how it ended |
 //! | `tenant` | a guest whose memory outlives its back-ends |
+//! | `throttle` | a cgroup that writes slowly |
 
 pub mod blkio_client;
 pub mod daemon;
@@ -33,3 +34,4 @@ pub mod power_cut;
 pub mod raw_front_end;
 pub mod single;
 pub mod tenant;
+pub mod throttle;

@@ -85,11 +85,16 @@ pub struct Mixed {
 
 /// The kinds of request; the numbers are VIRTIO's (1.2, 5.2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
+    /// VIRTIO_BLK_T_IN
     Read = 0,
+    /// VIRTIO_BLK_T_OUT
     Write = 1,
+    /// VIRTIO_BLK_T_FLUSH
     Flush = 4,
+    /// VIRTIO_BLK_T_DISCARD
     Discard = 11,
+    /// VIRTIO_BLK_T_WRITE_ZEROES
     Zeroes = 13,
 }
 
@@ -124,19 +129,48 @@ impl Mixed {
             88..95 => Kind::Zeroes,
             _ => Kind::Discard,
         };
-        let (first, sectors) = self.place(ledger.sectors(), random);
-        self.prepare(ledger, random, kind, first, sectors)
+        let place = self.place(ledger.sectors(), random);
+        self.prepare(ledger, random, kind, place)
     }
 
-    /// Prepares a read of that part, whatever is random.
-    pub fn read(
+    /// Prepares a request of that kind and place; how it is cut into pieces is random. A flush has
+    /// no place.
+    pub fn prepare(
         &mut self,
         ledger: &mut Ledger,
         random: &mut Random,
-        first: u64,
-        sectors: u64,
+        kind: Kind,
+        [first, sectors]: [u64; 2],
     ) -> Option<(u16, Vec<Buffer>)> {
-        self.prepare(ledger, random, Kind::Read, first, sectors)
+        let number = self.idle.pop()?;
+        let len = sectors as u32 * SECTOR_SIZE as u32;
+        let data_at = usize::from(number) * self.spec.request_bytes_max as usize;
+        let flight = match kind {
+            Kind::Read => {
+                // What stays of this was never read.
+                self.bytes[..len as usize].fill(0xa5);
+                self.data.write(data_at, &self.bytes[..len as usize]);
+                Flight::Read(ledger.read(first, sectors))
+            }
+            Kind::Write => {
+                let writing = ledger.write(What::Data, first, sectors);
+                ledger.fill(&writing, &mut self.bytes[..len as usize]);
+                self.data.write(data_at, &self.bytes[..len as usize]);
+                Flight::Write(writing)
+            }
+            Kind::Zeroes => Flight::Write(ledger.write(What::Zeroes, first, sectors)),
+            Kind::Discard => Flight::Write(ledger.write(What::Discard, first, sectors)),
+            Kind::Flush => Flight::Flush(ledger.flush()),
+        };
+        let line = usize::from(number) * LINE_SIZE;
+        let has_place = matches!(kind, Kind::Read | Kind::Write);
+        self.lines.store_u64(line, kind as u64);
+        self.lines.store_u64(line + 8, if has_place { first } else { 0 });
+        self.lines.store_u8(line + STATUS_AT, STATUS_UNWRITTEN);
+        self.lines.store_u64(line + RANGE_AT, first);
+        self.lines.store_u64(line + RANGE_AT + 8, sectors);
+        self.slots[usize::from(number)] = Slot { flight: Some(flight), len };
+        Some((number, self.buffers(number, kind, len, random)))
     }
 
     /// A request came back.
@@ -182,7 +216,7 @@ impl Mixed {
     }
 
     /// First sector and number of sectors of a request.
-    fn place(&self, disk: u64, random: &mut Random) -> (u64, u64) {
+    fn place(&self, disk: u64, random: &mut Random) -> [u64; 2] {
         let most = (u64::from(self.spec.request_bytes_max) / SECTOR_SIZE as u64).min(disk);
         let sectors = match random.below(10) {
             0..2 => 1,
@@ -195,46 +229,7 @@ impl Mixed {
         let among = if random.below(2) == 0 { HOT_SECTORS.min(disk) } else { disk };
         let first = random.below(among.saturating_sub(sectors) + 1);
         // Half of them where a file system would put them.
-        (if random.below(2) == 0 { first & !7 } else { first }, sectors)
-    }
-
-    fn prepare(
-        &mut self,
-        ledger: &mut Ledger,
-        random: &mut Random,
-        kind: Kind,
-        first: u64,
-        sectors: u64,
-    ) -> Option<(u16, Vec<Buffer>)> {
-        let number = self.idle.pop()?;
-        let len = sectors as u32 * SECTOR_SIZE as u32;
-        let data_at = usize::from(number) * self.spec.request_bytes_max as usize;
-        let flight = match kind {
-            Kind::Read => {
-                // What stays of this was never read.
-                self.bytes[..len as usize].fill(0xa5);
-                self.data.write(data_at, &self.bytes[..len as usize]);
-                Flight::Read(ledger.read(first, sectors))
-            }
-            Kind::Write => {
-                let writing = ledger.write(What::Data, first, sectors);
-                ledger.fill(&writing, &mut self.bytes[..len as usize]);
-                self.data.write(data_at, &self.bytes[..len as usize]);
-                Flight::Write(writing)
-            }
-            Kind::Zeroes => Flight::Write(ledger.write(What::Zeroes, first, sectors)),
-            Kind::Discard => Flight::Write(ledger.write(What::Discard, first, sectors)),
-            Kind::Flush => Flight::Flush(ledger.flush()),
-        };
-        let line = usize::from(number) * LINE_SIZE;
-        let has_place = matches!(kind, Kind::Read | Kind::Write);
-        self.lines.store_u64(line, kind as u64);
-        self.lines.store_u64(line + 8, if has_place { first } else { 0 });
-        self.lines.store_u8(line + STATUS_AT, STATUS_UNWRITTEN);
-        self.lines.store_u64(line + RANGE_AT, first);
-        self.lines.store_u64(line + RANGE_AT + 8, sectors);
-        self.slots[usize::from(number)] = Slot { flight: Some(flight), len };
-        Some((number, self.buffers(number, kind, len, random)))
+        [if random.below(2) == 0 { first & !7 } else { first }, sectors]
     }
 
     fn buffers(&self, number: u16, kind: Kind, len: u32, random: &mut Random) -> Vec<Buffer> {

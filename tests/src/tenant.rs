@@ -5,14 +5,14 @@
 
 use std::os::unix::net::UnixStream;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
 use virtqueue::driver::{Buffer, RingSpec};
 
 use crate::ledger::{Ledger, Order, SECTOR_SIZE};
-use crate::mixed::{DESCRIPTORS_MAX, Failure, MixSpec, Mixed};
+use crate::mixed::{DESCRIPTORS_MAX, Failure, Kind, MixSpec, Mixed};
 
 /// A request or a call that takes longer is lost.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
@@ -111,6 +111,22 @@ impl Tenant {
         Ok(())
     }
 
+    /// Sends one request of that kind and place on that queue.
+    ///
+    /// # Errors
+    /// The system's, or there is no room for it.
+    pub fn send_one(
+        &mut self,
+        random: &mut Random,
+        queue: u16,
+        kind: Kind,
+        place: [u64; 2],
+    ) -> Result<()> {
+        let prepared = self.mixed.prepare(&mut self.ledger, random, kind, place);
+        let (number, buffers) = prepared.context("as many are in flight as may be")?;
+        self.add(queue, number, &buffers)
+    }
+
     /// Takes what has been completed; gives how much.
     ///
     /// # Errors
@@ -203,13 +219,8 @@ impl Tenant {
         let mut next = 0;
         while next < end {
             let sectors = most.min(end - next);
-            if let Some((number, buffers)) =
-                self.mixed.read(&mut self.ledger, random, next, sectors)
-                && self.frontend.queue(0).driver.free_descriptors() >= DESCRIPTORS_MAX
-            {
-                self.add(0, number, &buffers)?;
-                next += sectors;
-            }
+            self.send_one(random, 0, Kind::Read, [next, sectors])?;
+            next += sectors;
             if self.in_flight() >= self.spec.mix.depth_max / 2 || next >= end {
                 self.drain()?;
             }

@@ -1,0 +1,123 @@
+//! An io_uring write outlives `kill -9` of its process. It must not land on top of what a successor
+//! has written since (reliability F1, K4).
+//!
+//! Write A waits at a throttled device; the daemon is killed. The successor, which nothing slows
+//! down, gets A again from the guest's in-flight record, then the guest overwrites it with B and
+//! flushes. When the first A has landed, B must be there. Without a fence the successor is done long
+//! before the first A lands, and B is lost.
+//!
+//! `FENCE_ROUNDS` says how often (10 unless told).
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::load::Random;
+use bench::scratch::Scratch;
+use tests::daemon::{await_that, pause};
+use tests::killer::Host;
+use tests::ledger::{Found, SECTOR_SIZE, look};
+use tests::mixed::{Kind, MixSpec};
+use tests::tenant::{Tenant, TenantSpec};
+use tests::throttle::Throttle;
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+const ROUNDS: u64 = 10;
+const ID: &str = "disk";
+const DISK_BYTES: u64 = 1 << 20;
+const WRITE_BYTES: u32 = 64 << 10;
+const BYTES_PER_SECOND: u64 = 128 << 10;
+/// How long A stays with the device, nanoseconds.
+const HELD_NS: u64 = WRITE_BYTES as u64 * 1_000_000_000 / BYTES_PER_SECOND;
+/// After which it has landed, whatever a timer is late by.
+const LANDED_NS: u64 = HELD_NS + 400_000_000;
+/// Between taking a request from the ring and having told the kernel of it.
+const SUBMIT: Duration = Duration::from_millis(20);
+const SECTORS: u64 = WRITE_BYTES as u64 / SECTOR_SIZE as u64;
+
+#[test]
+fn what_a_dead_daemon_has_in_flight_lands_before_its_successor_begins() -> Result<()> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let throttle = match Throttle::new(folder, BYTES_PER_SECOND)? {
+        Ok(throttle) => throttle,
+        Err(reason) => {
+            println!("skipped: {reason}");
+            return Ok(());
+        }
+    };
+    let rounds = match std::env::var("FENCE_ROUNDS") {
+        Ok(text) => text.parse().context("FENCE_ROUNDS is no number")?,
+        Err(_) => ROUNDS,
+    };
+    let mut waits_ns = Vec::new();
+    for number in 0..rounds {
+        let waited = round(folder, &throttle, number);
+        waits_ns.push(waited.with_context(|| {
+            format!("fence: {number} rounds of {rounds} were right, this one was not")
+        })?);
+    }
+    waits_ns.sort_unstable();
+    let median_ms = waits_ns.get(waits_ns.len() / 2).copied().unwrap_or(0) / 1_000_000;
+    println!(
+        "fence: {rounds} rounds, each with a write still in flight when its daemon was dead; \
+         exec to first served request: median {median_ms} ms; lost 0, late 0"
+    );
+    Ok(())
+}
+
+/// Gives the time from the successor's start until it served, nanoseconds.
+fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<u64> {
+    let random = &mut Random(number + 1);
+    let files = Scratch::new(folder, "fence-image")?;
+    let image = files.path().join("disk.raw");
+    // Written, not sparse: an overwrite needs nothing of the file system.
+    std::fs::write(&image, vec![0; DISK_BYTES as usize])?;
+    std::fs::File::open(&image)?.sync_all()?;
+    let path = image.display();
+    let mut host = Host::new("fence", &format!("[[disk]]\nid = \"{ID}\"\npath = \"{path}\"\n"))?;
+    host.cgroup = Some(throttle.dir().to_path_buf());
+
+    let mut first = host.start()?;
+    let stream = first.connect(&host.socket(ID))?.context("killed by somebody else")?;
+    let mut tenant = Tenant::over(stream, spec(), Tenant::blank(DISK_BYTES))?;
+    tenant.send_one(random, 0, Kind::Write, [0, SECTORS])?;
+    let sent_ns = now_ns();
+    await_that(Duration::from_secs(5), "the write to be taken", || {
+        Ok(tenant.frontend().recorded()? == 1)
+    })?;
+    pause(SUBMIT);
+    ensure!(tenant.take()? == 0, "the device is not slow: the write has ended already");
+    first.kill_now()?;
+    ensure!(!has_landed(&image)?, "the device is not slow: the write has landed already");
+
+    host.cgroup = None;
+    let mut second = host.start()?;
+    let stream = second.connect(&host.socket(ID))?.context("killed by somebody else")?;
+    tenant.reconnect(stream).with_context(|| second.last_words())?;
+    tenant.drain().with_context(|| second.last_words())?;
+    let waited_ns = now_ns() - second.born_ns;
+    tenant.send_one(random, 0, Kind::Write, [0, SECTORS])?;
+    tenant.drain()?;
+    tenant.send_one(random, 0, Kind::Flush, [0, 0])?;
+    tenant.drain()?;
+    pause(Duration::from_nanos((sent_ns + LANDED_NS).saturating_sub(now_ns())));
+    let when = format!("the successor served {} ms after its start", waited_ns / 1_000_000);
+    tenant.compare_all(random).context(when)?;
+    second.kill_now()?;
+    Ok(waited_ns)
+}
+
+fn spec() -> TenantSpec {
+    let ring = RingSpec { size: 64, format: Format::Split, event_index: true, indirect_entries: 0 };
+    let mix = MixSpec { depth_max: 16, request_bytes_max: WRITE_BYTES };
+    TenantSpec { ring, queues: 1, mix, calls: true }
+}
+
+/// Whether anything was written to the first sector.
+fn has_landed(image: &Path) -> Result<bool> {
+    let mut sector = [0; SECTOR_SIZE];
+    std::os::unix::fs::FileExt::read_exact_at(&std::fs::File::open(image)?, &mut sector, 0)?;
+    Ok(look(0, &sector) != Found::Zeroes)
+}
