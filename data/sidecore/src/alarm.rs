@@ -61,6 +61,12 @@ impl Alarm {
         }
     }
 
+    /// Whether it ticks.
+    #[cfg(test)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.runs
+    }
+
     #[cold]
     fn set(&mut self, interval_ns: i64) {
         let interval = libc::timespec { tv_sec: 0, tv_nsec: interval_ns };

@@ -79,7 +79,7 @@ pub struct Sidecore {
     io: Io,
     io_watched: bool,
     rest: Rest,
-    alarm: Alarm,
+    pub(crate) alarm: Alarm,
     looked: Nanos,
     commands: Consumer<Command>,
     events: Producer<Event>,

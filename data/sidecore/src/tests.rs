@@ -2,8 +2,11 @@
 //! sidecore that does one pass when it is told to.
 
 mod bed;
+mod calling;
 mod commands;
 mod file;
+mod large;
+mod losing;
 mod resting;
 mod serving;
 mod slots;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use backend::{Disk, Source};
 use device::blk::{Blk, Live, Shape};
 use device::features;
-use guest_memory::{Area, GuestMap};
+use guest_memory::{Area, GuestMap, Health, Mapping, Region, Seal};
+use rustix::fs::MemfdFlags;
 use schedule::{Nanos, Policy};
 use virtqueue::driver::{Arena, Buffer, Driver, Places, RingSpec, first_base};
 use virtqueue::{Format, Queue};
@@ -28,7 +29,11 @@ pub(super) const READ: u32 = 0;
 pub(super) const WRITE: u32 = 1;
 pub(super) const FLUSH: u32 = 4;
 
+/// Where the rings, headers and blocks are.
 const MEMORY: u64 = 8 << 20;
+/// After them: guest memory for what a test needs besides.
+pub(super) const SPARE_AT: u64 = MEMORY;
+pub(super) const SPARE: u64 = 16 << 20;
 /// Bytes for the header and the status of one request.
 const LINE: usize = 64;
 const STATUS_AT: usize = 16;
@@ -54,7 +59,21 @@ pub(super) struct Guest {
 
 impl Guest {
     pub(super) fn new(ring: RingSpec) -> Guest {
-        let map = Arc::new(GuestMap::anonymous(MEMORY).unwrap());
+        Guest::over(GuestMap::anonymous(MEMORY + SPARE).unwrap(), ring)
+    }
+
+    /// A guest whose memory its front-end can take away: the file of it, too.
+    pub(super) fn lent(ring: RingSpec) -> (Guest, OwnedFd) {
+        guest_memory::recover_from_sigbus().unwrap();
+        let fd = rustix::fs::memfd_create("lent", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, MEMORY + SPARE).unwrap();
+        let mapping = Mapping::shared(&fd, 0, MEMORY + SPARE, Seal::Any, &Health::default());
+        let region = Region { gpa: 0, user: 0, mapping: mapping.unwrap() };
+        (Guest::over(GuestMap::new(vec![region]).unwrap(), ring), fd)
+    }
+
+    fn over(map: GuestMap, ring: RingSpec) -> Guest {
+        let map = Arc::new(map);
         let mut arena = Arena::new(map.area_at_user(0, MEMORY).unwrap(), 0);
         let (driver, places) = arena.driver(ring).unwrap();
         let requests = usize::from(ring.size);
@@ -98,24 +117,33 @@ impl Guest {
 
     /// Adds request `number`, of one block in `pieces` pieces. Not published.
     pub(super) fn add(&mut self, number: usize, kind: u32, sector: u64, pieces: usize) {
-        let line = number * LINE;
-        self.lines.store_u32(line, kind);
-        self.lines.store_u64(line + 8, sector);
-        self.lines.store_u8(line + STATUS_AT, 0xff);
-        let line_gpa = self.lines_gpa + line as u64;
         let piece = BLOCK / pieces;
         let data = (0..pieces).map(|index| Buffer {
             gpa: self.data_gpa + (number * BLOCK + index * piece) as u64,
             len: piece as u32,
             device_writes: kind == READ,
         });
+        let data: Vec<Buffer> = if kind == FLUSH { Vec::new() } else { data.collect() };
+        self.add_over(number, kind, sector, &data);
+    }
+
+    /// Adds request `number` with `data` as its data buffers. Not published.
+    pub(super) fn add_over(&mut self, number: usize, kind: u32, sector: u64, data: &[Buffer]) {
+        let line = number * LINE;
+        self.lines.store_u32(line, kind);
+        self.lines.store_u64(line + 8, sector);
+        self.lines.store_u8(line + STATUS_AT, 0xff);
+        let line_gpa = self.lines_gpa + line as u64;
         let mut buffers = vec![Buffer { gpa: line_gpa, len: 16, device_writes: false }];
-        if kind != FLUSH {
-            buffers.extend(data);
-        }
+        buffers.extend_from_slice(data);
         let status = line_gpa + STATUS_AT as u64;
         buffers.push(Buffer { gpa: status, len: 1, device_writes: true });
         self.driver.add(&buffers, number as u64).unwrap();
+    }
+
+    /// The status byte of request `number`; 0xff when nobody wrote it.
+    pub(super) fn status(&self, number: usize) -> u8 {
+        self.lines.load_u8(number * LINE + STATUS_AT)
     }
 
     /// Adds requests `0..count`, one block each from the start of the disk, and publishes them.

@@ -9,7 +9,7 @@ use crate::{Command, QueueCounters};
 
 /// A disk on a file where the build lies, which is on a device as a rule. On a file system in
 /// memory it answers at once; what these tests demand then still holds.
-fn file() -> (tempfile::TempDir, Arc<Disk>) {
+pub(super) fn file() -> (tempfile::TempDir, Arc<Disk>) {
     let build = std::env::current_exe().unwrap();
     let folder = tempfile::tempdir_in(build.parent().unwrap()).unwrap();
     let path = folder.path().join("disk");

@@ -1,0 +1,143 @@
+//! Requests that are larger than a visit may be.
+
+use guest_memory::Loss;
+use virtqueue::Violation;
+use virtqueue::driver::Buffer;
+
+use super::bed::*;
+use crate::large::SLICE_BYTES;
+use crate::{Command, Event};
+
+/// `len` bytes of a guest's spare memory as `pieces` buffers of unequal size, out of order.
+fn buffers(len: u64, pieces: u64, device_writes: bool) -> Vec<Buffer> {
+    let mut sizes: Vec<u64> = (0..pieces).map(|piece| len / pieces + piece % 3 - 1).collect();
+    let rest = len - sizes.iter().take(pieces as usize - 1).sum::<u64>();
+    sizes[pieces as usize - 1] = rest;
+    let mut at = SPARE_AT;
+    let mut buffers: Vec<Buffer> = sizes
+        .into_iter()
+        .map(|size| {
+            let buffer = Buffer { gpa: at, len: size as u32, device_writes };
+            at += size;
+            buffer
+        })
+        .collect();
+    buffers.reverse();
+    buffers
+}
+
+/// Bytes that differ from place to place.
+fn pattern(len: u64) -> Vec<u8> {
+    (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
+}
+
+#[test]
+fn a_large_request_is_done_in_slices_whole_and_in_order() {
+    const LEN: u64 = 15 << 20;
+    for (pieces, sector) in [(1, 0), (2, 3), (7, 2047), (120, 1)] {
+        let mut guest = Guest::new(ring(256));
+        let mut core = Core::new(1);
+        let counters = core.attach(&guest, guest.spec(1, &memory()));
+        let spare = guest.map.area_at_user(SPARE_AT, SPARE).unwrap();
+        let bytes = pattern(LEN);
+        assert!(spare.write(0, &bytes));
+        guest.add_over(0, WRITE, sector, &buffers(LEN, pieces, false));
+        guest.driver.publish();
+        let passes = (1..100).find(|_| {
+            core.pass();
+            !guest.take().is_empty()
+        });
+        let slices = (sector * 512 + LEN).div_ceil(SLICE_BYTES) as u32;
+        assert_eq!(passes, Some(slices), "a slice a pass");
+        assert_eq!(guest.status(0), 0);
+        assert!(spare.zero(0, LEN as usize));
+        guest.add_over(0, READ, sector, &buffers(LEN, pieces, true));
+        guest.driver.publish();
+        core.passes(slices);
+        assert_eq!(guest.take(), [(0, 0)]);
+        let mut back = vec![0; LEN as usize];
+        assert!(spare.read(0, &mut back));
+        assert!(back == bytes, "{pieces} pieces from sector {sector}");
+        let seen = counters.snapshot();
+        assert_eq!((seen.requests, seen.reads, seen.writes, seen.in_flight), (2, 1, 1, 0));
+        assert_eq!((seen.read_bytes, seen.written_bytes), (LEN, LEN));
+    }
+}
+
+#[test]
+fn a_ring_full_of_huge_requests_does_a_mebibyte_between_two_visits_of_its_neighbour() {
+    let (mut greedy, mut modest) = (Guest::new(ring(64)), Guest::new(ring(16)));
+    let mut core = Core::new(2);
+    let counters = core.attach(&greedy, greedy.spec(1, &memory()));
+    core.attach(&modest, modest.spec(2, &memory()));
+    let len = 15 << 20;
+    for number in 0..20 {
+        greedy.add_over(number, READ, 0, &buffers(len, 1, true));
+    }
+    greedy.driver.publish();
+    let passes = 20 * (len / SLICE_BYTES);
+    for pass in 0..passes {
+        modest.ask(4, READ);
+        core.pass();
+        assert_eq!(modest.take_ok(), 4, "in every pass");
+        let done = counters.snapshot().requests;
+        assert!(done * len <= (pass + 1) * SLICE_BYTES, "{done} after {pass}");
+    }
+    assert_eq!(greedy.take_ok(), 20);
+}
+
+#[test]
+fn what_no_longer_fits_a_visit_waits_for_the_next() {
+    let mut guest = Guest::new(ring(64));
+    let mut core = Core::new(1);
+    core.attach(&guest, guest.spec(1, &memory()));
+    let len = SLICE_BYTES / 8 * 5;
+    for number in 0..3 {
+        guest.add_over(number, READ, 0, &buffers(len, 1, true));
+    }
+    guest.driver.publish();
+    for _ in 0..3 {
+        assert_eq!(core.pass().requests, 1);
+        assert_eq!(guest.take_ok(), 1);
+    }
+    // And a small one beside the end of a large one is taken with it.
+    guest.add_over(0, READ, 0, &buffers(SLICE_BYTES + 4096, 1, true));
+    guest.add(1, READ, 0, 1);
+    guest.driver.publish();
+    core.pass();
+    assert_eq!(guest.take_ok(), 0);
+    core.pass();
+    assert_eq!(guest.take_ok(), 2);
+}
+
+#[test]
+fn a_large_request_under_way_is_finished_before_its_queue_leaves() {
+    let mut guest = Guest::new(ring(64));
+    let mut core = Core::new(1);
+    core.attach(&guest, guest.spec(1, &memory()));
+    guest.add_over(0, READ, 0, &buffers(4 << 20, 1, true));
+    guest.add(1, READ, 0, 1);
+    guest.driver.publish();
+    core.pass();
+    core.send(Command::Detach(key(1)));
+    core.pass();
+    assert!(core.events().is_empty(), "it is under way");
+    assert!(!core.rest(), "and goes on without a reason from outside");
+    core.passes(2);
+    assert_eq!(detached(core.events(), 1).queue().base(), 1, "the second was not taken");
+    assert_eq!(guest.take(), [(0, 0)]);
+}
+
+#[test]
+fn a_large_request_stops_when_its_memory_is_lost() {
+    let mut guest = Guest::new(ring(64));
+    let mut core = Core::new(1);
+    let counters = core.attach(&guest, guest.spec(1, &memory()));
+    guest.add_over(0, WRITE, 0, &buffers(15 << 20, 1, false));
+    guest.driver.publish();
+    core.pass();
+    guest.map.health().lose(Loss::Memory);
+    core.pass();
+    assert_eq!((counters.snapshot().in_flight, guest.status(0)), (0, 0xff));
+    assert!(matches!(core.events()[..], [Event::Failed { violation: Violation::MemoryLost, .. }]));
+}
