@@ -28,7 +28,7 @@ use request::{Op, Request, Status, Tag};
 use rustix::io::Errno;
 
 use crate::Outcome;
-use crate::io::{Io, Place};
+use crate::io::{Io, Place, Wait};
 use crate::sys::{Allocate, Command, ZEROES_MAX, run_now};
 use open::Lack;
 use writers::Pass;
@@ -46,6 +46,8 @@ pub struct Progress {
     tries: u8,
     /// The direct way refused it.
     cached_only: bool,
+    /// A part of what must be stable was written otherwise.
+    unstable: bool,
 }
 
 /// What the request does now.
@@ -81,7 +83,22 @@ pub struct File {
 #[derive(Clone, Copy, Debug, Default)]
 struct Flight {
     turn: Turn,
+    /// Of its `Progress`.
     step: Step,
+    unstable: bool,
+    command: Sent,
+}
+
+/// What its next completion is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sent {
+    /// Nothing: it waits.
+    #[default]
+    Nothing,
+    /// A command.
+    Command,
+    /// One that counts as slow.
+    Slow,
 }
 
 /// A request's turn among those of all queues of its disk.
@@ -98,21 +115,20 @@ enum Turn {
     Flushes(u64),
 }
 
-impl Turn {
-    /// Whether the last command was only [`Command::Wait`].
-    fn waits(self) -> bool {
-        matches!(self, Turn::Write(Pass::Waiting) | Turn::FlushWaits(_))
-    }
-}
-
 /// What comes next.
 enum Next<'a> {
     Run { command: Command<'a>, direct: bool },
+    Wait(Wait),
     Done(Status),
 }
 
-/// A command that only takes a little time.
-const WAIT: Next<'static> = Next::Run { command: Command::Wait, direct: false };
+/// Who asks for what comes next.
+#[derive(Clone, Copy)]
+struct Asks {
+    tag: Tag,
+    /// Another slow command may be sent.
+    room_for_slow: bool,
+}
 
 impl File {
     pub(crate) fn new(opened: Arc<Opened>, size_bytes: u64) -> File {
@@ -127,7 +143,7 @@ impl File {
 
     pub(crate) fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
         if !self.opened.in_memory() && !self.place.is_some_and(|place| io.gave(place)) {
-            self.place = Some(io.join(&self.opened)?);
+            self.place = Some(io.join(&self.opened, SLOTS)?);
         }
         Ok(())
     }
@@ -138,6 +154,11 @@ impl File {
         {
             io.leave(place);
         }
+    }
+
+    #[inline]
+    pub(crate) fn has_room(&self, io: &Io) -> bool {
+        self.place.is_none_or(|place| !io.gave(place) || io.has_room(place))
     }
 
     #[inline]
@@ -158,7 +179,7 @@ impl File {
             self.opened.faults.count(errno(&error));
             return Outcome::Done(Status::IoError);
         }
-        let outcome = self.proceed(io, request, memory, tag, &mut Progress::default());
+        let outcome = self.proceed(io, request, memory, tag, &mut Progress::default(), false);
         self.settle(outcome, tag)
     }
 
@@ -171,21 +192,21 @@ impl File {
         result: i32,
         progress: &mut Progress,
     ) -> Outcome {
-        let Flight { turn, step } = *self.flight(tag);
-        progress.step = step;
-        // Whoever waits was told only that some time has passed.
-        let waited = turn.waits();
-        let ended = if waited { None } else { self.after(result, request, progress) };
+        let Flight { step, unstable, command, .. } = *self.flight(tag);
+        (progress.step, progress.unstable) = (step, unstable);
+        if command != Sent::Nothing
+            && let Some(place) = self.place
+        {
+            io.ended(place, command == Sent::Slow);
+        }
+        // Who waits is only told that it may go on.
+        let ended = match command {
+            Sent::Nothing => None,
+            _ => self.after(result, request, progress),
+        };
         let outcome = match ended {
             Some(status) => Outcome::Done(status),
-            None => {
-                let outcome = self.proceed(io, request, memory, tag, progress);
-                // The pass has entered already and may rest: nothing must stay queued until a next.
-                if outcome == Outcome::Pending && io.enter().is_err() {
-                    // It stays queued, and the next pass enters again and counts the error.
-                }
-                outcome
-            }
+            None => self.proceed(io, request, memory, tag, progress, command == Sent::Nothing),
         };
         self.settle(outcome, tag)
     }
@@ -226,6 +247,8 @@ impl File {
             let result = match self.next(request, memory, &mut progress, None) {
                 Next::Run { command, .. } => run_now(self.opened.cached(), &command),
                 Next::Done(status) => break status,
+                // Only who asks with a tag is told to wait.
+                Next::Wait(_) => break Status::IoError,
             };
             if let Some(status) = self.after(result, request, &mut progress) {
                 break status;
@@ -240,7 +263,7 @@ impl File {
         status
     }
 
-    /// Queues the next command.
+    /// Queues the next command, or has the request wait. `resumed`: it has waited.
     #[inline]
     fn proceed(
         &mut self,
@@ -249,23 +272,32 @@ impl File {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
+        resumed: bool,
     ) -> Outcome {
-        match self.next(request, memory, progress, Some(tag)) {
-            Next::Done(status) => Outcome::Done(status),
+        let Some(place) = self.place else { return Outcome::Done(Status::IoError) };
+        let asks = Asks { tag, room_for_slow: io.has_room_for_slow(place) };
+        let (sent, queued) = match self.next(request, memory, progress, Some(asks)) {
+            Next::Done(status) => return Outcome::Done(status),
+            Next::Wait(wait) => (Sent::Nothing, io.wait(place, tag, wait, resumed)),
             Next::Run { command, direct } => {
                 let file = match self.opened.direct() {
                     Some(file) if direct => file,
                     _ => self.opened.cached(),
                 };
-                if io.push(file, &command, tag) {
-                    self.flight(tag).step = progress.step;
-                    return Outcome::Pending;
-                }
-                // No room although it was asked for, or a segment of another map.
-                self.opened.faults.count(Errno::NOBUFS);
-                Outcome::Done(Status::IoError)
+                let sent = if command.is_slow() { Sent::Slow } else { Sent::Command };
+                (sent, io.push(place, file, &command, tag))
             }
+        };
+        if queued {
+            let flight = self.flight(tag);
+            flight.step = progress.step;
+            flight.unstable = progress.unstable;
+            flight.command = sent;
+            return Outcome::Pending;
         }
+        // No room although it was asked for, or a segment of another map.
+        self.opened.faults.count(Errno::NOBUFS);
+        Outcome::Done(Status::IoError)
     }
 
     /// Gives the turn back when a request ends.
@@ -281,8 +313,15 @@ impl File {
     fn give_back(&self, turn: Turn, ok: bool) {
         match turn {
             Turn::None | Turn::FlushWaits(_) => {}
-            Turn::Write(pass) => self.opened.writers.leave(pass),
-            Turn::Flushes(number) => self.opened.flushes.end(number, ok),
+            Turn::Write(pass) => {
+                if self.opened.writers.leave(pass) {
+                    self.opened.sleepers.wake();
+                }
+            }
+            Turn::Flushes(number) => {
+                self.opened.flushes.end(number, ok);
+                self.opened.sleepers.wake();
+            }
         }
     }
 
@@ -292,16 +331,19 @@ impl File {
         request: &'a Request<'a>,
         memory: &'a GuestMap,
         progress: &mut Progress,
-        tag: Option<Tag>,
+        asks: Option<Asks>,
     ) -> Next<'a> {
         let Request { op, offset, len, segments } = *request;
         let (at, left) = (offset + progress.done, len - progress.done.min(len));
         let whole = |mode| {
+            if asks.is_some_and(|asks| !asks.room_for_slow) {
+                return Next::Wait(Wait::Slow);
+            }
             let command = Command::Allocate { mode, offset, len };
             Next::Run { command, direct: false }
         };
         match (op, progress.step) {
-            (Op::Flush, _) | (_, Step::Sync) => self.flush(tag),
+            (Op::Flush, _) | (_, Step::Sync) => self.flush(asks),
             (Op::Read, _) => {
                 let direct = self.could_be_direct(request, progress);
                 let (skip, stable) = (progress.done, false);
@@ -310,11 +352,27 @@ impl File {
                 Next::Run { command, direct }
             }
             (Op::Write { sync }, _) => {
-                let stable = sync && !self.opened.lacks(Lack::StableWrite);
-                let skip = progress.done;
-                let command =
-                    Command::Transfer { write: true, stable, offset: at, skip, segments, memory };
-                self.write(command, self.could_be_direct(request, progress), tag)
+                let (skip, direct) = (progress.done, self.could_be_direct(request, progress));
+                let next = |stable, memory| Command::Transfer {
+                    write: true,
+                    stable,
+                    offset: at,
+                    skip,
+                    segments,
+                    memory,
+                };
+                let Some(asks) = asks else {
+                    return Next::Run { command: next(sync, memory), direct: false };
+                };
+                let direct = match self.write_pass(direct, asks.tag) {
+                    Pass::Waiting => return Next::Wait(Wait::Write),
+                    pass => pass == Pass::Direct,
+                };
+                // Through the page cache the kernel tells of a lost page to whoever asks first, this
+                // write or a flush beside it; so there is one who asks: the flush that follows.
+                let stable = sync && direct && !self.opened.lacks(Lack::StableWrite);
+                progress.unstable |= sync && !stable;
+                Next::Run { command: next(stable, memory), direct }
             }
             (Op::Discard, _) => whole(Allocate::PunchHole),
             (Op::WriteZeroes { unmap, .. }, step) => {
@@ -327,9 +385,15 @@ impl File {
                     Step::Reserve => whole(Allocate::Reserve),
                     Step::Start | Step::Fill | Step::Sync => {
                         let now = left.min(ZEROES_MAX);
-                        let direct = !progress.cached_only && self.opened.is_aligned(at | now, 0);
                         let command = Command::Zeroes { offset: at, len: now };
-                        self.write(command, direct, tag)
+                        let Some(asks) = asks else {
+                            return Next::Run { command, direct: false };
+                        };
+                        let direct = !progress.cached_only && self.opened.is_aligned(at | now, 0);
+                        match self.write_pass(direct, asks.tag) {
+                            Pass::Waiting => Next::Wait(Wait::Write),
+                            pass => Next::Run { command, direct: pass == Pass::Direct },
+                        }
                     }
                 }
             }
@@ -370,18 +434,18 @@ impl File {
         self.opened.is_aligned(bits, addresses)
     }
 
-    /// A write, in its turn: see `writers`.
+    /// A write's turn: see `writers`.
     #[inline]
-    fn write<'a>(&mut self, command: Command<'a>, direct: bool, tag: Option<Tag>) -> Next<'a> {
-        let Some(tag) = tag.filter(|_| self.opened.direct().is_some()) else {
-            return Next::Run { command, direct: false };
-        };
+    fn write_pass(&mut self, direct: bool, tag: Tag) -> Pass {
+        if self.opened.direct().is_none() {
+            return Pass::Cached;
+        }
         let turn = self.flight(tag).turn;
         let writers = &self.opened.writers;
         let pass = match turn {
             Turn::Write(Pass::Direct) if !direct => {
                 // What is left after a short write is not aligned any more.
-                writers.leave(Pass::Direct);
+                self.give_back(turn, true);
                 writers.enter(false)
             }
             Turn::Write(Pass::Waiting) if writers.may_start() => Pass::Cached,
@@ -389,29 +453,25 @@ impl File {
             _ => writers.enter(direct),
         };
         self.flight(tag).turn = Turn::Write(pass);
-        match pass {
-            Pass::Waiting => WAIT,
-            pass => Next::Run { command, direct: pass == Pass::Direct },
-        }
+        pass
     }
 
     /// A flush, in its turn: see `flushes`.
-    fn flush<'a>(&mut self, tag: Option<Tag>) -> Next<'a> {
+    fn flush<'a>(&mut self, asks: Option<Asks>) -> Next<'a> {
         let run = Next::Run { command: Command::Sync, direct: false };
-        let Some(tag) = tag else { return run };
-        let turn = self.flight(tag).turn;
-        let flushes = &self.opened.flushes;
-        let needed = match turn {
+        let Some(Asks { tag, room_for_slow }) = asks else { return run };
+        let needed = match self.flight(tag).turn {
             // Told to come again.
             Turn::Flushes(_) => return run,
             Turn::FlushWaits(needed) => needed,
             written => {
-                let needed = flushes.needed();
+                let needed = self.opened.flushes.needed();
                 self.give_back(written, true);
                 needed
             }
         };
         if self.opened.sync_failed() {
+            self.flight(tag).turn = Turn::None;
             return Next::Done(Status::IoError);
         }
         let flushes = &self.opened.flushes;
@@ -419,9 +479,9 @@ impl File {
             self.flight(tag).turn = Turn::None;
             return Next::Done(Status::Ok);
         }
-        let begun = flushes.begin();
+        let begun = if room_for_slow { flushes.begin() } else { None };
         self.flight(tag).turn = begun.map_or(Turn::FlushWaits(needed), Turn::Flushes);
-        if begun.is_some() { run } else { WAIT }
+        if begun.is_some() { run } else { Next::Wait(Wait::Flush(needed)) }
     }
 
     #[inline]

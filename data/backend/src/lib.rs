@@ -8,12 +8,14 @@
 //!
 //! # The life of a request
 //!
-//! 1. [`Io::room`] is asked, unless [`Backend::answers_at_once`].
+//! 1. [`Io::room`] and [`Backend::has_room`] are asked, unless [`Backend::answers_at_once`].
 //! 2. [`Backend::submit`] ends it, or says [`Outcome::Pending`].
 //! 3. [`Io::enter`] hands everything submitted to the kernel: one system call a pass, none when there
 //!    is nothing to hand over and nothing to fetch.
 //! 4. [`Io::reap_one`] (or [`Io::reap`]) yields tags and results; [`Backend::completed`] ends the
-//!    request or goes on with it (a short transfer, the next step).
+//!    request or goes on with it (a short transfer, the next step). A request that waits for another
+//!    one of its disk comes out here, too, when it may go on.
+//! 5. [`Io::hand_over`] when all is reaped, and [`Io::may_rest`] before sleep.
 //!
 //! # What is promised
 //!
@@ -31,6 +33,7 @@ mod io;
 mod memory;
 mod null;
 mod sys;
+mod wake;
 
 pub use disk::{Cache, Disk, Limits, OpenError, ResizeError, Source};
 pub use file::{FaultSnapshot, File, Holder, Progress};
@@ -82,8 +85,8 @@ impl Backend {
         }
     }
 
-    /// Goes on with a request of which the kernel said `result`. `Pending`: it was resumed, and is
-    /// already handed to the kernel.
+    /// Goes on with a request of which the kernel said `result`. `Pending`: it was resumed, and
+    /// [`Io::hand_over`] gives it to the kernel.
     pub fn completed(
         &mut self,
         io: &mut Io,
@@ -106,6 +109,17 @@ impl Backend {
         match self {
             Backend::Null(_) | Backend::Memory(_) => true,
             Backend::File(file) => file.answers_at_once(),
+        }
+    }
+
+    /// Whether another request may be submitted, as far as this disk's share of `io` goes: at most 256
+    /// commands with the kernel, fewer when `io` is more than half full. False: leave the request in
+    /// its ring. Cheap; to be asked beside [`Io::room`].
+    #[inline]
+    pub fn has_room(&self, io: &Io) -> bool {
+        match self {
+            Backend::Null(_) | Backend::Memory(_) => true,
+            Backend::File(file) => file.has_room(io),
         }
     }
 

@@ -62,8 +62,13 @@ pub(crate) enum Command<'a> {
         /// Bytes.
         len: u64,
     },
-    /// Nothing, a little later.
-    Wait,
+}
+
+impl Command<'_> {
+    /// Whether the kernel runs it on a thread of a pool that all disks share.
+    pub(crate) fn is_slow(&self) -> bool {
+        matches!(self, Command::Sync | Command::Allocate { .. })
+    }
 }
 
 /// Modes of `fallocate`; none changes the file's size.

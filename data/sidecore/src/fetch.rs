@@ -106,7 +106,9 @@ impl Served {
     ) -> Taken {
         let spec = &mut self.spec;
         let at_once = spec.backend.answers_at_once();
-        if !at_once && (!self.slots.has_room() || io.room() == 0) {
+        let has_room =
+            at_once || self.slots.has_room() && io.room() > 0 && spec.backend.has_room(io);
+        if !has_room {
             return Taken::Held;
         }
         if !spec.queue.peek(&spec.memory, chain) {

@@ -178,6 +178,10 @@ impl Sidecore {
         if !self.schedule.all_armed() || waits || !self.watches_completions() {
             return false;
         }
+        // Asked last: requests that wait for those of another sidecore are woken only from now on.
+        if !self.io.may_rest() {
+            return false;
+        }
         self.counters.sleeps.add(1);
         self.look(true, now);
         true
@@ -267,6 +271,10 @@ impl Sidecore {
                 self.unshown.push(tag.queue);
             }
             self.schedule.completed(tag.queue);
+        }
+        // What was resumed goes to the kernel now: the next pass may be after a sleep.
+        if self.io.hand_over().is_err() {
+            self.counters.io_errors.add(1);
         }
         while let Some(queue) = self.unshown.pop() {
             if let Some(served) = served_at(&mut self.places, queue) {

@@ -28,6 +28,11 @@ impl Flushes {
         self.well.load(Ordering::SeqCst) >= needed
     }
 
+    /// Whether one is with the kernel.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst)
+    }
+
     /// The number of a flush that may be sent now; `None` while one is with the kernel.
     pub(crate) fn begin(&self) -> Option<u64> {
         self.busy

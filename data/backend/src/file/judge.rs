@@ -19,7 +19,7 @@ impl File {
         request: &Request<'_>,
         progress: &mut Progress,
     ) -> Option<Status> {
-        if self.was_sync(request.op, progress.step) {
+        if was_sync(request.op, progress) {
             self.opened.faults.count_sync();
         }
         if result < 0 {
@@ -44,16 +44,6 @@ impl File {
                 None
             }
             (Op::WriteZeroes { .. }, _) => self.stabilize(request, progress),
-        }
-    }
-
-    /// Whether the command that ended asked for something to be stable.
-    #[inline]
-    fn was_sync(&self, op: Op, step: Step) -> bool {
-        match (op, step) {
-            (Op::Flush, _) | (_, Step::Sync) => true,
-            (Op::Write { sync }, _) => sync && !self.opened.lacks(Lack::StableWrite),
-            _ => false,
         }
     }
 
@@ -88,7 +78,7 @@ impl File {
     #[inline]
     fn stabilize(&self, request: &Request<'_>, progress: &mut Progress) -> Option<Status> {
         let sync = match request.op {
-            Op::Write { sync } => sync && self.opened.lacks(Lack::StableWrite),
+            Op::Write { sync } => sync && progress.unstable,
             Op::WriteZeroes { sync, .. } => sync,
             _ => false,
         };
@@ -140,7 +130,7 @@ impl File {
                 progress.cached_only = true;
                 return None;
             }
-            (Op::Write { sync: true }, _) if !is_about_this_write(error) => {
+            (Op::Write { sync: true }, _) if !progress.unstable && !is_about_this_write(error) => {
                 self.opened.latch_sync_failed();
             }
             _ => {}
@@ -154,6 +144,16 @@ impl File {
         self.opened.note_lack(lack);
         progress.step = Step::Start;
         None
+    }
+}
+
+/// Whether the command that ended asked for something to be stable.
+#[inline]
+fn was_sync(op: Op, progress: &Progress) -> bool {
+    match (op, progress.step) {
+        (Op::Flush, _) | (_, Step::Sync) => true,
+        (Op::Write { sync }, _) => sync && !progress.unstable,
+        _ => false,
     }
 }
 

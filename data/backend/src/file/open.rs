@@ -17,6 +17,7 @@ use super::writers::Writers;
 use super::{device, holder};
 use crate::disk::at_most;
 use crate::sys::Ring;
+use crate::wake::Sleepers;
 use crate::{Cache, Limits, OpenError, ResizeError, SECTOR_SIZE};
 
 /// File systems whose files live in memory (linux/magic.h).
@@ -60,6 +61,8 @@ pub(crate) struct Opened {
     pub(crate) writers: Writers,
     pub(crate) flushes: Flushes,
     pub(crate) faults: Faults,
+    /// Sidecores with requests that wait for `writers` or `flushes`.
+    pub(crate) sleepers: Sleepers,
 }
 
 /// The way past the page cache, and what it demands.
@@ -100,6 +103,7 @@ impl Opened {
                 writers: Writers::default(),
                 flushes: Flushes::default(),
                 faults: Faults::default(),
+                sleepers: Sleepers::default(),
             };
             let size_bytes = opened.served_bytes(asked_bytes)?;
             opened.learn(&stat, size_bytes);

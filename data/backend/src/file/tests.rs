@@ -175,6 +175,86 @@ fn a_flush_that_ends_after_another_failed_has_failed() {
     assert_eq!(end(&mut bed, second, waited), Outcome::Done(Status::IoError));
 }
 
+/// One request of which the kernel says `results`, one after the other.
+fn told(bed: &mut Bed, op: Op, results: &[i32]) -> Outcome {
+    let span = [bed.memory.span(0, 4096).expect("a span")];
+    let request = Request { op, offset: 0, len: 4096, segments: &span };
+    let mut outcome = bed.file.submit(&mut bed.io, &request, &bed.memory, TAG);
+    let mut progress = Progress::default();
+    for result in results {
+        assert_eq!(outcome, Outcome::Pending);
+        let (file, io, memory) = (&mut bed.file, &mut bed.io, &bed.memory);
+        outcome = file.completed(io, &request, memory, TAG, *result, &mut progress);
+    }
+    outcome
+}
+
+#[test]
+fn only_a_failed_sync_is_a_failed_sync() {
+    let [folder, _] = folders();
+    let eio = -Errno::IO.raw_os_error();
+    let failed = Outcome::Done(Status::IoError);
+    for cache in [Cache::Auto, Cache::Page] {
+        for error in [Errno::IO, Errno::NODEV, Errno::NOTCONN, Errno::NOSPC] {
+            let mut bed = Bed::new(&folder.path().join("disk"), cache);
+            let op = Op::Write { sync: false };
+            assert_eq!(told(&mut bed, op, &[-error.raw_os_error()]), failed);
+            assert_eq!(told(&mut bed, Op::Read, &[-error.raw_os_error()]), failed);
+            assert!(!bed.file.opened.sync_failed(), "{cache:?} {error}");
+            assert_eq!(bed.file.opened.faults().syncs, 0);
+        }
+    }
+    // Through the page cache a stable write is a write and a sync.
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Page);
+    let stable = Op::Write { sync: true };
+    assert_eq!(told(&mut bed, stable, &[eio]), failed);
+    assert!(!bed.file.opened.sync_failed(), "nothing was synced");
+    assert_eq!(told(&mut bed, stable, &[4096, 0]), Outcome::Done(Status::Ok));
+    assert_eq!(bed.file.opened.faults().syncs, 1);
+    assert_eq!(told(&mut bed, stable, &[4096, eio]), failed);
+    assert!(bed.file.opened.sync_failed());
+    assert_eq!(told(&mut bed, stable, &[]), failed);
+}
+
+#[test]
+fn at_most_four_slow_commands_of_a_disk_are_with_the_kernel() {
+    let [folder, _] = folders();
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
+    let tag = |slot| Tag { slot, ..TAG };
+    let request = |slot: u16| {
+        let op = if slot.is_multiple_of(3) { Op::Flush } else { Op::Discard };
+        let len = if op == Op::Flush { 0 } else { 4096 };
+        Request { op, offset: u64::from(slot) * 4096, len, segments: &[] }
+    };
+    bed.file.join(&mut bed.io).expect("a ring");
+    let place = bed.file.place.expect("a place");
+    let mut begun = 0;
+    for slot in 0..20 {
+        begun += usize::from(bed.io.has_room_for_slow(place));
+        let submitted = bed.file.submit(&mut bed.io, &request(slot), &bed.memory, tag(slot));
+        assert_eq!(submitted, Outcome::Pending);
+    }
+    // Of two flushes one waits for the other, and not for a place.
+    assert_eq!(begun, 5);
+    assert!(!bed.io.has_room_for_slow(place) && bed.io.in_flight() == 20);
+    let mut ended = 0;
+    while ended < 20 {
+        bed.io.enter().expect("enter");
+        while let Some((tag, result)) = bed.io.reap_one() {
+            let (file, io, memory) = (&mut bed.file, &mut bed.io, &bed.memory);
+            let request = request(tag.slot);
+            match file.completed(io, &request, memory, tag, result, &mut Progress::default()) {
+                Outcome::Done(status) => {
+                    assert_eq!(status, Status::Ok);
+                    ended += 1;
+                }
+                Outcome::Pending => {}
+            }
+        }
+    }
+    assert!(bed.io.in_flight() == 0 && bed.io.has_room_for_slow(place));
+}
+
 #[test]
 fn being_told_to_come_again_ends_at_last() {
     let [folder, _] = folders();

@@ -35,16 +35,20 @@ pub(crate) enum Pass {
 }
 
 impl Writers {
-    /// Lets a write in.
+    /// Lets a write in. One step: nobody sees a direct write that is none, and waits for its end.
     pub(crate) fn enter(&self, can_be_direct: bool) -> Pass {
-        if can_be_direct {
-            if self.counts.fetch_add(1, Ordering::SeqCst) < CACHED {
-                return Pass::Direct;
+        let mut before = self.counts.load(Ordering::Relaxed);
+        loop {
+            let direct = can_be_direct && before < CACHED;
+            let after = before + if direct { 1 } else { CACHED };
+            let order = Ordering::SeqCst;
+            match self.counts.compare_exchange_weak(before, after, order, Ordering::Relaxed) {
+                Ok(_) if direct => return Pass::Direct,
+                Ok(_) if before.is_multiple_of(CACHED) => return Pass::Cached,
+                Ok(_) => return Pass::Waiting,
+                Err(now) => before = now,
             }
-            self.counts.fetch_sub(1, Ordering::SeqCst);
         }
-        self.counts.fetch_add(CACHED, Ordering::SeqCst);
-        if self.may_start() { Pass::Cached } else { Pass::Waiting }
     }
 
     /// Whether no direct write is left. None comes while anyone waits, so this becomes true when
@@ -53,13 +57,14 @@ impl Writers {
         self.counts.load(Ordering::SeqCst).is_multiple_of(CACHED)
     }
 
-    /// The end of a write, or of waiting for one.
-    pub(crate) fn leave(&self, pass: Pass) {
+    /// The end of a write, or of waiting for one. True when it was what others waited for.
+    pub(crate) fn leave(&self, pass: Pass) -> bool {
         let one = match pass {
             Pass::Direct => 1,
             Pass::Cached | Pass::Waiting => CACHED,
         };
-        self.counts.fetch_sub(one, Ordering::SeqCst);
+        let left = self.counts.fetch_sub(one, Ordering::SeqCst) - one;
+        pass == Pass::Direct && left != 0 && left.is_multiple_of(CACHED)
     }
 }
 
@@ -76,11 +81,11 @@ mod tests {
         // The next one cannot be direct any more, or the first would wait for ever.
         assert_eq!(writers.enter(true), Pass::Waiting);
         assert!(!writers.may_start());
-        writers.leave(direct);
+        assert!(writers.leave(direct), "others waited for it");
         assert!(writers.may_start());
         assert_eq!(writers.enter(true), Pass::Cached);
         for pass in [Pass::Waiting, Pass::Waiting, Pass::Cached] {
-            writers.leave(pass);
+            assert!(!writers.leave(pass));
         }
         assert_eq!(writers.enter(true), Pass::Direct);
     }

@@ -33,7 +33,6 @@ pub(crate) fn run_now(fd: BorrowedFd<'_>, command: &Command<'_>) -> i32 {
             // SAFETY: `fd` is open; no memory is involved.
             unsafe { libc::fallocate(raw, mode.bits(), offset as i64, len as i64) as isize }
         }
-        Command::Wait => 0,
     };
     if result < 0 {
         return -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

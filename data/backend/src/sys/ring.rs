@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use io_uring::types::{Fd, FsyncFlags, Timespec};
+use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 use request::Tag;
 
@@ -15,8 +15,8 @@ use super::{Command, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pi
 
 /// Pieces of all commands queued at one time: 256 KiB of memory.
 const ARENA_SIZE: usize = 16_384;
-/// How long [`Command::Wait`] takes.
-static WAIT: Timespec = Timespec::new().nsec(20_000);
+/// Names the watch of [`Ring::watch`]; no queue has this number.
+const WATCH: u64 = u64::MAX;
 
 const _: () = assert!(ARENA_SIZE > 2 * PIECES_MAX && ZERO_PIECES <= PIECES_MAX);
 
@@ -30,6 +30,8 @@ pub(crate) struct Ring {
     /// Entries queued and not handed over.
     queued: usize,
     entries: usize,
+    /// A watch is queued or with the kernel.
+    watching: bool,
 }
 
 impl Ring {
@@ -49,9 +51,11 @@ impl Ring {
             ring,
             arena: Vec::with_capacity(ARENA_SIZE),
             in_flight: 0,
-            in_flight_max: completions as usize,
+            // One is the watch's.
+            in_flight_max: completions as usize - 1,
             queued: 0,
             entries: entries as usize,
+            watching: false,
         })
     }
 
@@ -65,6 +69,38 @@ impl Ring {
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// The share of its completions that is free, in 256ths.
+    #[inline]
+    pub(crate) fn free_256ths(&self) -> usize {
+        (self.in_flight_max.saturating_sub(self.in_flight)) * 256 / self.in_flight_max.max(1)
+    }
+
+    /// Commands queued and not handed over.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Makes the ring readable once `fd` is, unless that is asked for already. False when it is full.
+    pub(crate) fn watch(&mut self, fd: BorrowedFd<'static>) -> bool {
+        if self.watching {
+            return true;
+        }
+        let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: no memory is involved, and the descriptor is never closed.
+        if unsafe { self.ring.submission().push(&entry.user_data(WATCH)) }.is_err() {
+            return false;
+        }
+        self.queued += 1;
+        self.watching = true;
+        true
+    }
+
+    /// Whether a watch is on its way; false once what it was for has come.
+    pub(crate) fn watches(&self) -> bool {
+        self.watching
     }
 
     /// Queues a command. False, with nothing queued, when the ring stays full after entering it, or
@@ -117,7 +153,11 @@ impl Ring {
 
     #[inline]
     pub(crate) fn reap_one(&mut self) -> Option<(Tag, i32)> {
-        let entry = self.ring.completion().next()?;
+        let mut entry = self.ring.completion().next()?;
+        if entry.user_data() == WATCH {
+            self.watching = false;
+            entry = self.ring.completion().next()?;
+        }
         self.in_flight = self.in_flight.saturating_sub(1);
         Some((Tag::unpack(entry.user_data()), entry.result()))
     }
@@ -148,7 +188,6 @@ impl Ring {
                 let allocate = opcode::Fallocate::new(file, len).offset(offset);
                 return Some(allocate.mode(mode.bits()).build());
             }
-            Command::Wait => return Some(opcode::Timeout::new(&raw const WAIT).build()),
         };
         let flags = if stable { libc::RWF_DSYNC } else { 0 };
         let list = self.arena.get(start..)?;
