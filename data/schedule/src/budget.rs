@@ -55,10 +55,17 @@ pub struct Visited {
 }
 
 impl Visited {
-    /// Whether the queue had anything to do.
+    /// Whether the queue had anything to do, or has.
     #[inline]
     pub(crate) fn found_work(self) -> bool {
         self.requests > 0 || self.more || self.held
+    }
+
+    /// Whether it has something to do, and can do nothing about it: a completion of its back-end will
+    /// change that, not time.
+    #[inline]
+    pub(crate) fn is_stuck(self) -> bool {
+        self.held && self.requests == 0
     }
 
     /// Whether more would have been taken, had it been allowed to.

@@ -29,6 +29,21 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Whether a queue that is held, and took nothing since `last_work`, may wait for a completion
+    /// without being polled. After as long as one without work is polled: a fast disk answers sooner.
+    #[inline]
+    pub(crate) fn waits(
+        self,
+        visited: Visited,
+        last_work: Nanos,
+        now: Nanos,
+        spin_ns: u64,
+    ) -> bool {
+        self != Policy::Poll && visited.is_stuck() && now.since(last_work) >= spin_ns
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +64,19 @@ mod tests {
         assert!(rests(Policy::Adaptive, empty, 50));
         assert!(!rests(Policy::Adaptive, worked, 1 << 40));
         assert!(!rests(Policy::Adaptive, held, 1 << 40));
+    }
+
+    #[test]
+    fn what_is_held_waits_for_its_disk_and_not_for_a_kick() {
+        let held = Visited { more: true, held: true, ..Visited::default() };
+        let waits = |policy: Policy, visited, waited_ns: u64| {
+            policy.waits(visited, Nanos(1000), Nanos(1000 + waited_ns), 50)
+        };
+        assert!(!waits(Policy::Poll, held, 1 << 40));
+        assert!(!waits(Policy::Adaptive, held, 49));
+        assert!(waits(Policy::Adaptive, held, 50));
+        assert!(waits(Policy::Notify, held, 50));
+        assert!(!waits(Policy::Adaptive, Visited { requests: 1, ..held }, 1 << 40));
+        assert!(!waits(Policy::Adaptive, Visited::default(), 1 << 40));
     }
 }

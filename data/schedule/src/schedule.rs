@@ -41,6 +41,8 @@ struct Entry {
     policy: Policy,
     /// It wanted more at its last visit.
     hungry: bool,
+    /// It is polled, but only a completion of its back-end can let it go on.
+    waits: bool,
     /// The pass of its last turn; 0: none.
     pass: u64,
     last_work: Nanos,
@@ -64,6 +66,8 @@ pub struct Schedule {
     rival_next: u32,
     queues: usize,
     polled: usize,
+    /// Of the polled, those that wait for a completion.
+    waiting: usize,
 }
 
 impl Schedule {
@@ -75,6 +79,7 @@ impl Schedule {
             state: State::Absent,
             policy: Policy::default(),
             hungry: false,
+            waits: false,
             pass: 0,
             last_work: Nanos(0),
             account: Account::new(1, &limits),
@@ -91,6 +96,7 @@ impl Schedule {
             rival_next: 0,
             queues: 0,
             polled: 0,
+            waiting: 0,
         }
     }
 
@@ -106,7 +112,8 @@ impl Schedule {
         // The pass stays: a queue that was removed and added again is not visited twice.
         let pass = entry.pass;
         let state = State::Polled;
-        *entry = Entry { state, policy, hungry: false, pass, last_work: now, account };
+        *entry =
+            Entry { state, policy, hungry: false, waits: false, pass, last_work: now, account };
         self.lines.move_to_end(POLL, queue);
         self.queues += 1;
         self.polled += 1;
@@ -123,6 +130,7 @@ impl Schedule {
             State::Polled => self.polled -= 1,
         }
         entry.state = State::Absent;
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         self.queues -= 1;
         self.lines.leave(queue);
         self.idle.leave(queue);
@@ -177,6 +185,7 @@ impl Schedule {
             }
             // It owes: left out, at its place in the order, and as hungry as it was.
             entry.last_work = self.now;
+            self.waiting -= usize::from(std::mem::take(&mut entry.waits));
             if entry.hungry {
                 self.rival_next = self.rival_next.max(entry.account.share());
             }
@@ -197,8 +206,13 @@ impl Schedule {
         if entry.hungry {
             self.rival_next = self.rival_next.max(entry.account.share());
         }
-        if visited.found_work() {
+        if visited.found_work() && !visited.is_stuck() {
             entry.last_work = self.now;
+        }
+        let waits = entry.policy.waits(visited, entry.last_work, self.now, self.limits.spin_ns);
+        if entry.waits != waits {
+            entry.waits = waits;
+            self.waiting = if waits { self.waiting + 1 } else { self.waiting - 1 };
         }
         if entry.policy.arms(visited, entry.last_work, self.now, self.limits.spin_ns) {
             self.idle.move_to_end(IDLE, queue);
@@ -226,6 +240,7 @@ impl Schedule {
         }
         entry.state = State::Armed;
         entry.hungry = false;
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         self.polled -= 1;
         self.lines.leave(queue);
         self.idle.leave(queue);
@@ -248,10 +263,11 @@ impl Schedule {
         self.queues
     }
 
-    /// Whether no queue needs a visit before a kick: the sidecore may sleep, as far as queues go.
+    /// Whether no queue needs a visit before a kick or, where it is held, a completion of its
+    /// back-end: the sidecore may sleep, as far as queues go. Any of the two is followed by a pass.
     #[inline]
-    pub fn all_armed(&self) -> bool {
-        self.polled == 0
+    pub fn may_rest(&self) -> bool {
+        self.polled == self.waiting
     }
 
     /// Moves the queue whose turn it is to the end of the poll line.
@@ -279,6 +295,7 @@ impl Schedule {
     fn touch(&mut self, queue: u16, now: Nanos) {
         if let Some(entry) = self.entries.get_mut(usize::from(queue)) {
             entry.last_work = now;
+            self.waiting -= usize::from(std::mem::take(&mut entry.waits));
             self.idle.leave(queue);
         }
     }

@@ -113,7 +113,15 @@ impl World {
         let here = || self.guests.iter().flatten();
         assert_eq!(self.schedule.queues(), here().count());
         assert_eq!(self.schedule.polled(), here().filter(|guest| !guest.armed).count());
-        assert_eq!(self.schedule.all_armed(), here().all(|guest| guest.armed));
+        if here().all(|guest| guest.armed) {
+            assert!(self.schedule.may_rest());
+        }
+        // Not armed, yet left alone: only with something that it cannot do, and never when it must be
+        // polled.
+        let may_wait = |guest: &Guest| guest.backlog > 0 && guest.policy != Policy::Poll;
+        if self.schedule.may_rest() {
+            assert!(here().all(|guest| guest.armed || may_wait(guest)));
+        }
     }
 
     /// The guest adds requests, and kicks when its kicks are on.
@@ -286,13 +294,47 @@ fn an_adaptive_queue_is_armed_after_the_spin_and_woken_by_a_kick() {
     schedule.visited(0, Visited::default());
     assert_eq!(schedule.to_arm(), None, "what the second look found counts as work");
     schedule.armed(0);
-    assert!(schedule.all_armed());
+    assert!(schedule.may_rest());
     schedule.begin(Nanos(9000));
     assert_eq!(schedule.next(), None);
     assert!(schedule.kicked(0, Nanos(9001)));
     assert!(!schedule.kicked(0, Nanos(9002)), "polled already");
     schedule.begin(Nanos(9003));
     assert_eq!(schedule.next().map(|visit| visit.queue), Some(0));
+}
+
+#[test]
+fn a_queue_that_is_held_is_waited_for_after_the_spin_and_looked_at_after_a_completion() {
+    let mut schedule = Schedule::new(Limits { spin_ns: 500, ..Limits::default() }, 2);
+    schedule.add(0, 100, Policy::Adaptive, Nanos(1000));
+    schedule.add(1, 100, Policy::Adaptive, Nanos(1000));
+    let held = Visited { more: true, held: true, ..Visited::default() };
+    let mut at = 1000;
+    let mut pass = |schedule: &mut Schedule, first: Visited, second: Visited| {
+        at += 250;
+        schedule.begin(Nanos(at));
+        while let Some(visit) = schedule.next() {
+            schedule.visited(visit.queue, if visit.queue == 0 { first } else { second });
+        }
+        while let Some(queue) = schedule.to_arm() {
+            schedule.armed(queue);
+        }
+        schedule.may_rest()
+    };
+    let empty = Visited::default();
+    assert!(!pass(&mut schedule, held, empty));
+    assert!(pass(&mut schedule, held, empty), "one waits, one is armed");
+    assert_eq!(schedule.polled(), 1);
+    schedule.completed(0);
+    assert!(!schedule.may_rest(), "it may have room now");
+    let took = Visited { requests: 1, ..held };
+    assert!(!pass(&mut schedule, took, empty));
+    assert!(!pass(&mut schedule, held, empty));
+    assert!(pass(&mut schedule, held, empty));
+    schedule.remove(0);
+    assert!(schedule.may_rest());
+    schedule.add(0, 100, Policy::Poll, Nanos(0));
+    assert!(!pass(&mut schedule, held, empty) && !pass(&mut schedule, held, empty));
 }
 
 #[test]

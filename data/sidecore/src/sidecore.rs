@@ -164,7 +164,8 @@ impl Sidecore {
         progress
     }
 
-    /// After an idle pass: sleeps when nothing is polled and nothing waits. True when it slept;
+    /// After an idle pass: sleeps when nothing is polled, but what only a completion lets go on, and
+    /// nothing waits. True when it slept;
     /// `now` is then stale.
     ///
     /// Sleeping is safe only in this order: kicks were asked for, then the rings were looked at
@@ -175,7 +176,7 @@ impl Sidecore {
             || !self.leaving.is_empty() && self.io.in_flight() == 0
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.has_ended();
-        if !self.schedule.all_armed() || waits || !self.watches_completions() {
+        if !self.schedule.may_rest() || waits || !self.watches_completions() {
             return false;
         }
         // Asked last: requests that wait for those of another sidecore are woken only from now on.
