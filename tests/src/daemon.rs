@@ -155,6 +155,11 @@ impl Daemon {
         }
     }
 
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Descriptors that it has open.
     ///
     /// # Errors
