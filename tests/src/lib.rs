@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `faulty` | a guest at work beside a disk that fails |
 //! | `fuse_disk` | a disk in the test's process, with a volatile cache and faults as told |
 //! | `killer` | daemons that are killed and started again |
 //! | `ledger` | what each sector of a disk may hold |
@@ -13,6 +14,7 @@
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
 //! | `load` | reads and writes that are compared, on a thread of their own |
 //! | `mixed` | requests of all kinds, known to a ledger |
+//! | `mounts` | small file systems and loop devices |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
@@ -22,13 +24,15 @@
 
 pub mod blkio_client;
 pub mod daemon;
+pub mod faulty;
 pub mod fuse_disk;
-pub mod killer;
-pub mod ledger;
 pub mod hostile_bed;
 pub mod hostile_guest;
+pub mod killer;
+pub mod ledger;
 pub mod load;
 pub mod mixed;
+pub mod mounts;
 pub mod neighbour;
 pub mod power_cut;
 pub mod raw_front_end;
