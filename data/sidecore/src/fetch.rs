@@ -65,8 +65,7 @@ impl Served {
             }
         }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
-            let slice_left = SLICE_BYTES.saturating_sub(visited.bytes);
-            match self.take_one(io, chain, queue, now, slice_left, &mut tally) {
+            match self.take_one(io, chain, queue, now, visited.bytes, &mut tally) {
                 Taken::Empty => {
                     visited.more = false;
                     break;
@@ -101,7 +100,7 @@ impl Served {
         chain: &mut Chain,
         queue: u16,
         now: Nanos,
-        slice_left: u64,
+        visited_bytes: u64,
         tally: &mut Tally,
     ) -> Taken {
         let spec = &mut self.spec;
@@ -131,12 +130,12 @@ impl Served {
         if self.health.is_lost() {
             return Taken::Empty;
         }
-        let request = work.request(chain);
-        if at_once && work.len > slice_left {
-            return self.take_large(chain, &work, slice_left, tally);
-        }
-        tally.count(&request);
         if at_once {
+            if work.len > SMALL_BYTES && work.len > SLICE_BYTES.saturating_sub(visited_bytes) {
+                return self.take_large(chain, &work, visited_bytes, tally);
+            }
+            let request = work.request(chain);
+            tally.count(&request);
             let ticket = spec.queue.advance(chain);
             let outcome = spec.backend.submit(io, &request, &spec.memory, NO_TAG);
             // A back-end that answers at once has no "later"; silence is a failure.
@@ -154,10 +153,10 @@ impl Served {
         &mut self,
         chain: &Chain,
         work: &Work,
-        slice_left: u64,
+        visited_bytes: u64,
         tally: &mut Tally,
     ) -> Taken {
-        if slice_left < SLICE_BYTES {
+        if visited_bytes > 0 {
             return Taken::Later;
         }
         tally.count(&work.request(chain));
@@ -178,6 +177,7 @@ impl Served {
     ) -> Taken {
         let spec = &mut self.spec;
         let request = work.request(chain);
+        tally.count(&request);
         let tag = self.slots.next_tag(queue).filter(|_| self.slots.fits(request.segments.len()));
         let Some(tag) = tag else {
             tally.uncount(&request);
@@ -210,9 +210,7 @@ impl Served {
         tally: &mut Tally,
     ) {
         if self.health.is_lost() {
-            self.spec.queue.abandon(ticket);
-            tally.errors += 1;
-            return;
+            return self.give_up(ticket, tally);
         }
         let written = self.spec.blk.answer(&self.spec.memory, reply, status);
         self.spec.queue.complete(ticket, written);
@@ -220,7 +218,18 @@ impl Served {
         tally.ended += 1;
         tally.errors += u64::from(status != Status::Ok);
     }
+
+    #[cold]
+    #[inline(never)]
+    fn give_up(&mut self, ticket: Ticket, tally: &mut Tally) {
+        self.spec.queue.abandon(ticket);
+        tally.errors += 1;
+    }
 }
+
+/// Requests of up to so many bytes are taken without asking what is left of the visit: all that one
+/// may take of them are one slice.
+const SMALL_BYTES: u64 = SLICE_BYTES / 32;
 
 /// What walking the chain cost, in bytes of a visit's budget: reading a descriptor takes about as
 /// long as copying 32 bytes, so that a chain of tiny buffers is not cheap (reliability A31).
