@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 /// Events taken by one wait; the rest come with the next.
 const EVENTS: usize = 128;
@@ -78,6 +79,8 @@ impl Poll {
         {
             signal_hook::low_level::pipe::register(signal, end)?;
         }
+        // A file beyond the limit on file sizes is an error to its guest, not the end of all.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let poll = Poll { set, signals: [stop, reload] };
         for (end, token) in poll.signals.iter().zip([Token::Stop, Token::Reload]) {
             end.set_nonblocking(true)?;
