@@ -88,14 +88,14 @@ pub enum Violation {
     },
     /// Pages of the guest's memory, the dirty log or the in-flight record are gone.
     #[error(
-        "its front-end took memory away that it had shared, or a page of it broke: the disk is \
-         served again when the VMM has been started anew"
+        "its front-end took away memory that it had lent, or a page of it broke: nothing is served \
+         before the VMM connects anew"
     )]
     MemoryLost,
     /// A call had to wait: the eventfd was full and blocking.
     #[error(
-        "its call descriptor was full and made to block: the disk is served again when the VMM has \
-         been started anew"
+        "its call descriptor was full and made to block: nothing is served before the VMM connects \
+         anew"
     )]
     CallBlocked,
 }

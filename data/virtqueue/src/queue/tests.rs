@@ -7,12 +7,14 @@
 //! | `notify` | no kick and no call is lost |
 //! | `hostile_split`, `hostile_packed` | the named cases A and B of the reliability list |
 //! | `crash` | in-flight records: killed at any store, nothing is lost and nothing ends twice |
+//! | `lost` | memory that goes away, and chains that are given up |
 //! | `layouts` | legal layouts are equal, garbage is harmless |
 
 mod crash;
 mod hostile_packed;
 mod hostile_split;
 mod layouts;
+mod lost;
 mod notify;
 mod rig;
 mod trips;
