@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use config::Size;
-use config::api::{CountersView, DiskList, DiskView, ReloadView, SidecoreList};
+use config::api::{CountersView, DiskList, DiskView, FaultsView, ReloadView, SidecoreList};
 use config::routes::Method;
 use config::spec::DiskResize;
 
@@ -20,7 +20,14 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         DiskCommand::Add(args) => add(args, client, output),
         DiskCommand::Rm { id } => {
             let disk: DiskView = client.ask(Method::Delete, &disk_path(&id, ""))?;
-            output.show(&disk, |disk| format!("removed disk {}\n", disk.id))
+            output.show(&disk, |disk| match disk.queues_attached {
+                0 => format!("removed disk {}\n", disk.id),
+                _ => format!(
+                    "disk {} is removed as soon as it answers: {}\n",
+                    disk.id,
+                    disk.problem.as_deref().unwrap_or("requests are in flight")
+                ),
+            })
         }
         DiskCommand::Resize { id, size } => {
             let path = disk_path(&id, "/resize");
@@ -90,7 +97,18 @@ pub(crate) fn show(args: &ShowArgs, client: &Client, output: &Output) -> Result<
 pub(crate) fn sidecores(client: &Client, output: &Output) -> Result<(), Failure> {
     let list: SidecoreList = client.ask(Method::Get, "/v1/sidecores")?;
     output.show(&list, |list| {
-        let columns = ["SIDECORE", "CPU", "QUEUES", "PASSES", "BUSY", "IDLE", "SLEEPS", "KICKS"];
+        let columns = [
+            "SIDECORE",
+            "CPU",
+            "QUEUES",
+            "PASSES",
+            "BUSY",
+            "IDLE",
+            "ASLEEP",
+            "SLEEPS",
+            "KICKS",
+            "IO ERRORS",
+        ];
         let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
         for core in &list.sidecores {
             table.row(vec![
@@ -100,8 +118,10 @@ pub(crate) fn sidecores(client: &Client, output: &Output) -> Result<(), Failure>
                 core.passes.to_string(),
                 duration(core.busy_ns),
                 duration(core.idle_ns),
+                duration(core.asleep_ns),
                 core.sleeps.to_string(),
                 core.kicks.to_string(),
+                core.io_errors.to_string(),
             ]);
         }
         table.text()
@@ -176,7 +196,10 @@ fn disk_text(disk: &DiskView) -> String {
     facts.push(("socket", format!("{} ({})", disk.socket, disk.mode)));
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
-    facts.extend(disk.cache.map(|cache| ("cache", cache.to_string())));
+    facts.extend(disk.cache.map(|cache| {
+        let served = disk.served_as.as_deref().and_then(|words| words.strip_prefix("file, "));
+        ("cache", served.map_or(cache.to_string(), |served| format!("{cache} ({served})")))
+    }));
     let size = format!("{} ({} bytes)", Size(disk.size_bytes), disk.size_bytes);
     let (share, policy) = (disk.share, disk.policy);
     let access = if disk.readonly { "read only" } else { "read and write" };
@@ -191,6 +214,19 @@ fn disk_text(disk: &DiskView) -> String {
     ]);
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
+    }
+    let FaultsView { eio, enospc, short, other, syncs } = disk.faults;
+    let faults = [("I/O errors", eio), ("no space", enospc), ("short", short), ("other", other)];
+    let faults: Vec<String> = faults
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    if !faults.is_empty() {
+        facts.push(("faults", faults.join(", ")));
+    }
+    if syncs > 0 {
+        facts.push(("syncs", syncs.to_string()));
     }
     let mut text = String::new();
     for (name, fact) in facts {

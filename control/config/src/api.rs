@@ -174,6 +174,16 @@ pub struct DiskView {
     pub policy: Policy,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
+    /// Seconds that a front-end waits for requests that the disk does not answer.
+    #[serde(default)]
+    pub drain_timeout: u32,
+    /// How it is served, in words, once it is open: `null`, `memory`, `file, direct`, `file, page
+    /// cache`, or `file, in memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_as: Option<String>,
+    /// What the disk did besides answering.
+    #[serde(default)]
+    pub faults: FaultsView,
     /// Of all its queues together.
     pub counters: CountersView,
     /// Its queues that are or were set up; absent in a list.
@@ -181,11 +191,27 @@ pub struct DiskView {
     pub queues: Vec<QueueView>,
 }
 
+/// What requests met at the disk since it was opened, and how often data was made stable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FaultsView {
+    /// Requests that the medium failed, and flushes that failed.
+    pub eio: u64,
+    /// Requests for which the file system had no space.
+    pub enospc: u64,
+    /// Transfers that the kernel did in part; most went on and ended well.
+    pub short: u64,
+    /// Requests that failed otherwise: the guest's memory was gone, the disk was taken away.
+    pub other: u64,
+    /// Times that the kernel was asked to make data stable, and did.
+    pub syncs: u64,
+}
+
 /// How far a disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskState {
-    /// No front-end is connected.
+    /// No front-end is connected; or, with a `problem`, requests of an earlier process are still with
+    /// the disk, and it has no socket before they end.
     Waiting,
     /// A front-end is connected; no queue runs.
     Connected,
@@ -284,8 +310,14 @@ pub struct SidecoreView {
     pub idle_ns: u64,
     /// How often it slept.
     pub sleeps: u64,
+    /// Time asleep, in nanoseconds.
+    #[serde(default)]
+    pub asleep_ns: u64,
     /// Kicks it took.
     pub kicks: u64,
+    /// Times that the kernel took no requests at all; they were tried again.
+    #[serde(default)]
+    pub io_errors: u64,
 }
 
 /// What a reload did.

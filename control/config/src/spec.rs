@@ -15,6 +15,10 @@ pub const QUEUES_MAX: u16 = 64;
 pub const SHARE_MAX: u32 = 10_000;
 /// Share of a disk that says nothing.
 pub const SHARE_DEFAULT: u32 = 100;
+/// Longest wait for a disk that does not answer, seconds.
+pub const DRAIN_TIMEOUT_MAX_S: u32 = 86_400;
+/// The same for a disk that says nothing, seconds.
+pub const DRAIN_TIMEOUT_DEFAULT_S: u32 = 60;
 /// Most disks of one daemon, so that a script in a loop cannot fill the host.
 pub const DISKS_MAX: usize = 4096;
 
@@ -141,12 +145,26 @@ pub struct DiskSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long))]
     pub allow_unsealed_memory: bool,
+    /// Seconds that a front-end that stops a queue waits for requests that the disk does not answer;
+    /// then its connection is closed, and the disk serves nobody before it has answered.
+    #[serde(default = "usual_drain_timeout")]
+    #[schemars(range(min = 1, max = 86400))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS",
+        default_value_t = DRAIN_TIMEOUT_DEFAULT_S,
+        value_parser = clap::value_parser!(u32).range(1..=86_400)))]
+    pub drain_timeout: u32,
 }
 
 impl DiskSpec {
     /// A disk of that name with every default.
     pub fn new(id: &str) -> DiskSpec {
-        DiskSpec { id: id.to_string(), queues: 1, share: SHARE_DEFAULT, ..DiskSpec::default() }
+        DiskSpec {
+            id: id.to_string(),
+            queues: 1,
+            share: SHARE_DEFAULT,
+            drain_timeout: DRAIN_TIMEOUT_DEFAULT_S,
+            ..DiskSpec::default()
+        }
     }
 }
 
@@ -235,6 +253,10 @@ fn one_queue() -> u16 {
 
 fn usual_share() -> u32 {
     SHARE_DEFAULT
+}
+
+fn usual_drain_timeout() -> u32 {
+    DRAIN_TIMEOUT_DEFAULT_S
 }
 
 /// The word that stands for a value in the file, the API and the command line.

@@ -1,5 +1,7 @@
 //! What operators ask for: each call answered at once, or when the queues it concerns are back.
 
+use std::time::{Duration, Instant};
+
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::{DiskPlan, Origin};
 use config::spec::{DiskChange, DiskResize};
@@ -10,6 +12,9 @@ use crate::api::{Reply, Request};
 use crate::manager::{Manager, Waiting, now};
 use crate::shut::{NotOpen, Shut};
 use crate::views;
+
+/// How long a call waits for queues that do not come back; less than the API's own patience.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 type Answered = Result<Answer, ApiError>;
 
@@ -124,7 +129,7 @@ impl Manager {
         let begun = self.made_by_api(id).and_then(|number| self.begin_resize(number, resize.size));
         match begun {
             Ok(number) => {
-                self.waiting.push(Waiting { device: number, reply: Some(reply) });
+                self.wait_for(number, Some(reply));
                 self.touched.insert(number);
             }
             Err(error) => reply.answer(Err(error)),
@@ -184,7 +189,7 @@ impl Manager {
         for link in links {
             self.close_link(number, link, "the disk is removed");
         }
-        self.waiting.push(Waiting { device: number, reply });
+        self.wait_for(number, reply);
         self.touched.insert(number);
     }
 
@@ -209,6 +214,36 @@ impl Manager {
             self.answer_waiting(number, answer);
         }
         self.touched.insert(number);
+    }
+
+    fn wait_for(&mut self, device: u32, reply: Option<Reply>) {
+        let answer_by = now() + ANSWER_TIME_MAX;
+        self.waiting.push(Waiting { device, reply, answer_by });
+    }
+
+    /// Answers calls that wait for too long for a disk that does not answer. A removal goes on by
+    /// itself; a resize is given up.
+    pub(crate) fn answer_overdue(&mut self, now: Instant) {
+        while let Some(at) = self.waiting.iter().position(|waiting| waiting.answer_by <= now) {
+            let Waiting { device, reply, .. } = self.waiting.remove(at);
+            let Some(device) = self.devices.get_mut(&device) else { continue };
+            let (id, requests) = (device.plan.id.clone(), device.unanswered_requests());
+            let answer = if device.removing {
+                Ok(Answer::Disk(Box::new(views::disk(device, false))))
+            } else {
+                device.resizing = None;
+                let error = format!("disk {id:?} has not answered {requests} requests yet");
+                let hint = "its size is as it was; try again when it answers";
+                Err(ApiError::new(ErrorKind::Busy, error, hint))
+            };
+            warn!(
+                disk = id,
+                "has not answered {requests} requests yet; an operator waits for that"
+            );
+            if let Some(reply) = reply {
+                reply.answer(answer);
+            }
+        }
     }
 
     /// Answers who has waited longest for this device, if somebody does.

@@ -6,19 +6,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::net::Shutdown;
 use vhost_user::{Frame, Framer, Reply};
 
+use crate::lent::{Closer, Lent};
 use crate::sockets::{self, Received};
 
 /// Replies that may wait because the front-end does not read them; one more ends the connection.
 const OUTBOX_MAX: usize = 64;
+/// Of those, replies with a descriptor: a front-end waits for one before it asks for another.
+const OUTBOX_FDS_MAX: usize = 2;
 /// Bytes asked of one read: a header, or the rest of the largest payload.
 const READ_SIZE: usize = vhost_user::HEADER_SIZE + vhost_user::PAYLOAD_SIZE_MAX;
 
 /// What a read led to.
 pub(crate) enum Incoming {
     /// A whole message.
-    Frame(Frame<OwnedFd>),
+    Frame(Frame<Lent>),
     /// Nothing more now.
     Nothing,
     /// The front-end has gone.
@@ -26,19 +30,27 @@ pub(crate) enum Incoming {
 }
 
 pub(crate) struct Connection {
-    socket: OwnedFd,
-    framer: Framer<OwnedFd>,
+    socket: Lent,
+    /// Closes what comes here.
+    closer: Closer,
+    framer: Framer<Lent>,
     /// Bytes to send, how many of the first are gone, and its descriptor.
-    outbox: VecDeque<Reply<OwnedFd>>,
+    outbox: VecDeque<Reply<Lent>>,
     sent: usize,
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd) -> Connection {
-        Connection { socket, framer: Framer::default(), outbox: VecDeque::new(), sent: 0 }
+    pub(crate) fn new(socket: OwnedFd, closer: &Closer) -> Connection {
+        Connection::of(Lent::new(socket, closer), closer)
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
+    /// Over a socket that a front-end sent.
+    pub(crate) fn of(socket: Lent, closer: &Closer) -> Connection {
+        let (framer, outbox) = (Framer::default(), VecDeque::new());
+        Connection { socket, closer: closer.clone(), framer, outbox, sent: 0 }
+    }
+
+    pub(crate) fn socket(&self) -> &Lent {
         &self.socket
     }
 
@@ -53,7 +65,8 @@ impl Connection {
             let wanted = self.framer.wants().min(READ_SIZE);
             let Some(into) = buffer.get_mut(..wanted) else { return Ok(Incoming::Nothing) };
             let mut fds = Vec::new();
-            let read = match sockets::receive(&self.socket, into, &mut fds)? {
+            let lend = |fd| fds.push(Lent::new(fd, &self.closer));
+            let read = match sockets::receive(&self.socket, into, lend)? {
                 Received::Bytes(read) => read,
                 Received::Nothing => return Ok(Incoming::Nothing),
                 Received::End => return Ok(Incoming::End),
@@ -71,8 +84,9 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Self::flush`], or a front-end that does not read its replies.
-    pub(crate) fn send(&mut self, reply: Reply<OwnedFd>) -> io::Result<()> {
-        if self.outbox.len() >= OUTBOX_MAX {
+    pub(crate) fn send(&mut self, reply: Reply<Lent>) -> io::Result<()> {
+        let with_fd = self.outbox.iter().filter(|reply| reply.fd.is_some()).count();
+        if self.outbox.len() >= OUTBOX_MAX || with_fd >= OUTBOX_FDS_MAX {
             return Err(io::Error::other("the front-end does not read its replies"));
         }
         self.outbox.push_back(reply);
@@ -106,5 +120,12 @@ impl Connection {
     /// Whether something waits to be sent.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.outbox.is_empty()
+    }
+}
+
+impl Drop for Connection {
+    /// The front-end sees the end at once, though the close itself may come later.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use backend::{Cache, Disk, Source};
 use config::plan::DiskPlan;
@@ -17,29 +17,37 @@ use sidecore::{QueueCounters, QueueKey};
 use vhost_user::{DeviceFacts, Message, Scope, Session};
 use virtqueue::{Format, inflight, layout};
 
+use crate::address_space::AddressSpace;
 use crate::connection::Connection;
 use crate::front_end::FrontEnd;
+use crate::lent::{Closer, Lent};
+use crate::log_rate::LogRate;
+use crate::manager::now;
 use crate::shut::NotOpen;
 use crate::start;
 
 /// Front-ends of one disk at a time: one that runs it, others that only ask.
 pub(crate) const LINKS_MAX: usize = 4;
+/// How long a front-end may be silent before it has said that it is one (`SET_OWNER`), and before it
+/// gives way to another when it has brought no memory. A QEMU whose guest stands in its firmware's
+/// menu is silent for as long, so it is not ended for that alone.
+pub(crate) const SILENCE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A message that waits until queues are back.
 pub(crate) struct Held {
     pub(crate) message: Message,
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) fds: Vec<Lent>,
     pub(crate) need_reply: bool,
 }
 
 /// One front-end.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
-    pub(crate) session: Session<OwnedFd>,
+    pub(crate) session: Session<Lent>,
     pub(crate) front_end: FrontEnd,
     pub(crate) held: Option<Held>,
-    /// Messages it sent.
-    pub(crate) messages: u64,
+    /// When it connected or spoke last.
+    pub(crate) heard_at: Instant,
     /// When a message that has begun must have ended.
     pub(crate) stalls_at: Option<Instant>,
 }
@@ -50,8 +58,8 @@ pub(crate) struct Attached {
     pub(crate) sidecore: usize,
     /// The link whose facts it was made of.
     pub(crate) link: u32,
-    /// Detach was asked.
-    pub(crate) leaving: bool,
+    /// When detach was asked, if it was.
+    pub(crate) leaving: Option<Instant>,
 }
 
 /// One queue, attached or not.
@@ -109,6 +117,33 @@ pub(crate) struct Device {
     pub(crate) resizing: Option<u64>,
     /// Queues are wanted back so that they start anew with other settings.
     pub(crate) restarting: bool,
+    /// No front-end is taken before: one of them made a sidecore wait.
+    pub(crate) closed_until: Option<Instant>,
+    pub(crate) log: LogRate,
+    pub(crate) closer: Closer,
+}
+
+impl Link {
+    /// When it is ended if nothing happens: in the middle of a message, or before it said anything.
+    fn due_at(&self) -> Option<Instant> {
+        let silent = (!self.session.has_owner()).then(|| self.heard_at + SILENCE_TIME_MAX);
+        self.stalls_at.into_iter().chain(silent).min()
+    }
+
+    /// Why it is ended now.
+    pub(crate) fn overdue(&self, now: Instant) -> Option<&'static str> {
+        self.due_at().filter(|at| *at <= now)?;
+        Some(match self.stalls_at {
+            Some(at) if at <= now => "it fell silent in the middle of a message",
+            _ => "it said nothing of a front-end for 10 s",
+        })
+    }
+
+    /// Whether it may be ended for another that wants its place.
+    pub(crate) fn gives_way(&self, now: Instant) -> bool {
+        let is_silent = self.heard_at + SILENCE_TIME_MAX <= now || !self.session.has_owner();
+        is_silent && !self.session.has_memory()
+    }
 }
 
 impl Device {
@@ -150,11 +185,14 @@ impl Device {
             removing: false,
             resizing: None,
             restarting: false,
+            closed_until: None,
+            log: LogRate::default(),
+            closer: Closer::default(),
         })
     }
 
     /// A front-end that has just connected.
-    pub(crate) fn new_link(&self, socket: OwnedFd) -> Link {
+    pub(crate) fn new_link(&self, socket: OwnedFd, addresses: &AddressSpace, now: Instant) -> Link {
         let seal = if self.plan.allow_unsealed_memory { Seal::Any } else { Seal::Required };
         let facts = DeviceFacts {
             features: blk::offered(&self.shape),
@@ -165,19 +203,49 @@ impl Device {
                 inflight::queue_region_len(format, size)
             },
         };
+        let (shape, live) = (self.shape.clone(), Arc::clone(&self.live));
         Link {
-            connection: Connection::new(socket),
+            connection: Connection::new(socket, &self.closer),
             session: Session::new(facts),
-            front_end: FrontEnd::new(self.shape.clone(), Arc::clone(&self.live), seal),
+            front_end: FrontEnd::new(shape, live, seal, addresses, &self.closer),
             held: None,
-            messages: 0,
+            heard_at: now,
             stalls_at: None,
         }
     }
 
     /// When something is to be done without an event.
     pub(crate) fn due_at(&self) -> Option<Instant> {
-        self.links.values().filter_map(|link| link.stalls_at).chain(self.retry_at).min()
+        let links = self.links.values().filter_map(Link::due_at);
+        let links = links.chain(self.links.keys().filter_map(|id| self.gives_up_at(*id)));
+        links.chain(self.retry_at).chain(self.log.due_at()).min()
+    }
+
+    /// When a message of link `id` has waited as long as the disk's operator allows for queues that
+    /// do not come back, because their disk does not answer.
+    pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
+        let link = self.links.get(&id)?;
+        let scope = link.session.scope(&link.held.as_ref()?.message);
+        let leaving = |index: &u16| self.queues.get(usize::from(*index))?.attached?.leaving;
+        let since = self.attached_in(id, scope).iter().filter_map(leaving).min()?;
+        Some(since + Duration::from_secs(self.plan.drain_timeout_s.into()))
+    }
+
+    /// Since when a queue has been asked for that is not back.
+    pub(crate) fn leaving_since(&self) -> Option<Instant> {
+        self.queues.iter().filter_map(|queue| queue.attached?.leaving).min()
+    }
+
+    /// Requests that the disk has not answered, of queues that were asked for.
+    pub(crate) fn unanswered_requests(&self) -> u64 {
+        let leaving = |queue: &&QueueState| queue.attached.is_some_and(|a| a.leaving.is_some());
+        let in_flight = |queue: &QueueState| queue.counters.snapshot().in_flight;
+        self.queues.iter().filter(leaving).map(in_flight).sum()
+    }
+
+    /// Whether a line about it may be written; if not, it is counted.
+    pub(crate) fn may_log(&mut self) -> bool {
+        self.log.allows(now())
     }
 
     /// Queues of `scope` that a sidecore still has on behalf of link `link`.
@@ -276,7 +344,9 @@ impl Device {
 
     /// Removes the socket that this disk listens on.
     pub(crate) fn close_socket(&mut self) {
-        if self.listener.take().is_some() {
+        if let Some(listener) = self.listener.take() {
+            // Whoever waits to be accepted may have sent anything already.
+            self.closer.close(listener);
             let _ = std::fs::remove_file(Path::new(&self.plan.socket));
         }
     }

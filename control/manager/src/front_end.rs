@@ -3,19 +3,21 @@
 //! The system calls that a session asks for ([`vhost_user::Owner`]). Each fails without changing
 //! anything. Dropping it gives everything back, but for what an attached queue still holds.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use device::blk::{self, Live, Shape};
-use guest_memory::{Area, DirtyLog, GuestMap, Health, Mapping, Region, Seal};
+use guest_memory::{Area, DirtyLog, GuestMap, Health, Loss, Mapping, Region, Seal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
+use rustix::net::{AddressFamily, SocketType};
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
+use crate::address_space::{AddressSpace, Claim};
 use crate::connection::Connection;
+use crate::lent::{Closer, Lent, is_eventfd, kind_of};
 
-/// Bytes of guest memory that one front-end may map, 16 TiB: beyond it lies no machine, only an
-/// attempt to use up the address space.
-const MEMORY_BYTES_MAX: u64 = 16 << 40;
+/// Bytes of a dirty log: a bit for each page of 16 TiB takes 512 MiB.
+const LOG_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of an in-flight record: 64 packed queues of 32768 take 64 MiB.
 const INFLIGHT_BYTES_MAX: u64 = 128 << 20;
 
@@ -34,6 +36,12 @@ pub(crate) struct FrontEnd {
     seal: Seal,
     /// Of everything that this connection lends us.
     health: Health,
+    /// What it takes of our addresses.
+    claim: Claim,
+    /// Of that, for the log and for the in-flight record, bytes.
+    log_bytes: u64,
+    inflight_bytes: u64,
+    closer: Closer,
     /// Whether this connection may bring memory: another one may be running the device.
     pub(crate) may_run: bool,
     regions: Vec<Region>,
@@ -45,12 +53,22 @@ pub(crate) struct FrontEnd {
 }
 
 impl FrontEnd {
-    pub(crate) fn new(shape: Shape, live: Arc<Live>, seal: Seal) -> FrontEnd {
+    pub(crate) fn new(
+        shape: Shape,
+        live: Arc<Live>,
+        seal: Seal,
+        addresses: &AddressSpace,
+        closer: &Closer,
+    ) -> FrontEnd {
         FrontEnd {
             shape,
             live,
             seal,
             health: Health::default(),
+            claim: addresses.claim(),
+            log_bytes: 0,
+            inflight_bytes: 0,
+            closer: closer.clone(),
             may_run: true,
             regions: Vec::new(),
             map: None,
@@ -75,6 +93,17 @@ impl FrontEnd {
         }
     }
 
+    /// Nothing is written into what it lent any more, though requests of it are still with the disk:
+    /// its guest may use those places for something else.
+    pub(crate) fn abandon(&self) {
+        self.health.lose(Loss::Memory);
+    }
+
+    /// What it took away or made to wait, if it did: it is not served any more.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.health.loss()
+    }
+
     /// Tells the front-end that the config space changed. What does not fit is told later.
     pub(crate) fn tell(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
         match &mut self.channel {
@@ -83,11 +112,28 @@ impl FrontEnd {
         }
     }
 
-    fn map_region(&self, region: &MemoryRegion, fd: &OwnedFd) -> Result<Region, String> {
-        let mapped: u64 = self.regions.iter().map(|r| r.mapping.len() as u64).sum();
-        if mapped.saturating_add(region.size) > MEMORY_BYTES_MAX {
-            return Err(format!("more than {} TiB of memory", MEMORY_BYTES_MAX >> 40));
+    /// Takes addresses for so much guest memory, log and record, gives it to `change`, and takes it
+    /// back when that fails.
+    fn claiming<T>(
+        &mut self,
+        [memory, log, inflight]: [u64; 3],
+        change: impl FnOnce(&mut FrontEnd) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let before = self.claim.bytes();
+        self.claim.set(memory.saturating_add(log).saturating_add(inflight))?;
+        let changed = change(self);
+        match &changed {
+            Ok(_) => (self.log_bytes, self.inflight_bytes) = (log, inflight),
+            Err(_) => self.claim.set(before).unwrap_or(()),
         }
+        changed
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.mapping.len() as u64).sum()
+    }
+
+    fn map_region(&self, region: &MemoryRegion, fd: &Lent) -> Result<Region, String> {
         let mapping = Mapping::shared(fd, region.offset, region.size, self.seal, &self.health)
             .map_err(|e| format!("the region at {:#x}: {e}", region.gpa))?;
         Ok(Region { gpa: region.gpa, user: region.user, mapping })
@@ -111,7 +157,7 @@ impl FrontEnd {
     }
 }
 
-impl Owner<OwnedFd> for FrontEnd {
+impl Owner<Lent> for FrontEnd {
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         blk::read_config(&self.shape, &self.live, offset, into)
     }
@@ -122,43 +168,49 @@ impl Owner<OwnedFd> for FrontEnd {
         self.may_run && blk::write_config(&self.live, negotiated, offset, bytes)
     }
 
-    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Lent>) -> Result<(), String> {
         self.check_may_run()?;
-        let (before, mut mapped) = (std::mem::take(&mut self.regions), Vec::new());
-        for (region, fd) in regions.iter().zip(&fds) {
-            match self.map_region(region, fd) {
-                Ok(region) => mapped.push(region),
-                Err(error) => {
-                    self.regions = before;
-                    return Err(error);
-                }
-            }
-        }
-        self.replace(mapped).inspect_err(|_| self.regions = before)
+        let total = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.size));
+        self.claiming([total, self.log_bytes, self.inflight_bytes], |this| {
+            let each = regions.iter().zip(&fds);
+            let mapped = each.map(|(region, fd)| this.map_region(region, fd));
+            this.replace(mapped.collect::<Result<_, _>>()?)
+        })
     }
 
-    fn add_region(&mut self, region: &MemoryRegion, fd: OwnedFd) -> Result<(), String> {
+    fn add_region(&mut self, region: &MemoryRegion, fd: Lent) -> Result<(), String> {
         self.check_may_run()?;
-        let added = self.map_region(region, &fd)?;
-        self.replace(self.regions.iter().cloned().chain([added]).collect())
+        let total = self.memory_bytes().saturating_add(region.size);
+        self.claiming([total, self.log_bytes, self.inflight_bytes], |this| {
+            let added = this.map_region(region, &fd)?;
+            this.replace(this.regions.iter().cloned().chain([added]).collect())
+        })
     }
 
     fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String> {
         let stays = |r: &&Region| (r.gpa, r.user) != (region.gpa, region.user);
-        self.replace(self.regions.iter().filter(stays).cloned().collect())
+        let total = self.memory_bytes().saturating_sub(region.size);
+        self.claiming([total, self.log_bytes, self.inflight_bytes], |this| {
+            this.replace(this.regions.iter().filter(stays).cloned().collect())
+        })
     }
 
-    fn set_log(&mut self, area: LogArea, fd: OwnedFd) -> Result<(), String> {
-        let log = DirtyLog::map(&fd, area.offset, area.size, self.seal, &self.health)
-            .map_err(|e| e.to_string())?;
-        if let Some(map) = &self.map {
-            map.with_log(Some(Arc::clone(&log))).map_err(|e| e.to_string())?;
+    fn set_log(&mut self, area: LogArea, fd: Lent) -> Result<(), String> {
+        if area.size > LOG_BYTES_MAX {
+            return Err(format!("a dirty log of {} bytes is too large", area.size));
         }
-        self.log = Some(log);
-        Ok(())
+        self.claiming([self.memory_bytes(), area.size, self.inflight_bytes], |this| {
+            let log = DirtyLog::map(&fd, area.offset, area.size, this.seal, &this.health)
+                .map_err(|e| e.to_string())?;
+            if let Some(map) = &this.map {
+                map.with_log(Some(Arc::clone(&log))).map_err(|e| e.to_string())?;
+            }
+            this.log = Some(log);
+            Ok(())
+        })
     }
 
-    fn make_inflight(&mut self, len: u64) -> Result<OwnedFd, String> {
+    fn make_inflight(&mut self, len: u64) -> Result<Lent, String> {
         if len > INFLIGHT_BYTES_MAX {
             return Err(format!("an in-flight record of {len} bytes is too large"));
         }
@@ -170,39 +222,41 @@ impl Owner<OwnedFd> for FrontEnd {
             rustix::fs::fcntl_add_seals(&fd, seals)?;
             Ok(fd)
         };
-        make().map_err(|e| format!("cannot make an in-flight record: {e}"))
+        let made = make().map(|fd| Lent::new(fd, &self.closer));
+        made.map_err(|e| format!("cannot make an in-flight record: {e}"))
     }
 
-    fn set_inflight(&mut self, area: &InflightArea, fd: OwnedFd) -> Result<(), String> {
+    fn set_inflight(&mut self, area: &InflightArea, fd: Lent) -> Result<(), String> {
         if area.size > INFLIGHT_BYTES_MAX {
             return Err(format!("an in-flight record of {} bytes is too large", area.size));
         }
-        let mapping = Mapping::shared(&fd, area.offset, area.size, self.seal, &self.health)
-            .map_err(|e| e.to_string())?;
-        let (queues, queue_size) = (area.queues, area.queue_size);
-        self.inflight = Some(InflightRecord { area: Area::whole(mapping), queues, queue_size });
-        Ok(())
+        self.claiming([self.memory_bytes(), self.log_bytes, area.size], |this| {
+            let mapping = Mapping::shared(&fd, area.offset, area.size, this.seal, &this.health)
+                .map_err(|e| e.to_string())?;
+            let (queues, queue_size) = (area.queues, area.queue_size);
+            this.inflight = Some(InflightRecord { area: Area::whole(mapping), queues, queue_size });
+            Ok(())
+        })
     }
 
-    fn check_signal(&self, fd: &OwnedFd) -> Result<(), String> {
+    fn check_signal(&self, fd: &Lent) -> Result<(), String> {
         let refused = |why: String| format!("not an eventfd that can be used: {why}");
-        let link = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(fd));
-        let target = std::fs::read_link(link).map_err(|e| refused(e.to_string()))?;
-        if target.to_str() != Some("anon_inode:[eventfd]") {
-            return Err(refused(target.display().to_string()));
+        if !is_eventfd(fd) {
+            return Err(refused(kind_of(fd).unwrap_or_else(|e| e.to_string())));
         }
         // A write to it must never wait: a sidecore serves others too.
         let flags = rustix::fs::fcntl_getfl(fd).map_err(|e| refused(e.to_string()))?;
         rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|e| refused(e.to_string()))
     }
 
-    fn set_channel(&mut self, fd: OwnedFd) -> Result<(), String> {
-        let kind = rustix::net::sockopt::socket_type(fd.as_fd())
+    fn set_channel(&mut self, fd: Lent) -> Result<(), String> {
+        let domain = rustix::net::sockopt::socket_domain(&fd)
             .map_err(|e| format!("the channel is not a socket: {e}"))?;
-        if kind != rustix::net::SocketType::STREAM {
-            return Err("the channel is not a stream socket".to_string());
+        let kind = rustix::net::sockopt::socket_type(&fd).map_err(|e| e.to_string())?;
+        if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
+            return Err("the channel is not a Unix stream socket".to_string());
         }
-        self.channel = Some(Connection::new(fd));
+        self.channel = Some(Connection::of(fd, &self.closer));
         Ok(())
     }
 

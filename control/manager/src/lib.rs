@@ -12,18 +12,24 @@
 //! | `device` | one disk's state |
 //! | `shut` | disks that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
+//! | `address_space` | how much memory front-ends may lend |
+//! | `lent` | descriptors that came from outside |
+//! | `log_rate` | how much one disk may write into the log |
 //! | `cores` | the sidecores from this side |
 //! | `state` | devices made through the API, on disk |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod answers;
 pub mod api;
 mod connection;
 mod cores;
 mod device;
 mod front_end;
+mod lent;
 mod links;
+mod log_rate;
 mod manager;
 mod poll;
 mod reload;

@@ -10,6 +10,7 @@ use vhost_user::{Frame, Reject, Scope};
 
 use crate::connection::Incoming;
 use crate::device::{Held, LINKS_MAX, Link};
+use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
 use crate::sockets;
@@ -29,16 +30,43 @@ impl Manager {
             match sockets::accept(listener) {
                 Ok(Some(socket)) => self.add_link(number, socket),
                 Ok(None) => return,
+                Err(error) if self.refuse_for_want_of_descriptors(number, &error) => {}
                 Err(error) => return self.stop_accepting(number, &error),
             }
         }
+    }
+
+    /// When no descriptor is left, the one in reserve is given up for a moment, so that whoever
+    /// connects sees that he is refused. False when that is not possible.
+    fn refuse_for_want_of_descriptors(&mut self, number: u32, error: &std::io::Error) -> bool {
+        let none_left = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+        if !none_left.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())) {
+            return false;
+        }
+        let Some(device) = self.devices.get_mut(&number) else { return false };
+        if self.reserve.take().is_none() {
+            return false;
+        }
+        let accepted = device.listener.as_ref().map(sockets::accept);
+        self.reserve = sockets::reserve();
+        let Some(Ok(Some(socket))) = accepted else { return false };
+        device.closer.close(socket);
+        device.problem = Some(format!("a connection was refused: {error}; raise LimitNOFILE"));
+        if device.may_log() {
+            warn!(disk = device.plan.id, %error, "refused a connection; raise LimitNOFILE");
+        }
+        self.reserve = self.reserve.take().or_else(sockets::reserve);
+        true
     }
 
     /// No descriptor is left, most likely: the listener would only say so again and again, so it is
     /// left alone for a while.
     fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        warn!(disk = device.plan.id, %error, "a connection could not be accepted");
+        self.reserve = self.reserve.take().or_else(sockets::reserve);
+        if device.may_log() {
+            warn!(disk = device.plan.id, %error, "a connection could not be accepted");
+        }
         device.problem = Some(format!("a connection could not be accepted: {error}"));
         device.retry_at = Some(now() + RETRY_INTERVAL);
         if let Some(listener) = &device.listener {
@@ -53,15 +81,37 @@ impl Manager {
         }
     }
 
-    /// Ends the front-ends of a device that are in the middle of a message for too long.
-    pub(crate) fn close_stalled(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.devices.get(&number) else { return };
-        let stalled = |link: &Link| link.stalls_at.is_some_and(|at| at <= now);
-        let ids: Vec<u32> =
-            device.links.iter().filter(|(_, link)| stalled(link)).map(|(id, _)| *id).collect();
-        for id in ids {
-            self.close_link(number, id, "it fell silent in the middle of a message");
+    /// Ends the front-ends of a device that are silent for too long, and those that wait for too
+    /// long for a disk that does not answer.
+    pub(crate) fn close_overdue(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        if let Some(unsaid) = device.log.take_unsaid(now) {
+            warn!(disk = device.plan.id, "{unsaid} more lines about it were not written");
         }
+        let overdue = |(id, link): (&u32, &Link)| Some((*id, link.overdue(now)?));
+        let overdue: Vec<(u32, &str)> = device.links.iter().filter_map(overdue).collect();
+        let gives_up = |id: &u32| device.gives_up_at(*id).is_some_and(|at| at <= now);
+        let given_up: Vec<u32> = device.links.keys().copied().filter(gives_up).collect();
+        for (id, why) in overdue {
+            self.close_link(number, id, why);
+        }
+        for id in given_up {
+            self.give_up(number, id);
+        }
+    }
+
+    /// The disk does not answer: the connection ends without the reply that would say it did. The
+    /// queue stays with its sidecore until the kernel lets go, and nothing of it is shown any more.
+    fn give_up(&mut self, number: u32, id: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let requests = device.unanswered_requests();
+        let time_s = device.plan.drain_timeout_s;
+        let why = format!("the disk has not answered {requests} requests for {time_s} s");
+        if let Some(link) = device.links.get(&id) {
+            link.front_end.abandon();
+        }
+        warn!(disk = device.plan.id, "{why}; its front-end's connection is closed");
+        self.close_link(number, id, &why);
     }
 
     /// Takes a connection in, unless the device has too many.
@@ -69,18 +119,34 @@ impl Manager {
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return };
+        let now = now();
+        if device.closed_until.is_some_and(|until| now < until) {
+            device.closer.close(socket);
+            if device.may_log() {
+                warn!(disk = device.plan.id, "refused a connection: none is taken for now");
+            }
+            return;
+        }
         if device.links.len() >= LINKS_MAX {
-            // Whoever connected and said nothing must not keep the VMM out.
-            let silent = device.links.iter().find(|(_, link)| link.messages == 0);
-            let Some(silent) = silent.map(|(id, _)| *id) else {
-                warn!(disk = device.plan.id, "refused a connection: {LINKS_MAX} are there already");
+            // Whoever connected and fell silent must not keep the VMM out.
+            let silent = device.links.iter().filter(|(_, link)| link.gives_way(now));
+            let Some(silent) = silent.min_by_key(|(_, link)| link.heard_at).map(|(id, _)| *id)
+            else {
+                device.closer.close(socket);
+                if device.may_log() {
+                    let id = &device.plan.id;
+                    warn!(disk = id, "refused a connection: {LINKS_MAX} are there already");
+                }
                 return;
             };
-            device.links.remove(&silent);
+            self.close_link(number, silent, "another connection takes its place");
         }
-        let link = device.new_link(socket);
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let link = device.new_link(socket, &self.addresses, now);
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
-            warn!(disk = device.plan.id, %error, "a connection cannot be watched");
+            if device.may_log() {
+                warn!(disk = device.plan.id, %error, "a connection cannot be watched");
+            }
             return;
         }
         (device.problem, device.unanswered) = (None, None);
@@ -88,13 +154,20 @@ impl Manager {
             device.queues.iter_mut().for_each(|queue| queue.problem = None);
         }
         device.links.insert(id, link);
-        info!(disk = device.plan.id, "a front-end connected");
+        if device.may_log() {
+            info!(disk = device.plan.id, "a front-end connected");
+        }
     }
 
     /// Reads what a front-end sent and does it, up to a bound; the rest comes in the next turn.
     pub(crate) fn serve_link(&mut self, number: u32, id: u32, gone: bool) {
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(link) = self.link(number, id) else { return };
+            let Some(device) = self.devices.get_mut(&number) else { return };
+            if device.closer.is_full() {
+                let why = "it sent more descriptors that take long to close than are kept";
+                return self.close_link(number, id, why);
+            }
+            let Some(link) = device.links.get_mut(&id) else { return };
             if let Err(error) = link.connection.flush() {
                 return self.close_link(number, id, &error.to_string());
             }
@@ -128,7 +201,7 @@ impl Manager {
         }
     }
 
-    fn take_frame(&mut self, number: u32, id: u32, frame: Frame<OwnedFd>) {
+    fn take_frame(&mut self, number: u32, id: u32, frame: Frame<Lent>) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let Some(link) = device.links.get_mut(&id) else { return };
         let message = match link.session.parse(&frame) {
@@ -136,7 +209,7 @@ impl Manager {
             Err(reject) => return self.reject(number, id, reject),
         };
         let scope = link.session.scope(&message);
-        link.messages += 1;
+        link.heard_at = now();
         link.held = Some(Held { message, fds: frame.fds, need_reply: frame.need_reply });
         self.release(number, id, scope);
     }
@@ -196,9 +269,11 @@ impl Manager {
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
         let Some(device) = self.devices.get(&number) else { return };
         let attached = device.queues.get(usize::from(queue)).and_then(|q| q.attached);
-        let Some(attached) = attached.filter(|a| a.link == id && !a.leaving) else { return };
+        let Some(attached) = attached.filter(|a| a.link == id && a.leaving.is_none()) else {
+            return;
+        };
         let facts = device.links.get(&id).and_then(|link| link.session.ready(queue));
-        let call = facts.and_then(|facts| facts.call).map(OwnedFd::try_clone).transpose();
+        let call = facts.and_then(|facts| facts.call).map(Lent::try_clone).transpose();
         match call {
             Ok(call) => {
                 let command = sidecore::Command::SetCall(device.key(queue), call);
@@ -212,7 +287,9 @@ impl Manager {
     fn reject(&mut self, number: u32, id: u32, reject: Reject) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let reason = reject.reason.to_string();
-        warn!(disk = device.plan.id, "refused a message of its front-end: {reason}");
+        if device.may_log() {
+            warn!(disk = device.plan.id, "refused a message of its front-end: {reason}");
+        }
         device.problem = Some(format!("a message of its front-end was refused: {reason}"));
         let Some(bytes) = reject.nak else {
             return self.close_link(number, id, &reason);
@@ -231,7 +308,9 @@ impl Manager {
         if device.links.remove(&id).is_none() {
             return;
         }
-        info!(disk = device.plan.id, "a front-end is gone: {why}");
+        if device.may_log() {
+            info!(disk = device.plan.id, "a front-end is gone: {why}");
+        }
         if device.runner == Some(id) {
             device.runner = None;
             device.live.set_writeback(true);

@@ -4,6 +4,7 @@
 //! difference is sent to the sidecores. Not here: messages (`links`), operators (`answers`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,11 @@ use config::api::ApiError;
 use config::plan::{DiskPlan, Origin};
 use config::spec::Mode;
 use config::{DiskSpec, Plan};
+use guest_memory::Loss;
 use sidecore::{Command, Event};
 use tracing::{info, warn};
 
+use crate::address_space::AddressSpace;
 use crate::api::{self, Calls, Reply};
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
@@ -27,6 +30,8 @@ use crate::state::StateFile;
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stop waits for what is in flight.
 const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
+/// How long no front-end is taken after one that made a sidecore wait.
+const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
 /// How soon a full inbox is tried again.
 const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -56,6 +61,8 @@ pub struct StartError(String);
 pub(crate) struct Waiting {
     pub(crate) device: u32,
     pub(crate) reply: Option<Reply>,
+    /// Then it is answered in any case.
+    pub(crate) answer_by: Instant,
 }
 
 pub(crate) struct Manager {
@@ -70,6 +77,10 @@ pub(crate) struct Manager {
     pub(crate) waiting: Vec<Waiting>,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
+    /// Of which front-ends take their part.
+    pub(crate) addresses: AddressSpace,
+    /// See [`sockets::reserve`].
+    pub(crate) reserve: Option<OwnedFd>,
     /// Devices to compare at the end of this turn.
     pub(crate) touched: BTreeSet<u32>,
     pub(crate) next_link: u32,
@@ -99,6 +110,8 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         shut: Vec::new(),
         waiting: Vec::new(),
         reloading: None,
+        addresses: AddressSpace::default(),
+        reserve: sockets::reserve(),
         touched: BTreeSet::new(),
         next_link: 0,
         next_device: 0,
@@ -204,7 +217,8 @@ impl Manager {
         let retries = self.devices.values().filter_map(Device::due_at);
         let shut = self.shut.iter().filter_map(Shut::due_at);
         let reload = self.reloading.as_ref().map(Reloading::due_at);
-        let due = retries.chain(shut).chain(reload).chain(self.stop_by).min();
+        let answers = self.waiting.iter().map(|waiting| waiting.answer_by);
+        let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
@@ -243,7 +257,9 @@ impl Manager {
             }
         }
         if let Some(problem) = problem {
-            warn!(disk = device.plan.id, queue = key.queue, "not served: {problem}");
+            if device.log.allows(now()) {
+                warn!(disk = device.plan.id, queue = key.queue, "not served: {problem}");
+            }
             queue.problem = Some(format!("is not served: {problem}"));
         }
         self.touched.insert(key.device);
@@ -253,12 +269,32 @@ impl Manager {
     fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
         let Some(device) = self.devices.get_mut(&key.device) else { return };
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
-        warn!(disk = device.plan.id, queue = key.queue, "its guest broke the rules: {violation}");
+        let Some(attached) = queue.attached else { return };
+        // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
+        let Some(link) = device.links.get_mut(&attached.link) else { return };
         queue.violation = Some(violation.to_string());
-        let link = queue.attached.and_then(|attached| device.links.get_mut(&attached.link));
-        if let Some(err) = link.and_then(|link| link.session.failed(key.queue)) {
+        if device.log.allows(now()) {
+            warn!(disk = device.plan.id, queue = key.queue, "it is stopped: {violation}");
+        }
+        if let Some(err) = link.session.failed(key.queue) {
             let _ = rustix::io::write(err, &1u64.to_ne_bytes());
         }
+        if link.front_end.loss() == Some(Loss::Call) {
+            self.shut_out(key.device, attached.link);
+        }
+    }
+
+    /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
+    fn shut_out(&mut self, number: u32, link: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let until = now() + SHUT_OUT_TIME;
+        (device.closed_until, device.connect_after) = (Some(until), Some(until));
+        device.problem = Some(format!(
+            "its front-end made a call descriptor block, which holds up others; no front-end is \
+             taken for {} s",
+            SHUT_OUT_TIME.as_secs()
+        ));
+        self.close_link(number, link, "its call descriptor was made to block");
     }
 
     /// Asks a sidecore for a queue, once.
@@ -266,10 +302,10 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let key = device.key(index);
         let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
-        let Some(attached) = queue.attached.as_mut().filter(|attached| !attached.leaving) else {
+        let Some(attached) = queue.attached.as_mut().filter(|a| a.leaving.is_none()) else {
             return;
         };
-        attached.leaving = true;
+        attached.leaving = Some(now());
         self.cores.send(attached.sidecore, Command::Detach(key));
     }
 
@@ -301,7 +337,7 @@ impl Manager {
             Ok(Some((link, served))) => {
                 let Some(sidecore) = self.cores.place() else { return };
                 if let Some(queue) = device.queues.get_mut(usize::from(index)) {
-                    queue.attached = Some(Attached { sidecore, link, leaving: false });
+                    queue.attached = Some(Attached { sidecore, link, leaving: None });
                     queue.was_attached = true;
                 }
                 if let Some(core) = self.cores.all.get_mut(sidecore) {
@@ -311,7 +347,9 @@ impl Manager {
             }
             Ok(None) => {}
             Err(error) => {
-                warn!(disk = device.plan.id, queue = index, "cannot be served: {error}");
+                if device.may_log() {
+                    warn!(disk = device.plan.id, queue = index, "cannot be served: {error}");
+                }
                 if device.is_held_back() {
                     self.touched.insert(number);
                 }
@@ -335,10 +373,11 @@ impl Manager {
             self.open_shut();
         }
         let now = now();
+        self.answer_overdue(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
-            self.close_stalled(number, now);
+            self.close_overdue(number, now);
             let Some(device) = self.devices.get_mut(&number) else { continue };
             if device.retry_at.take_if(|at| *at <= now).is_none() {
                 continue;

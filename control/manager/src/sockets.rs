@@ -12,11 +12,17 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 8;
+/// Bytes of replies that the kernel keeps for a front-end that does not read them (it doubles this).
+/// It counts some 800 for each, so that few descriptors of ours can lie there.
+const UNREAD_BYTES_MAX: usize = 8192;
+/// Descriptors that the kernel gives with one message (`SCM_MAX_FD`): with room for all of them it
+/// closes none itself, which could take long.
+const SCM_FDS_MAX: usize = 253;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Opens a listening socket at `path`, mode 0660, replacing one that nobody listens on any more.
@@ -61,10 +67,18 @@ fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
+/// A descriptor that is given up to accept and refuse a connection when none is left.
+pub(crate) fn reserve() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
+}
+
 /// The next connection, or `None` when no more are waiting.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match accept_with(listener, FLAGS) {
-        Ok(connection) => Ok(Some(connection)),
+        Ok(connection) => {
+            sockopt::set_socket_send_buffer_size(&connection, UNREAD_BYTES_MAX)?;
+            Ok(Some(connection))
+        }
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -74,6 +88,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 pub(crate) fn open_connection(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_send_buffer_size(&socket, UNREAD_BYTES_MAX)?;
     connect(&socket, &address)?;
     Ok(socket)
 }
@@ -91,14 +106,14 @@ pub(crate) enum Received {
 /// Reads at most `into.len()` bytes and the descriptors that came with them.
 ///
 /// # Errors
-/// What the kernel said, or descriptors that did not fit (they are closed): the connection is to be
-/// closed, since it is unknown which message lost them.
+/// What the kernel said, or descriptors that it could not give: the connection is to be closed,
+/// since it is unknown which message lost them. Those that came were lent all the same.
 pub(crate) fn receive(
-    socket: &OwnedFd,
+    socket: impl AsFd,
     into: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
+    mut lend: impl FnMut(OwnedFd),
 ) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(vhost_user::FDS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [IoSliceMut::new(into)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -109,7 +124,7 @@ pub(crate) fn receive(
     };
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights);
+            rights.for_each(&mut lend);
         }
     }
     if message.flags.contains(ReturnFlags::CTRUNC) {
@@ -120,7 +135,7 @@ pub(crate) fn receive(
 
 /// Sends what fits now: the number of bytes taken, 0 when none. The descriptor goes with the first.
 pub(crate) fn send(
-    socket: &OwnedFd,
+    socket: impl AsFd,
     bytes: &[u8],
     fd: Option<BorrowedFd<'_>>,
 ) -> io::Result<usize> {

@@ -2,7 +2,6 @@
 //!
 //! Pure translation; the only system calls are duplicates of the kick and call descriptors.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use backend::Disk;
@@ -15,6 +14,7 @@ use vhost_user::RingFacts;
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
 
 use crate::front_end::{FrontEnd, InflightRecord};
+use crate::lent::Lent;
 
 /// What a queue takes from its device.
 pub(crate) struct DeviceParts<'a> {
@@ -37,7 +37,7 @@ pub(crate) fn format_of(negotiated: u64) -> Format {
 /// # Errors
 /// What does not fit, for the operator: a ring outside of memory, a record that is too short.
 pub(crate) fn make(
-    facts: &RingFacts<'_, OwnedFd>,
+    facts: &RingFacts<'_, Lent>,
     negotiated: u64,
     logging: bool,
     front_end: &FrontEnd,
@@ -50,7 +50,7 @@ pub(crate) fn make(
         None => None,
     };
     let queue = queue(facts, negotiated, &memory, record)?;
-    let duplicate = |fd: Option<&OwnedFd>| fd.map(OwnedFd::try_clone).transpose();
+    let duplicate = |fd: Option<&Lent>| fd.map(Lent::try_clone).transpose();
     let spec = ServedSpec {
         key: device.key,
         queue,
@@ -67,7 +67,7 @@ pub(crate) fn make(
 }
 
 fn queue(
-    facts: &RingFacts<'_, OwnedFd>,
+    facts: &RingFacts<'_, Lent>,
     negotiated: u64,
     memory: &GuestMap,
     inflight: Option<Inflight>,
@@ -95,11 +95,7 @@ fn queue(
 
 /// Whether some request of this ring was completed before. A ring that went round stands where a
 /// fresh one does, but its last place is not empty any more.
-pub(crate) fn was_used(
-    facts: &RingFacts<'_, OwnedFd>,
-    negotiated: u64,
-    front_end: &FrontEnd,
-) -> bool {
+pub(crate) fn was_used(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: &FrontEnd) -> bool {
     let Ok(memory) = front_end.memory(false) else { return false };
     let format = format_of(negotiated);
     let last = u64::from(facts.size).saturating_sub(1);

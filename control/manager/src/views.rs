@@ -1,13 +1,19 @@
 //! What operators are shown: control's state as `config::api` puts it.
 
-use config::api::{CountersView, DiskState, DiskView, QueueView, SidecoreView};
+use std::time::Duration;
+
+use config::api::{CountersView, DiskState, DiskView, FaultsView, QueueView, SidecoreView};
 use config::plan::DiskPlan;
 use sidecore::QueueSnapshot;
 use virtqueue::Format;
 
 use crate::cores::Core;
 use crate::device::{Device, QueueState};
+use crate::manager::now;
 use crate::shut::Shut;
+
+/// How long the requests in flight may take to end before that is shown as a problem.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One disk; with its queues or without.
 pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
@@ -21,6 +27,8 @@ pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
         size_bytes: device.disk.size_bytes(),
         block_size_bytes: device.shape.block_size,
         queues_attached: device.attached().len() as u16,
+        served_as: Some(device.disk.describe().to_string()),
+        faults: faults(&device.disk),
         counters: sum(&snapshots),
         queues: match queues {
             true => each()
@@ -31,6 +39,11 @@ pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
         },
         ..of_plan(&device.plan)
     }
+}
+
+fn faults(disk: &backend::Disk) -> FaultsView {
+    let backend::FaultSnapshot { eio, enospc, short, other, syncs } = disk.faults();
+    FaultsView { eio, enospc, short, other, syncs }
 }
 
 /// A disk that is not open.
@@ -50,7 +63,9 @@ pub(crate) fn sidecore(index: u16, core: &Core) -> SidecoreView {
         busy_ns: counters.busy_ns,
         idle_ns: counters.idle_ns,
         sleeps: counters.sleeps,
+        asleep_ns: counters.asleep_ns,
         kicks: counters.kicks,
+        io_errors: counters.io_errors,
     }
 }
 
@@ -77,6 +92,9 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         share: plan.share,
         policy: plan.policy,
         allow_unsealed_memory: plan.allow_unsealed_memory,
+        drain_timeout: plan.drain_timeout_s,
+        served_as: None,
+        faults: FaultsView::default(),
         counters: CountersView::default(),
         queues: Vec::new(),
     }
@@ -102,7 +120,7 @@ fn problem_of(device: &Device) -> Option<String> {
     let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation.as_ref()?;
         Some(format!(
-            "queue {index} broke the rules: {violation}; it serves again after its guest resets it"
+            "queue {index} is stopped: {violation}; it serves again after its guest resets it"
         ))
     });
     let unsynced = device.disk.sync_failed().then(|| {
@@ -115,7 +133,20 @@ fn problem_of(device: &Device) -> Option<String> {
         .enumerate()
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
-    broken.or(unsynced).or(unserved).or_else(of_device)
+    leaving(device).or(broken).or(unsynced).or(unserved).or_else(of_device)
+}
+
+/// Since when it waits for a disk that does not answer, if that is longer than usual.
+fn leaving(device: &Device) -> Option<String> {
+    let time = now().saturating_duration_since(device.leaving_since()?);
+    if time < PATIENCE && !device.removing {
+        return None;
+    }
+    let goes = if device.removing { "; it is removed as soon as they end" } else { "" };
+    let (requests, time_s) = (device.unanswered_requests(), time.as_secs());
+    Some(format!(
+        "waits for {requests} requests that the disk has not answered for {time_s} s{goes}"
+    ))
 }
 
 fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> QueueView {

@@ -85,6 +85,7 @@ pub struct Session<F> {
     protocol_features: u64,
     regions: Vec<MemoryRegion>,
     queues: Vec<QueueSetup<F>>,
+    has_owner: bool,
     has_log: bool,
     has_channel: bool,
     /// Held as long as the connection, as its sender expects.
@@ -102,6 +103,7 @@ impl<F> Session<F> {
             protocol_features: 0,
             regions: Vec::new(),
             queues,
+            has_owner: false,
             has_log: false,
             has_channel: false,
             log_fd: None,
@@ -207,6 +209,11 @@ impl<F> Session<F> {
     /// Whether the front-end has said where its memory is: from then on it means to run.
     pub fn has_memory(&self) -> bool {
         !self.regions.is_empty()
+    }
+
+    /// Whether the front-end has said that it is one (`SET_OWNER`).
+    pub fn has_owner(&self) -> bool {
+        self.has_owner
     }
 
     /// Where a queue was when its sidecore gave it back.

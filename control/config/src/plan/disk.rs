@@ -112,6 +112,8 @@ pub struct DiskPlan {
     pub policy: Policy,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
+    /// Seconds that a front-end waits for requests that the disk does not answer, 1 to 86,400.
+    pub drain_timeout_s: u32,
     /// What was written; with it the disk is saved, and planned again.
     pub spec: DiskSpec,
 }
@@ -209,6 +211,11 @@ pub(super) fn resolve(
         let right = "write a number from 1 to 10000";
         mistakes.push(Mistake::new(at.key("share"), wrong, right));
     }
+    if !(1..=crate::spec::DRAIN_TIMEOUT_MAX_S).contains(&spec.drain_timeout) {
+        let wrong = format!("{} is out of bounds", spec.drain_timeout);
+        let right = "write seconds, from 1 to 86400";
+        mistakes.push(Mistake::new(at.key("drain_timeout"), wrong, right));
+    }
     if mistakes.len() != before {
         return None;
     }
@@ -224,6 +231,7 @@ pub(super) fn resolve(
         share: spec.share,
         policy: spec.policy.unwrap_or(defaults.policy),
         allow_unsealed_memory: spec.allow_unsealed_memory,
+        drain_timeout_s: spec.drain_timeout,
         spec: spec.clone(),
     })
 }

@@ -14,7 +14,7 @@ fn front_end(seal: Seal) -> FrontEnd {
         limits: blk::Limits::default(),
         in_order: true,
     };
-    FrontEnd::new(shape, Live::new(LEN), seal)
+    FrontEnd::new(shape, Live::new(LEN), seal, &AddressSpace::default(), &Closer::default())
 }
 
 fn unsealed() -> OwnedFd {
@@ -29,13 +29,17 @@ fn sealed() -> OwnedFd {
     fd
 }
 
+fn lent(fd: OwnedFd) -> Lent {
+    Lent::new(fd, &Closer::default())
+}
+
 fn lend_all(front_end: &mut FrontEnd, fd: impl Fn() -> OwnedFd) -> [Result<(), String>; 3] {
     let region = MemoryRegion { gpa: 0, size: LEN, user: 0, offset: 0 };
     let inflight = InflightArea { size: LEN, offset: 0, queues: 1, queue_size: 128, padded: false };
     [
-        front_end.set_memory(&[region], vec![fd()]),
-        front_end.set_log(LogArea { size: LEN, offset: 0 }, fd()),
-        front_end.set_inflight(&inflight, fd()),
+        front_end.set_memory(&[region], vec![lent(fd())]),
+        front_end.set_log(LogArea { size: LEN, offset: 0 }, lent(fd())),
+        front_end.set_inflight(&inflight, lent(fd())),
     ]
 }
 
@@ -74,4 +78,47 @@ fn a_second_front_end_leaves_the_cache_mode_alone() {
     second.may_run = true;
     second.reset();
     assert!(second.live.writeback());
+}
+
+/// E19, E21: a refusal gives back what it had taken of our addresses, and so does the end.
+#[test]
+fn addresses_are_counted_whatever_fails() {
+    let addresses = AddressSpace::default();
+    let shape = front_end(Seal::Required).shape.clone();
+    let mut front_end =
+        FrontEnd::new(shape, Live::new(LEN), Seal::Required, &addresses, &Closer::default());
+    let region = |size| MemoryRegion { gpa: 0, size, user: 0, offset: 0 };
+    assert_eq!(front_end.set_memory(&[region(LEN)], vec![lent(sealed())]), Ok(()));
+    assert_eq!(front_end.claim.bytes(), LEN);
+    for size in [LEN + 1, (16 << 40) + 1, u64::MAX] {
+        let refused = front_end.set_memory(&[region(size)], vec![lent(sealed())]);
+        refused.expect_err("the file is shorter");
+        assert_eq!(front_end.memory_bytes(), LEN);
+    }
+    let huge = front_end.set_log(LogArea { size: 1 << 40, offset: 0 }, lent(sealed()));
+    huge.expect_err("no memory has so many pages");
+    assert_eq!(front_end.set_log(LogArea { size: LEN, offset: 0 }, lent(sealed())), Ok(()));
+    assert_eq!(front_end.claim.bytes(), 2 * LEN);
+    assert_eq!(front_end.set_log(LogArea { size: LEN / 2, offset: 0 }, lent(sealed())), Ok(()));
+    assert_eq!(front_end.claim.bytes(), LEN + LEN / 2);
+    front_end.remove_region(&region(LEN)).expect("it is there");
+    assert_eq!(front_end.claim.bytes(), LEN / 2);
+}
+
+/// E7: kinds that a front-end may send instead of an eventfd, and instead of its channel.
+#[test]
+fn only_eventfds_signal_and_only_unix_streams_carry_requests() {
+    let mut strict = front_end(Seal::Required);
+    let tcp = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        lent(std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap().into())
+    };
+    let text = strict.check_signal(&tcp()).expect_err("a socket");
+    assert!(text.contains("socket:["), "{text}");
+    assert!(strict.check_signal(&lent(sealed())).is_err());
+    let text = strict.set_channel(tcp()).expect_err("not a Unix socket");
+    assert!(text.contains("not a Unix stream socket"), "{text}");
+    assert!(strict.set_channel(lent(sealed())).is_err());
+    let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(strict.set_channel(lent(end.into())), Ok(()));
 }

@@ -32,7 +32,7 @@ impl<F> Session<F> {
             Message::GetInflightFd(area) => return self.get_inflight(&message, area, owner),
             Message::GetVringBase(state) => return self.stop_ring(&message, state),
             Message::SetLogBase(area) => return self.set_log(&message, area, fd, owner),
-            Message::SetOwner => {}
+            Message::SetOwner => self.has_owner = true,
             Message::SetLogFd => self.log_fd = fd,
             Message::SetFeatures(features) => self.set_features(*features)?,
             Message::SetProtocolFeatures(features) => self.set_protocol_features(*features)?,

@@ -1,0 +1,168 @@
+//! Descriptors that came from outside, closed where nobody waits.
+//!
+//! The last close of a file may take as long as its maker wants: a socket that lingers, a file
+//! system of the front-end's own, or a Unix socket in whose buffer such a descriptor lies. So all but
+//! eventfds and memfds are closed by a thread of the disk that they came to, which lives while there
+//! is something to close. A tenant that fills its queue is not listened to ([`Closer::is_full`]), so
+//! the queue holds that and what the few connections of one disk hold.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Descriptors that wait to be closed before their disk takes no more.
+const WAITING_MAX: usize = 256;
+
+/// A descriptor that a front-end sent, or its connection itself.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// Taken only by `drop`.
+    fd: Option<OwnedFd>,
+    closer: Closer,
+}
+
+impl Lent {
+    pub(crate) fn new(fd: OwnedFd, closer: &Closer) -> Lent {
+        Lent { fd: Some(fd), closer: closer.clone() }
+    }
+
+    /// One more descriptor of the same, for a sidecore. Only of what [`closes_at_once`].
+    ///
+    /// # Errors
+    /// None is left.
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        match &self.fd {
+            Some(fd) => fd.try_clone(),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+impl AsFd for Lent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            // Only in `drop`, which does not ask.
+            None => rustix::stdio::stdin(),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            self.closer.close(fd);
+        }
+    }
+}
+
+/// Whether the last close of it never waits. Neither question reaches the file's maker: only memory
+/// files know seals, and the name of an eventfd cannot be a path.
+pub(crate) fn closes_at_once(fd: &impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok() || is_eventfd(fd)
+}
+
+/// Whether it is an eventfd.
+pub(crate) fn is_eventfd(fd: &impl AsFd) -> bool {
+    kind_of(fd).is_ok_and(|kind| kind == "anon_inode:[eventfd]")
+}
+
+/// What the kernel calls it.
+pub(crate) fn kind_of(fd: &impl AsFd) -> io::Result<String> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
+    Ok(link.display().to_string())
+}
+
+/// Closes what may take long, for one disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closer(Arc<Mutex<Queue>>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    fds: VecDeque<OwnedFd>,
+    has_thread: bool,
+}
+
+impl Closer {
+    /// Closes `fd`, at once or by and by. Never waits.
+    pub(crate) fn close(&self, fd: OwnedFd) {
+        if closes_at_once(&fd) {
+            return;
+        }
+        let mut queue = self.queue();
+        queue.fds.push_back(fd);
+        if !queue.has_thread {
+            let closer = self.clone();
+            let named = std::thread::Builder::new().name("closer".to_string());
+            // Without a thread they wait for the next close of this disk.
+            queue.has_thread = named.spawn(move || closer.close_all()).is_ok();
+        }
+    }
+
+    /// Whether so much waits that nothing more should be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue().fds.len() >= WAITING_MAX
+    }
+
+    fn close_all(&self) {
+        while let Some(fd) = self.next() {
+            drop(fd);
+        }
+    }
+
+    fn next(&self) -> Option<OwnedFd> {
+        let mut queue = self.queue();
+        let fd = queue.fds.pop_front();
+        queue.has_thread = fd.is_some();
+        fd
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn what_never_waits_is_known_by_the_kernels_word() {
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let memfd = rustix::fs::memfd_create("m", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert!(closes_at_once(&eventfd) && closes_at_once(&memfd));
+        let (socket, _end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let file = tempfile::tempfile_in(".").unwrap();
+        assert!(!closes_at_once(&socket) && !closes_at_once(&file));
+    }
+
+    /// A socket with unsent bytes that lingers: its last close waits for seconds.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let silent = listener.accept().unwrap().0;
+        let linger = Some(Duration::from_secs(2));
+        rustix::net::sockopt::set_socket_linger(&sender, linger).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        while io::Write::write(&mut &sender, &[0; 65536]).is_ok() {}
+        (sender.into(), silent)
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "how long a close takes is what is tested")]
+    fn a_close_that_lingers_holds_up_nobody() {
+        let closer = Closer::default();
+        let (fd, _silent) = lingering();
+        let began = Instant::now();
+        drop(Lent::new(fd, &closer));
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        assert!(closer.queue().has_thread);
+        let (alone, _silent_too) = lingering();
+        drop(alone);
+        assert!(began.elapsed() > Duration::from_secs(1), "the close of the test does not linger");
+    }
+}
