@@ -339,8 +339,9 @@ impl File {
             if asks.is_some_and(|asks| !asks.room_for_slow) {
                 return Next::Wait(Wait::Slow);
             }
-            let command = Command::Allocate { mode, offset, len };
-            Next::Run { command, direct: false }
+            // Through the description that has claimed a device: the kernel refuses others (EBUSY).
+            let direct = self.opened.is_block();
+            Next::Run { command: Command::Allocate { mode, offset, len }, direct }
         };
         match (op, progress.step) {
             (Op::Flush, _) | (_, Step::Sync) => self.flush(asks),
@@ -351,29 +352,7 @@ impl File {
                     Command::Transfer { write: false, stable, offset: at, skip, segments, memory };
                 Next::Run { command, direct }
             }
-            (Op::Write { sync }, _) => {
-                let (skip, direct) = (progress.done, self.could_be_direct(request, progress));
-                let next = |stable, memory| Command::Transfer {
-                    write: true,
-                    stable,
-                    offset: at,
-                    skip,
-                    segments,
-                    memory,
-                };
-                let Some(asks) = asks else {
-                    return Next::Run { command: next(sync, memory), direct: false };
-                };
-                let direct = match self.write_pass(direct, asks.tag) {
-                    Pass::Waiting => return Next::Wait(Wait::Write),
-                    pass => pass == Pass::Direct,
-                };
-                // Through the page cache the kernel tells of a lost page to whoever asks first, this
-                // write or a flush beside it; so there is one who asks: the flush that follows.
-                let stable = sync && direct && !self.opened.lacks(Lack::StableWrite);
-                progress.unstable |= sync && !stable;
-                Next::Run { command: next(stable, memory), direct }
-            }
+            (Op::Write { .. }, _) => self.write(request, memory, progress, asks),
             (Op::Discard, _) => whole(Allocate::PunchHole),
             (Op::WriteZeroes { unmap, .. }, step) => {
                 if step == Step::Start {
@@ -386,11 +365,8 @@ impl File {
                     Step::Start | Step::Fill | Step::Sync => {
                         let now = left.min(ZEROES_MAX);
                         let command = Command::Zeroes { offset: at, len: now };
-                        let Some(asks) = asks else {
-                            return Next::Run { command, direct: false };
-                        };
                         let direct = !progress.cached_only && self.opened.is_aligned(at | now, 0);
-                        match self.write_pass(direct, asks.tag) {
+                        match self.write_pass(direct, asks) {
                             Pass::Waiting => Next::Wait(Wait::Write),
                             pass => Next::Run { command, direct: pass == Pass::Direct },
                         }
@@ -398,6 +374,31 @@ impl File {
                 }
             }
         }
+    }
+
+    #[inline]
+    fn write<'a>(
+        &mut self,
+        request: &'a Request<'a>,
+        memory: &'a GuestMap,
+        progress: &mut Progress,
+        asks: Option<Asks>,
+    ) -> Next<'a> {
+        let could_be_direct = self.could_be_direct(request, progress);
+        let direct = match self.write_pass(could_be_direct, asks) {
+            Pass::Waiting => return Next::Wait(Wait::Write),
+            pass => pass == Pass::Direct,
+        };
+        let sync = request.op == Op::Write { sync: true };
+        // Through the page cache the kernel tells of a lost page to whoever asks first, this write or
+        // a flush beside it; so there is one who asks: the flush that follows. In memory no later
+        // moment is more stable.
+        let stable = sync && direct && !self.opened.lacks(Lack::StableWrite);
+        progress.unstable |= sync && !stable && asks.is_some();
+        let (offset, skip) = (request.offset + progress.done, progress.done);
+        let segments = request.segments;
+        let command = Command::Transfer { write: true, stable, offset, skip, segments, memory };
+        Next::Run { command, direct }
     }
 
     /// The best way to make zeroes that has not failed yet.
@@ -436,10 +437,10 @@ impl File {
 
     /// A write's turn: see `writers`.
     #[inline]
-    fn write_pass(&mut self, direct: bool, tag: Tag) -> Pass {
-        if self.opened.direct().is_none() {
+    fn write_pass(&mut self, direct: bool, asks: Option<Asks>) -> Pass {
+        let Some(Asks { tag, .. }) = asks.filter(|_| self.opened.direct().is_some()) else {
             return Pass::Cached;
-        }
+        };
         let turn = self.flight(tag).turn;
         let writers = &self.opened.writers;
         let pass = match turn {
