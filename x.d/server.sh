@@ -5,6 +5,8 @@
 #   server_begin FOLDER                     nothing served yet; sockets and logs go to FOLDER
 #   server_disk ID KIND SIZE [KEY=VALUE..]  KIND memory|file; keys: queues, readonly, serial, image
 #   server_start                            every socket is there when it returns
+#   server_kill                             kill -9, and at once another daemon in its place
+#   server_served ID SECONDS                until the daemon that runs now has served some of ID
 #   server_stop                             fails if the daemon had died or ends badly
 
 GUEST_SERVER=${GUEST_SERVER:-sidecore}
@@ -20,6 +22,7 @@ server_begin() {
     SERVER_LOG=$SERVER_DIR/server.log
     SERVER_CONFIG=$SERVER_DIR/sidecore.toml
     SERVER_SOCKETS=()
+    [[ $GUEST_SERVER != sidecore ]] || SERVER_SOCKETS=("$SERVER_DIR/run/api.sock")
     QSD_OPTIONS=()
     DISK_QUEUES=()
     mkdir -p "$SERVER_DIR"/{run,state,images}
@@ -74,8 +77,7 @@ server_start() {
     case $GUEST_SERVER in
         sidecore)
             [[ -x $SIDECORE ]] || die "there is no $SIDECORE" './x build'
-            "$SIDECORE" serve --config "$SERVER_CONFIG" >"$SERVER_LOG" 2>&1 3>&- &
-            SERVER_SOCKETS+=("$SERVER_DIR/run/api.sock")
+            "$SIDECORE" serve --config "$SERVER_CONFIG" >>"$SERVER_LOG" 2>&1 3>&- &
             ;;
         qemu-storage-daemon)
             qemu-storage-daemon "${QSD_OPTIONS[@]}" >"$SERVER_LOG" 2>&1 3>&- &
@@ -95,6 +97,23 @@ server_start() {
             sleep 0.1
         done
     done
+}
+
+server_kill() {
+    kill -KILL "$SERVER_PID"
+    wait "$SERVER_PID" 2>/dev/null || true
+    disown_pid "$SERVER_PID"
+    server_start
+}
+
+server_served() {
+    local until_ms=$(($(now_ms) + $2 * 1000)) served
+    while (($(now_ms) < until_ms)); do
+        served=$(disk_counter "$1" requests 2>/dev/null) || served=0
+        ((served == 0)) || return 0
+        sleep 0.02
+    done
+    return 1
 }
 
 server_stop() {

@@ -3,12 +3,21 @@
 # A group is named on the command line as GROUP or GROUP/CASE. Sourced by ./x.
 
 # group_files: every group, in the order in which they are run.
-GROUP_ORDER=(unit guest foreign frontend hostile recover bench)
+GROUP_ORDER=(unit guest foreign frontend hostile recover bench mutants)
 
 groups() {
     local group
     for group in "${GROUP_ORDER[@]}"; do
         [[ ! -f $ROOT/x.d/test/$group.sh ]] || printf '%s\n' "$group"
+    done
+}
+
+# groups_by_default: without those that say `# ONLY: --all`, unless that was said.
+groups_by_default() {
+    local group
+    for group in $(groups); do
+        [[ -z $TEST_ALL ]] && grep -q '^# ONLY: --all' "$ROOT/x.d/test/$group.sh" ||
+            printf '%s\n' "$group"
     done
 }
 
@@ -37,7 +46,7 @@ cmd_test() {
                 wanted[$group]+=" ${word#"$group"}" ;;
         esac
     done
-    ((${#order[@]})) || mapfile -t order < <(groups)
+    ((${#order[@]})) || mapfile -t order < <(groups_by_default)
     rm -rf "$BUILD/test"
     mkdir -p "$BUILD/test"
     local rows=()

@@ -3,6 +3,8 @@
 //! Half of them meet in a small part of the disk, so that writes overlap writes and reads. Says what
 //! to send and judges what came back; rings and waiting are `tenant`'s.
 
+use std::collections::VecDeque;
+
 use anyhow::{Context, Result};
 use bench::load::Random;
 use bench::slots::{STATUS_OK, STATUS_UNWRITTEN};
@@ -79,7 +81,8 @@ pub struct Mixed {
     data: Area,
     data_gpa: u64,
     slots: Vec<Slot>,
-    idle: Vec<u16>,
+    /// The one at the front has been idle longest.
+    idle: VecDeque<u16>,
     bytes: Vec<u8>,
 }
 
@@ -130,11 +133,16 @@ impl Mixed {
             _ => Kind::Discard,
         };
         let place = self.place(ledger.sectors(), random);
+        // A buffer that was in use a moment ago finds late reads of it, one that has kept its bytes
+        // finds late writes.
+        if random.below(2) == 0 && !self.idle.is_empty() {
+            self.idle.rotate_right(1);
+        }
         self.prepare(ledger, random, kind, place)
     }
 
-    /// Prepares a request of that kind and place; how it is cut into pieces is random. A flush has
-    /// no place.
+    /// Prepares a request of that kind and place, in the buffer that has been idle longest; how it is
+    /// cut into pieces is random. A flush has no place.
     pub fn prepare(
         &mut self,
         ledger: &mut Ledger,
@@ -142,7 +150,7 @@ impl Mixed {
         kind: Kind,
         [first, sectors]: [u64; 2],
     ) -> Option<(u16, Vec<Buffer>)> {
-        let number = self.idle.pop()?;
+        let number = self.idle.pop_front()?;
         let len = sectors as u32 * SECTOR_SIZE as u32;
         let data_at = usize::from(number) * self.spec.request_bytes_max as usize;
         let flight = match kind {
@@ -184,7 +192,7 @@ impl Mixed {
         let Some((flight, len)) = taken else {
             return Err(Failure::Doubled(format!("request {number}")));
         };
-        self.idle.push(number);
+        self.idle.push_back(number);
         let status = self.lines.load_u8(usize::from(number) * LINE_SIZE + STATUS_AT);
         let wrote = if matches!(flight, Flight::Read(_)) { len + 1 } else { 1 };
         if status != STATUS_OK || used.len != wrote {

@@ -4,7 +4,8 @@
 //! Write A waits at a throttled device; the daemon is killed. The successor, which nothing slows
 //! down, gets A again from the guest's in-flight record, then the guest overwrites it with B and
 //! flushes. When the first A has landed, B must be there. Without a fence the successor is done long
-//! before the first A lands, and B is lost.
+//! before the first A lands, and B is lost. (B has a buffer of its own: a late write takes what its
+//! buffer holds by then.)
 //!
 //! `FENCE_ROUNDS` says how often (10 unless told).
 
@@ -102,6 +103,7 @@ fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<u64> {
     tenant.drain()?;
     tenant.send_one(random, 0, Kind::Flush, [0, 0])?;
     tenant.drain()?;
+    tenant.compare_all(random).context("before the old write can have landed")?;
     pause(Duration::from_nanos((sent_ns + LANDED_NS).saturating_sub(now_ns())));
     let when = format!("the successor served {} ms after its start", waited_ns / 1_000_000);
     tenant.compare_all(random).context(when)?;

@@ -1,0 +1,229 @@
+//! Front-ends that vanish under load, and a daemon that dies under many of them (reliability K5, K7).
+//!
+//! `VANISH_ROUNDS` (500 unless told) and `TENANTS_ROUNDS` (5) say how often, `RECOVER_SEED` repeats
+//! the choices.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::load::Random;
+use bench::scratch::Scratch;
+use tests::daemon::await_that;
+use tests::killer::{Host, Running};
+use tests::mixed::MixSpec;
+use tests::tenant::{Tenant, TenantSpec};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+const DISK_BYTES: u64 = 2 << 20;
+const DEPTH: u16 = 16;
+/// Longest life of a front-end that vanishes, nanoseconds.
+const LIFE_NS: u64 = 5_000_000;
+/// What a front-end has lent is given back within this time, and that of a disk that may take longer
+/// for what is in flight (a flush of a busy file system takes seconds).
+const GIVEN_BACK: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(1)];
+const TENANTS: usize = 16;
+/// From exec until each of the tenants was served, nanoseconds.
+const ALL_BACK_NS: u64 = 2_000_000_000;
+/// How long tenants work before the daemon is killed, nanoseconds.
+const WORK_NS: u64 = 30_000_000;
+
+fn told(name: &str, otherwise: u64) -> Result<u64> {
+    let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
+    text.parse().with_context(|| format!("{name}={text} is no number"))
+}
+
+fn spec(random: &mut Random) -> TenantSpec {
+    let format = if random.below(2) == 0 { Format::Split } else { Format::Packed };
+    let (event_index, calls) = (random.below(2) == 0, random.below(2) == 0);
+    let indirect_entries = if random.below(2) == 0 { 8 } else { 0 };
+    let ring = RingSpec { size: 128, format, event_index, indirect_entries };
+    let mix = MixSpec { depth_max: DEPTH, request_bytes_max: 64 << 10 };
+    TenantSpec { ring, queues: 1 + random.below(2) as u16, mix, calls }
+}
+
+/// Declares a disk over a new image in `folder`.
+fn disk(folder: &Path, id: &str) -> Result<String> {
+    let image = folder.join(format!("{id}.raw"));
+    std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
+    Ok(format!("[[disk]]\nid = \"{id}\"\npath = \"{}\"\nqueues = 2\n", image.display()))
+}
+
+fn folders(name: &str) -> Result<[Scratch; 2]> {
+    let on_disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    Ok([Scratch::new(&on_disk, name)?, Scratch::new(Path::new("/dev/shm"), name)?])
+}
+
+/// Connects as a front-end that has never been there.
+fn arrive(
+    host: &Host,
+    running: &mut Running,
+    id: &str,
+    random: &mut Random,
+    ledger: tests::ledger::Ledger,
+) -> Result<Tenant> {
+    let stream = running.connect(&host.socket(id))?.context("the daemon was killed")?;
+    Tenant::over(stream, spec(random), ledger).with_context(|| running.last_words())
+}
+
+#[test]
+fn a_front_end_that_vanishes_leaves_nothing_behind() -> Result<()> {
+    let rounds = told("VANISH_ROUNDS", 500)?;
+    let seed = told("RECOVER_SEED", now_ns())?.max(1);
+    let random = &mut Random(seed);
+    let folders = folders("vanish")?;
+    let ids = ["direct", "memory"];
+    let mut disks = String::new();
+    for (folder, id) in folders.iter().zip(ids) {
+        disks += &disk(folder.path(), id)?;
+    }
+    let host = Host::new("vanish", &disks)?;
+    let mut running = host.start()?;
+    let mut ledgers = Vec::new();
+    for id in ids {
+        // The first front-end makes the daemon allocate what it keeps.
+        let ledger = Tenant::blank(DISK_BYTES);
+        let mut tenant = arrive(&host, &mut running, id, random, ledger)?;
+        tenant.compare_all(random)?;
+        ledgers.push(Some(tenant.vanish()));
+    }
+    await_that(Duration::from_secs(5), "the first to be gone", || Ok(running.holds()?.1 == 0))?;
+    let before = settled(&running)?;
+    let (mut done, mut in_flight, mut slowest_ns) = (0, 0, 0);
+    for round in 0..rounds {
+        let at = random.below(ids.len() as u64) as usize;
+        let ledger = ledgers[at].take().context("a disk without its ledger")?;
+        let mut tenant = arrive(&host, &mut running, ids[at], random, ledger)?;
+        let until = now_ns() + random.below(LIFE_NS);
+        while now_ns() < until {
+            tenant.send(DEPTH, random)?;
+            tenant.take().with_context(|| format!("round {round} of seed {seed}"))?;
+        }
+        if round % 16 == 15 {
+            tenant.drain()?;
+            tenant.compare_all(random)?;
+            tenant.send(DEPTH, random)?;
+        }
+        done += tenant.done;
+        in_flight += u64::from(tenant.in_flight());
+        ledgers[at] = Some(tenant.vanish());
+        let gone_ns = now_ns();
+        let holds =
+            await_that(GIVEN_BACK[at], "its descriptors and memory to be given back", || {
+                Ok(running.holds()? <= before)
+            });
+        holds.with_context(|| {
+            let shown = host.ask(&format!("show {}", ids[at]));
+            format!(
+                "round {round} of seed {seed}: {:?}, not {before:?}; {shown:?}",
+                running.holds()
+            )
+        })?;
+        slowest_ns = slowest_ns.max(now_ns() - gone_ns);
+    }
+    println!(
+        "vanish: seed {seed}: {rounds} front-ends vanished with {in_flight} requests in flight, \
+         after {done}; {} descriptors and {} mappings before and after each, given back within \
+         {:.1} ms; lost 0, corrupt 0, late 0, doubled 0",
+        before.0,
+        before.1,
+        slowest_ns as f64 / 1e6
+    );
+    running.kill_now()
+}
+
+/// What the daemon holds when nothing changes any more.
+fn settled(running: &Running) -> Result<(usize, usize)> {
+    let mut last = running.holds()?;
+    let mut same = 0;
+    await_that(Duration::from_secs(5), "the daemon to come to rest", || {
+        let now = running.holds()?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        Ok(same > 50)
+    })?;
+    Ok(last)
+}
+
+#[test]
+fn sixteen_tenants_are_all_back_in_time() -> Result<()> {
+    let rounds = told("TENANTS_ROUNDS", 5)?;
+    let seed = told("RECOVER_SEED", now_ns())?.max(1);
+    let random = &mut Random(seed);
+    let folders = folders("tenants")?;
+    let ids: Vec<String> = (0..TENANTS).map(|number| format!("tenant-{number}")).collect();
+    let mut disks = String::new();
+    for (number, id) in ids.iter().enumerate() {
+        disks += &disk(folders[number % 2].path(), id)?;
+    }
+    let host = Host::new("tenants", &disks)?;
+    let mut running = host.start()?;
+    let mut tenants = Vec::new();
+    for id in &ids {
+        tenants.push(arrive(&host, &mut running, id, random, Tenant::blank(DISK_BYTES))?);
+    }
+    let (mut in_flight, mut backs_ns) = (0, Vec::new());
+    for round in 0..rounds {
+        let until = now_ns() + WORK_NS;
+        while now_ns() < until {
+            for tenant in &mut tenants {
+                tenant.send(DEPTH, random)?;
+                tenant.take()?;
+            }
+        }
+        running.kill_now()?;
+        for tenant in &mut tenants {
+            tenant.take()?;
+            in_flight += u64::from(tenant.in_flight());
+        }
+        running = host.start()?;
+        let back_ns = all_back(&host, &mut running, &ids, &mut tenants, random)
+            .with_context(|| format!("round {round} of seed {seed}: {}", running.last_words()))?;
+        ensure!(back_ns < ALL_BACK_NS, "it took {back_ns} ns until all were served");
+        backs_ns.push(back_ns);
+    }
+    for tenant in &mut tenants {
+        tenant.drain()?;
+        tenant.compare_all(random)?;
+    }
+    backs_ns.sort_unstable();
+    let ms = |at: usize| backs_ns.get(at).copied().unwrap_or(0) as f64 / 1e6;
+    println!(
+        "tenants: seed {seed}: {TENANTS} tenants through {rounds} kills with {in_flight} requests \
+         in flight; exec to all of them served: median {:.1} ms, most {:.1} ms; lost 0, corrupt 0, \
+         late 0, doubled 0, hung 0",
+        ms(backs_ns.len() / 2),
+        ms(backs_ns.len().saturating_sub(1))
+    );
+    running.kill_now()
+}
+
+/// Every tenant connects again and gets something done; the time since the daemon's start.
+fn all_back(
+    host: &Host,
+    running: &mut Running,
+    ids: &[String],
+    tenants: &mut [Tenant],
+    random: &mut Random,
+) -> Result<u64> {
+    for (id, tenant) in ids.iter().zip(tenants.iter_mut()) {
+        let stream = running.connect(&host.socket(id))?.context("the daemon was killed")?;
+        tenant.reconnect(stream)?;
+        tenant.send(DEPTH, random)?;
+    }
+    let mut waiting: Vec<&mut Tenant> = tenants.iter_mut().collect();
+    while !waiting.is_empty() {
+        let waited_ns = now_ns() - running.born_ns;
+        ensure!(waited_ns < 5 * ALL_BACK_NS, "{} are not back yet", waiting.len());
+        let mut left = Vec::new();
+        for tenant in waiting {
+            if tenant.take()? == 0 {
+                left.push(tenant);
+            }
+        }
+        waiting = left;
+    }
+    Ok(now_ns() - running.born_ns)
+}

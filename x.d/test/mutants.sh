@@ -1,0 +1,74 @@
+# shellcheck shell=bash
+# GROUP: daemons with one rule removed, each of which a named test must catch (only with --all)
+# ONLY: --all
+# A mutant is tests/mutants/NAME.patch, against the sources as they are now. Its head says
+#   # rule: what is removed
+#   # test: a command that must fail with it (SIDECORE_BIN is the mutant)
+#   # says: an extended regular expression that the failing test must print
+# Run by x.d/test.sh; `./x test mutants/NAME` tries one.
+
+# Folders that the daemon is built of.
+MUTANT_SOURCES=(data control host bin bench tests xtask)
+
+group_mutants() {
+    need_rust
+    need_packages patch
+    local tree=$BUILD/mutants/tree patch name
+    mutant_tree "$tree"
+    for patch in "$ROOT"/tests/mutants/*.patch; do
+        name=$(basename "$patch" .patch)
+        [[ -z $CASES || " $CASES " == *" $name "* ]] || continue
+        try_mutant "$name" "$patch" "$tree" || true
+    done
+}
+
+# mutant_tree FOLDER: a copy of the sources. All are new to cargo: what a run that was cut short
+# has left in the target folder must not be taken for theirs.
+mutant_tree() {
+    rm -rf "$1"
+    mkdir -p "$1"
+    cp "$ROOT"/Cargo.{toml,lock} "$1"
+    local folder
+    for folder in "${MUTANT_SOURCES[@]}" fuzz; do
+        [[ ! -d $ROOT/$folder ]] || cp -r "$ROOT/$folder" "$1"
+    done
+}
+
+# try_mutant NAME PATCH TREE
+try_mutant() {
+    local name=$1 patch=$2 tree=$3 log=$BUILD/test/mutants-$1.log started status=0 command says
+    started=$(now_ms)
+    command=$(sed -n 's/^# test: //p' "$patch")
+    says=$(sed -n 's/^# says: //p' "$patch")
+    if [[ -z $command || -z $says ]]; then
+        failed "$name" 'its head names no test, or not what that says when it fails'
+        return 1
+    fi
+    if ! patch -d "$tree" -p0 -F0 -N -s -r - <"$patch" >"$log" 2>&1; then
+        failed "$name" 'the patch does not apply to the sources as they are: make it anew'
+        show_tail "$log" 'what patch said'
+        mutant_tree "$tree"
+        return 1
+    fi
+    say "mutants/$name: building the daemon with one rule less"
+    (cd "$tree" && CARGO_TARGET_DIR=$BUILD/mutants/target \
+        cargo build --release -p sidecore-bin) >"$log" 2>&1 || status=$?
+    patch -d "$tree" -p0 -R -s <"$patch"
+    if ((status != 0)); then
+        failed "$name" 'the daemon does not build with it'
+        show_tail "$log" 'the end of what cargo said' 30
+        return 1
+    fi
+    cp "$BUILD/mutants/target/release/sidecore" "$BUILD/mutants/$name"
+    say "mutants/$name: $command"
+    if (export SIDECORE_BIN=$BUILD/mutants/$name && bash -c "$command") >"$log" 2>&1; then
+        failed "$name" "nothing noticed it: \`$command\` passed"
+    elif grep -qE "$says" "$log"; then
+        passed "$name" "caught in $(seconds_since "$started") s: $(grep -oE -m 1 "$says" "$log" | head -n 1)"
+        say "mutants/$name ${green}caught${plain}: $(grep -E -m 1 "$says" "$log")"
+    else
+        failed "$name" "the test failed, but not with \"$says\""
+        show_tail "$log" 'the end of what it said' 30
+        return 1
+    fi
+}

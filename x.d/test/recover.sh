@@ -1,0 +1,170 @@
+# shellcheck shell=bash
+# GROUP: kill -9 of the daemon, of the VMM and of both under load; the fence
+# With --all as often as the issue asks for; without it, in some three minutes. Run by x.d/test.sh.
+# shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
+
+group_recover() {
+    need_sidecore
+    raw_case recover "RECOVER_KILLS=$(often 500 10000)"
+    raw_case fence "FENCE_ROUNDS=$(often 10 50)"
+    raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS_ROUNDS=$(often 5 100)"
+    need_guests
+    need_guest_image
+    run_cases case_daemon_killed case_vmm_killed case_both_killed
+}
+
+# often DEFAULT ALL
+often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s' "$1"; fi; }
+
+# raw_case FILE VARIABLE=VALUE...: a file of tests/tests, and what it says in one line each.
+raw_case() {
+    local file=$1 log=$BUILD/test/$GROUP-$1.log
+    shift
+    [[ -z $CASES || " $CASES " == *" $file "* ]] || return 0
+    run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
+        cargo test --release -p tests --test "$file" -- --nocapture || true
+    # What a test that passed was about; one that could not be run is not passed.
+    local line
+    while read -r line; do
+        case $line in
+            skipped:*)
+                sed -i "/^pass\t$file\t/d" "$OUTCOMES"
+                skipped "$file" "${line#skipped: }" ;;
+            *) say "$line" ;;
+        esac
+    done < <(grep -E '^(recover|fence|vanish|tenants|skipped): ' "$log")
+}
+
+# random_pause MOST_MS
+random_pause() { sleep "$(printf '0.%03d' $((RANDOM % $1)))"; }
+
+# Two queues, fio --verify in a file system; each kill comes while requests are being served.
+case_daemon_killed() {
+    only_sidecore_here || return 0
+    local wanted seconds kills=0 boot=0 of_boot property
+    wanted=$(often 20 300)
+    # A kill takes some 1.6 s, of which QEMU waits 1 s before it connects again.
+    seconds=$(often 16 56)
+    server_disk a file 128M queues=2
+    server_start
+    while ((kills < wanted)); do
+        boot=$((boot + 1))
+        property=''
+        ((boot % 2)) || property=,packed=on
+        GUEST_WORDS=("arg.seconds=$seconds")
+        guest_start "boot$boot" recover "a$property"
+        guest_ready "boot$boot" fio 120
+        of_boot=0
+        until guest_said "boot$boot" '^READY done' || ! alive "${GUEST_PIDS[boot$boot]}"; do
+            # What a guest asks for between two rounds of fio is little, but not for so long.
+            if ! server_served a 15; then
+                guest_said "boot$boot" '^READY done' && break
+                failed "boot$boot-served" 'a restarted daemon has served nothing for 15 s'
+                return 1
+            fi
+            random_pause 500
+            guest_said "boot$boot" '^READY done' && break
+            server_kill
+            of_boot=$((of_boot + 1))
+        done
+        GUEST_PREFIX="boot$boot${property:+-packed}-" guest_end "boot$boot" 120
+        ((of_boot > 0)) || {
+            failed kills "no kill fell into boot $boot"
+            return 1
+        }
+        kills=$((kills + of_boot))
+        say "recover/daemon-killed: boot $boot${property}: $of_boot kills, 0 errors in the guest ($kills of $wanted)"
+    done
+    passed kills "$kills kills in $boot boots"
+}
+
+# daemon_holds: its descriptors, and its mappings of a guest's memory.
+daemon_holds() {
+    # shellcheck disable=SC2012  # names are numbers
+    printf '%d %d' "$(ls "/proc/$SERVER_PID/fd" | wc -l)" \
+        "$(grep -c memfd: "/proc/$SERVER_PID/maps" || true)"
+}
+
+# The VMM goes; what it lent is given back within a second, and the next one is served.
+case_vmm_killed() {
+    only_sidecore_here || return 0
+    local rounds round before after until_ms
+    rounds=$(often 5 25)
+    server_disk a file 128M queues=2
+    server_start
+    # The last command's connection is closed when nothing is left to do.
+    sleep 0.5
+    before=$(daemon_holds)
+    for ((round = 1; round <= rounds; round++)); do
+        GUEST_WORDS=(arg.seconds=60)
+        guest_start vmm recover a
+        guest_ready vmm fio 120
+        random_pause 999
+        kill -KILL "${GUEST_PIDS[vmm]}"
+        wait "${GUEST_PIDS[vmm]}" 2>/dev/null || true
+        disown_pid "${GUEST_PIDS[vmm]}"
+        until_ms=$(($(now_ms) + 1000))
+        after=$(daemon_holds)
+        while [[ $after != "$before" ]] && (($(now_ms) < until_ms)); do
+            sleep 0.02
+            after=$(daemon_holds)
+        done
+        if [[ $after != "$before" ]]; then
+            failed "round-$round" "descriptors and mappings are $after a second later, not $before"
+            return 1
+        fi
+    done
+    passed given-back "$rounds times ($before descriptors and mappings)"
+    GUEST_WORDS=(arg.seconds=3)
+    guest_start next recover a
+    guest_end next
+}
+
+# Both go at once, as when the host's operator ends everything. What
+# the guest has synced is there, and the file system is whole after its journal was replayed.
+case_both_killed() {
+    only_sidecore_here || return 0
+    local rounds round said found
+    rounds=$(often 3 20)
+    for ((round = 1; round <= rounds; round++)); do
+        server_begin "$SERVER_DIR"
+        rm -f "$(disk_image a)"
+        server_disk a file 128M queues=2
+        server_start
+        guest_start both crash a
+        guest_ready both files 120
+        guest_ready both file-10 60
+        random_pause 999
+        if ((round % 2)); then
+            kill -KILL "$SERVER_PID" "${GUEST_PIDS[both]}"
+        else
+            kill -KILL "${GUEST_PIDS[both]}" "$SERVER_PID"
+        fi
+        wait "$SERVER_PID" "${GUEST_PIDS[both]}" 2>/dev/null || true
+        disown_pid "$SERVER_PID"
+        disown_pid "${GUEST_PIDS[both]}"
+        SERVER_PID=
+        said=$(sed -n 's/^READY file-//p' "$SERVER_DIR/both.results" | tail -n 1)
+        # Status 1: the journal was replayed.
+        e2fsck -p "$(disk_image a)" >"$SERVER_DIR/fsck-p" 2>&1 || (($? == 1)) || {
+            failed "round-$round-journal" "$(tail -n 3 "$SERVER_DIR/fsck-p" | tr '\n' ' ')"
+            return 1
+        }
+        e2fsck -f -n "$(disk_image a)" >"$SERVER_DIR/fsck" 2>&1 || {
+            failed "round-$round-fsck" "$(tail -n 3 "$SERVER_DIR/fsck" | tr '\n' ' ')"
+            return 1
+        }
+        found=$(debugfs -R 'cat /last' "$(disk_image a)" 2>/dev/null)
+        if [[ ! $found =~ ^[0-9]+$ ]] || ((found < said)); then
+            failed "round-$round-synced" "the guest had synced file $said, the disk has ${found:-none}"
+            return 1
+        fi
+    done
+    passed fsck "clean $rounds times, and what was synced was there"
+}
+
+only_sidecore_here() {
+    [[ $GUEST_SERVER != sidecore ]] || return 0
+    skipped '' "recovery is tested of sidecore, not of $GUEST_SERVER"
+    return 1
+}
