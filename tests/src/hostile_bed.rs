@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec};
 
-use crate::daemon::{Daemon, pause};
+use crate::daemon::{Daemon, await_that, pause};
 use crate::hostile_guest::{D, DATA, End, Guest, HEADER, Layout, STATUS, WRITE};
 use crate::load::Load;
 
@@ -106,13 +106,18 @@ impl Bed {
     /// # Errors
     /// One of them does not start.
     pub fn start(name: &str, disk: &str) -> Result<Bed> {
+        Bed::start_beside(name, "backend = \"memory\"\nsize = \"4M\"", disk)
+    }
+
+    /// As [`Bed::start`], with a neighbour on a disk of that description.
+    ///
+    /// # Errors
+    /// One of them does not start.
+    pub fn start_beside(name: &str, victim: &str, disk: &str) -> Result<Bed> {
         let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let daemon = Daemon::start(
             name,
-            &format!(
-                "[[disk]]\nid = \"{VICTIM}\"\nbackend = \"memory\"\nsize = \"4M\"\n\
-                 [[disk]]\nid = \"{BAD}\"\n{disk}\n"
-            ),
+            &format!("[[disk]]\nid = \"{VICTIM}\"\n{victim}\n[[disk]]\nid = \"{BAD}\"\n{disk}\n"),
         )?;
         let mut victim = daemon.frontend(VICTIM, &FrontendSpec::default())?;
         let (load, _) = Load::start(&mut victim)?;
@@ -176,6 +181,15 @@ impl Bed {
         Ok(shown)
     }
 
+    /// The neighbour goes on, and the daemon lives.
+    ///
+    /// # Errors
+    /// What is not as it should be.
+    pub fn is_unharmed(&mut self) -> Result<()> {
+        self.daemon.is_alive()?;
+        self.load.await_requests(50)
+    }
+
     /// Ends all: the daemon lives, the neighbour saw nothing wrong, the next front-end is served.
     ///
     /// # Errors
@@ -183,7 +197,14 @@ impl Bed {
     pub fn finish(mut self) -> Result<()> {
         self.daemon.is_alive()?;
         let plain = Layout { features: 0, ..Layout::default() };
-        let mut next = self.guest(plain).context("the next front-end")?;
+        // One whose front-end did what costs others time is kept out for 10 s.
+        let mut next = None;
+        let waited = await_that(Duration::from_secs(15), "the next front-end", || {
+            next = Guest::start(&self.daemon.socket(BAD), plain).ok();
+            Ok(next.is_some())
+        });
+        waited.with_context(|| format!("the daemon says:\n{}", self.daemon.last_words()))?;
+        let mut next = next.context("no front-end")?;
         next.honest(0, 0, 512)?;
         drop(next);
         self.load.await_requests(20)?;
@@ -192,6 +213,11 @@ impl Bed {
         ensure!(errors == 0, "the neighbour has {errors} errors");
         Ok(())
     }
+}
+
+/// Whether the long form was asked for: `./x test --all`.
+pub fn is_long() -> bool {
+    std::env::var_os("TEST_ALL").is_some_and(|all| !all.is_empty())
 }
 
 /// A misdeed that is over at once, in each of its `variants`: it must end as it says, and the

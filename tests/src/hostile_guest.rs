@@ -16,7 +16,8 @@ use guest_memory::{Area, Health, Mapping, Seal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::raw_front_end::{
-    Raw, VERSION, request, ring_addresses, ring_state, sealed_memory, signal, table, words,
+    Answer, NEED_REPLY, Raw, VERSION, request, ring_addresses, ring_state, sealed_memory, signal,
+    table, words,
 };
 
 /// Where guest memory begins, in the guest's addresses.
@@ -57,7 +58,7 @@ pub const F_PACKED: u64 = 1 << 34;
 pub const F_BLK: u64 = 1 << 9 | 1 << 11 | 1 << 13 | 1 << 14;
 
 /// Added to a guest address to get the front-end's own.
-const USER: u64 = 1 << 40;
+pub const USER: u64 = 1 << 40;
 /// In the file there is a gap before the second region, so that it is elsewhere in the host too.
 const GAP: u64 = 1 << 20;
 /// Nothing that a test waits for takes longer.
@@ -140,6 +141,8 @@ pub struct Guest {
     memory: Area,
     file: OwnedFd,
     rings: Vec<Ring>,
+    /// Memory besides: guest address, bytes, front-end's address, offset in the file.
+    lent: Vec<([u64; 4], OwnedFd)>,
     /// The ring that all methods are about.
     pub at: usize,
 }
@@ -150,8 +153,21 @@ impl Guest {
     /// # Errors
     /// The session's.
     pub fn start(socket: &Path, layout: Layout) -> Result<Guest> {
+        Guest::start_in(socket, layout, sealed_memory(MEMORY + GAP)?)
+    }
+
+    /// As [`Guest::start`], in memory that can be cut off.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn start_unsealed(socket: &Path, layout: Layout) -> Result<Guest> {
+        let file = rustix::fs::memfd_create("raw-guest", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, MEMORY + GAP)?;
+        Guest::start_in(socket, layout, file)
+    }
+
+    fn start_in(socket: &Path, layout: Layout, file: OwnedFd) -> Result<Guest> {
         let raw = Raw::negotiated(socket, layout.features)?;
-        let file = sealed_memory(MEMORY + GAP)?;
         let memory =
             Area::whole(Mapping::shared(&file, 0, MEMORY + GAP, Seal::Any, &Health::default())?);
         let rings = (0..layout.queues)
@@ -176,7 +192,7 @@ impl Guest {
                 })
             })
             .collect::<Result<_>>()?;
-        let mut guest = Guest { raw, layout, memory, file, rings, at: 0 };
+        let mut guest = Guest { raw, layout, memory, file, rings, lent: Vec::new(), at: 0 };
         guest.share_memory()?;
         for index in 0..guest.rings.len() {
             guest.at = index;
@@ -187,30 +203,15 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Announces memory, all of it where it was.
-    ///
-    /// # Errors
-    /// The session's.
-    pub fn share_memory(&mut self) -> Result<()> {
-        let half = MEMORY / 2;
-        let (regions, fds): (Vec<[u64; 4]>, _) = match self.layout.two_regions {
-            false => (vec![[BASE, MEMORY, BASE + USER, 0]], vec![self.file.as_fd()]),
-            true => (
-                vec![[BASE, half, BASE + USER, 0], [SECOND, half, SECOND + USER, half + GAP]],
-                vec![self.file.as_fd(), self.file.as_fd()],
-            ),
-        };
-        self.raw.send(request::SET_MEM_TABLE, VERSION, &table(&regions), &fds)
-    }
-
-    /// The file that memory is.
-    pub fn file(&self) -> &OwnedFd {
-        &self.file
-    }
-
     /// What the queues are like.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// The descriptors for kicks, calls and errors.
+    pub fn signals(&self) -> [&OwnedFd; 3] {
+        let Ring { kick, call, err, .. } = &self.rings[self.at];
+        [kick, call, err]
     }
 
     /// Where the three parts of the ring are, guest addresses.
@@ -289,7 +290,7 @@ impl Guest {
         let index = self.at as u32;
         self.raw.send(request::GET_VRING_BASE, VERSION, &ring_state(index, 0), &[])?;
         match self.raw.answer()? {
-            crate::raw_front_end::Answer::Reply(request::GET_VRING_BASE, payload) => {
+            Answer::Reply(request::GET_VRING_BASE, payload) => {
                 let base = payload.get(4..8).and_then(|bytes| bytes.try_into().ok());
                 base.map(u32::from_ne_bytes).context("a base that is no number")
             }
@@ -444,6 +445,24 @@ impl Guest {
         }
         let flags = self.get_u16(ring.descriptors + 16 * u64::from(ring.used) + 14);
         (flags & AVAIL != 0) == ring.used_lap && (flags & USED != 0) == ring.used_lap
+    }
+
+    /// Waits for the error descriptor and touches no memory: it may be gone. False when the
+    /// connection was closed instead.
+    ///
+    /// # Errors
+    /// Neither within `within_ms`.
+    pub fn breaks_unseen(&self, within_ms: u32) -> Result<bool> {
+        let err = &self.rings[self.at].err;
+        let mut fds = [
+            PollFd::new(err, PollFlags::IN),
+            PollFd::new(self.raw.stream(), PollFlags::HUP | PollFlags::RDHUP),
+        ];
+        let seconds = i64::from(within_ms / 1000);
+        let nanos = i64::from(within_ms % 1000) * 1_000_000;
+        let ready = poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: nanos }))?;
+        ensure!(ready > 0, "neither broken nor closed within {within_ms} ms");
+        drain(err)
     }
 
     /// Whether the error descriptor was signalled since it was last asked.

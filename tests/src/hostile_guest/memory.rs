@@ -1,12 +1,54 @@
-//! The bytes of a hostile guest's memory: data, headers, tables.
+//! A hostile guest's memory: how it is announced, and its bytes: data, headers, tables.
 //!
 //! By guest address; what is outside of memory is not written. Not the rings' indices (the parent).
 
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::Result;
 use guest_memory::Area;
 
-use super::{BASE, D, GAP, Guest, HEADER, SECOND, STATUS, TABLE};
+use super::{BASE, D, GAP, Guest, HEADER, MEMORY, SECOND, STATUS, TABLE, USER};
+use crate::raw_front_end::{Answer, NEED_REPLY, VERSION, request, table};
 
 impl Guest {
+    /// Announces one more piece of memory, as any file, from its start on.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn lend(&mut self, gpa: u64, bytes: u64, file: OwnedFd) -> Result<Answer> {
+        self.lent.push(([gpa, bytes, gpa + USER, 0], file));
+        self.tell_memory(VERSION | NEED_REPLY)?;
+        self.raw.answer()
+    }
+
+    /// Announces memory, all of it where it was.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn share_memory(&mut self) -> Result<()> {
+        self.tell_memory(VERSION)
+    }
+
+    fn tell_memory(&self, flags: u32) -> Result<()> {
+        let half = MEMORY / 2;
+        let own = self.file.as_fd();
+        let mut regions = match self.layout.two_regions {
+            false => vec![[BASE, MEMORY, BASE + USER, 0]],
+            true => vec![[BASE, half, BASE + USER, 0], [SECOND, half, SECOND + USER, half + GAP]],
+        };
+        let mut fds = vec![own; regions.len()];
+        for (region, file) in &self.lent {
+            regions.push(*region);
+            fds.push(file.as_fd());
+        }
+        self.raw.send(request::SET_MEM_TABLE, flags, &table(&regions), &fds)
+    }
+
+    /// The file that memory is.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
     /// Copies bytes into guest memory. Outside of it nothing is written.
     pub fn put(&self, gpa: u64, bytes: &[u8]) {
         // One half at a time, as the second may be elsewhere in the file.
