@@ -60,21 +60,19 @@ impl Drop for Mount {
     }
 }
 
-/// A loop device over a file of its own; detached when dropped.
+/// A loop device; detached when dropped.
 #[derive(Debug)]
 pub struct Loop {
     device: PathBuf,
     backing: PathBuf,
-    size_bytes: u64,
 }
 
 impl Loop {
-    /// One with logical sectors of so many bytes.
+    /// One over a file that is there, with logical sectors of so many bytes.
     ///
     /// # Errors
     /// The system's.
-    pub fn new(backing: &Path, size_bytes: u64, sector_size: u32) -> Result<Loop> {
-        std::fs::File::create(backing)?.set_len(size_bytes)?;
+    pub fn over(backing: &Path, sector_size: u32) -> Result<Loop> {
         let sector = format!("--sector-size={sector_size}");
         let output = Command::new("losetup")
             .args(["--show", "--find", &sector])
@@ -84,7 +82,7 @@ impl Loop {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "losetup: {said}");
         let device = PathBuf::from(String::from_utf8(output.stdout)?.trim());
-        Ok(Loop { device, backing: backing.into(), size_bytes })
+        Ok(Loop { device, backing: backing.into() })
     }
 
     /// The device.
@@ -97,7 +95,7 @@ impl Loop {
     /// # Errors
     /// The system's.
     pub fn zero(&self) -> Result<()> {
-        let zeroes = vec![0; self.size_bytes as usize];
+        let zeroes = vec![0; std::fs::metadata(&self.backing)?.len() as usize];
         let file = std::fs::File::options().write(true).open(&self.device)?;
         std::os::unix::fs::FileExt::write_all_at(&file, &zeroes, 0)?;
         Ok(file.sync_all()?)

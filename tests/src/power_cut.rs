@@ -16,7 +16,8 @@ use virtqueue::driver::RingSpec;
 
 use crate::daemon::Daemon;
 use crate::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Journal, Rule, Survivors, When};
-use crate::ledger::{History, Order};
+use crate::ledger::{History, Order, What};
+use crate::mounts::Loop;
 use guest::Guest;
 
 /// Sectors of the disk.
@@ -57,13 +58,24 @@ impl Mode {
     }
 }
 
+/// What the daemon opens, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A file, past the page cache of the host.
+    Direct,
+    /// A file whose kernel keeps written pages back.
+    Page,
+    /// A block device over the file: aligned writes go past the page cache, others through it.
+    Device,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What is negotiated.
     pub mode: Mode,
-    /// `cache` of the disk: `direct`, `page`, `auto`.
-    pub cache: &'static str,
+    /// What the daemon opens, and how.
+    pub medium: Medium,
     /// Which ring.
     pub format: Format,
     /// Requests to send.
@@ -105,7 +117,7 @@ pub struct Numbers {
 pub fn record(plan: &Plan) -> Result<Recording> {
     let order = Order::default();
     // Through the page cache, a disk whose kernel keeps pages back is the harder one.
-    let writeback_cache = plan.cache == "page";
+    let writeback_cache = plan.medium == Medium::Page;
     let size_bytes = DISK_SECTORS * 512;
     let spec = FuseDiskSpec { size_bytes, writeback_cache, order: order.clone() };
     let disk = FuseDisk::mount("power-disk", &spec)?;
@@ -115,10 +127,17 @@ pub fn record(plan: &Plan) -> Result<Recording> {
     {
         disk.obey(Rule { call, when: When::Percent(percent), how });
     }
+    let device = (plan.medium == Medium::Device).then(|| Loop::over(&disk.path(), 512));
+    let device = device.transpose()?;
+    let path = device.as_ref().map_or(disk.path(), |device| device.path().into());
+    let cache = match plan.medium {
+        Medium::Direct => "direct",
+        Medium::Page => "page",
+        Medium::Device => "auto",
+    };
     let text = format!(
-        "[[disk]]\nid = \"cut\"\npath = \"{}\"\ncache = \"{}\"\nqueues = {QUEUES}\n",
-        disk.path().display(),
-        plan.cache
+        "[[disk]]\nid = \"cut\"\npath = \"{}\"\ncache = \"{cache}\"\nqueues = {QUEUES}\n",
+        path.display()
     );
     let daemon = Daemon::start_on("power", plan.cpus, &text)?;
     let ring = RingSpec { size: 64, format: plan.format, event_index: true, indirect_entries: 0 };
@@ -186,7 +205,8 @@ impl Recording {
     /// Counts, for the table.
     pub fn numbers(&self) -> Numbers {
         let (writes, flushes) = (self.history.writes(), self.history.flushes());
-        let through = writes.iter().filter(|write| write.through);
+        // Discards are not promised to be stable.
+        let through = writes.iter().filter(|write| write.through && write.what != What::Discard);
         let mut promises: Vec<(u64, u64)> = through
             .filter_map(|write| Some((write.submitted, write.completed?)))
             .chain(flushes.iter().map(|flush| (flush.submitted, flush.completed)))

@@ -1,0 +1,101 @@
+# shellcheck shell=bash
+# GROUP: power cuts, failing disks, and the host's syncs for each write cache mode of a real guest
+# With --all 2,000 power cuts instead of 400. Run by x.d/test.sh.
+# shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
+
+group_durable() {
+    need_sidecore
+    need_packages e2fsprogs util-linux mount
+    if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
+        skipped power-cut 'needs root and /dev/fuse: the disk that loses power is a FUSE file'
+        skipped failing-disk 'needs root and /dev/fuse: the disk that fails is a FUSE file'
+    else
+        durable_tests "POWER_CUTS=$(durable_often 400 2000)"
+    fi
+    need_guests
+    need_guest_image
+    run_cases case_write_back case_write_through case_no_choice
+}
+
+# durable_often DEFAULT ALL
+durable_often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s' "$1"; fi; }
+
+# durable_tests VARIABLE=VALUE...: the files of tests/tests, and the table of syncs.
+durable_tests() {
+    local file
+    for file in power_cut failing_disk; do
+        [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
+        run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
+            cargo test --release -p tests --test "$file" -- --nocapture || true
+    done
+    [[ ! -f $BUILD/test/$GROUP-power_cut.log ]] ||
+        grep -E '^(mode|NoFlush|Flush|Write|Switching|seed|[0-9]+ power cuts)' \
+            "$BUILD/test/$GROUP-power_cut.log" >&2 || true
+}
+
+# durable_disk: the disk `a`, on a loop device where that is possible, which counts flushes by itself.
+durable_disk() {
+    truncate -s 64M "$SERVER_DIR/images/a.raw"
+    LOOP=''
+    if ((EUID == 0)) && LOOP=$(losetup --show --find "$SERVER_DIR/images/a.raw" 2>"$SERVER_DIR/losetup"); then
+        server_disk a file 64M "image=$LOOP"
+    else
+        LOOP=''
+        server_disk a file 64M "image=$SERVER_DIR/images/a.raw"
+    fi
+    server_start
+    # It goes when the daemon has closed it, whatever happens here.
+    [[ -z $LOOP ]] || losetup -d "$LOOP"
+}
+
+# device_flushes: flushes that the loop device was asked for (Documentation/block/stat.rst).
+device_flushes() { awk '{ print $16 }' "/sys/block/${LOOP#/dev/}/stat"; }
+
+# durable_guest CACHE PROPERTIES: one boot; sets WRITES, FLUSHES, SYNCS and DEVICE.
+durable_guest() {
+    durable_disk
+    GUEST_WORDS=("arg.cache=$1")
+    local status=0 before=0
+    [[ -z $LOOP ]] || before=$(device_flushes)
+    guest_start one durable "a$2"
+    guest_end one || status=1
+    WRITES=$(disk_counter a writes)
+    FLUSHES=$(disk_counter a flushes)
+    SYNCS=$(sidecore_do show a --json | jq -r .faults.syncs)
+    DEVICE=-
+    if [[ -n $LOOP ]]; then
+        DEVICE=$(($(device_flushes) - before))
+    else
+        skipped counted-by-the-device 'needs root and a loop device'
+    fi
+    say "durable/$CASE: $WRITES writes and $FLUSHES flushes of the guest, $SYNCS syncs of the daemon, $DEVICE flushes at the device"
+    return "$status"
+}
+
+# at_least NAME LEAST GOT, at_most NAME MOST GOT
+at_least() { if (($3 >= $2)); then passed "$1" "$3"; else failed "$1" "$3, at least $2 are needed"; fi; }
+at_most() { if (($3 <= $2)); then passed "$1" "$3"; else failed "$1" "$3, at most $2 are right"; fi; }
+
+# 1,024 writes of fio, 64 of them between two fsyncs.
+case_write_back() {
+    durable_guest back '' || return 1
+    at_least guest-flushes 16 "$FLUSHES"
+    at_least host-syncs 16 "$SYNCS"
+    at_most host-syncs-no-more "$FLUSHES" "$SYNCS"
+    [[ $DEVICE == - ]] || at_least device-flushes 16 "$DEVICE"
+}
+
+# The guest has chosen write-through: it sends no flush, and up to 8 writes are in flight at once.
+case_write_through() {
+    durable_guest through '' || return 1
+    at_least host-syncs "$((WRITES / 8))" "$SYNCS"
+    [[ $DEVICE == - ]] || at_least device-flushes "$((WRITES / 8))" "$DEVICE"
+}
+
+# QEMU does not offer the choice: FLUSH alone, write back.
+case_no_choice() {
+    durable_guest back ',config-wce=off' || return 1
+    at_least guest-flushes 16 "$FLUSHES"
+    at_least host-syncs 16 "$SYNCS"
+    [[ $DEVICE == - ]] || at_least device-flushes 16 "$DEVICE"
+}
