@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bench::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::{STATUS_UNWRITTEN, SECTOR_SIZE};
+use bench::slots::{SECTOR_SIZE, STATUS_UNWRITTEN};
 use guest_memory::Area;
 use virtqueue::driver::Buffer;
 
