@@ -1,0 +1,81 @@
+//! A daemon of a test's own and the commands that ask it. Used by `commands` and `troubled_disks`.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sidecore");
+
+/// A daemon in a folder of its own. Killed when dropped, so that a failed test leaves none.
+pub(crate) struct Daemon {
+    pub(crate) folder: tempfile::TempDir,
+    notify: UnixDatagram,
+    pub(crate) child: Child,
+}
+
+impl Daemon {
+    /// Starts one and waits until it is ready. Every path in the file is in the folder.
+    pub(crate) fn start(disks: &str) -> Daemon {
+        let folder = tempfile::tempdir().unwrap();
+        let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        notify.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let text = format!(
+            "[daemon]\napi = \"run/api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
+             [sidecores]\nmax = 1\n{disks}"
+        );
+        std::fs::create_dir(folder.path().join("state")).unwrap();
+        std::fs::write(folder.path().join("sidecore.toml"), text).unwrap();
+        let child = Daemon::spawn(folder.path());
+        let daemon = Daemon { folder, notify, child };
+        daemon.expect_notice("READY=1\n");
+        daemon
+    }
+
+    pub(crate) fn spawn(folder: &Path) -> Child {
+        Command::new(PROGRAM)
+            .args(["serve", "--config", "sidecore.toml"])
+            .current_dir(folder)
+            .env("NOTIFY_SOCKET", folder.join("notify"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    pub(crate) fn expect_notice(&self, wanted: &str) {
+        let mut notice = [0; 256];
+        let length = self.notify.recv(&mut notice).unwrap();
+        assert_eq!(String::from_utf8_lossy(&notice[..length]), wanted);
+    }
+
+    pub(crate) fn run(&self, line: &str) -> (i32, String, String) {
+        let api = self.folder.path().join("run/api.sock");
+        run(Command::new(PROGRAM)
+            .args(line.split(' '))
+            .current_dir(self.folder.path())
+            .env("SIDECORE_API", api))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+pub(crate) fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
