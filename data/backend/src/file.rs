@@ -333,6 +333,10 @@ impl File {
         progress: &mut Progress,
         asks: Option<Asks>,
     ) -> Next<'a> {
+        // Before each command: what it would write may no longer be the guest's bytes.
+        if memory.health().is_lost() {
+            return Next::Done(Status::IoError);
+        }
         let Request { op, offset, len, segments } = *request;
         let (at, left) = (offset + progress.done, len - progress.done.min(len));
         let whole = |mode| {

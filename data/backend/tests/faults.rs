@@ -3,11 +3,12 @@
 mod harness;
 
 use std::process::Command;
+use std::sync::Arc;
 
-use backend::{Cache, FaultSnapshot};
-use guest_memory::{GuestMap, Health, Mapping, Region, Seal};
-use harness::{Bed, file, in_memory, on_disk};
-use request::{Op, Status};
+use backend::{Cache, Disk, FaultSnapshot, Outcome, Progress};
+use guest_memory::{GuestMap, Health, Loss, Mapping, Region, Seal};
+use harness::{Asked, Bed, file, in_memory, on_disk};
+use request::{Op, Status, Tag};
 
 #[test]
 fn a_file_that_was_cut_off_is_an_error_and_no_zeroes() {
@@ -51,6 +52,44 @@ fn memory_that_the_guest_gave_away_is_an_error_and_no_signal() {
             let there = bed.span(0, 4096);
             assert_eq!(bed.run(Op::Read, 0, 4096, &[there]), Status::Ok);
         }
+    }
+}
+
+/// Each step of a request is a command of its own; none is begun for a guest whose memory was lost,
+/// and its turn goes to the next in the list.
+#[test]
+fn a_request_of_a_lost_guest_goes_no_further_and_others_of_its_disk_go_on() {
+    for dir in [on_disk(), in_memory()] {
+        let disk = Disk::open(&file(&dir.path().join("disk"), Some(1 << 20), Cache::Page));
+        let mut bed = Bed::on(disk.expect("a disk"));
+        let mut other = Bed::on(Arc::clone(&bed.disk));
+        let span = bed.span(0, 4096);
+        let asked = Asked::new(Op::Write { sync: true }, 0, 4096, &[span]);
+        let tag = Tag { queue: 7, slot: 0, generation: 99 };
+        let lost = Outcome::Done(Status::IoError);
+        if bed.backend.submit(&mut bed.io, &asked.request(), &bed.memory, tag) == Outcome::Pending {
+            let (tag, result) = std::iter::repeat_with(|| {
+                bed.io.enter().expect("enter");
+                bed.io.reap_one()
+            })
+            .find_map(|reaped| reaped)
+            .expect("a completion");
+            let before = bed.disk.faults().syncs;
+            bed.memory.health().lose(Loss::Memory);
+            let (request, mut progress) = (asked.request(), Progress::default());
+            let Bed { backend, io, memory, .. } = &mut bed;
+            let outcome = backend.completed(io, &request, memory, tag, result, &mut progress);
+            assert_eq!((outcome, bed.disk.faults().syncs), (lost, before), "it is not synced");
+        }
+        bed.memory.health().lose(Loss::Memory);
+        for op in [Op::Write { sync: false }, Op::Read, Op::Flush] {
+            let asked = Asked::new(op, 8192, if op == Op::Flush { 0 } else { 4096 }, &[span]);
+            let request = asked.request();
+            assert_eq!(bed.backend.submit(&mut bed.io, &request, &bed.memory, tag), lost, "{op:?}");
+        }
+        let span = other.span(0, 4096);
+        assert_eq!(other.run(Op::Write { sync: true }, 0, 4096, &[span]), Status::Ok);
+        assert_eq!(other.run(Op::Flush, 0, 0, &[]), Status::Ok);
     }
 }
 

@@ -119,13 +119,14 @@ fn a_write_whose_data_went_away_does_not_end_well() {
     let mut core = Core::new(1);
     let counters = core.attach(&bad, bad.spec(1, &memory()));
     let data = [Buffer { gpa: SPARE_AT, len: 4096, device_writes: false }];
+    bad.add(1, READ, 0, 1);
     bad.add_over(0, WRITE, 0, &data);
     bad.driver.publish();
     cut_off(&fd, SPARE_AT);
     core.passes(3);
     assert_lost(&mut core);
     assert_eq!(bad.status(0), 0xff, "the guest is told nothing");
-    assert_eq!(bad.take(), []);
+    assert_eq!(bad.take(), [], "nor is what ended before it shown");
     let seen = counters.snapshot();
     assert_eq!((seen.errors, seen.in_flight), (1, 0));
 }
