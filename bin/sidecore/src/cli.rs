@@ -155,6 +155,18 @@ Examples:
         /// The new capacity, such as 20G; a multiple of 512 bytes.
         size: Size,
     },
+    /// Let a disk flush again that could not make data stable. Check its data first.
+    #[command(after_help = "\
+The kernel tells of lost data once. A disk that was told so refuses every flush, also after a restart
+of the daemon, until this command says that you know what was lost: check the file system in the
+guest (or restore a backup), then clear the disk.
+
+Examples:
+  sidecore disk clear vm1-root")]
+    Clear {
+        /// Name of the disk.
+        id: String,
+    },
     /// Change a disk while it runs.
     #[command(after_help = "\
 Examples:

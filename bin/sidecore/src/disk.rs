@@ -35,6 +35,10 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             output
                 .show(&disk, |disk| format!("disk {} has {} now\n", disk.id, Size(disk.size_bytes)))
         }
+        DiskCommand::Clear { id } => {
+            let disk: DiskView = client.ask(Method::Post, &disk_path(&id, "/clear"))?;
+            output.show(&disk, |disk| format!("disk {} may flush again\n", disk.id))
+        }
         DiskCommand::Set { id, change } => {
             let disk: DiskView = client.send(Method::Patch, &disk_path(&id, ""), &change)?;
             output.show(&disk, |disk| {

@@ -40,6 +40,12 @@ pub enum Call {
         /// Its name.
         id: String,
     },
+    /// An operator has seen to a disk that could not make data stable: it may flush again. Answer:
+    /// [`Answer::Disk`].
+    ClearDisk {
+        /// Its name.
+        id: String,
+    },
     /// Every sidecore. Answer: [`Answer::Sidecores`].
     ListSidecores,
     /// Read the configuration file again. Answer: [`Answer::Reloaded`].

@@ -19,6 +19,7 @@ pub enum Operation {
     ChangeDisk,
     RemoveDisk,
     ResizeDisk,
+    ClearDisk,
     ListSidecores,
     Reload,
     Version,
@@ -59,7 +60,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 9] = [
+pub const ROUTES: [Route; 10] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -122,6 +123,17 @@ pub const ROUTES: [Route; 9] = [
         refusals: &[404, 409, 422],
     },
     Route {
+        operation: Operation::ClearDisk,
+        method: Method::Post,
+        path: "/v1/disks/{id}/clear",
+        summary: "Say that a disk which could not make data stable has been seen to: its flushes may \
+                  succeed again.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409],
+    },
+    Route {
         operation: Operation::ListSidecores,
         method: Method::Get,
         path: "/v1/sidecores",
@@ -165,6 +177,7 @@ impl Operation {
             Operation::ChangeDisk => Call::ChangeDisk { id, change: body_of(body)? },
             Operation::RemoveDisk => Call::RemoveDisk { id },
             Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)? },
+            Operation::ClearDisk => Call::ClearDisk { id },
             Operation::ListSidecores => Call::ListSidecores,
             Operation::Reload => Call::Reload,
             Operation::Version => Call::Version,

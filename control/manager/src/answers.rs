@@ -38,6 +38,7 @@ impl Manager {
             }
             Call::ResizeDisk { id, resize } => self.resize(&id, &resize, reply),
             Call::RemoveDisk { id } => self.remove(&id, reply),
+            Call::ClearDisk { id } => reply.answer(self.clear(&id)),
         }
     }
 
@@ -46,7 +47,7 @@ impl Manager {
         Answer::Disks(DiskList { disks: self.plan.disks.iter().filter_map(view).collect() })
     }
 
-    fn show(&self, id: &str, queues: bool) -> Answered {
+    pub(crate) fn show(&self, id: &str, queues: bool) -> Answered {
         let view = self.view(id, queues).ok_or_else(|| ApiError::no_such_disk(id))?;
         Ok(Answer::Disk(Box::new(view)))
     }
@@ -176,6 +177,7 @@ impl Manager {
     pub(crate) fn drop_shut(&mut self, id: &str) {
         self.shut.retain(|shut| shut.plan.id != id);
         self.plan.disks.retain(|plan| plan.id != id);
+        self.forget_unsynced(id);
     }
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
@@ -203,6 +205,7 @@ impl Manager {
                 self.answer_waiting(number, Err(ApiError::no_such_disk(&view.id)));
             }
             info!(disk = view.id, "removed");
+            self.forget_unsynced(&view.id);
             self.retry_shut();
             return self.answer_waiting(number, Ok(Answer::Disk(Box::new(view))));
         }
@@ -232,14 +235,11 @@ impl Manager {
                 Ok(Answer::Disk(Box::new(views::disk(device, false))))
             } else {
                 device.resizing = None;
-                let error = format!("disk {id:?} has not answered {requests} requests yet");
+                let error = format!("disk {id:?} waits for {}", views::unanswered(requests));
                 let hint = "its size is as it was; try again when it answers";
                 Err(ApiError::new(ErrorKind::Busy, error, hint))
             };
-            warn!(
-                disk = id,
-                "has not answered {requests} requests yet; an operator waits for that"
-            );
+            warn!(disk = id, "an operator waits for {}", views::unanswered(requests));
             if let Some(reply) = reply {
                 reply.answer(answer);
             }

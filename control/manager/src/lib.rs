@@ -16,7 +16,7 @@
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
 //! | `cores` | the sidecores from this side |
-//! | `state` | devices made through the API, on disk |
+//! | `state`, `unsynced` | what is kept on disk: devices made through the API, and disks that lost data |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -37,6 +37,7 @@ mod shut;
 mod sockets;
 mod start;
 mod state;
+mod unsynced;
 mod views;
 
 pub use manager::{Options, StartError, run};

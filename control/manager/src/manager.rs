@@ -25,6 +25,7 @@ use crate::reload::Reloading;
 use crate::shut::Shut;
 use crate::sockets;
 use crate::state::StateFile;
+use crate::unsynced::Unsynced;
 
 /// Between two attempts to connect to a front-end, or to accept one when descriptors ran out.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -70,6 +71,7 @@ pub(crate) struct Manager {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) state: StateFile,
+    pub(crate) unsynced: Unsynced,
     pub(crate) cores: Cores,
     pub(crate) devices: BTreeMap<u32, Device>,
     /// Disks of the plan that are not open.
@@ -105,6 +107,7 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         poll,
         options,
         state,
+        unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
         cores,
         devices: BTreeMap::new(),
         shut: Vec::new(),
@@ -185,6 +188,7 @@ impl Manager {
                 match token {
                     Token::Listener(number) => self.accept(number),
                     Token::Link(number, id) => self.serve_link(number, id, gone),
+                    Token::Unsynced(number) => self.note_unsynced(number),
                     Token::Core(core) => self.hear_core(core as usize),
                     Token::Calls => self.hear_calls(),
                     Token::Stop => self.begin_stop(),

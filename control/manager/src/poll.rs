@@ -20,6 +20,8 @@ pub(crate) enum Token {
     Listener(u32),
     /// A front-end of this device.
     Link(u32, u32),
+    /// This device could not make data stable.
+    Unsynced(u32),
     /// A sidecore.
     Core(u32),
     /// The API's thread.
@@ -39,6 +41,7 @@ impl Token {
             Token::Calls => (3, 0, 0),
             Token::Stop => (4, 0, 0),
             Token::Reload => (5, 0, 0),
+            Token::Unsynced(device) => (6, device, 0),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
     }
@@ -51,6 +54,7 @@ impl Token {
             2 => Token::Core(device),
             3 => Token::Calls,
             4 => Token::Stop,
+            6 => Token::Unsynced(device),
             _ => Token::Reload,
         }
     }
@@ -144,6 +148,7 @@ mod tests {
             Token::Listener(DEVICES_END - 1),
             Token::Link(7, u32::MAX),
             Token::Core(3),
+            Token::Unsynced(9),
             Token::Calls,
             Token::Stop,
             Token::Reload,

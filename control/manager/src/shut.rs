@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// How long a holder that lives is waited for: a process that was just killed still counts as one,
 /// and udev locks a block device for a moment after every close.
-const LIVING_TIME_MAX: Duration = Duration::from_secs(3);
+const LIVING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Why a disk is not open. The text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +162,7 @@ impl Manager {
             (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
             (error, _) => error,
         })?;
+        self.recall_unsynced(&device);
         if device.plan.mode == Mode::Listen {
             let socket = Path::new(&device.plan.socket);
             let listener = sockets::open_listener(socket)
@@ -183,6 +184,12 @@ impl Manager {
         {
             device.close_socket();
             return Err(NotOpen::Wrong(format!("its socket: {error}")));
+        }
+        if let Some(failure) = device.disk.sync_failure_fd()
+            && let Err(error) = self.poll.add(failure, Token::Unsynced(number))
+        {
+            device.close_socket();
+            return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
         self.devices.insert(number, device);
         self.plan_connect(number);

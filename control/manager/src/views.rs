@@ -124,7 +124,8 @@ fn problem_of(device: &Device) -> Option<String> {
         ))
     });
     let unsynced = device.disk.sync_failed().then(|| {
-        "the disk could not make data stable; no flush succeeds until it is removed and added again"
+        "the disk could not make data stable, and what it lost is not known: no flush succeeds until you \
+         have checked its data and say `sidecore disk clear`"
             .to_string()
     });
     let unserved = device
@@ -144,9 +145,13 @@ fn leaving(device: &Device) -> Option<String> {
     }
     let goes = if device.removing { "; it is removed as soon as they end" } else { "" };
     let (requests, time_s) = (device.unanswered_requests(), time.as_secs());
-    Some(format!(
-        "waits for {requests} requests that the disk has not answered for {time_s} s{goes}"
-    ))
+    Some(format!("waits for {} for {time_s} s{goes}", unanswered(requests)))
+}
+
+/// Requests in flight, in words.
+pub(crate) fn unanswered(requests: u64) -> String {
+    let plural = if requests == 1 { "" } else { "s" };
+    format!("{requests} request{plural} that the disk has not answered")
 }
 
 fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> QueueView {

@@ -1,5 +1,6 @@
 //! What a device serves from: opened, measured and resized by control.
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -257,9 +258,35 @@ impl Disk {
 
     /// Whether the kernel once failed to make data stable. No flush and no synchronous write ends
     /// `Ok` any more: the kernel reports a lost page only once, so that a later success would lie.
-    /// Ends with the `Disk`: open it anew after the data was checked.
+    /// Until [`Self::forget_sync_failure`].
     pub fn sync_failed(&self) -> bool {
         matches!(&self.kind, Kind::File(opened) if opened.sync_failed())
+    }
+
+    /// Readable when [`Self::sync_failed`] has become true by a failure of the kernel's; whoever
+    /// reads it resets it. `None` for a disk that cannot fail so.
+    pub fn sync_failure_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Kind::File(opened) => Some(opened.sync_failure_fd()),
+            Kind::Null | Kind::Memory(_) => None,
+        }
+    }
+
+    /// Has [`Self::sync_failed`] be true from the start: a daemon before this one met the failure,
+    /// and the kernel will not tell of it again.
+    pub fn assume_sync_failed(&self) {
+        if let Kind::File(opened) = &self.kind {
+            opened.set_sync_failed(true);
+        }
+    }
+
+    /// Ends [`Self::sync_failed`]: an operator knows what was lost. True if there was a failure.
+    pub fn forget_sync_failure(&self) -> bool {
+        let failed = self.sync_failed();
+        if let Kind::File(opened) = &self.kind {
+            opened.set_sync_failed(false);
+        }
+        failed
     }
 
     /// Whether its data ends with this process: a RAM disk.

@@ -58,6 +58,8 @@ pub(crate) struct Opened {
     limits: Limits,
     lacks: AtomicU8,
     sync_failed: AtomicBool,
+    /// Readable once that was latched, for control.
+    sync_failure: OwnedFd,
     pub(crate) writers: Writers,
     pub(crate) flushes: Flushes,
     pub(crate) faults: Faults,
@@ -100,6 +102,7 @@ impl Opened {
                 limits: Limits::default(),
                 lacks: AtomicU8::new(0),
                 sync_failed: AtomicBool::new(false),
+                sync_failure: failure_fd().map_err(how.os("watch"))?,
                 writers: Writers::default(),
                 flushes: Flushes::default(),
                 faults: Faults::default(),
@@ -178,8 +181,23 @@ impl Opened {
         self.sync_failed.load(Ordering::SeqCst)
     }
 
+    /// Remembers that data was lost, and tells control once.
+    #[cold]
     pub(crate) fn latch_sync_failed(&self) {
-        self.sync_failed.store(true, Ordering::SeqCst);
+        if !self.sync_failed.swap(true, Ordering::SeqCst) {
+            // Ours alone, and written at most once between two reads: it never waits.
+            let _ = rustix::io::write(&self.sync_failure, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// See [`crate::Disk::assume_sync_failed`] and [`crate::Disk::forget_sync_failure`].
+    pub(crate) fn set_sync_failed(&self, failed: bool) {
+        self.sync_failed.store(failed, Ordering::SeqCst);
+    }
+
+    /// See [`crate::Disk::sync_failure_fd`].
+    pub(crate) fn sync_failure_fd(&self) -> BorrowedFd<'_> {
+        self.sync_failure.as_fd()
     }
 
     /// Sees to it that `size_bytes` can be served.
@@ -303,7 +321,9 @@ impl How<'_> {
             Cache::Auto | Cache::Direct => match self.open_direct(&stat) {
                 Ok(direct) => Some(direct),
                 Err(Errno::STALE) => return Ok(None),
-                Err(Errno::BUSY) if self.claims(&stat) => return Err(self.claimed(&stat)),
+                Err(Errno::BUSY) if self.claims(&stat) => {
+                    return Err(self.claimed(cached.as_fd(), &stat));
+                }
                 Err(_) if self.cache == Cache::Auto => None,
                 Err(error) => return Err(self.not_direct(error)),
             },
@@ -348,7 +368,7 @@ impl How<'_> {
     /// `cached` again, as the only description, with the claim.
     fn claim_cached(&self, cached: OwnedFd, stat: &Stat) -> Result<OwnedFd, OpenError> {
         let claimed = match self.open(OFlags::EXCL) {
-            Err(Errno::BUSY) => return Err(self.claimed(stat)),
+            Err(Errno::BUSY) => return Err(self.claimed(cached.as_fd(), stat)),
             opened => opened.map_err(self.os("open"))?,
         };
         let flags = fcntl_getfl(&claimed).map_err(self.os("look at"))? - OFlags::NONBLOCK;
@@ -360,12 +380,12 @@ impl How<'_> {
     }
 
     /// Why a device was busy although its lock was free.
-    fn claimed(&self, stat: &Stat) -> OpenError {
+    fn claimed(&self, locked: BorrowedFd<'_>, stat: &Stat) -> OpenError {
         if device::is_used_by_host(stat) {
             return OpenError::UsedByHost(self.path.into());
         }
         // It is locked under another name, or the claim goes a moment later than the lock.
-        let holder = holder::holder_of_device(stat.st_rdev);
+        let holder = holder::holder_of_device(locked, stat.st_rdev);
         OpenError::Held { path: self.path.into(), holder }
     }
 
@@ -425,4 +445,10 @@ fn is_block(stat: &Stat) -> bool {
 
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// An eventfd that nobody else has.
+fn failure_fd() -> Result<OwnedFd, Errno> {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
