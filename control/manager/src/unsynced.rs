@@ -1,0 +1,136 @@
+//! Disks that once could not make data stable, remembered beyond the daemon's end.
+//!
+//! The kernel tells of a lost page once. A disk keeps that in mind as long as it is open
+//! (`backend::Disk::sync_failed`); after a crash, the successor's first flush would succeed and hide
+//! it. So control leaves a mark on disk, and a disk that has one is opened as failed until an
+//! operator clears it. Not here: what a failed disk refuses (`backend`).
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use config::api::{Answer, ApiError, ErrorKind};
+use tracing::{error, info, warn};
+
+use crate::device::Device;
+use crate::manager::Manager;
+
+/// The marks of one daemon: a file for each disk, which says which image it was.
+pub(crate) struct Unsynced {
+    folder: PathBuf,
+}
+
+impl Unsynced {
+    pub(crate) fn in_folder(state_dir: &str) -> Unsynced {
+        Unsynced { folder: Path::new(state_dir).join("unsynced") }
+    }
+
+    /// Whether disk `id` has a mark that was made for `image`. One that cannot be read counts: it
+    /// says that something was lost.
+    pub(crate) fn has(&self, id: &str, image: &str) -> bool {
+        match fs::read_to_string(self.folder.join(id)) {
+            Ok(text) => text.trim_end_matches('\n') == image,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Marks disk `id`; when this returns, the mark survives a power cut.
+    ///
+    /// # Errors
+    /// What the file system said; there may be no mark then.
+    pub(crate) fn note(&self, id: &str, image: &str) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let mut file = File::create(self.folder.join(id))?;
+        writeln!(file, "{image}")?;
+        file.sync_all()?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// Takes the mark of disk `id` away, if there is one.
+    ///
+    /// # Errors
+    /// What the file system said; the mark is still there.
+    pub(crate) fn forget(&self, id: &str) -> io::Result<()> {
+        match fs::remove_file(self.folder.join(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Manager {
+    /// A device that has a mark is opened as failed.
+    pub(crate) fn recall_unsynced(&self, device: &Device) {
+        let plan = &device.plan;
+        if plan.source.path().is_some_and(|image| self.unsynced.has(&plan.id, image)) {
+            warn!(disk = plan.id, "it could not make data stable before; no flush succeeds");
+            device.disk.assume_sync_failed();
+        }
+    }
+
+    /// A device has just lost data: that is marked.
+    pub(crate) fn note_unsynced(&mut self, number: u32) {
+        let Some(device) = self.devices.get(&number) else { return };
+        if let Some(failure) = device.disk.sync_failure_fd() {
+            let _ = rustix::io::read(failure, &mut [0; 8]);
+        }
+        let (id, image) = (&device.plan.id, device.plan.source.path().unwrap_or_default());
+        error!(disk = id, "it could not make data stable: no flush succeeds until `disk clear`");
+        if let Err(error) = self.unsynced.note(id, image) {
+            error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
+        }
+    }
+
+    /// A disk is gone for good, and with it what was said of it. One that is only made anew, because
+    /// its part of the file was changed, keeps its mark.
+    pub(crate) fn forget_unsynced(&mut self, id: &str) {
+        if self.plan.disk(id).is_none()
+            && let Err(error) = self.unsynced.forget(id)
+        {
+            warn!(disk = id, %error, "its mark of lost data could not be removed");
+        }
+    }
+
+    /// The operator knows what was lost.
+    pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
+        let number = self.number_of(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let device = self.devices.get(&number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        if !device.disk.sync_failed() {
+            let error = format!("disk {id:?} has lost no data that it knows of");
+            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
+        }
+        self.unsynced.forget(id).map_err(|error| {
+            let error = format!("the mark of disk {id:?} cannot be removed: {error}");
+            ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
+        })?;
+        device.disk.forget_sync_failure();
+        info!(disk = id, "cleared: it may flush again");
+        self.show(id, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Unsynced;
+
+    #[test]
+    fn a_mark_belongs_to_one_disk_and_its_image() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let marks = Unsynced::in_folder(folder.path().to_str().expect("text"));
+        assert!(!marks.has("vm1", "/srv/vm1.img"));
+        marks.note("vm1", "/srv/vm1.img").expect("written");
+        assert!(marks.has("vm1", "/srv/vm1.img"));
+        assert!(!marks.has("vm1", "/srv/other.img") && !marks.has("vm2", "/srv/vm1.img"));
+        marks.forget("vm1").expect("removed");
+        assert!(!marks.has("vm1", "/srv/vm1.img"));
+        marks.forget("vm1").expect("nothing to remove");
+    }
+
+    #[test]
+    fn a_mark_that_cannot_be_read_counts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let marks = Unsynced::in_folder(folder.path().to_str().expect("text"));
+        std::fs::create_dir_all(folder.path().join("unsynced/vm1")).expect("a folder in its place");
+        assert!(marks.has("vm1", "/srv/vm1.img"));
+    }
+}
