@@ -14,6 +14,7 @@ group_unit() {
     check_command cargo-test cargo test --workspace --exclude tests
     as_root lost-flush cargo test -p backend --test faults -- --ignored lost
     as_root block-devices cargo test -p backend --test model -- --ignored block
+    as_root held-devices cargo test -p backend --lib -- --ignored block_device
     deny
 }
 

@@ -102,8 +102,10 @@ pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
     living.map_or(Holder::Ended(ended), Holder::Living)
 }
 
-/// Who has claimed the block device of this number under another name.
-pub(super) fn holder_of_device(device: u64) -> Holder {
+/// Who has claimed the block device of number `device` under another name than that of `fd`, on which
+/// this process has a lock.
+pub(super) fn holder_of_device(fd: BorrowedFd<'_>, device: u64) -> Holder {
+    let own = name_of(fd).unwrap_or_default();
     let is_it = |path: &Path| {
         // As it is known here: nothing is asked of a remote file system.
         let facts = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
@@ -112,7 +114,7 @@ pub(super) fn holder_of_device(device: u64) -> Holder {
                 && makedev(facts.stx_rdev_major, facts.stx_rdev_minor) == device
         })
     };
-    let locks = |lock: &Lock| lock.kind == Kind::Flock && lock.exclusive;
+    let locks = |lock: &Lock| lock.kind == Kind::Flock && lock.exclusive && lock.file != own;
     let holds = |pid: &u32| has(*pid, is_it, locks) == Some(true) && lives(*pid);
     pids().find(holds).map_or(Holder::Ended(None), Holder::Living)
 }

@@ -245,6 +245,63 @@ fn a_file_put_in_the_place_of_a_locked_one_is_another_file() {
     open(&path, false, Cache::Auto).expect("nobody holds this one");
 }
 
+/// A loop device that ends with the test.
+struct Loop(String);
+
+impl Loop {
+    fn new(image: &Path) -> Loop {
+        fs::File::create(image).and_then(|file| file.set_len(8 << 20)).expect("an image");
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
+        let output = output.expect("losetup runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+#[ignore = "needs root and a loop device: cargo test -p backend --lib -- --ignored block_device"]
+fn a_block_device_is_held_under_all_its_names() {
+    let [folder, _] = folders();
+    let device = Loop::new(&folder.path().join("image"));
+    let path = Path::new(&device.0);
+    let alias = folder.path().join("alias");
+    let number = rustix::fs::stat(path).expect("facts").st_rdev;
+    let (kind, mode) = (rustix::fs::FileType::BlockDevice, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &alias, kind, mode, number).expect("another name");
+    for (theirs, ours) in [("auto", Cache::Page), ("page", Cache::Auto), ("page", Cache::Page)] {
+        let mut other = Other::new(theirs, path);
+        for name in [path, &alias] {
+            let refused = holder(open(name, false, ours));
+            assert_eq!(refused, Holder::Living(other.pid()), "{name:?} {theirs} {ours:?}");
+        }
+        other.child.kill().expect("killed");
+        let begun = now();
+        while let Err(error) = open(&alias, false, ours) {
+            let ended = matches!(error, OpenError::Held { holder: Holder::Ended(_), .. });
+            assert!(ended && begun.elapsed() < Duration::from_secs(20), "{error}");
+        }
+    }
+    let made = Command::new("mkfs.ext4").args(["-q", &device.0]).status().expect("mkfs.ext4 runs");
+    assert!(made.success());
+    let mount = folder.path().join("mount");
+    fs::create_dir(&mount).expect("a directory");
+    let mounted = Command::new("mount").arg(path).arg(&mount).status().expect("mount runs");
+    assert!(mounted.success());
+    for cache in [Cache::Auto, Cache::Page] {
+        let refused = open(path, false, cache).map(|_| ());
+        assert!(matches!(refused, Err(OpenError::UsedByHost(_))), "{refused:?}");
+    }
+    let unmounted = Command::new("umount").arg(&mount).status().expect("umount runs");
+    assert!(unmounted.success());
+    open(path, false, Cache::Auto).expect("free again");
+}
+
 #[test]
 fn file_systems_with_one_kind_of_lock() {
     for magic in [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x517b, 0x6573_5546] {
