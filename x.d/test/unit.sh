@@ -4,7 +4,7 @@
 
 group_unit() {
     need_rust
-    need_packages shellcheck
+    need_packages shellcheck e2fsprogs util-linux
     check_command rustfmt cargo fmt --all --check
     check_command tidy cargo run --quiet -p xtask -- tidy
     check_command shellcheck shellcheck -x -a x .ci/run x.d/test/*.sh
