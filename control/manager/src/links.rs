@@ -14,6 +14,7 @@ use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
 use crate::sockets;
+use crate::views;
 
 /// Messages of one front-end in one turn of the loop.
 const MESSAGES_PER_TURN: usize = 32;
@@ -106,7 +107,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let requests = device.unanswered_requests();
         let time_s = device.plan.drain_timeout_s;
-        let why = format!("the disk has not answered {requests} requests for {time_s} s");
+        let why = format!("{time_s} s waited for {}", views::unanswered(requests));
         if let Some(link) = device.links.get(&id) {
             link.front_end.abandon();
         }
