@@ -137,6 +137,17 @@ impl Running {
         Ok((std::fs::read_dir(proc.join("fd"))?.count(), lent))
     }
 
+    /// What its descriptors are, for a message.
+    pub fn descriptors(&self) -> Vec<String> {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        let links = open.into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut names: Vec<String> = links
+            .filter_map(|link| Some(std::fs::read_link(link).ok()?.display().to_string()))
+            .collect();
+        names.sort();
+        names
+    }
+
     /// Has it killed in so many nanoseconds, by a thread of its own: at any instant.
     pub fn kill_in(&mut self, wait_ns: u64) {
         let killed = Arc::clone(&self.killed);

@@ -32,6 +32,8 @@ pub struct MixSpec {
     pub depth_max: u16,
     /// Bytes of one at most, a multiple of 512.
     pub request_bytes_max: u32,
+    /// Whether data is cut into pieces; some of them go through the page cache then.
+    pub cuts: bool,
 }
 
 impl MixSpec {
@@ -257,7 +259,7 @@ impl Mixed {
                 // Cut mostly at sectors, as guests do; sometimes anywhere.
                 let unit = if random.below(8) == 0 { 1 } else { SECTOR_SIZE as u32 };
                 for _ in 1..PIECES_MAX {
-                    if left <= unit || random.below(2) == 0 {
+                    if !self.spec.cuts || left <= unit || random.below(2) == 0 {
                         break;
                     }
                     let piece = unit * (1 + random.below(u64::from(left / unit - 1).max(1)) as u32);

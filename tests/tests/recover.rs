@@ -62,7 +62,7 @@ impl World {
         let event_index = random.below(2) == 0;
         let indirect_entries = if random.below(2) == 0 { 8 } else { 0 };
         let ring = RingSpec { size, format, event_index, indirect_entries };
-        let mix = MixSpec { depth_max: 64, request_bytes_max: REQUEST_BYTES_MAX };
+        let mix = MixSpec { depth_max: 64, request_bytes_max: REQUEST_BYTES_MAX, cuts: true };
         let calls = random.below(2) == 0;
         World { medium, tenant: TenantSpec { ring, queues, mix, calls } }
     }
