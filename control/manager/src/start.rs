@@ -16,6 +16,12 @@ use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
 use crate::front_end::{FrontEnd, InflightRecord};
 use crate::lent::Lent;
 
+/// Lap bits of a packed descriptor, and the base of a packed ring that was never used: both places at
+/// 0 in the first lap (VIRTIO 1.2, 2.8.1; vhost-user, `SET_VRING_BASE`).
+const PACKED_AVAIL: u16 = 1 << 7;
+const PACKED_USED: u16 = 1 << 15;
+const PACKED_FRESH: u32 = 0x8000_8000;
+
 /// What a queue takes from its device.
 pub(crate) struct DeviceParts<'a> {
     pub(crate) key: QueueKey,
@@ -93,37 +99,40 @@ fn queue(
     Queue::new(spec).map_err(|e| e.to_string())
 }
 
-/// Whether some request of this ring was completed before. A ring that went round stands where a
-/// fresh one does, but its last place is not empty any more.
+/// Whether some request of this ring was completed before, by an earlier process. The ring itself is
+/// asked: a front-end that lost its back-end may not know where a packed ring stands.
 pub(crate) fn was_used(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: &FrontEnd) -> bool {
     let Ok(memory) = front_end.memory(false) else { return false };
-    let format = format_of(negotiated);
     let last = u64::from(facts.size).saturating_sub(1);
-    let (fresh, user) = match format {
-        // The used ring's last element: flags, index, then 8 bytes each (VIRTIO 1.2, 2.7.8).
-        Format::Split => (0, facts.addresses.device.checked_add(4 + 8 * last)),
-        // Both places at 0 in the first lap (2.8.1).
-        Format::Packed => (0x8000_8000, facts.addresses.descriptors.checked_add(16 * last)),
+    let bytes = |user: Option<u64>| -> Option<[u8; 16]> {
+        let mut bytes = [0; 16];
+        let place = memory.area_at_user(user?, 16)?;
+        place.read(0, &mut bytes).then_some(bytes)
     };
-    if facts.base != fresh {
-        return true;
+    match format_of(negotiated) {
+        // Flags, index, elements of 8 bytes (VIRTIO 1.2, 2.7.8). After 65,536 requests the index is
+        // 0 again, but the last element is not.
+        Format::Split => {
+            let used = facts.addresses.device;
+            let index = memory.area_at_user(used, 4).map_or(0, |area| area.load_acquire_u16(2));
+            let end = used.checked_add(4 + 8 * last);
+            let area = end.and_then(|user| memory.area_at_user(user, 8));
+            let element = area.map_or((0, 0), |area| (area.load_u32(0), area.load_u32(4)));
+            facts.base != 0 || index != 0 || element != (0, 0)
+        }
+        // The first request is completed at place 0, whose bits then are equal; in the second lap
+        // the driver makes places available without the first lap's bit, the last one of them too
+        // (2.8.1). A fresh place is empty or available in the first lap.
+        Format::Packed => {
+            let table = facts.addresses.descriptors;
+            let was_used = |place: u64| {
+                let Some(bytes) = bytes(table.checked_add(16 * place)) else { return false };
+                let flags = u16::from_le_bytes([bytes[14], bytes[15]]);
+                bytes != [0; 16] && flags & (PACKED_AVAIL | PACKED_USED) != PACKED_AVAIL
+            };
+            facts.base != PACKED_FRESH || was_used(0) || was_used(last)
+        }
     }
-    // Where the device stands says more than the base: a front-end that crashed may not know it.
-    if format == Format::Split
-        && let Some(index) = memory.area_at_user(facts.addresses.device, 4)
-        && index.load_acquire_u16(2) != 0
-    {
-        return true;
-    }
-    let len = if format == Format::Split { 8 } else { 16 };
-    let Some(place) = user.and_then(|user| memory.area_at_user(user, len)) else { return false };
-    let mut bytes = [0; 16];
-    let Some(bytes) = bytes.get_mut(..len as usize) else { return false };
-    if !place.read(0, bytes) || bytes.iter().all(|byte| *byte == 0) {
-        return false;
-    }
-    // What a driver that has just begun made available carries the first lap's bit.
-    format == Format::Split || bytes.get(14).is_some_and(|flags| flags & 0x80 == 0)
 }
 
 /// The part of a record that belongs to queue `index`.

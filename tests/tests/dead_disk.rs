@@ -1,0 +1,123 @@
+//! Control beside a disk that does not answer, and a RAM disk whose daemon was killed.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use bench::clock::now_ns;
+use bench::frontend::FrontendSpec;
+use bench::slots::{Kind, STATUS_OK};
+use tests::daemon::{Daemon, await_that, pause};
+use tests::faulty::{BAD, Faulty};
+use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
+use tests::ledger::Order;
+use tests::single::Single;
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// E31, O5: a removal is answered though the disk is dead, and is done when it is not any more.
+#[test]
+fn e31_a_disk_that_hangs_is_removed_when_it_answers() -> Result<()> {
+    let spec =
+        FuseDiskSpec { size_bytes: 4 << 20, writeback_cache: false, order: Order::default() };
+    let disk = FuseDisk::mount("dead-rm-disk", &spec)?;
+    let mut bed = Faulty::start("dead")?;
+    bed.add(&disk.path(), "--cache direct")?;
+    let mut guest = bed.guest(0)?;
+    let single = Single::new(&mut guest)?;
+    disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
+    std::thread::scope(|scope| {
+        let hanging = scope.spawn(|| single.send(guest.queue(0), Kind::Write, 1));
+        await_that(Duration::from_secs(5), "the write to reach the disk", || {
+            Ok(disk.counts().writes.calls == 1)
+        })?;
+        let began = now_ns();
+        let removed = bed.daemon.ask(&format!("disk rm {BAD}"))?;
+        let took = now_ns() - began;
+        ensure!((5..15).contains(&(took / SECOND_NS)), "it took {took} ns");
+        let problem = removed["problem"].as_str().unwrap_or_default();
+        ensure!(problem.contains("1 request that the disk has not answered"), "{problem}");
+        ensure!(problem.contains("removed as soon as they end"), "{problem}");
+        bed.is_unharmed()?;
+        let refused =
+            bed.daemon.refuses(&format!("disk add again --path {}", disk.path().display()))?;
+        ensure!(refused.contains("is being removed"), "{refused}");
+        disk.heal();
+        // Its front-end has gone with the disk, so whether it sees the end is a matter of time.
+        let _ = hanging.join().map_err(|_| anyhow!("the guest panicked"))?;
+        Ok(())
+    })?;
+    await_that(Duration::from_secs(5), "the image to be free", || {
+        Ok(bed.daemon.ask(&format!("disk add again --path {}", disk.path().display())).is_ok())
+    })?;
+    bed.finish()
+}
+
+/// A stop does not wait for a dead disk.
+#[test]
+fn e31_a_stop_does_not_wait_for_a_disk_that_hangs() -> Result<()> {
+    let spec =
+        FuseDiskSpec { size_bytes: 4 << 20, writeback_cache: false, order: Order::default() };
+    let disk = FuseDisk::mount("dead-stop-disk", &spec)?;
+    let mut daemon = Daemon::start("dead-stop", "")?;
+    daemon.ask(&format!("disk add {BAD} --path {} --cache direct", disk.path().display()))?;
+    let mut guest = daemon.frontend(BAD, &FrontendSpec::default())?;
+    let single = Single::new(&mut guest)?;
+    disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
+    std::thread::scope(|scope| {
+        let hanging = scope.spawn(|| single.send(guest.queue(0), Kind::Write, 1));
+        await_that(Duration::from_secs(5), "the write to reach the disk", || {
+            Ok(disk.counts().writes.calls == 1)
+        })?;
+        let began = now_ns();
+        daemon.stop()?;
+        ensure!(now_ns() - began < 4 * SECOND_NS, "it took {} ns", now_ns() - began);
+        disk.heal();
+        // Nobody answers it any more.
+        let lost = hanging.join().map_err(|_| anyhow!("the guest panicked"))?;
+        ensure!(lost.is_err(), "{lost:?}");
+        Ok(())
+    })
+}
+
+/// Decision 0005, "What a crash leaves behind": no guest is handed zeroes for what it wrote.
+#[test]
+fn a_ram_disk_that_is_gone_is_not_served_as_zeroes() -> Result<()> {
+    for format in [Format::Split, Format::Packed] {
+        for inflight in [true, false] {
+            ram_disk(format, inflight)?;
+        }
+    }
+    Ok(())
+}
+
+fn ram_disk(format: Format, inflight: bool) -> Result<()> {
+    let disks = "[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"4M\"\nqueues = 2\n";
+    let mut daemon = Daemon::start("ram", disks)?;
+    let ring = RingSpec { format, ..FrontendSpec::default().ring };
+    let spec = FrontendSpec { queues: 2, inflight, ring, ..FrontendSpec::default() };
+    let mut guest = daemon.frontend("ram", &spec)?;
+    let single = Single::new(&mut guest)?;
+    // The second queue only: the first is as fresh as a new guest's.
+    let written = single.send(guest.queue(1), Kind::Write, 1)?;
+    ensure!(written.status == STATUS_OK, "{written:?}");
+    daemon.kill()?;
+    daemon.start_again()?;
+    guest.reconnect(UnixStream::connect(daemon.socket("ram"))?)?;
+    await_that(Duration::from_secs(5), "the disk to say why", || {
+        let problem = daemon.shown("ram", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("used this RAM disk before")))
+    })?;
+    pause(Duration::from_millis(20));
+    let attached = daemon.shown("ram", "queues_attached")?;
+    ensure!(attached == 0, "{format:?}: {attached} queues are served");
+    drop(guest);
+    // A guest that starts anew is served.
+    let mut guest = daemon.frontend("ram", &spec)?;
+    let single = Single::new(&mut guest)?;
+    let read = single.send(guest.queue(1), Kind::Read, 1)?;
+    ensure!(read.status == STATUS_OK, "{read:?}");
+    daemon.stop()
+}
