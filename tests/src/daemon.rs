@@ -131,7 +131,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts it again after [`Daemon::stop`], with the same file and state.
+    /// Ends it at once, as a crash does.
+    ///
+    /// # Errors
+    /// It was gone already.
+    pub fn kill(&mut self) -> Result<()> {
+        self.is_alive()?;
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Starts it again after [`Daemon::stop`] or [`Daemon::kill`], with the same file and state.
     ///
     /// # Errors
     /// As [`Daemon::start`].

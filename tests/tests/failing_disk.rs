@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bench::clock::now_ns;
-use bench::frontend::FrontQueue;
+use bench::frontend::{FrontQueue, FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
 use bench::scratch::Scratch;
 use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{await_that, pause};
+use tests::daemon::{Daemon, await_that, pause};
 use tests::faulty::{Anywhere, BAD, Faulty, Piece, sectors};
 use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
 use tests::ledger::Order;
@@ -201,6 +201,49 @@ fn lose_a_sync(
     let single = Single::new(&mut guest)?;
     let mended = single.send(guest.queue(0), sync, 10)?;
     ensure!(mended.status == STATUS_OK, "added again: {mended:?}");
+    Ok(())
+}
+
+/// P4 across a crash: the kernel tells a new open nothing of what an old one was told.
+#[test]
+fn a_lost_sync_outlives_the_daemon() -> Result<()> {
+    for cache in ["direct", "page"] {
+        let disk = disk("h2-crash", false)?;
+        let path = disk.path();
+        let path = path.display();
+        let file = format!("[[disk]]\nid = \"{BAD}\"\npath = \"{path}\"\ncache = \"{cache}\"\n");
+        let mut daemon = Daemon::start("fail-h2-crash", &file)?;
+        let flush = |daemon: &Daemon| -> Result<u8> {
+            let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+            let mut guest = daemon.frontend(BAD, &spec)?;
+            let single = Single::new(&mut guest)?;
+            single.exercise(guest.queue(0), 1)?;
+            Ok(single.send(guest.queue(0), Kind::Flush, 0)?.status)
+        };
+        ensure!(flush(&daemon)? == STATUS_OK, "the disk is well");
+        disk.obey(rule(Call::Sync, When::Next(1), How::Error(EIO)));
+        ensure!(flush(&daemon)? == STATUS_IOERR, "the flush that lost data ended well");
+        await_that(Duration::from_secs(5), "the loss to be shown", || {
+            let problem = daemon.shown(BAD, "problem")?;
+            Ok(problem.as_str().is_some_and(|problem| problem.contains(UNSYNCED)))
+        })?;
+        for _ in 0..2 {
+            daemon.kill()?;
+            daemon.start_again()?;
+            ensure!(flush(&daemon)? == STATUS_IOERR, "cache {cache}: after a restart all is well");
+            let problem = daemon.shown(BAD, "problem")?;
+            let problem = problem.as_str().unwrap_or_default();
+            ensure!(problem.contains("sidecore disk clear"), "what to do is not shown: {problem}");
+        }
+        // As the text says.
+        daemon.ask(&format!("disk clear {BAD}"))?;
+        ensure!(flush(&daemon)? == STATUS_OK, "it was cleared");
+        let refused = daemon.refuses(&format!("disk clear {BAD}"))?;
+        ensure!(refused.contains("has lost no data"), "{refused}");
+        daemon.kill()?;
+        daemon.start_again()?;
+        ensure!(flush(&daemon)? == STATUS_OK, "it was cleared before the restart");
+    }
     Ok(())
 }
 
@@ -422,6 +465,45 @@ fn a_disk_that_waits_holds_up_nobody() -> Result<()> {
     bed.finish()
 }
 
+/// E31: a front-end that stops its queue waits no longer than `drain_timeout` for a disk that does
+/// not answer; the next one is served when the disk has.
+#[test]
+fn a_disk_that_hangs_keeps_its_front_end_for_a_bounded_time() -> Result<()> {
+    let disk = disk("e31", false)?;
+    let mut bed = Faulty::start("fail-e31")?;
+    bed.add(&disk.path(), "--cache direct --drain-timeout 2")?;
+    let mut guest = bed.guest(0)?;
+    let single = Single::new(&mut guest)?;
+    let mut queues = guest.take_queues();
+    disk.obey(rule(Call::Write, When::Next(1), How::Hang));
+    std::thread::scope(|scope| {
+        let hanging = scope.spawn(|| single.send(&mut queues[0], Kind::Write, 1));
+        await_that(Duration::from_secs(5), "the write to reach the disk", || {
+            Ok(disk.counts().writes.calls == 1)
+        })?;
+        let start = now_ns();
+        let stopped = guest.stop_queue(0);
+        let took_ns = now_ns() - start;
+        ensure!(stopped.is_err(), "GET_VRING_BASE was answered with a request in flight");
+        ensure!(
+            (1_900_000_000..5_000_000_000).contains(&took_ns),
+            "it waited {took_ns} ns, not some 2 s"
+        );
+        bed.is_unharmed()?;
+        bed.await_problem("1 request")?;
+        disk.heal();
+        // Nobody answers it any more: its front-end was given up.
+        let lost = hanging.join().map_err(|_| anyhow!("the guest panicked"))?;
+        ensure!(lost.is_err(), "the abandoned request was answered: {lost:?}");
+        Ok(())
+    })?;
+    drop(guest);
+    let mut guest = bed.guest(0)?;
+    let single = Single::new(&mut guest)?;
+    single.exercise(guest.queue(0), 3)?;
+    bed.finish()
+}
+
 /// H7: the disk is yanked away.
 #[test]
 fn a_disk_that_vanishes_ends_every_request() -> Result<()> {
@@ -466,12 +548,9 @@ fn a_disk_that_vanishes_ends_every_request() -> Result<()> {
 #[test]
 fn a_disk_that_is_gone_costs_nothing() -> Result<()> {
     let mut disk = disk("h7-idle", false)?;
-    let daemon = tests::daemon::Daemon::start("fail-idle", "")?;
+    let daemon = Daemon::start("fail-idle", "")?;
     daemon.ask(&format!("disk add {BAD} --path {} --cache direct", disk.path().display()))?;
-    let spec = bench::frontend::FrontendSpec {
-        features: bench::frontend::LINUX_FEATURES,
-        ..bench::frontend::FrontendSpec::default()
-    };
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
     let mut guest = daemon.frontend(BAD, &spec)?;
     let single = Single::new(&mut guest)?;
     disk.obey(rule(Call::Write, When::Always, How::Hang));

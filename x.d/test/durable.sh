@@ -14,7 +14,7 @@ group_durable() {
     fi
     need_guests
     need_guest_image
-    run_cases case_write_back case_write_through case_no_choice
+    run_cases case_write_back case_write_through case_no_choice case_mapper
 }
 
 # durable_often DEFAULT ALL
@@ -23,7 +23,7 @@ durable_often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s'
 # durable_tests VARIABLE=VALUE...: the files of tests/tests, and the table of syncs.
 durable_tests() {
     local file
-    for file in power_cut failing_disk; do
+    for file in power_cut failing_disk unusable_disk; do
         [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
         run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
             cargo test --release -p tests --test "$file" -- --nocapture || true
@@ -98,4 +98,54 @@ case_no_choice() {
     at_least guest-flushes 16 "$FLUSHES"
     at_least host-syncs 16 "$SYNCS"
     [[ $DEVICE == - ]] || at_least device-flushes 16 "$DEVICE"
+}
+
+# The daemon itself in the guest, on dm-flakey and dm-log-writes, which this host may not have. What
+# it needs is a second part of the initramfs.
+case_mapper() {
+    need_packages dmsetup util-linux binutils cpio
+    need_rust
+    say 'durable/mapper: building the front-end for the guest'
+    cargo_quietly build --release -p tests --bin dm_client
+    local tree=$SERVER_DIR/tree folder=mapper/modules program
+    mkdir -p "$tree/$folder" "$tree"/usr/{bin,sbin}
+    for program in /usr/sbin/dmsetup /usr/bin/setpriv; do
+        copy_program "$program" "$tree"
+    done
+    stripped "$SIDECORE" sidecore "$tree"
+    stripped "${CARGO_TARGET_DIR:-$ROOT/target}/release/dm_client" dm_client "$tree"
+    mapper_modules "$tree" dm-flakey dm-log-writes
+    (cd "$tree" && find . -print0 | cpio --null --quiet --create --format=newc --owner=0:0) \
+        >"$SERVER_DIR/tree.cpio"
+    cat "$INITRAMFS" "$SERVER_DIR/tree.cpio" >"$SERVER_DIR/initramfs.cpio"
+    rm -rf "$tree" "$SERVER_DIR/tree.cpio"
+    local INITRAMFS=$SERVER_DIR/initramfs.cpio
+    server_disk data memory 64M
+    server_disk log memory 64M
+    server_start
+    # dm-flakey makes the guest's own kernel complain: that is the case.
+    GUEST_MAY_COMPLAIN=yes
+    guest_start one mapper data log
+    guest_end one 240
+}
+
+# stripped PROGRAM NAME TREE: as copy_program, without debug information, as TREE/mapper/NAME.
+stripped() {
+    local library
+    strip -o "$3/mapper/$2" "$1"
+    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$3$(dirname "$library")"
+        [[ -e $3$library ]] || cp -L "$library" "$3$library"
+    done
+}
+
+# mapper_modules TREE MODULE...: with what they depend on, in their order.
+mapper_modules() {
+    local tree=$1 module
+    shift
+    mkdir -p "$tree/modules"
+    : >"$tree/modules/order"
+    for module; do copy_module "$module" "$tree"; done
+    mv "$tree"/modules/* "$tree/mapper/modules/"
+    rmdir "$tree/modules"
 }

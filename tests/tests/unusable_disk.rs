@@ -1,0 +1,238 @@
+//! Images and sockets that cannot be used (reliability O1, O3, O10): the operator is told which, why
+//! and what to do, and nobody else notices.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bench::scratch::Scratch;
+use bench::server::sidecore_binary;
+use bench::slots::{Kind, STATUS_OK};
+use tests::daemon::{Daemon, await_that};
+use tests::faulty::{BAD, Faulty};
+use tests::mounts::{Loop, Mount};
+use tests::single::Single;
+
+const STATUS_IOERR: u8 = 1;
+
+/// A folder for images of one test.
+fn folder(name: &str) -> Result<Scratch> {
+    Scratch::new(&std::env::temp_dir(), name)
+}
+
+/// `disk add` is refused, and says all of `words`.
+fn is_refused(bed: &Faulty, path: &Path, more: &str, words: &[&str]) -> Result<()> {
+    let line = format!("disk add {BAD} --path {} {more}", path.display());
+    let said = bed.daemon.refuses(line.trim_end())?;
+    for word in words {
+        ensure!(said.contains(word), "`{line}` says {said:?}, and not {word:?}");
+    }
+    let list = bed.daemon.ask("ls")?.to_string();
+    ensure!(!list.contains("\"bad\""), "it was refused, and is there: {list}");
+    Ok(())
+}
+
+#[test]
+fn images_that_are_no_disks_are_refused_by_name() -> Result<()> {
+    let folder = folder("unusable-images")?;
+    let at = |name: &str| folder.path().join(name);
+    let bed = Faulty::start("unusable")?;
+    let text = |path: &Path| path.display().to_string();
+
+    let missing = at("missing.raw");
+    is_refused(&bed, &missing, "", &[&text(&missing), "No such file", "correct `path`"])?;
+    let directory = at("directory");
+    std::fs::create_dir(&directory)?;
+    is_refused(&bed, &directory, "", &[&text(&directory), "directory"])?;
+    is_refused(&bed, &directory, "--readonly", &[&text(&directory), "neither a regular file"])?;
+    let empty = at("empty.raw");
+    std::fs::write(&empty, "")?;
+    is_refused(&bed, &empty, "", &[&text(&empty), "has 0 bytes", "give a size"])?;
+    let pipe = at("pipe");
+    ensure!(Command::new("mkfifo").arg(&pipe).status()?.success(), "mkfifo");
+    is_refused(&bed, &pipe, "", &[&text(&pipe), "neither a regular file nor a block device"])?;
+    let small = at("small.raw");
+    std::fs::write(&small, [0; 4096])?;
+    let words = [&text(&small), "has 4096 bytes", "it is read-only"];
+    is_refused(&bed, &small, "--readonly --size 1M", &words.map(|word| word as &str))?;
+
+    let mount = Mount::tmpfs(&at("readonly"), 1 << 20)?;
+    let on_it = mount.path().join("disk.raw");
+    std::fs::write(&on_it, [0; 4096])?;
+    mount.remount("ro")?;
+    is_refused(&bed, &on_it, "", &[&text(&on_it), "Read-only file system"])?;
+    bed.finish()
+}
+
+/// Sectors that are not whole are not served.
+#[test]
+fn an_image_of_odd_length_is_served_to_its_last_whole_sector() -> Result<()> {
+    let folder = folder("unusable-odd")?;
+    let image = folder.path().join("odd.raw");
+    std::fs::write(&image, vec![7; 8192 + 511])?;
+    let bed = Faulty::start("unusable-odd-length")?;
+    bed.add(&image, "")?;
+    let size = bed.daemon.shown(BAD, "size_bytes")?;
+    ensure!(size == 8192, "{size} bytes are served");
+    let mut guest = bed.guest(0)?;
+    ensure!(guest.capacity_sectors()? == 16, "the guest sees {}", guest.capacity_sectors()?);
+    let single = Single::new(&mut guest)?;
+    ensure!(single.send(guest.queue(0), Kind::Read, 1)?.status == STATUS_OK);
+    ensure!(single.send(guest.queue(0), Kind::Read, 2)?.status == STATUS_IOERR);
+    guest.disconnect()?;
+    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    ensure!(std::fs::metadata(&image)?.len() == 8192 + 511, "the image has another length now");
+    bed.finish()
+}
+
+/// What is beyond the new end is an error; what is before it is served.
+#[test]
+fn an_image_that_is_cut_off_fails_beyond_its_end() -> Result<()> {
+    let folder = folder("unusable-cut")?;
+    let (image, backing) = (folder.path().join("cut.raw"), folder.path().join("loop.raw"));
+    for path in [&image, &backing] {
+        std::fs::write(path, vec![7; 1 << 20])?;
+    }
+    let device = Loop::over(&backing, 512)?;
+    for cache in ["direct", "page"] {
+        for path in [image.as_path(), device.path()] {
+            let what = format!("{} cache {cache}", path.display());
+            for whole in [&image, &backing] {
+                std::fs::File::options().write(true).open(whole)?.set_len(1 << 20)?;
+            }
+            let bed = Faulty::start("unusable-cut-off")?;
+            bed.add(path, &format!("--cache {cache}"))?;
+            let mut guest = bed.guest(0)?;
+            let single = Single::new(&mut guest)?;
+            single.exercise(guest.queue(0), 3)?;
+            for cut in [&image, &backing] {
+                std::fs::File::options().write(true).open(cut)?.set_len(512 << 10)?;
+            }
+            for block in [200, 255] {
+                let ended = single.send(guest.queue(0), Kind::Read, block)?;
+                ensure!(ended.status == STATUS_IOERR, "{what}: block {block} ended {ended:?}");
+            }
+            let failed = bed.faults("short")? + bed.faults("eio")?;
+            ensure!(failed >= 2, "{what}: {failed} faults are shown");
+            single.send(guest.queue(0), Kind::Read, 3)?;
+            single.compare(3)?;
+            guest.disconnect()?;
+            bed.daemon.ask(&format!("disk rm {BAD}"))?;
+            bed.finish()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_socket_that_is_taken_is_refused_by_name() -> Result<()> {
+    let folder = folder("unusable-sockets")?;
+    let bed = Faulty::start("unusable-socket")?;
+    let image = folder.path().join("disk.raw");
+    let file = folder.path().join("file.sock");
+    std::fs::write(&file, "mine")?;
+    let text = |path: &Path| path.display().to_string();
+    let with = |path: &Path| format!("--size 1M --socket {}", path.display());
+    is_refused(&bed, &image, &with(&file), &[&text(&file), "is not a socket: move it away"])?;
+    ensure!(std::fs::read_to_string(&file)? == "mine", "what was in the way was removed");
+    let taken = folder.path().join("taken.sock");
+    let listener = UnixListener::bind(&taken)?;
+    is_refused(&bed, &image, &with(&taken), &[&text(&taken), "another process listens"])?;
+    // What a dead process has left is replaced.
+    drop(listener);
+    // Other tests of this process start programs, which hold a copy until they run.
+    await_that(Duration::from_secs(5), "the socket to be nobody's", || {
+        Ok(bed.add(&image, &with(&taken)).is_ok())
+    })?;
+    bed.finish()
+}
+
+/// O10 and O1: one disk, one daemon, once.
+#[test]
+fn an_image_in_use_is_refused_with_its_holder() -> Result<()> {
+    let folder = folder("unusable-held")?;
+    let (image, link, hard) = (
+        folder.path().join("disk.raw"),
+        folder.path().join("link.raw"),
+        folder.path().join("hard.raw"),
+    );
+    std::fs::write(&image, vec![0; 1 << 20])?;
+    std::os::unix::fs::symlink(&image, &link)?;
+    std::fs::hard_link(&image, &hard)?;
+    let first = Faulty::start("unusable-first")?;
+    first.add(&image, "")?;
+    let second = Faulty::start("unusable-second")?;
+    let pid = first.daemon.pid().to_string();
+    for path in [&image, &link, &hard] {
+        let text = path.display().to_string();
+        is_refused(&second, path, "", &[&text, &pid, "sidecore"])?;
+        let again = first.daemon.refuses(&format!("disk add again --path {text}"))?;
+        ensure!(again.contains(&text) && again.contains("\"bad\""), "in one daemon: {again:?}");
+    }
+    // Its own guest has not noticed.
+    let mut guest = first.guest(0)?;
+    Single::new(&mut guest)?.exercise(guest.queue(0), 1)?;
+    drop(guest);
+    first.daemon.ask(&format!("disk rm {BAD}"))?;
+    second.add(&image, "")?;
+    second.finish()?;
+    first.finish()
+}
+
+/// After a crash one missing image must not take the others down; a check of the file still says no.
+#[test]
+fn a_disk_of_the_file_that_cannot_be_opened_fails_alone() -> Result<()> {
+    let disks = "[[disk]]\nid = \"good\"\npath = \"good.raw\"\nsize = \"1M\"\n\
+                 [[disk]]\nid = \"missing\"\npath = \"missing.raw\"\n";
+    let daemon = Daemon::start("unusable-start", disks)?;
+    let spec = bench::frontend::FrontendSpec::default();
+    let mut guest = daemon.frontend("good", &spec)?;
+    Single::new(&mut guest)?.exercise(guest.queue(0), 1)?;
+    let shown = daemon.ask("show missing")?;
+    ensure!(shown["state"] == "failed", "{shown}");
+    let problem = shown["problem"].as_str().unwrap_or_default();
+    ensure!(problem.contains("missing.raw") && problem.contains("No such file"), "{problem}");
+    ensure!(problem.contains("correct `path`"), "what to do is missing: {problem}");
+    let checked = daemon.refuses("serve --config sidecore.toml --check")?;
+    ensure!(checked.contains("missing.raw"), "--check says {checked:?}");
+    Ok(())
+}
+
+/// The daemon's user may not open it.
+#[test]
+fn an_image_without_permission_is_shown_with_what_to_do() -> Result<()> {
+    const NOBODY: u32 = 65534;
+    let folder = folder("unusable-permission")?;
+    let at = |name: &str| folder.path().join(name);
+    // Of root, and for nobody else; the folder and the program are for all.
+    std::fs::write(at("secret.raw"), vec![0; 4096])?;
+    std::fs::set_permissions(at("secret.raw"), Permissions::from_mode(0o600))?;
+    std::fs::copy(sidecore_binary()?, at("sidecore"))?;
+    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY))?;
+    std::fs::write(
+        at("sidecore.toml"),
+        "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
+         [sidecores]\ncpus = \"0\"\n[[disk]]\nid = \"secret\"\npath = \"secret.raw\"\n",
+    )?;
+    // A daemon that can serve none of its disks ends.
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--pdeathsig", "KILL"])
+        .args(["./sidecore", "serve", "--config", "sidecore.toml"])
+        .current_dir(folder.path())
+        .output()?;
+    ensure!(!output.status.success(), "it is served: {output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    for word in [
+        "sidecore.toml:7",
+        "secret.raw",
+        "Permission denied",
+        "the daemon's user must be able to read it",
+    ] {
+        ensure!(said.contains(word), "it says {said:?}, and not {word:?}");
+    }
+    Ok(())
+}
