@@ -16,6 +16,10 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, fstat, major, makedev, mino
 
 use super::lock::LAST_BYTE;
 
+/// How often the table of locks is read when it shows nobody. It comes in pieces, and a lock that ends
+/// between two of them hides another.
+const LOOKS: u32 = 3;
+
 /// Who holds a file that is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
@@ -77,7 +81,13 @@ struct Lock {
 
 /// Who keeps `fd` from a lock of `kind`.
 pub(super) fn holder_of(fd: BorrowedFd<'_>, kind: Kind) -> Holder {
-    let Some(file) = name_of(fd) else { return Holder::Ended(None) };
+    let nobody = Holder::Ended(None);
+    let Some(file) = name_of(fd) else { return nobody };
+    let mut looks = (0..LOOKS).map(|_| look(&file, kind));
+    looks.find(|holder| *holder != nobody).unwrap_or(nobody)
+}
+
+fn look(file: &str, kind: Kind) -> Holder {
     let table = fs::read_to_string("/proc/locks").unwrap_or_default();
     let is_one = |lock: &Lock| lock.kind == kind && lock.file == file;
     let has_it = |pid| has(pid, |_| true, is_one);

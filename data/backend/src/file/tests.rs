@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
 
 use guest_memory::GuestMap;
 use request::{Op, Request, Status, Tag};
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 
 use super::open::Lack;
 use super::{File, Opened, Progress};
-use crate::{Cache, Io, Outcome};
+use crate::{Cache, Io, OpenError, Outcome};
 
 const SIZE: u64 = 8 << 20;
 const TAG: Tag = Tag { queue: 0, slot: 3, generation: 0 };
@@ -22,7 +23,16 @@ struct Bed {
 
 impl Bed {
     fn new(path: &Path, cache: Cache) -> Bed {
-        let (opened, size_bytes) = Opened::open(path, Some(SIZE), false, cache).expect("opened");
+        #[expect(clippy::disallowed_methods, reason = "a test that is stuck must end")]
+        let begun = Instant::now();
+        let (opened, size_bytes) = loop {
+            match Opened::open(path, Some(SIZE), false, cache) {
+                Ok(opened) => break opened,
+                // A process that another test is just starting has a copy of every descriptor.
+                Err(OpenError::Held { .. }) if begun.elapsed().as_secs() < 20 => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
         let io = Io::new(32).expect("an Io");
         let memory = GuestMap::anonymous(SIZE).expect("memory");
         Bed { file: File::new(opened.into(), size_bytes), io, memory }

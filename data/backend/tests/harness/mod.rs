@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, Cache, Disk, Io, Outcome, Progress, Source};
+use backend::{Backend, Cache, Disk, Io, OpenError, Outcome, Progress, Source};
 use guest_memory::{GuestMap, Span};
 use request::{Op, Request, Status, Tag};
 
@@ -42,8 +42,15 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(source: &Source) -> Bed {
-        let disk = Disk::open(source).unwrap_or_else(|error| panic!("{source:?}: {error}"));
-        Bed::on(disk)
+        let deadline = now() + Duration::from_secs(20);
+        loop {
+            match Disk::open(source) {
+                Ok(disk) => return Bed::on(disk),
+                // A process that another test is just starting has a copy of every descriptor.
+                Err(OpenError::Held { .. }) if now() < deadline => {}
+                Err(error) => panic!("{source:?}: {error}"),
+            }
+        }
     }
 
     pub fn on(disk: Arc<Disk>) -> Bed {
