@@ -1,9 +1,10 @@
-//! Descriptors that came from outside, closed where nobody waits.
+//! Descriptors that came from outside: closed, and written to, where nobody waits.
 //!
 //! The last close of a file may take as long as its maker wants: a socket that lingers, a file
 //! system of the front-end's own, or a Unix socket in whose buffer such a descriptor lies. So all but
 //! eventfds and memfds are closed by a thread of the disk that they came to, which lives while there
-//! is something to close. A tenant that fills its queue is not listened to ([`Closer::is_full`]), so
+//! is something to do. A write to an eventfd of theirs may wait as well: they can have made it block,
+//! and filled it. A tenant that fills its queue is not listened to ([`Closer::is_full`]), so
 //! the queue holds that and what the few connections of one disk hold.
 
 use std::collections::VecDeque;
@@ -74,14 +75,21 @@ pub(crate) fn kind_of(fd: &impl AsFd) -> io::Result<String> {
     Ok(link.display().to_string())
 }
 
-/// Closes what may take long, for one disk.
+/// Closes and writes what may take long, for one disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Closer(Arc<Mutex<Queue>>);
 
 #[derive(Debug, Default)]
 struct Queue {
-    fds: VecDeque<OwnedFd>,
+    jobs: VecDeque<Job>,
     has_thread: bool,
+}
+
+#[derive(Debug)]
+enum Job {
+    Close(OwnedFd),
+    /// Adds one to an eventfd, then closes it.
+    Signal(OwnedFd),
 }
 
 impl Closer {
@@ -90,32 +98,48 @@ impl Closer {
         if closes_at_once(&fd) {
             return;
         }
+        self.add(Job::Close(fd));
+    }
+
+    /// Adds one to an eventfd of a front-end's, by and by. Left out when so much waits that its
+    /// owner is not listened to either. Never waits.
+    pub(crate) fn signal(&self, eventfd: OwnedFd) {
+        if !self.is_full() {
+            self.add(Job::Signal(eventfd));
+        }
+    }
+
+    fn add(&self, job: Job) {
         let mut queue = self.queue();
-        queue.fds.push_back(fd);
+        queue.jobs.push_back(job);
         if !queue.has_thread {
             let closer = self.clone();
             let named = std::thread::Builder::new().name("closer".to_string());
             // Without a thread they wait for the next close of this disk.
-            queue.has_thread = named.spawn(move || closer.close_all()).is_ok();
+            queue.has_thread = named.spawn(move || closer.work()).is_ok();
         }
     }
 
     /// Whether so much waits that nothing more should be taken.
     pub(crate) fn is_full(&self) -> bool {
-        self.queue().fds.len() >= WAITING_MAX
+        self.queue().jobs.len() >= WAITING_MAX
     }
 
-    fn close_all(&self) {
-        while let Some(fd) = self.next() {
-            drop(fd);
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            match job {
+                Job::Close(fd) => drop(fd),
+                // An error says that its owner has made something else of it.
+                Job::Signal(fd) => drop(rustix::io::write(&fd, &1u64.to_ne_bytes())),
+            }
         }
     }
 
-    fn next(&self) -> Option<OwnedFd> {
+    fn next(&self) -> Option<Job> {
         let mut queue = self.queue();
-        let fd = queue.fds.pop_front();
-        queue.has_thread = fd.is_some();
-        fd
+        let job = queue.jobs.pop_front();
+        queue.has_thread = job.is_some();
+        job
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -138,6 +162,22 @@ mod tests {
         let (socket, _end) = std::os::unix::net::UnixStream::pair().unwrap();
         let file = tempfile::tempfile_in(".").unwrap();
         assert!(!closes_at_once(&socket) && !closes_at_once(&file));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "that nobody waits is what is tested")]
+    fn an_eventfd_that_blocks_holds_up_nobody() {
+        let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let closer = Closer::default();
+        let began = Instant::now();
+        closer.signal(full.try_clone().unwrap());
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        // Its reader makes room, and then the signal comes through.
+        rustix::io::read(&full, &mut [0; 8]).unwrap();
+        let mut counted = [0; 8];
+        rustix::io::read(&full, &mut counted).unwrap();
+        assert_eq!(u64::from_ne_bytes(counted), 1);
     }
 
     /// A socket with unsent bytes that lingers: its last close waits for seconds.

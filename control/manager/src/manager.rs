@@ -20,6 +20,7 @@ use crate::address_space::AddressSpace;
 use crate::api::{self, Calls, Reply};
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
+use crate::lent::Lent;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
 use crate::shut::Shut;
@@ -280,8 +281,9 @@ impl Manager {
         if device.log.allows(now()) {
             warn!(disk = device.plan.id, queue = key.queue, "it is stopped: {violation}");
         }
-        if let Some(err) = link.session.failed(key.queue) {
-            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+        // Without a descriptor left, only the counters and the log tell.
+        if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
+            device.closer.signal(err);
         }
         if link.front_end.loss() == Some(Loss::Call) {
             self.shut_out(key.device, attached.link);

@@ -8,7 +8,7 @@ use sidecore::QueueSnapshot;
 use virtqueue::Format;
 
 use crate::cores::Core;
-use crate::device::{Device, QueueState};
+use crate::device::{Device, Link, QueueState};
 use crate::manager::now;
 use crate::shut::Shut;
 
@@ -119,9 +119,13 @@ fn state_of(device: &Device) -> DiskState {
 fn problem_of(device: &Device) -> Option<String> {
     let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation.as_ref()?;
-        Some(format!(
-            "queue {index} is stopped: {violation}; it serves again after its guest resets it"
-        ))
+        let is_lost = |link: &Link| link.front_end.loss().is_some();
+        let remedy =
+            match device.runner.and_then(|link| device.links.get(&link)).is_some_and(is_lost) {
+                true => "its VMM connects anew",
+                false => "its guest resets it",
+            };
+        Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
     let unsynced = device.disk.sync_failed().then(|| {
         "the disk could not make data stable, and what it lost is not known: no flush succeeds until you \
