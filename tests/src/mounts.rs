@@ -18,7 +18,7 @@ impl Mount {
     /// The system's.
     pub fn tmpfs(path: &Path, size_bytes: u64) -> Result<Mount> {
         let size = format!("size={size_bytes}");
-        Mount::mount(path, &["-t", "tmpfs", "-o", &size, "tmpfs"])
+        Mount::made(path, &["-t", "tmpfs", "-o", &size, "tmpfs"])
     }
 
     /// An ext4 of so many bytes in a file of its own.
@@ -29,7 +29,7 @@ impl Mount {
         std::fs::File::create(image)?.set_len(size_bytes)?;
         let image = image.display().to_string();
         run("mkfs.ext4", &["-q", "-F", "-m", "0", &image])?;
-        Mount::mount(path, &["-o", "loop", &image])
+        Mount::made(path, &["-o", "loop", &image])
     }
 
     /// Where it is.
@@ -46,7 +46,7 @@ impl Mount {
         run("mount", &["-o", &how, &self.path.display().to_string()])
     }
 
-    fn mount(path: &Path, how: &[&str]) -> Result<Mount> {
+    fn made(path: &Path, how: &[&str]) -> Result<Mount> {
         std::fs::create_dir(path)?;
         let place = path.display().to_string();
         run("mount", &[how, &[place.as_str()]].concat())?;

@@ -68,7 +68,7 @@ durable_guest() {
     else
         skipped counted-by-the-device 'needs root and a loop device'
     fi
-    say "durable/$CASE: $WRITES writes and $FLUSHES flushes of the guest, $SYNCS syncs of the daemon, $DEVICE flushes at the device"
+    say "durable/${CASE:-}: $WRITES writes and $FLUSHES flushes of the guest, $SYNCS syncs of the daemon, $DEVICE flushes at the device"
     return "$status"
 }
 
