@@ -16,8 +16,7 @@ use guest_memory::{Area, Health, Mapping, Seal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::raw_front_end::{
-    Answer, NEED_REPLY, Raw, VERSION, request, ring_addresses, ring_state, sealed_memory, signal,
-    table, words,
+    Answer, Raw, VERSION, request, ring_addresses, ring_state, sealed_memory, signal, words,
 };
 
 /// Where guest memory begins, in the guest's addresses.

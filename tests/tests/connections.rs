@@ -254,7 +254,7 @@ fn e35_no_descriptor_is_left() -> Result<()> {
             held.push(raw);
         }
         pause(Duration::from_millis(30));
-        prlimit(Some(pid), Resource::Nofile, before.clone())?;
+        prlimit(Some(pid), Resource::Nofile, before)?;
         drop(held);
         // Those who could not be accepted are refused or come in now; the neighbour goes on.
         await_that(Duration::from_secs(5), "a front-end to be accepted again", || {

@@ -8,6 +8,7 @@
 //! buffer holds by then.)
 //!
 //! `FENCE_ROUNDS` says how often (10 unless told).
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::Path;
 use std::time::Duration;

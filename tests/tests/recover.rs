@@ -4,6 +4,7 @@
 //! `RECOVER_KILLS` says how often (500 unless told), `RECOVER_SEED` repeats a run's choices. What a
 //! world's guest asks for depends on the seed and on how far it came, so a run is repeated in kind
 //! and not to the instruction.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::{Path, PathBuf};
 

@@ -2,6 +2,7 @@
 //!
 //! `VANISH_ROUNDS` (500 unless told) and `TENANTS_ROUNDS` (5) say how often, `RECOVER_SEED` repeats
 //! the choices.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
