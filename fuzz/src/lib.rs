@@ -1,7 +1,7 @@
 //! What the fuzz targets are made of: bytes that become the doings of a guest, a front-end, an
 //! operator, and what must hold whatever they are.
 //!
-//! Not the targets themselves (`targets/`), which only hand the bytes over.
+//! Not the targets themselves (`src/bin/`), which only hand the bytes over.
 
 #![forbid(unsafe_code)]
 

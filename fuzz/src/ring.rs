@@ -175,20 +175,7 @@ impl Bed {
             inflight: record,
         })
         .ok()?;
-        let limits = self.disk.limits();
-        let shape = Shape {
-            block_size: 512,
-            physical_block_exp: 3,
-            readonly: shape & 64 != 0,
-            queues: 1,
-            serial: [0x5e; SERIAL_SIZE],
-            limits: Limits {
-                discard_sectors_max: limits.discard_sectors_max,
-                zeroes_sectors_max: limits.zeroes_sectors_max,
-            },
-            in_order: true,
-        };
-        let blk = Blk::new(&shape, Live::new(DISK_BYTES), device::blk::offered(&shape));
+        let blk = self.personality(shape & 64 != 0);
         let at = |gpa: u64, len: u64| (gpa as usize, len as usize);
         let own = match format {
             Format::Split => [at(device, device_len), (0, 0)],
@@ -205,6 +192,24 @@ impl Bed {
             size,
             own,
         })
+    }
+
+    /// The device of one queue.
+    fn personality(&self, readonly: bool) -> Blk {
+        let limits = self.disk.limits();
+        let shape = Shape {
+            block_size: 512,
+            physical_block_exp: 3,
+            readonly,
+            queues: 1,
+            serial: [0x5e; SERIAL_SIZE],
+            limits: Limits {
+                discard_sectors_max: limits.discard_sectors_max,
+                zeroes_sectors_max: limits.zeroes_sectors_max,
+            },
+            in_order: true,
+        };
+        Blk::new(&shape, Live::new(DISK_BYTES), device::blk::offered(&shape))
     }
 
     /// A new process finds the ring and the record as they are.

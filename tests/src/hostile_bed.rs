@@ -68,6 +68,11 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// The neighbour's rate beside the good guest, requests a second.
+    pub fn beside_good(&self) -> f64 {
+        self.beside_good
+    }
+
     fn kept(&self) -> f64 {
         self.beside_bad / self.beside_good
     }
@@ -246,6 +251,8 @@ pub fn row_on(
     mut misdeed: impl FnMut(&mut Guest, usize) -> Result<Expect>,
 ) -> Result<Shown> {
     let bed = Bed::start(name, disk)?;
+    // A RAM disk that nobody has used yet is not given to a ring that says it was used.
+    bed.guest(Layout { features: 0, ..Layout::default() })?.honest(0, 0, 512)?;
     let mut guest = bed.guest(layout)?;
     for variant in 0..variants {
         let looked = (|| {
@@ -344,12 +351,21 @@ pub fn storm(
     Ok(shown)
 }
 
+/// How a guest learns that something came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// It looks without a pause.
+    Spinning,
+    /// It sleeps until it is called, so that the processor is left to others.
+    Asleep,
+}
+
 /// Keeps chains in flight for `for_ns`: each is offered again as soon as it came back. `heads` are
 /// descriptors of a split ring at which prepared chains start. Gives how many came back.
 ///
 /// # Errors
 /// The queue broke, or something did not come back.
-pub fn pump(guest: &mut Guest, heads: &[u16], for_ns: u64) -> Result<u64> {
+pub fn pump(guest: &mut Guest, heads: &[u16], for_ns: u64, waits: Waits) -> Result<u64> {
     let start = now_ns();
     let (mut ended, mut in_flight) = (0, heads.len());
     guest.offer_heads(heads);
@@ -359,7 +375,10 @@ pub fn pump(guest: &mut Guest, heads: &[u16], for_ns: u64) -> Result<u64> {
         let Some((id, _)) = guest.take_used() else {
             let now = now_ns();
             ensure!(now - last < 10_000_000_000, "{in_flight} requests do not come back");
-            std::hint::spin_loop();
+            match waits {
+                Waits::Spinning => std::hint::spin_loop(),
+                Waits::Asleep => guest.await_call(100)?,
+            }
             continue;
         };
         (ended, in_flight, last) = (ended + 1, in_flight - 1, now_ns());

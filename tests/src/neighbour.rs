@@ -3,10 +3,12 @@
 //! What is proved of every misdeed: the neighbour sees no error, the daemon lives, no descriptor
 //! and no mapping is left, and the abused disk serves the next front-end.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use bench::frontend::{Frontend, FrontendSpec};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, await_that};
 use crate::load::Load;
 use crate::raw_front_end::Raw;
 use crate::single::Single;
@@ -72,9 +74,13 @@ impl Neighbour {
         self.daemon.is_alive()?;
         self.load.await_requests(20)?;
         self.daemon.await_descriptors(self.descriptors)?;
-        let mappings = guest_mappings(&self.daemon)?;
-        ensure!(mappings == self.mappings, "{mappings} guest mappings, not {}", self.mappings);
-        Ok(())
+        // Hundreds of them are not unmapped in one moment.
+        let mut found = 0;
+        let waited = await_that(Duration::from_secs(1), "memory to be given back", || {
+            found = guest_mappings(&self.daemon)?;
+            Ok(found == self.mappings)
+        });
+        waited.with_context(|| format!("{found} guest mappings, not {}", self.mappings))
     }
 
     /// As [`Neighbour::is_unharmed`], and the abused disk serves; then all ends.

@@ -8,12 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use anyhow::{Context, Result, ensure};
+use bench::frontend::FrontendSpec;
+use bench::slots::{Kind, Slots};
 use tests::neighbour::{BAD, Neighbour};
 use tests::raw_front_end::{
     Answer, NEED_REPLY, Raw, VERSION, message, request, ring_addresses, ring_state, sealed_memory,
     signal, table, words,
 };
 
+const SET_CONFIG: u32 = 25;
 const MEMORY: u64 = 1 << 20;
 const BASE: u64 = 1 << 32;
 
@@ -345,5 +348,112 @@ fn e28_features_that_were_not_offered() -> Result<()> {
     // It negotiates what there is, after all that.
     ensure!(raw.tell(request::SET_FEATURES, &words(&[1 << 30 | 1 << 32]), &[])?.is_ack());
     drop(raw);
+    bed.finish()
+}
+
+#[test]
+fn e21_dirty_logs_that_cannot_be() -> Result<()> {
+    let mut bed = Neighbour::start("e21")?;
+    let file = sealed_memory(MEMORY)?;
+    let mut raw = bed.raw()?;
+    for (what, size, offset) in [
+        ("no size", 0, 0),
+        ("size and offset wrap", u64::MAX, 1),
+        ("the offset wraps", 4096, u64::MAX - 4095),
+        ("beyond the file", MEMORY + 1, 0),
+        ("beyond the file by its offset", MEMORY, 4096),
+        ("2^63 bytes", 1 << 63, 0),
+    ] {
+        nak(&mut raw, request::SET_LOG_BASE, &words(&[size, offset]), &[file.as_fd()])
+            .context(what)?;
+    }
+    // Shorter than memory needs: a bit for each page up to its end.
+    let memory = sealed_memory(MEMORY)?;
+    let region = table(&[[BASE, MEMORY, BASE, 0]]);
+    ensure!(raw.tell(request::SET_MEM_TABLE, &region, &[memory.as_fd()])?.is_ack());
+    let needed = (BASE + MEMORY) / 4096 / 8;
+    nak(&mut raw, request::SET_LOG_BASE, &words(&[needed - 1, 0]), &[file.as_fd()])
+        .context("one byte too short")?;
+    raw.send(request::SET_LOG_BASE, VERSION, &words(&[needed, 0]), &[file.as_fd()])?;
+    let answer = raw.answer()?;
+    ensure!(matches!(answer, Answer::Reply(request::SET_LOG_BASE, _)), "{answer:?}");
+    drop(raw);
+    bed.is_unharmed()?;
+    bed.finish()
+}
+
+/// Offset, size, flags, and as many bytes.
+fn config_span(offset: u32, size: u32, flags: u32, bytes: usize) -> Vec<u8> {
+    let mut payload: Vec<u8> =
+        [offset, size, flags].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    payload.resize(payload.len() + bytes, 0x5c);
+    payload
+}
+
+#[test]
+fn e26_parts_of_the_config_space_that_are_not_there() -> Result<()> {
+    let bed = Neighbour::start("e26")?;
+    for (offset, size, bytes) in [
+        (0, 0, 0),
+        (0, 257, 257),
+        (0, 8, 7),
+        (0, 8, 9),
+        (0, u32::MAX, 8),
+        (u32::MAX, 8, 8),
+        (250, 8, 8),
+        (256, 1, 1),
+    ] {
+        let mut raw = bed.raw()?;
+        raw.send(request::GET_CONFIG, VERSION, &config_span(offset, size, 0, bytes), &[])?;
+        let answer = raw.answer()?;
+        // An answer without bytes says that there is no such part.
+        let empty = answer == Answer::Reply(request::GET_CONFIG, Vec::new());
+        ensure!(empty || answer.is_refusal(), "{offset}+{size} of {bytes}: {answer:?}");
+    }
+    let mut raw = bed.raw()?;
+    raw.send(request::GET_CONFIG, VERSION, &config_span(0, 60, 0, 60), &[])?;
+    let answer = raw.answer()?;
+    ensure!(matches!(&answer, Answer::Reply(_, bytes) if bytes.len() == 72), "{answer:?}");
+    drop(raw);
+    bed.finish()
+}
+
+#[test]
+fn e27_config_space_that_may_only_be_read() -> Result<()> {
+    let bed = Neighbour::start("e27")?;
+    let mut raw = Raw::negotiated(&bed.daemon.socket(BAD), 1 << 11)?;
+    // Capacity, limits, block size, queues; by a driver, by a migration, and with flags unknown.
+    for flags in [0, 1, 2, u32::MAX] {
+        for (offset, size) in [(0, 8), (8, 4), (20, 4), (34, 2), (33, 1), (0, 60)] {
+            let payload = config_span(offset, size, flags, size as usize);
+            nak(&mut raw, SET_CONFIG, &payload, &[])?;
+        }
+    }
+    raw.send(request::GET_CONFIG, VERSION, &config_span(0, 8, 0, 8), &[])?;
+    let Answer::Reply(_, bytes) = raw.answer()? else { anyhow::bail!("no capacity") };
+    ensure!(bytes[12..] == 8192u64.to_le_bytes(), "the capacity changed: {bytes:?}");
+    drop(raw);
+    bed.finish()
+}
+
+/// Row H15: descriptors whose other end is gone in the middle of a call.
+#[test]
+fn h15_descriptors_whose_front_end_is_gone() -> Result<()> {
+    let mut bed = Neighbour::start("h15")?;
+    for turn in 0..100 {
+        let spec = FrontendSpec { queues: 2, ..FrontendSpec::default() };
+        let mut frontend = bed.daemon.frontend(BAD, &spec)?;
+        let slots = Slots::new(frontend.memory(), 1, 4096)?;
+        for queue in frontend.queues() {
+            slots.write_header(0, Kind::Read, turn % 8 * 8);
+            let (buffers, count) = slots.buffers(0, Kind::Read);
+            queue.driver.add(&buffers[..count], 0)?;
+            queue.driver.publish();
+            queue.kick()?;
+        }
+        // Its eventfds and memory go while it is served and called.
+        drop(frontend);
+    }
+    bed.is_unharmed()?;
     bed.finish()
 }

@@ -124,10 +124,9 @@ fn e20_regions_added_and_removed_wrongly() -> Result<()> {
 #[test]
 fn e20_the_region_in_use_is_removed() -> Result<()> {
     told("e20-in-use", Layout::default(), 1, |guest, _| {
-        read_into(guest, DATA)?;
+        guest.honest(0, 0, 512)?;
         let answer = guest.raw.tell(request::REM_MEM_REG, &region(BASE, MEMORY), &[])?;
         ensure!(answer.is_ack(), "{answer:?}");
-        ensure!(guest.end()? == End::Used(0, 513), "it ended before its memory went");
         read_into(guest, DATA)?;
         pause(std::time::Duration::from_micros(500));
         ensure!(guest.take_used().is_none(), "a ring outside of memory is served");

@@ -20,7 +20,7 @@ use tests::hostile_bed::Bed;
 use tests::hostile_guest::{
     BASE, D, DATA, F_INDIRECT, Guest, HEADER, INDIRECT, Layout, MEMORY, NEXT, STATUS, WRITE,
 };
-use tests::raw_front_end::{Raw, request, ring_state, sealed_memory, table, words};
+use tests::raw_front_end::{Raw, request, sealed_memory, table, words};
 
 /// Where memory without pages is seen by the guest.
 const LOST: u64 = 1 << 36;
@@ -240,12 +240,22 @@ fn e18_memory_that_may_only_be_read_or_is_no_memory_file() -> Result<()> {
     bed.finish()
 }
 
+/// Makes the counter as large as it can be.
+fn fill(signal: &OwnedFd) -> Result<()> {
+    match rustix::io::read(signal, &mut [0; 8]) {
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
+        Err(error) => return Err(error.into()),
+    }
+    rustix::io::write(signal, &(u64::MAX - 1).to_ne_bytes())?;
+    Ok(())
+}
+
 #[test]
 fn e8_call_descriptor_that_is_full() -> Result<()> {
     // A full counter is a call that was not taken yet: nothing is lost, nothing waits.
     let bed = Bed::start("e8-full", MEMORY_DISK)?;
     let mut guest = bed.guest(Layout::default())?;
-    rustix::io::write(guest.signals()[1], &(u64::MAX - 1).to_ne_bytes())?;
+    fill(guest.signals()[1])?;
     for _ in 0..20 {
         guest.honest(0, 0, 512)?;
     }
@@ -259,9 +269,10 @@ fn e8_call_descriptor_on_which_a_write_waits() -> Result<()> {
     let mut guest = bed.guest(Layout::default())?;
     guest.honest(0, 0, 512)?;
     let call = guest.signals()[1];
-    // The description is shared: what the daemon has set is taken away again.
+    // Full first, while a write to it does not wait; then, since the description is shared, what the
+    // daemon has set is taken away again.
+    fill(call)?;
     fcntl_setfl(call, fcntl_getfl(call)?.difference(OFlags::NONBLOCK))?;
-    rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes())?;
     guest.header(0, 0);
     guest.offer(&request_in(9, 0))?;
     let broken = guest.breaks_unseen(3000).context("a sidecore waits for a front-end")?;
@@ -281,14 +292,13 @@ fn e8_kick_descriptor_that_blocks_or_is_full() -> Result<()> {
     guest.honest(0, 0, 512)?;
     // An error descriptor on which a write would wait, of a queue that breaks.
     let err = guest.signals()[2];
+    fill(err)?;
     fcntl_setfl(err, fcntl_getfl(err)?.difference(OFlags::NONBLOCK))?;
-    rustix::io::write(err, &(u64::MAX - 1).to_ne_bytes())?;
     guest.offer_heads(&[999]);
     guest.kick()?;
     pause(Duration::from_millis(50));
     // Control is not held by it.
     bed.daemon.ask("ls")?;
-    guest.raw.send(request::SET_VRING_ENABLE, 1, &ring_state(0, 0), &[])?;
     drop(guest);
     bed.finish()
 }

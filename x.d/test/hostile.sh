@@ -3,7 +3,7 @@
 # Run by x.d/test.sh. Each file of tests/tests named here is an outcome; docs/security.md says which row is where.
 
 HOSTILE_CASES=(hostile_split hostile_packed hostile_blk hostile_storm hostile_races lost_memory
-    bad_front_end bad_memory bad_rings bad_connection connections)
+    bad_front_end bad_memory bad_rings bad_connection connections attacks dead_disk)
 
 group_hostile() {
     # shellcheck source=x.d/test/frontend.sh
