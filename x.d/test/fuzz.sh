@@ -26,7 +26,7 @@ build_targets() {
     done
     say 'building the fuzz targets (the first time takes minutes)'
     (
-        cd "$ROOT/fuzz"
+        cd "$ROOT/fuzz" || exit
         RUSTFLAGS="${flags[*]}" CARGO_TARGET_DIR=$BUILD/fuzz-target \
             run_command build cargo build --release --locked --target "$FUZZ_HOST"
     )

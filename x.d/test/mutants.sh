@@ -65,6 +65,7 @@ try_mutant() {
         failed "$name" "nothing noticed it: \`$command\` passed"
     elif grep -qE "$says" "$log"; then
         passed "$name" "caught in $(seconds_since "$started") s: $(grep -oE -m 1 "$says" "$log" | head -n 1)"
+        # shellcheck disable=SC2154  # the colours are of say.sh
         say "mutants/$name ${green}caught${plain}: $(grep -E -m 1 "$says" "$log")"
     else
         failed "$name" "the test failed, but not with \"$says\""

@@ -133,6 +133,7 @@ case_both_killed() {
     local rounds round said found
     rounds=$(often 3 20)
     for ((round = 1; round <= rounds; round++)); do
+        # shellcheck disable=SC2153  # set by run_case
         server_begin "$SERVER_DIR"
         rm -f "$(disk_image a)"
         server_disk a file 128M queues=2

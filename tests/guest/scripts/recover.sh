@@ -21,7 +21,7 @@ while [ "$(uptime)" -lt "$until" ]; do
     fi
     rounds=$((rounds + 1))
 done
-ready done
+ready 'done'
 result fio-verify ok "$rounds rounds"
 check unmount umount /mnt
 check fsck e2fsck -f -n /dev/vda
