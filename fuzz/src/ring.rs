@@ -175,8 +175,6 @@ impl Bed {
             inflight: record,
         })
         .ok()?;
-        let shape = self.shape(shape & 64 != 0);
-        let blk = Blk::new(&shape, Live::new(DISK_BYTES), device::blk::offered(&shape));
         let blk = self.personality(shape & 64 != 0);
         let at = |gpa: u64, len: u64| (gpa as usize, len as usize);
         let own = match format {
@@ -196,10 +194,6 @@ impl Bed {
         })
     }
 
-    /// The device that the disk makes.
-    fn shape(&self, readonly: bool) -> Shape {
-        let limits = self.disk.limits();
-        Shape {
     /// The device of one queue.
     fn personality(&self, readonly: bool) -> Blk {
         let limits = self.disk.limits();
@@ -214,7 +208,6 @@ impl Bed {
                 zeroes_sectors_max: limits.zeroes_sectors_max,
             },
             in_order: true,
-        }
         };
         Blk::new(&shape, Live::new(DISK_BYTES), device::blk::offered(&shape))
     }
