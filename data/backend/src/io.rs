@@ -239,6 +239,14 @@ impl Io {
     pub fn acknowledge(&mut self) {
         // An error comes again at the pass's own `enter`, where it is counted.
         let _ = self.enter();
+        // With nothing in flight nobody reaps, and what is there can only be the watch of an earlier
+        // sleep. Left there, it would keep the descriptor readable.
+        if self.in_flight() == 0
+            && let Some(ring) = &mut self.ring
+        {
+            let none = ring.reap_one();
+            debug_assert!(none.is_none(), "{none:?} completed, and nothing is in flight");
+        }
     }
 
     /// Whether `place` was given by this `Io`.

@@ -99,6 +99,36 @@ fn flushes_and_writes_of_sidecores_that_sleep_all_end() {
 }
 
 #[test]
+fn a_sidecore_that_is_woken_when_nothing_of_it_waits_any_more_sleeps_again() {
+    let dir = on_disk();
+    let disk = Disk::open(&file(&dir.path().join("disk"), Some(1 << 20), Cache::Auto)).expect("it");
+    let (mut one, mut other) = (Bed::on(disk.clone()), Bed::on(disk));
+    let discard = Request { op: Op::Discard, offset: 0, len: 4096, segments: &[] };
+    for slot in 0..5 {
+        let submitted = one.backend.submit(&mut one.io, &discard, &one.memory, tag(slot));
+        assert_eq!(submitted, Outcome::Pending);
+    }
+    // Four are with the kernel. The fifth waits, and what ends its waiting is one of them.
+    assert!(one.io.may_rest());
+    let mut progress = [Progress::default(); 5];
+    while one.io.in_flight() > 0 {
+        one.io.enter().expect("enter");
+        while let Some((tag, result)) = one.io.reap_one() {
+            let (io, progress) = (&mut one.io, &mut progress[usize::from(tag.slot)]);
+            one.backend.completed(io, &discard, &one.memory, tag, result, progress);
+        }
+    }
+    // It is still among the disk's sleepers.
+    let submitted = other.backend.submit(&mut other.io, &FLUSH, &other.memory, tag(0));
+    assert_eq!(submitted, Outcome::Pending);
+    assert_eq!(finish(&mut other, &FLUSH), Status::Ok);
+    assert!(is_readable(&one.io, Duration::from_secs(20)));
+    one.io.acknowledge();
+    assert!(one.io.may_rest());
+    assert!(!is_readable(&one.io, Duration::from_millis(10)), "it would never sleep again");
+}
+
+#[test]
 fn flushes_that_wait_share_the_next_one() {
     let dir = on_disk();
     let mut bed = Bed::new(&file(&dir.path().join("disk"), Some(1 << 20), Cache::Auto));
