@@ -117,9 +117,8 @@ impl File {
             }
             // The zeroes are there already.
             (_, Step::Reserve) if unsupported => return self.stabilize(request, progress),
-            (Op::Write { sync: true }, _)
-                if unsupported && !self.opened.lacks(Lack::StableWrite) =>
-            {
+            // Asked of this write, not of the disk: several may be in flight when the first is refused.
+            (Op::Write { sync: true }, _) if unsupported && !progress.unstable => {
                 self.opened.note_lack(Lack::StableWrite);
                 return None;
             }

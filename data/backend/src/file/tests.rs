@@ -227,6 +227,32 @@ fn only_a_failed_sync_is_a_failed_sync() {
 }
 
 #[test]
+fn stable_writes_that_the_file_system_refuses_are_no_failed_syncs() {
+    let [folder, _] = folders();
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
+    let span = [bed.memory.span(0, 4096).expect("a span")];
+    let op = Op::Write { sync: true };
+    let request =
+        |slot: u16| Request { op, offset: u64::from(slot) << 12, len: 4096, segments: &span };
+    let slots = [3, 4];
+    for slot in slots {
+        let (tag, request) = (Tag { slot, ..TAG }, request(slot));
+        let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, tag);
+        assert_eq!(submitted, Outcome::Pending);
+    }
+    // Both were on their way as stable ones when the first was refused.
+    let refused = -Errno::OPNOTSUPP.raw_os_error();
+    for slot in slots {
+        let (io, memory, progress) = (&mut bed.io, &bed.memory, &mut Progress::default());
+        let tag = Tag { slot, ..TAG };
+        let told = bed.file.completed(io, &request(slot), memory, tag, refused, progress);
+        assert_eq!(told, Outcome::Pending, "written otherwise, then synced");
+        assert!(progress.unstable);
+    }
+    assert!(bed.file.opened.lacks(Lack::StableWrite) && !bed.file.opened.sync_failed());
+}
+
+#[test]
 fn at_most_four_slow_commands_of_a_disk_are_with_the_kernel() {
     let [folder, _] = folders();
     let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
