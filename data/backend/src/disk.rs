@@ -289,17 +289,6 @@ impl Disk {
         failed
     }
 
-    /// Whether its data ends with this process: a RAM disk.
-    pub fn is_volatile(&self) -> bool {
-        matches!(self.kind, Kind::Memory(_))
-    }
-
-    /// Whether a back-end of a RAM disk has run a request since the disk was made; a disk made of it
-    /// by [`Disk::resize`] goes on with the answer. False for all other disks.
-    pub fn was_touched(&self) -> bool {
-        matches!(&self.kind, Kind::Memory(memory) if memory.was_touched())
-    }
-
     /// The way of one queue.
     pub fn backend(self: &Arc<Self>) -> Backend {
         match &self.kind {

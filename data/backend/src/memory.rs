@@ -4,7 +4,6 @@
 //! nothing. Every access is checked by [`Area`]; the guest's buffers are checked by its map.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use guest_memory::{Area, GuestMap, MapError, Span};
 use request::{Op, Request, Status};
@@ -20,8 +19,6 @@ pub struct Memory {
     /// All of [`CHUNK_SIZE`] except the last.
     chunks: Arc<[Area]>,
     size_bytes: u64,
-    /// A request was run. Shared by clones and by what a resize makes of them.
-    touched: Arc<AtomicBool>,
 }
 
 impl Memory {
@@ -30,7 +27,7 @@ impl Memory {
     /// # Errors
     /// As [`guest_memory::Mapping::anonymous`].
     pub(crate) fn new(size_bytes: u64) -> Result<Memory, MapError> {
-        Memory { chunks: [].into(), size_bytes: 0, touched: Arc::default() }.resized(size_bytes)
+        Memory { chunks: [].into(), size_bytes: 0 }.resized(size_bytes)
     }
 
     /// The same bytes with another end. What lies beyond a smaller end is lost; what a larger end
@@ -50,20 +47,11 @@ impl Memory {
             size_left -= len;
             chunks.push(if len == CHUNK_SIZE { mapped } else { shortened(&mapped, rest)? });
         }
-        Ok(Memory { chunks: chunks.into(), size_bytes, touched: Arc::clone(&self.touched) })
-    }
-
-    /// See [`crate::Disk::was_touched`].
-    pub(crate) fn was_touched(&self) -> bool {
-        self.touched.load(Ordering::Acquire)
+        Ok(Memory { chunks: chunks.into(), size_bytes })
     }
 
     #[inline]
     pub(crate) fn serve(&self, request: &Request<'_>, memory: &GuestMap) -> Status {
-        // Looked at before: a store by each core to one line, for each request, would be dear.
-        if !self.touched.load(Ordering::Relaxed) {
-            self.touched.store(true, Ordering::Release);
-        }
         let done = match request.op {
             Op::Read => {
                 self.transfer(request, |chunk, at, span| chunk.copy_to_guest(at, memory, span))

@@ -85,7 +85,7 @@ fn a_read_only_disk_takes_no_write() {
     for cache in [Cache::Auto, Cache::Page] {
         let source = Source::File { path: path.clone(), size_bytes: None, readonly: true, cache };
         let mut bed = Bed::new(&source);
-        assert!(bed.disk.is_readonly() && !bed.disk.is_volatile());
+        assert!(bed.disk.is_readonly());
         assert_eq!(bed.disk.limits(), backend::Limits::default());
         for op in
             [Op::Write { sync: false }, Op::Discard, Op::WriteZeroes { unmap: true, sync: false }]
@@ -168,22 +168,6 @@ fn a_disk_grows_and_shrinks() {
         assert_eq!(bed.read((1 << 20) - 4096, 4096), Ok(vec![kept; 4096]), "{name}");
         let refused = Disk::resize(&mut bed.disk, 1000);
         assert!(matches!(refused, Err(ResizeError::Size(1000))), "{name}: {refused:?}");
-    }
-}
-
-#[test]
-fn a_ram_disk_knows_whether_it_has_served() {
-    let mut bed = Bed::new(&Source::Memory { size_bytes: 1 << 20 });
-    assert!(bed.disk.is_volatile() && !bed.disk.was_touched());
-    assert_eq!(bed.read(0, 512), Ok(vec![0; 512]));
-    assert!(bed.disk.was_touched());
-    let mut grown = bed.disk;
-    Disk::resize(&mut grown, 2 << 20).expect("grown");
-    assert!(grown.was_touched(), "it holds what the old one held");
-    let (_dirs, sources) = kinds(1 << 20);
-    for (name, source) in &sources {
-        let disk = Disk::open(source).expect("a disk");
-        assert_eq!((disk.is_volatile(), disk.was_touched()), (*name == "memory", false), "{name}");
     }
 }
 
