@@ -351,6 +351,11 @@ impl File {
             (Op::Flush, _) | (_, Step::Sync) => self.flush(asks),
             (Op::Read, _) => {
                 let direct = self.could_be_direct(request, progress);
+                // See `writers`, "Reads".
+                let as_write = !direct && self.opened.is_block();
+                if as_write && self.write_pass(false, asks) == Pass::Waiting {
+                    return Next::Wait(Wait::Write);
+                }
                 let (skip, stable) = (progress.done, false);
                 let command =
                     Command::Transfer { write: false, stable, offset: at, skip, segments, memory };

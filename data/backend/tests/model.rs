@@ -164,25 +164,35 @@ fn every_disk_does_what_an_array_would() {
     }
 }
 
+/// Gives `test` the path of a loop device of that many bytes and that block size.
+fn on_loop_device(size_bytes: u64, block: &str, test: impl Fn(&str) + std::panic::RefUnwindSafe) {
+    use std::process::Command;
+    let dir = harness::on_disk();
+    let image = dir.path().join("image");
+    std::fs::File::create(&image).and_then(|file| file.set_len(size_bytes)).expect("an image");
+    let output = Command::new("losetup")
+        .args(["--find", "--show", "--sector-size", block])
+        .arg(&image)
+        .output()
+        .expect("losetup runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let result = std::panic::catch_unwind(|| test(&device));
+    let detached = Command::new("losetup").args(["--detach", &device]).status();
+    assert!(detached.is_ok_and(|status| status.success()));
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// A device of 4 KiB blocks: half of what is asked of it cannot be direct, and its ranges are no
 /// whole blocks.
 #[test]
 #[ignore = "needs root and a loop device: cargo test -p backend --test model -- --ignored block"]
 fn a_block_device_does_what_an_array_would() {
-    use std::process::Command;
-    let dir = harness::on_disk();
-    let image = dir.path().join("image");
     let size_bytes = DISK_BYTES.next_multiple_of(4096);
-    std::fs::File::create(&image).and_then(|file| file.set_len(size_bytes)).expect("an image");
     for block in ["512", "4096"] {
-        let output = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", block])
-            .arg(&image)
-            .output()
-            .expect("losetup runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let result = std::panic::catch_unwind(|| {
+        on_loop_device(size_bytes, block, |device| {
             for (seed, cache) in [(1, backend::Cache::Direct), (2, backend::Cache::Page)] {
                 let source = harness::file(device.as_ref(), None, cache);
                 let mut bed = Bed::new(&source);
@@ -190,15 +200,42 @@ fn a_block_device_does_what_an_array_would() {
                 let all = Op::WriteZeroes { unmap: true, sync: true };
                 assert_eq!(bed.run(all, 0, size_bytes, &[]), Status::Ok);
                 drop(bed);
-                follow(&device, &source, seed, 60);
+                follow(device, &source, seed, 60);
             }
         });
-        let detached = Command::new("losetup").args(["--detach", &device]).status();
-        assert!(detached.is_ok_and(|status| status.success()));
-        if let Err(panic) = result {
-            std::panic::resume_unwind(panic);
-        }
     }
+}
+
+/// The page cache must not keep what was there before a direct write that was under way.
+#[test]
+#[ignore = "needs root and a loop device: cargo test -p backend --test model -- --ignored block"]
+fn reads_beside_a_direct_write_of_the_same_blocks_leave_nothing_old() {
+    const WRITTEN: u32 = 4 << 20;
+    const BLOCKS: u64 = WRITTEN as u64 / 4096;
+    on_loop_device(u64::from(WRITTEN), "4096", |device| {
+        let mut bed = Bed::new(&harness::file(device.as_ref(), None, backend::Cache::Direct));
+        let mut random = Random(11);
+        let (whole, sector) = (bed.span(0, WRITTEN), bed.span(u64::from(WRITTEN), 512));
+        let write = Asked::new(Op::Write { sync: false }, 0, WRITTEN.into(), &[whole]);
+        // The second sector of a block cannot be read past the page cache.
+        let read = |block: u64| Asked::new(Op::Read, block * 4096 + 512, 512, &[sector]);
+        for round in 1..=100_u32 {
+            assert!(bed.memory.write(whole, 0, &round.to_le_bytes().repeat(WRITTEN as usize / 4)));
+            let mut beside = Vec::new();
+            bed.run_beside(&write, || {
+                beside.push(random.below(BLOCKS));
+                read(beside[beside.len() - 1])
+            });
+            // All have ended, so now there is only what was written.
+            for block in beside {
+                let Asked { op, offset, len, segments } = read(block);
+                assert_eq!(bed.run(op, offset, len, &segments), Status::Ok);
+                let mut found = [0; 4];
+                assert!(bed.memory.read(sector, 0, &mut found));
+                assert_eq!(u32::from_le_bytes(found), round, "block {block}");
+            }
+        }
+    });
 }
 
 #[test]

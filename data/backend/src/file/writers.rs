@@ -8,8 +8,12 @@
 //! makes those that come after it go through the cache too, until none is left, and itself waits
 //! for the direct ones before it.
 //!
-//! Reads need no such care: a direct read writes dirty pages back first, and a direct write drops
-//! clean pages after it.
+//! # Reads
+//!
+//! A direct read writes dirty pages back first, and a direct write to a file drops clean pages after
+//! it. To a block device it drops them only before it (`blkdev_direct_write`, where the device answers
+//! later): a read through the cache at the same time leaves a page there with what was before the write,
+//! and a later write of a part of it puts that on the disk. So there such a read is let in as a write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -90,6 +90,44 @@ impl Bed {
         }
     }
 
+    /// Runs one request, and others one after the other until it has ended. All must end well.
+    pub fn run_beside(&mut self, long: &Asked, mut other: impl FnMut() -> Asked) {
+        let tag = |slot| Tag { queue: 7, slot, generation: 99 };
+        let mut progress = [Progress::default(); 2];
+        let mut asked = [long.clone(), other()];
+        let mut ended = [true; 2];
+        let deadline = now() + Duration::from_secs(60);
+        let begin = |bed: &mut Bed, one: &Asked, slot: u16| {
+            let submitted = bed.backend.submit(&mut bed.io, &one.request(), &bed.memory, tag(slot));
+            assert_eq!(submitted, Outcome::Pending);
+        };
+        begin(self, &asked[0], 0);
+        ended[0] = false;
+        while !(ended[0] && ended[1]) {
+            assert!(now() < deadline, "stuck: {asked:?} {ended:?}");
+            if ended[1] && !ended[0] {
+                begin(self, &asked[1], 1);
+                (ended[1], progress[1]) = (false, Progress::default());
+            }
+            self.io.enter().expect("enter");
+            while let Some((of, result)) = self.io.reap_one() {
+                let slot = usize::from(of.slot);
+                let (request, progress) = (asked[slot].request(), &mut progress[slot]);
+                let (io, memory) = (&mut self.io, &self.memory);
+                match self.backend.completed(io, &request, memory, of, result, progress) {
+                    Outcome::Pending => {}
+                    Outcome::Done(status) => {
+                        assert_eq!(status, Status::Ok, "{:?}", asked[slot]);
+                        ended[slot] = true;
+                    }
+                }
+            }
+            if ended[1] && !ended[0] {
+                asked[1] = other();
+            }
+        }
+    }
+
     /// Runs them all at once, as far as there is room.
     pub fn run_all(&mut self, asked: &[Asked]) -> Vec<Status> {
         let mut ended: Vec<Option<Status>> = vec![None; asked.len()];
