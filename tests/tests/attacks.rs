@@ -24,7 +24,8 @@ use tests::ledger::Order;
 use tests::raw_front_end::{request, table};
 
 const FILE: &str = "path = \"victim.img\"\nsize = \"16M\"";
-const FOR_NS: u64 = 30_000_000;
+/// A little less than a window.
+const FOR_NS: u64 = 12_000_000;
 const IN: u32 = 0;
 const FLUSH: u32 = 4;
 const DISCARD: u32 = 11;
@@ -72,19 +73,22 @@ fn outside(bed: &Bed, discards: bool, ended: &AtomicU64) -> Result<()> {
     let file = std::fs::File::options().create(true).append(true).open(path)?;
     file.set_len(64 << 20)?;
     let start = now_ns();
-    let work = || -> rustix::io::Result<()> {
+    let work = &|discard: bool| -> rustix::io::Result<()> {
         while now_ns() - start < FOR_NS {
-            if discards {
-                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(&file, punch, 0, 1 << 20)?;
+            match discard {
+                true => {
+                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    fallocate(&file, punch, 0, 1 << 20)?;
+                }
+                false => fdatasync(&file)?,
             }
-            fdatasync(&file)?;
             ended.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     };
     std::thread::scope(|scope| {
-        let workers = [(); AT_ONCE].map(|()| scope.spawn(work));
+        let spawn = |number| scope.spawn(move || work(discards && number % 2 == 0));
+        let workers: Vec<_> = (0..AT_ONCE).map(spawn).collect();
         for worker in workers {
             worker.join().map_err(|_| anyhow!("a program beside the daemon panicked"))??;
         }
@@ -114,9 +118,13 @@ fn beside_a_file(name: &str, kinds: &[(u32, u32, u16)], discards: bool) -> Resul
         || both_queues(&mut guest.borrow_mut(), kinds),
     );
     let syncs = bed.daemon.shown(BAD, "faults")?["syncs"].clone();
+    let counted = bed.daemon.shown(BAD, "counters")?;
     println!(
-        "{name}: {} syncs by programs beside the daemon, {syncs} by the daemon; {shown:?}",
-        ended.into_inner()
+        "{name}: {} syncs and discards by programs beside the daemon; {syncs} syncs by the daemon for \
+         {} flushes, and {} discards",
+        ended.into_inner(),
+        counted["flushes"],
+        counted["discards"]
     );
     println!("{name}: {}", shown?);
     drop(guest);

@@ -341,10 +341,13 @@ fn attack_03_descriptor_whose_close_waits() -> Result<()> {
         while rustix::io::write(&socket, &[0; 65536]).is_ok() {}
         socket.set_nonblocking(false)?;
         let (peer, _) = listener.accept()?;
-        raw.send(request::SET_VRING_KICK, VERSION | 8, &words(&[0]), &[socket.as_fd()])?;
-        // From now on the daemon's is the last one.
+        // With half of a message, so that ours is closed before the daemon may close its own, which is
+        // the last one then.
+        let kick = message(request::SET_VRING_KICK, VERSION | 8, 8, &words(&[0]));
+        raw.send_bytes(&kick[..12], &[socket.as_fd()])?;
         drop(socket);
         let asked = now_ns();
+        raw.send_bytes(&kick[12..], &[])?;
         let answer = raw.answer()?;
         ensure!(answer.is_nak(), "{answer:?}");
         bed.daemon.ask("ls")?;

@@ -60,7 +60,7 @@ fn c01_chain_too_short_for_header_and_status() -> Result<()> {
             &[(HEADER, 0, 0)],
         ];
         offer(guest, chains[variant])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("without room for its"))
     })
 }
 
@@ -248,7 +248,7 @@ fn c14_status_of_no_bytes_or_that_the_device_may_not_write() -> Result<()> {
         guest.header(OUT, 0);
         let status = [(STATUS, 1, 0), (STATUS, 0, WRITE), (STATUS, 0, 0)][variant];
         offer(guest, &[(HEADER, 16, 0), (DATA, 512, 0), status])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("without room for its"))
     })
 }
 

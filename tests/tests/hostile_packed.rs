@@ -23,11 +23,11 @@ fn told(
     Ok(())
 }
 
-fn breaks(name: &str, layout: Layout, chains: &[&[D]]) -> Result<()> {
+fn breaks(name: &str, layout: Layout, words: &'static str, chains: &[&[D]]) -> Result<()> {
     told(name, layout, chains.len(), |guest, variant| {
         guest.header(0, 0);
         guest.offer(chains[variant])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken(words))
     })
 }
 
@@ -62,12 +62,17 @@ fn b01_lap_bits_that_contradict_the_lap() -> Result<()> {
 #[test]
 fn b02_chain_without_end() -> Result<()> {
     let endless = |count: u16| vec![D(HEADER, 16, NEXT, 0); usize::from(count)];
-    breaks("b02", Layout::packed(), &[&endless(8), &endless(1), &endless(7)])
+    breaks("b02", Layout::packed(), "does not end", &[&endless(8), &endless(1), &endless(7)])
 }
 
 #[test]
 fn b03_buffer_id_outside_the_ring() -> Result<()> {
-    breaks("b03", Layout::packed(), &[&honest(8), &honest(9), &honest(0x8000), &honest(0xffff)])
+    breaks(
+        "b03",
+        Layout::packed(),
+        "buffer id",
+        &[&honest(8), &honest(9), &honest(0x8000), &honest(0xffff)],
+    )
 }
 
 #[test]
@@ -97,13 +102,18 @@ fn b04_indirect_beside_next_or_in_a_chain() -> Result<()> {
         }
         let chains: [&[D]; 5] = [&with_next, &behind, &bad_length, &beyond, &nested];
         guest.offer(chains[variant])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("indirect"))
     })
 }
 
 #[test]
 fn b04_indirect_though_not_negotiated() -> Result<()> {
-    breaks("b04-without", Layout::packed(), &[&[D(TABLE, 48, INDIRECT, 0)]])
+    breaks(
+        "b04-without",
+        Layout::packed(),
+        "an indirect descriptor where none may be",
+        &[&[D(TABLE, 48, INDIRECT, 0)]],
+    )
 }
 
 #[test]

@@ -26,22 +26,22 @@ fn told(
 }
 
 /// A row that breaks the queue by the chains that it offers.
-fn breaks(name: &str, layout: Layout, chains: &[&[D]]) -> Result<()> {
+fn breaks(name: &str, layout: Layout, words: &'static str, chains: &[&[D]]) -> Result<()> {
     told(name, layout, chains.len(), |guest, variant| {
         guest.header(0, 0);
         guest.offer(chains[variant])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken(words))
     })
 }
 
 /// A row that breaks the queue by the indirect tables that it offers.
-fn breaks_by_table(name: &str, tables: &[(u32, &[D])]) -> Result<()> {
+fn breaks_by_table(name: &str, words: &'static str, tables: &[(u32, &[D])]) -> Result<()> {
     told(name, Layout::indirect(), tables.len(), |guest, variant| {
         guest.header(0, 0);
         let (len, entries) = tables[variant];
         guest.table(entries);
         guest.offer(&[D(TABLE, len, INDIRECT, 0)])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken(words))
     })
 }
 
@@ -50,6 +50,7 @@ fn a01_descriptor_loop() -> Result<()> {
     breaks(
         "a01",
         Layout::default(),
+        "does not end",
         &[
             &[D(HEADER, 16, NEXT, 1), D(HEADER, 16, NEXT, 0)],
             &[D(HEADER, 16, NEXT, 0)],
@@ -61,7 +62,11 @@ fn a01_descriptor_loop() -> Result<()> {
 #[test]
 fn a02_loop_in_an_indirect_table() -> Result<()> {
     let two: &[D] = &[D(HEADER, 16, NEXT, 1), D(HEADER, 16, NEXT, 0)];
-    breaks_by_table("a02", &[(32, two), (16 * 4096, two), (16, &[D(HEADER, 16, NEXT, 0)])])
+    breaks_by_table(
+        "a02",
+        "does not end",
+        &[(32, two), (16 * 4096, two), (16, &[D(HEADER, 16, NEXT, 0)])],
+    )
 }
 
 #[test]
@@ -70,6 +75,7 @@ fn a03_next_outside_the_table() -> Result<()> {
     breaks(
         "a03",
         Layout::default(),
+        "is outside a table",
         &[&outside(16), &outside(17), &outside(0x7fff), &outside(0xffff)],
     )
 }
@@ -77,13 +83,18 @@ fn a03_next_outside_the_table() -> Result<()> {
 #[test]
 fn a04_next_outside_the_indirect_table() -> Result<()> {
     let outside = |next| [D(HEADER, 16, NEXT, next), D(STATUS, 1, WRITE, 0)];
-    breaks_by_table("a04", &[(32, &outside(2)), (32, &outside(3)), (32, &outside(0xffff))])
+    breaks_by_table(
+        "a04",
+        "is outside a table",
+        &[(32, &outside(2)), (32, &outside(3)), (32, &outside(0xffff))],
+    )
 }
 
 #[test]
 fn a05_indirect_inside_indirect() -> Result<()> {
     breaks_by_table(
         "a05",
+        "an indirect descriptor where none may be",
         &[
             (32, &[D(HEADER, 16, NEXT, 1), D(TABLE, 16, INDIRECT, 0)]),
             (16, &[D(TABLE, 16, INDIRECT, 0)]),
@@ -97,7 +108,7 @@ fn a06_indirect_and_next_together() -> Result<()> {
         guest.header(0, 0);
         guest.table(&[D(HEADER, 16, NEXT, 1), D(STATUS, 1, WRITE, 0)]);
         guest.offer(&[D(TABLE, 32, INDIRECT | NEXT, 1), D(STATUS, 1, WRITE, 0)])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("an indirect descriptor where none may be"))
     })
 }
 
@@ -139,7 +150,7 @@ fn a09_indirect_table_of_bad_length() -> Result<()> {
             (u64::MAX - 15, 32),
         ][variant];
         guest.offer(&[D(gpa, len, INDIRECT, 0)])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("an indirect table of"))
     })
 }
 
@@ -153,7 +164,7 @@ fn a10_indirect_table_over_two_regions() -> Result<()> {
         guest.entry(SECOND - 32, 2, D(STATUS, 1, WRITE, 0));
         let (gpa, len) = [(SECOND - 32, 48), (SECOND - 8, 16)][variant];
         guest.offer(&[D(gpa, len, INDIRECT, 0)])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("an indirect table of"))
     })
 }
 
@@ -167,7 +178,7 @@ fn a11_indirect_though_not_negotiated() -> Result<()> {
             D(STATUS, 1, WRITE, 0),
         ]);
         guest.offer(&[D(TABLE, 48, INDIRECT, 0)])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("an indirect descriptor where none may be"))
     })
 }
 
@@ -183,7 +194,7 @@ fn bad_buffer(name: &str, bad: &[(u64, u32)]) -> Result<()> {
             [D(HEADER, 16, NEXT, 1), D(DATA, 512, NEXT | WRITE, 2), D(gpa, len, WRITE, 0)],
         ];
         guest.offer(&chain[variant % 4])?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("is not in guest memory"))
     })
 }
 
@@ -255,7 +266,7 @@ fn a16_empty_descriptors() -> Result<()> {
         guest.offer(&chain)?;
         Ok(match variant / 2 {
             0..4 => done(513),
-            4 => Expect::Broken,
+            4 => Expect::Broken("without room for its"),
             // The last byte of the data is then the status, and 511 bytes are no sectors.
             _ => {
                 let end = guest.end()?;
@@ -281,7 +292,7 @@ fn a17_buffers_of_4_gib() -> Result<()> {
         }
         chain.push(D(STATUS, 1, WRITE, 0));
         guest.offer(&chain)?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("4 GiB or more"))
     })
 }
 
@@ -290,6 +301,7 @@ fn a18_readable_after_writable() -> Result<()> {
     breaks(
         "a18",
         Layout::default(),
+        "a device-readable buffer follows",
         &[
             &[D(HEADER, 16, NEXT, 1), D(DATA, 512, NEXT | WRITE, 2), D(STATUS, 1, 0, 0)],
             &[D(STATUS, 1, NEXT | WRITE, 1), D(HEADER, 16, 0, 0)],
@@ -302,7 +314,7 @@ fn a19_available_index_jumps() -> Result<()> {
     told("a19", Layout::default(), 3, |guest, variant| {
         guest.set_avail(guest.avail().wrapping_add([17, 1000, 0x8000][variant]));
         guest.kick()?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("the available index moved"))
     })
 }
 
@@ -313,7 +325,7 @@ fn a20_available_index_goes_back() -> Result<()> {
         guest.honest(0, 0, 512)?;
         guest.set_avail(1 - variant as u16);
         guest.kick()?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("the available index moved"))
     })
 }
 
@@ -322,7 +334,7 @@ fn a21_head_outside_the_table() -> Result<()> {
     told("a21", Layout::default(), 4, |guest, variant| {
         guest.offer_heads(&[[16, 17, 0x8000, 0xffff][variant]]);
         guest.kick()?;
-        Ok(Expect::Broken)
+        Ok(Expect::Broken("is outside a table"))
     })
 }
 
