@@ -32,7 +32,7 @@ pub(crate) struct FrontEnd {
     shape: Shape,
     live: Arc<Live>,
     /// For guest memory, and for the log and the in-flight record too: we touch those as often, and a
-    /// file cut off under us ends the daemon. QEMU and Cloud Hypervisor seal them.
+    /// file cut off under us costs this front-end its queues. QEMU seals them.
     seal: Seal,
     /// Of everything that this connection lends us.
     health: Health,

@@ -4,8 +4,9 @@
 //! system of the front-end's own, or a Unix socket in whose buffer such a descriptor lies. So all but
 //! eventfds and memfds are closed by a thread of the disk that they came to, which lives while there
 //! is something to do. A write to an eventfd of theirs may wait as well: they can have made it block,
-//! and filled it. A tenant that fills its queue is not listened to ([`Closer::is_full`]), so
-//! the queue holds that and what the few connections of one disk hold.
+//! and filled it. So each disk has one [`Closer`] for closing and another for writing: a write that
+//! never ends keeps nothing from being closed. A tenant that fills the first one's queue is not
+//! listened to ([`Closer::is_full`]), so it holds that and what the few connections of one disk hold.
 
 use std::collections::VecDeque;
 use std::io;
@@ -101,8 +102,8 @@ impl Closer {
         self.add(Job::Close(fd));
     }
 
-    /// Adds one to an eventfd of a front-end's, by and by. Left out when so much waits that its
-    /// owner is not listened to either. Never waits.
+    /// Adds one to an eventfd of a front-end's, by and by. Left out when as much waits
+    /// already as may. Never waits.
     pub(crate) fn signal(&self, eventfd: OwnedFd) {
         if !self.is_full() {
             self.add(Job::Signal(eventfd));

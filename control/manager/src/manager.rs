@@ -251,7 +251,7 @@ impl Manager {
             core.queues = core.queues.saturating_sub(1);
         }
         let (key, base) = (served.key(), served.queue().base());
-        drop(served.into_spec());
+        let made_wait = served.into_spec().memory.health().loss() == Some(Loss::Call);
         let Some(device) = self.devices.get_mut(&key.device) else { return };
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
         let Some(attached) = queue.attached.take() else { return };
@@ -268,6 +268,10 @@ impl Manager {
             queue.problem = Some(format!("is not served: {problem}"));
         }
         self.touched.insert(key.device);
+        if made_wait {
+            // Whoever was gone before the sidecore could say so is not spared for that.
+            return self.shut_out(key.device, attached.link);
+        }
         self.queue_came_back(key.device, attached.link);
     }
 
@@ -283,7 +287,7 @@ impl Manager {
         }
         // Without a descriptor left, only the counters and the log tell.
         if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
-            device.closer.signal(err);
+            device.signaller.signal(err);
         }
         if link.front_end.loss() == Some(Loss::Call) {
             self.shut_out(key.device, attached.link);
@@ -363,7 +367,7 @@ impl Manager {
         }
     }
 
-    /// Listens no more, or is connected again later.
+    /// Has a front-end connected to (mode `connect`) once nobody is there any more.
     pub(crate) fn plan_connect(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let alone = device.links.is_empty() && !device.removing;
