@@ -25,11 +25,11 @@ impl Unsynced {
         Unsynced { folder: Path::new(state_dir).join("unsynced") }
     }
 
-    /// Whether disk `id` has a mark that was made for `image`. One that cannot be read counts: it
-    /// says that something was lost.
+    /// Whether disk `id` has a mark that was made for `image`. One that cannot be read, or was not
+    /// finished, counts: it says that something was lost.
     pub(crate) fn has(&self, id: &str, image: &str) -> bool {
         match fs::read_to_string(self.folder.join(id)) {
-            Ok(text) => text.trim_end_matches('\n') == image,
+            Ok(text) => text.is_empty() || text.trim_end_matches('\n') == image,
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
     }
@@ -43,7 +43,9 @@ impl Unsynced {
         let mut file = File::create(self.folder.join(id))?;
         writeln!(file, "{image}")?;
         file.sync_all()?;
-        File::open(&self.folder)?.sync_all()
+        // The folder may be new as well.
+        let above = self.folder.parent().unwrap_or(&self.folder);
+        [self.folder.as_path(), above].iter().try_for_each(|folder| File::open(folder)?.sync_all())
     }
 
     /// Takes the mark of disk `id` away, if there is one.
@@ -73,6 +75,10 @@ impl Manager {
         let Some(device) = self.devices.get(&number) else { return };
         if let Some(failure) = device.disk.sync_failure_fd() {
             let _ = rustix::io::read(failure, &mut [0; 8]);
+        }
+        // An operator was faster: cleared before this was heard.
+        if !device.disk.sync_failed() {
+            return;
         }
         let (id, image) = (&device.plan.id, device.plan.source.path().unwrap_or_default());
         error!(disk = id, "it could not make data stable: no flush succeeds until `disk clear`");
@@ -127,10 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_cannot_be_read_counts() {
+    fn a_mark_that_cannot_be_read_or_was_not_finished_counts() {
         let folder = tempfile::tempdir().expect("a folder");
         let marks = Unsynced::in_folder(folder.path().to_str().expect("text"));
         std::fs::create_dir_all(folder.path().join("unsynced/vm1")).expect("a folder in its place");
         assert!(marks.has("vm1", "/srv/vm1.img"));
+        std::fs::write(folder.path().join("unsynced/vm2"), "").expect("a file");
+        assert!(marks.has("vm2", "/srv/vm2.img"));
     }
 }
