@@ -24,6 +24,9 @@ use crate::sockets;
 /// ended process goes with its last request: within milliseconds on a disk that works.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// On a disk that does not answer it may never go: then a pause is a sixteenth of what was waited
+/// already, up to this. Each attempt opens a device for writing, which has udev look at it afterwards.
+const LONG_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a holder that lives is waited for: a process that was just killed still counts as one,
 /// and udev locks a block device for a moment after every close.
@@ -97,7 +100,9 @@ impl Retry {
     }
 
     fn again(self, now: Instant) -> Retry {
-        let pause = (self.pause * 2).min(PAUSE_MAX);
+        let waited = now.saturating_duration_since(self.since);
+        let most = (waited / 16).clamp(PAUSE_MAX, LONG_PAUSE_MAX);
+        let pause = (self.pause * 2).min(most);
         Retry { since: self.since, at: now + self.pause, pause }
     }
 
@@ -291,4 +296,24 @@ fn file_at(path: &str) -> Option<(u64, u64)> {
 /// Whether two disks are made of one image, as far as names tell.
 pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
     a.path().is_some() && a.path() == b.path()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_answers_soon_is_found_soon_and_one_that_does_not_costs_little() {
+        let start = now();
+        let (mut retry, mut attempts_in) = (Retry::from(start), [0, 0]);
+        while retry.at < start + Duration::from_secs(120) {
+            let waited = retry.at - start;
+            attempts_in[usize::from(waited >= Duration::from_secs(60))] += 1;
+            let next = retry.again(retry.at);
+            assert!(next.at - retry.at <= PAUSE_MAX.max(waited / 16), "{waited:?}");
+            retry = next;
+        }
+        assert!(attempts_in[0] > 60, "{attempts_in:?}");
+        assert_eq!(attempts_in[1], 60);
+    }
 }
