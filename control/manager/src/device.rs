@@ -121,9 +121,6 @@ pub(crate) struct Device {
     pub(crate) closed_until: Option<Instant>,
     pub(crate) log: LogRate,
     pub(crate) closer: Closer,
-    /// Tells front-ends of errors. Apart from `closer`: a write to a full eventfd whose reader is gone
-    /// never ends, and the next front-end's descriptors must be closed all the same.
-    pub(crate) signaller: Closer,
 }
 
 impl Link {
@@ -191,7 +188,6 @@ impl Device {
             closed_until: None,
             log: LogRate::default(),
             closer: Closer::default(),
-            signaller: Closer::default(),
         })
     }
 

@@ -4,9 +4,10 @@
 //! system of the front-end's own, or a Unix socket in whose buffer such a descriptor lies. So all but
 //! eventfds and memfds are closed by a thread of the disk that they came to, which lives while there
 //! is something to do. A write to an eventfd of theirs may wait as well: they can have made it block,
-//! and filled it. So each disk has one [`Closer`] for closing and another for writing: a write that
-//! never ends keeps nothing from being closed. A tenant that fills the first one's queue is not
-//! listened to ([`Closer::is_full`]), so it holds that and what the few connections of one disk hold.
+//! and filled it. So there is one thread for closing and another for writing: a write to a full eventfd
+//! whose reader is gone never ends, and must not keep the next front-end's descriptors from being
+//! closed. A tenant that fills the first one's queue is not listened to ([`Closer::is_full`]), so it
+//! holds that and what the few connections of one disk hold.
 
 use std::collections::VecDeque;
 use std::io;
@@ -78,7 +79,14 @@ pub(crate) fn kind_of(fd: &impl AsFd) -> io::Result<String> {
 
 /// Closes and writes what may take long, for one disk.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Closer(Arc<Mutex<Queue>>);
+pub(crate) struct Closer {
+    closing: Worker,
+    signalling: Worker,
+}
+
+/// A thread that lives while there is something to do, and what that is.
+#[derive(Clone, Debug, Default)]
+struct Worker(Arc<Mutex<Queue>>);
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -102,27 +110,40 @@ impl Closer {
         self.add(Job::Close(fd));
     }
 
-    /// Adds one to an eventfd of a front-end's, by and by. Left out when as much waits
-    /// already as may. Never waits.
+    /// Adds one to an eventfd of a front-end's, by and by. Left out when as much waits already
+    /// as may. Never waits.
     pub(crate) fn signal(&self, eventfd: OwnedFd) {
-        if !self.is_full() {
+        if !self.signalling.is_full() {
             self.add(Job::Signal(eventfd));
         }
     }
 
+    /// Whether so much waits to be closed that nothing more should be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.closing.is_full()
+    }
+
+    fn add(&self, job: Job) {
+        match job {
+            Job::Close(_) => self.closing.add(job),
+            Job::Signal(_) => self.signalling.add(job),
+        }
+    }
+}
+
+impl Worker {
     fn add(&self, job: Job) {
         let mut queue = self.queue();
         queue.jobs.push_back(job);
         if !queue.has_thread {
-            let closer = self.clone();
+            let worker = self.clone();
             let named = std::thread::Builder::new().name("closer".to_string());
-            // Without a thread they wait for the next close of this disk.
-            queue.has_thread = named.spawn(move || closer.work()).is_ok();
+            // Without a thread they wait for the next one.
+            queue.has_thread = named.spawn(move || worker.work()).is_ok();
         }
     }
 
-    /// Whether so much waits that nothing more should be taken.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.queue().jobs.len() >= WAITING_MAX
     }
 
@@ -181,6 +202,26 @@ mod tests {
         assert_eq!(u64::from_ne_bytes(counted), 1);
     }
 
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test that is stuck must end")]
+    fn a_signal_that_never_ends_keeps_nothing_from_being_closed() {
+        let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let closer = Closer::default();
+        for _ in 0..=WAITING_MAX {
+            closer.signal(full.try_clone().unwrap());
+        }
+        assert!(!closer.is_full());
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        closer.close(ours.into());
+        let begun = Instant::now();
+        theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(io::Read::read(&mut &theirs, &mut [0]).ok(), Some(0), "{:?}", begun.elapsed());
+        // Lets that thread end.
+        while rustix::io::read(&full, &mut [0; 8]).is_ok() && closer.signalling.queue().has_thread {
+        }
+    }
+
     /// A socket with unsent bytes that lingers: its last close waits for seconds.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -201,7 +242,7 @@ mod tests {
         let began = Instant::now();
         drop(Lent::new(fd, &closer));
         assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
-        assert!(closer.queue().has_thread);
+        assert!(closer.closing.queue().has_thread);
         let (alone, _silent_too) = lingering();
         drop(alone);
         assert!(began.elapsed() > Duration::from_secs(1), "the close of the test does not linger");

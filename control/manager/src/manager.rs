@@ -287,7 +287,7 @@ impl Manager {
         }
         // Without a descriptor left, only the counters and the log tell.
         if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
-            device.signaller.signal(err);
+            device.closer.signal(err);
         }
         if link.front_end.loss() == Some(Loss::Call) {
             self.shut_out(key.device, attached.link);
