@@ -255,6 +255,10 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo`, and SIGBUS from the
     // kernel (a positive code) carries an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // Only a notice: memory has broken that nobody has touched yet. The access itself will come here.
+    if code == libc::BUS_MCEERR_AO {
+        return;
+    }
     let of_kernel = code > 0;
     let recovered =
         of_kernel && nodes().find(|node| node.holds(address)).is_some_and(|n| n.recover(address));
