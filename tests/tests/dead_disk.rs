@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use bench::clock::now_ns;
-use bench::frontend::FrontendSpec;
+use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that, pause};
 use tests::faulty::{BAD, Faulty};
 use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
+use tests::hostile_guest::{
+    D, DATA, End, Guest, HEADER, INDIRECT, Layout, NEXT, STATUS, TABLE, WRITE,
+};
 use tests::ledger::Order;
 use tests::single::Single;
 use virtqueue::Format;
@@ -53,6 +56,50 @@ fn e31_a_disk_that_hangs_is_removed_when_it_answers() -> Result<()> {
         Ok(bed.daemon.ask(&format!("disk add again --path {}", disk.path().display())).is_ok())
     })?;
     bed.finish()
+}
+
+/// D2: reads that wait in the kernel's threads leave one to the flush of another disk.
+#[test]
+fn d2_a_disk_that_hangs_holds_up_no_flush_of_another() -> Result<()> {
+    const READS: u16 = 100;
+    let spec =
+        FuseDiskSpec { size_bytes: 4 << 20, writeback_cache: false, order: Order::default() };
+    let disk = FuseDisk::mount("dead-flush-disk", &spec)?;
+    let disks = "[[disk]]\nid = \"good\"\npath = \"good.img\"\nsize = \"4M\"\n";
+    let daemon = Daemon::start("dead-flush", disks)?;
+    let served = daemon.shown("good", "served_as")?;
+    ensure!(served != "file, in memory", "{} is no disk", daemon.dir().display());
+    daemon.ask(&format!("disk add {BAD} --path {} --cache page", disk.path().display()))?;
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut good = daemon.frontend("good", &spec)?;
+    let single = Single::new(&mut good)?;
+    let layout = Layout { size: 128, ..Layout::indirect() };
+    let mut bad = Guest::start(&daemon.socket(BAD), layout)?;
+    disk.obey(Rule { call: Call::Read, when: When::Always, how: How::Hang });
+    bad.header(0, 0);
+    bad.table(&[D(HEADER, 16, NEXT, 1), D(DATA, 4096, NEXT | WRITE, 2), D(STATUS, 1, WRITE, 0)]);
+    let heads: Vec<u16> = (0..READS).collect();
+    for head in &heads {
+        bad.entry(bad.places()[0], *head, D(TABLE, 48, INDIRECT, 0));
+    }
+    bad.offer_heads(&heads);
+    bad.kick()?;
+    await_that(Duration::from_secs(5), "the reads to be taken", || {
+        let counters = daemon.shown(BAD, "counters")?;
+        Ok(counters["reads"] == READS && disk.counts().reads.calls > 0)
+    })?;
+    for block in 0..20 {
+        for kind in [Kind::Write, Kind::Flush] {
+            let ended = single.send(good.queue(0), kind, block)?;
+            ensure!(ended.status == STATUS_OK, "{kind:?}: {ended:?}");
+            ensure!(ended.took_ns < SECOND_NS, "{kind:?}: {ended:?}");
+        }
+    }
+    disk.heal();
+    for _ in heads {
+        ensure!(matches!(bad.end()?, End::Used(..)) && bad.status() == 0, "a read failed");
+    }
+    Ok(())
 }
 
 /// A stop does not wait for a dead disk.

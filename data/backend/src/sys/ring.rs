@@ -15,6 +15,10 @@ use super::{Command, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pi
 
 /// Pieces of all commands queued at one time: 256 KiB of memory.
 const ARENA_SIZE: usize = 16_384;
+/// Threads of the kernel's in which commands of this thread's rings wait that cannot go on at once: as
+/// many as completions. There were four for each processor, so that some reads of a dead disk kept
+/// every flush of all others waiting. One is made only when those that there are all wait.
+const WORKERS_MAX: u32 = 4096;
 /// Names the watch of [`Ring::watch`]; no queue has this number.
 const WATCH: u64 = u64::MAX;
 
@@ -47,6 +51,8 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let (entries, completions) = (parameters.sq_entries(), parameters.cq_entries());
+        // A kernel before 5.15 keeps to its own number.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]);
         Ok(Ring {
             ring,
             arena: Vec::with_capacity(ARENA_SIZE),
