@@ -157,9 +157,9 @@ Examples:
     },
     /// Let a disk flush again that could not make data stable. Check its data first.
     #[command(after_help = "\
-The kernel tells of lost data once. A disk that was told so refuses every flush, also after a restart
-of the daemon, until this command says that you know what was lost: check the file system in the
-guest (or restore a backup), then clear the disk.
+The kernel tells of lost data once. A disk that was told so refuses every flush, also
+after a restart of the daemon, until this command says that you know what was lost:
+check the file system in the guest (or restore a backup), then clear the disk.
 
 Examples:
   sidecore disk clear vm1-root")]

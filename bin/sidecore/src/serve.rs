@@ -98,7 +98,10 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
         }
         let hint = match can_be_made {
             true => "correct `path`, or make the folder that it names",
-            false => "correct `path`, or add a `size` to have the image made",
+            false => {
+                "correct `path`, put the image back, or for a new disk add a `size`: then an empty one \
+                 is made"
+            }
         };
         let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
         return Err(Failure::usage(error, hint));

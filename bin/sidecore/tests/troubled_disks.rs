@@ -151,7 +151,8 @@ fn what_another_process_holds_is_refused_with_its_name() {
     fs::write(folder.join("second.toml"), mine.replace("second.sock", "run/api.sock")).unwrap();
     let (code, _, error) = second();
     assert_ne!(code, 0);
-    assert!(error.contains("another daemon serves it"), "{error}");
+    let own = format!("another daemon serves it, process {}:", daemon.child.id());
+    assert!(error.contains(&own), "{error}");
     assert_eq!(shown(&daemon, "first").0, "waiting", "the first is as it was");
 }
 
@@ -212,6 +213,7 @@ fn state_that_cannot_be_kept_or_read_is_told() {
     let (code, _, error) = daemon.run("disk add a --backend null --size 1M");
     assert_eq!(code, 1);
     assert!(error.contains("cannot be kept") && error.contains("nothing was changed"), "{error}");
+    assert!(error.contains(&*folder.join("state").to_string_lossy()), "{error}");
     assert_eq!(daemon.run("show a").0, 1);
     fs::remove_file(folder.join("state")).unwrap();
     assert_eq!(daemon.run("disk add a --backend null --size 1M").0, 0, "it goes on");

@@ -111,7 +111,9 @@ pub struct DiskSpec {
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "CACHE"))]
     pub cache: Option<Cache>,
     /// Capacity, such as `10G`; a multiple of 512 bytes. Needed for `null` and `memory`; for
-    /// `file`, the image's own size if it is not given (an image that is shorter is made longer).
+    /// `file`, the image's own size if it is not given. With it, an image that is shorter is made
+    /// longer, and one that is missing is made, empty: also at a restart. So leave it out once the
+    /// image is there, if its file system may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
     pub size: Option<Size>,

@@ -70,15 +70,24 @@ impl NotOpen {
     }
 }
 
-/// What to do about the two causes that are usual.
+/// What to do about the causes that are usual.
 fn advice(error: &OpenError, plan: &DiskPlan) -> &'static str {
     match error {
         OpenError::Os { source, .. } if *source == Errno::NOENT => match plan.spec.size {
-            None if !plan.readonly => "; correct `path`, or add a `size` to have the image made",
+            None if !plan.readonly => {
+                "; correct `path`, put the image back, or for a new disk add a `size`: then an empty \
+                 one is made"
+            }
             _ => "; correct `path`, or make what it names",
         },
         OpenError::Os { source, .. } if *source == Errno::ACCESS => {
             "; the daemon's user must be able to read it, and to write it if it is not `readonly`"
+        }
+        OpenError::Os { source, .. } if [Errno::ROFS, Errno::PERM].contains(source) => {
+            "; make it writable, or say `readonly` if its guest shall only read it"
+        }
+        OpenError::Os { source, .. } if *source == Errno::MFILE => {
+            "; the daemon has too few descriptors: raise `LimitNOFILE` in its unit, or `ulimit -Hn`"
         }
         _ => "",
     }

@@ -49,6 +49,12 @@ impl StateFile {
     /// # Errors
     /// What the file system said; what was kept before is still there.
     pub(crate) fn write(&self, disks: &[DiskSpec]) -> io::Result<()> {
+        self.replace(disks).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.folder.display()))
+        })
+    }
+
+    fn replace(&self, disks: &[DiskSpec]) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let temporary = self.folder.join(format!("{NAME}.new"));
         let mut file = File::create(&temporary)?;

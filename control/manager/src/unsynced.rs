@@ -81,7 +81,11 @@ impl Manager {
             return;
         }
         let (id, image) = (&device.plan.id, device.plan.source.path().unwrap_or_default());
-        error!(disk = id, "it could not make data stable: no flush succeeds until `disk clear`");
+        error!(
+            disk = id,
+            "it could not make data stable: no flush succeeds until you have checked its data and say \
+             `sidecore disk clear {id}`"
+        );
         if let Err(error) = self.unsynced.note(id, image) {
             error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
         }

@@ -49,7 +49,11 @@ fn faults(disk: &backend::Disk) -> FaultsView {
 /// A disk that is not open.
 pub(crate) fn shut(shut: &Shut) -> DiskView {
     let state = if shut.retry.is_some() { DiskState::Waiting } else { DiskState::Failed };
-    DiskView { state, problem: Some(shut.problem.clone()), ..of_plan(&shut.plan) }
+    let problem = match shut.retry {
+        Some(_) => shut.problem.clone(),
+        None => format!("{}; when that is right, `sidecore reload`", shut.problem),
+    };
+    DiskView { state, problem: Some(problem), ..of_plan(&shut.plan) }
 }
 
 /// One sidecore.
@@ -128,9 +132,11 @@ fn problem_of(device: &Device) -> Option<String> {
         Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
     let unsynced = device.disk.sync_failed().then(|| {
-        "the disk could not make data stable, and what it lost is not known: no flush succeeds until you \
-         have checked its data and say `sidecore disk clear`"
-            .to_string()
+        format!(
+            "the disk could not make data stable, and what it lost is not known: no flush succeeds \
+             until you have checked its data and say `sidecore disk clear {}`",
+            device.plan.id
+        )
     });
     let unserved = device
         .queues

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, chmodat};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen as start, socket_with,
+    sockopt::socket_peercred,
 };
 
 /// Connections that may wait to be accepted.
@@ -35,18 +36,33 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    let in_use = |what: &str| io::Error::new(io::ErrorKind::AddrInUse, what.to_string());
+    let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
     if !kind.is_socket() {
-        return Err(in_use("something that is not a socket is in its place: move it away"));
+        let what = "something that is not a socket is in its place: move it away";
+        return Err(in_use(what.to_string()));
     }
     match UnixStream::connect(path) {
-        Ok(_) => Err(in_use(
-            "another daemon serves it: stop that one, or give this one its own `api`, `run_dir` \
-             and `state_dir` in `[daemon]`",
-        )),
+        Ok(stream) => Err(in_use(listener(&stream))),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
         Err(error) => Err(error),
     }
+}
+
+/// Who listens at the other end, and what to do. A process that was killed keeps its sockets until
+/// its last request has left the disk.
+fn listener(stream: &UnixStream) -> String {
+    let apart = "or give this one its own `api`, `run_dir` and `state_dir` in `[daemon]`";
+    let Ok(pid) = socket_peercred(stream).map(|owner| owner.pid.as_raw_nonzero()) else {
+        return format!("another daemon serves it: stop that one, {apart}");
+    };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    if status.lines().any(|line| line.starts_with("State:\tZ")) {
+        return format!(
+            "process {pid} has ended, but requests of it are still with a disk that does not answer, \
+             and until then it keeps this socket: see to that disk"
+        );
+    }
+    format!("another daemon serves it, process {pid}: stop that one, {apart}")
 }
