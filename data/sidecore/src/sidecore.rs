@@ -413,12 +413,15 @@ impl Sidecore {
             }
             wake(&self.event_fd);
         }
-        let mut at = 0;
+        let (mut at, mut sliced) = (0, false);
         while let Some(&queue) = self.leaving.get(at) {
-            // It is visited no more, so what it has begun goes on here.
-            if let Some(served) = served_at(&mut self.places, queue)
+            // It is visited no more, so what it has begun goes on here: one slice a pass, since all
+            // queues of a guest may leave together.
+            if !sliced
+                && let Some(served) = served_at(&mut self.places, queue)
                 && served.large.is_under_way()
             {
+                sliced = true;
                 let mut tally = Tally::default();
                 served.slice(&mut self.io, &mut tally);
                 tally.add_to(served);
