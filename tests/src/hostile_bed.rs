@@ -27,18 +27,17 @@ const VICTIM: &str = "victim";
 /// does something else besides is fast and slow in turns, and both kinds must have of either.
 const WINDOW_NS: u64 = 15_000_000;
 const WINDOWS: usize = 16;
-/// The slowest and the fastest windows of each kind do not count.
-const LEFT_OUT: usize = 3;
-/// What does not hold is measured again: so often in any case,
-const TRIES: usize = 3;
-/// and so often when the machine was too restless to tell: the good windows did not agree among
-/// themselves by more than [`AGREE_MIN`].
-const TRIES_RESTLESS: usize = 12;
-const AGREE_MIN: f64 = 0.93;
-/// Between two misdeeds of a row: some 200 a second, more often than a VMM revives a queue, and so
-/// seldom that the work of the hostile front-end itself, which takes turns with the neighbour on the
-/// few cores of a test machine, is not what slows it.
-const PAUSE: Duration = Duration::from_millis(4);
+/// Of the windows of each kind, this part at either end does not count: the slowest and the fastest.
+const LEFT_OUT: f64 = 0.2;
+/// Where too little is kept, as many windows are added, so often: what only the machine's other work did
+/// evens out, what the guest does remains.
+const TRIES: usize = 12;
+/// Between two misdeeds of a row, as many times what the last one took of *this* thread's processor time:
+/// the hostile front-end is at work for a 25th of the time. On the few cores of a test machine it takes
+/// turns with the neighbour's guest, and that is not what is asked. Time in which it waits for the daemon
+/// does not count, so that a misdeed that holds the sidecore is done as often as one that does not.
+const PAUSES: u32 = 25;
+const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// What the neighbour must keep.
 const KEPT_MIN: f64 = 0.9;
 
@@ -95,7 +94,7 @@ impl fmt::Display for Shown {
             "{misdeeds} times; the neighbour had {beside_good:.0} requests a second beside a good \
              guest and {beside_bad:.0} beside this one: {kept:.0}%"
         )?;
-        if *tries > 1 { write!(f, " (at the {tries}. measurement)") } else { Ok(()) }
+        if *tries > 1 { write!(f, " ({tries} times as many windows)") } else { Ok(()) }
     }
 }
 
@@ -179,10 +178,9 @@ impl Bed {
         mut good: impl FnMut() -> Result<()>,
         mut bad: impl FnMut() -> Result<()>,
     ) -> Result<Shown> {
-        let mut misdeeds = 0;
-        let mut shown = None;
-        for tries in 1..=TRIES_RESTLESS {
-            let (mut beside_good, mut beside_bad) = (Vec::new(), Vec::new());
+        let (mut misdeeds, mut shown) = (0, None);
+        let (mut beside_good, mut beside_bad) = (Vec::new(), Vec::new());
+        for tries in 1..=TRIES {
             for turn in 0..2 * WINDOWS {
                 // In the order good, bad, bad, good, so that a drift hurts neither.
                 if matches!(turn % 4, 0 | 3) {
@@ -195,11 +193,10 @@ impl Bed {
                     beside_bad.push(self.window(counted)?);
                 }
             }
-            let agree = agreement(&beside_good);
-            let (beside_good, beside_bad) = (typical(beside_good), typical(beside_bad));
+            let (beside_good, beside_bad) = (typical(&beside_good), typical(&beside_bad));
             let found = Shown { misdeeds, beside_good, beside_bad, tries };
             shown = Some(found);
-            if found.kept() >= kept_min || tries >= TRIES && agree >= AGREE_MIN {
+            if found.kept() >= kept_min {
                 break;
             }
         }
@@ -290,15 +287,16 @@ pub fn row_on(
     let mut variant = 0;
     let shown = bed.compare(
         || {
-            pause(PAUSE);
+            pause(PAUSE_MIN);
             Ok(())
         },
         || {
+            let before = own_time();
             variant = (variant + 1) % variants;
             let expect = misdeed(&mut guest, variant)?;
             meets(&mut guest, expect)?;
             again(&mut guest, expect)?;
-            pause(PAUSE);
+            pause(PAUSE_MIN.max((own_time() - before) * PAUSES));
             Ok(())
         },
     )?;
@@ -414,18 +412,17 @@ pub fn pump(guest: &mut Guest, heads: &[u16], for_ns: u64, waits: Waits) -> Resu
     Ok(ended)
 }
 
+/// Processor time of this thread so far.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
 /// The mean of the windows in the middle: a median jumps where rates are of two kinds.
-fn typical(mut rates: Vec<f64>) -> f64 {
+fn typical(rates: &[f64]) -> f64 {
+    let mut rates = rates.to_vec();
     rates.sort_by(f64::total_cmp);
-    let middle = rates.get(LEFT_OUT..rates.len() - LEFT_OUT).unwrap_or_default();
-    middle.iter().sum::<f64>() / middle.len() as f64
+    let left_out = (rates.len() as f64 * LEFT_OUT) as usize;
+    let middle = rates.get(left_out..rates.len() - left_out).unwrap_or_default();
+    middle.iter().sum::<f64>() / middle.len().max(1) as f64
 }
-
-/// How alike two halves of the windows are, every other one in each: 1 when they are the same.
-fn agreement(rates: &[f64]) -> f64 {
-    let half = |odd: usize| typical(rates.iter().skip(odd).step_by(2).copied().collect());
-    let (one, other) = (half(0), half(1));
-    one.min(other) / one.max(other)
-}
-
-const _: () = assert!(WINDOWS / 2 > 2 * LEFT_OUT);

@@ -99,9 +99,9 @@ fn e12_the_same_message_again_and_again() -> Result<()> {
         };
         ensure!(!answer.is_refusal(), "turn {turn}: {answer:?}");
     }
-    let after = bed.daemon.descriptors()?;
     // What it holds besides memory and log, which are mapped: channel and kick.
-    ensure!(after <= before + 3, "{after} descriptors, {before} before");
+    bed.daemon.await_descriptors(before + 3)?;
+    let after = bed.daemon.descriptors()?;
     let mapped = bed.daemon.mappings()?.lines().filter(|line| line.contains("raw-guest")).count();
     ensure!(mapped <= 2, "{mapped} mappings of what was sent again and again");
     println!("e12: {turns} messages; {before} descriptors before, {after} after");

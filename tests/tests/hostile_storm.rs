@@ -138,7 +138,8 @@ fn a30_ring_that_is_filled_faster_than_it_is_served() -> Result<()> {
         },
         || {
             let guest = &mut guest.borrow_mut();
-            let heads = prepare_indirect(guest, 128, IN, &[(DATA, 128 << 10); 4]);
+            // The largest that are not cut into slices, which end a visit by themselves.
+            let heads = prepare_indirect(guest, 128, IN, &[(DATA, 32 << 10)]);
             pump(guest, &heads, FOR_NS, Waits::Spinning).map(drop)
         },
     )?;
@@ -169,18 +170,15 @@ fn a31_descriptors_of_one_byte() -> Result<()> {
     Ok(())
 }
 
-/// Beside a guest that has megabytes in flight, too, in requests of 128 KiB from all over as much of the
-/// disk: one that read the same bytes again and again would have them in the processor's cache.
+/// Beside a guest that has as many bytes in flight, 126 MiB, so that it does not run dry while it does not
+/// get the processor; each of its requests is what a visit takes.
 fn huge(name: &str, pieces: &[(u64, u32)]) -> Result<()> {
     let shown = storm(
         name,
         MEMORY_DISK,
         wide(1 << 28),
         |guest| {
-            let heads = prepare(guest, 42, IN, (128 << 10, WRITE));
-            for slot in 0..42 {
-                guest.header_at(slot, IN, u64::from(slot) * 768);
-            }
+            let heads = prepare_visits(guest, 126);
             pump(guest, &heads, FOR_NS, Waits::Spinning).map(drop)
         },
         |guest| {
@@ -190,6 +188,25 @@ fn huge(name: &str, pieces: &[(u64, u32)]) -> Result<()> {
     )?;
     println!("{name}: {shown}");
     Ok(())
+}
+
+/// Reads of 4 KiB less than 1 MiB, since the walk is charged as well, from all over 16 MiB of the disk:
+/// the same bytes again and again would be in the processor's cache.
+fn prepare_visits(guest: &mut Guest, count: u16) -> Vec<u16> {
+    let ring = guest.places()[0];
+    for slot in 0..count {
+        guest.header_at(slot, IN, u64::from(slot % 16) * 2048);
+        let header = HEADER + u64::from(slot) * 64;
+        let table = TABLE + 0x8000 + u64::from(slot) * 0x100;
+        guest.entry(table, 0, D(header, 16, NEXT, 1));
+        for piece in 1..=8 {
+            let len = if piece == 8 { 124 << 10 } else { 128 << 10 };
+            guest.entry(table, piece, D(DATA, len, NEXT | WRITE, piece + 1));
+        }
+        guest.entry(table, 9, D(header + 32, 1, WRITE, 0));
+        guest.entry(ring, slot, D(table, 160, INDIRECT, 0));
+    }
+    (0..count).collect()
 }
 
 /// Attack 8 of `docs/decisions/0004-known-attacks.md`.
