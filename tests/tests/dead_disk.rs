@@ -168,3 +168,54 @@ fn ram_disk(format: Format, inflight: bool) -> Result<()> {
     ensure!(read.status == STATUS_OK, "{read:?}");
     daemon.stop()
 }
+
+/// The same for an image that is away when the daemon starts again, and would be made anew.
+#[test]
+fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
+    let disks = "[[disk]]\nid = \"img\"\npath = \"img\"\nsize = \"4M\"\n";
+    let mut daemon = Daemon::start("image", disks)?;
+    let mut guest = daemon.frontend("img", &FrontendSpec::default())?;
+    let single = Single::new(&mut guest)?;
+    let written = single.send(guest.queue(0), Kind::Write, 1)?;
+    ensure!(written.status == STATUS_OK, "{written:?}");
+    daemon.kill()?;
+    let (image, away) = (daemon.dir().join("img"), daemon.dir().join("away"));
+    std::fs::rename(&image, &away)?;
+    daemon.start_again()?;
+    guest.reconnect(UnixStream::connect(daemon.socket("img"))?)?;
+    await_that(Duration::from_secs(5), "the disk to say why", || {
+        let problem = daemon.shown("img", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("img was missing or empty")))
+    })?;
+    pause(Duration::from_millis(20));
+    let attached = daemon.shown("img", "queues_attached")?;
+    ensure!(attached == 0, "{attached} queues are served");
+    daemon.kill()?;
+    std::fs::rename(&away, &image)?;
+    daemon.start_again()?;
+    guest.reconnect(UnixStream::connect(daemon.socket("img"))?)?;
+    let read = single.send(guest.queue(0), Kind::Read, 1)?;
+    ensure!(read.status == STATUS_OK, "{read:?}");
+    single.compare(1)?;
+    daemon.stop()
+}
+
+/// A disk that was made through the API is not made a second time.
+#[test]
+fn a_kept_disk_whose_image_is_gone_waits_for_it() -> Result<()> {
+    let disks = "[[disk]]\nid = \"other\"\nbackend = \"null\"\nsize = \"4M\"\n";
+    let mut daemon = Daemon::start("kept", disks)?;
+    let image = daemon.dir().join("kept.img");
+    daemon.ask(&format!("disk add kept --path {} --size 4M", image.display()))?;
+    daemon.stop()?;
+    let away = daemon.dir().join("away");
+    std::fs::rename(&image, &away)?;
+    daemon.start_again()?;
+    let problem = daemon.shown("kept", "problem")?;
+    ensure!(problem.as_str().is_some_and(|text| text.contains("is missing")), "{problem}");
+    ensure!(!image.exists(), "it was made anew");
+    std::fs::rename(&away, &image)?;
+    daemon.ask("reload")?;
+    ensure!(daemon.shown("kept", "state")? == "waiting", "it is not open again");
+    daemon.stop()
+}

@@ -84,8 +84,15 @@ pub(crate) fn list(client: &Client, output: &Output) -> Result<(), Failure> {
                 disk.socket.clone(),
             ]);
         }
-        table.text()
+        table.text() + &problems_text(&list.disks)
     })
+}
+
+/// What is wrong, a line a disk, below the table.
+fn problems_text(disks: &[DiskView]) -> String {
+    let line = |disk: &DiskView| Some(format!("{}: {}\n", disk.id, disk.problem.as_ref()?));
+    let lines: String = disks.iter().filter_map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
 /// `show`

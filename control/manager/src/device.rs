@@ -312,9 +312,7 @@ impl Device {
         let (features, logging) = (link.session.features(), link.session.is_logging());
         let is_lost = self.has_lost_what_it_held(link);
         let made = match is_lost {
-            true => Err("its guest used this RAM disk before the daemon was started, and what it \
-                         wrote is gone: restart the guest"
-                .to_string()),
+            true => Err(lost_by(&self.plan)),
             false => start::make(&facts, features, logging, &link.front_end, &parts),
         };
         let size = facts.size;
@@ -330,16 +328,16 @@ impl Device {
         made.map(|served| Some((number, served)))
     }
 
-    /// Whether this is a RAM disk and some ring of the front-end, enabled or not, was served by an
-    /// earlier process: its guest must not be handed zeroes, through no ring, until it starts anew.
+    /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
+    /// ring of the front-end, enabled or not, was served by an earlier process: its guest must not be
+    /// handed zeroes, through no ring, until it starts anew.
     fn has_lost_what_it_held(&self, link: &Link) -> bool {
         let is_lost = |(index, queue): (usize, &QueueState)| {
             let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
             let features = link.session.features();
             facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
         };
-        matches!(self.plan.source, config::Source::Memory { .. })
-            && self.queues.iter().enumerate().any(is_lost)
+        self.disk.was_empty() && self.queues.iter().enumerate().any(is_lost)
     }
 
     /// Removes the socket that this disk listens on.
@@ -349,6 +347,20 @@ impl Device {
             self.closer.close(listener);
             let _ = std::fs::remove_file(Path::new(&self.plan.socket));
         }
+    }
+}
+
+/// What a guest is told whose disk holds nothing of what it wrote.
+fn lost_by(plan: &DiskPlan) -> String {
+    match plan.source.path() {
+        None => "its guest used this RAM disk before the daemon was started, and what it wrote is \
+                 gone: restart the guest"
+            .to_string(),
+        Some(path) => format!(
+            "its guest used this disk before the daemon was started, and {path} was missing or empty \
+             then: stop the daemon, put the image back and start it; or restart the guest with the \
+             empty one"
+        ),
     }
 }
 

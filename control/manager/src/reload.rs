@@ -41,6 +41,8 @@ struct Prepared {
     opened: Vec<Device>,
     /// To be opened when other disks are gone, or other processes' requests are.
     later: Vec<(DiskPlan, String)>,
+    /// Could not be opened before, and cannot be now.
+    still_shut: Vec<(DiskPlan, NotOpen)>,
 }
 
 impl Manager {
@@ -98,6 +100,11 @@ impl Manager {
                 self.shut.push(Shut::failed(plan, error.to_string()));
             }
         }
+        for (plan, why) in prepared.still_shut {
+            done.changes.push(format!("disk {} still cannot be opened: {why}", plan.id));
+            self.shut.retain(|shut| shut.plan.id != plan.id);
+            self.shut.push(Shut::failed(plan, why.to_string()));
+        }
         for (plan, why) in prepared.later {
             late.push(plan.id.clone());
             self.shut.retain(|shut| shut.plan.id != plan.id);
@@ -118,10 +125,10 @@ impl Manager {
         let removed: Vec<DiskPlan> = changes.iter().filter_map(removed).collect();
         let is_failed =
             |id: &str| self.shut.iter().any(|shut| shut.plan.id == id && shut.retry.is_none());
-        let added = |plan: &&DiskPlan| {
-            let is_new = |c: &Change| matches!(c, Change::Add(added) if added.id == plan.id);
-            changes.iter().any(is_new) || is_failed(&plan.id)
+        let is_new = |id: &str| {
+            changes.iter().any(|change| matches!(change, Change::Add(added) if added.id == id))
         };
+        let added = |plan: &&DiskPlan| is_new(&plan.id) || is_failed(&plan.id);
         let added: Vec<DiskPlan> = wanted.disks.iter().filter(added).cloned().collect();
         let mut prepared = Prepared::default();
         for plan in added {
@@ -136,6 +143,8 @@ impl Manager {
                 Err(NotOpen::Ours(why)) if !removed.is_empty() => prepared.later.push((plan, why)),
                 // One of the API that still does not open is no mistake of the file.
                 Err(_) if plan.origin == config::plan::Origin::Api => {}
+                // Nor is one that did not open before: it stays as it is, and the rest is done.
+                Err(why) if !is_new(&plan.id) => prepared.still_shut.push((plan, why)),
                 Err(why) => {
                     prepared.opened.iter_mut().for_each(Device::close_socket);
                     let what = format!("disk {:?} ({}): {why}", plan.id, plan.origin);

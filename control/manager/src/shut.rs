@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use backend::{Holder, OpenError};
-use config::plan::{DiskPlan, Source};
+use config::plan::{DiskPlan, Origin, Source};
 use config::spec::Mode;
 use rustix::io::Errno;
 use tracing::{error, info, warn};
@@ -172,11 +172,22 @@ impl Manager {
             return Err(NotOpen::Wrong(all.to_string()));
         }
         let path = plan.source.path().map(str::to_string);
+        // A disk that was made once is not made again: whoever removed or unmounted its image is told.
+        let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some();
+        if let Some(path) = path.as_deref().filter(|path| is_kept && !Path::new(path).exists()) {
+            let why = format!("its image {path} is missing: put it back, then `sidecore reload`");
+            return Err(NotOpen::Wrong(why));
+        }
         let mut device = Device::open(number, plan).map_err(|error| match (error, path) {
             (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
             (error, _) => error,
         })?;
         self.recall_unsynced(&device);
+        if device.disk.was_empty()
+            && let Some(path) = device.plan.source.path()
+        {
+            warn!(disk = device.plan.id, "{path} was missing or empty; the disk is empty now");
+        }
         if device.plan.mode == Mode::Listen {
             let socket = Path::new(&device.plan.socket);
             let listener = sockets::open_listener(socket)

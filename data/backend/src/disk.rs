@@ -256,6 +256,16 @@ impl Disk {
         }
     }
 
+    /// Whether it held nothing when it was opened: an image that was made just then, or one of no
+    /// length, or a RAM disk. Whoever used it before has lost what it held.
+    pub fn was_empty(&self) -> bool {
+        match &self.kind {
+            Kind::Null => false,
+            Kind::Memory(_) => true,
+            Kind::File(opened) => opened.was_empty(),
+        }
+    }
+
     /// Whether the kernel once failed to make data stable. No flush and no synchronous write ends
     /// `Ok` any more: the kernel reports a lost page only once, so that a later success would lie.
     /// Until [`Self::forget_sync_failure`].

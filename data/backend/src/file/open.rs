@@ -57,6 +57,7 @@ pub(crate) struct Opened {
     physical_block_size: u32,
     limits: Limits,
     lacks: AtomicU8,
+    was_empty: bool,
     sync_failed: AtomicBool,
     /// Readable once that was latched, for control.
     sync_failure: OwnedFd,
@@ -101,6 +102,7 @@ impl Opened {
                 physical_block_size: 4096,
                 limits: Limits::default(),
                 lacks: AtomicU8::new(0),
+                was_empty: false,
                 sync_failed: AtomicBool::new(false),
                 sync_failure: failure_fd().map_err(how.os("watch"))?,
                 writers: Writers::default(),
@@ -108,6 +110,7 @@ impl Opened {
                 faults: Faults::default(),
                 sleepers: Sleepers::default(),
             };
+            opened.was_empty = opened.end().map_err(how.os("measure"))? == 0;
             let size_bytes = opened.served_bytes(asked_bytes)?;
             opened.learn(&stat, size_bytes);
             return Ok((opened, size_bytes));
@@ -174,6 +177,11 @@ impl Opened {
 
     pub(crate) fn note_lack(&self, what: Lack) {
         self.lacks.fetch_or(what as u8, Ordering::Relaxed);
+    }
+
+    /// See [`crate::Disk::was_empty`].
+    pub(crate) fn was_empty(&self) -> bool {
+        self.was_empty
     }
 
     /// See [`crate::Disk::sync_failed`].
