@@ -26,7 +26,7 @@ durable_tests() {
     for file in power_cut failing_disk unusable_disk; do
         [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
         run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
-            cargo test --release -p tests --test "$file" -- --nocapture || true
+            cargo test --profile driver -p tests --test "$file" -- --nocapture || true
     done
     [[ ! -f $BUILD/test/$GROUP-power_cut.log ]] ||
         grep -E '^(mode|NoFlush|Flush|Write|Switching|seed|[0-9]+ power cuts)' \

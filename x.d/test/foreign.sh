@@ -11,7 +11,7 @@ group_foreign() {
     if [[ -z $CASES || " $CASES " == *' libblkio '* ]]; then
         need_rust
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command libblkio cargo test --release -p tests --test libblkio
+        SIDECORE_BIN=$SIDECORE run_command libblkio cargo test --profile driver -p tests --test libblkio
     fi
 }
 

@@ -15,6 +15,6 @@ daemon_tests() {
     for file; do
         [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --release -p tests --test "$file" || true
+        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --profile driver -p tests --test "$file" || true
     done
 }

@@ -28,7 +28,7 @@ hostile_tests() {
     for file; do
         [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --release -p tests --test "$file" -- \
+        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --profile driver -p tests --test "$file" -- \
             --nocapture --test-threads=1 || true
     done
 }

@@ -22,7 +22,7 @@ raw_case() {
     shift
     [[ -z $CASES || " $CASES " == *" $file "* ]] || return 0
     run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
-        cargo test --release -p tests --test "$file" -- --nocapture || true
+        cargo test --profile driver -p tests --test "$file" -- --nocapture || true
     # What a test that passed was about; one that could not be run is not passed.
     local line
     while read -r line; do
