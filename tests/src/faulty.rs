@@ -13,9 +13,19 @@ use guest_memory::Area;
 use virtqueue::driver::Buffer;
 
 use crate::daemon::{Daemon, await_that};
+use crate::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
+use crate::ledger::Order;
 use crate::load::Load;
 use crate::single::complete;
 
+/// Bytes of the medium that fails.
+pub const DISK_BYTES: u64 = 4 << 20;
+/// The status byte of a request that failed.
+pub const STATUS_IOERR: u8 = 1;
+/// VIRTIO_BLK_F_FLUSH.
+pub const F_FLUSH: u64 = 1 << 9;
+/// VIRTIO_BLK_F_CONFIG_WCE.
+pub const F_CONFIG_WCE: u64 = 1 << 11;
 /// The disk whose medium fails.
 pub const BAD: &str = "bad";
 const VICTIM: &str = "victim";
@@ -23,6 +33,20 @@ const DISKS: &str = "[[disk]]\nid = \"victim\"\nbackend = \"memory\"\nsize = \"4
 /// A request of the neighbour takes less, whatever the other disk does, on a machine that also does
 /// other work.
 const NEIGHBOUR_NS_MAX: u64 = 250_000_000;
+
+/// A medium that does what it is told; `writeback_cache` is the kernel's, above it.
+///
+/// # Errors
+/// It cannot be mounted.
+pub fn disk(name: &str, writeback_cache: bool) -> Result<FuseDisk> {
+    let order = Order::default();
+    FuseDisk::mount(name, &FuseDiskSpec { size_bytes: DISK_BYTES, writeback_cache, order })
+}
+
+/// What a medium is told: which calls fail or wait, and how.
+pub fn rule(call: Call, when: When, how: How) -> Rule {
+    Rule { call, when, how }
+}
 
 /// The daemon, and the load on its good disk.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Disks that fail (reliability H1-H5, H7, H9, H10, D1, D2, P4): what the medium reports reaches the
+//! Disks that fail (reliability H1, H3-H5, H7, H9, D1, D2): what the medium reports reaches the
 //! guest as the right status, one for one, is counted and shown, and nobody else notices.
 
 use std::path::Path;
@@ -11,32 +11,19 @@ use bench::load::Random;
 use bench::scratch::Scratch;
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that, pause};
-use tests::faulty::{Anywhere, BAD, Faulty, Piece, sectors};
-use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
-use tests::ledger::Order;
+use tests::faulty::{
+    Anywhere, BAD, DISK_BYTES, F_CONFIG_WCE, F_FLUSH, Faulty, Piece, STATUS_IOERR, disk, rule,
+    sectors,
+};
+use tests::fuse_disk::{Call, FuseDisk, How, When};
 use tests::mounts::{Loop, Mount};
 use tests::single::Single;
 
-const DISK_BYTES: u64 = 4 << 20;
 const BLOCKS: u64 = DISK_BYTES / 4096;
-const STATUS_IOERR: u8 = 1;
-const F_FLUSH: u64 = 1 << 9;
-const F_CONFIG_WCE: u64 = 1 << 11;
 const EINTR: i32 = 4;
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 const ENOSPC: i32 = 28;
-/// What the operator reads of a disk that lost a sync.
-const UNSYNCED: &str = "could not make data stable";
-
-fn disk(name: &str, writeback_cache: bool) -> Result<FuseDisk> {
-    let order = Order::default();
-    FuseDisk::mount(name, &FuseDiskSpec { size_bytes: DISK_BYTES, writeback_cache, order })
-}
-
-fn rule(call: Call, when: When, how: How) -> Rule {
-    Rule { call, when, how }
-}
 
 /// Reads or writes random blocks; gives how many failed, each with IOERR.
 fn failures(
@@ -134,141 +121,6 @@ fn a_failed_write_does_not_hide_another() -> Result<()> {
     let found = disk.bytes(0, DISK_BYTES as usize);
     let differs = found.iter().zip(&model).position(|(found, expected)| found != expected);
     ensure!(differs.is_none(), "byte {differs:?} of the disk is not what was written");
-    bed.finish()
-}
-
-/// H2, P4: for each way to make data stable, a failure is not followed by a success that hides it.
-#[test]
-fn a_sync_that_failed_once_fails_for_good() -> Result<()> {
-    for without in [0, F_FLUSH | F_CONFIG_WCE] {
-        for cache in ["direct", "page"] {
-            for is_device in [false, true] {
-                let what = format!("cache {cache}, device {is_device}, without {without:#x}");
-                let disk = disk("h2", false)?;
-                let device = is_device.then(|| Loop::over(&disk.path(), 512)).transpose()?;
-                let path = device.as_ref().map_or(disk.path(), |device| device.path().into());
-                let bed = Faulty::start("fail-h2")?;
-                lose_a_sync(&bed, &disk, &path, cache, without).context(what)?;
-                bed.finish()?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// `path` is the disk, or a device over it.
-fn lose_a_sync(
-    bed: &Faulty,
-    disk: &FuseDisk,
-    path: &Path,
-    cache: &str,
-    without: u64,
-) -> Result<()> {
-    bed.add(path, &format!("--cache {cache}"))?;
-    let mut guest = bed.guest(without)?;
-    let single = Single::new(&mut guest)?;
-    let queue = guest.queue(0);
-    let sync = if without & F_FLUSH != 0 { Kind::Write } else { Kind::Flush };
-    single.exercise(queue, 7)?;
-    ensure!(single.send(queue, sync, 8)?.status == STATUS_OK, "the disk is well");
-    disk.obey(rule(Call::Sync, When::Next(1), How::Error(EIO)));
-    let first = single.send(queue, sync, 9)?;
-    ensure!(first.status == STATUS_IOERR, "the sync that failed: {first:?}");
-    // The disk is well again, and would say so.
-    for _ in 0..1000 {
-        let later = single.send(queue, sync, 10)?;
-        ensure!(
-            later.status == STATUS_IOERR,
-            "a later one hides it: {later:?}, {:?}",
-            disk.counts()
-        );
-    }
-    let read = single.send(queue, Kind::Read, 7)?;
-    ensure!(read.status == STATUS_OK, "reads go on: {read:?}");
-    bed.await_problem(UNSYNCED)?;
-    ensure!(bed.faults("eio")? >= 1, "the failure is not counted");
-    // A new front-end is told the same.
-    guest.disconnect()?;
-    let mut guest = bed.guest(without)?;
-    let single = Single::new(&mut guest)?;
-    let later = single.send(guest.queue(0), sync, 10)?;
-    ensure!(later.status == STATUS_IOERR, "a new front-end is not told: {later:?}");
-    guest.disconnect()?;
-    // As the text says.
-    bed.daemon.ask(&format!("disk rm {BAD}"))?;
-    bed.add(path, &format!("--cache {cache}"))?;
-    let mut guest = bed.guest(without)?;
-    let single = Single::new(&mut guest)?;
-    let mended = single.send(guest.queue(0), sync, 10)?;
-    ensure!(mended.status == STATUS_OK, "added again: {mended:?}");
-    Ok(())
-}
-
-/// P4 across a crash: the kernel tells a new open nothing of what an old one was told.
-#[test]
-fn a_lost_sync_outlives_the_daemon() -> Result<()> {
-    for cache in ["direct", "page"] {
-        let disk = disk("h2-crash", false)?;
-        let path = disk.path();
-        let path = path.display();
-        let file = format!("[[disk]]\nid = \"{BAD}\"\npath = \"{path}\"\ncache = \"{cache}\"\n");
-        let mut daemon = Daemon::start("fail-h2-crash", &file)?;
-        let flush = |daemon: &Daemon| -> Result<u8> {
-            let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
-            let mut guest = daemon.frontend(BAD, &spec)?;
-            let single = Single::new(&mut guest)?;
-            single.exercise(guest.queue(0), 1)?;
-            Ok(single.send(guest.queue(0), Kind::Flush, 0)?.status)
-        };
-        ensure!(flush(&daemon)? == STATUS_OK, "the disk is well");
-        disk.obey(rule(Call::Sync, When::Next(1), How::Error(EIO)));
-        ensure!(flush(&daemon)? == STATUS_IOERR, "the flush that lost data ended well");
-        await_that(Duration::from_secs(5), "the loss to be shown", || {
-            let problem = daemon.shown(BAD, "problem")?;
-            Ok(problem.as_str().is_some_and(|problem| problem.contains(UNSYNCED)))
-        })?;
-        for _ in 0..2 {
-            daemon.kill()?;
-            daemon.start_again()?;
-            ensure!(flush(&daemon)? == STATUS_IOERR, "cache {cache}: after a restart all is well");
-            let problem = daemon.shown(BAD, "problem")?;
-            let problem = problem.as_str().unwrap_or_default();
-            ensure!(problem.contains("sidecore disk clear"), "what to do is not shown: {problem}");
-        }
-        // As the text says.
-        daemon.ask(&format!("disk clear {BAD}"))?;
-        ensure!(flush(&daemon)? == STATUS_OK, "it was cleared");
-        let refused = daemon.refuses(&format!("disk clear {BAD}"))?;
-        ensure!(refused.contains("has lost no data"), "{refused}");
-        daemon.kill()?;
-        daemon.start_again()?;
-        ensure!(flush(&daemon)? == STATUS_OK, "it was cleared before the restart");
-    }
-    Ok(())
-}
-
-/// H10: the kernel keeps pages back and learns only later that they cannot be written.
-#[test]
-fn a_write_that_fails_after_it_was_done_fails_the_next_flush() -> Result<()> {
-    let disk = disk("h10", true)?;
-    let bed = Faulty::start("fail-h10")?;
-    bed.add(&disk.path(), "--cache page")?;
-    let mut guest = bed.guest(0)?;
-    let single = Single::new(&mut guest)?;
-    let queue = guest.queue(0);
-    disk.obey(rule(Call::Write, When::Always, How::Error(EIO)));
-    for block in 0..16 {
-        let write = single.send(queue, Kind::Write, block)?;
-        ensure!(write.status == STATUS_OK, "the page cache takes it: {write:?}");
-    }
-    let flush = single.send(queue, Kind::Flush, 0)?;
-    ensure!(flush.status == STATUS_IOERR, "the flush of pages that were lost: {flush:?}");
-    disk.heal();
-    for _ in 0..1000 {
-        let flush = single.send(queue, Kind::Flush, 0)?;
-        ensure!(flush.status == STATUS_IOERR, "a later flush hides the loss: {flush:?}");
-    }
-    bed.await_problem(UNSYNCED)?;
     bed.finish()
 }
 

@@ -150,7 +150,7 @@ fn a30_ring_that_is_filled_faster_than_it_is_served() -> Result<()> {
 
 #[test]
 fn a31_descriptors_of_one_byte() -> Result<()> {
-    // Beside a guest whose requests have as many bytes as a descriptor is charged with: 32.
+    // Beside a guest whose requests have 32 bytes for each of these descriptors.
     let bytes = vec![(DATA, 1); 1022];
     let fair = [(DATA, 32 << 10)];
     let shown = storm(

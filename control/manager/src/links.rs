@@ -121,10 +121,14 @@ impl Manager {
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return };
         let now = now();
-        if device.closed_until.is_some_and(|until| now < until) {
+        if let Some(until) = device.closed_until.filter(|until| now < *until) {
             device.closer.close(socket);
+            let left_s = until.duration_since(now).as_secs() + 1;
             if device.may_log() {
-                warn!(disk = device.plan.id, "refused a connection: none is taken for now");
+                warn!(
+                    disk = device.plan.id,
+                    left_s, "refused a connection: one has made a call wait"
+                );
             }
             return;
         }
