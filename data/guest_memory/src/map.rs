@@ -243,6 +243,27 @@ impl GuestMap {
         true
     }
 
+    /// Copies all bytes of `from`, of `from_map`, to `to`, of this map, and marks `to`. False, and
+    /// nothing copied, when their lengths differ or either is not in its map.
+    ///
+    /// The two may be the same memory, in part or whole: a guest may name its bytes twice, and two
+    /// guests may be lent the same file. What then ends up there is theirs.
+    #[inline]
+    pub fn copy_from(&self, to: Span, from_map: &GuestMap, from: Span) -> bool {
+        if to.len != from.len {
+            return false;
+        }
+        let (Some(into), Some(out)) = (self.host(to), from_map.host(from)) else {
+            return false;
+        };
+        // SAFETY: `host()` checked both, and they have the same length. They may overlap, so `copy`
+        // (which allows that) is used. Either guest may change its bytes meanwhile: they are only
+        // moved, nothing here looks at them.
+        unsafe { into.as_ptr().copy_from(out.as_ptr(), from.len as usize) };
+        self.mark_written(to);
+        true
+    }
+
     /// Sets every byte of `span` to zero and marks it. False when it is not in this map.
     pub fn zero(&self, span: Span) -> bool {
         let Some(to) = self.host(span) else {
@@ -267,6 +288,15 @@ impl GuestMap {
     pub fn prefetch(&self, span: Span) {
         if let Some(host) = self.host(span) {
             prefetch_line(host);
+        }
+    }
+
+    /// As [`Self::prefetch`], for bytes that will be written: the line is asked for so that no other
+    /// core keeps it.
+    #[inline]
+    pub fn prefetch_for_write(&self, span: Span) {
+        if let Some(host) = self.host(span) {
+            prefetch_line_for_write(host);
         }
     }
 
@@ -352,6 +382,20 @@ pub(crate) fn prefetch_line(place: NonNull<u8>) {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
             place.as_ptr().cast(),
         );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+#[inline]
+fn prefetch_line_for_write(place: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: `prefetchw` changes no architectural state, whatever the address; a processor without
+    // it does nothing. As an instruction, since the intrinsic becomes a prefetch for reading unless
+    // the whole build is for processors that surely have it.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) place.as_ptr().expose_provenance(),
+            options(nostack, preserves_flags, nomem));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;

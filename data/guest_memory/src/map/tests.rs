@@ -58,6 +58,46 @@ fn a_span_of_another_map_does_nothing() {
 }
 
 #[test]
+fn bytes_go_from_one_guest_to_another() {
+    let (one, two) = (GuestMap::anonymous(PAGE).unwrap(), GuestMap::anonymous(PAGE).unwrap());
+    let bytes: Vec<u8> = (0..=255).collect();
+    assert!(one.write(one.span(100, 256).unwrap(), 0, &bytes));
+    assert!(two.copy_from(two.span(7, 256).unwrap(), &one, one.span(100, 256).unwrap()));
+    let mut found = [0; 258];
+    assert!(two.read(two.span(6, 258).unwrap(), 0, &mut found));
+    assert_eq!((found[0], &found[1..257], found[257]), (0, &bytes[..], 0));
+}
+
+#[test]
+fn a_copy_between_spans_that_do_not_fit_changes_nothing() {
+    let (one, two) = (GuestMap::anonymous(PAGE).unwrap(), GuestMap::anonymous(PAGE).unwrap());
+    let (from, to) = (one.span(0, 16).unwrap(), two.span(0, 16).unwrap());
+    assert!(one.write(from, 0, &[7; 16]));
+    assert!(!two.copy_from(to.first(15), &one, from), "lengths differ");
+    assert!(!two.copy_from(to, &one, from.first(15)), "lengths differ");
+    assert!(!two.copy_from(to, &two, from), "a source of another map");
+    assert!(!one.copy_from(to, &one, from), "a target of another map");
+    assert!(!two.copy_from(Span { len: u32::MAX, ..to }, &one, Span { len: u32::MAX, ..from }));
+    let mut found = [9; 16];
+    assert!(two.read(to, 0, &mut found));
+    assert_eq!(found, [0; 16]);
+    assert!(two.copy_from(to.first(0), &one, from.first(0)), "nothing is copied, and that is all");
+}
+
+#[test]
+fn a_copy_within_one_guest_may_overlap() {
+    let map = GuestMap::anonymous(PAGE).unwrap();
+    let bytes: Vec<u8> = (0..200).collect();
+    for (from, to) in [(50, 60), (60, 50), (50, 50)] {
+        assert!(map.write(map.span(from, 200).unwrap(), 0, &bytes));
+        assert!(map.copy_from(map.span(to, 200).unwrap(), &map, map.span(from, 200).unwrap()));
+        let mut found = [0; 200];
+        assert!(map.read(map.span(to, 200).unwrap(), 0, &mut found));
+        assert_eq!(found[..], bytes[..], "{from} to {to}");
+    }
+}
+
+#[test]
 fn overlapping_wrapping_and_too_many_regions_are_refused() {
     let overlap = |a, b| matches!(GuestMap::new(vec![a, b]), Err(MapError::Overlap { .. }));
     assert!(overlap(region(0, 0, 2 * PAGE), region(PAGE, 1 << 30, PAGE)));
@@ -112,6 +152,13 @@ fn every_write_marks_its_pages_and_no_other() {
     assert_eq!(take(1), 0b100);
     area.store_release_u16(2, 1);
     assert_eq!(take(1), 0b1000);
+    let other = GuestMap::anonymous(2 * PAGE).unwrap();
+    let whole = other.span(0, PAGE as u32 + 1).unwrap();
+    assert!(logged.copy_from(at(9, PAGE as u32 + 1), &other, whole));
+    assert_eq!(take(1), 0b110);
+    assert!(!logged.copy_from(at(9, 5), &other, whole.first(4)));
+    assert!(other.copy_from(whole, &logged, at(9, PAGE as u32 + 1)));
+    assert_eq!(take(1), 0, "only what is written, and only in its own map");
     let disk = Area::anonymous(PAGE).unwrap();
     assert!(disk.copy_to_guest(0, &logged, at(16, 64)));
     assert_eq!((take(1), take(2)), (0, 1));
