@@ -1,6 +1,6 @@
 //! The buffers of one chain, found and checked, as [`crate::Queue::peek`] leaves them.
 
-use guest_memory::Span;
+use guest_memory::{GuestMap, Span};
 
 use crate::violation::Violation;
 
@@ -86,6 +86,32 @@ impl Chain {
     #[inline]
     pub fn overflowed(&self) -> bool {
         self.overflowed
+    }
+
+    /// Copies the first readable bytes out, each once, as many as there are and fit, and drops them
+    /// in place. `map` is the one that the chain was found in. Gives how many: fewer than `into` has
+    /// room for only when the chain (or what was kept of it) ends before.
+    #[inline]
+    pub fn take_readable(&mut self, map: &GuestMap, into: &mut [u8]) -> usize {
+        let mut taken = 0;
+        let mut gone = 0;
+        for span in self.spans.iter_mut().take(self.readable) {
+            let Some(left) = into.get_mut(taken..).filter(|left| !left.is_empty()) else { break };
+            let here = left.len().min(span.len() as usize);
+            let Some(left) = left.get_mut(..here) else { break };
+            if !map.read(*span, 0, left) {
+                break;
+            }
+            taken += here;
+            *span = span.after(here as u32);
+            gone += usize::from(span.is_empty());
+        }
+        if gone > 0 {
+            self.spans.copy_within(gone..self.kept, 0);
+            self.readable -= gone;
+            self.kept -= gone;
+        }
+        taken
     }
 
     /// Drops the first `bytes` of the readable buffers, in place (a header that was read).

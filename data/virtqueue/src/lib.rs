@@ -44,6 +44,6 @@ mod walk;
 pub use chain::{CHAIN_SPANS_MAX, Chain};
 pub use inflight::Inflight;
 pub use layout::Format;
-pub use queue::{Queue, QueueSpec};
+pub use queue::{Mark, Queue, QueueSpec};
 pub use ticket::Ticket;
 pub use violation::{SetupError, Violation};

@@ -15,6 +15,9 @@ use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
 
+/// Entries between asking for a buffer that will be written and writing it.
+const BUFFER_AHEAD: u16 = 4;
+
 const LEN: usize = 8;
 const ID: usize = 12;
 const DESCRIPTOR_FLAGS: usize = 14;
@@ -60,6 +63,8 @@ pub(crate) struct Packed {
     size: u16,
     event_index: bool,
     indirect: bool,
+    /// Buffers are asked for ahead, for writing.
+    writes: bool,
     /// Where the next chain starts.
     next: Place,
     /// Where the next used descriptor goes.
@@ -88,6 +93,7 @@ impl Packed {
             size,
             event_index,
             indirect,
+            writes: false,
             next,
             used_next,
             held: None,
@@ -96,6 +102,7 @@ impl Packed {
     }
 
     /// The next available and the next used place.
+    #[inline]
     pub(crate) fn places(&self) -> (Place, Place) {
         (self.next, self.used_next)
     }
@@ -103,6 +110,10 @@ impl Packed {
     /// Goes on from where an in-flight record says.
     pub(crate) fn set_places(&mut self, next: Place, used_next: Place) {
         (self.next, self.used_next) = (next, used_next);
+    }
+
+    pub(crate) fn expect_writes(&mut self, on: bool) {
+        self.writes = on;
     }
 
     pub(crate) fn ring(&self) -> &Shared {
@@ -142,7 +153,7 @@ impl Packed {
                 if chain.id >= self.size {
                     return Err(Violation::BufferId { id: chain.id, size: self.size });
                 }
-                self.prefetch_after(place);
+                self.prefetch_after(place, map);
                 // An indirect table has counted its own entries.
                 return if indirect { Ok(()) } else { chain.end(taken.into()) };
             }
@@ -257,9 +268,17 @@ impl Packed {
 
     /// A hint: the line after the chain's last descriptor is likely the next chain's.
     #[inline]
-    fn prefetch_after(&self, place: Place) {
+    fn prefetch_after(&self, place: Place, map: &GuestMap) {
         let ahead = place.after(8.min(self.size - 1), self.size);
         self.ring.prefetch(usize::from(ahead.index) * DESCRIPTOR_SIZE);
+        if self.writes {
+            // Whatever stands there: a buffer to come, an old one, or nonsense without effect.
+            let ahead = place.after(BUFFER_AHEAD.min(self.size - 1), self.size);
+            let gpa = self.ring.load_u64(usize::from(ahead.index) * DESCRIPTOR_SIZE);
+            if let Some(span) = map.span(gpa, 1) {
+                map.prefetch_for_write(span);
+            }
+        }
     }
 }
 

@@ -47,7 +47,8 @@ enum Ring {
 /// The device's side of one virtqueue.
 ///
 /// - Take: [`Self::peek`], [`Self::advance`].
-/// - Give back: [`Self::complete`], [`Self::show`], [`Self::publish`]; or [`Self::abandon`].
+/// - Give back: [`Self::complete`], [`Self::show`], [`Self::publish`]; or [`Self::abandon`]; or, as
+///   if it had not been taken, [`Self::mark`] and [`Self::rewind`].
 /// - Notifications: [`Self::arm`], [`Self::disarm`].
 /// - State: [`Self::base`], [`Self::in_flight`], [`Self::violation`], [`Self::take_report`].
 #[derive(Debug)]
@@ -57,6 +58,17 @@ pub struct Queue {
     in_flight: u16,
     violation: Option<Violation>,
     reported: bool,
+}
+
+/// Where a queue stood: what [`Queue::rewind`] goes back to.
+///
+/// Plain data, cheap to make and to throw away. Good until the next completion.
+#[derive(Debug)]
+#[must_use = "a mark is for a later rewind, and does nothing by itself"]
+pub struct Mark {
+    next: u16,
+    used: u16,
+    in_flight: u16,
 }
 
 impl Queue {
@@ -190,6 +202,51 @@ impl Queue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
+    /// Where the queue stands, for [`Self::rewind`]. Changes nothing.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        let (next, used) = self.places();
+        Mark { next, used, in_flight: self.in_flight }
+    }
+
+    /// Gives back every chain taken since `mark`, as if it had never been taken: the next
+    /// [`Self::peek`] finds the first of them. For a receiver that took buffers, found that they do
+    /// not suffice, and wrote nothing into them that matters.
+    ///
+    /// `tickets` are those of all chains taken since the mark, in any order; they are spent.
+    /// Bounded by their number.
+    ///
+    /// False, and nothing changed and no ticket spent, when that cannot be: a chain was completed
+    /// or abandoned since the mark, `tickets` are not as many as were taken since, or the queue
+    /// keeps a record of what is in flight (which a successor may have read by now).
+    pub fn rewind(&mut self, mark: Mark, tickets: &mut Vec<Ticket>) -> bool {
+        let taken = usize::from(self.in_flight).checked_sub(usize::from(mark.in_flight));
+        let back = tickets.iter().fold(mark.next, |next, ticket| self.after(next, ticket));
+        if self.places() != (back, mark.used) || taken != Some(tickets.len()) {
+            return false;
+        }
+        match &mut self.ring {
+            Ring::Split(ring, None) => ring.set_next(mark.next),
+            Ring::Packed(ring, None) => {
+                let (_, used) = ring.places();
+                ring.set_places(Place::of_bits(mark.next), used);
+            }
+            Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)) => return false,
+        }
+        tickets.drain(..).for_each(Ticket::forfeit);
+        self.in_flight = mark.in_flight;
+        true
+    }
+
+    /// Whether [`Self::peek`] hints that the coming buffers will be written rather than read: for
+    /// queues of which the device only ever writes the buffers. Not at first.
+    pub fn expect_writes(&mut self, on: bool) {
+        match &mut self.ring {
+            Ring::Split(ring, _) => ring.expect_writes(on),
+            Ring::Packed(ring, _) => ring.expect_writes(on),
+        }
+    }
+
     /// Shows all completions so far, without asking whether the guest wants to be called: that is
     /// for [`Self::publish`], which must follow. Lets a guest that polls go on meanwhile.
     #[inline]
@@ -263,6 +320,26 @@ impl Queue {
                 let (next, used) = ring.places();
                 u32::from(next.bits()) | u32::from(used.bits()) << 16
             }
+        }
+    }
+
+    /// The next place to take from and the next used place, each as its ring counts them.
+    #[inline]
+    fn places(&self) -> (u16, u16) {
+        match &self.ring {
+            Ring::Split(ring, _) => (ring.next(), ring.used_next()),
+            Ring::Packed(ring, _) => {
+                let (next, used) = ring.places();
+                (next.bits(), used.bits())
+            }
+        }
+    }
+
+    /// Where taking goes on after the chain of `ticket`, when it was at `next`.
+    fn after(&self, next: u16, ticket: &Ticket) -> u16 {
+        match &self.ring {
+            Ring::Split(..) => next.wrapping_add(1),
+            Ring::Packed(..) => Place::of_bits(next).after(ticket.descriptors(), self.size).bits(),
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Split {
     size: u16,
     event_index: bool,
     indirect: bool,
+    /// Hints are for writing.
+    writes: bool,
     /// Index of the next chain to take.
     next: u16,
     /// The available index as last read.
@@ -60,6 +62,7 @@ impl Split {
             size,
             event_index,
             indirect,
+            writes: false,
             next,
             seen,
             used_next,
@@ -68,10 +71,12 @@ impl Split {
         }
     }
 
+    #[inline]
     pub(crate) fn next(&self) -> u16 {
         self.next
     }
 
+    /// Goes on from `next`; what is there is asked for, and checked, anew.
     pub(crate) fn set_next(&mut self, next: u16) {
         self.next = next;
         self.seen = next;
@@ -79,6 +84,15 @@ impl Split {
 
     pub(crate) fn used_shown(&self) -> u16 {
         self.used_shown
+    }
+
+    #[inline]
+    pub(crate) fn used_next(&self) -> u16 {
+        self.used_next
+    }
+
+    pub(crate) fn expect_writes(&mut self, on: bool) {
+        self.writes = on;
     }
 
     /// Whether a chain is there; reads the guest's index only when none is known.
@@ -223,8 +237,10 @@ impl Split {
             let head = self.head(self.next.wrapping_add(BUFFER_AHEAD));
             if head < self.size {
                 let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
-                if let Some(span) = map.span(gpa, 1) {
-                    map.prefetch(span);
+                match map.span(gpa, 1) {
+                    Some(span) if self.writes => map.prefetch_for_write(span),
+                    Some(span) => map.prefetch(span),
+                    None => {}
                 }
             }
         }

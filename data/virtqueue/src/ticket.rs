@@ -24,6 +24,11 @@ impl Ticket {
         self.id
     }
 
+    /// Ring entries that the chain took (packed).
+    pub(crate) fn descriptors(&self) -> u16 {
+        self.descriptors
+    }
+
     /// Gives up the completion: for a queue that is torn down with its guest.
     pub fn forfeit(self) {
         self.spend();
