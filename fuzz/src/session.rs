@@ -8,8 +8,8 @@
 use std::rc::Rc;
 
 use vhost_user::{
-    DeviceFacts, FDS_MAX, Framer, InflightArea, LogArea, MEMORY_SLOTS_MAX, MemoryRegion, Owner,
-    Scope, Session, bits,
+    DeviceClass, DeviceFacts, FDS_MAX, Framer, InflightArea, LogArea, MEMORY_SLOTS_MAX,
+    MemoryRegion, Owner, Scope, Session, bits,
 };
 
 use crate::bytes::Bytes;
@@ -91,6 +91,16 @@ impl Owner<Fd> for World {
     }
 
     fn reset(&mut self) {}
+
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+        assert!(mac[0] & 1 == 0 && mac != [0; 6], "a group's address");
+        self.answer()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        assert!(mtu >= 68, "an MTU of {mtu}");
+        self.answer()
+    }
 }
 
 /// Regions have a size, do not wrap, and do not overlap in guest addresses.
@@ -110,7 +120,12 @@ pub fn run(input: &[u8]) {
     let mut bytes = Bytes(input);
     let inflight_len = |size: u16, packed: bool| u64::from(size) * if packed { 32 } else { 16 };
     let features = 1 << 32 | bits::RING_PACKED;
-    let facts = DeviceFacts { features, queues_max: QUEUES, ring_size_max: 32768, inflight_len };
+    // One seed in four is of a NIC; the others keep the class that they were found with.
+    let class = match input.first().is_some_and(|first| first >> 6 == 3) {
+        true => DeviceClass::Nic,
+        false => DeviceClass::Disk { inflight_len },
+    };
+    let facts = DeviceFacts { class, features, queues_max: QUEUES, ring_size_max: 32768 };
     let mut session: Session<Fd> = Session::new(facts);
     let mut framer = Framer::default();
     let mut world = World { takes: true, regions: 0 };

@@ -14,8 +14,12 @@ pub const TRANSPORT: u64 = LOG_ALL | PROTOCOL_FEATURES;
 pub const MQ: u64 = 1 << 0;
 /// The dirty log comes as a descriptor.
 pub const LOG_SHMFD: u64 = 1 << 1;
+/// The front-end tells which address a guest has taken along (`SEND_RARP`).
+pub const RARP: u64 = 1 << 2;
 /// Any message can be acknowledged.
 pub const REPLY_ACK: u64 = 1 << 3;
+/// The front-end tells the largest packet (`NET_SET_MTU`).
+pub const NET_MTU: u64 = 1 << 4;
 /// There is a channel from back-end to front-end.
 pub const BACKEND_REQ: u64 = 1 << 5;
 /// The config space is the back-end's.
@@ -27,12 +31,10 @@ pub const RESET_DEVICE: u64 = 1 << 13;
 /// Memory regions come and go one by one.
 pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 
-/// What this back-end offers.
-pub const OFFERED: u64 = MQ
-    | LOG_SHMFD
-    | REPLY_ACK
-    | BACKEND_REQ
-    | CONFIG
-    | INFLIGHT_SHMFD
-    | RESET_DEVICE
-    | CONFIGURE_MEM_SLOTS;
+/// What every device offers.
+pub const OFFERED: u64 =
+    MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+/// What a disk offers.
+pub const OFFERED_BY_DISK: u64 = OFFERED | INFLIGHT_SHMFD;
+/// What a NIC offers. Its queues complete in order, so they need no record of what is in flight.
+pub const OFFERED_BY_NIC: u64 = OFFERED | RARP | NET_MTU;

@@ -26,7 +26,7 @@ mod session;
 
 pub use frame::{FDS_MAX, Frame, Framer, HEADER_SIZE, PAYLOAD_SIZE_MAX};
 pub use memory_table::MEMORY_SLOTS_MAX;
-pub use message::{InflightArea, LogArea, MemoryRegion, Message, RingAddresses};
+pub use message::{InflightArea, LogArea, MacAddress, MemoryRegion, Message, RingAddresses};
 pub use queue_setup::{Kick, RingFacts};
 pub use refusal::{BadFrame, Reason, Reject};
-pub use session::{DeviceFacts, Owner, Reply, Scope, Session};
+pub use session::{DeviceClass, DeviceFacts, Owner, Reply, Scope, Session};

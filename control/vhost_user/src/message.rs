@@ -100,6 +100,15 @@ pub struct RingFd {
     pub has_fd: bool,
 }
 
+/// An Ethernet address, in the first six of the eight bytes that carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacAddress {
+    /// The address.
+    pub bytes: [u8; 6],
+    /// What came behind it; 0 when the message makes sense.
+    pub rest: u16,
+}
+
 /// Declares the messages: number, name, fields, and how many descriptors come with each.
 macro_rules! messages {
     ($($(#[$doc:meta])* $id:literal $name:ident $wire:literal $(($field:ty))?,)*) => {
@@ -201,6 +210,10 @@ messages! {
     17 GetQueueNum "GET_QUEUE_NUM",
     /// Serve a ring, or do not.
     18 SetVringEnable "SET_VRING_ENABLE" (RingState),
+    /// A guest that was migrated here has this address; the network is to learn it.
+    19 SendRarp "SEND_RARP" (MacAddress),
+    /// The guest sends and takes packets of at most so many bytes.
+    20 NetSetMtu "NET_SET_MTU" (u64),
     /// The channel from back-end to front-end.
     21 SetBackendReqFd "SET_BACKEND_REQ_FD",
     /// Read the config space.

@@ -13,17 +13,48 @@ use crate::refusal::{Reason, Reject};
 
 mod apply;
 
+/// What differs between the kinds of device that this protocol is spoken for.
+#[derive(Clone, Copy, Debug)]
+pub enum DeviceClass {
+    /// A virtio-blk device: it offers an in-flight record, and counts its queues one by one.
+    Disk {
+        /// Bytes that one queue takes in an in-flight record, by ring size and whether it is packed.
+        inflight_len: fn(size: u16, packed: bool) -> u64,
+    },
+    /// A virtio-net device: it takes `SEND_RARP` and `NET_SET_MTU`, has no in-flight record, and
+    /// answers `GET_QUEUE_NUM` in pairs of rings.
+    Nic,
+}
+
+impl DeviceClass {
+    /// The protocol features that such a device offers.
+    pub fn protocol_features(self) -> u64 {
+        match self {
+            DeviceClass::Disk { .. } => bits::OFFERED_BY_DISK,
+            DeviceClass::Nic => bits::OFFERED_BY_NIC,
+        }
+    }
+
+    /// What `GET_QUEUE_NUM` answers for so many rings.
+    fn queue_number(self, rings: u16) -> u16 {
+        match self {
+            DeviceClass::Disk { .. } => rings,
+            DeviceClass::Nic => rings / 2,
+        }
+    }
+}
+
 /// What does not change while the device exists.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceFacts {
+    /// What kind of device it is.
+    pub class: DeviceClass,
     /// Virtio features offered, without those of [`bits::TRANSPORT`].
     pub features: u64,
-    /// Queues, at most 256.
+    /// Rings, at most 256: a disk's queues, twice a NIC's pairs.
     pub queues_max: u16,
     /// Entries of the largest ring.
     pub ring_size_max: u16,
-    /// Bytes that one queue takes in an in-flight record, by ring size and whether it is packed.
-    pub inflight_len: fn(size: u16, packed: bool) -> u64,
 }
 
 /// What a session cannot do by itself. Every method leaves things as they were when it fails; the
@@ -51,6 +82,12 @@ pub trait Owner<F> {
     fn set_channel(&mut self, fd: F) -> Result<(), String>;
     /// The driver starts anew.
     fn reset(&mut self);
+    /// A guest that came here from another host has this address, a unicast one: the network is to
+    /// learn it. Only a NIC is asked.
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String>;
+    /// The guest's packets have at most so many bytes, 68 to 65,535. Only a NIC is asked; it refuses
+    /// more than its own MTU.
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String>;
 }
 
 /// Which queues must be back from their sidecores before a message may be applied.

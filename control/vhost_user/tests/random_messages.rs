@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use vhost_user::{
-    DeviceFacts, Frame, InflightArea, LogArea, MemoryRegion, Message, Owner, Scope, Session, bits,
+    DeviceClass, DeviceFacts, Frame, InflightArea, LogArea, MemoryRegion, Message, Owner, Scope,
+    Session, bits,
 };
 
 /// Refuses or takes, as told; keeps nothing.
@@ -51,6 +52,12 @@ impl Owner<Fd> for World {
         self.answer()
     }
     fn reset(&mut self) {}
+    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), String> {
+        self.answer()
+    }
+    fn set_mtu(&mut self, _mtu: u16) -> Result<(), String> {
+        self.answer()
+    }
 }
 
 /// Small numbers and the edges of their types, so that messages are often about the same thing.
@@ -74,10 +81,12 @@ proptest! {
     fn no_message_does_harm(
         frames in prop::collection::vec(frame(), 1..30),
         takes in prop::collection::vec(any::<bool>(), 30),
+        is_nic in any::<bool>(),
     ) {
         let inflight_len = |size: u16, packed: bool| u64::from(size) * if packed { 32 } else { 16 };
         let features = 1 << 32 | bits::RING_PACKED;
-        let facts = DeviceFacts { features, queues_max: 3, ring_size_max: 32768, inflight_len };
+        let class = if is_nic { DeviceClass::Nic } else { DeviceClass::Disk { inflight_len } };
+        let facts = DeviceFacts { class, features, queues_max: 3, ring_size_max: 32768 };
         let mut session: Session<Fd> = Session::new(facts);
         let open: Fd = Rc::new(());
         for ((request, need_reply, words, fds, cut), take) in frames.into_iter().zip(takes) {

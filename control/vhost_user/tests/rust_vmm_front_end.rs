@@ -18,7 +18,8 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use vhost_user::{
-    DeviceFacts, FDS_MAX, Framer, InflightArea, LogArea, MemoryRegion, Owner, Reply, Session, bits,
+    DeviceClass, DeviceFacts, FDS_MAX, Framer, InflightArea, LogArea, MemoryRegion, Owner, Reply,
+    Session, bits,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -72,6 +73,12 @@ impl Owner<OwnedFd> for World {
         Ok(())
     }
     fn reset(&mut self) {}
+    fn announce(&mut self, _mac: [u8; 6]) -> Result<(), String> {
+        Ok(())
+    }
+    fn set_mtu(&mut self, _mtu: u16) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A front-end's view and, on a thread, the session that it talks to until it hangs up.
@@ -83,8 +90,8 @@ fn connect() -> (Frontend, JoinHandle<(Session<OwnedFd>, World)>) {
 
 fn serve(socket: &UnixStream) -> (Session<OwnedFd>, World) {
     let inflight_len = |size: u16, _packed: bool| 64 + 16 * u64::from(size);
-    let facts =
-        DeviceFacts { features: VERSION_1, queues_max: 2, ring_size_max: 32768, inflight_len };
+    let class = DeviceClass::Disk { inflight_len };
+    let facts = DeviceFacts { class, features: VERSION_1, queues_max: 2, ring_size_max: 32768 };
     let (mut session, mut world) = (Session::new(facts), World::default());
     let mut framer = Framer::default();
     loop {

@@ -1,6 +1,8 @@
 //! The form of each payload: integers one behind the other, in the machine's byte order.
 
-use super::{ConfigSpan, InflightArea, LogArea, MemoryRegion, RingAddresses, RingFd, RingState};
+use super::{
+    ConfigSpan, InflightArea, LogArea, MacAddress, MemoryRegion, RingAddresses, RingFd, RingState,
+};
 
 /// In the number of a queue: no descriptor comes along.
 const NO_FD: u64 = 1 << 8;
@@ -57,6 +59,17 @@ impl Wire for u64 {
     }
     fn write(&self, payload: &mut Vec<u8>) {
         put(payload, [*self]);
+    }
+}
+
+/// The bytes in the order of the wire, whatever the machine's.
+impl Wire for MacAddress {
+    fn read(reader: &mut Reader<'_>) -> Option<MacAddress> {
+        Some(MacAddress { bytes: reader.bytes()?, rest: reader.u16()? })
+    }
+    fn write(&self, payload: &mut Vec<u8>) {
+        payload.extend_from_slice(&self.bytes);
+        payload.extend_from_slice(&self.rest.to_ne_bytes());
     }
 }
 

@@ -1,13 +1,16 @@
 //! What each message does to a session.
 
 use super::{
-    ConfigSpan, InflightArea, Message, Owner, Reason, Reply, Session, bits, frame, memory_table,
-    message, number, wire,
+    ConfigSpan, DeviceClass, InflightArea, Message, Owner, Reason, Reply, Session, bits, frame,
+    memory_table, message, number, wire,
 };
 use crate::message::{
-    CONFIG_SIZE_MAX, LogArea, RingAddresses, RingFd, RingState, TABLE_REGIONS_MAX,
+    CONFIG_SIZE_MAX, LogArea, MacAddress, RingAddresses, RingFd, RingState, TABLE_REGIONS_MAX,
 };
 use crate::queue_setup::Kick;
+
+/// Smallest MTU that a driver may be told, bytes (VIRTIO 1.2, 5.1.4.1).
+const MTU_MIN: u16 = 68;
 
 impl<F> Session<F> {
     /// Checks first, then asks the owner, then changes the state: a refusal changes nothing.
@@ -23,8 +26,13 @@ impl<F> Session<F> {
             Message::GetFeatures => {
                 return Ok(number(&message, self.facts.features | bits::TRANSPORT));
             }
-            Message::GetProtocolFeatures => return Ok(number(&message, bits::OFFERED)),
-            Message::GetQueueNum => return Ok(number(&message, self.facts.queues_max.into())),
+            Message::GetProtocolFeatures => {
+                return Ok(number(&message, self.facts.class.protocol_features()));
+            }
+            Message::GetQueueNum => {
+                let queues = self.facts.class.queue_number(self.facts.queues_max);
+                return Ok(number(&message, queues.into()));
+            }
             Message::GetMaxMemSlots => {
                 return Ok(number(&message, memory_table::MEMORY_SLOTS_MAX as u64));
             }
@@ -46,6 +54,8 @@ impl<F> Session<F> {
             Message::SetMemTable(_) | Message::AddMemReg(_) | Message::RemMemReg(_) => {
                 self.change_memory(&message, fd.into_iter().chain(fds).collect(), owner)?;
             }
+            Message::SendRarp(mac) => self.announce(&message, mac, owner)?,
+            Message::NetSetMtu(mtu) => self.set_mtu(&message, *mtu, owner)?,
             Message::SetBackendReqFd => self.set_channel(&message, fd, owner)?,
             Message::SetInflightFd(area) => self.set_inflight(&message, area, fd, owner)?,
             Message::SetConfig(span) => self.set_config(span, owner)?,
@@ -88,7 +98,7 @@ impl<F> Session<F> {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<(), Reason> {
-        let unknown = features & !bits::OFFERED;
+        let unknown = features & !self.facts.class.protocol_features();
         if unknown != 0 {
             return Err(Reason::ProtocolFeatures(unknown));
         }
@@ -125,6 +135,37 @@ impl<F> Session<F> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The other two bytes of the payload have no meaning, and nothing answers to a group's address.
+    fn announce(
+        &self,
+        message: &Message,
+        mac: &MacAddress,
+        owner: &mut impl Owner<F>,
+    ) -> Result<(), Reason> {
+        self.need(message, bits::RARP)?;
+        let is_group = mac.bytes.first().is_none_or(|first| first & 1 != 0);
+        if mac.rest != 0 || is_group || mac.bytes == [0; 6] {
+            let high = mac.bytes.iter().fold(0, |sum: u64, byte| (sum << 8) | u64::from(*byte));
+            let value = (high << 16) | u64::from(mac.rest);
+            return Err(Reason::Value { message: message.name(), value });
+        }
+        let refused = |what| Reason::Owner { message: message.name(), what };
+        owner.announce(mac.bytes).map_err(refused)
+    }
+
+    fn set_mtu(
+        &self,
+        message: &Message,
+        mtu: u64,
+        owner: &mut impl Owner<F>,
+    ) -> Result<(), Reason> {
+        self.need(message, bits::NET_MTU)?;
+        let wrong = Reason::Value { message: message.name(), value: mtu };
+        let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(wrong)?;
+        let refused = |what| Reason::Owner { message: message.name(), what };
+        owner.set_mtu(mtu).map_err(refused)
     }
 
     fn set_log(
@@ -264,7 +305,10 @@ impl<F> Session<F> {
         if !sized || !(1..=self.facts.queues_max).contains(&area.queues) {
             return Err(inflight(area));
         }
-        let one = (self.facts.inflight_len)(area.queue_size, self.is_packed());
+        let DeviceClass::Disk { inflight_len } = self.facts.class else {
+            return Err(inflight(area));
+        };
+        let one = inflight_len(area.queue_size, self.is_packed());
         Ok(one.saturating_mul(area.queues.into()))
     }
 

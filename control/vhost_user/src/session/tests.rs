@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::*;
 use crate::Framer;
-use crate::message::{RingAddresses, RingFd, RingState};
+use crate::message::{MacAddress, RingAddresses, RingFd, RingState};
 
 /// A descriptor that counts how many of it are open.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ struct World {
     held: Vec<Fd>,
     config_written: Vec<(u32, Vec<u8>)>,
     resets: u32,
+    announced: Vec<[u8; 6]>,
+    mtus: Vec<u16>,
 }
 
 impl World {
@@ -83,6 +85,16 @@ impl Owner<Fd> for World {
     fn reset(&mut self) {
         self.resets += 1;
     }
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+        self.answer()?;
+        self.announced.push(mac);
+        Ok(())
+    }
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        self.answer()?;
+        self.mtus.push(mtu);
+        Ok(())
+    }
 }
 
 const VERSION_1: u64 = 1 << 32;
@@ -90,7 +102,15 @@ const VERSION_1: u64 = 1 << 32;
 fn session() -> Session<Fd> {
     let features = VERSION_1 | bits::RING_PACKED;
     let inflight_len = |size: u16, packed: bool| u64::from(size) * if packed { 32 } else { 16 };
-    Session::new(DeviceFacts { features, queues_max: 2, ring_size_max: 32768, inflight_len })
+    let class = DeviceClass::Disk { inflight_len };
+    Session::new(DeviceFacts { class, features, queues_max: 2, ring_size_max: 32768 })
+}
+
+/// A NIC of two pairs.
+fn nic() -> Session<Fd> {
+    let features = VERSION_1 | bits::RING_PACKED;
+    let class = DeviceClass::Nic;
+    Session::new(DeviceFacts { class, features, queues_max: 4, ring_size_max: 32768 })
 }
 
 /// Parses and applies, as the manager does, with the descriptors that the message expects.
@@ -109,6 +129,10 @@ fn state(queue: u32, value: u32) -> RingState {
     RingState { queue, value }
 }
 
+fn mac(bytes: [u8; 6], rest: u16) -> MacAddress {
+    MacAddress { bytes, rest }
+}
+
 fn ring(queue: u32) -> RingFd {
     RingFd { queue, has_fd: true }
 }
@@ -125,7 +149,7 @@ fn addresses() -> RingAddresses {
 /// All that queue 0 needs, in QEMU's order.
 fn script() -> Vec<Message> {
     vec![
-        Message::SetProtocolFeatures(bits::OFFERED),
+        Message::SetProtocolFeatures(bits::OFFERED_BY_DISK),
         Message::SetOwner,
         Message::SetFeatures(VERSION_1 | bits::PROTOCOL_FEATURES),
         Message::AddMemReg(region(0)),
@@ -212,6 +236,8 @@ fn scopes_name_the_queues_that_stand_on_what_changes() {
         (Message::SetVringEnable(state(2, 0)), Scope::None),
         (Message::GetVringBase(state(0x10000, 0)), Scope::None),
         (Message::SetProtocolFeatures(0), Scope::None),
+        (Message::SendRarp(mac([2, 0, 0, 0, 0, 1], 0)), Scope::None),
+        (Message::NetSetMtu(1500), Scope::None),
         (Message::SetBackendReqFd, Scope::None),
         (Message::GetConfig(span.clone()), Scope::None),
         (Message::SetConfig(span), Scope::None),
@@ -285,6 +311,10 @@ fn refused() -> Vec<Message> {
         Message::SetFeatures(1 << 5),
         Message::SetProtocolFeatures(1 << 14),
         Message::SetProtocolFeatures(u64::MAX),
+        Message::SetProtocolFeatures(bits::RARP),
+        Message::SetProtocolFeatures(bits::NET_MTU),
+        Message::SendRarp(mac([2, 0, 0, 0, 0, 1], 0)),
+        Message::NetSetMtu(1500),
         Message::SetMemTable(vec![]),
         Message::SetMemTable(vec![region(0), region(0xfff)]),
         Message::SetMemTable(vec![MemoryRegion { size: 0, ..region(0) }]),
@@ -381,7 +411,7 @@ fn without_an_acknowledgement_a_refusal_ends_the_connection() {
     // Nor does a payload of the wrong size leave anything to go on with.
     let mut frame = Frame { request: 8, need_reply: true, payload: vec![0; 9], fds: vec![] };
     assert!(session.parse(&frame).unwrap_err().is_fatal());
-    frame.request = 20;
+    frame.request = 22;
     assert!(!session.parse(&frame).unwrap_err().is_fatal(), "unknown, but of a known form");
     frame.fds = vec![world.fd()];
     (frame.request, frame.payload) = (8, vec![0; 8]);
@@ -399,7 +429,7 @@ fn questions_are_answered() {
         u64::from_ne_bytes(bytes.try_into().unwrap())
     };
     assert_eq!(ask(Message::GetFeatures), VERSION_1 | bits::RING_PACKED | bits::TRANSPORT);
-    assert_eq!(ask(Message::GetProtocolFeatures), bits::OFFERED);
+    assert_eq!(ask(Message::GetProtocolFeatures), bits::OFFERED_BY_DISK);
     assert_eq!(ask(Message::GetQueueNum), 2);
     assert_eq!(ask(Message::GetMaxMemSlots), 509);
 }
@@ -470,7 +500,7 @@ fn a_config_change_is_announced_where_there_is_a_channel() {
 #[test]
 fn packed_rings_have_any_size_and_a_base_of_two_halves() {
     let (mut world, mut session) = (World::default(), session());
-    say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED)).unwrap();
+    say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_DISK)).unwrap();
     say(&mut session, &mut world, &Message::SetFeatures(VERSION_1 | bits::RING_PACKED)).unwrap();
     for size in [1, 3, 32767, 32768] {
         say(&mut session, &mut world, &Message::SetVringNum(state(1, size))).unwrap();
@@ -480,4 +510,141 @@ fn packed_rings_have_any_size_and_a_base_of_two_halves() {
     assert!(say(&mut session, &mut world, &Message::SetVringAddr((1, odd))).is_err());
     let reply = say(&mut session, &mut world, &Message::GetVringBase(state(1, 0))).unwrap();
     assert_eq!(reply[4..], 0x8001_8001u32.to_ne_bytes());
+}
+
+#[test]
+fn a_nic_offers_and_counts_what_a_nic_has() {
+    let (mut world, mut session) = (World::default(), nic());
+    let mut ask = |message| {
+        let bytes = say(&mut session, &mut world, &message).unwrap();
+        u64::from_ne_bytes(bytes.try_into().unwrap())
+    };
+    let offered = ask(Message::GetProtocolFeatures);
+    assert_eq!(offered & (bits::RARP | bits::NET_MTU), bits::RARP | bits::NET_MTU);
+    assert_eq!(offered & bits::INFLIGHT_SHMFD, 0);
+    assert_eq!(ask(Message::GetQueueNum), 2, "pairs, not rings");
+    say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_NIC)).unwrap();
+    let area = InflightArea { size: 2048, queues: 1, queue_size: 128, ..Default::default() };
+    let reply = say(&mut session, &mut world, &Message::GetInflightFd(area)).unwrap();
+    assert_eq!(reply[..8], [0; 8], "there is no such record");
+    assert!(say(&mut session, &mut world, &Message::SetInflightFd(area)).is_err());
+    let more = Message::SetProtocolFeatures(bits::OFFERED_BY_DISK);
+    let refused = say(&mut session, &mut world, &more).unwrap_err();
+    assert_eq!(refused.reason, Reason::ProtocolFeatures(bits::INFLIGHT_SHMFD));
+    for queue in [3, 4] {
+        let answer = say(&mut session, &mut world, &Message::SetVringNum(state(queue, 256)));
+        assert_eq!(answer.is_ok(), queue < 4, "four rings");
+    }
+}
+
+#[test]
+fn addresses_and_mtus_reach_the_owner_when_they_make_sense() {
+    let (mut world, mut session) = (World::default(), nic());
+    let announce = Message::SendRarp(mac([2, 1, 2, 3, 4, 5], 0));
+    let early = session.apply(announce.clone(), vec![], true, &mut world).unwrap_err();
+    assert_eq!(early.reason, Reason::NotNegotiated { message: "SEND_RARP" });
+    say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_NIC)).unwrap();
+    for message in [announce.clone(), announce.clone(), Message::NetSetMtu(1500)] {
+        assert_eq!(say(&mut session, &mut world, &message).unwrap(), ACK);
+    }
+    for mtu in [68, 65535] {
+        assert_eq!(say(&mut session, &mut world, &Message::NetSetMtu(mtu)).unwrap(), ACK);
+    }
+    let expected = [1500, 68, 65535];
+    assert_eq!((world.announced.len(), &world.mtus[..]), (2, &expected[..]));
+    assert_eq!(world.announced[0], [2, 1, 2, 3, 4, 5]);
+    let before = format!("{session:?}");
+    let senseless = [
+        (Message::SendRarp(mac([0; 6], 0)), 0),
+        (Message::SendRarp(mac([1, 0, 0, 0, 0, 1], 0)), 0x0100_0000_0001_0000),
+        (Message::SendRarp(mac([0xff; 6], 0)), 0xffff_ffff_ffff_0000),
+        (Message::SendRarp(mac([2, 0, 0, 0, 0, 1], 0x0300)), 0x0200_0000_0001_0300),
+        (Message::NetSetMtu(0), 0),
+        (Message::NetSetMtu(67), 67),
+        (Message::NetSetMtu(65536), 65536),
+        (Message::NetSetMtu(u64::MAX), u64::MAX),
+    ];
+    for (message, value) in senseless {
+        let reject = say(&mut session, &mut world, &message).unwrap_err();
+        assert_eq!(reject.reason, Reason::Value { message: message.name(), value });
+    }
+    world.refuse.set(true);
+    for message in [announce, Message::NetSetMtu(1500)] {
+        let reject = say(&mut session, &mut world, &message).unwrap_err();
+        assert!(matches!(reject.reason, Reason::Owner { .. }), "{reject:?}");
+    }
+    assert_eq!(format!("{session:?}"), before);
+    assert_eq!((world.announced.len(), world.mtus.len()), (2, 3), "nothing was taken");
+}
+
+/// What QEMU says for one pair of rings when its guest's driver has started: it has a `vhost_dev` for
+/// each pair, and most of them say again what the first has said.
+fn start_of_pair(pair: u32) -> Vec<Message> {
+    let mut all = vec![Message::SetFeatures(VERSION_1 | bits::PROTOCOL_FEATURES)];
+    if pair == 0 {
+        all.push(Message::SetMemTable(vec![region(0)]));
+    }
+    for queue in [2 * pair, 2 * pair + 1] {
+        all.extend([
+            Message::SetVringNum(state(queue, 256)),
+            Message::SetVringBase(state(queue, 0)),
+            Message::SetVringAddr((queue, addresses())),
+            Message::SetVringKick(ring(queue)),
+            Message::SetVringCall(ring(queue)),
+        ]);
+    }
+    all.extend([2 * pair, 2 * pair + 1].map(|queue| Message::SetVringEnable(state(queue, 1))));
+    all
+}
+
+#[test]
+fn one_pair_of_a_nic_starts_and_stops_without_the_other() {
+    let (mut world, mut session) = (World::default(), nic());
+    // Each `vhost_dev` negotiates for itself, over the one connection.
+    for _ in 0..2 {
+        say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_NIC)).unwrap();
+        say(&mut session, &mut world, &Message::SetOwner).unwrap();
+    }
+    for message in start_of_pair(0) {
+        say(&mut session, &mut world, &message).unwrap();
+    }
+    assert!(session.ready(0).is_some() && session.ready(1).is_some());
+    for message in start_of_pair(1) {
+        let scope = session.scope(&message);
+        let apart = matches!(scope, Scope::None | Scope::Queue(2 | 3));
+        assert!(apart, "{}: {scope:?}", message.name());
+        say(&mut session, &mut world, &message).unwrap();
+        assert!(session.ready(0).is_some() && session.ready(1).is_some(), "{}", message.name());
+    }
+    assert!((0..4).all(|queue| session.ready(queue).is_some()));
+    // The driver turns one pair off and on at run time.
+    for (value, runs) in [(0, false), (0, false), (1, true), (1, true)] {
+        for queue in [2, 3] {
+            say(&mut session, &mut world, &Message::SetVringEnable(state(queue, value))).unwrap();
+        }
+        assert!(session.ready(0).is_some() && session.ready(1).is_some());
+        assert_eq!(session.ready(2).is_some() && session.ready(3).is_some(), runs);
+    }
+    session.stopped_at(3, 9);
+    let reply = say(&mut session, &mut world, &Message::GetVringBase(state(3, 0))).unwrap();
+    assert_eq!(reply[4..], 9u32.to_ne_bytes());
+    assert!(session.ready(2).is_some() && session.ready(3).is_none());
+}
+
+#[test]
+fn what_is_said_twice_is_as_if_it_was_said_once() {
+    let (mut world, mut session) = (World::default(), nic());
+    let mut script = vec![Message::SetProtocolFeatures(bits::OFFERED_BY_NIC), Message::SetOwner];
+    script.extend(start_of_pair(0));
+    script.extend(start_of_pair(1));
+    for message in &script {
+        say(&mut session, &mut world, message).unwrap();
+        let (once, open) = (format!("{session:?}"), world.open());
+        say(&mut session, &mut world, message).unwrap();
+        // Its count of changes moves, and that is all.
+        let plain = |text: &str| text.split("changes").next().map(str::to_string);
+        assert_eq!(plain(&format!("{session:?}")), plain(&once), "{}", message.name());
+        assert_eq!(world.open(), open, "{}", message.name());
+    }
+    assert!((0..4).all(|queue| session.ready(queue).is_some()));
 }
