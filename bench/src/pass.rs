@@ -22,7 +22,8 @@ use device::blk::{Blk, Live, Shape};
 use device::features;
 use guest_memory::GuestMap;
 use schedule::{Nanos, Policy};
-use sidecore::{Command as Order, Handle, QueueKey, Served, ServedSpec, Sidecore, SidecoreSpec};
+use sidecore::{Command as Order, Handle, QueueKey, RoleSpec, Served, ServedSpec};
+use sidecore::{Sidecore, SidecoreSpec};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use virtqueue::driver::{Arena, Driver, RingSpec, first_base};
 use virtqueue::{Format, Queue};
@@ -351,8 +352,7 @@ fn served(case: Case, queue: Queue, memory: Arc<GuestMap>) -> Result<Box<Served>
         key: QueueKey { device: 0, queue: 0 },
         queue,
         memory,
-        blk,
-        backend: disk.backend(),
+        role: RoleSpec::Disk { blk, backend: disk.backend() },
         kick: None,
         call: None,
         share: 100,

@@ -7,7 +7,7 @@ use schedule::{Budget, Nanos, Visited};
 use virtqueue::{Chain, Ticket};
 
 use crate::large::SLICE_BYTES;
-use crate::served::Served;
+use crate::served::{DiskRole, Ring};
 use crate::slots::Owed;
 
 /// Requests after which a visit shows what was completed. A driver that polls then works on these
@@ -43,11 +43,12 @@ enum Taken {
     Bytes(u64),
 }
 
-impl Served {
+impl DiskRole {
     /// Takes requests until the ring is empty, the budget is used, or the back-end is full.
     /// Bounded by the budget; reads no clock. Completions are written but not shown.
     pub(crate) fn fetch(
         &mut self,
+        ring: &mut Ring,
         io: &mut Io,
         chain: &mut Chain,
         queue: u16,
@@ -58,14 +59,14 @@ impl Served {
         let mut visited = Visited { more: true, ..Visited::default() };
         if self.large.is_under_way() {
             visited.requests = 1;
-            visited.bytes = self.slice(io, &mut tally);
+            visited.bytes = self.slice(ring, io, &mut tally);
             if self.large.is_under_way() {
-                tally.add_to(self);
+                tally.add_to(ring);
                 return (visited, tally);
             }
         }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
-            match self.take_one(io, chain, queue, now, visited.bytes, &mut tally) {
+            match self.take_one(ring, io, chain, queue, now, visited.bytes, &mut tally) {
                 Taken::Empty => {
                     visited.more = false;
                     break;
@@ -77,25 +78,26 @@ impl Served {
                 Taken::Later => break,
                 Taken::Begun => {
                     visited.requests += 1;
-                    visited.bytes += self.slice(io, &mut tally);
+                    visited.bytes += self.slice(ring, io, &mut tally);
                     break;
                 }
                 Taken::Bytes(bytes) => {
                     visited.requests += 1;
                     visited.bytes += bytes;
-                    if visited.requests.is_multiple_of(SHOW_EVERY) && !self.health.is_lost() {
-                        self.spec.queue.show();
+                    if visited.requests.is_multiple_of(SHOW_EVERY) && !ring.health.is_lost() {
+                        ring.queue.show();
                     }
                 }
             }
         }
-        tally.add_to(self);
+        tally.add_to(ring);
         (visited, tally)
     }
 
     #[inline(always)]
     fn take_one(
         &mut self,
+        ring: &mut Ring,
         io: &mut Io,
         chain: &mut Chain,
         queue: u16,
@@ -103,47 +105,46 @@ impl Served {
         visited_bytes: u64,
         tally: &mut Tally,
     ) -> Taken {
-        let spec = &mut self.spec;
-        let at_once = spec.backend.answers_at_once();
+        let at_once = self.backend.answers_at_once();
         let has_room =
-            at_once || self.slots.has_room() && io.room() > 0 && spec.backend.has_room(io);
+            at_once || self.slots.has_room() && io.room() > 0 && self.backend.has_room(io);
         if !has_room {
             return Taken::Held;
         }
-        if !spec.queue.peek(&spec.memory, chain) {
+        if !ring.queue.peek(&ring.memory, chain) {
             return Taken::Empty;
         }
-        let work = match spec.blk.parse(&spec.memory, chain) {
+        let work = match self.blk.parse(&ring.memory, chain) {
             Ok(Parsed::Work(work)) => work,
             Ok(Parsed::Answer(reply, status)) => {
-                let ticket = spec.queue.advance(chain);
-                self.finish(ticket, reply, status, tally);
+                let ticket = ring.queue.advance(chain);
+                self.finish(ring, ticket, reply, status, tally);
                 return Taken::Bytes(walk_bytes(chain));
             }
             Err(violation) => {
-                spec.queue.latch(violation);
+                ring.queue.latch(violation);
                 return Taken::Empty;
             }
         };
         // After the last read of what the request is, and before anything is done for it: a header
         // on a page that was lost says "sector 0".
-        if self.health.is_lost() {
+        if ring.health.is_lost() {
             return Taken::Empty;
         }
         if at_once {
             if work.len > SMALL_BYTES && work.len > SLICE_BYTES.saturating_sub(visited_bytes) {
-                return self.take_large(chain, &work, visited_bytes, tally);
+                return self.take_large(ring, chain, &work, visited_bytes, tally);
             }
             let request = work.request(chain);
             tally.count(&request);
-            let ticket = spec.queue.advance(chain);
-            let outcome = spec.backend.submit(io, &request, &spec.memory, NO_TAG);
+            let ticket = ring.queue.advance(chain);
+            let outcome = self.backend.submit(io, &request, &ring.memory, NO_TAG);
             // A back-end that answers at once has no "later"; silence is a failure.
             let status = if let Outcome::Done(status) = outcome { status } else { Status::IoError };
-            self.finish(ticket, work.reply, status, tally);
+            self.finish(ring, ticket, work.reply, status, tally);
             return Taken::Bytes(work.len + walk_bytes(chain));
         }
-        self.start(io, chain, queue, &work, now, tally)
+        self.start(ring, io, chain, queue, &work, now, tally)
     }
 
     /// A request that does not fit what is left of this visit: has the next one for itself, or, when
@@ -151,6 +152,7 @@ impl Served {
     #[cold]
     fn take_large(
         &mut self,
+        ring: &mut Ring,
         chain: &Chain,
         work: &Work,
         visited_bytes: u64,
@@ -160,7 +162,7 @@ impl Served {
             return Taken::Later;
         }
         tally.count(&work.request(chain));
-        self.begin_large(chain, work);
+        self.begin_large(ring, chain, work);
         Taken::Begun
     }
 
@@ -168,6 +170,7 @@ impl Served {
     #[inline(never)]
     fn start(
         &mut self,
+        ring: &mut Ring,
         io: &mut Io,
         chain: &Chain,
         queue: u16,
@@ -175,7 +178,6 @@ impl Served {
         now: Nanos,
         tally: &mut Tally,
     ) -> Taken {
-        let spec = &mut self.spec;
         let request = work.request(chain);
         tally.count(&request);
         let tag = self.slots.next_tag(queue).filter(|_| self.slots.fits(request.segments.len()));
@@ -183,15 +185,15 @@ impl Served {
             tally.uncount(&request);
             return Taken::Held;
         };
-        let ticket = spec.queue.advance(chain);
-        match spec.backend.submit(io, &request, &spec.memory, tag) {
-            Outcome::Done(status) => self.finish(ticket, work.reply, status, tally),
+        let ticket = ring.queue.advance(chain);
+        match self.backend.submit(io, &request, &ring.memory, tag) {
+            Outcome::Done(status) => self.finish(ring, ticket, work.reply, status, tally),
             Outcome::Pending => {
                 let progress = Progress::default();
                 let owed = Owed { ticket, work: *work, progress, taken: now };
                 if let Err(owed) = self.slots.keep(owed, request.segments) {
                     // `fits` was asked above, so this is not reached; the guest is answered anyway.
-                    self.finish(owed.ticket, owed.work.reply, Status::IoError, tally);
+                    self.finish(ring, owed.ticket, owed.work.reply, Status::IoError, tally);
                 }
             }
         }
@@ -204,27 +206,28 @@ impl Served {
     #[inline(always)]
     pub(crate) fn finish(
         &mut self,
+        ring: &mut Ring,
         ticket: Ticket,
         reply: Reply,
         status: Status,
         tally: &mut Tally,
     ) {
-        if self.health.is_lost() {
-            return self.give_up(ticket, tally);
+        if ring.health.is_lost() {
+            return give_up(ring, ticket, tally);
         }
-        let written = self.spec.blk.answer(&self.spec.memory, reply, status);
-        self.spec.queue.complete(ticket, written);
-        self.unshown = true;
+        let written = self.blk.answer(&ring.memory, reply, status);
+        ring.queue.complete(ticket, written);
+        ring.unshown = true;
         tally.ended += 1;
         tally.errors += u64::from(status != Status::Ok);
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn give_up(&mut self, ticket: Ticket, tally: &mut Tally) {
-        self.spec.queue.abandon(ticket);
-        tally.errors += 1;
-    }
+#[cold]
+#[inline(never)]
+fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
+    ring.queue.abandon(ticket);
+    tally.errors += 1;
 }
 
 /// Requests of up to so many bytes are taken without asking what is left of the visit: all that one
@@ -277,8 +280,8 @@ impl Tally {
         }
     }
 
-    pub(crate) fn add_to(&self, served: &Served) {
-        let counters = &served.spec.counters;
+    pub(crate) fn add_to(&self, ring: &Ring) {
+        let counters = &ring.counters;
         counters.requests.add(self.ended);
         counters.reads.add(self.reads);
         counters.writes.add(self.writes);
@@ -287,6 +290,6 @@ impl Tally {
         counters.read_bytes.add(self.read_bytes);
         counters.written_bytes.add(self.written_bytes);
         counters.errors.add(self.errors);
-        counters.in_flight.set(served.spec.queue.in_flight().into());
+        counters.in_flight.set(ring.queue.in_flight().into());
     }
 }

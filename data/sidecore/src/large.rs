@@ -9,7 +9,7 @@ use request::{Request, Span, Status};
 use virtqueue::{CHAIN_SPANS_MAX, Chain, Ticket};
 
 use crate::fetch::{NO_TAG, Tally};
-use crate::served::Served;
+use crate::served::{DiskRole, Ring};
 
 /// Bytes of the disk that a visit may work on: 1 MiB, some 0.1 ms of copying. A multiple of every
 /// page and block size, so that slices end where whole pages do.
@@ -53,24 +53,24 @@ impl Large {
     }
 }
 
-impl Served {
+impl DiskRole {
     /// Takes the request in `chain`, to be worked on by [`Self::slice`].
     #[cold]
-    pub(crate) fn begin_large(&mut self, chain: &Chain, work: &Work) {
+    pub(crate) fn begin_large(&mut self, ring: &mut Ring, chain: &Chain, work: &Work) {
         let request = work.request(chain);
         // A chain has no more spans than the place.
         let segments = request.segments.len().min(self.large.segments.len());
         for (kept, segment) in self.large.segments.iter_mut().zip(request.segments) {
             *kept = *segment;
         }
-        let ticket = self.spec.queue.advance(chain);
+        let ticket = ring.queue.advance(chain);
         self.large.owed = Some(Owed { ticket, work: *work, done_bytes: 0, next: 0, segments });
     }
 
     /// Does the next slice of the large request; how many bytes that was. Ends it when it was the
     /// last one, or failed.
     #[cold]
-    pub(crate) fn slice(&mut self, io: &mut Io, tally: &mut Tally) -> u64 {
+    pub(crate) fn slice(&mut self, ring: &mut Ring, io: &mut Io, tally: &mut Tally) -> u64 {
         let Some(mut owed) = self.large.owed.take() else { return 0 };
         let Work { op, offset, len, reply, .. } = owed.work;
         let offset = offset + owed.done_bytes;
@@ -86,9 +86,9 @@ impl Served {
         let end = cut.map_or(owed.next, |(index, _)| owed.next + index + 1);
         let part = segments.get(owed.next..end).unwrap_or_default();
         let request = Request { op, offset, len: slice, segments: part };
-        let outcome = match self.health.is_lost() {
+        let outcome = match ring.health.is_lost() {
             true => Outcome::Done(Status::IoError),
-            false => self.spec.backend.submit(io, &request, &self.spec.memory, NO_TAG),
+            false => self.backend.submit(io, &request, &ring.memory, NO_TAG),
         };
         if let (Some(whole), Some((index, bytes))) = (whole, cut) {
             owed.next += index;
@@ -99,9 +99,9 @@ impl Served {
         owed.done_bytes += slice;
         match outcome {
             Outcome::Done(Status::Ok) if owed.done_bytes < len => self.large.owed = Some(owed),
-            Outcome::Done(status) => self.finish(owed.ticket, reply, status, tally),
+            Outcome::Done(status) => self.finish(ring, owed.ticket, reply, status, tally),
             // A back-end that answers at once has no "later"; silence is a failure.
-            Outcome::Pending => self.finish(owed.ticket, reply, Status::IoError, tally),
+            Outcome::Pending => self.finish(ring, owed.ticket, reply, Status::IoError, tally),
         }
         slice
     }

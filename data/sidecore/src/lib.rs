@@ -22,11 +22,13 @@
 //!
 //! Not here: where queues and their memory come from (`manager`), and what a policy is (`schedule`).
 mod alarm;
+mod commands;
 mod counters;
 mod fetch;
 mod inbox;
 mod large;
 mod latency;
+mod places;
 mod publish;
 mod reap;
 mod rest;
@@ -38,7 +40,7 @@ mod thread;
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
 pub use inbox::{Command, Event, Handle, Refusal};
 pub use latency::LatencySnapshot;
-pub use served::{QueueKey, Served, ServedSpec};
+pub use served::{QueueKey, RoleSpec, Served, ServedSpec};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;
 

@@ -4,9 +4,9 @@ use guest_memory::Loss;
 use rustix::io::Errno;
 
 use crate::alarm::Alarm;
-use crate::served::Served;
+use crate::served::Ring;
 
-impl Served {
+impl Ring {
     /// Shows what was completed since the last time, and calls the guest when it asked for it.
     /// One used-index store and at most one system call, however many completions. Nothing when the
     /// queue's health is lost, which the call itself may find out.
@@ -15,7 +15,7 @@ impl Served {
         if !std::mem::take(&mut self.unshown) || self.health.is_lost() {
             return;
         }
-        if self.spec.queue.publish() {
+        if self.queue.publish() {
             self.call(alarm);
         }
     }
@@ -25,11 +25,11 @@ impl Served {
     /// error means that the front-end is gone, which control learns from its socket. Interrupted is
     /// only a write that waited, because the front-end made the eventfd block and filled it.
     pub(crate) fn call(&self, alarm: &mut Alarm) {
-        let Some(call) = self.spec.call.as_ref().filter(|_| !self.health.is_lost()) else { return };
+        let Some(call) = self.call.as_ref().filter(|_| !self.health.is_lost()) else { return };
         alarm.start();
         if rustix::io::write(call, &1u64.to_ne_bytes()) == Err(Errno::INTR) {
             self.health.lose(Loss::Call);
         }
-        self.spec.counters.calls.add(1);
+        self.counters.calls.add(1);
     }
 }

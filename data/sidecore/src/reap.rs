@@ -5,32 +5,38 @@ use request::{Op, Tag};
 use schedule::Nanos;
 
 use crate::fetch::Tally;
-use crate::served::Served;
+use crate::served::{DiskRole, Ring};
 
-impl Served {
+impl DiskRole {
     /// One completion of the kernel with its result. A stale tag does nothing. True when the
     /// request ended; otherwise the back-end went on with it.
-    pub(crate) fn reap(&mut self, io: &mut Io, tag: Tag, result: i32, now: Nanos) -> bool {
+    pub(crate) fn reap(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        tag: Tag,
+        result: i32,
+        now: Nanos,
+    ) -> bool {
         let Some((request, owed)) = self.slots.find(tag) else { return false };
-        let spec = &mut self.spec;
-        let outcome =
-            spec.backend.completed(io, &request, &spec.memory, tag, result, &mut owed.progress);
+        let progress = &mut owed.progress;
+        let outcome = self.backend.completed(io, &request, &ring.memory, tag, result, progress);
         let Outcome::Done(status) = outcome else { return false };
-        if request.op == Op::Read && !self.health.is_lost() {
+        if request.op == Op::Read && !ring.health.is_lost() {
             // Also after an error: the kernel may have written a part.
             for segment in request.segments {
-                spec.memory.mark_written(*segment);
+                ring.memory.mark_written(*segment);
             }
         }
         let Some(owed) = self.slots.take(tag) else { return false };
         match now.since(owed.taken) {
             // The kernel had it at once: how long it took is known at the next pass.
             0 => self.unclocked += 1,
-            took => self.spec.counters.latency.add(took, 1),
+            took => ring.counters.latency.add(took, 1),
         }
         let mut tally = Tally::default();
-        self.finish(owed.ticket, owed.work.reply, status, &mut tally);
-        tally.add_to(self);
+        self.finish(ring, owed.ticket, owed.work.reply, status, &mut tally);
+        tally.add_to(ring);
         true
     }
 }

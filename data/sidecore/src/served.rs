@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use backend::Backend;
+use backend::{Backend, Io};
 use device::blk::Blk;
 use guest_memory::{GuestMap, Health, Loss};
 use schedule::Policy;
@@ -31,10 +31,8 @@ pub struct ServedSpec {
     pub queue: Queue,
     /// The guest's memory, kept mapped while the queue lives.
     pub memory: Arc<GuestMap>,
-    /// The device as its driver negotiated it.
-    pub blk: Blk,
-    /// Where requests go.
-    pub backend: Backend,
+    /// What its chains are.
+    pub role: RoleSpec,
     /// Readable when the guest kicks; `None` when it never does (then the queue is only polled).
     pub kick: Option<OwnedFd>,
     /// Written to call the guest. Control set `O_NONBLOCK`, which a front-end can undo.
@@ -47,58 +45,153 @@ pub struct ServedSpec {
     pub counters: Arc<QueueCounters>,
 }
 
+/// What the chains of a queue are, and who answers them.
+#[derive(Debug)]
+pub enum RoleSpec {
+    /// Requests of a disk.
+    Disk {
+        /// The device as its driver negotiated it.
+        blk: Blk,
+        /// Where requests go.
+        backend: Backend,
+    },
+}
+
 /// A queue that can be attached.
 #[derive(Debug)]
 pub struct Served {
-    pub(crate) spec: ServedSpec,
+    pub(crate) ring: Ring,
+    pub(crate) role: Role,
+}
+
+/// What every queue is, whatever its chains mean.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) key: QueueKey,
+    pub(crate) queue: Queue,
+    pub(crate) memory: Arc<GuestMap>,
+    /// That of `memory`, one pointer nearer.
+    pub(crate) health: Health,
+    pub(crate) kick: Option<OwnedFd>,
+    pub(crate) call: Option<OwnedFd>,
+    pub(crate) share: u32,
+    pub(crate) policy: Policy,
+    pub(crate) counters: Arc<QueueCounters>,
+    /// Completions were written and not shown.
+    pub(crate) unshown: bool,
+    /// Detach was asked: nothing more is taken.
+    pub(crate) leaving: bool,
+}
+
+/// What is done with its chains.
+#[derive(Debug)]
+pub(crate) enum Role {
+    Disk(Box<DiskRole>),
+}
+
+/// What a queue of a disk needs besides its ring.
+#[derive(Debug)]
+pub(crate) struct DiskRole {
+    pub(crate) blk: Blk,
+    pub(crate) backend: Backend,
     pub(crate) slots: Slots,
     /// A request that takes several visits.
     pub(crate) large: Large,
-    /// That of `spec.memory`, one pointer nearer.
-    pub(crate) health: Health,
-    /// Completions were written and not shown.
-    pub(crate) unshown: bool,
     /// Requests that ended in the pass that took them: their latency is known at the next.
     pub(crate) unclocked: u64,
-    /// Detach was asked: nothing more is taken.
-    pub(crate) leaving: bool,
 }
 
 impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
-        let at_once = spec.backend.answers_at_once();
-        let (slots, large) = (Slots::new(spec.queue.size(), at_once), Large::new(!at_once));
-        let health = spec.memory.health().clone();
-        Box::new(Served {
-            spec,
-            slots,
-            large,
+        let ServedSpec { key, queue, memory, role, kick, call, share, policy, counters } = spec;
+        let role = match role {
+            RoleSpec::Disk { blk, backend } => {
+                let at_once = backend.answers_at_once();
+                let (slots, large) = (Slots::new(queue.size(), at_once), Large::new(!at_once));
+                Role::Disk(Box::new(DiskRole { blk, backend, slots, large, unclocked: 0 }))
+            }
+        };
+        let health = memory.health().clone();
+        let (unshown, leaving) = (false, false);
+        let ring = Ring {
+            key,
+            queue,
+            memory,
             health,
-            unshown: false,
-            unclocked: 0,
-            leaving: false,
-        })
+            kick,
+            call,
+            share,
+            policy,
+            counters,
+            unshown,
+            leaving,
+        };
+        Box::new(Served { ring, role })
     }
 
     /// Its name.
     pub fn key(&self) -> QueueKey {
-        self.spec.key
+        self.ring.key
     }
 
     /// The ring, for its base and its violation.
     pub fn queue(&self) -> &Queue {
-        &self.spec.queue
+        &self.ring.queue
     }
 
     /// The parts again, after detach.
-    pub fn into_spec(mut self: Box<Self>) -> ServedSpec {
-        // Nothing is in flight after a detach; a queue that never got that far gives up.
-        self.slots.drain().for_each(|owed| owed.ticket.forfeit());
-        self.large.forfeit();
-        self.spec
+    pub fn into_spec(self: Box<Self>) -> ServedSpec {
+        let Served { ring, role } = *self;
+        let role = match role {
+            Role::Disk(disk) => {
+                let DiskRole { blk, backend, mut slots, mut large, .. } = *disk;
+                // Nothing is in flight after a detach; a queue that never got that far gives up.
+                slots.drain().for_each(|owed| owed.ticket.forfeit());
+                large.forfeit();
+                RoleSpec::Disk { blk, backend }
+            }
+        };
+        let Ring { key, queue, memory, kick, call, share, policy, counters, .. } = ring;
+        ServedSpec { key, queue, memory, role, kick, call, share, policy, counters }
     }
 
+    /// Its ring and its disk, when it is a disk's.
+    #[inline]
+    pub(crate) fn disk(&mut self) -> Option<(&mut Ring, &mut DiskRole)> {
+        let Role::Disk(disk) = &mut self.role;
+        Some((&mut self.ring, disk))
+    }
+}
+
+impl Role {
+    /// Takes what serving needs besides memory, as attachment `epoch` of its place.
+    pub(crate) fn begin(&mut self, io: &mut Io, epoch: u32) -> std::io::Result<()> {
+        match self {
+            Role::Disk(disk) => {
+                disk.backend.join(io)?;
+                disk.slots.begin(epoch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(crate) fn end(&mut self, io: &mut Io) {
+        match self {
+            Role::Disk(disk) => disk.backend.leave(io),
+        }
+    }
+
+    /// Whether a request that takes several visits is under way.
+    pub(crate) fn is_slicing(&self) -> bool {
+        match self {
+            Role::Disk(disk) => disk.large.is_under_way(),
+        }
+    }
+}
+
+impl Ring {
     /// What the loss of this queue's health means for it. The queue takes nothing more, and nothing
     /// of it is stored into memory that others can see.
     #[cold]

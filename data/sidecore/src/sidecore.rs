@@ -7,18 +7,15 @@ use std::sync::Arc;
 
 use backend::Io;
 use rtrb::{Consumer, Producer, RingBuffer};
-use schedule::{Nanos, Policy, Schedule, Visit};
+use schedule::{Nanos, Schedule, Visit};
 use virtqueue::Chain;
 
 use crate::alarm::Alarm;
 use crate::counters::SidecoreCounters;
-use crate::fetch::Tally;
-use crate::inbox::{Command, Event, Handle, Refusal, reset, wake};
+use crate::inbox::{Command, Event, Handle, reset};
+use crate::places::{Place, disk_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};
-use crate::served::{QueueKey, Served};
 
-/// Commands taken in one pass: an inbox cannot stall the path.
-pub(crate) const COMMANDS_PER_PASS: usize = 4;
 /// Commands that wait at most.
 pub(crate) const INBOX_SIZE: usize = 1024;
 /// Completions reaped in one pass.
@@ -60,42 +57,34 @@ impl Progress {
     }
 }
 
-/// A place in the table of queues.
-#[derive(Debug, Default)]
-struct Place {
-    served: Option<Box<Served>>,
-    /// Counts the queues that were here; names their kicks and seeds their tags.
-    epoch: u32,
-}
-
 /// The owner of some queues and of the thread that serves them.
 ///
 /// - The walk: [`Self::pass`], then, when it was idle, [`Self::rest`].
 /// - The end: [`Self::has_ended`].
 pub struct Sidecore {
-    places: Box<[Place]>,
-    schedule: Schedule,
-    chain: Chain,
-    io: Io,
-    io_watched: bool,
-    rest: Rest,
+    pub(crate) places: Box<[Place]>,
+    pub(crate) schedule: Schedule,
+    pub(crate) chain: Chain,
+    pub(crate) io: Io,
+    pub(crate) io_watched: bool,
+    pub(crate) rest: Rest,
     pub(crate) alarm: Alarm,
-    looked: Nanos,
-    commands: Consumer<Command>,
-    events: Producer<Event>,
+    pub(crate) looked: Nanos,
+    pub(crate) commands: Consumer<Command>,
+    pub(crate) events: Producer<Event>,
     /// Events that did not fit; sent before any other.
-    unsent: VecDeque<Event>,
-    command_fd: Arc<OwnedFd>,
-    event_fd: Arc<OwnedFd>,
+    pub(crate) unsent: VecDeque<Event>,
+    pub(crate) command_fd: Arc<OwnedFd>,
+    pub(crate) event_fd: Arc<OwnedFd>,
     /// Places whose queue leaves when nothing is in flight.
-    leaving: Vec<u16>,
+    pub(crate) leaving: Vec<u16>,
     /// Places with completions to show after reaping.
-    unshown: Vec<u16>,
+    pub(crate) unshown: Vec<u16>,
     /// Requests that were answered in their visit: their latency is known at the next pass.
-    unclocked: Vec<u16>,
-    unclocked_since: Nanos,
-    stopping: bool,
-    counters: Arc<SidecoreCounters>,
+    pub(crate) unclocked: Vec<u16>,
+    pub(crate) unclocked_since: Nanos,
+    pub(crate) stopping: bool,
+    pub(crate) counters: Arc<SidecoreCounters>,
 }
 
 impl Sidecore {
@@ -193,8 +182,9 @@ impl Sidecore {
     fn arm_idle(&mut self) {
         while let Some(queue) = self.schedule.to_arm() {
             let Some(served) = served_at(&mut self.places, queue) else { continue };
-            if !served.health.is_lost() && served.spec.queue.arm() {
-                served.spec.queue.disarm();
+            let ring = &mut served.ring;
+            if !ring.health.is_lost() && ring.queue.arm() {
+                ring.queue.disarm();
                 self.schedule.found(queue);
             } else {
                 self.schedule.armed(queue);
@@ -205,7 +195,7 @@ impl Sidecore {
 
     /// Whether [`Command::Stop`] came and every queue is given back.
     pub fn has_ended(&self) -> bool {
-        self.stopping && self.unsent.is_empty() && self.places.iter().all(|p| p.served.is_none())
+        self.stopping && self.unsent.is_empty() && self.places.iter().all(Place::is_empty)
     }
 
     /// The counters that [`Handle::counters`] shows.
@@ -216,18 +206,18 @@ impl Sidecore {
     #[inline]
     fn visit(&mut self, visit: Visit, now: Nanos) -> u32 {
         let Visit { queue, budget } = visit;
-        let Some(served) = served_at(&mut self.places, queue) else { return 0 };
-        let (visited, tally) = served.fetch(&mut self.io, &mut self.chain, queue, budget, now);
-        served.publish(&mut self.alarm);
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return 0 };
+        let (visited, tally) = disk.fetch(ring, &mut self.io, &mut self.chain, queue, budget, now);
+        ring.publish(&mut self.alarm);
         if tally.ended > 0 {
-            served.unclocked = tally.ended;
+            disk.unclocked = tally.ended;
             self.unclocked.push(queue);
             self.unclocked_since = now;
         }
         if visited.requests > 0 {
-            served.spec.counters.visits.add(1);
+            ring.counters.visits.add(1);
         }
-        if served.spec.queue.violation().is_some() || served.health.is_lost() {
+        if ring.queue.violation().is_some() || ring.health.is_lost() {
             self.examine(queue);
         }
         let requests = visited.requests;
@@ -240,8 +230,8 @@ impl Sidecore {
     fn clock_answered(&mut self, now: Nanos) {
         let took = now.since(self.unclocked_since);
         for queue in self.unclocked.drain(..) {
-            if let Some(served) = served_at(&mut self.places, queue) {
-                served.spec.counters.latency.add(took, std::mem::take(&mut served.unclocked));
+            if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
+                ring.counters.latency.add(took, std::mem::take(&mut disk.unclocked));
             }
         }
     }
@@ -261,14 +251,14 @@ impl Sidecore {
         // One at a time, because what is reaped may submit again to the same ring.
         for _ in 0..REAPED_PER_PASS {
             let Some((tag, result)) = self.io.reap_one() else { break };
-            let Some(served) = served_at(&mut self.places, tag.queue) else { continue };
-            let (was_shown, was_clocked) = (!served.unshown, served.unclocked == 0);
-            reaped += u32::from(served.reap(&mut self.io, tag, result, now));
-            if was_clocked && served.unclocked > 0 {
+            let Some((ring, disk)) = disk_at(&mut self.places, tag.queue) else { continue };
+            let (was_shown, was_clocked) = (!ring.unshown, disk.unclocked == 0);
+            reaped += u32::from(disk.reap(ring, &mut self.io, tag, result, now));
+            if was_clocked && disk.unclocked > 0 {
                 self.unclocked.push(tag.queue);
                 self.unclocked_since = now;
             }
-            if was_shown && served.unshown {
+            if was_shown && ring.unshown {
                 self.unshown.push(tag.queue);
             }
             self.schedule.completed(tag.queue);
@@ -279,7 +269,7 @@ impl Sidecore {
         }
         while let Some(queue) = self.unshown.pop() {
             if let Some(served) = served_at(&mut self.places, queue) {
-                served.publish(&mut self.alarm);
+                served.ring.publish(&mut self.alarm);
             }
             self.examine(queue);
         }
@@ -307,13 +297,14 @@ impl Sidecore {
 
     pub(crate) fn kicked(&mut self, queue: u16, epoch: u32, now: Nanos) -> u32 {
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return 0 };
-        let Some(served) = place.served.as_mut().filter(|_| place.epoch == epoch) else { return 0 };
-        served.spec.counters.kicks.add(1);
-        if served.leaving {
+        let Some(served) = place.kicked(epoch) else { return 0 };
+        let ring = &mut served.ring;
+        ring.counters.kicks.add(1);
+        if ring.leaving {
             return 0;
         }
-        if self.schedule.kicked(queue, now) && !served.health.is_lost() {
-            served.spec.queue.disarm();
+        if self.schedule.kicked(queue, now) && !ring.health.is_lost() {
+            ring.queue.disarm();
         }
         1
     }
@@ -326,158 +317,4 @@ impl Sidecore {
         }
         self.io_watched || self.io.in_flight() == 0
     }
-
-    fn take_commands(&mut self, now: Nanos) -> u32 {
-        let mut taken = 0;
-        for _ in 0..COMMANDS_PER_PASS {
-            let Ok(command) = self.commands.pop() else { break };
-            taken += 1;
-            match command {
-                Command::Attach(served) => self.attach(served, now),
-                Command::Detach(key) => self.detach(key),
-                Command::SetCall(key, call) => self.set_call(key, call),
-                Command::Stop => self.stop(),
-            }
-        }
-        taken
-    }
-
-    fn attach(&mut self, mut served: Box<Served>, now: Nanos) {
-        // What serving needs of the kernel is taken now, so that the first request does not.
-        if let Err(error) = served.spec.backend.join(&mut self.io) {
-            return self.send(Event::Refused(served, Refusal::Kernel(error)));
-        }
-        let free = self.places.iter().position(|place| place.served.is_none());
-        let Some((queue, place)) = free.and_then(|q| Some((q as u16, self.places.get_mut(q)?)))
-        else {
-            served.spec.backend.leave(&mut self.io);
-            return self.send(Event::Refused(served, Refusal::NoPlace));
-        };
-        place.epoch = place.epoch.wrapping_add(1);
-        let watched = match &served.spec.kick {
-            Some(kick) => self.rest.watch(kick, queue, place.epoch).is_ok(),
-            None => false,
-        };
-        // Without kicks to wait for, only polling finds anything.
-        let policy = if watched { served.spec.policy } else { Policy::Poll };
-        self.schedule.add(queue, served.spec.share, policy, now);
-        served.leaving = false;
-        served.slots.begin(place.epoch);
-        if !served.health.is_lost() {
-            served.spec.queue.disarm();
-        }
-        // A call may have been lost between two owners of this ring; one too many is harmless.
-        served.call(&mut self.alarm);
-        place.served = Some(served);
-        self.count_queues();
-        self.examine(queue);
-    }
-
-    fn detach(&mut self, key: QueueKey) {
-        let Some(queue) = self.find(key) else { return };
-        let Some(served) = served_at(&mut self.places, queue) else { return };
-        if std::mem::replace(&mut served.leaving, true) {
-            return;
-        }
-        if let Some(kick) = &served.spec.kick {
-            self.rest.forget(kick);
-        }
-        self.schedule.remove(queue);
-        self.leaving.push(queue);
-    }
-
-    fn set_call(&mut self, key: QueueKey, call: Option<OwnedFd>) {
-        let Some(queue) = self.find(key) else { return };
-        if let Some(served) = served_at(&mut self.places, queue) {
-            served.spec.call = call;
-            served.call(&mut self.alarm);
-        }
-        self.examine(queue);
-    }
-
-    fn stop(&mut self) {
-        self.stopping = true;
-        let keys: Vec<QueueKey> =
-            self.places.iter().filter_map(|p| Some(p.served.as_ref()?.key())).collect();
-        for key in keys {
-            self.detach(key);
-        }
-    }
-
-    /// Gives back what leaves and has nothing in flight; sends what could not be sent before.
-    fn let_go(&mut self) {
-        while let Some(event) = self.unsent.pop_front() {
-            if let Err(rtrb::PushError::Full(event)) = self.events.push(event) {
-                self.unsent.push_front(event);
-                break;
-            }
-            wake(&self.event_fd);
-        }
-        let (mut at, mut sliced) = (0, false);
-        while let Some(&queue) = self.leaving.get(at) {
-            // It is visited no more, so what it has begun goes on here: one slice a pass, since all
-            // queues of a guest may leave together.
-            if !sliced
-                && let Some(served) = served_at(&mut self.places, queue)
-                && served.large.is_under_way()
-            {
-                sliced = true;
-                let mut tally = Tally::default();
-                served.slice(&mut self.io, &mut tally);
-                tally.add_to(served);
-            }
-            let place = self.places.get_mut(usize::from(queue));
-            let gone = place.and_then(|p| p.served.take_if(|s| s.spec.queue.in_flight() == 0));
-            let Some(mut served) = gone else {
-                at += 1;
-                continue;
-            };
-            self.leaving.swap_remove(at);
-            served.publish(&mut self.alarm);
-            served.spec.backend.leave(&mut self.io);
-            self.send(Event::Detached(served));
-            self.count_queues();
-        }
-    }
-
-    /// Latches a queue whose health is lost, and reports what latched it, once. A lost page may make
-    /// a ring look wrong; then the loss is what is told.
-    fn examine(&mut self, queue: u16) {
-        let Some(served) = served_at(&mut self.places, queue) else { return };
-        let lost = served.violation_by_loss();
-        if let Some(violation) = lost {
-            served.spec.queue.latch(violation);
-        }
-        if let Some(violation) = served.spec.queue.take_report() {
-            let (key, violation) = (served.key(), lost.unwrap_or(violation));
-            self.send(Event::Failed { key, violation });
-        }
-    }
-
-    fn send(&mut self, event: Event) {
-        match self.events.push(event) {
-            Ok(()) => wake(&self.event_fd),
-            Err(rtrb::PushError::Full(event)) => self.unsent.push_back(event),
-        }
-    }
-
-    fn find(&self, key: QueueKey) -> Option<u16> {
-        let at = |place: &Place| place.served.as_ref().is_some_and(|served| served.key() == key);
-        self.places.iter().position(at).map(|queue| queue as u16)
-    }
-
-    /// Whether the queue at this place has a large request under way.
-    fn is_slicing(&self, queue: u16) -> bool {
-        let served = self.places.get(usize::from(queue)).and_then(|place| place.served.as_ref());
-        served.is_some_and(|served| served.large.is_under_way())
-    }
-
-    fn count_queues(&self) {
-        self.counters.queues.set(self.schedule.queues() as u64);
-    }
-}
-
-#[inline]
-fn served_at(places: &mut [Place], queue: u16) -> Option<&mut Served> {
-    places.get_mut(usize::from(queue))?.served.as_deref_mut()
 }

@@ -14,8 +14,8 @@ use virtqueue::{Format, Queue};
 
 use crate::rest::eventfd;
 use crate::{
-    Command, Event, Handle, Progress, QueueCounters, QueueKey, Served, ServedSpec, Sidecore,
-    SidecoreSpec,
+    Command, Event, Handle, Progress, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec,
+    Sidecore, SidecoreSpec,
 };
 
 /// What a pass takes, in the tests' time.
@@ -105,8 +105,10 @@ impl Guest {
             key: key(device),
             queue: self.queue(first_base(self.ring.format)),
             memory: Arc::clone(&self.map),
-            blk: Blk::new(&shape, Live::new(disk.size_bytes()), negotiated),
-            backend: disk.backend(),
+            role: RoleSpec::Disk {
+                blk: Blk::new(&shape, Live::new(disk.size_bytes()), negotiated),
+                backend: disk.backend(),
+            },
             kick: self.kick.as_ref().map(copy),
             call: Some(copy(&self.call)),
             share: schedule::SHARE_USUAL,

@@ -1,8 +1,9 @@
 //! Attach, detach, another call descriptor, the end; and rings that are full.
 
 use super::bed::*;
+use crate::commands::COMMANDS_PER_PASS;
 use crate::rest::eventfd;
-use crate::sidecore::{COMMANDS_PER_PASS, INBOX_SIZE};
+use crate::sidecore::INBOX_SIZE;
 use crate::{Command, Event, Refusal, Served};
 
 #[test]

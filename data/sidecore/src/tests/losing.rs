@@ -137,30 +137,31 @@ fn after_control_gave_a_connection_up_nothing_is_stored_for_what_was_in_flight()
     let mut guest = Guest::new(ring(64));
     guest.fill(0, 9);
     let mut served = Served::new(guest.spec(1, &disk));
+    let (ring, disk) = served.disk().unwrap();
     let (mut io, mut alarm) = (Io::new(64).unwrap(), Alarm::new().unwrap());
-    served.spec.backend.join(&mut io).unwrap();
+    disk.backend.join(&mut io).unwrap();
     guest.ask(8, WRITE);
     let budget = Budget { requests: 32, bytes: 1 << 20 };
-    let (visited, _) = served.fetch(&mut io, &mut Chain::default(), 0, budget, Nanos(1));
+    let (visited, _) = disk.fetch(ring, &mut io, &mut Chain::default(), 0, budget, Nanos(1));
     assert_eq!(visited.requests, 8);
-    let taken = served.queue().in_flight();
+    let taken = ring.queue.in_flight();
     guest.map.health().lose(Loss::Memory);
     for _ in 0..10_000_000 {
-        if served.queue().in_flight() == 0 {
+        if ring.queue.in_flight() == 0 {
             break;
         }
         io.enter().unwrap();
         while let Some((tag, result)) = io.reap_one() {
-            served.reap(&mut io, tag, result, Nanos(2));
+            disk.reap(ring, &mut io, tag, result, Nanos(2));
         }
     }
-    served.publish(&mut alarm);
-    served.call(&mut alarm);
-    assert_eq!(served.queue().in_flight(), 0, "slots and tickets are free");
+    ring.publish(&mut alarm);
+    ring.call(&mut alarm);
+    assert_eq!(ring.queue.in_flight(), 0, "slots and tickets are free");
     // On a file system in memory they had ended before the loss.
     if taken > 0 {
         assert!((0..8).all(|number| guest.status(number) == 0xff));
     }
     assert_eq!((guest.take(), guest.calls()), (Vec::new(), 0));
-    served.spec.backend.leave(&mut io);
+    disk.backend.leave(&mut io);
 }

@@ -1,0 +1,168 @@
+//! What control asks for, and what it is told: queues come and go here.
+//!
+//! Not how commands and events travel (`inbox`), nor what is done with a queue between the two
+//! (`sidecore`).
+
+use std::os::fd::OwnedFd;
+
+use schedule::{Nanos, Policy};
+
+use crate::fetch::Tally;
+use crate::inbox::{Command, Event, Refusal, wake};
+use crate::places::{Place, Tenant, disk_at, served_at};
+use crate::served::{QueueKey, Served};
+use crate::sidecore::Sidecore;
+
+/// Commands taken in one pass: an inbox cannot stall the path.
+pub(crate) const COMMANDS_PER_PASS: usize = 4;
+
+impl Sidecore {
+    pub(crate) fn take_commands(&mut self, now: Nanos) -> u32 {
+        let mut taken = 0;
+        for _ in 0..COMMANDS_PER_PASS {
+            let Ok(command) = self.commands.pop() else { break };
+            taken += 1;
+            match command {
+                Command::Attach(served) => self.attach(served, now),
+                Command::Detach(key) => self.detach(key),
+                Command::SetCall(key, call) => self.set_call(key, call),
+                Command::Stop => self.stop(),
+            }
+        }
+        taken
+    }
+
+    fn attach(&mut self, mut served: Box<Served>, now: Nanos) {
+        let free = self.places.iter().position(Place::is_empty);
+        let Some((queue, place)) = free.and_then(|q| Some((q as u16, self.places.get_mut(q)?)))
+        else {
+            return self.send(Event::Refused(served, Refusal::NoPlace));
+        };
+        let epoch = place.epoch.wrapping_add(1);
+        // What serving needs of the kernel is taken now, so that the first request does not.
+        if let Err(error) = served.role.begin(&mut self.io, epoch) {
+            return self.send(Event::Refused(served, Refusal::Kernel(error)));
+        }
+        place.epoch = epoch;
+        let ring = &mut served.ring;
+        let watched = match &ring.kick {
+            Some(kick) => self.rest.watch(kick, queue, epoch).is_ok(),
+            None => false,
+        };
+        // Without kicks to wait for, only polling finds anything.
+        let policy = if watched { ring.policy } else { Policy::Poll };
+        self.schedule.add(queue, ring.share, policy, now);
+        ring.leaving = false;
+        if !ring.health.is_lost() {
+            ring.queue.disarm();
+        }
+        // A call may have been lost between two owners of this ring; one too many is harmless.
+        ring.call(&mut self.alarm);
+        place.tenant = Tenant::Queue(served);
+        self.count_queues();
+        self.examine(queue);
+    }
+
+    fn detach(&mut self, key: QueueKey) {
+        let Some(queue) = self.find(key) else { return };
+        let Some(served) = served_at(&mut self.places, queue) else { return };
+        if std::mem::replace(&mut served.ring.leaving, true) {
+            return;
+        }
+        if let Some(kick) = &served.ring.kick {
+            self.rest.forget(kick);
+        }
+        self.schedule.remove(queue);
+        self.leaving.push(queue);
+    }
+
+    fn set_call(&mut self, key: QueueKey, call: Option<OwnedFd>) {
+        let Some(queue) = self.find(key) else { return };
+        if let Some(served) = served_at(&mut self.places, queue) {
+            served.ring.call = call;
+            served.ring.call(&mut self.alarm);
+        }
+        self.examine(queue);
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        let keys: Vec<QueueKey> =
+            self.places.iter().filter_map(|place| Some(place.served()?.key())).collect();
+        for key in keys {
+            self.detach(key);
+        }
+    }
+
+    /// Gives back what leaves and has nothing in flight; sends what could not be sent before.
+    pub(crate) fn let_go(&mut self) {
+        while let Some(event) = self.unsent.pop_front() {
+            if let Err(rtrb::PushError::Full(event)) = self.events.push(event) {
+                self.unsent.push_front(event);
+                break;
+            }
+            wake(&self.event_fd);
+        }
+        let (mut at, mut sliced) = (0, false);
+        while let Some(&queue) = self.leaving.get(at) {
+            // It is visited no more, so what it has begun goes on here: one slice a pass, since all
+            // queues of a guest may leave together.
+            if !sliced
+                && let Some((ring, disk)) = disk_at(&mut self.places, queue)
+                && disk.large.is_under_way()
+            {
+                sliced = true;
+                let mut tally = Tally::default();
+                disk.slice(ring, &mut self.io, &mut tally);
+                tally.add_to(ring);
+            }
+            let place = self.places.get_mut(usize::from(queue));
+            let Some(mut served) = place.and_then(Place::take_idle) else {
+                at += 1;
+                continue;
+            };
+            self.leaving.swap_remove(at);
+            served.ring.publish(&mut self.alarm);
+            served.role.end(&mut self.io);
+            self.send(Event::Detached(served));
+            self.count_queues();
+        }
+    }
+
+    /// Latches a queue whose health is lost, and reports what latched it, once. A lost page may make
+    /// a ring look wrong; then the loss is what is told.
+    pub(crate) fn examine(&mut self, queue: u16) {
+        let Some(served) = served_at(&mut self.places, queue) else { return };
+        let ring = &mut served.ring;
+        let lost = ring.violation_by_loss();
+        if let Some(violation) = lost {
+            ring.queue.latch(violation);
+        }
+        if let Some(violation) = ring.queue.take_report() {
+            let (key, violation) = (ring.key, lost.unwrap_or(violation));
+            self.send(Event::Failed { key, violation });
+        }
+    }
+
+    pub(crate) fn send(&mut self, event: Event) {
+        match self.events.push(event) {
+            Ok(()) => wake(&self.event_fd),
+            Err(rtrb::PushError::Full(event)) => self.unsent.push_back(event),
+        }
+    }
+
+    fn find(&self, key: QueueKey) -> Option<u16> {
+        let at = |place: &Place| place.served().is_some_and(|served| served.key() == key);
+        self.places.iter().position(at).map(|queue| queue as u16)
+    }
+
+    /// Whether the queue at this place has a large request under way.
+    pub(crate) fn is_slicing(&self, queue: u16) -> bool {
+        let served = self.places.get(usize::from(queue)).and_then(Place::served);
+        served.is_some_and(|served| served.role.is_slicing())
+    }
+
+    fn count_queues(&self) {
+        self.counters.queues.set(self.schedule.queues() as u64);
+    }
+}
