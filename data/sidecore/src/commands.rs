@@ -40,7 +40,7 @@ impl Sidecore {
         };
         let epoch = place.epoch.wrapping_add(1);
         // What serving needs of the kernel is taken now, so that the first request does not.
-        if let Err(error) = served.role.begin(&mut self.io, epoch) {
+        if let Err(error) = served.role.begin(&mut self.io, queue, epoch) {
             return self.send(Event::Refused(served, Refusal::Kernel(error)));
         }
         place.epoch = epoch;

@@ -51,7 +51,6 @@ impl DiskRole {
         ring: &mut Ring,
         io: &mut Io,
         chain: &mut Chain,
-        queue: u16,
         budget: Budget,
         now: Nanos,
     ) -> (Visited, Tally) {
@@ -66,7 +65,7 @@ impl DiskRole {
             }
         }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
-            match self.take_one(ring, io, chain, queue, now, visited.bytes, &mut tally) {
+            match self.take_one(ring, io, chain, now, visited.bytes, &mut tally) {
                 Taken::Empty => {
                     visited.more = false;
                     break;
@@ -100,7 +99,6 @@ impl DiskRole {
         ring: &mut Ring,
         io: &mut Io,
         chain: &mut Chain,
-        queue: u16,
         now: Nanos,
         visited_bytes: u64,
         tally: &mut Tally,
@@ -144,7 +142,7 @@ impl DiskRole {
             self.finish(ring, ticket, work.reply, status, tally);
             return Taken::Bytes(work.len + walk_bytes(chain));
         }
-        self.start(ring, io, chain, queue, &work, now, tally)
+        self.start(ring, io, chain, &work, now, tally)
     }
 
     /// A request that does not fit what is left of this visit: has the next one for itself, or, when
@@ -173,14 +171,14 @@ impl DiskRole {
         ring: &mut Ring,
         io: &mut Io,
         chain: &Chain,
-        queue: u16,
         work: &Work,
         now: Nanos,
         tally: &mut Tally,
     ) -> Taken {
         let request = work.request(chain);
         tally.count(&request);
-        let tag = self.slots.next_tag(queue).filter(|_| self.slots.fits(request.segments.len()));
+        let tag =
+            self.slots.next_tag(self.place).filter(|_| self.slots.fits(request.segments.len()));
         let Some(tag) = tag else {
             tally.uncount(&request);
             return Taken::Held;

@@ -99,6 +99,8 @@ pub(crate) struct DiskRole {
     pub(crate) large: Large,
     /// Requests that ended in the pass that took them: their latency is known at the next.
     pub(crate) unclocked: u64,
+    /// Where it is attached; in every tag.
+    pub(crate) place: u16,
 }
 
 impl Served {
@@ -109,7 +111,14 @@ impl Served {
             RoleSpec::Disk { blk, backend } => {
                 let at_once = backend.answers_at_once();
                 let (slots, large) = (Slots::new(queue.size(), at_once), Large::new(!at_once));
-                Role::Disk(Box::new(DiskRole { blk, backend, slots, large, unclocked: 0 }))
+                Role::Disk(Box::new(DiskRole {
+                    blk,
+                    backend,
+                    slots,
+                    large,
+                    unclocked: 0,
+                    place: 0,
+                }))
             }
         };
         let health = memory.health().clone();
@@ -165,12 +174,13 @@ impl Served {
 }
 
 impl Role {
-    /// Takes what serving needs besides memory, as attachment `epoch` of its place.
-    pub(crate) fn begin(&mut self, io: &mut Io, epoch: u32) -> std::io::Result<()> {
+    /// Takes what serving needs besides memory, as attachment `epoch` of `place`.
+    pub(crate) fn begin(&mut self, io: &mut Io, place: u16, epoch: u32) -> std::io::Result<()> {
         match self {
             Role::Disk(disk) => {
                 disk.backend.join(io)?;
                 disk.slots.begin(epoch);
+                disk.place = place;
             }
         }
         Ok(())

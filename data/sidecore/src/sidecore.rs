@@ -207,7 +207,7 @@ impl Sidecore {
     fn visit(&mut self, visit: Visit, now: Nanos) -> u32 {
         let Visit { queue, budget } = visit;
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return 0 };
-        let (visited, tally) = disk.fetch(ring, &mut self.io, &mut self.chain, queue, budget, now);
+        let (visited, tally) = disk.fetch(ring, &mut self.io, &mut self.chain, budget, now);
         ring.publish(&mut self.alarm);
         if tally.ended > 0 {
             disk.unclocked = tally.ended;
