@@ -6,7 +6,11 @@
 #                                     as many queues as the server offers for ID;
 #                                     GUEST_QEMU (options) and GUEST_WORDS (kernel command line,
 #                                     arg.KEY=VALUE reaches the script as $arg_KEY) add to it;
-#                                     GUEST_PASTED (shell text) takes the place of memory options
+#                                     GUEST_PASTED (shell text) takes the place of memory options;
+#                                     GUEST_NICS are NICs, ID[,property=value...] of virtio-net-pci,
+#                                     which are eth0, eth1, .. in the guest
+#   guest_do NAME COMMAND             a shell command in a guest that runs the script `orders`: its
+#                                     output and status; DO_SECONDS is how long it may take
 #   guest_ready NAME WORD [SECONDS]   until the script says READY WORD
 #   guest_end NAME [SECONDS]          until it is off; its results become outcomes
 #   qmp NAME JSON                     one QMP command
@@ -15,6 +19,7 @@ GUEST_MEMORY_MIB=${GUEST_MEMORY_MIB:-512}
 GUEST_QEMU=()
 GUEST_WORDS=()
 GUEST_PASTED=
+GUEST_NICS=()
 declare -A GUEST_PIDS=()
 
 # KVM only where the hardware's module is loaded: /dev/kvm alone does not say that stock kernels run.
@@ -37,16 +42,22 @@ guest_start() {
             -device "vhost-user-blk-pci,id=d$index,chardev=c$index,num-queues=${DISK_QUEUES[$id]}${disk#"$id"}")
         index=$((index + 1))
     done
+    for id in "${!GUEST_NICS[@]}"; do
+        nic_options "n$id" "${GUEST_NICS[id]}"
+        devices+=("${NIC_OPTIONS[@]}")
+    done
     local memory=(-m "$GUEST_MEMORY_MIB"
         -object "memory-backend-memfd,id=memory,size=${GUEST_MEMORY_MIB}M,share=on"
         -machine memory-backend=memory)
     [[ -z $GUEST_PASTED ]] || eval "memory=($GUEST_PASTED)"
-    rm -f "$SERVER_DIR/$name".{console,results}
-    qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
+    rm -f "$SERVER_DIR/$name".{console,results,orders.in,orders.out}
+    mkfifo "$SERVER_DIR/$name".orders.{in,out}
+    "${GUEST_INSIDE[@]}" qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
         -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
         -append "console=ttyS0 quiet mitigations=off panic=-1 run=$script ${GUEST_WORDS[*]}" \
         -serial "file:$SERVER_DIR/$name.console" -serial "file:$SERVER_DIR/$name.results" \
+        -serial "pipe:$SERVER_DIR/$name.orders" \
         -qmp "unix:$SERVER_DIR/$name.qmp,server=on,wait=off" \
         "${devices[@]}" "${GUEST_QEMU[@]}" >"$SERVER_DIR/$name.qemu" 2>&1 3>&- &
     GUEST_PIDS[$name]=$!
@@ -67,6 +78,29 @@ guest_ready() {
         fi
         sleep 0.1
     done
+}
+
+guest_do() {
+    local name=$1 number=${EPOCHREALTIME//[.,]/} until_ms
+    shift
+    until_ms=$(($(now_ms) + ${DO_SECONDS:-60} * 1000))
+    # A command of several lines goes as one.
+    printf '%s %s\n' "$number" "$(tr '\n' '\r' <<<"$*")" >"$SERVER_DIR/$name.orders.in"
+    until guest_said "$name" "^STATUS $number "; do
+        if ! alive "${GUEST_PIDS[$name]}" || (($(now_ms) > until_ms)); then
+            printf 'guest %s gave no answer to: %s\n' "$name" "$*"
+            return 125
+        fi
+        sleep 0.05
+    done
+    sed -n "s/^OUT $number //p" "$SERVER_DIR/$name.results"
+    return "$(sed -n "s/^STATUS $number //p" "$SERVER_DIR/$name.results")"
+}
+
+# guest_over NAME [SECONDS]: a guest that takes orders comes to its end.
+guest_over() {
+    printf '0 end\n' >"$SERVER_DIR/$1.orders.in"
+    guest_end "$@"
 }
 
 guest_end() {

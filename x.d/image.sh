@@ -6,9 +6,11 @@ KERNEL=$BUILD/guest/vmlinuz
 INITRAMFS=$BUILD/guest/initramfs.cpio
 # What scripts run besides busybox; their libraries come along.
 GUEST_PROGRAMS=(/usr/bin/fio /usr/bin/cksum /usr/sbin/mkfs.ext4 /usr/sbin/e2fsck
-    /usr/sbin/blkdiscard /usr/sbin/fstrim)
+    /usr/sbin/blkdiscard /usr/sbin/fstrim
+    /usr/bin/ip /usr/bin/ping /usr/sbin/ethtool /usr/bin/iperf3 /usr/bin/sockperf
+    /usr/bin/memcached /usr/bin/memcslap)
 # Modules that the scripts need and the kernel has not built in; what they depend on comes along.
-GUEST_MODULES=(virtio_pci virtio_blk crc32c-intel)
+GUEST_MODULES=(virtio_pci virtio_blk virtio_net 8021q crc32c-intel)
 
 need_guest_image() {
     mkdir -p "$BUILD/guest"
@@ -16,7 +18,7 @@ need_guest_image() {
     local stamp
     stamp=$(guest_stamp)
     [[ -f $INITRAMFS && $(cat "$INITRAMFS.stamp" 2>/dev/null) == "$stamp" ]] && return 0
-    say 'packing the guest: busybox, fio, e2fsprogs, and the modules for virtio'
+    say 'packing the guest: busybox, fio, e2fsprogs, iperf3 and the like, and the modules for virtio'
     local tree=$BUILD/guest/tree
     rm -rf "$tree"
     mkdir -p "$tree"/{bin,sbin,usr/bin,usr/sbin,modules,scripts,dev,etc}

@@ -60,5 +60,10 @@ need_rust() {
 # need_guests: what building and running test guests takes.
 need_guests() {
     need_packages qemu-system-x86 busybox-static fio e2fsprogs util-linux cpio jq socat procps \
-        binutils
+        binutils iproute2 iputils-ping ethtool iperf3 memcached libmemcached-tools sockperf
+}
+
+# need_testpmd: DPDK's test program with the drivers for vhost-user, of both sides.
+need_testpmd() {
+    need_packages dpdk-dev librte-net-virtio23 librte-net-vhost23 librte-mempool-ring23
 }

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# The processes that ./x starts: remembered by pid, ended when it ends, nobody else's touched.
-# Sourced by ./x.
+# The processes that ./x starts: remembered by pid, ended when it ends, nobody else's touched; so too
+# the network namespaces that it makes. Sourced by ./x.
 
 OWN_PIDS=()
+OWN_NAMESPACES=()
 
 own() { OWN_PIDS+=("$1"); }
 
@@ -34,7 +35,14 @@ end_within() {
     wait "$pid"
 }
 
-# end_own: every process that is left. For the EXIT trap of the shell that started them.
+# own_namespace NAME: makes it, with `lo` up. Interfaces in it go with it.
+own_namespace() {
+    ip netns add "$1"
+    OWN_NAMESPACES+=("$1")
+    ip -n "$1" link set lo up
+}
+
+# end_own: every process and namespace that is left. For the EXIT trap of the shell that made them.
 end_own() {
     local pid
     for pid in "${OWN_PIDS[@]}"; do
@@ -44,4 +52,9 @@ end_own() {
         end_within 3 "$pid" 2>/dev/null || true
     done
     OWN_PIDS=()
+    local namespace
+    for namespace in "${OWN_NAMESPACES[@]}"; do
+        ip netns del "$namespace" 2>/dev/null || true
+    done
+    OWN_NAMESPACES=()
 }

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# The daemon that serves a test's disks: sidecore, or qemu-storage-daemon to compare with
-# (GUEST_SERVER=qemu-storage-daemon). Sourced by ./x; the guests are guest.sh's.
+# The daemon that serves a test's disks and NICs: sidecore, or to compare with qemu-storage-daemon
+# (GUEST_SERVER=qemu-storage-daemon) for disks and QEMU with a Linux bridge (GUEST_SERVER=linux) for
+# NICs. Sourced by ./x; the guests are guest.sh's, networks net.sh's.
 #
 #   server_begin FOLDER                     nothing served yet; sockets and logs go to FOLDER
 #   server_disk ID KIND SIZE [KEY=VALUE..]  KIND memory|file; keys: queues, readonly, serial, image
@@ -25,6 +26,7 @@ server_begin() {
     [[ $GUEST_SERVER != sidecore ]] || SERVER_SOCKETS=("$SERVER_DIR/run/api.sock")
     QSD_OPTIONS=()
     DISK_QUEUES=()
+    net_begin
     mkdir -p "$SERVER_DIR"/{run,state,images}
     cat >"$SERVER_CONFIG" <<END
 [daemon]
@@ -77,13 +79,15 @@ server_start() {
     case $GUEST_SERVER in
         sidecore)
             [[ -x $SIDECORE ]] || die "there is no $SIDECORE" './x build'
-            "$SIDECORE" serve --config "$SERVER_CONFIG" >>"$SERVER_LOG" 2>&1 3>&- &
+            "${NET_INSIDE[@]}" "$SIDECORE" serve --config "$SERVER_CONFIG" >>"$SERVER_LOG" 2>&1 3>&- &
             ;;
         qemu-storage-daemon)
             qemu-storage-daemon "${QSD_OPTIONS[@]}" >"$SERVER_LOG" 2>&1 3>&- &
             ;;
+        # The kernel's bridge is there already, and QEMU itself has the taps.
+        linux) return ;;
         *) die "GUEST_SERVER=$GUEST_SERVER is not known" \
-            'GUEST_SERVER=sidecore or GUEST_SERVER=qemu-storage-daemon' ;;
+            'GUEST_SERVER=sidecore, qemu-storage-daemon (disks) or linux (NICs)' ;;
     esac
     SERVER_PID=$!
     own "$SERVER_PID"

@@ -1,0 +1,167 @@
+# shellcheck shell=bash
+# The networks of a test: namespaces, switches, NICs, and questions about them. NICs are served by the
+# daemon, or (GUEST_SERVER=linux) by QEMU on taps of Linux bridges. Sourced by ./x.
+#
+#   net_inside                        from here on the daemon runs in a namespace, NET_HOST, that stands for the host
+#   server_switch ID                  a switch; its uplinks follow at once
+#   server_uplink SWITCH KEY=VALUE..  keys: tap or interface, via, vlan, trunk, native
+#   server_nic ID KEY=VALUE...        keys: switch, tap, interface or null, and via, queues, vlan,
+#                                     trunk, native, mtu; its MAC address is nic_mac ID
+#   net_pair NAME PEER NAMESPACE      a veth pair: NAME in NET_HOST, PEER in NAMESPACE
+#   in_namespace NAME COMMAND...      a command there
+#
+# Nothing outside of the namespaces that it made is touched.
+
+declare -A NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=() NET_BRIDGES=()
+NIC_OPTIONS=()
+NET_INSIDE=()
+GUEST_INSIDE=()
+NET_HOST=
+
+net_begin() {
+    NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=() NET_BRIDGES=()
+    NET_INSIDE=() GUEST_INSIDE=() NET_HOST=
+    GUEST_NICS=()
+}
+
+# namespace_name NAME: unlike that of another run at the same time.
+namespace_name() { printf 'sidecore-%s-%s' "$$" "$1"; }
+
+net_inside() {
+    NET_HOST=$(namespace_name host)
+    own_namespace "$NET_HOST"
+    NET_INSIDE=(ip netns exec "$NET_HOST")
+    # A guest of the daemon has nothing to do with the network of its QEMU.
+    [[ $GUEST_SERVER != linux ]] || GUEST_INSIDE=("${NET_INSIDE[@]}")
+}
+
+in_namespace() {
+    local namespace=$1
+    shift
+    ip netns exec "$namespace" "$@"
+}
+
+net_pair() {
+    ip -n "$NET_HOST" link add "$1" type veth peer name "$2" netns "$3"
+    ip -n "$NET_HOST" link set "$1" up
+    ip -n "$3" link set "$2" up
+}
+
+# only_root: NICs of the host need it; the rest of the case is skipped.
+only_root() {
+    ((EUID != 0)) || return 0
+    skipped '' 'namespaces and taps need root'
+    return 1
+}
+
+nic_mac() { printf '%s' "${NIC_MACS[$1]}"; }
+
+# toml_fields KEY=VALUE...: numbers and lists as they are, everything else quoted.
+toml_fields() {
+    local field
+    for field; do
+        if [[ ${field#*=} =~ ^([0-9]+|\[.*)$ ]]; then
+            printf '%s = %s\n' "${field%%=*}" "${field#*=}"
+        else
+            printf '%s = "%s"\n' "${field%%=*}" "${field#*=}"
+        fi
+    done
+}
+
+server_switch() {
+    if [[ $GUEST_SERVER == linux ]]; then
+        linux_bridge "$1"
+    else
+        printf '\n[[switch]]\nid = "%s"\n' "$1" >>"$SERVER_CONFIG"
+    fi
+}
+
+server_uplink() {
+    local switch=$1
+    shift
+    if [[ $GUEST_SERVER == linux ]]; then
+        linux_port "${NET_BRIDGES[$switch]}" "$@"
+    else
+        { printf '[[switch.uplink]]\n'; toml_fields "$@"; } >>"$SERVER_CONFIG"
+    fi
+}
+
+server_nic() {
+    local id=$1 field number=$((${#NIC_MACS[@]} + 1))
+    shift
+    NIC_MACS[$id]=$(printf '52:54:00:51:00:%02x' "$number")
+    NIC_QUEUES[$id]=1
+    NIC_MTUS[$id]=1500
+    for field; do
+        case $field in
+            queues=*) NIC_QUEUES[$id]=${field#*=} ;;
+            mtu=*) NIC_MTUS[$id]=${field#*=} ;;
+        esac
+    done
+    if [[ $GUEST_SERVER == linux ]]; then
+        linux_nic "$id" "$number" "$@"
+    else
+        SERVER_SOCKETS+=("$(disk_socket "$id")")
+        {
+            printf '\n[[nic]]\n'
+            toml_fields "id=$id" "mac=${NIC_MACS[$id]}" "$@"
+        } >>"$SERVER_CONFIG"
+    fi
+}
+
+# nic_options NAME NIC[,property=value...]: for QEMU, in NIC_OPTIONS.
+nic_options() {
+    local name=$1 id=${2%%,*} properties=${2#"${2%%,*}"} queues=${NIC_QUEUES[${2%%,*}]}
+    [[ ${NIC_MTUS[$id]} == 1500 ]] || properties+=",host_mtu=${NIC_MTUS[$id]}"
+    ((queues == 1)) || properties+=",mq=on,vectors=$((2 * queues + 2))"
+    if [[ $GUEST_SERVER == linux ]]; then
+        NIC_OPTIONS=(-netdev "tap,id=$name,ifname=${NIC_TAPS[$id]},script=no,downscript=no,vhost=off,queues=$queues")
+    else
+        NIC_OPTIONS=(
+            -chardev "socket,id=c$name,path=$(disk_socket "$id"),reconnect=1"
+            -netdev "vhost-user,id=$name,chardev=c$name,queues=$queues")
+    fi
+    NIC_OPTIONS+=(-device "virtio-net-pci,id=d$name,netdev=$name,mac=${NIC_MACS[$id]}$properties")
+}
+
+# Without VLANs: not every kernel's bridge has them. The bridge of a switch has the number of the switch in its name: 15 letters are all that it may have.
+linux_bridge() {
+    local bridge=bridge${#NET_BRIDGES[@]}
+    NET_BRIDGES[$1]=$bridge
+    ip -n "$NET_HOST" link add "$bridge" mtu 9000 type bridge mcast_snooping 0
+    ip -n "$NET_HOST" link set "$bridge" up
+}
+
+# linux_port BRIDGE FIELD...: an uplink. What the daemon would make as a tap is one end of a pair.
+linux_port() {
+    local bridge=$1 port='' field
+    shift
+    for field; do
+        case $field in
+            tap=*)
+                port=${field#*=}-bridge
+                ip -n "$NET_HOST" link add "${field#*=}" type veth peer name "$port"
+                ip -n "$NET_HOST" link set "${field#*=}" up ;;
+            interface=*) port=${field#*=} ;;
+        esac
+    done
+    ip -n "$NET_HOST" link set "$port" up master "$bridge"
+}
+
+linux_nic() {
+    local id=$1 tap=tap$2 field bridge='' mode=()
+    shift 2
+    for field; do
+        case $field in
+            switch=*) bridge=${NET_BRIDGES[${field#*=}]} ;;
+            # A wire is a bridge of two.
+            interface=*) linux_bridge "$id"; bridge=${NET_BRIDGES[$id]}; linux_port "$bridge" "$field" ;;
+            tap=*) tap=${field#*=} ;;
+        esac
+    done
+    NIC_TAPS[$id]=$tap
+    ((NIC_QUEUES[$id] == 1)) || mode=(multi_queue)
+    ip -n "$NET_HOST" tuntap add "$tap" mode tap vnet_hdr "${mode[@]}"
+    ip -n "$NET_HOST" link set "$tap" mtu "${NIC_MTUS[$id]}" up
+    [[ -z $bridge ]] || ip -n "$NET_HOST" link set "$tap" master "$bridge"
+}
