@@ -1,6 +1,7 @@
-//! One disk as control sees it: what it is made of, its socket, its front-ends, its queues.
+//! One device as control sees it, disk or NIC: its socket, its front-ends, its queues.
 //!
-//! Holds state and answers questions about it; who acts on the answers is `manager`.
+//! Holds state and answers questions about it; who acts on the answers is `manager`. Not here: what
+//! only a disk has (`disk`), or only a NIC (`nic`).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,25 +9,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Cache, Disk, Source};
-use config::plan::DiskPlan;
-use device::blk::{self, Limits, Live, Shape};
 use guest_memory::Seal;
-use schedule::Policy;
 use sidecore::{QueueCounters, QueueKey};
-use vhost_user::{DeviceFacts, Message, Scope, Session};
-use virtqueue::{Format, inflight, layout};
+use vhost_user::{Message, Scope, Session};
+use virtqueue::Format;
 
 use crate::address_space::AddressSpace;
 use crate::connection::Connection;
 use crate::front_end::FrontEnd;
+use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
 use crate::manager::now;
-use crate::shut::NotOpen;
 use crate::start;
 
-/// Front-ends of one disk at a time: one that runs it, others that only ask.
+/// Front-ends of one device at a time: one that runs it, others that only ask.
 pub(crate) const LINKS_MAX: usize = 4;
 /// How long a front-end may be silent before it has said that it is one (`SET_OWNER`), and before it
 /// gives way to another when it has brought no memory. A QEMU whose guest stands in its firmware's
@@ -95,10 +92,9 @@ impl QueueState {
 
 pub(crate) struct Device {
     pub(crate) number: u32,
-    pub(crate) plan: DiskPlan,
-    pub(crate) disk: Arc<Disk>,
-    pub(crate) shape: Shape,
-    pub(crate) live: Arc<Live>,
+    /// What its plan says, whatever it is.
+    pub(crate) facts: Facts,
+    pub(crate) kind: Kind,
     pub(crate) listener: Option<OwnedFd>,
     pub(crate) links: BTreeMap<u32, Link>,
     /// The link that brought memory: its queues run.
@@ -113,8 +109,6 @@ pub(crate) struct Device {
     pub(crate) connect_after: Option<Instant>,
     /// It goes when its queues are back.
     pub(crate) removing: bool,
-    /// A new size, for when its queues are back.
-    pub(crate) resizing: Option<u64>,
     /// Queues are wanted back so that they start anew with other settings.
     pub(crate) restarting: bool,
     /// No front-end is taken before: one of them made a sidecore wait.
@@ -147,33 +141,13 @@ impl Link {
 }
 
 impl Device {
-    /// Opens what the disk is made of.
-    ///
-    /// # Errors
-    /// Why it cannot be opened and what to do.
-    pub(crate) fn open(number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
-        let disk = Disk::open(&source_of(&plan)).map_err(|e| NotOpen::new(&e, &plan))?;
-        let limits = disk.limits();
-        let shape = Shape {
-            block_size: disk.block_size(),
-            physical_block_exp: exponent_of(disk.physical_block_size(), disk.block_size()),
-            readonly: plan.readonly,
-            queues: plan.queues,
-            serial: plan.serial_bytes(),
-            limits: Limits {
-                discard_sectors_max: limits.discard_sectors_max,
-                zeroes_sectors_max: limits.zeroes_sectors_max,
-            },
-            in_order: disk.backend().answers_at_once(),
-        };
-        let live = Live::new(disk.size_bytes());
-        let queues = (0..plan.queues).map(|_| QueueState::new()).collect();
-        Ok(Device {
+    /// A device without a socket, of what was opened for it.
+    pub(crate) fn new(number: u32, facts: Facts, kind: Kind) -> Device {
+        let queues = (0..facts.rings).map(|_| QueueState::new()).collect();
+        Device {
             number,
-            plan,
-            disk,
-            shape,
-            live,
+            facts,
+            kind,
             listener: None,
             links: BTreeMap::new(),
             runner: None,
@@ -183,31 +157,21 @@ impl Device {
             retry_at: None,
             connect_after: None,
             removing: false,
-            resizing: None,
             restarting: false,
             closed_until: None,
             log: LogRate::default(),
             closer: Closer::default(),
-        })
+        }
     }
 
     /// A front-end that has just connected.
     pub(crate) fn new_link(&self, socket: OwnedFd, addresses: &AddressSpace, now: Instant) -> Link {
-        let seal = if self.plan.allow_unsealed_memory { Seal::Any } else { Seal::Required };
-        let facts = DeviceFacts {
-            features: blk::offered(&self.shape),
-            queues_max: self.plan.queues,
-            ring_size_max: layout::RING_SIZE_MAX,
-            inflight_len: |size, packed| {
-                let format = if packed { Format::Packed } else { Format::Split };
-                inflight::queue_region_len(format, size)
-            },
-        };
-        let (shape, live) = (self.shape.clone(), Arc::clone(&self.live));
+        let seal = if self.facts.allow_unsealed_memory { Seal::Any } else { Seal::Required };
+        let personality = self.kind.personality();
         Link {
             connection: Connection::new(socket, &self.closer),
-            session: Session::new(facts),
-            front_end: FrontEnd::new(shape, live, seal, addresses, &self.closer),
+            session: Session::new(personality.facts(self.facts.rings)),
+            front_end: FrontEnd::new(personality, seal, addresses, &self.closer),
             held: None,
             heard_at: now,
             stalls_at: None,
@@ -228,7 +192,7 @@ impl Device {
         let scope = link.session.scope(&link.held.as_ref()?.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.attached?.leaving;
         let since = self.attached_in(id, scope).iter().filter_map(leaving).min()?;
-        Some(since + Duration::from_secs(self.plan.drain_timeout_s.into()))
+        Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
     }
 
     /// Since when a queue has been asked for that is not back.
@@ -271,7 +235,7 @@ impl Device {
 
     /// Whether something must happen before queues may start.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.removing || self.resizing.is_some() || self.restarting
+        self.removing || self.kind.is_resizing() || self.restarting
     }
 
     /// The name of queue `index`.
@@ -289,11 +253,8 @@ impl Device {
         let Some(queue) = self.queues.get(usize::from(index)) else { return Ok(None) };
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },
-            disk: &self.disk,
-            shape: &self.shape,
-            live: &self.live,
-            share: self.plan.share,
-            policy: policy_of(self.plan.policy),
+            kind: &self.kind,
+            facts: &self.facts,
             counters: &queue.counters,
         };
         let Some(facts) = link.session.ready(index).filter(|_| link.held.is_none()) else {
@@ -310,10 +271,11 @@ impl Device {
             return Ok(None);
         }
         let (features, logging) = (link.session.features(), link.session.is_logging());
-        let is_lost = self.has_lost_what_it_held(link);
-        let made = match is_lost {
-            true => Err(lost_by(&self.plan)),
-            false => start::make(&facts, features, logging, &link.front_end, &parts),
+        let lost = self.kind.disk().filter(|disk| disk.has_lost_what_it_held(&self.queues, link));
+        let is_lost = lost.is_some();
+        let made = match lost {
+            Some(disk) => Err(disk.lost_by()),
+            None => start::make(&facts, features, logging, &link.front_end, &parts),
         };
         let size = facts.size;
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
@@ -328,69 +290,12 @@ impl Device {
         made.map(|served| Some((number, served)))
     }
 
-    /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
-    /// ring of the front-end, enabled or not, was served by an earlier process: its guest must not be
-    /// handed zeroes, through no ring, until it starts anew.
-    fn has_lost_what_it_held(&self, link: &Link) -> bool {
-        let is_lost = |(index, queue): (usize, &QueueState)| {
-            let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
-            let features = link.session.features();
-            facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
-        };
-        self.disk.was_empty() && self.queues.iter().enumerate().any(is_lost)
-    }
-
-    /// Removes the socket that this disk listens on.
+    /// Removes the socket that it listens on.
     pub(crate) fn close_socket(&mut self) {
         if let Some(listener) = self.listener.take() {
             // Whoever waits to be accepted may have sent anything already.
             self.closer.close(listener);
-            let _ = std::fs::remove_file(Path::new(&self.plan.socket));
+            let _ = std::fs::remove_file(Path::new(&self.facts.socket));
         }
-    }
-}
-
-/// What a guest is told whose disk holds nothing of what it wrote.
-fn lost_by(plan: &DiskPlan) -> String {
-    match plan.source.path() {
-        None => "its guest used this RAM disk before the daemon was started, and what it wrote is \
-                 gone: restart the guest"
-            .to_string(),
-        Some(path) => format!(
-            "its guest used this disk before the daemon was started, and {path} was missing or empty \
-             then: stop the daemon, put the image back and start it; or restart the guest with the \
-             empty one"
-        ),
-    }
-}
-
-/// What the back-end is asked to open.
-fn source_of(plan: &DiskPlan) -> Source {
-    match &plan.source {
-        config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
-        config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
-        config::Source::File { path, size_bytes, cache } => Source::File {
-            path: path.into(),
-            size_bytes: *size_bytes,
-            readonly: plan.readonly,
-            cache: match cache {
-                config::spec::Cache::Auto => Cache::Auto,
-                config::spec::Cache::Direct => Cache::Direct,
-                config::spec::Cache::Page => Cache::Page,
-            },
-        },
-    }
-}
-
-/// The power of two by which the physical block is larger than the logical one.
-fn exponent_of(physical: u32, logical: u32) -> u8 {
-    physical.checked_div(logical).and_then(u32::checked_ilog2).unwrap_or(0) as u8
-}
-
-fn policy_of(policy: config::spec::Policy) -> Policy {
-    match policy {
-        config::spec::Policy::Adaptive => Policy::Adaptive,
-        config::spec::Policy::Poll => Policy::Poll,
-        config::spec::Policy::Notify => Policy::Notify,
     }
 }

@@ -6,7 +6,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use device::blk::{self, Live, Shape};
 use guest_memory::{Area, DirtyLog, GuestMap, Health, Loss, Mapping, Region, Seal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketType};
@@ -14,6 +13,7 @@ use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
 use crate::address_space::{AddressSpace, Claim};
 use crate::connection::Connection;
+use crate::kind::Personality;
 use crate::lent::{Closer, Lent, is_eventfd, kind_of};
 
 /// Bytes of a dirty log: a bit for each page of 16 TiB takes 512 MiB.
@@ -29,8 +29,7 @@ pub(crate) struct InflightRecord {
 }
 
 pub(crate) struct FrontEnd {
-    shape: Shape,
-    live: Arc<Live>,
+    personality: Personality,
     /// For guest memory, and for the log and the in-flight record too: we touch those as often, and a
     /// file cut off under us costs this front-end its queues. QEMU seals them.
     seal: Seal,
@@ -48,21 +47,21 @@ pub(crate) struct FrontEnd {
     map: Option<Arc<GuestMap>>,
     log: Option<Arc<DirtyLog>>,
     pub(crate) inflight: Option<InflightRecord>,
+    /// An address that its guest has brought here and nobody was told of yet.
+    pub(crate) announced: Option<[u8; 6]>,
     /// Where we send requests of our own.
     pub(crate) channel: Option<Connection>,
 }
 
 impl FrontEnd {
     pub(crate) fn new(
-        shape: Shape,
-        live: Arc<Live>,
+        personality: Personality,
         seal: Seal,
         addresses: &AddressSpace,
         closer: &Closer,
     ) -> FrontEnd {
         FrontEnd {
-            shape,
-            live,
+            personality,
             seal,
             health: Health::default(),
             claim: addresses.claim(),
@@ -74,6 +73,7 @@ impl FrontEnd {
             map: None,
             log: None,
             inflight: None,
+            announced: None,
             channel: None,
         }
     }
@@ -152,20 +152,20 @@ impl FrontEnd {
     fn check_may_run(&self) -> Result<(), String> {
         match self.may_run {
             true => Ok(()),
-            false => Err("another front-end runs this disk; one at a time".to_string()),
+            false => Err("another front-end runs this device; one at a time".to_string()),
         }
     }
 }
 
 impl Owner<Lent> for FrontEnd {
     fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
-        blk::read_config(&self.shape, &self.live, offset, into)
+        self.personality.read_config(offset, into)
     }
 
     fn write_config(&mut self, negotiated: u64, offset: u32, bytes: &[u8]) -> bool {
         // The config space belongs to the driver that runs: a front-end that only asks must not turn
         // its write-back cache on or off.
-        self.may_run && blk::write_config(&self.live, negotiated, offset, bytes)
+        self.may_run && self.personality.write_config(negotiated, offset, bytes)
     }
 
     fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Lent>) -> Result<(), String> {
@@ -260,9 +260,18 @@ impl Owner<Lent> for FrontEnd {
         Ok(())
     }
 
+    fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
+        self.announced = Some(mac);
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        self.personality.check_mtu(mtu)
+    }
+
     fn reset(&mut self) {
         if self.may_run {
-            self.live.set_writeback(true);
+            self.personality.reset();
         }
     }
 }

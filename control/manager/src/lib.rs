@@ -8,9 +8,10 @@
 //! |---|---|
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
-//! | `answers`, `reload` | operators: calls, and the file read again |
-//! | `device` | one disk's state |
-//! | `shut` | disks that are not open, and opening them |
+//! | `answers`, `disk_calls`, `reload` | operators: calls, and the file read again |
+//! | `device` | one device's state, disk or NIC |
+//! | `kind`, `disk` | what differs between them; what only a disk has |
+//! | `shut` | devices that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
 //! | `address_space` | how much memory front-ends may lend |
 //! | `lent` | descriptors that came from outside |
@@ -26,7 +27,10 @@ pub mod api;
 mod connection;
 mod cores;
 mod device;
+mod disk;
+mod disk_calls;
 mod front_end;
+mod kind;
 mod lent;
 mod links;
 mod log_rate;

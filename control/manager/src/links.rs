@@ -54,7 +54,7 @@ impl Manager {
         device.closer.close(socket);
         device.problem = Some(format!("a connection was refused: {error}; raise LimitNOFILE"));
         if device.may_log() {
-            warn!(disk = device.plan.id, %error, "refused a connection; raise LimitNOFILE");
+            warn!(device = device.facts.id, %error, "refused a connection; raise LimitNOFILE");
         }
         self.reserve = self.reserve.take().or_else(sockets::reserve);
         true
@@ -66,7 +66,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         self.reserve = self.reserve.take().or_else(sockets::reserve);
         if device.may_log() {
-            warn!(disk = device.plan.id, %error, "a connection could not be accepted");
+            warn!(device = device.facts.id, %error, "a connection could not be accepted");
         }
         device.problem = Some(format!("a connection could not be accepted: {error}"));
         device.retry_at = Some(now() + RETRY_INTERVAL);
@@ -87,7 +87,7 @@ impl Manager {
     pub(crate) fn close_overdue(&mut self, number: u32, now: Instant) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         if let Some(unsaid) = device.log.take_unsaid(now) {
-            warn!(disk = device.plan.id, "{unsaid} more lines about it were not written");
+            warn!(device = device.facts.id, "{unsaid} more lines about it were not written");
         }
         let overdue = |(id, link): (&u32, &Link)| Some((*id, link.overdue(now)?));
         let overdue: Vec<(u32, &str)> = device.links.iter().filter_map(overdue).collect();
@@ -106,12 +106,12 @@ impl Manager {
     fn give_up(&mut self, number: u32, id: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let requests = device.unanswered_requests();
-        let time_s = device.plan.drain_timeout_s;
+        let time_s = device.facts.drain_timeout_s;
         let why = format!("{time_s} s waited for {}", views::unanswered(requests));
         if let Some(link) = device.links.get(&id) {
             link.front_end.abandon();
         }
-        warn!(disk = device.plan.id, "{why}; its front-end's connection is closed");
+        warn!(device = device.facts.id, "{why}; its front-end's connection is closed");
         self.close_link(number, id, &why);
     }
 
@@ -126,7 +126,7 @@ impl Manager {
             let left_s = until.duration_since(now).as_secs() + 1;
             if device.may_log() {
                 warn!(
-                    disk = device.plan.id,
+                    device = device.facts.id,
                     left_s, "refused a connection: one has made a call wait"
                 );
             }
@@ -139,8 +139,8 @@ impl Manager {
             else {
                 device.closer.close(socket);
                 if device.may_log() {
-                    let id = &device.plan.id;
-                    warn!(disk = id, "refused a connection: {LINKS_MAX} are there already");
+                    let id = &device.facts.id;
+                    warn!(device = id, "refused a connection: {LINKS_MAX} are there already");
                 }
                 return;
             };
@@ -150,7 +150,7 @@ impl Manager {
         let link = device.new_link(socket, &self.addresses, now);
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
             if device.may_log() {
-                warn!(disk = device.plan.id, %error, "a connection cannot be watched");
+                warn!(device = device.facts.id, %error, "a connection cannot be watched");
             }
             return;
         }
@@ -160,7 +160,7 @@ impl Manager {
         }
         device.links.insert(id, link);
         if device.may_log() {
-            info!(disk = device.plan.id, "a front-end connected");
+            info!(device = device.facts.id, "a front-end connected");
         }
     }
 
@@ -293,7 +293,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let reason = reject.reason.to_string();
         if device.may_log() {
-            warn!(disk = device.plan.id, "refused a message of its front-end: {reason}");
+            warn!(device = device.facts.id, "refused a message of its front-end: {reason}");
         }
         device.problem = Some(format!("a message of its front-end was refused: {reason}"));
         let Some(bytes) = reject.nak else {
@@ -314,11 +314,11 @@ impl Manager {
             return;
         }
         if device.may_log() {
-            info!(disk = device.plan.id, "a front-end is gone: {why}");
+            info!(device = device.facts.id, "a front-end is gone: {why}");
         }
         if device.runner == Some(id) {
             device.runner = None;
-            device.live.set_writeback(true);
+            device.kind.reset();
             device.queues.iter_mut().for_each(|queue| queue.violation = None);
         }
         for queue in device.attached_in(id, Scope::All) {

@@ -20,6 +20,7 @@ use crate::address_space::AddressSpace;
 use crate::api::{self, Calls, Reply};
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
+use crate::kind::DevicePlan;
 use crate::lent::Lent;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
@@ -146,7 +147,7 @@ impl Manager {
         self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
         for disk in disks {
             self.plan.disks.push(disk.clone());
-            self.take_in(disk);
+            self.take_in(DevicePlan::Disk(disk));
         }
         for spec in kept {
             let disk = self.plan.disk_from_api(&spec).map_err(|error| {
@@ -155,12 +156,12 @@ impl Manager {
                 StartError(format!("disk {id:?} of {path}: {}; {}", error.error, error.hint))
             })?;
             self.plan.disks.push(disk.clone());
-            self.take_in(disk);
+            self.take_in(DevicePlan::Disk(disk));
         }
         self.refuse_if_all_are_shut()
     }
 
-    /// A daemon that can serve none of its file's disks does not start, so that a mistake in the
+    /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
     /// file, or a second daemon on the same images, is seen at once.
     fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
         let has_hope = |shut: &Shut| shut.retry.is_some();
@@ -169,13 +170,13 @@ impl Manager {
             self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now())));
             self.open_shut();
         }
-        let of_file = |shut: &&Shut| shut.plan.origin != Origin::Api;
+        let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;
         if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
             return Ok(());
         }
         let refused = self.shut.iter().filter(of_file).map(|shut| {
-            let DiskPlan { id, origin, .. } = &shut.plan;
-            format!("disk {id:?} ({origin}): {}", shut.problem)
+            let (name, origin) = (shut.plan.name(), shut.plan.origin());
+            format!("{name} ({origin}): {}", shut.problem)
         });
         match refused.collect::<Vec<_>>() {
             all if all.is_empty() => Ok(()),
@@ -263,7 +264,7 @@ impl Manager {
         }
         if let Some(problem) = problem {
             if device.log.allows(now()) {
-                warn!(disk = device.plan.id, queue = key.queue, "not served: {problem}");
+                warn!(device = device.facts.id, queue = key.queue, "not served: {problem}");
             }
             queue.problem = Some(format!("is not served: {problem}"));
         }
@@ -283,7 +284,7 @@ impl Manager {
         let Some(link) = device.links.get_mut(&attached.link) else { return };
         queue.violation = Some(violation.to_string());
         if device.log.allows(now()) {
-            warn!(disk = device.plan.id, queue = key.queue, "it is stopped: {violation}");
+            warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
         }
         // Without a descriptor left, only the counters and the log tell.
         if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
@@ -336,7 +337,7 @@ impl Manager {
             attached.into_iter().for_each(|queue| self.detach(number, queue));
             return;
         }
-        for index in 0..device.plan.queues {
+        for index in 0..device.facts.rings {
             self.attach_if_ready(number, index);
         }
     }
@@ -358,7 +359,7 @@ impl Manager {
             Ok(None) => {}
             Err(error) => {
                 if device.may_log() {
-                    warn!(disk = device.plan.id, queue = index, "cannot be served: {error}");
+                    warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
                     self.touched.insert(number);
@@ -371,7 +372,7 @@ impl Manager {
     pub(crate) fn plan_connect(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let alone = device.links.is_empty() && !device.removing;
-        if device.plan.mode == Mode::Connect && alone && self.stop_by.is_none() {
+        if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             device.retry_at = Some(device.connect_after.map_or(now(), |after| after.max(now())));
         }
     }
@@ -392,7 +393,7 @@ impl Manager {
             if device.retry_at.take_if(|at| *at <= now).is_none() {
                 continue;
             }
-            match device.plan.mode {
+            match device.facts.mode {
                 Mode::Listen => self.listen_again(number),
                 Mode::Connect => self.connect(number, now),
             }
@@ -401,14 +402,14 @@ impl Manager {
 
     fn connect(&mut self, number: u32, now: Instant) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        match sockets::open_connection(Path::new(&device.plan.socket)) {
+        match sockets::open_connection(Path::new(&device.facts.socket)) {
             Ok(socket) => {
                 device.connect_after = Some(now + RETRY_INTERVAL);
                 self.add_link(number, socket);
             }
             Err(error) => {
                 device.retry_at = Some(now + RETRY_INTERVAL);
-                let socket = &device.plan.socket;
+                let socket = &device.facts.socket;
                 let problem = format!("nobody answers at {socket} yet: {error}");
                 device.unanswered = Some(problem);
             }

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::api::Reply;
 use crate::device::Device;
+use crate::kind::DevicePlan;
 use crate::manager::{Manager, now};
 use crate::shut::{NotOpen, Shut, is_same_image};
 
@@ -40,9 +41,9 @@ impl Reloading {
 struct Prepared {
     opened: Vec<Device>,
     /// To be opened when other disks are gone, or other processes' requests are.
-    later: Vec<(DiskPlan, String)>,
+    later: Vec<(DevicePlan, String)>,
     /// Could not be opened before, and cannot be now.
-    still_shut: Vec<(DiskPlan, NotOpen)>,
+    still_shut: Vec<(DevicePlan, NotOpen)>,
 }
 
 impl Manager {
@@ -88,26 +89,26 @@ impl Manager {
         self.plan.sidecores.policy = wanted.sidecores.policy;
         let mut late = Vec::new();
         for device in prepared.opened {
-            let plan = device.plan.clone();
+            let plan = device.kind.plan();
             // One that could not be opened before is open now.
-            let was_shut = self.shut.iter().any(|shut| shut.plan.id == plan.id);
-            self.shut.retain(|shut| shut.plan.id != plan.id);
+            let was_shut = self.shut.iter().any(|shut| shut.plan.id() == plan.id());
+            self.shut.retain(|shut| shut.plan.id() != plan.id());
             if was_shut {
-                done.changes.push(format!("opened disk {}", plan.id));
+                done.changes.push(format!("opened {}", plan.title()));
             }
             if let Err(error) = self.serve_device(device) {
-                warn!(disk = plan.id, "cannot be served: {error}");
+                warn!(device = plan.id(), "cannot be served: {error}");
                 self.shut.push(Shut::failed(plan, error.to_string()));
             }
         }
         for (plan, why) in prepared.still_shut {
-            done.changes.push(format!("disk {} still cannot be opened: {why}", plan.id));
-            self.shut.retain(|shut| shut.plan.id != plan.id);
+            done.changes.push(format!("{} still cannot be opened: {why}", plan.title()));
+            self.shut.retain(|shut| shut.plan.id() != plan.id());
             self.shut.push(Shut::failed(plan, why.to_string()));
         }
         for (plan, why) in prepared.later {
-            late.push(plan.id.clone());
-            self.shut.retain(|shut| shut.plan.id != plan.id);
+            late.push(plan.id().to_string());
+            self.shut.retain(|shut| shut.plan.id() != plan.id());
             self.shut.push(Shut::waiting(plan, why, now()));
         }
         Ok((late, done))
@@ -124,7 +125,7 @@ impl Manager {
         };
         let removed: Vec<DiskPlan> = changes.iter().filter_map(removed).collect();
         let is_failed =
-            |id: &str| self.shut.iter().any(|shut| shut.plan.id == id && shut.retry.is_none());
+            |id: &str| self.shut.iter().any(|shut| shut.plan.id() == id && shut.retry.is_none());
         let is_new = |id: &str| {
             changes.iter().any(|change| matches!(change, Change::Add(added) if added.id == id))
         };
@@ -132,7 +133,10 @@ impl Manager {
         let added: Vec<DiskPlan> = wanted.disks.iter().filter(added).cloned().collect();
         let mut prepared = Prepared::default();
         for plan in added {
-            if let Some(old) = removed.iter().find(|old| takes_over(&plan, old)) {
+            let (origin, id) = (plan.origin.clone(), plan.id.clone());
+            let old = removed.iter().find(|old| takes_over(&plan, old));
+            let plan = DevicePlan::Disk(plan);
+            if let Some(old) = old {
                 prepared.later.push((plan, format!("waits until disk {:?} is gone", old.id)));
                 continue;
             }
@@ -142,12 +146,12 @@ impl Manager {
                 // The same image by another name.
                 Err(NotOpen::Ours(why)) if !removed.is_empty() => prepared.later.push((plan, why)),
                 // One of the API that still does not open is no mistake of the file.
-                Err(_) if plan.origin == config::plan::Origin::Api => {}
+                Err(_) if origin == config::plan::Origin::Api => {}
                 // Nor is one that did not open before: it stays as it is, and the rest is done.
-                Err(why) if !is_new(&plan.id) => prepared.still_shut.push((plan, why)),
+                Err(why) if !is_new(&id) => prepared.still_shut.push((plan, why)),
                 Err(why) => {
                     prepared.opened.iter_mut().for_each(Device::close_socket);
-                    let what = format!("disk {:?} ({}): {why}", plan.id, plan.origin);
+                    let what = format!("{} ({origin}): {why}", plan.name());
                     let hint = "put that right and reload again; nothing was changed";
                     return Err(ApiError::new(ErrorKind::Refused, what, hint));
                 }
@@ -182,7 +186,7 @@ impl Manager {
     /// Answers a reload when what took over from others is open, or cannot be, or takes too long.
     pub(crate) fn go_on_reloading(&mut self) {
         let Some(reloading) = self.reloading.take() else { return };
-        let late = |shut: &&Shut| reloading.late.contains(&shut.plan.id);
+        let late = |shut: &&Shut| reloading.late.iter().any(|id| id == shut.plan.id());
         let waiting = self.shut.iter().filter(late).find(|shut| shut.retry.is_some());
         if waiting.is_some() && now() < reloading.answer_by {
             self.reloading = Some(reloading);
@@ -193,7 +197,7 @@ impl Manager {
         let answer = match (failed, waiting) {
             (Some(shut), _) => {
                 let what =
-                    format!("disk {:?} ({}): {}", shut.plan.id, shut.plan.origin, shut.problem);
+                    format!("{} ({}): {}", shut.plan.name(), shut.plan.origin(), shut.problem);
                 let hint = format!(
                     "put that right and reload again; it could be opened only after the others \
                      were changed: {}",
@@ -202,7 +206,7 @@ impl Manager {
                 Err(ApiError::new(ErrorKind::Refused, what, hint))
             }
             (None, Some(shut)) => {
-                let what = format!("disk {:?} is not open yet: {}", shut.plan.id, shut.problem);
+                let what = format!("{} is not open yet: {}", shut.plan.name(), shut.problem);
                 let hint = "everything else was done, and it is opened as soon as that can be; \
                             `sidecore ls` shows it";
                 Err(ApiError::new(ErrorKind::Busy, what, hint))

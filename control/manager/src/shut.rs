@@ -1,8 +1,8 @@
-//! Disks of the plan that are not open: still held by requests of a process that has ended, or in
-//! trouble. They have no socket, so that a VMM is refused and comes again instead of waiting for an
+//! Devices of the plan that are not open: disks still held by requests of a process that has ended,
+//! or anything in trouble. They have no socket, so that a VMM is refused and comes again instead of waiting for an
 //! answer that nobody gives.
 //!
-//! Opening them, and trying again; here they are also found, shown and dropped. Not here: disks
+//! Opening them, and trying again; here they are also found, shown and dropped. Not here: devices
 //! that are open (`device`). Used by `manager`, `answers` and `reload`.
 
 use std::fmt;
@@ -16,6 +16,8 @@ use rustix::io::Errno;
 use tracing::{error, info, warn};
 
 use crate::device::Device;
+use crate::disk::DiskParts;
+use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::poll::{DEVICES_END, Token};
 use crate::sockets;
@@ -126,10 +128,10 @@ impl Retry {
     }
 }
 
-/// A disk that is in the plan and not open.
+/// A device that is in the plan and not open.
 #[derive(Clone, Debug)]
 pub(crate) struct Shut {
-    pub(crate) plan: DiskPlan,
+    pub(crate) plan: DevicePlan,
     /// Why it is not open and what to do.
     pub(crate) problem: String,
     /// Nothing: an operator has to act first.
@@ -140,12 +142,12 @@ pub(crate) struct Shut {
 
 impl Shut {
     /// A disk that waits for another process's requests, or for the disk that it replaces.
-    pub(crate) fn waiting(plan: DiskPlan, problem: String, now: Instant) -> Shut {
+    pub(crate) fn waiting(plan: DevicePlan, problem: String, now: Instant) -> Shut {
         Shut { plan, problem, retry: Some(Retry::from(now)), is_living: false }
     }
 
-    /// A disk that an operator has to see to.
-    pub(crate) fn failed(plan: DiskPlan, problem: String) -> Shut {
+    /// A device that an operator has to see to.
+    pub(crate) fn failed(plan: DevicePlan, problem: String) -> Shut {
         Shut { plan, problem, retry: None, is_living: false }
     }
 
@@ -161,16 +163,30 @@ impl Shut {
 }
 
 impl Manager {
-    /// Opens a disk and its socket, outside of the plan and of the loop.
+    /// Opens a device and its socket, outside of the plan and of the loop.
     ///
     /// # Errors
     /// Why not; nothing was changed.
-    pub(crate) fn open_device(&mut self, plan: DiskPlan) -> Result<Device, NotOpen> {
+    pub(crate) fn open_device(&mut self, plan: DevicePlan) -> Result<Device, NotOpen> {
         let number = self.next_device;
         if number >= DEVICES_END {
-            let all = "this daemon has made all the disks it can name; restart it";
+            let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
         }
+        let mut device = match plan {
+            DevicePlan::Disk(plan) => self.open_disk(number, plan)?,
+        };
+        if device.facts.mode == Mode::Listen {
+            let socket = Path::new(&device.facts.socket);
+            let listener = sockets::open_listener(socket)
+                .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
+            device.listener = Some(listener);
+        }
+        self.next_device += 1;
+        Ok(device)
+    }
+
+    fn open_disk(&self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         let path = plan.source.path().map(str::to_string);
         // A disk that was made once is not made again: whoever removed or unmounted its image is told.
         let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some();
@@ -178,24 +194,18 @@ impl Manager {
             let why = format!("its image {path} is missing: put it back, then `sidecore reload`");
             return Err(NotOpen::Wrong(why));
         }
-        let mut device = Device::open(number, plan).map_err(|error| match (error, path) {
+        let facts = Facts::from(&plan);
+        let parts = DiskParts::open(plan).map_err(|error| match (error, path) {
             (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
             (error, _) => error,
         })?;
-        self.recall_unsynced(&device);
-        if device.disk.was_empty()
-            && let Some(path) = device.plan.source.path()
+        self.recall_unsynced(&parts);
+        if parts.disk.was_empty()
+            && let Some(path) = parts.plan.source.path()
         {
-            warn!(disk = device.plan.id, "{path} was missing or empty; the disk is empty now");
+            warn!(disk = facts.id, "{path} was missing or empty; the disk is empty now");
         }
-        if device.plan.mode == Mode::Listen {
-            let socket = Path::new(&device.plan.socket);
-            let listener = sockets::open_listener(socket)
-                .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
-            device.listener = Some(listener);
-        }
-        self.next_device += 1;
-        Ok(device)
+        Ok(Device::new(number, facts, Kind::Disk(parts)))
     }
 
     /// Serves a device that was opened; its plan is in the plan or about to be.
@@ -210,7 +220,7 @@ impl Manager {
             device.close_socket();
             return Err(NotOpen::Wrong(format!("its socket: {error}")));
         }
-        if let Some(failure) = device.disk.sync_failure_fd()
+        if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
             && let Err(error) = self.poll.add(failure, Token::Unsynced(number))
         {
             device.close_socket();
@@ -221,49 +231,49 @@ impl Manager {
         Ok(number)
     }
 
-    /// Takes a disk of the plan in at the start: open when that can be, otherwise shut. One image
+    /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
     /// that is missing must not take every tenant down when the daemon starts again after a crash.
-    pub(crate) fn take_in(&mut self, plan: DiskPlan) {
+    pub(crate) fn take_in(&mut self, plan: DevicePlan) {
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         let Err(why) = opened else { return };
         self.shut.push(match why {
             NotOpen::Ended(_) | NotOpen::Living(_) => {
-                warn!(disk = plan.id, "waits: {why}");
+                warn!(device = plan.id(), "waits: {why}");
                 let is_living = matches!(why, NotOpen::Living(_));
                 Shut { is_living, ..Shut::waiting(plan, why.to_string(), now()) }
             }
             why => {
-                error!(disk = plan.id, "cannot be served: {why}");
+                error!(device = plan.id(), "cannot be served: {why}");
                 Shut::failed(plan, why.to_string())
             }
         });
     }
 
-    /// The disk of that name that is not open.
-    pub(crate) fn shut_disk(&mut self, id: &str) -> Option<&mut Shut> {
-        self.shut.iter_mut().find(|shut| shut.plan.id == id)
+    /// The device of that name that is not open.
+    pub(crate) fn shut_device(&mut self, id: &str) -> Option<&mut Shut> {
+        self.shut.iter_mut().find(|shut| shut.plan.id() == id)
     }
 
     /// Tries again what is due.
     pub(crate) fn open_shut(&mut self) {
         let now = now();
         let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
-        let due: Vec<DiskPlan> =
+        let due: Vec<DevicePlan> =
             self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
         for plan in due {
             self.open_again(plan, now);
         }
     }
 
-    fn open_again(&mut self, plan: DiskPlan, now: Instant) {
-        let id = plan.id.clone();
+    fn open_again(&mut self, plan: DevicePlan, now: Instant) {
+        let id = plan.id().to_string();
         let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
         let removing = self.devices.values().any(|device| device.removing);
-        let Some(at) = self.shut.iter().position(|shut| shut.plan.id == id) else { return };
+        let Some(at) = self.shut.iter().position(|shut| shut.plan.id() == id) else { return };
         let why = match opened {
             Ok(_) => {
                 self.shut.remove(at);
-                return info!(disk = id, "open now");
+                return info!(device = id, "open now");
             }
             Err(why) => why,
         };
@@ -273,7 +283,7 @@ impl Manager {
         shut.retry = match shut.retry.filter(|retry| retry.is_worth(&why, removing, now)) {
             Some(retry) => Some(retry.again(now)),
             None => {
-                error!(disk = id, "cannot be served: {why}");
+                error!(device = id, "cannot be served: {why}");
                 None
             }
         };
@@ -290,16 +300,17 @@ impl Manager {
     /// Which disk of ours holds what `path` names, in words; the file may have several names.
     fn name_holder(&self, text: String, path: &str) -> String {
         let Some(file) = file_at(path) else { return text };
-        let holds = |device: &&Device| {
-            device.plan.source.path().is_some_and(|path| file_at(path) == Some(file))
+        let path_of = |device: &'_ Device| {
+            let path = device.kind.disk()?.plan.source.path()?;
+            (file_at(path) == Some(file)).then(|| path.to_string())
         };
-        match self.devices.values().find(holds) {
-            Some(device) => {
+        let holder = self.devices.values().find_map(|device| Some((device, path_of(device)?)));
+        match holder {
+            Some((device, path)) => {
                 let (id, leaving) = (
-                    &device.plan.id,
+                    &device.facts.id,
                     if device.removing { ", which is being removed" } else { "" },
                 );
-                let path = device.plan.source.path().unwrap_or_default();
                 format!("{text}: it is disk {id:?} ({path}) of this daemon{leaving}")
             }
             None => text,

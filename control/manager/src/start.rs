@@ -4,16 +4,16 @@
 
 use std::sync::Arc;
 
-use backend::Disk;
-use device::blk::{Blk, Live, Shape};
+use device::blk::Blk;
 use device::features;
 use guest_memory::{Area, GuestMap};
 use schedule::Policy;
-use sidecore::{QueueCounters, QueueKey, Served, ServedSpec};
+use sidecore::{QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::RingFacts;
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
 
 use crate::front_end::{FrontEnd, InflightRecord};
+use crate::kind::{Facts, Kind};
 use crate::lent::Lent;
 
 /// Lap bits of a packed descriptor, and the base of a packed ring that was never used: both places at
@@ -25,11 +25,8 @@ const PACKED_FRESH: u32 = 0x8000_8000;
 /// What a queue takes from its device.
 pub(crate) struct DeviceParts<'a> {
     pub(crate) key: QueueKey,
-    pub(crate) disk: &'a Arc<Disk>,
-    pub(crate) shape: &'a Shape,
-    pub(crate) live: &'a Arc<Live>,
-    pub(crate) share: u32,
-    pub(crate) policy: Policy,
+    pub(crate) kind: &'a Kind,
+    pub(crate) facts: &'a Facts,
     pub(crate) counters: &'a Arc<QueueCounters>,
 }
 
@@ -61,15 +58,24 @@ pub(crate) fn make(
         key: device.key,
         queue,
         memory,
-        blk: Blk::new(device.shape, Arc::clone(device.live), negotiated),
-        backend: device.disk.backend(),
+        role: role_of(device.kind, negotiated),
         kick: duplicate(facts.kick).map_err(|e| format!("the kick descriptor: {e}"))?,
         call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
-        share: device.share,
-        policy: device.policy,
+        share: device.facts.share,
+        policy: policy_of(device.facts.policy),
         counters: Arc::clone(device.counters),
     };
     Ok(Served::new(spec))
+}
+
+/// What is done with the chains of a queue.
+fn role_of(kind: &Kind, negotiated: u64) -> RoleSpec {
+    match kind {
+        Kind::Disk(disk) => RoleSpec::Disk {
+            blk: Blk::new(&disk.shape, Arc::clone(&disk.live), negotiated),
+            backend: disk.disk.backend(),
+        },
+    }
 }
 
 fn queue(
@@ -154,4 +160,12 @@ fn inflight_of(
     let area = at.and_then(|at| record.area.window(at, len as usize));
     let area = area.ok_or_else(|| format!("the in-flight record ends before queue {index}"))?;
     Inflight::new(area, format, size).map_err(|e| e.to_string())
+}
+
+fn policy_of(policy: config::spec::Policy) -> Policy {
+    match policy {
+        config::spec::Policy::Adaptive => Policy::Adaptive,
+        config::spec::Policy::Poll => Policy::Poll,
+        config::spec::Policy::Notify => Policy::Notify,
+    }
 }

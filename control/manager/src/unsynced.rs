@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use config::api::{Answer, ApiError, ErrorKind};
 use tracing::{error, info, warn};
 
-use crate::device::Device;
+use crate::disk::DiskParts;
 use crate::manager::Manager;
 
 /// The marks of one daemon: a file for each disk, which says which image it was.
@@ -61,26 +61,26 @@ impl Unsynced {
 }
 
 impl Manager {
-    /// A device that has a mark is opened as failed.
-    pub(crate) fn recall_unsynced(&self, device: &Device) {
-        let plan = &device.plan;
+    /// A disk that has a mark is opened as failed.
+    pub(crate) fn recall_unsynced(&self, parts: &DiskParts) {
+        let DiskParts { plan, disk, .. } = parts;
         if plan.source.path().is_some_and(|image| self.unsynced.has(&plan.id, image)) {
             warn!(disk = plan.id, "it could not make data stable before; no flush succeeds");
-            device.disk.assume_sync_failed();
+            disk.assume_sync_failed();
         }
     }
 
     /// A device has just lost data: that is marked.
     pub(crate) fn note_unsynced(&mut self, number: u32) {
-        let Some(device) = self.devices.get(&number) else { return };
-        if let Some(failure) = device.disk.sync_failure_fd() {
+        let Some(DiskParts { plan, disk, .. }) = self.disk_parts(number) else { return };
+        if let Some(failure) = disk.sync_failure_fd() {
             let _ = rustix::io::read(failure, &mut [0; 8]);
         }
         // An operator was faster: cleared before this was heard.
-        if !device.disk.sync_failed() {
+        if !disk.sync_failed() {
             return;
         }
-        let (id, image) = (&device.plan.id, device.plan.source.path().unwrap_or_default());
+        let (id, image) = (&plan.id, plan.source.path().unwrap_or_default());
         error!(
             disk = id,
             "it could not make data stable: no flush succeeds until you have checked its data and say \
@@ -104,8 +104,8 @@ impl Manager {
     /// The operator knows what was lost.
     pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
         let number = self.number_of(id).ok_or_else(|| ApiError::no_such_disk(id))?;
-        let device = self.devices.get(&number).ok_or_else(|| ApiError::no_such_disk(id))?;
-        if !device.disk.sync_failed() {
+        let parts = self.disk_parts(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        if !parts.disk.sync_failed() {
             let error = format!("disk {id:?} has lost no data that it knows of");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
         }
@@ -113,7 +113,7 @@ impl Manager {
             let error = format!("the mark of disk {id:?} cannot be removed: {error}");
             ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
         })?;
-        device.disk.forget_sync_failure();
+        parts.disk.forget_sync_failure();
         info!(disk = id, "cleared: it may flush again");
         self.show(id, true)
     }

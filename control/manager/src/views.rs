@@ -9,6 +9,7 @@ use virtqueue::Format;
 
 use crate::cores::Core;
 use crate::device::{Device, Link, QueueState};
+use crate::disk::DiskParts;
 use crate::manager::now;
 use crate::shut::Shut;
 
@@ -16,7 +17,7 @@ use crate::shut::Shut;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One disk; with its queues or without.
-pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
+pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView {
     let snapshots: Vec<QueueSnapshot> =
         device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
     let each = || device.queues.iter().zip(&snapshots).enumerate();
@@ -24,11 +25,11 @@ pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
     DiskView {
         state,
         problem: problem_of(device),
-        size_bytes: device.disk.size_bytes(),
-        block_size_bytes: device.shape.block_size,
+        size_bytes: parts.disk.size_bytes(),
+        block_size_bytes: parts.shape.block_size,
         queues_attached: device.attached().len() as u16,
-        served_as: Some(device.disk.describe().to_string()),
-        faults: faults(&device.disk),
+        served_as: Some(parts.disk.describe().to_string()),
+        faults: faults(&parts.disk),
         counters: sum(&snapshots),
         queues: match queues {
             true => each()
@@ -37,7 +38,7 @@ pub(crate) fn disk(device: &Device, queues: bool) -> DiskView {
                 .collect(),
             false => Vec::new(),
         },
-        ..of_plan(&device.plan)
+        ..of_plan(&parts.plan)
     }
 }
 
@@ -47,13 +48,13 @@ fn faults(disk: &backend::Disk) -> FaultsView {
 }
 
 /// A disk that is not open.
-pub(crate) fn shut(shut: &Shut) -> DiskView {
+pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
     let state = if shut.retry.is_some() { DiskState::Waiting } else { DiskState::Failed };
     let problem = match shut.retry {
         Some(_) => shut.problem.clone(),
         None => format!("{}; when that is right, `sidecore reload`", shut.problem),
     };
-    DiskView { state, problem: Some(problem), ..of_plan(&shut.plan) }
+    DiskView { state, problem: Some(problem), ..of_plan(plan) }
 }
 
 /// One sidecore.
@@ -131,11 +132,11 @@ fn problem_of(device: &Device) -> Option<String> {
             };
         Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
-    let unsynced = device.disk.sync_failed().then(|| {
+    let unsynced = device.kind.disk().filter(|disk| disk.disk.sync_failed()).map(|disk| {
         format!(
             "the disk could not make data stable, and what it lost is not known: no flush succeeds \
              until you have checked its data and say `sidecore disk clear {}`",
-            device.plan.id
+            disk.plan.id
         )
     });
     let unserved = device

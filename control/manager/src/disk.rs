@@ -1,0 +1,100 @@
+//! What only a disk has: its plan, what it is made of, and whether it still holds its data.
+//!
+//! Not here: its socket, front-ends and queues (`device`). Called by `shut`, which opens it, and by
+//! whoever asks a device what it is.
+
+use std::sync::Arc;
+
+use backend::{Cache, Disk, Source};
+use config::plan::DiskPlan;
+use device::blk::{Limits, Live, Shape};
+
+use crate::device::{Link, QueueState};
+use crate::shut::NotOpen;
+use crate::start;
+
+/// A disk that is open.
+pub(crate) struct DiskParts {
+    pub(crate) plan: DiskPlan,
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) shape: Shape,
+    pub(crate) live: Arc<Live>,
+    /// A new size, for when its queues are back.
+    pub(crate) resizing: Option<u64>,
+}
+
+impl DiskParts {
+    /// Opens what the disk is made of.
+    ///
+    /// # Errors
+    /// Why it cannot be opened and what to do.
+    pub(crate) fn open(plan: DiskPlan) -> Result<DiskParts, NotOpen> {
+        let disk = Disk::open(&source_of(&plan)).map_err(|e| NotOpen::new(&e, &plan))?;
+        let limits = disk.limits();
+        let shape = Shape {
+            block_size: disk.block_size(),
+            physical_block_exp: exponent_of(disk.physical_block_size(), disk.block_size()),
+            readonly: plan.readonly,
+            queues: plan.queues,
+            serial: plan.serial_bytes(),
+            limits: Limits {
+                discard_sectors_max: limits.discard_sectors_max,
+                zeroes_sectors_max: limits.zeroes_sectors_max,
+            },
+            in_order: disk.backend().answers_at_once(),
+        };
+        let live = Live::new(disk.size_bytes());
+        Ok(DiskParts { plan, disk, shape, live, resizing: None })
+    }
+
+    /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
+    /// ring of the front-end, enabled or not, was served by an earlier process: its guest must not be
+    /// handed zeroes, through no ring, until it starts anew.
+    pub(crate) fn has_lost_what_it_held(&self, queues: &[QueueState], link: &Link) -> bool {
+        let is_lost = |(index, queue): (usize, &QueueState)| {
+            let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
+            let features = link.session.features();
+            facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
+        };
+        self.disk.was_empty() && queues.iter().enumerate().any(is_lost)
+    }
+
+    /// What a guest is told whose disk holds nothing of what it wrote.
+    pub(crate) fn lost_by(&self) -> String {
+        match self.plan.source.path() {
+            None => {
+                "its guest used this RAM disk before the daemon was started, and what it wrote is \
+                     gone: restart the guest"
+                    .to_string()
+            }
+            Some(path) => format!(
+                "its guest used this disk before the daemon was started, and {path} was missing or \
+                 empty then: stop the daemon, put the image back and start it; or restart the guest \
+                 with the empty one"
+            ),
+        }
+    }
+}
+
+/// What the back-end is asked to open.
+fn source_of(plan: &DiskPlan) -> Source {
+    match &plan.source {
+        config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
+        config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
+        config::Source::File { path, size_bytes, cache } => Source::File {
+            path: path.into(),
+            size_bytes: *size_bytes,
+            readonly: plan.readonly,
+            cache: match cache {
+                config::spec::Cache::Auto => Cache::Auto,
+                config::spec::Cache::Direct => Cache::Direct,
+                config::spec::Cache::Page => Cache::Page,
+            },
+        },
+    }
+}
+
+/// The power of two by which the physical block is larger than the logical one.
+fn exponent_of(physical: u32, logical: u32) -> u8 {
+    physical.checked_div(logical).and_then(u32::checked_ilog2).unwrap_or(0) as u8
+}

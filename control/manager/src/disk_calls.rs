@@ -1,0 +1,163 @@
+//! What operators ask of disks: add, change, resize.
+//!
+//! Not here: what is asked of any device (`answers`), and `clear` (`unsynced`).
+
+use config::api::{ApiError, ErrorKind};
+use config::plan::{DiskPlan, Origin};
+use config::spec::{DiskChange, DiskResize};
+use config::{DiskSpec, Size};
+use tracing::{info, warn};
+
+use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
+use crate::api::Reply;
+use crate::disk::DiskParts;
+use crate::kind::{DevicePlan, Facts};
+use crate::manager::{Manager, now};
+use crate::shut::{NotOpen, Shut};
+
+impl Manager {
+    pub(crate) fn add(&mut self, spec: &DiskSpec) -> Answered {
+        let plan = self.plan.disk_from_api(spec)?;
+        let id = plan.id.clone();
+        let refused = |error: NotOpen| {
+            let hint = "put that right, or name another image or socket";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+        };
+        match self.open_device(DevicePlan::Disk(plan.clone())) {
+            Ok(device) => {
+                self.serve_device(device).map_err(refused)?;
+            }
+            Err(NotOpen::Ended(why)) => {
+                let waits = DevicePlan::Disk(plan.clone());
+                self.shut.push(Shut::waiting(waits, why, now()));
+            }
+            Err(error) => return Err(refused(error)),
+        }
+        self.plan.disks.push(plan);
+        if let Err(error) = self.keep() {
+            match self.number_of(&id) {
+                Some(number) => self.begin_removal(number, None),
+                None => self.drop_shut(&id),
+            }
+            self.settle();
+            return Err(not_kept(&error, UNDONE));
+        }
+        info!(disk = id, "added");
+        self.show(&id, true)
+    }
+
+    pub(crate) fn change(&mut self, id: &str, change: &DiskChange) -> Answered {
+        self.check_made_by_api(id)?;
+        let default = self.plan.sidecores.policy;
+        let before = self.plan.disk(id).cloned().ok_or_else(|| ApiError::no_such_disk(id))?;
+        let mut after = before.clone();
+        if let Some(share) = change.share {
+            (after.share, after.spec.share) = (share, share);
+        }
+        if let Some(policy) = change.policy {
+            after.spec.policy = Some(policy);
+        }
+        after.policy = after.spec.policy.unwrap_or(default);
+        let (share, policy) = (after.share, after.policy);
+        self.set_plan(after);
+        if let Err(error) = self.keep() {
+            self.set_plan(before);
+            return Err(not_kept(&error, UNDONE));
+        }
+        if let Some(number) = self.number_of(id) {
+            self.restart(number);
+        }
+        info!(disk = id, share, %policy, "set");
+        self.show(id, true)
+    }
+
+    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, reply: Reply) {
+        let begun = self.made_by_api(id).and_then(|number| self.begin_resize(number, resize.size));
+        match begun {
+            Ok(number) => {
+                self.wait_for(number, Some(reply));
+                self.touched.insert(number);
+            }
+            Err(error) => reply.answer(Err(error)),
+        }
+    }
+
+    /// Notes a new size; it is given when the queues are back.
+    pub(crate) fn begin_resize(&mut self, number: u32, size: Size) -> Result<u32, ApiError> {
+        let Some(disk) = self.disk_parts_mut(number) else {
+            return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
+        };
+        if disk.resizing.is_some() {
+            let hint = "try again in a moment";
+            return Err(ApiError::new(ErrorKind::Busy, "it is being resized already", hint));
+        }
+        if size.0 == 0 || !size.0.is_multiple_of(512) {
+            let error = format!("a size of {} bytes is not whole sectors", size.0);
+            let hint = "give a multiple of 512 bytes, such as 10G";
+            return Err(ApiError::new(ErrorKind::Refused, error, hint));
+        }
+        disk.resizing = Some(size.0);
+        Ok(number)
+    }
+
+    pub(crate) fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
+        let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
+        let disk = self.disk_parts_mut(number).ok_or_else(gone)?;
+        let id = disk.plan.id.clone();
+        backend::Disk::resize(&mut disk.disk, size).map_err(|error| {
+            let hint = "the disk is as it was";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+        })?;
+        disk.live.set_capacity(disk.disk.size_bytes());
+        let mut plan = disk.plan.clone();
+        plan.resized(size);
+        let links = self.devices.get_mut(&number).map(|device| device.links.values_mut());
+        for link in links.into_iter().flatten() {
+            let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
+            if let Some(Err(error)) = told {
+                warn!(disk = id, %error, "its front-end could not be told of the new size");
+            }
+        }
+        let origin = plan.origin.clone();
+        self.set_plan(plan);
+        info!(disk = id, size, "resized");
+        if origin == Origin::Api {
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+        }
+        self.show(&id, true)
+    }
+
+    /// The device of that name, which is to be changed through the API and open.
+    fn made_by_api(&self, id: &str) -> Result<u32, ApiError> {
+        self.check_made_by_api(id)?;
+        self.number_of(id).ok_or_else(|| {
+            let hint = "`sidecore show` says why; remove it, or put that right";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?} is not open"), hint)
+        })
+    }
+
+    /// Puts another plan in the place of the disk's of that name.
+    pub(crate) fn set_plan(&mut self, plan: DiskPlan) {
+        if let Some(device) =
+            self.number_of(&plan.id).and_then(|number| self.devices.get_mut(&number))
+            && let Some(disk) = device.kind.disk_mut()
+        {
+            disk.plan.clone_from(&plan);
+            device.facts = Facts::from(&plan);
+        }
+        if let Some(shut) = self.shut_device(&plan.id) {
+            shut.plan = DevicePlan::Disk(plan.clone());
+        }
+        if let Some(mine) = self.plan.disks.iter_mut().find(|mine| mine.id == plan.id) {
+            *mine = plan;
+        }
+    }
+
+    pub(crate) fn disk_parts(&self, number: u32) -> Option<&DiskParts> {
+        self.devices.get(&number)?.kind.disk()
+    }
+
+    pub(crate) fn disk_parts_mut(&mut self, number: u32) -> Option<&mut DiskParts> {
+        self.devices.get_mut(&number)?.kind.disk_mut()
+    }
+}

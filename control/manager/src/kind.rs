@@ -1,0 +1,181 @@
+//! What kinds of device there are, and what differs between them.
+//!
+//! A [`Kind`] is the parts of one device; a [`Personality`] is what its front-ends see of it; a
+//! [`DevicePlan`] is what it was asked to be. Not here: what all devices have (`device`).
+
+use std::sync::Arc;
+
+use config::plan::{DiskPlan, Origin};
+use config::spec::{Mode, Policy};
+use device::blk;
+use vhost_user::{DeviceClass, DeviceFacts};
+use virtqueue::{Format, inflight, layout};
+
+use crate::disk::DiskParts;
+
+/// What a plan says of any device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) id: String,
+    pub(crate) origin: Origin,
+    pub(crate) socket: String,
+    pub(crate) mode: Mode,
+    pub(crate) share: u32,
+    pub(crate) policy: Policy,
+    pub(crate) allow_unsealed_memory: bool,
+    /// Seconds that a front-end waits for its queues.
+    pub(crate) drain_timeout_s: u32,
+    /// Rings of the device.
+    pub(crate) rings: u16,
+}
+
+/// What a device was asked to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DevicePlan {
+    Disk(DiskPlan),
+}
+
+impl DevicePlan {
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            DevicePlan::Disk(plan) => &plan.id,
+        }
+    }
+
+    pub(crate) fn origin(&self) -> &Origin {
+        match self {
+            DevicePlan::Disk(plan) => &plan.origin,
+        }
+    }
+
+    /// As a message names it.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            DevicePlan::Disk(plan) => format!("disk {:?}", plan.id),
+        }
+    }
+
+    /// As a list of changes names it.
+    pub(crate) fn title(&self) -> String {
+        match self {
+            DevicePlan::Disk(plan) => format!("disk {}", plan.id),
+        }
+    }
+
+    pub(crate) fn disk(&self) -> Option<&DiskPlan> {
+        match self {
+            DevicePlan::Disk(plan) => Some(plan),
+        }
+    }
+}
+
+impl From<&DiskPlan> for Facts {
+    fn from(plan: &DiskPlan) -> Facts {
+        Facts {
+            id: plan.id.clone(),
+            origin: plan.origin.clone(),
+            socket: plan.socket.clone(),
+            mode: plan.mode,
+            share: plan.share,
+            policy: plan.policy,
+            allow_unsealed_memory: plan.allow_unsealed_memory,
+            drain_timeout_s: plan.drain_timeout_s,
+            rings: plan.queues,
+        }
+    }
+}
+
+/// The parts that only this kind of device has.
+pub(crate) enum Kind {
+    Disk(DiskParts),
+}
+
+impl Kind {
+    pub(crate) fn disk(&self) -> Option<&DiskParts> {
+        match self {
+            Kind::Disk(disk) => Some(disk),
+        }
+    }
+
+    pub(crate) fn disk_mut(&mut self) -> Option<&mut DiskParts> {
+        match self {
+            Kind::Disk(disk) => Some(disk),
+        }
+    }
+
+    /// What it was asked to be.
+    pub(crate) fn plan(&self) -> DevicePlan {
+        match self {
+            Kind::Disk(disk) => DevicePlan::Disk(disk.plan.clone()),
+        }
+    }
+
+    /// What its front-ends see.
+    pub(crate) fn personality(&self) -> Personality {
+        match self {
+            Kind::Disk(disk) => Personality::Disk(disk.shape.clone(), Arc::clone(&disk.live)),
+        }
+    }
+
+    /// Whether a new size waits for the queues.
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.disk().is_some_and(|disk| disk.resizing.is_some())
+    }
+
+    /// The front-end that ran it is gone: the next driver starts anew.
+    pub(crate) fn reset(&self) {
+        self.personality().reset();
+    }
+}
+
+/// A device as a front-end sees it: features and config space.
+#[derive(Clone)]
+pub(crate) enum Personality {
+    Disk(blk::Shape, Arc<blk::Live>),
+}
+
+impl Personality {
+    /// What a session has to know.
+    pub(crate) fn facts(&self, rings: u16) -> DeviceFacts {
+        match self {
+            Personality::Disk(shape, _) => DeviceFacts {
+                features: blk::offered(shape),
+                queues_max: rings,
+                ring_size_max: layout::RING_SIZE_MAX,
+                class: DeviceClass::Disk { inflight_len },
+            },
+        }
+    }
+
+    pub(crate) fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
+        match self {
+            Personality::Disk(shape, live) => blk::read_config(shape, live, offset, into),
+        }
+    }
+
+    pub(crate) fn write_config(&self, negotiated: u64, offset: u32, bytes: &[u8]) -> bool {
+        match self {
+            Personality::Disk(_, live) => blk::write_config(live, negotiated, offset, bytes),
+        }
+    }
+
+    /// Whether its guest's packets may have `mtu` bytes.
+    pub(crate) fn check_mtu(&self, mtu: u16) -> Result<(), String> {
+        match self {
+            // The session asks no disk.
+            Personality::Disk(..) => Err(format!("a disk has no packets of {mtu} bytes")),
+        }
+    }
+
+    pub(crate) fn reset(&self) {
+        match self {
+            Personality::Disk(_, live) => live.set_writeback(true),
+        }
+    }
+}
+
+/// Bytes of one queue's part of an in-flight record.
+fn inflight_len(size: u16, packed: bool) -> u64 {
+    let format = if packed { Format::Packed } else { Format::Split };
+    inflight::queue_region_len(format, size)
+}
