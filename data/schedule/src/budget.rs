@@ -52,13 +52,17 @@ pub struct Visited {
     pub more: bool,
     /// No slot or no room in the back-end: what is there stays in the ring.
     pub held: bool,
+    /// What is there stays in the ring for now, and only another visit will tell when it can go on:
+    /// nothing is completed for it, nobody kicks. The queue stays polled and takes nothing from
+    /// others meanwhile. Whoever says so bounds for how long.
+    pub later: bool,
 }
 
 impl Visited {
     /// Whether the queue had anything to do, or has.
     #[inline]
     pub(crate) fn found_work(self) -> bool {
-        self.requests > 0 || self.more || self.held
+        self.requests > 0 || self.more || self.held || self.later
     }
 
     /// Whether it has something to do, and can do nothing about it: a completion of its back-end will
@@ -71,6 +75,6 @@ impl Visited {
     /// Whether more would have been taken, had it been allowed to.
     #[inline]
     pub(crate) fn wants_more(self) -> bool {
-        self.more && !self.held
+        self.more && !self.held && !self.later
     }
 }

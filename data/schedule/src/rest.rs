@@ -23,7 +23,7 @@ impl Policy {
     pub(crate) fn arms(self, visited: Visited, last_work: Nanos, now: Nanos, spin_ns: u64) -> bool {
         match self {
             Policy::Poll => false,
-            Policy::Notify => !visited.more && !visited.held,
+            Policy::Notify => !visited.more && !visited.held && !visited.later,
             Policy::Adaptive => !visited.found_work() && now.since(last_work) >= spin_ns,
         }
     }
@@ -64,6 +64,12 @@ mod tests {
         assert!(rests(Policy::Adaptive, empty, 50));
         assert!(!rests(Policy::Adaptive, worked, 1 << 40));
         assert!(!rests(Policy::Adaptive, held, 1 << 40));
+        let later = Visited { later: true, ..empty };
+        for policy in [Policy::Poll, Policy::Notify, Policy::Adaptive] {
+            assert!(!rests(policy, later, 1 << 40), "{policy:?}: nobody would kick for it");
+            assert!(!policy.waits(later, Nanos(1000), Nanos(1 << 40), 50), "{policy:?}");
+        }
+        assert!(!Visited { later: true, more: true, ..empty }.wants_more());
     }
 
     #[test]
