@@ -11,8 +11,10 @@ use crate::tidy::code::has_word;
 use crate::tidy::source::Source;
 
 /// Package, and its folder.
-const PURE: [(&str, &str); 3] = [
+const PURE: [(&str, &str); 5] = [
     ("schedule", "data/schedule"),
+    ("frame", "data/frame"),
+    ("switch", "data/switch"),
     ("vhost_user", "control/vhost_user"),
     ("config", "control/config"),
 ];

@@ -1,0 +1,296 @@
+//! What a frame leaves undone, checked.
+//!
+//! Numbers only: no byte of the frame is looked at here, so that this costs the same few nanoseconds
+//! for every frame; `finish` parses, when a receiver cannot take a frame as it is. Called by
+//! `sidecore` for each frame, and by host ports.
+
+use crate::bytes::u8_at;
+use crate::header::Header;
+use crate::offloads::Offloads;
+use crate::tag;
+
+/// Bytes of an Ethernet header: no checksum starts before its end.
+const ETHERNET_SIZE: u16 = 14;
+pub(crate) const TCP_SIZE: usize = 20;
+pub(crate) const TCP_SIZE_MAX: usize = 60;
+pub(crate) const UDP_SIZE: usize = 8;
+/// Where the checksum is in a TCP and in a UDP header.
+pub(crate) const TCP_CSUM: u16 = 16;
+pub(crate) const UDP_CSUM: u16 = 6;
+
+/// What a frame leaves undone: nothing, a checksum, or a checksum and cutting it into segments.
+///
+/// One that exists is consistent with the length it was checked with, and was allowed to its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    needs: Offloads,
+    /// The checksum was found right by a sender that is believed.
+    is_valid: bool,
+    gso_type: u8,
+    header_len: u16,
+    gso_size: u16,
+    csum_start: u16,
+    csum_offset: u16,
+}
+
+/// Why a header is not believed: its frame is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadOffload {
+    /// Not among `allowed`.
+    #[error("the header asks for an offload that its sender did not negotiate")]
+    NotNegotiated,
+    /// A type that is unknown, UFO, or has the ECN bit without TCP.
+    #[error("the GSO type is none of TCP over IPv4, TCP over IPv6, UDP datagrams")]
+    Kind,
+    /// `csum_start` below 14.
+    #[error("the checksum starts in the Ethernet header")]
+    Start,
+    /// `csum_start` and what follows it need more bytes than there are.
+    #[error("the checksum, or the transport header, lies beyond the frame's end")]
+    BeyondEnd,
+    /// A GSO type without `NEEDS_CSUM` (VIRTIO 5.1.6.2.1).
+    #[error("a frame to be cut leaves no checksum to be filled in")]
+    NoChecksum,
+    /// A GSO type with another `csum_offset` than 16 (TCP) or 6 (UDP).
+    #[error("the checksum of a frame to be cut is not where TCP or UDP have it")]
+    Place,
+    /// A GSO type with `gso_size` 0.
+    #[error("a frame to be cut gives no size for its segments")]
+    NoSize,
+}
+
+impl Offload {
+    /// Nothing is left undone.
+    pub const NONE: Offload = Offload {
+        needs: Offloads::NONE,
+        is_valid: false,
+        gso_type: Header::GSO_NONE,
+        header_len: 0,
+        gso_size: 0,
+        csum_start: 0,
+        csum_offset: 0,
+    };
+
+    /// Checks the header of a guest's frame of `frame_len` bytes (without the header); `allowed` is
+    /// what the guest negotiated to leave undone.
+    ///
+    /// Flags other than `NEEDS_CSUM` are ignored, as VIRTIO 5.1.6.2.2 demands of unknown ones:
+    /// `DATA_VALID` from a guest proves nothing, and `RSC_INFO` is never negotiated. Without
+    /// `NEEDS_CSUM` the checksum's fields are ignored, without a GSO type `gso_size` is.
+    /// `header_len` is a hint and makes no frame bad.
+    ///
+    /// # Errors
+    /// The first thing that cannot be true.
+    #[inline]
+    pub fn check(
+        header: &Header,
+        frame_len: u32,
+        allowed: Offloads,
+    ) -> Result<Offload, BadOffload> {
+        if header.gso_type == Header::GSO_NONE && header.flags & Header::NEEDS_CSUM == 0 {
+            return Ok(Offload::NONE);
+        }
+        Offload::check_undone(header, frame_len, allowed)
+    }
+
+    /// The same of a frame that the host's kernel gave (tap, packet socket), whose `DATA_VALID` is
+    /// believed and passed on.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    #[inline]
+    pub fn check_host(
+        header: &Header,
+        frame_len: u32,
+        allowed: Offloads,
+    ) -> Result<Offload, BadOffload> {
+        let offload = Offload::check(header, frame_len, allowed)?;
+        let is_valid = header.flags & Header::DATA_VALID != 0 && offload.is_none();
+        Ok(Offload { is_valid, ..offload })
+    }
+
+    /// A frame of which something is undone.
+    fn check_undone(
+        header: &Header,
+        frame_len: u32,
+        allowed: Offloads,
+    ) -> Result<Offload, BadOffload> {
+        if header.flags & Header::NEEDS_CSUM == 0 {
+            return Err(BadOffload::NoChecksum);
+        }
+        // Without GSO the ECN bit means nothing: it is among the unknown types below.
+        let (kind, place, transport) = match header.gso_type {
+            Header::GSO_NONE => (Offloads::NONE, header.csum_offset, 0),
+            Header::GSO_TCP4 => (Offloads::TSO4, TCP_CSUM, TCP_SIZE),
+            Header::GSO_TCP6 => (Offloads::TSO6, TCP_CSUM, TCP_SIZE),
+            TCP4_ECN => (Offloads::TSO4.union(Offloads::ECN), TCP_CSUM, TCP_SIZE),
+            TCP6_ECN => (Offloads::TSO6.union(Offloads::ECN), TCP_CSUM, TCP_SIZE),
+            Header::GSO_UDP_L4 => (Offloads::USO, UDP_CSUM, UDP_SIZE),
+            _ => return Err(BadOffload::Kind),
+        };
+        let needs = kind.union(Offloads::CSUM);
+        if !allowed.contains(needs) {
+            return Err(BadOffload::NotNegotiated);
+        }
+        if header.csum_start < ETHERNET_SIZE {
+            return Err(BadOffload::Start);
+        }
+        let start = u32::from(header.csum_start);
+        let end = (start + u32::from(header.csum_offset) + 2).max(start + transport as u32);
+        if end > frame_len {
+            return Err(BadOffload::BeyondEnd);
+        }
+        let is_gso = !kind.is_empty();
+        if is_gso && header.csum_offset != place {
+            return Err(BadOffload::Place);
+        }
+        if is_gso && header.gso_size == 0 {
+            return Err(BadOffload::NoSize);
+        }
+        Ok(Offload {
+            needs,
+            is_valid: false,
+            gso_type: header.gso_type,
+            header_len: if is_gso { hint(header, frame_len, transport as u32) } else { 0 },
+            gso_size: if is_gso { header.gso_size } else { 0 },
+            csum_start: header.csum_start,
+            csum_offset: header.csum_offset,
+        })
+    }
+
+    /// A checksum left undone, and nothing else.
+    pub(crate) fn checksum_only(&self) -> Offload {
+        Offload {
+            needs: Offloads::CSUM,
+            gso_type: Header::GSO_NONE,
+            header_len: 0,
+            gso_size: 0,
+            ..*self
+        }
+    }
+
+    /// What a receiver must have to get the frame as it is. UDP datagrams need both kinds of USO,
+    /// since the header does not say which one they are.
+    #[inline]
+    pub fn needs(&self) -> Offloads {
+        self.needs
+    }
+
+    /// Whether nothing is left undone.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.needs.is_empty()
+    }
+
+    /// Whether the frame stands for several segments.
+    #[inline]
+    pub fn is_gso(&self) -> bool {
+        self.gso_type != Header::GSO_NONE
+    }
+
+    /// Whether the type of a frame to be cut leaves room for IPv4.
+    pub(crate) fn may_be_ipv4(&self) -> bool {
+        self.needs.intersects(Offloads::TSO4.union(Offloads::USO4))
+    }
+
+    /// And for IPv6.
+    pub(crate) fn may_be_ipv6(&self) -> bool {
+        self.needs.intersects(Offloads::TSO6.union(Offloads::USO6))
+    }
+
+    /// Whether the checksum was found right by a sender that is believed.
+    pub fn is_valid(&self) -> bool {
+        self.is_valid
+    }
+
+    /// Bytes of payload of each segment; 0 for a frame that is not cut.
+    pub fn gso_size(&self) -> u16 {
+        self.gso_size
+    }
+
+    /// Where the sum begins, in bytes of the frame; 0 when no checksum is undone.
+    pub fn csum_start(&self) -> u16 {
+        self.csum_start
+    }
+
+    /// Where the checksum is, from where the sum begins.
+    pub fn csum_offset(&self) -> u16 {
+        self.csum_offset
+    }
+
+    /// The same frame after `by` bytes were put in (or, negative, taken out) before the sum begins: a
+    /// tag was pushed or popped. None when the sum would begin in the Ethernet header, or too far.
+    #[inline]
+    pub fn shifted(&self, by: i16) -> Option<Offload> {
+        if self.is_none() {
+            return Some(*self);
+        }
+        let csum_start = self.csum_start.checked_add_signed(by)?;
+        if csum_start < ETHERNET_SIZE {
+            return None;
+        }
+        let header_len = match self.header_len {
+            0 => 0,
+            len => len.checked_add_signed(by)?,
+        };
+        Some(Offload { csum_start, header_len, ..*self })
+    }
+
+    /// The header for a receiver, or a tap, that has `has`, in `buffers` receive buffers. The caller
+    /// sees to it that `has` contains [`needs`](Self::needs), or calls [`finish`](crate::finish).
+    ///
+    /// `DATA_VALID` goes only to whoever can have checksums undone (VIRTIO 5.1.6.4.1).
+    #[inline]
+    pub fn header(&self, has: Offloads, buffers: u16) -> Header {
+        let mut flags = 0;
+        if self.needs.contains(Offloads::CSUM) {
+            flags = Header::NEEDS_CSUM;
+        } else if self.is_valid && has.contains(Offloads::CSUM) {
+            flags = Header::DATA_VALID;
+        }
+        Header {
+            flags,
+            gso_type: self.gso_type,
+            header_len: self.header_len,
+            gso_size: self.gso_size,
+            csum_start: self.csum_start,
+            csum_offset: self.csum_offset,
+            buffers,
+        }
+    }
+
+    /// Bytes of the longest IP packet (what an MTU limits) that a frame of `frame_len` bytes with
+    /// this `head` comes to on a wire: the frame without Ethernet header and tags, or, when it is
+    /// cut, the headers and one segment.
+    #[inline]
+    pub fn packet_len(&self, head: &[u8], frame_len: u32) -> u32 {
+        let mut len = frame_len;
+        if self.is_gso() {
+            let start = usize::from(self.csum_start);
+            let transport = match self.csum_offset {
+                UDP_CSUM => UDP_SIZE,
+                _ => tcp_size(head, start).unwrap_or(TCP_SIZE_MAX),
+            };
+            len = len.min((start + transport) as u32 + u32::from(self.gso_size));
+        }
+        len.saturating_sub(tag::ethernet_len(head) as u32)
+    }
+}
+
+const TCP4_ECN: u8 = Header::GSO_TCP4 | Header::GSO_ECN;
+const TCP6_ECN: u8 = Header::GSO_TCP6 | Header::GSO_ECN;
+
+/// Bytes of the TCP header at `start`, when that part of it is there and possible.
+pub(crate) fn tcp_size(bytes: &[u8], start: usize) -> Option<usize> {
+    let size = usize::from(u8_at(bytes, start + 12)? >> 4) * 4;
+    (size >= TCP_SIZE).then_some(size)
+}
+
+/// Where the sender says that the payload begins, made possible: a receiver's kernel reads at least
+/// so many bytes into its first buffer.
+fn hint(header: &Header, frame_len: u32, transport: u32) -> u16 {
+    let least = u32::from(header.csum_start) + transport;
+    let most = least + (TCP_SIZE_MAX - TCP_SIZE) as u32;
+    let said = u32::from(header.header_len).max(least).min(most).min(frame_len);
+    u16::try_from(said).unwrap_or(header.csum_start)
+}

@@ -1,0 +1,154 @@
+//! A learning switch.
+//!
+//! Not where addresses are kept (`table`), not the rules for tags (`vlan`). Called by `bridge`.
+
+use crate::bridge::Verdict;
+use crate::reason::DropReason;
+use crate::rules::{BadPort, Limits, PORTS_MAX, PortId, Rules};
+use crate::table::{Learned, Mac, Table};
+use crate::vlan::{Egress, Vlan, VlanId};
+
+#[derive(Debug)]
+pub(crate) struct Switch {
+    /// By port number.
+    rules: Box<[Option<Rules>]>,
+    /// Numbers of those that exist, ascending; never more than it was made for.
+    order: Vec<PortId>,
+    /// How many ports have a VLAN rule: without any, tags are bytes like others.
+    ruled: usize,
+    table: Table,
+}
+
+impl Switch {
+    pub(crate) fn new(limits: Limits, seed: u64) -> Switch {
+        let ports = usize::from(limits.ports_max.min(PORTS_MAX));
+        Switch {
+            rules: vec![None; ports].into_boxed_slice(),
+            order: Vec::with_capacity(ports),
+            ruled: 0,
+            table: Table::new(&limits, ports, seed),
+        }
+    }
+
+    pub(crate) fn set_port(&mut self, port: PortId, rules: Rules) -> Result<(), BadPort> {
+        rules.vlan.check()?;
+        let place = self.rules.get_mut(usize::from(port.0)).ok_or(BadPort::Full)?;
+        let is_ruled = usize::from(rules.vlan != Vlan::None);
+        let before = place.replace(rules);
+        let Some(before) = before else {
+            let at = self.order.partition_point(|one| *one < port);
+            self.order.insert(at, port);
+            self.ruled += is_ruled;
+            return Ok(());
+        };
+        self.ruled = self.ruled + is_ruled - usize::from(before.vlan != Vlan::None);
+        let is_same = place.as_ref().is_some_and(|now| now.vlan == before.vlan && now.is_up);
+        if !is_same {
+            self.table.forget(port);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        let Some(rules) = self.rules.get_mut(usize::from(port.0)).and_then(Option::take) else {
+            return;
+        };
+        self.ruled -= usize::from(rules.vlan != Vlan::None);
+        self.order.retain(|one| *one != port);
+        self.table.forget(port);
+    }
+
+    #[inline]
+    pub(crate) fn decide(&mut self, from: PortId, head: &[u8], now_ns: u64) -> Verdict {
+        let Some(rules) = self.rules.get(usize::from(from.0)).and_then(Option::as_ref) else {
+            return Verdict::Drop(DropReason::NoPort);
+        };
+        if !rules.is_up {
+            return Verdict::Drop(DropReason::LinkDown);
+        }
+        let Some(addresses) = Addresses::read(head) else {
+            return Verdict::Drop(DropReason::Runt);
+        };
+        if addresses.source == 0 || is_group(addresses.source) {
+            return Verdict::Drop(DropReason::BadSource);
+        }
+        if addresses.target & !0xf == LINK_LOCAL {
+            return Verdict::Drop(DropReason::LinkLocal);
+        }
+        let vlan = match self.ruled {
+            0 => VlanId::NONE,
+            _ => match rules.vlan.ingress(head) {
+                Ok(vlan) => vlan,
+                Err(reason) => return Verdict::Drop(reason),
+            },
+        };
+        let number = vlan.number();
+        let macs_max = u32::from(rules.macs_max);
+        if self.table.learn(addresses.source, number, from, macs_max, now_ns) == Learned::Limit {
+            return Verdict::Drop(DropReason::MacLimit);
+        }
+        if is_group(addresses.target) {
+            return Verdict::Flood { vlan };
+        }
+        match self.table.find(addresses.target, number, now_ns) {
+            Some(port) if port == from => Verdict::Drop(DropReason::Same),
+            // Whose link went down was forgotten, so this one's is up.
+            Some(port) => Verdict::To { port, vlan },
+            None => Verdict::Flood { vlan },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn egress(&self, to: PortId, vlan: VlanId) -> Egress {
+        match self.rules.get(usize::from(to.0)).and_then(Option::as_ref) {
+            None => Egress::Refuse(DropReason::NoPort),
+            Some(rules) if !rules.is_up => Egress::Refuse(DropReason::LinkDown),
+            Some(_) if self.ruled == 0 => Egress::Keep,
+            Some(rules) => rules.vlan.egress(vlan),
+        }
+    }
+
+    pub(crate) fn ports(&self) -> &[PortId] {
+        &self.order
+    }
+
+    pub(crate) fn macs(&self, now_ns: u64) -> impl Iterator<Item = Mac> + '_ {
+        self.table.macs(now_ns)
+    }
+
+    pub(crate) fn learned(&self, port: PortId) -> u32 {
+        self.table.learned(port)
+    }
+
+    pub(crate) fn unlearned(&self) -> u64 {
+        self.table.unlearned()
+    }
+}
+
+/// 01:80:c2:00:00:00 to 0f, which no bridge forwards (IEEE 802.1Q, table 8-1).
+const LINK_LOCAL: u64 = 0x0180_c200_0000;
+
+/// Both addresses of a frame, as numbers of 48 bits.
+struct Addresses {
+    target: u64,
+    source: u64,
+}
+
+impl Addresses {
+    /// Of a head with a whole Ethernet header.
+    #[inline]
+    fn read(head: &[u8]) -> Option<Addresses> {
+        const SIZE: usize = frame::FRAME_MIN as usize;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..]: [u8; SIZE] = *head.first_chunk()?;
+        Some(Addresses {
+            target: u64::from_be_bytes([0, 0, a, b, c, d, e, f]),
+            source: u64::from_be_bytes([0, 0, g, h, i, j, k, l]),
+        })
+    }
+}
+
+/// Whether an address is of a group: multicast or broadcast.
+#[inline]
+fn is_group(address: u64) -> bool {
+    address >> 40 & 1 != 0
+}
