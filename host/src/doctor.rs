@@ -1,5 +1,7 @@
 //! What this host offers and lacks for serving guests, each with what it means and what to do.
 
+mod net;
+
 use std::path::Path;
 
 use serde::Serialize;
@@ -88,6 +90,8 @@ pub fn examine(root: &Path, probes: &Probes) -> Vec<Check> {
         isolated(&topology),
         io_uring(&files, probes),
         ebpf(&files),
+        net::taps(&files),
+        net::interfaces(&files),
         memlock(&files, probes),
         overcommit(&files),
         nofile(probes),
@@ -242,13 +246,7 @@ fn ebpf(files: &Files) -> Check {
     let name = "ebpf";
     let btf = files.exists("sys/kernel/btf/vmlinux");
     // CAP_SYS_ADMIN is bit 21, CAP_BPF bit 39 (include/uapi/linux/capability.h).
-    let status = files.text("proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    let may = effective & (1 << 21 | 1 << 39) != 0;
+    let may = net::capabilities(files) & (1 << 21 | 1 << 39) != 0;
     let lost = "which vCPU runs cannot be seen; everything else works";
     match (btf, may) {
         (true, true) => check(

@@ -31,13 +31,15 @@ fn good() -> Probes {
     }
 }
 
-const GOOD_HOST: [(&str, &str); 8] = [
+const GOOD_HOST: [(&str, &str); 10] = [
     ("sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
     ("sys/devices/system/cpu/online", "0-3\n"),
     ("sys/devices/system/cpu/isolated", "2-3\n"),
     ("sys/devices/system/node/node0/cpulist", "0-3\n"),
     ("sys/kernel/btf/vmlinux", ""),
     ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
+    ("dev/net/tun", ""),
+    ("proc/net/protocols", "protocol  size sockets\nXDP 960 0\nPACKET 1 2\n"),
     ("proc/sys/vm/overcommit_memory", "0\n"),
     ("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   2097152 kB\n"),
 ];
@@ -103,15 +105,40 @@ fn what_is_switched_off_is_named_with_its_switch() {
     assert!(of(&checks, "ebpf").todo.contains("CAP_BPF"));
 }
 
+/// CAP_NET_ADMIN is bit 12, CAP_NET_RAW 13, CAP_BPF 39.
+#[test]
+fn what_nics_lack_is_named_with_what_still_works() {
+    let host = |capabilities: &str, protocols: &str| {
+        let status = format!("CapEff:\t{capabilities}\n");
+        let tree = Tree::of(&[
+            ("dev/net/tun", ""),
+            ("proc/self/status", &status),
+            ("proc/net/protocols", protocols),
+        ]);
+        examine(tree.root(), &good())
+    };
+    let checks = host("0000000000002000", "XDP 960 0");
+    assert!(of(&checks, "taps").todo.contains("CAP_NET_ADMIN"));
+    assert!(of(&checks, "interfaces").todo.contains("CAP_NET_RAW CAP_NET_ADMIN"));
+    let checks = host("0000000000003000", "TCP 1 2\nNOXDP 3");
+    assert_eq!(of(&checks, "taps").state, State::Ok);
+    assert!(of(&checks, "interfaces").todo.contains("CONFIG_XDP_SOCKETS"));
+    let checks = host("0000000000003000", "XDP 960 0");
+    assert!(of(&checks, "interfaces").todo.contains("CAP_BPF"));
+    assert_eq!(of(&host("0000008000003000", "XDP 960 0"), "interfaces").state, State::Ok);
+    let checks = examine(Tree::of(&[]).root(), &good());
+    assert!(of(&checks, "taps").todo.contains("modprobe tun"));
+}
+
 #[test]
 fn odd_files_make_no_panic() {
     for odd in ["", "-1", "99999999999999999999999", "Y Y", "\0\u{fffd}", "CapEff:", "CapEff: zz"] {
         let files: Vec<(&str, &str)> = GOOD_HOST.iter().map(|(path, _)| (*path, odd)).collect();
-        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 11);
+        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 13);
     }
 }
 
 #[test]
 fn this_host_can_be_examined() {
-    assert_eq!(examine_this_host().len(), 11);
+    assert_eq!(examine_this_host().len(), 13);
 }
