@@ -54,6 +54,8 @@ end_own() {
     OWN_PIDS=()
     local namespace
     for namespace in "${OWN_NAMESPACES[@]}"; do
+        # Whatever still runs there was started for it.
+        ip netns pids "$namespace" 2>/dev/null | xargs -r kill -KILL 2>/dev/null || true
         ip netns del "$namespace" 2>/dev/null || true
     done
     OWN_NAMESPACES=()

@@ -8,13 +8,20 @@ group_net() {
     need_guest_image
     [[ $GUEST_SERVER == sidecore ]] || say "NICs are served by $GUEST_SERVER (GUEST_SERVER)"
     [[ $GUEST_SERVER != sidecore ]] || need_sidecore
-    run_cases case_guests
+    run_cases case_guests case_host_ports case_killed
+}
+
+# one_guest NIC...: `one` boots and takes orders.
+one_guest() {
+    GUEST_NICS=("$@")
+    guest_start one orders
+    guest_ready one orders
+    addresses one 1 "$#"
 }
 
 # two_guests: `one` and `two` boot and take orders. GUEST_ONE and GUEST_TWO are their NICs; in the
 # network K of their NIC ethK they are 10.9.K.1 and 10.9.K.2, fd09:K::1 and fd09:K::2.
 two_guests() {
-    GUEST_SMP=2
     GUEST_NICS=("${GUEST_ONE[@]}")
     guest_start one orders
     GUEST_NICS=("${GUEST_TWO[@]}")
@@ -34,69 +41,6 @@ addresses() {
     done
     words+='iperf3 -s -D; true'
     guest_do "$1" "$words"
-}
-
-# ask NAME GUEST COMMAND: one outcome; its last words where it failed.
-ask() {
-    local name=$1 said
-    shift
-    if said=$(guest_do "$@"); then
-        passed "$name"
-    else
-        failed "$name" "\`${*:2}\` in $1: $(tail -n 3 <<<"$said" | tr '\n' ' ')"
-    fi
-}
-
-# asked_in_vain NAME GUEST COMMAND: the command has to fail, and not for want of an answer.
-asked_in_vain() {
-    local name=$1 status=0 said
-    shift
-    said=$(guest_do "$@") || status=$?
-    case $status in
-        1) passed "$name" ;;
-        *) failed "$name" "\`${*:2}\` in $1 gave status $status: $(tail -n 3 <<<"$said" | tr '\n' ' ')" ;;
-    esac
-}
-
-# tcp NAME GUEST IPERF-ARGUMENTS...: two seconds of TCP, and what was received, in Mbit/s.
-tcp() {
-    local name=$1 guest=$2 said rate
-    shift 2
-    said=$(guest_do "$guest" "iperf3 -J -i 0 -t 2 -c $*") || true
-    rate=$(jq '.end.sum_received.bits_per_second / 1e6 | floor' <<<"$said" 2>/dev/null) || rate=
-    if ((${rate:-0} > 0)); then
-        passed "$name" "$rate Mbit/s"
-    else
-        failed "$name" "iperf3 -c $* in $guest: $(jq -r .error <<<"$said" 2>/dev/null || tail -n 2 <<<"$said")"
-    fi
-}
-
-# udp NAME GUEST IPERF-ARGUMENTS...: nearly all of it arrives, in a rate that guests can take.
-udp() {
-    local name=$1 guest=$2 said
-    shift 2
-    said=$(guest_do "$guest" "iperf3 -J -i 0 -t 2 -u -b 20M -c $*") || true
-    said=$(jq -r '.end.sum | "\(.packets) \(.lost_percent)"' <<<"$said" 2>/dev/null) || said=
-    if awk '{ exit !($1 > 100 && $2 < 5) }' <<<"$said"; then
-        passed "$name" "$said % lost"
-    else
-        failed "$name" "iperf3 -u -c $* in $guest: packets and percent lost are: $said"
-    fi
-}
-
-# same_bytes NAME FROM TO ADDRESS: 8 MiB of noise by TCP, compared by checksum.
-same_bytes() {
-    local name=$1 sent got
-    # A listener whose own input ends would say so, and the sender would stop.
-    guest_do "$3" 'rm -f /tmp/got; tail -f /dev/null | nc -l -p 6000 >/tmp/got &' || true
-    sent=$(guest_do "$2" "[ -s /tmp/noise ] || head -c 8388608 /dev/urandom >/tmp/noise
-        nc $4 6000 </tmp/noise >/dev/null; cksum </tmp/noise") || true
-    got=$(guest_do "$3" 'cksum </tmp/got') || true
-    if [[ -n $sent && $sent == "$got" ]]; then
-        passed "$name"
-    else
-        failed "$name" "$2 sent $sent, $3 got $got"
-    fi
 }
 
 # Four networks in one boot: plain; one end without offloads and mergeable buffers; several queue
@@ -119,8 +63,8 @@ case_guests() {
     server_nic two-twenty switch=vlans vlan=20
     server_start
     local none=guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,mrg_rxbuf=off
-    GUEST_ONE=(one-lan one-bare one-wide,packed=on one-trunk)
-    GUEST_TWO=(two-lan "two-bare,$none" two-wide,packed=on two-ten two-twenty)
+    GUEST_ONE=(one-lan one-bare 'one-wide,packed=on' one-trunk)
+    GUEST_TWO=(two-lan "two-bare,$none" 'two-wide,packed=on' two-ten two-twenty)
     two_guests
     plain_network
     without_offloads
@@ -211,10 +155,8 @@ vlan_network() {
         return 0
     fi
     guest_do one 'ip addr flush dev eth3
-        for vlan in 10 20; do
-            ip link add link eth3 name eth3.$vlan type vlan id $vlan
-            ip link set eth3.$vlan up
-        done
+        ip link add link eth3 name eth3.10 type vlan id 10; ip link set eth3.10 up
+        ip link add link eth3 name eth3.20 type vlan id 20; ip link set eth3.20 up
         ip addr add 10.9.3.1/24 dev eth3.10; ip addr add 10.9.4.1/24 dev eth3.20' || true
     ask vlan-10 one 'ping -q -c 5 -i 0.1 -W 1 10.9.3.2'
     ask vlan-20 one 'ping -q -c 5 -i 0.1 -W 1 10.9.4.2'
@@ -233,11 +175,142 @@ carrier() {
         return 0
     fi
     sidecore_do nic link two-lan down >"$SERVER_DIR/link" 2>&1 || true
-    ask carrier-lost two 'n=0; until [ "$(cat /sys/class/net/eth0/carrier)" = 0 ]; do
-        n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done'
+    ask carrier-lost two "$(await 'grep -qx 0 /sys/class/net/eth0/carrier')"
     asked_in_vain nothing-passes one 'ping -q -c 2 -i 0.2 -W 1 10.9.0.2'
     sidecore_do nic link two-lan up >>"$SERVER_DIR/link" 2>&1 || true
-    ask carrier-back two 'n=0; until [ "$(cat /sys/class/net/eth0/carrier)" = 1 ]; do
-        n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done'
+    ask carrier-back two "$(await 'grep -qx 1 /sys/class/net/eth0/carrier')"
     ask ping-after one 'ping -q -c 5 -i 0.2 -W 1 10.9.0.2'
+}
+
+# outside_world: a namespace that is reached through the host ports of NET_HOST.
+outside_world() {
+    local outside
+    outside=$(namespace_name outside)
+    own_namespace "$outside"
+    place_namespace host "$NET_HOST"
+    place_namespace outside "$outside"
+}
+
+# outside_address INTERFACE NUMBER: it is 10.9.NUMBER.100, and is up.
+outside_address() {
+    ip -n "${PLACES[outside]}" addr add "10.9.$2.100/24" dev "$1"
+    ip -n "${PLACES[outside]}" addr add "fd09:$2::100/64" dev "$1" nodad
+}
+
+# Each way in which a NIC reaches the host's network, in one boot: a switch with a tap that is in a
+# Linux bridge, a tap of its own with two queues, an interface's packet socket, and its AF_XDP socket.
+case_host_ports() {
+    only_root || return 0
+    net_inside
+    outside_world
+    net_pair up0 out0 "${PLACES[outside]}"
+    net_pair up1 out1 "${PLACES[outside]}"
+    net_pair up2 out2 "${PLACES[outside]}"
+    net_pair up3 out3 "${PLACES[outside]}"
+    # AF_XDP carries frames as they are: who sends without checksums there is not understood.
+    in_namespace "${PLACES[outside]}" ethtool -K out3 tx off >"$SERVER_DIR/ethtool"
+    server_switch lan
+    server_uplink lan tap=lan0
+    server_nic one-lan switch=lan
+    server_nic one-tap tap=own0 queues=2
+    server_nic one-packet interface=up2 via=packet
+    server_nic one-xdp interface=up3 via=xdp
+    server_start
+    # What the daemon has made is the operator's to use: in a bridge with the way out.
+    bridge_of lan0 up0
+    bridge_of own0 up1
+    local port
+    for port in 0 1 2 3; do outside_address "out$port" "$port"; done
+    place_do outside 'iperf3 -s -D' >"$SERVER_DIR/iperf3"
+    one_guest one-lan one-tap one-packet one-xdp
+    reaches_outside uplink 0
+    reaches_outside tap 1
+    reaches_outside packet 2
+    reaches_outside xdp 3
+    announced
+    guest_over one
+}
+
+# bridge_of ONE TWO: a Linux bridge of both, as they are.
+bridge_of() {
+    ip -n "$NET_HOST" link add "bridge-$1" type bridge mcast_snooping 0
+    ip -n "$NET_HOST" link set "$1" up master "bridge-$1"
+    ip -n "$NET_HOST" link set "$2" up master "bridge-$1"
+    ip -n "$NET_HOST" link set "bridge-$1" up
+}
+
+# reaches_outside NAME NUMBER: network NUMBER, both ways.
+reaches_outside() {
+    local address=10.9.$2.100
+    ask "$1-ping" one "ping -q -c 10 -i 0.05 -W 1 $address"
+    ask "$1-ping-v6" one "ping -q -c 3 -i 0.2 -W 1 fd09:$2::100"
+    ask "$1-ping-in" outside "ping -q -c 10 -i 0.05 -W 1 10.9.$2.1"
+    tcp "$1-tcp-out" one "$address"
+    tcp "$1-tcp-in" one "$address" -R
+    udp "$1-udp-out" one "$address"
+    udp "$1-udp-in" one "$address" -R
+    same_bytes "$1-bytes-out" one outside "$address"
+    same_bytes "$1-bytes-in" outside one "10.9.$2.1"
+}
+
+# After a migration a VMM says where its guest is now. QEMU is told to say it without one.
+announced() {
+    local heard
+    # The first frame with the type of RARP that arrives, in hexadecimal.
+    # shellcheck disable=SC2016  # Perl's variables
+    in_namespace "${PLACES[outside]}" timeout 10 perl -e '
+        socket(my $socket, 17, 3, unpack("S", pack("n", 0x8035))) or die "no socket: $!";
+        $| = 1;
+        print "listening\n";
+        recv($socket, my $frame, 2048, 0);
+        print unpack("H*", $frame), "\n"' >"$SERVER_DIR/rarp" 2>&1 3>&- &
+    heard=$!
+    own "$heard"
+    until grep -qs listening "$SERVER_DIR/rarp" || ! alive "$heard"; do sleep 0.05; done
+    qmp one '{"execute":"announce-self","arguments":{"initial":50,"max":100,"rounds":3,"step":50}}' || true
+    end_within 11 "$heard" || true
+    disown_pid "$heard"
+    if grep -q "^ffffffffffff$(nic_mac one-lan | tr -d :)8035" "$SERVER_DIR/rarp"; then
+        passed announced
+    else
+        failed announced "in place of a RARP frame of $(nic_mac one-lan): $(tail -n 1 "$SERVER_DIR/rarp")"
+    fi
+}
+
+# TCP connections between guests and with the host live on when the daemon is killed, again and again.
+case_killed() {
+    only_root || return 0
+    if [[ $GUEST_SERVER != sidecore ]]; then
+        skipped '' "$GUEST_SERVER is not killed"
+        return 0
+    fi
+    net_inside
+    place_namespace host "$NET_HOST"
+    server_switch lan
+    server_uplink lan tap=lan0
+    server_nic one-lan switch=lan
+    server_nic two-lan switch=lan
+    server_start
+    ip -n "$NET_HOST" addr add 10.9.0.100/24 dev lan0
+    # Split and packed rings are left at different places.
+    GUEST_ONE=(one-lan)
+    GUEST_TWO=('two-lan,packed=on')
+    two_guests
+    streams_start one two 10.9.0.1 10.9.0.2 10.9.0.100
+    load_start one 10.9.0.2 60
+    local round
+    for round in 1 2 3; do
+        server_kill
+        streams_go_on "kill-$round" one two 20
+    done
+    load_end load-lives one
+    streams_end one two
+    guest_over one
+    guest_over two
+}
+
+# await COMMAND: shell words that wait for it, at most five seconds.
+await() {
+    # shellcheck disable=SC2016  # the guest's variable
+    printf 'n=0; until %s; do n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done' "$1"
 }

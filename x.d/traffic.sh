@@ -1,0 +1,181 @@
+# shellcheck shell=bash
+# Traffic between places, and what is asked of it: one outcome each. A place is a guest that takes
+# orders (script `orders`), or a namespace of net.sh: `host`, `outside`. Sourced by ./x.
+#
+#   place_do PLACE COMMAND                 a shell command there: its output and status
+#   ask NAME PLACE COMMAND                 the command succeeds
+#   asked_in_vain NAME PLACE COMMAND       the command says no (status 1)
+#   tcp|udp NAME PLACE IPERF-ARGUMENTS...  two seconds to an iperf3 server
+#   same_bytes NAME FROM TO ADDRESS        8 MiB by TCP, compared
+#   stream_start FROM TO ADDRESS PORT      a connection with ten numbered lines a second, until it is ended
+#   stream_at TO PORT                      the last number that came
+#   stream_end NAME FROM TO PORT           every number came once and in order, by that one connection
+
+#   streams_start ONE TWO ADDRESSES        four of them: each guest to the other, each way with the host
+#   streams_go_on NAME ONE TWO SECONDS     new lines in all of them before time is up
+#   streams_end ONE TWO
+#   load_start PLACE ADDRESS SECONDS       iperf3 both ways at once; load_end NAME PLACE: not broken, and not silent at its end
+
+declare -A PLACES=()
+
+# place_namespace PLACE NAMESPACE: what runs there finds its files in a folder of its own.
+place_namespace() {
+    PLACES[$1]=$2
+    mkdir -p "$SERVER_DIR/place-$1"
+}
+
+place_do() {
+    if [[ -z ${PLACES[$1]:-} ]]; then
+        guest_do "$1" "cd /tmp; ${*:2}"
+    else
+        # Guests have busybox, whose nc the commands here speak of.
+        (cd "$SERVER_DIR/place-$1" &&
+            in_namespace "${PLACES[$1]}" sh -c "nc() { busybox nc \"\$@\"; }; ${*:2}" 2>&1 3>&-)
+    fi
+}
+
+# short WORDS: the end of what a command said, in one line.
+short() { tail -n 3 <<<"$1" | tr '\n' ' '; }
+
+ask() {
+    local name=$1 said status=0
+    shift
+    said=$(place_do "$@") || status=$?
+    if ((status == 0)); then
+        passed "$name"
+    else
+        failed "$name" "\`${*:2}\` in $1 gave status $status: $(short "$said")"
+    fi
+}
+
+# Any other status is want of an answer, or a mistake in the command.
+asked_in_vain() {
+    local name=$1 status=0 said
+    shift
+    said=$(place_do "$@") || status=$?
+    if ((status == 1)); then
+        passed "$name"
+    else
+        failed "$name" "\`${*:2}\` in $1 gave status $status: $(short "$said")"
+    fi
+}
+
+tcp() {
+    local name=$1 place=$2 said rate
+    shift 2
+    said=$(place_do "$place" "iperf3 -J -i 0 -t 2 -c $*") || true
+    rate=$(jq '.end.sum_received.bits_per_second / 1e6 | floor' <<<"$said" 2>/dev/null) || rate=
+    if ((${rate:-0} > 0)); then
+        passed "$name" "$rate Mbit/s"
+    else
+        failed "$name" "iperf3 -c $* in $place: $(jq -r .error <<<"$said" 2>/dev/null || short "$said")"
+    fi
+}
+
+# A rate that an emulated guest can take: nearly all of it has to arrive.
+udp() {
+    local name=$1 place=$2 said
+    shift 2
+    said=$(place_do "$place" "iperf3 -J -i 0 -t 2 -u -b 20M -c $*") || true
+    said=$(jq -r '.end.sum | "\(.packets) \(.lost_percent * 10 | round / 10)"' <<<"$said" 2>/dev/null) || said=
+    if awk '{ exit !($1 > 100 && $2 < 5) }' <<<"$said"; then
+        passed "$name" "${said% *} datagrams, ${said#* } % lost"
+    else
+        failed "$name" "iperf3 -u -c $* in $place: datagrams and percent lost are: $said"
+    fi
+}
+
+# The bytes are noise, made once for each place that sends.
+same_bytes() {
+    local name=$1 sent got
+    # A listener whose own input ends would say so, and the sender would stop.
+    place_do "$3" 'rm -f got; tail -f /dev/null | nc -l -p 6000 >got 2>/dev/null &' >&2 || true
+    sent=$(place_do "$2" "[ -s noise ] || head -c 8388608 /dev/urandom >noise
+        nc $4 6000 <noise >/dev/null; cksum <noise") || true
+    got=$(place_do "$3" 'cksum <got') || true
+    if [[ -n $sent && $sent == "$got" ]]; then
+        passed "$name"
+    else
+        failed "$name" "$2 sent $(short "$sent"), $3 got $(short "$got")"
+    fi
+}
+
+stream_start() {
+    place_do "$2" "rm -f stream-$4; tail -f /dev/null | nc -l -p $4 >stream-$4 2>/dev/null &" >&2
+    place_do "$1" "rm -f stop-$4 ended-$4
+        { n=0; while [ ! -e stop-$4 ]; do n=\$((n + 1)); echo \$n; sleep 0.1; done |
+            nc $3 $4 >/dev/null 2>&1; echo over >ended-$4; } >/dev/null 2>&1 &" >&2
+}
+
+stream_at() { place_do "$1" "tail -n 1 stream-$2"; }
+
+stream_end() {
+    local name=$1 last
+    place_do "$2" "touch stop-$4; n=0
+        until [ -e ended-$4 ]; do n=\$((n + 1)); [ \$n -lt 100 ] || exit 1; sleep 0.1; done" >&2 || true
+    last=$(stream_at "$3" "$4") || true
+    if [[ $last =~ ^[0-9]+$ ]] && place_do "$3" "seq 1 $last | cmp -s - stream-$4"; then
+        passed "$name" "$last lines"
+    else
+        failed "$name" "of the lines from $2 to $3 the last is '$(short "$last")', or some are missing"
+    fi
+}
+
+# streams_start ONE TWO ADDRESS-OF-ONE ADDRESS-OF-TWO ADDRESS-OF-HOST
+streams_start() {
+    stream_start "$1" "$2" "$4" 7101
+    stream_start "$2" "$1" "$3" 7102
+    stream_start "$1" host "$5" 7103
+    stream_start host "$2" "$4" 7104
+}
+
+# streams_at ONE TWO: the last number of each stream, in the order of their ports.
+streams_at() {
+    printf '%d %d %d %d' "$(stream_at "$2" 7101)" "$(stream_at "$1" 7102)" "$(stream_at host 7103)" \
+        "$(stream_at "$2" 7104)" 2>/dev/null
+}
+
+streams_go_on() {
+    local until_ms=$(($(now_ms) + $4 * 1000)) before now began
+    began=$(now_ms)
+    before=$(streams_at "$2" "$3") || true
+    while (($(now_ms) < until_ms)); do
+        now=$(streams_at "$2" "$3") || true
+        # shellcheck disable=SC2086  # eight words
+        if set -- "$1" "$2" "$3" "$4" $before $now &&
+            (($# == 12 && ${9} > ${5} && ${10} > ${6} && ${11} > ${7} && ${12} > ${8})); then
+            passed "$1" "after $(seconds_since "$began") s"
+            return 0
+        fi
+        sleep 0.1
+    done
+    failed "$1" "lines that came by the four connections: $before, and after $4 s $now"
+}
+
+streams_end() {
+    stream_end "lines-$1-to-$2" "$1" "$2" 7101
+    stream_end "lines-$2-to-$1" "$2" "$1" 7102
+    stream_end "lines-$1-to-host" "$1" host 7103
+    stream_end "lines-host-to-$2" host "$2" 7104
+}
+
+load_start() {
+    place_do "$1" "rm -f load stop-load
+        iperf3 -J -i 1 --bidir -b ${LOAD_RATE:-40M} -t $3 -c $2 >load 2>&1 &"' echo $! >load-pid' >&2
+}
+
+# iperf3 is told to come to its end (its JSON is whole then), and says what it saw in its last whole second.
+load_end() {
+    local said last
+    # shellcheck disable=SC2016  # the guest's expressions
+    place_do "$2" 'kill -INT "$(cat load-pid)"; n=0
+        while kill -0 "$(cat load-pid)" 2>/dev/null; do n=$((n + 1)); [ $n -lt 100 ] || exit 1; sleep 0.1; done' >&2 || true
+    said=$(place_do "$2" 'tr -d "\n\t " <load') || true
+    last=$(jq -r '[.intervals[-2] | .sum, .sum_bidir_reverse | .bits_per_second / 1e6 | floor] | @tsv' \
+        <<<"$said" 2>/dev/null) || last=
+    if [[ $last =~ ^[1-9][0-9]*[[:space:]][1-9] ]]; then
+        passed "$1" "${last/$'\t'/ and } Mbit/s in its last second"
+    else
+        failed "$1" "rates in its last second: '$last'; $(jq -r .error <<<"$said" 2>/dev/null || short "${said: -300}")"
+    fi
+}
