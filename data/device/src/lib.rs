@@ -7,3 +7,4 @@
 
 pub mod blk;
 pub mod features;
+pub mod net;
