@@ -1,4 +1,4 @@
-//! A minimal vhost-user-blk front-end: what a VMM does, without a VM.
+//! A minimal vhost-user front-end, for disks and NICs: what a VMM does, without a VM.
 //!
 //! It shares a sealed memfd as guest memory, negotiates, sets queues up, and then leaves each queue
 //! to its driver side. For benches and tests, against any back-end; it trusts the back-end no
@@ -37,7 +37,9 @@ const F_VERSION_1: u64 = 1 << 32;
 const F_INDIRECT: u64 = 1 << 28;
 const F_EVENT_IDX: u64 = 1 << 29;
 const F_PACKED: u64 = 1 << 34;
-const F_MQ: u64 = 1 << 12;
+const F_BLK_MQ: u64 = 1 << 12;
+/// `VIRTIO_NET_F_CTRL_VQ` and `VIRTIO_NET_F_MQ`, which depends on it. The control queue is the VMM's.
+const F_NET_MQ: u64 = 1 << 17 | 1 << 22;
 
 /// What Linux's virtio-blk driver accepts besides what the ring needs: SIZE_MAX, SEG_MAX, BLK_SIZE,
 /// FLUSH, TOPOLOGY, CONFIG_WCE, DISCARD, WRITE_ZEROES. Without FLUSH a device must make every write
@@ -55,9 +57,23 @@ pub enum MemoryMessage {
     Slots,
 }
 
+/// What the device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Class {
+    /// Every queue is like every other.
+    #[default]
+    Disk,
+    /// Queues are pairs: queue 2p receives, 2p + 1 transmits.
+    Nic,
+}
+
 /// What to ask a back-end for.
 #[derive(Clone, Debug)]
 pub struct FrontendSpec {
+    /// What the device is.
+    pub class: Class,
+    /// Whether to be a legacy driver, which does not accept VERSION_1.
+    pub legacy: bool,
     /// Guest memory, bytes; rings and buffers both live there.
     pub memory_bytes: u64,
     /// Queues to set up, all of one kind.
@@ -81,6 +97,8 @@ impl Default for FrontendSpec {
         let ring =
             RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 0 };
         FrontendSpec {
+            class: Class::Disk,
+            legacy: false,
             memory_bytes: 16 << 20,
             queues: 1,
             ring,
@@ -122,6 +140,19 @@ pub struct FrontQueue {
 }
 
 impl FrontQueue {
+    fn new(driver: Driver, places: Places) -> Result<FrontQueue> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let (kick, call) = (eventfd(0, flags)?, eventfd(0, flags)?);
+        Ok(FrontQueue { driver, kick, call, kicks: 0, places })
+    }
+
+    /// A queue without a back-end, for tests that are one themselves.
+    #[cfg(test)]
+    pub(crate) fn alone(arena: &mut Arena, ring: RingSpec) -> Result<FrontQueue> {
+        let (driver, places) = arena.driver(ring)?;
+        FrontQueue::new(driver, places)
+    }
+
     /// Wakes the back-end.
     ///
     /// # Errors
@@ -322,9 +353,7 @@ impl Frontend {
 
     fn start_queue(&mut self, index: u16, ring: RingSpec) -> Result<FrontQueue> {
         let (driver, places) = self.memory.driver(ring).context("laying out a ring")?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let (kick, call) = (eventfd(0, flags)?, eventfd(0, flags)?);
-        let queue = FrontQueue { driver, kick, call, kicks: 0, places };
+        let queue = FrontQueue::new(driver, places)?;
         self.tell_queue(index, ring.size, first_base(ring.format), &queue)?;
         Ok(queue)
     }
@@ -355,12 +384,17 @@ impl Frontend {
 fn negotiate(session: &mut Session, spec: &FrontendSpec) -> Result<(u64, u64)> {
     let offered = session.get_features()?;
     let packed = spec.ring.format == Format::Packed;
-    let mut needed = F_VERSION_1 | F_PROTOCOL_FEATURES;
+    let (per_unit, multiqueue) = match spec.class {
+        Class::Disk => (1, F_BLK_MQ),
+        Class::Nic => (2, F_NET_MQ),
+    };
+    let mut needed = F_PROTOCOL_FEATURES;
     for (wanted, feature) in [
+        (!spec.legacy, F_VERSION_1),
         (packed, F_PACKED),
         (spec.ring.event_index, F_EVENT_IDX),
         (spec.ring.indirect_entries > 0, F_INDIRECT),
-        (spec.queues > 1, F_MQ),
+        (spec.queues > per_unit, multiqueue),
     ] {
         needed |= if wanted { feature } else { 0 };
     }
@@ -373,7 +407,7 @@ fn negotiate(session: &mut Session, spec: &FrontendSpec) -> Result<(u64, u64)> {
         MemoryMessage::Table => 0,
         MemoryMessage::Slots => PROTOCOL_CONFIGURE_MEM_SLOTS,
     };
-    session.negotiate_protocol(spec.queues, slots, spec.protocol_features)?;
+    session.negotiate_protocol(spec.queues / per_unit, slots, spec.protocol_features)?;
     session.set_owner()?;
     let accepted = needed | (spec.features & offered);
     session.set_features(accepted)?;

@@ -2,7 +2,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `frontend` | a vhost-user-blk front-end of our own: guest memory, rings, kicks and calls |
+//! | `frontend` | a vhost-user front-end of our own: guest memory, rings, kicks and calls |
+//! | `net_frontend` | a NIC's driver on such a front-end: frames out and in |
 //! | `slots` | virtio-blk requests at fixed places of guest memory |
 //! | `load` | keeps a number of them in flight and measures |
 //! | `content` | fills a disk, and looks whether it kept what was written |
@@ -18,6 +19,7 @@ pub mod content;
 pub mod frontend;
 pub mod histogram;
 pub mod load;
+pub mod net_frontend;
 pub mod report;
 pub mod scratch;
 pub mod server;

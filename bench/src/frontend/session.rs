@@ -115,8 +115,8 @@ impl Session {
         self.tell(SET_FEATURES, &features.to_ne_bytes(), None)
     }
 
-    /// Accepts what we know of, what is `needed`, and of `more` what is offered; several queues
-    /// are asked for only when needed.
+    /// Accepts what we know of, what is `needed`, and of `more` what is offered; looks whether there
+    /// are as many `queues` (of a NIC: pairs).
     pub(super) fn negotiate_protocol(&mut self, queues: u16, needed: u64, more: u64) -> Result<()> {
         let offered = self.ask_u64(GET_PROTOCOL_FEATURES)?;
         let missing = needed & !offered;
