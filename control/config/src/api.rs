@@ -7,7 +7,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{BackendKind, Cache, DiskChange, DiskResize, DiskSpec, Mode, Policy};
+use crate::spec::{
+    BackendKind, Cache, DiskChange, DiskResize, DiskSpec, LinkState, Mode, NicChange, NicSpec,
+    Policy, SwitchSpec,
+};
+
+mod net;
+
+pub use net::*;
 
 /// One request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +53,50 @@ pub enum Call {
         /// Its name.
         id: String,
     },
+    /// Every NIC, without its queues. Answer: [`Answer::Nics`].
+    ListNics,
+    /// One NIC with its queues. Answer: [`Answer::Nic`].
+    ShowNic {
+        /// Its name.
+        id: String,
+    },
+    /// Make a NIC. Answer: [`Answer::Nic`].
+    AddNic(NicSpec),
+    /// Change a NIC made through the API. Answer: [`Answer::Nic`].
+    ChangeNic {
+        /// Its name.
+        id: String,
+        /// What shall be different.
+        change: NicChange,
+    },
+    /// Take a NIC's cable out or put it in, wherever the NIC was declared; for one made through the
+    /// API that is kept. Answer: [`Answer::Nic`].
+    SetLink {
+        /// Its name.
+        id: String,
+        /// Whether it is in from now on.
+        link: LinkState,
+    },
+    /// Remove a NIC made through the API. Answer: [`Answer::Nic`], as it last was.
+    RemoveNic {
+        /// Its name.
+        id: String,
+    },
+    /// Every switch, without its table of addresses. Answer: [`Answer::Switches`].
+    ListSwitches,
+    /// One switch with its table of addresses. Answer: [`Answer::Switch`].
+    ShowSwitch {
+        /// Its name.
+        id: String,
+    },
+    /// Make a switch. Answer: [`Answer::Switch`].
+    AddSwitch(SwitchSpec),
+    /// Remove a switch made through the API that has no NIC left. Answer: [`Answer::Switch`], as it
+    /// last was.
+    RemoveSwitch {
+        /// Its name.
+        id: String,
+    },
     /// Every sidecore. Answer: [`Answer::Sidecores`].
     ListSidecores,
     /// Read the configuration file again. Answer: [`Answer::Reloaded`].
@@ -62,6 +113,14 @@ pub enum Answer {
     Disks(DiskList),
     /// One disk.
     Disk(Box<DiskView>),
+    /// Every NIC.
+    Nics(NicList),
+    /// One NIC.
+    Nic(Box<NicView>),
+    /// Every switch.
+    Switches(SwitchList),
+    /// One switch.
+    Switch(Box<SwitchView>),
     /// Every sidecore.
     Sidecores(SidecoreList),
     /// What a reload did.
@@ -88,9 +147,9 @@ pub struct ApiError {
 pub enum ErrorKind {
     /// 400: not a request that this API has.
     Malformed,
-    /// 404: no such disk or place.
+    /// 404: no such disk, NIC, switch, or place.
     NotFound,
-    /// 409: does not go with what is there (the name is taken, the disk is the file's).
+    /// 409: does not go with what is there (the name is taken, the device is the file's).
     Conflict,
     /// 422: well formed, but not possible.
     Refused,
@@ -127,6 +186,24 @@ impl ApiError {
             ErrorKind::NotFound,
             format!("there is no disk {id:?}"),
             "`sidecore ls` lists the disks there are",
+        )
+    }
+
+    /// There is no NIC of that name.
+    pub fn no_such_nic(id: &str) -> ApiError {
+        ApiError::new(
+            ErrorKind::NotFound,
+            format!("there is no nic {id:?}"),
+            "`sidecore ls` lists the nics there are",
+        )
+    }
+
+    /// There is no switch of that name.
+    pub fn no_such_switch(id: &str) -> ApiError {
+        ApiError::new(
+            ErrorKind::NotFound,
+            format!("there is no switch {id:?}"),
+            "`sidecore switch ls` lists the switches there are",
         )
     }
 }

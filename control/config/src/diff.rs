@@ -1,12 +1,13 @@
 //! From the running plan to the wanted one: an ordered list of changes.
 //!
-//! Pure: who applies them is `manager`. A disk that cannot be changed in place is removed and added
-//! again, so its guest sees the device go. Whoever applies a difference also takes over the wanted
+//! Pure: who applies them is `manager`. A disk or NIC that cannot be changed in place is removed and
+//! added again, so its guest sees the device go. A switch is never removed to be added again: what its
+//! ports stand on changes under them. Whoever applies a difference also takes over the wanted
 //! plan whole, for lines may have moved without any change.
 
 use std::fmt;
 
-use crate::plan::{DiskPlan, Plan, Source};
+use crate::plan::{DiskPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
 use crate::size::Size;
 use crate::spec::Policy;
 
@@ -36,6 +37,45 @@ pub enum Change {
     },
     /// Make a disk.
     Add(Box<DiskPlan>),
+    /// Detach the NIC's queues and close its socket.
+    RemoveNic {
+        /// Its name.
+        id: String,
+    },
+    /// Close a port of a switch that belongs to this host.
+    RemoveUplink {
+        /// The switch's name.
+        switch: String,
+        /// The interface's name.
+        name: String,
+    },
+    /// Remove a switch and its uplinks. It has no NIC by then.
+    RemoveSwitch {
+        /// Its name.
+        id: String,
+    },
+    /// Give a switch other limits. Its table of addresses begins anew; its ports stay.
+    SetSwitch(Box<SwitchPlan>),
+    /// Give an uplink other VLANs, addresses, share or policy.
+    SetUplink {
+        /// The switch's name.
+        switch: String,
+        /// The uplink from now on.
+        uplink: Box<UplinkPlan>,
+    },
+    /// Give a running NIC other VLANs, addresses, share, policy or another state of its link.
+    SetNic(Box<NicPlan>),
+    /// Make a switch with its uplinks.
+    AddSwitch(Box<SwitchPlan>),
+    /// Make a port of a switch that was there before.
+    AddUplink {
+        /// The switch's name.
+        switch: String,
+        /// The uplink.
+        uplink: Box<UplinkPlan>,
+    },
+    /// Make a NIC. Its switch is there by then.
+    AddNic(Box<NicPlan>),
 }
 
 /// As a reload reports it.
@@ -50,6 +90,24 @@ impl fmt::Display for Change {
                 write!(f, "resized disk {id} to {}", Size(*size_bytes))
             }
             Change::Add(disk) => write!(f, "added disk {}", disk.id),
+            Change::RemoveNic { id } => write!(f, "removed nic {id}"),
+            Change::RemoveUplink { switch, name } => {
+                write!(f, "removed uplink {name} of switch {switch}")
+            }
+            Change::RemoveSwitch { id } => write!(f, "removed switch {id}"),
+            Change::SetSwitch(switch) => {
+                let SwitchPlan { id, ageing_s, macs_max, .. } = &**switch;
+                write!(f, "set switch {id} to {macs_max} addresses, forgotten after {ageing_s} s")
+            }
+            Change::SetUplink { switch, uplink } => {
+                write!(f, "set uplink {} of switch {switch}", uplink.name())
+            }
+            Change::SetNic(nic) => write!(f, "set nic {}", nic.id),
+            Change::AddSwitch(switch) => write!(f, "added switch {}", switch.id),
+            Change::AddUplink { switch, uplink } => {
+                write!(f, "added uplink {} to switch {switch}", uplink.name())
+            }
+            Change::AddNic(nic) => write!(f, "added nic {}", nic.id),
         }
     }
 }
@@ -57,7 +115,8 @@ impl fmt::Display for Change {
 /// Everything that is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// In this order: removals first, so that what is added finds sockets and images free.
+    /// In this order: removals first, so that what is added finds sockets, images and interfaces
+    /// free; NICs go before their switches and come after them.
     pub changes: Vec<Change>,
     /// What only a restart of the daemon changes, in words.
     pub restart_needed: Vec<String>,
@@ -66,19 +125,10 @@ pub struct Difference {
 /// What makes `wanted` of `running`.
 pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     let mut difference = Difference::default();
-    let (mut kept, mut added) = (Vec::new(), Vec::new());
-    for old in &running.disks {
-        let new = wanted.disk(&old.id);
-        if new.is_none_or(|new| !changes_in_place(old, new)) {
-            difference.changes.push(Change::Remove { id: old.id.clone() });
-        }
-    }
-    for new in &wanted.disks {
-        match running.disk(&new.id) {
-            Some(old) if changes_in_place(old, new) => kept.extend(in_place(old, new)),
-            _ => added.push(Change::Add(Box::new(new.clone()))),
-        }
-    }
+    let (mut removed, mut kept, mut added) = (Vec::new(), Vec::new(), Vec::new());
+    network(running, wanted, (&mut removed, &mut kept, &mut added));
+    difference.changes.append(&mut removed);
+    disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
     difference.changes.extend(kept);
     difference.changes.extend(added);
     let daemon = [
@@ -95,7 +145,89 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     difference
 }
 
+/// Removals, changes in place, additions.
+type Lists<'a> = (&'a mut Vec<Change>, &'a mut Vec<Change>, &'a mut Vec<Change>);
+
+fn disks(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
+    for old in &running.disks {
+        let new = wanted.disk(&old.id);
+        if new.is_none_or(|new| !changes_in_place(old, new)) {
+            removed.push(Change::Remove { id: old.id.clone() });
+        }
+    }
+    for new in &wanted.disks {
+        match running.disk(&new.id) {
+            Some(old) if changes_in_place(old, new) => kept.extend(in_place(old, new)),
+            _ => added.push(Change::Add(Box::new(new.clone()))),
+        }
+    }
+}
+
+fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
+    for old in &running.nics {
+        if wanted.nic(&old.id).is_none_or(|new| !nic_changes_in_place(old, new)) {
+            removed.push(Change::RemoveNic { id: old.id.clone() });
+        }
+    }
+    for old in &running.switches {
+        match wanted.switch(&old.id) {
+            Some(new) => {
+                let stays = |uplink: &&UplinkPlan| {
+                    new.uplink(uplink.name()).is_some_and(|now| now.host == uplink.host)
+                };
+                let gone = old.uplinks.iter().filter(|uplink| !stays(uplink));
+                removed.extend(gone.map(|uplink| Change::RemoveUplink {
+                    switch: old.id.clone(),
+                    name: uplink.name().to_string(),
+                }));
+            }
+            None => removed.push(Change::RemoveSwitch { id: old.id.clone() }),
+        }
+    }
+    for new in &wanted.switches {
+        let Some(old) = running.switch(&new.id) else {
+            added.push(Change::AddSwitch(Box::new(new.clone())));
+            continue;
+        };
+        if (old.ageing_s, old.macs_max) != (new.ageing_s, new.macs_max) {
+            kept.push(Change::SetSwitch(Box::new(new.clone())));
+        }
+        for uplink in &new.uplinks {
+            let (switch, boxed) = (new.id.clone(), Box::new(uplink.clone()));
+            match old.uplink(uplink.name()).filter(|was| was.host == uplink.host) {
+                Some(was) if was == uplink => {}
+                Some(_) => kept.push(Change::SetUplink { switch, uplink: boxed }),
+                None => added.push(Change::AddUplink { switch, uplink: boxed }),
+            }
+        }
+    }
+    for new in &wanted.nics {
+        match running.nic(&new.id) {
+            Some(old) if nic_changes_in_place(old, new) => {
+                let what = |nic: &NicPlan| {
+                    (nic.share, nic.policy, nic.macs_max, nic.vlan.clone(), nic.link)
+                };
+                if what(old) != what(new) {
+                    kept.push(Change::SetNic(Box::new(new.clone())));
+                }
+            }
+            _ => added.push(Change::AddNic(Box::new(new.clone()))),
+        }
+    }
+}
+
 /// Whether a front-end that is connected may stay.
+fn nic_changes_in_place(old: &NicPlan, new: &NicPlan) -> bool {
+    old.peer == new.peer
+        && old.mac == new.mac
+        && old.mtu == new.mtu
+        && old.queues == new.queues
+        && old.socket == new.socket
+        && old.mode == new.mode
+        && old.allow_unsealed_memory == new.allow_unsealed_memory
+}
+
+/// The same for a disk.
 fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
     let same_source = match (&old.source, &new.source) {
         (Source::Null { .. }, Source::Null { .. }) => true,

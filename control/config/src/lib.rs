@@ -15,6 +15,7 @@ pub mod api;
 pub mod cpus;
 pub mod diff;
 pub mod docs;
+pub mod mac;
 pub mod mistake;
 pub mod openapi;
 pub mod plan;
@@ -26,7 +27,11 @@ pub mod size;
 pub mod spec;
 
 pub use diff::{Change, Difference, diff};
+pub use mac::Mac;
 pub use mistake::{Mistake, Refusal};
-pub use plan::{DiskPlan, HostCpus, Origin, Plan, Source};
+pub use plan::{
+    DiskPlan, HostCpus, HostPlan, NicPeer, NicPlan, NullPlan, Origin, Plan, Source, SwitchPlan,
+    UplinkPlan, VlanPlan,
+};
 pub use size::Size;
-pub use spec::{DiskSpec, Spec};
+pub use spec::{DiskSpec, NicSpec, Spec, SwitchSpec, UplinkSpec};

@@ -27,7 +27,21 @@ impl Path {
 
     /// The place of that disk.
     pub fn disk(index: usize) -> Path {
-        Path::root().key("disk").index(index)
+        Path::item("disk", index)
+    }
+
+    /// The place of that table of a list at the top.
+    pub fn item(list: &str, index: usize) -> Path {
+        Path::root().key(list).index(index)
+    }
+
+    /// Its keys alone, as the header of a table has them: `switch.uplink`.
+    pub fn names(&self) -> String {
+        let names = self.0.iter().filter_map(|step| match step {
+            Step::Key(key) => Some(key.as_str()),
+            Step::Index(_) => None,
+        });
+        names.collect::<Vec<_>>().join(".")
     }
 
     /// One key further in.

@@ -1,7 +1,8 @@
 //! What will run: a spec with every default filled in and every mistake refused.
 //!
-//! [`load`] makes a [`Plan`] of the configuration file; [`Plan::disk_from_api`] makes one disk more.
-//! A plan that exists is sound: names, sockets and images are distinct, sizes fit, cpus are there.
+//! [`load`] makes a [`Plan`] of the configuration file; [`Plan::disk_from_api`] and its like make one
+//! device more. A plan that exists is sound: names, sockets, images and interfaces are distinct, sizes
+//! fit, cpus and switches are there.
 //! Not here: whether an image can be opened or a socket made; only trying tells.
 
 use crate::api::{ApiError, ErrorKind};
@@ -9,13 +10,22 @@ use crate::cpus;
 use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
-use crate::spec::{
-    BackendKind, Cache, DISKS_MAX, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec,
-};
+use crate::spec::{BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec};
 
 mod disk;
+mod from_api;
+mod names;
+mod network;
+mod nic;
+mod port;
+mod reading;
+mod switch;
 
-pub use disk::{DiskPlan, Origin, Source};
+pub use disk::{DiskPlan, Source};
+pub use names::Origin;
+pub use nic::{NicPeer, NicPlan};
+pub use port::{HostPlan, NullPlan, VlanPlan};
+pub use switch::{SwitchPlan, UplinkPlan};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` without the final NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -40,6 +50,10 @@ pub struct Plan {
     pub sidecores: SidecoresPlan,
     /// The disks: those of the file in its order, then those made through the API.
     pub disks: Vec<DiskPlan>,
+    /// The switches, in the same order.
+    pub switches: Vec<SwitchPlan>,
+    /// The NICs, in the same order. Each one's switch is among `switches`.
+    pub nics: Vec<NicPlan>,
 }
 
 /// The cores that do the work.
@@ -54,7 +68,7 @@ pub struct SidecoresPlan {
 /// Reads a configuration file's text into a plan.
 ///
 /// `file` is its name for messages, `folder` the absolute path that relative paths start from.
-/// `running` is the plan in force, at a reload: its disks made through the API stay and may not
+/// `running` is the plan in force, at a reload: what it has from the API stays and may not
 /// clash with the file's, and its `[daemon]` decides the default sockets until a restart.
 pub fn load(
     text: &str,
@@ -78,25 +92,14 @@ impl Plan {
         self.disks.iter().find(|disk| disk.id == id)
     }
 
-    /// What a disk asked for through the API would be, beside those of this plan.
-    pub fn disk_from_api(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
-        if self.disks.len() >= DISKS_MAX {
-            let hint = "remove disks that are no longer needed: `sidecore disk rm ID`";
-            let error = format!("there are {DISKS_MAX} disks already, the most one daemon serves");
-            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
-        }
-        let defaults = Defaults { daemon: &self.daemon, policy: self.sidecores.policy };
-        let mut mistakes = Vec::new();
-        let made = disk::resolve(spec, &defaults, Origin::Api, None, &Path::root(), &mut mistakes);
-        let Some(made) = made.filter(|_| mistakes.is_empty()) else {
-            return Err(api_error(ErrorKind::Refused, &mistakes));
-        };
-        let others: Vec<&DiskPlan> = self.disks.iter().collect();
-        made.clashes(&others, &self.daemon.api, &Path::root(), &mut mistakes);
-        match mistakes.is_empty() {
-            true => Ok(made),
-            false => Err(api_error(ErrorKind::Conflict, &mistakes)),
-        }
+    /// The switch of that name.
+    pub fn switch(&self, id: &str) -> Option<&SwitchPlan> {
+        self.switches.iter().find(|switch| switch.id == id)
+    }
+
+    /// The NIC of that name.
+    pub fn nic(&self, id: &str) -> Option<&NicPlan> {
+        self.nics.iter().find(|nic| nic.id == id)
     }
 }
 
@@ -112,7 +115,7 @@ pub fn api_error(kind: ErrorKind, mistakes: &[Mistake]) -> ApiError {
     ApiError::new(kind, errors.join("; "), hints.join("; "))
 }
 
-/// What disks take from the rest of the spec.
+/// What devices take from the rest of the spec.
 pub(crate) struct Defaults<'a> {
     pub(crate) daemon: &'a DaemonSpec,
     pub(crate) policy: Policy,
@@ -125,43 +128,21 @@ fn resolve(
     running: Option<&Plan>,
     mistakes: &mut Vec<Mistake>,
 ) -> Option<Plan> {
-    let Spec { daemon, sidecores, disk: disks } = &document.spec;
+    let Spec { daemon, sidecores, .. } = &document.spec;
     let daemon = resolve_daemon(daemon, folder, mistakes);
     let sidecores = resolve_sidecores(sidecores, host, mistakes);
     let in_force = running.map_or(&daemon, |plan| &plan.daemon);
     let defaults = Defaults { daemon: in_force, policy: document.spec.sidecores.policy };
-    if disks.len() > DISKS_MAX {
-        let wrong = format!("{} disks are too many", disks.len());
-        mistakes.push(Mistake::new(Path::disk(DISKS_MAX), wrong, format!("at most {DISKS_MAX}")));
-        return None;
-    }
-    let mut made: Vec<DiskPlan> = Vec::new();
-    for (index, spec) in disks.iter().enumerate() {
-        let path = Path::disk(index);
-        let origin =
-            Origin::File { file: document.file().to_string(), line: document.line_of(&path) };
-        if let Some(plan) = disk::resolve(spec, &defaults, origin, Some(folder), &path, mistakes) {
-            let kept = running.iter().flat_map(|plan| &plan.disks);
-            let kept = kept.filter(|disk| disk.origin == Origin::Api);
-            let others: Vec<&DiskPlan> = made.iter().chain(kept).collect();
-            plan.clashes(&others, &in_force.api, &path, mistakes);
-            made.push(plan);
-        }
-    }
-    // The policy a disk of the API inherits follows the file's.
-    for kept in running.iter().flat_map(|plan| &plan.disks) {
-        if kept.origin == Origin::Api {
-            let policy = kept.spec.policy.unwrap_or(defaults.policy);
-            made.push(DiskPlan { policy, ..kept.clone() });
-        }
-    }
-    Some(Plan { daemon, sidecores: sidecores?, disks: made })
+    let reading = reading::Reading { document, folder, defaults, running };
+    let devices = reading.devices(mistakes)?;
+    let (disks, switches, nics) = (devices.disks, devices.switches, devices.nics);
+    Some(Plan { daemon, sidecores: sidecores?, disks, switches, nics })
 }
 
 fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) -> DaemonSpec {
     let at = Path::root().key("daemon");
     let mut path = |written: &str, key: &str, longest: usize| {
-        disk::absolute(written, Some(folder), longest, &at.key(key), mistakes).unwrap_or_default()
+        names::absolute(written, Some(folder), longest, &at.key(key), mistakes).unwrap_or_default()
     };
     DaemonSpec {
         api: path(&spec.api, "api", SOCKET_PATH_MAX),

@@ -3,11 +3,12 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::api::{
-    ApiError, Call, DiskList, DiskView, ErrorKind, ReloadView, SidecoreList, VersionView,
+    ApiError, Call, DiskList, DiskView, ErrorKind, NicList, NicView, ReloadView, SidecoreList,
+    SwitchList, SwitchView, VersionView,
 };
 use crate::plan::api_error;
 use crate::read;
-use crate::spec::{DiskChange, DiskResize, DiskSpec};
+use crate::spec::{DiskChange, DiskResize, DiskSpec, LinkChange, NicChange, NicSpec, SwitchSpec};
 
 /// What a request asks for; also OpenAPI's `operationId`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,16 @@ pub enum Operation {
     RemoveDisk,
     ResizeDisk,
     ClearDisk,
+    ListNics,
+    AddNic,
+    ShowNic,
+    ChangeNic,
+    RemoveNic,
+    SetLink,
+    ListSwitches,
+    AddSwitch,
+    ShowSwitch,
+    RemoveSwitch,
     ListSidecores,
     Reload,
     Version,
@@ -45,7 +56,7 @@ pub struct Route {
     pub operation: Operation,
     /// Its method.
     pub method: Method,
-    /// Its path; `{id}` stands for a disk's name.
+    /// Its path; `{id}` stands for a device's name.
     pub path: &'static str,
     /// What it does.
     pub summary: &'static str,
@@ -60,7 +71,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 10] = [
+pub const ROUTES: [Route; 20] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -134,6 +145,108 @@ pub const ROUTES: [Route; 10] = [
         refusals: &[404, 409],
     },
     Route {
+        operation: Operation::ListNics,
+        method: Method::Get,
+        path: "/v1/nics",
+        summary: "Every NIC, without its queues.",
+        body: None,
+        success: 200,
+        answer: schema_of::<NicList>,
+        refusals: &[],
+    },
+    Route {
+        operation: Operation::AddNic,
+        method: Method::Post,
+        path: "/v1/nics",
+        summary: "Make a NIC. It survives a restart of the daemon and disturbs no other.",
+        body: Some(schema_of::<NicSpec>),
+        success: 201,
+        answer: schema_of::<NicView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        operation: Operation::ShowNic,
+        method: Method::Get,
+        path: "/v1/nics/{id}",
+        summary: "One NIC with its queues.",
+        body: None,
+        success: 200,
+        answer: schema_of::<NicView>,
+        refusals: &[404],
+    },
+    Route {
+        operation: Operation::ChangeNic,
+        method: Method::Patch,
+        path: "/v1/nics/{id}",
+        summary: "Change a NIC made through the API while it runs.",
+        body: Some(schema_of::<NicChange>),
+        success: 200,
+        answer: schema_of::<NicView>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        operation: Operation::RemoveNic,
+        method: Method::Delete,
+        path: "/v1/nics/{id}",
+        summary: "Remove a NIC made through the API; the answer is the NIC as it last was.",
+        body: None,
+        success: 200,
+        answer: schema_of::<NicView>,
+        refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::SetLink,
+        method: Method::Post,
+        path: "/v1/nics/{id}/link",
+        summary: "Take a NIC's cable out or put it in, wherever the NIC was declared. It \
+                  stays so over a restart if the NIC was made through the API.",
+        body: Some(schema_of::<LinkChange>),
+        success: 200,
+        answer: schema_of::<NicView>,
+        refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::ListSwitches,
+        method: Method::Get,
+        path: "/v1/switches",
+        summary: "Every switch with its ports.",
+        body: None,
+        success: 200,
+        answer: schema_of::<SwitchList>,
+        refusals: &[],
+    },
+    Route {
+        operation: Operation::AddSwitch,
+        method: Method::Post,
+        path: "/v1/switches",
+        summary: "Make a switch. It survives a restart of the daemon.",
+        body: Some(schema_of::<SwitchSpec>),
+        success: 201,
+        answer: schema_of::<SwitchView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        operation: Operation::ShowSwitch,
+        method: Method::Get,
+        path: "/v1/switches/{id}",
+        summary: "One switch with its ports and its table of addresses.",
+        body: None,
+        success: 200,
+        answer: schema_of::<SwitchView>,
+        refusals: &[404],
+    },
+    Route {
+        operation: Operation::RemoveSwitch,
+        method: Method::Delete,
+        path: "/v1/switches/{id}",
+        summary: "Remove a switch made through the API, with its uplinks. One that still has \
+                  NICs stays.",
+        body: None,
+        success: 200,
+        answer: schema_of::<SwitchView>,
+        refusals: &[404, 409],
+    },
+    Route {
         operation: Operation::ListSidecores,
         method: Method::Get,
         path: "/v1/sidecores",
@@ -178,6 +291,19 @@ impl Operation {
             Operation::RemoveDisk => Call::RemoveDisk { id },
             Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)? },
             Operation::ClearDisk => Call::ClearDisk { id },
+            Operation::ListNics => Call::ListNics,
+            Operation::AddNic => Call::AddNic(body_of(body)?),
+            Operation::ShowNic => Call::ShowNic { id },
+            Operation::ChangeNic => Call::ChangeNic { id, change: body_of(body)? },
+            Operation::RemoveNic => Call::RemoveNic { id },
+            Operation::SetLink => {
+                let LinkChange { link } = body_of(body)?;
+                Call::SetLink { id, link }
+            }
+            Operation::ListSwitches => Call::ListSwitches,
+            Operation::AddSwitch => Call::AddSwitch(body_of(body)?),
+            Operation::ShowSwitch => Call::ShowSwitch { id },
+            Operation::RemoveSwitch => Call::RemoveSwitch { id },
             Operation::ListSidecores => Call::ListSidecores,
             Operation::Reload => Call::Reload,
             Operation::Version => Call::Version,

@@ -1,27 +1,46 @@
-//! Disks made through the API, as they are kept between two runs of the daemon.
+//! Devices made through the API, as they are kept between two runs of the daemon.
 //!
 //! Text to specs and back, nothing else: `manager` writes the text to a temporary file, syncs it and
 //! renames it. What is read back is not trusted: it was on a disk, and another version may have
-//! written it. The disks are specs, not plans, so that a restart plans them anew.
+//! written it. The devices are specs, not plans, so that a restart plans them anew.
 
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::mistake::{Mistake, Path};
 use crate::schema;
-use crate::spec::{DISKS_MAX, DiskSpec};
+use crate::spec::{DISKS_MAX, DiskSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec};
 
-/// The version that is written, and the highest that is read.
-pub const VERSION: u64 = 1;
+/// The highest version that is read: with NICs and switches.
+pub const VERSION: u64 = 2;
+/// Disks alone. Still written when there is nothing else, so that an older program reads it.
+const VERSION_OF_DISKS: u64 = 1;
 
 const FORMAT: &str = "sidecore-state";
 
-/// The file of version 1.
-#[derive(Serialize, Deserialize)]
+/// What is kept: whatever was made through the API, in the order it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// The disks.
+    pub disks: Vec<DiskSpec>,
+    /// The switches. Their NICs need them, so they are planned first.
+    pub switches: Vec<SwitchSpec>,
+    /// The NICs.
+    pub nics: Vec<NicSpec>,
+}
+
+/// The file.
+#[derive(Serialize)]
 struct Saved<'a> {
     format: &'a str,
     version: u64,
-    disks: Vec<DiskSpec>,
+    disks: &'a [DiskSpec],
+    #[serde(skip_serializing_if = "<[SwitchSpec]>::is_empty")]
+    switches: &'a [SwitchSpec],
+    #[serde(skip_serializing_if = "<[NicSpec]>::is_empty")]
+    nics: &'a [NicSpec],
 }
 
 /// Why a text is no saved state. Each says what to do; the daemon leaves the file as it is.
@@ -30,7 +49,7 @@ pub enum SavedError {
     /// Not JSON: cut off or overwritten.
     #[error(
         "the saved state is damaged ({0}); put a copy of it back, or move the file away and add \
-         the disks again with `sidecore disk add`"
+         the disks, switches and nics again"
     )]
     Damaged(String),
     /// Some other JSON.
@@ -39,7 +58,7 @@ pub enum SavedError {
     /// Written by a newer program.
     #[error(
         "the saved state has version {found}, and this program reads up to {VERSION}; install the \
-         newer program again, or move the file away and add the disks again"
+         newer program again, or move the file away and add the disks, switches and nics again"
     )]
     Newer {
         /// The version that was found.
@@ -48,39 +67,63 @@ pub enum SavedError {
 }
 
 /// The text to keep.
-pub fn write(disks: &[DiskSpec]) -> String {
-    let saved = Saved { format: FORMAT, version: VERSION, disks: disks.to_vec() };
+pub fn write(devices: &Devices) -> String {
+    let Devices { disks, switches, nics } = devices;
+    let version = match switches.is_empty() && nics.is_empty() {
+        true => VERSION_OF_DISKS,
+        false => VERSION,
+    };
+    let saved = Saved { format: FORMAT, version, disks, switches, nics };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// The disks of a kept text.
-pub fn read(text: &str) -> Result<Vec<DiskSpec>, SavedError> {
-    let damaged = |mistakes: Vec<Mistake>| {
-        let all: Vec<String> = mistakes.iter().map(Mistake::to_string).collect();
-        SavedError::Damaged(all.join("; "))
-    };
+/// The devices of a kept text.
+pub fn read(text: &str) -> Result<Devices, SavedError> {
+    let damaged = |what: &str| Err(SavedError::Damaged(what.to_string()));
     let mut value: Value =
         serde_json::from_str(text).map_err(|e| SavedError::Damaged(e.to_string()))?;
     if value["format"] != FORMAT {
         return Err(SavedError::NotOurs);
     }
     match value["version"].as_u64() {
-        Some(VERSION) => {}
+        Some(VERSION_OF_DISKS..=VERSION) => {}
         Some(found) if found > VERSION => return Err(SavedError::Newer { found }),
-        _ => {
-            return Err(SavedError::Damaged("`version` is missing or no version".to_string()));
-        }
+        _ => return damaged("`version` is missing or no version"),
     }
-    let Some(Value::Array(disks)) = value.get_mut("disks").map(Value::take) else {
-        return Err(SavedError::Damaged("`disks` is not a list".to_string()));
+    if value["disks"].is_null() {
+        return damaged("`disks` is not a list");
+    }
+    Ok(Devices {
+        disks: list(&mut value, "disks", "disk", DISKS_MAX)?,
+        switches: list(&mut value, "switches", "switch", SWITCHES_MAX)?,
+        nics: list(&mut value, "nics", "nic", NICS_MAX)?,
+    })
+}
+
+/// One list of the file; `kind` is what its items are called in messages. One that is not there is
+/// empty.
+fn list<T: JsonSchema + DeserializeOwned>(
+    value: &mut Value,
+    name: &str,
+    kind: &str,
+    most: usize,
+) -> Result<Vec<T>, SavedError> {
+    let items = match value.get_mut(name).map(Value::take) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(SavedError::Damaged(format!("`{name}` is not a list"))),
     };
-    if disks.len() > DISKS_MAX {
-        return Err(SavedError::Damaged(format!("{} disks are too many", disks.len())));
+    if items.len() > most {
+        return Err(SavedError::Damaged(format!("{} {name} are too many", items.len())));
     }
-    let read = |(index, disk)| schema::read(disk, &Path::disk(index)).map_err(damaged);
-    disks.into_iter().enumerate().map(read).collect()
+    let damaged = |mistakes: Vec<Mistake>| {
+        let all: Vec<String> = mistakes.iter().map(Mistake::to_string).collect();
+        SavedError::Damaged(all.join("; "))
+    };
+    let read = |(index, item)| schema::read(item, &Path::item(kind, index)).map_err(damaged);
+    items.into_iter().enumerate().map(read).collect()
 }
 
 #[cfg(test)]
@@ -93,9 +136,18 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        let disks = vec![disk(), DiskSpec::new("b")];
-        assert_eq!(read(&write(&disks)).unwrap(), disks);
-        assert_eq!(read(&write(&[])).unwrap(), []);
+        let disks = Devices { disks: vec![disk(), DiskSpec::new("b")], ..Devices::default() };
+        let all = Devices {
+            switches: vec![SwitchSpec {
+                uplink: vec!["tap=lan0,trunk=10+20,native=1".parse().unwrap()],
+                ..SwitchSpec::new("lan")
+            }],
+            nics: vec![NicSpec { switch: Some("lan".into()), ..NicSpec::new("n") }],
+            ..disks.clone()
+        };
+        for devices in [disks, all, Devices::default()] {
+            assert_eq!(read(&write(&devices)).unwrap(), devices);
+        }
     }
 
     #[test]
@@ -103,12 +155,18 @@ mod tests {
         let text = r#"{"format":"sidecore-state","version":1,"disks":[
             {"id":"a","mode":"listen","path":"/a.img","readonly":true,"queues":1,"share":100,
              "allow_unsealed_memory":false}]}"#;
-        assert_eq!(read(text).unwrap(), [disk()]);
+        let expected = Devices { disks: vec![disk()], ..Devices::default() };
+        assert_eq!(read(text).unwrap(), expected);
+        // And what has no NIC and no switch is still of that form.
+        let again: Value = serde_json::from_str(&write(&expected)).unwrap();
+        let (version, fields) = (&again["version"], again.as_object().unwrap().len());
+        assert_eq!((version, fields), (&1.into(), 3));
     }
 
     #[test]
     fn every_cut_of_a_state_is_refused() {
-        let text = write(&[disk()]);
+        let nics = vec![NicSpec { tap: Some("t0".into()), ..NicSpec::new("n") }];
+        let text = write(&Devices { disks: vec![disk()], nics, ..Devices::default() });
         for end in 0..text.trim_end().len() {
             assert!(matches!(read(&text[..end]), Err(SavedError::Damaged(_))), "{end}");
         }
@@ -119,15 +177,25 @@ mod tests {
         for (text, why) in [
             ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
-                r#"{"format":"sidecore-state","version":2,"disks":[]}"#,
-                "the saved state has version 2, and this program reads up to 1; install the newer \
-                 program again, or move the file away and add the disks again",
+                r#"{"format":"sidecore-state","version":3,"disks":[]}"#,
+                "the saved state has version 3, and this program reads up to 2; install the newer \
+                 program again, or move the file away and add the disks, switches and nics again",
             ),
             (
                 r#"{"format":"sidecore-state","version":1,"disks":[{"id":"a","queues":0,"x":1}]}"#,
                 "the saved state is damaged (disk[1].queues: 0 is out of bounds; `x` is not a \
-                 field of disk[1]); put a copy of it back, or move the file away and add the disks \
-                 again with `sidecore disk add`",
+                 field of disk[1]); put a copy of it back, or move the file away and add the disks, \
+                 switches and nics again",
+            ),
+            (
+                r#"{"format":"sidecore-state","version":2,"disks":[],"nics":[{"id":"n","mac":"x"}]}"#,
+                "the saved state is damaged (nic[1].mac: \"x\" is not an Ethernet address); put a \
+                 copy of it back, or move the file away and add the disks, switches and nics again",
+            ),
+            (
+                r#"{"format":"sidecore-state","version":2,"disks":[],"nics":{}}"#,
+                "the saved state is damaged (`nics` is not a list); put a copy of it back, or move \
+                 the file away and add the disks, switches and nics again",
             ),
         ] {
             assert_eq!(read(text).unwrap_err().to_string(), why);

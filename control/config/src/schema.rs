@@ -2,13 +2,14 @@
 //!
 //! serde stops at the first mistake and does not know its place; this walks the whole value with
 //! the schema that schemars derived from the same type, so both always agree. It knows what the
-//! types of [`crate::spec`] use (tables, lists, texts, numbers with bounds, words, sizes) and leaves
+//! types of [`crate::spec`] use (tables, lists, texts, numbers with bounds, words, sizes, addresses) and leaves
 //! the rest to serde. Recursion is bounded by the schema's depth, not by the value's.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::mac::{MAC_HINT, Mac};
 use crate::mistake::{Mistake, Path};
 use crate::size::{SIZE_HINT, Size};
 
@@ -43,6 +44,8 @@ impl Check<'_> {
             self.word(&words, value, at);
         } else if schema["format"] == "size" {
             self.size(value, at);
+        } else if schema["format"] == "mac" {
+            self.mac(value, at);
         } else if admits(&schema, "object") {
             self.table(&schema, value, at);
         } else if admits(&schema, "array") {
@@ -52,7 +55,14 @@ impl Check<'_> {
                         self.value(&schema["items"], item, &at.index(index));
                     }
                 }
-                other => self.kind(at, other, "a list of tables", "write it as `[[disk]]`"),
+                other => {
+                    let (items, _) = self.resolve(&schema["items"]);
+                    let right = match admits(items, "object") {
+                        true => ("a list of tables", format!("write it as `[[{}]]`", at.names())),
+                        false => ("a list", "write it between brackets, such as [10, 20]".into()),
+                    };
+                    self.kind(at, other, right.0, &right.1);
+                }
             }
         } else if admits(&schema, "integer") {
             self.integer(&schema, value, at);
@@ -72,7 +82,7 @@ impl Check<'_> {
         for (key, entry) in entries {
             match fields.get(key) {
                 Some(field) => self.value(field, entry, &at.key(key)),
-                None => self.unknown(fields, key, at),
+                None => self.unknown(schema, key, at),
             }
         }
         for required in schema["required"].as_array().into_iter().flatten() {
@@ -89,8 +99,13 @@ impl Check<'_> {
         }
     }
 
-    fn unknown(&mut self, fields: &Map<String, Value>, key: &str, at: &Path) {
-        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+    fn unknown(&mut self, schema: &Value, key: &str, at: &Path) {
+        if let Some(why) = schema["x-fixed"][key].as_str() {
+            let wrong = format!("`{key}` cannot be changed at run time");
+            return self.mistakes.push(Mistake::in_name(at.key(key), wrong, why));
+        }
+        let fields = schema["properties"].as_object();
+        let names: Vec<&str> = fields.into_iter().flat_map(Map::keys).map(String::as_str).collect();
         let place = match at.0.is_empty() {
             true => "here".to_string(),
             false => format!("of {at}"),
@@ -127,6 +142,15 @@ impl Check<'_> {
         };
         if let Err(error) = read {
             self.push(at, error.to_string(), SIZE_HINT);
+        }
+    }
+
+    fn mac(&mut self, value: &Value, at: &Path) {
+        let Value::String(text) = value else {
+            return self.kind(at, value, "an Ethernet address", MAC_HINT);
+        };
+        if let Err(error) = text.parse::<Mac>() {
+            self.push(at, error.to_string(), MAC_HINT);
         }
     }
 

@@ -9,11 +9,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::Size;
 
+/// The word that stands for a value in the file, the API and the command line.
+macro_rules! words {
+    ($($type:ident { $($variant:ident => $word:literal),+ })+) => {$(
+        impl $type {
+            /// As it is written.
+            pub fn word(self) -> &'static str {
+                match self { $($type::$variant => $word),+ }
+            }
+        }
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.word())
+            }
+        }
+    )+};
+}
+
+mod net;
+
+pub use net::*;
+
 /// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
 pub const QUEUES_MAX: u16 = 64;
-/// Largest share of one disk.
+/// Largest share of one disk or NIC.
 pub const SHARE_MAX: u32 = 10_000;
-/// Share of a disk that says nothing.
+/// Share of a disk or NIC that says nothing.
 pub const SHARE_DEFAULT: u32 = 100;
 /// Longest wait for a disk that does not answer, seconds.
 pub const DRAIN_TIMEOUT_MAX_S: u32 = 86_400;
@@ -32,6 +53,10 @@ pub struct Spec {
     pub sidecores: SidecoresSpec,
     /// The disks, one `[[disk]]` each.
     pub disk: Vec<DiskSpec>,
+    /// The network switches, one `[[switch]]` each.
+    pub switch: Vec<SwitchSpec>,
+    /// The NICs, one `[[nic]]` each.
+    pub nic: Vec<NicSpec>,
 }
 
 /// Where the daemon keeps its sockets and its state.
@@ -40,9 +65,9 @@ pub struct Spec {
 pub struct DaemonSpec {
     /// Unix socket of the API. The commands look for it here unless told with `--api`.
     pub api: String,
-    /// Folder for the sockets of disks that name none.
+    /// Folder for the sockets of disks and NICs that name none.
     pub run_dir: String,
-    /// Folder in which disks made through the API survive a restart.
+    /// Folder in which disks, NICs and switches made through the API survive a restart.
     pub state_dir: String,
 }
 
@@ -73,7 +98,7 @@ pub struct SidecoresSpec {
     #[schemars(range(min = 1, max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u16>,
-    /// When queues are polled, for disks that do not say.
+    /// When queues are polled, for disks and NICs that do not say.
     pub policy: Policy,
 }
 
@@ -170,7 +195,7 @@ impl DiskSpec {
     }
 }
 
-/// When the queues of a disk are polled.
+/// When the queues of a disk or NIC are polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
@@ -184,7 +209,7 @@ pub enum Policy {
     Notify,
 }
 
-/// Who opens a disk's socket.
+/// Who opens the socket of a disk or NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
@@ -259,23 +284,6 @@ fn usual_share() -> u32 {
 
 fn usual_drain_timeout() -> u32 {
     DRAIN_TIMEOUT_DEFAULT_S
-}
-
-/// The word that stands for a value in the file, the API and the command line.
-macro_rules! words {
-    ($($type:ident { $($variant:ident => $word:literal),+ })+) => {$(
-        impl $type {
-            /// As it is written.
-            pub fn word(self) -> &'static str {
-                match self { $($type::$variant => $word),+ }
-            }
-        }
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.word())
-            }
-        }
-    )+};
 }
 
 words! {

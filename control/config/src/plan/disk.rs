@@ -1,40 +1,14 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
-use super::SOCKET_PATH_MAX;
+use super::names::{self, Named, Origin, absolute, check_bounds};
 use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, Policy, Size};
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
-/// Longest name of a disk, in bytes.
-const ID_MAX: usize = 64;
 /// Longest serial number, in bytes (VIRTIO 1.2, 5.2.6: VIRTIO_BLK_ID_BYTES).
 const SERIAL_MAX: usize = 20;
 /// What a capacity is a multiple of, in bytes (VIRTIO 1.2, 5.2.4).
 const SECTOR_BYTES: u64 = 512;
-
-/// Where a disk was declared. Each keeps to its source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// In the configuration file.
-    File {
-        /// The file's name as the operator gave it.
-        file: String,
-        /// Its line, from 1.
-        line: u32,
-    },
-    /// Through the API.
-    Api,
-}
-
-/// As `show` prints it: `file:line` or `api`.
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Origin::File { file, line } => write!(f, "{file}:{line}"),
-            Origin::Api => f.write_str("api"),
-        }
-    }
-}
 
 /// What a disk is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,40 +111,20 @@ impl DiskPlan {
         self.spec.size = Some(Size(bytes));
     }
 
-    /// What this disk cannot share with others: name, socket, and an image that one of both writes.
-    pub(super) fn clashes(
-        &self,
-        others: &[&DiskPlan],
-        api: &str,
-        at: &Path,
-        mistakes: &mut Vec<Mistake>,
-    ) {
-        if self.socket == api {
-            let wrong = format!("{:?} is the socket of the API", self.socket);
-            mistakes.push(Mistake::new(at.key("socket"), wrong, "give the disk its own socket"));
-        }
+    /// As its neighbours see it.
+    pub(super) fn named(&self) -> Named<'_> {
+        let (id, origin) = (self.id.as_str(), &self.origin);
+        Named { kind: "disk", id, origin, socket: Some(&self.socket) }
+    }
+
+    /// What this disk cannot share with other disks besides name and socket: an image that one of
+    /// both writes.
+    pub(super) fn clashes(&self, others: &[&DiskPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
+        let Some(path) = self.source.path() else { return };
         for other in others {
-            let theirs = format!("disk {:?} ({})", other.id, other.origin);
-            if self.id == other.id {
-                let wrong = format!("the name {:?} is taken by {theirs}", self.id);
-                let right = match other.origin {
-                    Origin::Api => format!(
-                        "give each disk a name of its own, or remove the other one first: \
-                         `sidecore disk rm {}`",
-                        other.id
-                    ),
-                    Origin::File { .. } => "give each disk a name of its own".to_string(),
-                };
-                mistakes.push(Mistake::new(at.key("id"), wrong, right));
-            } else if self.socket == other.socket {
-                let wrong = format!("the socket {:?} is that of {theirs}", self.socket);
-                let right = "give each disk a socket of its own";
-                mistakes.push(Mistake::new(at.key("socket"), wrong, right));
-            }
-            let shared = self.id != other.id
-                && self.source.path().is_some_and(|path| other.source.path() == Some(path));
+            let shared = self.id != other.id && other.source.path() == Some(path);
             if shared && !(self.readonly && other.readonly) {
-                let path = self.source.path().unwrap_or_default();
+                let theirs = other.named().text();
                 let wrong = format!("the image {path:?} is already that of {theirs}");
                 let right = "give each disk its own image; only disks that are all readonly may \
                              share one";
@@ -189,34 +143,22 @@ pub(super) fn resolve(
     at: &Path,
     mistakes: &mut Vec<Mistake>,
 ) -> Option<DiskPlan> {
-    let before = mistakes.len();
-    check_id(&spec.id, &at.key("id"), mistakes);
-    let serial = resolve_serial(spec, &at.key("serial"), mistakes);
-    let source = resolve_source(spec, folder, at, mistakes);
-    let default_socket = format!("{}/{}.sock", defaults.daemon.run_dir, spec.id);
-    let written = spec.socket.as_deref().unwrap_or(&default_socket);
-    // A default socket of a bad name would only repeat that complaint.
-    let socket = match spec.socket.is_some() || mistakes.len() == before {
-        true => absolute(written, folder, SOCKET_PATH_MAX, &at.key("socket"), mistakes),
-        false => None,
-    };
-    // Not the readers of files and bodies, but others might make a spec by hand.
-    if !(1..=crate::spec::QUEUES_MAX).contains(&spec.queues) {
-        let wrong = format!("{} is out of bounds", spec.queues);
-        let right = "write a number from 1 to 64";
-        mistakes.push(Mistake::new(at.key("queues"), wrong, right));
+    let mut found = Vec::new();
+    names::check_id(&spec.id, &at.key("id"), &mut found);
+    let serial = resolve_serial(spec, &at.key("serial"), &mut found);
+    let source = resolve_source(spec, folder, at, &mut found);
+    let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
+    let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let numbers = [
+        ("queues", spec.queues.into(), (1, crate::spec::QUEUES_MAX.into())),
+        ("share", spec.share, (1, crate::spec::SHARE_MAX)),
+        ("drain_timeout", spec.drain_timeout, (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
+    ];
+    for (name, value, bounds) in numbers {
+        check_bounds(value, bounds, &at.key(name), &mut found);
     }
-    if !(1..=crate::spec::SHARE_MAX).contains(&spec.share) {
-        let wrong = format!("{} is out of bounds", spec.share);
-        let right = "write a number from 1 to 10000";
-        mistakes.push(Mistake::new(at.key("share"), wrong, right));
-    }
-    if !(1..=crate::spec::DRAIN_TIMEOUT_MAX_S).contains(&spec.drain_timeout) {
-        let wrong = format!("{} is out of bounds", spec.drain_timeout);
-        let right = "write seconds, from 1 to 86400";
-        mistakes.push(Mistake::new(at.key("drain_timeout"), wrong, right));
-    }
-    if mistakes.len() != before {
+    if !found.is_empty() {
+        mistakes.append(&mut found);
         return None;
     }
     Some(DiskPlan {
@@ -234,24 +176,6 @@ pub(super) fn resolve(
         drain_timeout_s: spec.drain_timeout,
         spec: spec.clone(),
     })
-}
-
-fn check_id(id: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
-    let wrong = if id.is_empty() {
-        "a name cannot be empty".to_string()
-    } else if id.len() > ID_MAX {
-        format!("a name of {} bytes is too long", id.len())
-    } else if !id.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) {
-        format!("the name {id:?} does not begin with a letter or digit")
-    } else if let Some(bad) =
-        id.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.'))
-    {
-        format!("{bad:?} is not possible in a name")
-    } else {
-        return;
-    };
-    let right = "a name has 1 to 64 of a-z, 0-9, '-', '_', '.', and begins with a letter or digit";
-    mistakes.push(Mistake::new(at.clone(), wrong, right));
 }
 
 fn resolve_serial(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> String {
@@ -323,44 +247,4 @@ pub(super) fn check_size(size: Size, at: &Path, mistakes: &mut Vec<Mistake>) -> 
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
     bytes
-}
-
-/// An absolute path without `.` and doubled slashes, so that equal places read the same. `..` is
-/// kept, since only the file system knows what it means behind a symbolic link.
-pub(super) fn absolute(
-    written: &str,
-    folder: Option<&str>,
-    longest: usize,
-    at: &Path,
-    mistakes: &mut Vec<Mistake>,
-) -> Option<String> {
-    let joined = match (written.starts_with('/'), folder) {
-        (true, _) => written.to_string(),
-        (false, Some(folder)) if !written.is_empty() => format!("{folder}/{written}"),
-        _ => {
-            let wrong = format!("{written:?} is not an absolute path");
-            let right = "write the whole path, beginning with '/'";
-            mistakes.push(Mistake::new(at.clone(), wrong, right));
-            return None;
-        }
-    };
-    let parts = joined.split('/').filter(|part| !part.is_empty() && *part != ".");
-    let path: String = parts.flat_map(|part| ["/", part]).collect();
-    if path.contains('\0') || path.is_empty() {
-        let wrong = format!("{written:?} is not a path of a file");
-        mistakes.push(Mistake::new(at.clone(), wrong, "write the whole path"));
-        return None;
-    }
-    if path.len() > longest {
-        let wrong = format!("the path {path:?} has {} bytes", path.len());
-        let right = match longest == SOCKET_PATH_MAX {
-            true => {
-                format!("a Unix socket's path has at most {longest} bytes; choose a shorter one")
-            }
-            false => format!("a path has at most {longest} bytes"),
-        };
-        mistakes.push(Mistake::new(at.clone(), wrong, right));
-        return None;
-    }
-    Some(path)
 }

@@ -1,0 +1,131 @@
+//! One device more, or another, as an operator of the API asks for it; and what may not go.
+
+use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
+use crate::api::{ApiError, ErrorKind};
+use crate::mistake::{Mistake, Path};
+use crate::spec::{DISKS_MAX, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec};
+
+impl Plan {
+    /// What a disk asked for through the API would be, beside those of this plan.
+    pub fn disk_from_api(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
+        check_room("disk", "disks", self.disks.len(), DISKS_MAX)?;
+        let mut mistakes = Vec::new();
+        let (defaults, at) = (self.defaults(), Path::root());
+        let made = disk::resolve(spec, &defaults, Origin::Api, None, &at, &mut mistakes);
+        let made = sound(made, &mistakes)?;
+        let disks: Vec<&DiskPlan> = self.disks.iter().collect();
+        let named = disks.iter().map(|disk| disk.named());
+        let named: Vec<_> = named.chain(self.nics.iter().map(NicPlan::named)).collect();
+        made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
+        made.clashes(&disks, &at, &mut mistakes);
+        fitting(made, &mistakes)
+    }
+
+    /// What a switch asked for through the API would be, beside those of this plan.
+    pub fn switch_from_api(&self, spec: &SwitchSpec) -> Result<SwitchPlan, ApiError> {
+        check_room("switch", "switches", self.switches.len(), SWITCHES_MAX)?;
+        let mut mistakes = Vec::new();
+        let (defaults, at) = (self.defaults(), Path::root());
+        let made = switch::resolve(spec, &defaults, Origin::Api, &at, &mut mistakes);
+        let made = sound(made, &mistakes)?;
+        let (nics, switches) = (self.nics.iter().collect::<Vec<_>>(), self.all_switches());
+        let named: Vec<_> = switches.iter().map(|switch| switch.named()).collect();
+        made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
+        made.clashes(&nics, &switches, &at, &mut mistakes);
+        fitting(made, &mistakes)
+    }
+
+    /// What a NIC asked for through the API would be, beside those of this plan.
+    pub fn nic_from_api(&self, spec: &NicSpec) -> Result<NicPlan, ApiError> {
+        check_room("nic", "nics", self.nics.len(), NICS_MAX)?;
+        let mut mistakes = Vec::new();
+        let (defaults, at) = (self.defaults(), Path::root());
+        let made = nic::resolve(spec, &defaults, Origin::Api, None, &at, &mut mistakes);
+        let made = sound(made, &mistakes)?;
+        let nics: Vec<&NicPlan> = self.nics.iter().collect();
+        let named = nics.iter().map(|nic| nic.named());
+        let named: Vec<_> = named.chain(self.disks.iter().map(DiskPlan::named)).collect();
+        made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
+        made.clashes(&nics, &self.all_switches(), &at, &mut mistakes);
+        fitting(made, &mistakes)
+    }
+
+    /// What a NIC made through the API would be with that change: its shares, policy, VLANs and
+    /// addresses may differ from what it is, and nothing else.
+    pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
+        let old = self.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        if *change == NicChange::default() {
+            let hint = "name one of share, policy, vlan, trunk, native and macs_max";
+            return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
+        }
+        if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
+            let hint = "name `trunk` and `native`, or `vlan`";
+            let error = "`native` goes with `trunk`, and `vlan` takes that away";
+            return Err(ApiError::new(ErrorKind::Refused, error, hint));
+        }
+        let mut spec = old.spec.clone();
+        spec.share = change.share.unwrap_or(spec.share);
+        spec.policy = change.policy.or(spec.policy);
+        spec.macs_max = change.macs_max.or(spec.macs_max);
+        match (change.vlan, &change.trunk) {
+            (Some(vlan), None) => {
+                (spec.vlan, spec.trunk, spec.native) = ((vlan != 0).then_some(vlan), None, None);
+            }
+            (vlan, Some(trunk)) => {
+                let vlan = vlan.filter(|vlan| *vlan != 0);
+                (spec.vlan, spec.trunk, spec.native) = (vlan, Some(trunk.clone()), change.native);
+            }
+            (None, None) => spec.native = change.native.or(spec.native),
+        }
+        let mut mistakes = Vec::new();
+        let (defaults, at) = (self.defaults(), Path::root());
+        let origin = old.origin.clone();
+        let made = nic::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
+        sound(made, &mistakes)
+    }
+
+    /// Refuses to let a switch go that still has NICs. Its uplinks go with it.
+    pub fn check_switch_is_free(&self, id: &str) -> Result<(), ApiError> {
+        let on_it = self.nics.iter().filter(|nic| nic.switch() == Some(id));
+        let names: Vec<&str> = on_it.map(|nic| nic.id.as_str()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        // A line that a terminal can show, however many there are.
+        let shown = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > 8 { ", ..." } else { "" };
+        let count = names.len();
+        let plural = if count == 1 { "" } else { "s" };
+        let error = format!("switch {id:?} has {count} nic{plural}: {shown}{more}");
+        let hint = "remove them first: `sidecore nic rm ID`, or take those of the file out of it";
+        Err(ApiError::new(ErrorKind::Conflict, error, hint))
+    }
+
+    fn defaults(&self) -> Defaults<'_> {
+        Defaults { daemon: &self.daemon, policy: self.sidecores.policy }
+    }
+
+    fn all_switches(&self) -> Vec<&SwitchPlan> {
+        self.switches.iter().collect()
+    }
+}
+
+fn check_room(kind: &str, kinds: &str, count: usize, most: usize) -> Result<(), ApiError> {
+    if count < most {
+        return Ok(());
+    }
+    let hint = format!("remove {kinds} that are no longer needed: `sidecore {kind} rm ID`");
+    let error = format!("there are {most} {kinds} already, the most one daemon serves");
+    Err(ApiError::new(ErrorKind::Conflict, error, hint))
+}
+
+fn sound<T>(made: Option<T>, mistakes: &[Mistake]) -> Result<T, ApiError> {
+    made.filter(|_| mistakes.is_empty()).ok_or_else(|| api_error(ErrorKind::Refused, mistakes))
+}
+
+fn fitting<T>(made: T, mistakes: &[Mistake]) -> Result<T, ApiError> {
+    match mistakes.is_empty() {
+        true => Ok(made),
+        false => Err(api_error(ErrorKind::Conflict, mistakes)),
+    }
+}

@@ -1,0 +1,174 @@
+//! What every device has: a name, a socket, where it was declared; and that no two share these.
+
+use crate::mistake::{Mistake, Path};
+use crate::plan::SOCKET_PATH_MAX;
+
+/// Longest name, in bytes.
+const ID_MAX: usize = 64;
+
+/// Where a disk, a NIC or a switch was declared. Each keeps to its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the configuration file.
+    File {
+        /// The file's name as the operator gave it.
+        file: String,
+        /// Its line, from 1.
+        line: u32,
+    },
+    /// Through the API.
+    Api,
+}
+
+/// As `show` prints it: `file:line` or `api`.
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::File { file, line } => write!(f, "{file}:{line}"),
+            Origin::Api => f.write_str("api"),
+        }
+    }
+}
+
+/// A device as its neighbours see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    /// `disk`, `nic` or `switch`.
+    pub(super) kind: &'static str,
+    pub(super) id: &'a str,
+    pub(super) origin: &'a Origin,
+    /// None for a switch.
+    pub(super) socket: Option<&'a str>,
+}
+
+impl Named<'_> {
+    /// In a message: `disk "a" (f:1)`.
+    pub(super) fn text(&self) -> String {
+        format!("{} {:?} ({})", self.kind, self.id, self.origin)
+    }
+
+    /// What this device cannot share with others: its name and its socket.
+    pub(super) fn clashes(
+        &self,
+        others: &[Named<'_>],
+        api: &str,
+        at: &Path,
+        mistakes: &mut Vec<Mistake>,
+    ) {
+        let kind = self.kind;
+        if self.socket == Some(api) {
+            let wrong = format!("{api:?} is the socket of the API");
+            let right = format!("give the {kind} its own socket");
+            mistakes.push(Mistake::new(at.key("socket"), wrong, right));
+        }
+        for other in others {
+            if self.id == other.id {
+                let wrong = format!("the name {:?} is taken by {}", self.id, other.text());
+                let right = match other.origin {
+                    Origin::Api => format!(
+                        "give each {kind} a name of its own, or remove the other one first: \
+                         `sidecore {} rm {}`",
+                        other.kind, other.id
+                    ),
+                    Origin::File { .. } => format!("give each {kind} a name of its own"),
+                };
+                mistakes.push(Mistake::new(at.key("id"), wrong, right));
+            } else if let Some(socket) = self.socket.filter(|mine| other.socket == Some(mine)) {
+                let wrong = format!("the socket {socket:?} is that of {}", other.text());
+                let right = format!("give each {kind} a socket of its own");
+                mistakes.push(Mistake::new(at.key("socket"), wrong, right));
+            }
+        }
+    }
+}
+
+/// A name that is fit for files, commands and paths of the API.
+pub(super) fn check_id(id: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let wrong = if id.is_empty() {
+        "a name cannot be empty".to_string()
+    } else if id.len() > ID_MAX {
+        format!("a name of {} bytes is too long", id.len())
+    } else if !id.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) {
+        format!("the name {id:?} does not begin with a letter or digit")
+    } else if let Some(bad) =
+        id.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.'))
+    {
+        format!("{bad:?} is not possible in a name")
+    } else {
+        return;
+    };
+    let right = "a name has 1 to 64 of a-z, 0-9, '-', '_', '.', and begins with a letter or digit";
+    mistakes.push(Mistake::new(at.clone(), wrong, right));
+}
+
+/// The socket of a device of that name. Nothing when the path is no path, or when it would be made
+/// of a name that is wrong itself.
+pub(super) fn resolve_socket(
+    (id, written): (&str, Option<&str>),
+    run_dir: &str,
+    folder: Option<&str>,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<String> {
+    let at = at.key("socket");
+    match written {
+        Some(written) => absolute(written, folder, SOCKET_PATH_MAX, &at, mistakes),
+        None if !mistakes.is_empty() => None,
+        None => absolute(&format!("{run_dir}/{id}.sock"), folder, SOCKET_PATH_MAX, &at, mistakes),
+    }
+}
+
+/// Refuses a number outside of its bounds. Readers of files and bodies have done so; others might make
+/// a spec by hand.
+pub(super) fn check_bounds(
+    value: u32,
+    (least, most): (u32, u32),
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) {
+    if !(least..=most).contains(&value) {
+        let wrong = format!("{value} is out of bounds");
+        let right = format!("write a number from {least} to {most}");
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
+    }
+}
+
+/// An absolute path without `.` and doubled slashes, so that equal places read the same. `..` is
+/// kept, since only the file system knows what it means behind a symbolic link.
+pub(super) fn absolute(
+    written: &str,
+    folder: Option<&str>,
+    longest: usize,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<String> {
+    let joined = match (written.starts_with('/'), folder) {
+        (true, _) => written.to_string(),
+        (false, Some(folder)) if !written.is_empty() => format!("{folder}/{written}"),
+        _ => {
+            let wrong = format!("{written:?} is not an absolute path");
+            let right = "write the whole path, beginning with '/'";
+            mistakes.push(Mistake::new(at.clone(), wrong, right));
+            return None;
+        }
+    };
+    let parts = joined.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let path: String = parts.flat_map(|part| ["/", part]).collect();
+    if path.contains('\0') || path.is_empty() {
+        let wrong = format!("{written:?} is not a path of a file");
+        mistakes.push(Mistake::new(at.clone(), wrong, "write the whole path"));
+        return None;
+    }
+    if path.len() > longest {
+        let wrong = format!("the path {path:?} has {} bytes", path.len());
+        let right = match longest == SOCKET_PATH_MAX {
+            true => {
+                format!("a Unix socket's path has at most {longest} bytes; choose a shorter one")
+            }
+            false => format!("a path has at most {longest} bytes"),
+        };
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
+        return None;
+    }
+    Some(path)
+}

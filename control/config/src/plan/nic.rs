@@ -1,0 +1,193 @@
+//! One NIC: resolved from its spec.
+
+use super::names::{self, Named, Origin, check_bounds};
+use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
+use super::{Defaults, Mistake, Mode, Path, Policy};
+use crate::mac::{MAC_HINT, Mac};
+use crate::spec::{
+    ETHERNET_HEADER, FRAME_MIN, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
+    PAIRS_MAX, SHARE_MAX,
+};
+
+/// One NIC, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicPlan {
+    /// Its name. No disk has the same.
+    pub id: String,
+    /// Where it was declared.
+    pub origin: Origin,
+    /// Its socket: an absolute path of at most [`super::SOCKET_PATH_MAX`] bytes.
+    pub socket: String,
+    /// Who opens the socket.
+    pub mode: Mode,
+    /// Its address: of one station. No other port of its switch has the same.
+    pub mac: Mac,
+    /// What it is connected to.
+    pub peer: NicPeer,
+    /// Which frames it has; no rule unless it is on a switch.
+    pub vlan: VlanPlan,
+    /// Addresses that its guest may use, 1 to 32,768.
+    pub macs_max: u16,
+    /// Pairs of queues, 1 to 16.
+    pub queues: u16,
+    /// Largest IP packet, 68 to 65,535 bytes.
+    pub mtu: u16,
+    /// Whether its cable is in, as it was declared; an operator may have changed it since.
+    pub link: LinkState,
+    /// 1 to 10,000.
+    pub share: u32,
+    /// When its queues are polled.
+    pub policy: Policy,
+    /// Memory that is not sealed against shrinking is accepted.
+    pub allow_unsealed_memory: bool,
+    /// What was written; with it the NIC is saved, and planned again.
+    pub spec: NicSpec,
+}
+
+/// What a NIC is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NicPeer {
+    /// It is a port of this switch, which is in the same plan.
+    Switch(String),
+    /// It is one end of a wire; this is the other.
+    Host(HostPlan),
+}
+
+impl NicPlan {
+    /// The switch that it is a port of.
+    pub fn switch(&self) -> Option<&str> {
+        match &self.peer {
+            NicPeer::Switch(id) => Some(id),
+            NicPeer::Host(_) => None,
+        }
+    }
+
+    /// What is at the other end of its wire.
+    pub fn host(&self) -> Option<&HostPlan> {
+        match &self.peer {
+            NicPeer::Switch(_) => None,
+            NicPeer::Host(host) => Some(host),
+        }
+    }
+
+    /// As its neighbours see it.
+    pub(super) fn named(&self) -> Named<'_> {
+        let (id, origin) = (self.id.as_str(), &self.origin);
+        Named { kind: "nic", id, origin, socket: Some(&self.socket) }
+    }
+}
+
+/// Fills in the defaults of one NIC and checks each value.
+pub(super) fn resolve(
+    spec: &NicSpec,
+    defaults: &Defaults<'_>,
+    origin: Origin,
+    folder: Option<&str>,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<NicPlan> {
+    let mut found = Vec::new();
+    names::check_id(&spec.id, &at.key("id"), &mut found);
+    let numbers = [
+        ("queues", spec.queues.into(), (1, PAIRS_MAX.into())),
+        ("mtu", spec.mtu.into(), (MTU_MIN.into(), u16::MAX.into())),
+        ("share", spec.share, (1, SHARE_MAX)),
+        ("macs_max", spec.macs_max.unwrap_or(1).into(), (1, MACS_MAX.into())),
+    ];
+    for (name, value, bounds) in numbers {
+        check_bounds(value, bounds, &at.key(name), &mut found);
+    }
+    let peer = resolve_peer(spec, at, &mut found);
+    let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
+    let vlan = vlan.resolve(at, &mut found);
+    if let Some(Err(error)) = spec.mac.map(Mac::check) {
+        found.push(Mistake::new(at.key("mac"), error.to_string(), MAC_HINT));
+    }
+    let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
+    let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    if !found.is_empty() {
+        mistakes.append(&mut found);
+        return None;
+    }
+    Some(NicPlan {
+        id: spec.id.clone(),
+        origin,
+        socket: socket?,
+        mode: spec.mode,
+        mac: spec.mac.unwrap_or_else(|| Mac::of_name(&spec.id)),
+        peer: peer?,
+        vlan,
+        macs_max: spec.macs_max.unwrap_or(NIC_MACS_DEFAULT),
+        queues: spec.queues,
+        mtu: spec.mtu,
+        link: spec.link,
+        share: spec.share,
+        policy: spec.policy.unwrap_or(defaults.policy),
+        allow_unsealed_memory: spec.allow_unsealed_memory,
+        spec: spec.clone(),
+    })
+}
+
+fn resolve_peer(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<NicPeer> {
+    let given = [
+        ("switch", spec.switch.is_some()),
+        ("tap", spec.tap.is_some()),
+        ("interface", spec.interface.is_some()),
+        ("null", spec.null.is_some()),
+    ];
+    let mut given = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
+    let Some(first) = given.next() else {
+        let right = "name a `switch`, a `tap` or an `interface`, or for measuring `null`: \"drop\", \
+                     \"echo\" or \"generate\"";
+        mistakes.push(Mistake::new(at.clone(), "the nic is connected to nothing", right));
+        return None;
+    };
+    for more in given {
+        let wrong = format!("there are both `{first}` and `{more}`");
+        let right = "a nic has one of `switch`, `tap`, `interface` and `null`; take the others out";
+        mistakes.push(Mistake::new(at.key(more), wrong, right));
+    }
+    let of_switch = [
+        ("vlan", spec.vlan.is_some()),
+        ("trunk", spec.trunk.is_some()),
+        ("native", spec.native.is_some()),
+        ("macs_max", spec.macs_max.is_some()),
+    ];
+    for (name, is_given) in of_switch {
+        if is_given && spec.switch.is_none() {
+            let wrong = format!("a nic with `{first}` has no `{name}`");
+            let right = format!("take `{name}` out, or make the nic a port of a `switch`");
+            mistakes.push(Mistake::new(at.key(name), wrong, right));
+        }
+    }
+    let null = resolve_null(spec, at, mistakes);
+    let named = (spec.tap.as_deref(), spec.interface.as_deref(), spec.via);
+    let host = port::resolve_interface(named, at, mistakes);
+    match &spec.switch {
+        Some(switch) => Some(NicPeer::Switch(switch.clone())),
+        None => host.or(null.map(HostPlan::Null)).map(NicPeer::Host),
+    }
+}
+
+fn resolve_null(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<NullPlan> {
+    let of_generate = [("size", spec.size.is_some()), ("rate", spec.rate.is_some())];
+    if spec.null != Some(NullKind::Generate) {
+        for (name, is_given) in of_generate {
+            if is_given {
+                let wrong = format!("only a nic with null = \"generate\" has `{name}`");
+                let right = format!("take `{name}` out, or write null = \"generate\"");
+                mistakes.push(Mistake::new(at.key(name), wrong, right));
+            }
+        }
+    }
+    Some(match spec.null? {
+        NullKind::Drop => NullPlan::Drop,
+        NullKind::Echo => NullPlan::Echo,
+        NullKind::Generate => {
+            let size = spec.size.unwrap_or(FRAME_MIN);
+            let most = (u32::from(spec.mtu) + ETHERNET_HEADER).max(FRAME_MIN);
+            check_bounds(size, (FRAME_MIN, most), &at.key("size"), mistakes);
+            NullPlan::Generate { size, rate: spec.rate.unwrap_or(0) }
+        }
+    })
+}
