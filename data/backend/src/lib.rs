@@ -1,4 +1,5 @@
-//! Where requests go: nothing (`null`), memory, a file or block device.
+//! Where requests go: nothing (`null`), memory, a file or block device. And where frames go that leave
+//! for the host: [`net`], which has nothing in common with the rest but `sys`.
 //!
 //! A [`Disk`] is opened once per device by control. Each of its queues gets a [`Backend`] that moves
 //! with the queue, and each sidecore has one [`Io`], the io_uring its back-ends share. Not here:
@@ -31,6 +32,7 @@ mod disk;
 mod file;
 mod io;
 mod memory;
+pub mod net;
 mod null;
 mod sys;
 mod wake;

@@ -1,7 +1,8 @@
 //! The only place of this crate that hands addresses to the kernel, and of system calls that rustix
 //! does not have.
 //!
-//! Called by `io` and `file`. Two ways to run the same [`Command`]: [`Ring`], which the kernel
+//! Called by `io` and `file`, and by `net` for its sockets (`bpf`, `gather`, `interface`,
+//! `packet_ring`, `tun`, `xsk`), whose memory is our own or read within the call. Of disks, two ways to run the same [`Command`]: [`Ring`], which the kernel
 //! completes later, and [`run_now`], which waits.
 //!
 //! # What makes it sound
@@ -13,10 +14,18 @@
 //! waits for what is in flight. The memory is the guest's: no Rust reference to it exists.
 #![expect(unsafe_code, reason = "addresses are given to the kernel, which writes to them")]
 
+pub(crate) mod bpf;
+mod gather;
+pub(crate) mod interface;
 mod lock;
 mod now;
+pub(crate) mod packet_ring;
 mod ring;
+pub(crate) mod tun;
+pub(crate) mod xsk;
 
+pub(crate) use gather::{Gather, SEND_MANY, send_many};
+pub(crate) use interface::Interfaces;
 pub(crate) use lock::lock_bytes;
 pub(crate) use now::run_now;
 pub(crate) use ring::Ring;

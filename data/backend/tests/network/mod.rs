@@ -1,0 +1,219 @@
+//! Network namespaces of the tests' own, and frames to send through them.
+
+// Each test file is a program of its own, and none uses all of it.
+#![allow(dead_code, reason = "shared by several programs, each of which uses a part")]
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use backend::net::{HostPort, HostSource, Received};
+use frame::Header;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Tells a test that it is in its namespace already.
+const INSIDE: &str = "SIDECORE_TEST_INSIDE";
+
+/// Runs `body` in a network namespace that ends with it: the test `name` of this program once more.
+/// Without root it is left out.
+pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
+    if is_inside(name) {
+        for which in ["all", "default"] {
+            let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+            // Fewer frames that nobody asked for; the tests bear those that come.
+            let _ = std::fs::write(path, "1");
+        }
+        return body();
+    }
+    if !rustix::process::geteuid().is_root() {
+        let _ = writeln!(std::io::stderr(), "left out, since it needs root: {name}");
+        return;
+    }
+    let status = again(name).status().expect("unshare");
+    assert!(status.success(), "{name}, in its namespace: {status}");
+}
+
+/// Whether this is the test `name` in its namespace.
+pub(crate) fn is_inside(name: &str) -> bool {
+    std::env::var(INSIDE).is_ok_and(|inside| inside == name)
+}
+
+fn again(name: &str) -> Command {
+    let program = std::env::current_exe().expect("the test program");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--kill-child", "--fork"]).arg(program);
+    command.args(["--exact", name, "--nocapture"]).env(INSIDE, name);
+    command
+}
+
+/// The test `name` of this program in another namespace, with pipes to it; it ends with this value.
+pub(crate) struct Peer {
+    child: Child,
+    pub(crate) stdin: ChildStdin,
+    pub(crate) stdout: ChildStdout,
+}
+
+impl Peer {
+    pub(crate) fn start(name: &str) -> Peer {
+        let mut child =
+            again(name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        Peer { child, stdin: stdin.expect("piped"), stdout: stdout.expect("piped") }
+    }
+
+    /// The process in the other namespace: the one that `unshare` has forked.
+    pub(crate) fn pid(&self) -> String {
+        let pid = self.child.id();
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = std::fs::read_to_string(path).expect("children");
+        children.split_whitespace().next().expect("a child").to_owned()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `ip` with these words.
+pub(crate) fn ip(words: &str) {
+    assert!(try_ip(words), "ip {words}");
+}
+
+pub(crate) fn try_ip(words: &str) -> bool {
+    Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status().expect("ip").success()
+}
+
+/// What `ip` prints.
+pub(crate) fn ip_says(words: &str) -> String {
+    let output = Command::new("ip").args(words.split(' ')).output().expect("ip");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Two interfaces, `v0` and `v1`, of which each receives what the other sends.
+pub(crate) fn veth() {
+    ip("link add v0 type veth peer name v1");
+    ip("link set v0 up");
+    ip("link set v1 up");
+}
+
+pub(crate) fn tap(name: &str) -> HostSource {
+    tap_queue(name, 0)
+}
+
+pub(crate) fn tap_queue(name: &str, queue: u16) -> HostSource {
+    HostSource::Tap { name: name.to_owned(), queue, mtu: None, ours: false }
+}
+
+pub(crate) fn packet(interface: &str) -> HostPort {
+    open(&HostSource::Packet { interface: interface.to_owned() })
+}
+
+pub(crate) fn xdp(interface: &str) -> HostPort {
+    open(&HostSource::Xdp { interface: interface.to_owned(), queue: 0 })
+}
+
+pub(crate) fn open(source: &HostSource) -> HostPort {
+    HostPort::open(source).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub(crate) fn refusal(source: &HostSource) -> String {
+    HostPort::open(source).expect_err("opened").to_string()
+}
+
+/// A made-up clock, and how long is waited for a frame.
+#[derive(Default)]
+pub(crate) struct Turns(u64);
+
+impl Turns {
+    /// The next instant, 2 ms later.
+    pub(crate) fn now_ns(&mut self) -> u64 {
+        self.0 += 2_000_000;
+        self.0
+    }
+
+    /// The next frame of `port` that `wanted` wants, as header and bytes; `None` when none comes
+    /// within a second or the port has gone.
+    pub(crate) fn receive(
+        &mut self,
+        port: &mut HostPort,
+        wanted: impl Fn(&Received<'_>) -> bool,
+    ) -> Option<(Header, Vec<u8>)> {
+        for _ in 0..10_000 {
+            if let Some(received) = port.receive(self.now_ns()) {
+                if wanted(&received) {
+                    return Some((received.header, received.bytes.to_vec()));
+                }
+            } else if port.is_gone() || !wait(port, 1_000) {
+                return None;
+            }
+        }
+        panic!("10,000 frames that nobody wants");
+    }
+}
+
+/// Waits until `port` is readable; false when it is not within so many milliseconds.
+pub(crate) fn wait(port: &HostPort, limit_ms: i64) -> bool {
+    let fd = port.poll_fd().expect("a descriptor");
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let limit = Timespec { tv_sec: limit_ms / 1000, tv_nsec: limit_ms % 1000 * 1_000_000 };
+    poll(&mut fds, Some(&limit)).expect("poll") > 0
+}
+
+/// The EtherType of the tests' frames: IEEE's for experiments.
+pub(crate) const MINE: [u8; 2] = [0x88, 0xb6];
+
+/// Whether it is a frame of [`frame`].
+pub(crate) fn is_mine(received: &Received<'_>) -> bool {
+    received.bytes.get(12..14) == Some(&MINE)
+}
+
+/// A broadcast frame of `len` bytes, with `seed` in all of them.
+pub(crate) fn frame(len: usize, seed: usize) -> Vec<u8> {
+    let mut bytes = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &MINE].concat();
+    bytes.extend((bytes.len()..len).map(|at| (at * 7 + seed * 13 + (at >> 8)) as u8));
+    bytes
+}
+
+/// A frame of TCP over IPv4 with `payload` bytes whose checksum is left to be filled in, its header of
+/// virtio-net, and the protocol's own checks as a receiver expects them.
+pub(crate) fn tcp(payload: usize, segment: u16) -> (Header, Vec<u8>) {
+    let mut bytes = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &[8, 0]].concat();
+    let total = (20 + 20 + payload) as u16;
+    let mut ip = vec![0x45, 0];
+    ip.extend(total.to_be_bytes());
+    ip.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 9, 8, 7, 10, 9, 8, 6]);
+    let sum = !sum(&ip, 0);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut tcp = vec![0x12, 0x34, 0x56, 0x78, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff];
+    tcp.extend([0; 4]);
+    // What a stack leaves there: the sum of the pseudo header.
+    let pseudo = self::sum(&ip[12..20], 6 + 20 + payload as u32);
+    tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
+    bytes.extend(ip);
+    bytes.extend(tcp);
+    bytes.extend((0..payload).map(|at| (at * 31 + (at >> 8)) as u8));
+    let header = Header {
+        flags: Header::NEEDS_CSUM,
+        gso_type: if segment > 0 { Header::GSO_TCP4 } else { Header::GSO_NONE },
+        header_len: 54,
+        gso_size: segment,
+        csum_start: 34,
+        csum_offset: 16,
+        buffers: 0,
+    };
+    (header, bytes)
+}
+
+/// The internet checksum's sum, not inverted.
+pub(crate) fn sum(bytes: &[u8], start: u32) -> u16 {
+    let mut sum = start;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+    }
+    while sum >> 16 > 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
