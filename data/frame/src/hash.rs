@@ -21,9 +21,9 @@ pub fn flow_hash(head: &[u8]) -> u32 {
         _ => None,
     };
     let (one, other, protocol) = found.unwrap_or_else(|| stations(head));
-    // Sum and difference are the same whichever is first.
-    let hash = mix(one.wrapping_add(other) ^ protocol) ^ mix(one ^ other).rotate_left(17);
-    let hash = mix(hash);
+    // A sum is the same whichever is first; each end is mixed before, since else a bit of one end
+    // would count as that of the other.
+    let hash = mix(mix(one).wrapping_add(mix(other)) ^ protocol);
     (hash ^ hash >> 32) as u32
 }
 
@@ -50,7 +50,10 @@ fn ipv6(head: &[u8], l3: usize) -> Option<Flow> {
     let (from, to) = (address(l3 + 8)?, address(l3 + 24)?);
     let protocol = u8_at(head, l3 + 6)?;
     let (source, target) = ports(head, l3 + 40, protocol);
-    let end = |address: u64, port: u16| address ^ u64::from(port).rotate_left(40);
+    // Not beside the address, of which all bits are used.
+    let end = |address: u64, port: u16| {
+        address.wrapping_add(u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    };
     Some((end(from, source), end(to, target), u64::from(protocol)))
 }
 

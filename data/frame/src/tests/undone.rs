@@ -1,0 +1,203 @@
+//! What a header may ask for, and what becomes of it.
+
+use proptest::prelude::*;
+
+use super::packet::Packet;
+use crate::{BadOffload, FRAME_MAX, HEADER_SIZE_LEGACY, Header, Offload, Offloads};
+
+/// TCP over IPv4 in a frame of 1,000 bytes.
+const GOOD: Header = Header {
+    flags: Header::NEEDS_CSUM,
+    gso_type: Header::GSO_TCP4,
+    header_len: 54,
+    gso_size: 400,
+    csum_start: 34,
+    csum_offset: 16,
+    buffers: 0,
+};
+
+#[test]
+fn the_bytes_are_those_of_the_specification() {
+    let header = Header { header_len: 0x0102, gso_size: 0x0304, buffers: 0x0506, ..GOOD };
+    let bytes = header.encode();
+    assert_eq!(bytes, [1, 1, 2, 1, 4, 3, 34, 0, 16, 0, 6, 5]);
+    let ten: [u8; HEADER_SIZE_LEGACY] = bytes[..10].try_into().expect("ten bytes");
+    assert_eq!(Header::decode(&ten), Header { buffers: 0, ..header });
+}
+
+#[test]
+fn every_header_that_cannot_be_true_is_named() {
+    use BadOffload::{BeyondEnd, Kind, NoChecksum, NoSize, NotNegotiated, Place, Start};
+    let plain = Header { gso_type: 0, gso_size: 0, ..GOOD };
+    let udp = Header { gso_type: 5, csum_offset: 6, ..GOOD };
+    let all = Offloads::ALL;
+    let table = [
+        ("GSO without a checksum", Header { flags: 0, ..GOOD }, all, NoChecksum),
+        ("only DATA_VALID", Header { flags: 2, ..GOOD }, all, NoChecksum),
+        ("UFO", Header { gso_type: 3, ..GOOD }, all, Kind),
+        ("type 2", Header { gso_type: 2, ..GOOD }, all, Kind),
+        ("a tunnel", Header { gso_type: 0x21, ..GOOD }, all, Kind),
+        ("ECN alone", Header { gso_type: 0x80, ..GOOD }, all, Kind),
+        ("ECN of UDP", Header { gso_type: 0x85, ..udp }, all, Kind),
+        ("no TSO4", GOOD, Offloads::CSUM | Offloads::TSO6 | Offloads::ECN, NotNegotiated),
+        ("no CSUM", plain, Offloads::NONE, NotNegotiated),
+        (
+            "no ECN",
+            Header { gso_type: 0x81, ..GOOD },
+            Offloads::CSUM | Offloads::TSO4,
+            NotNegotiated,
+        ),
+        ("half of USO", udp, Offloads::CSUM | Offloads::USO4, NotNegotiated),
+        ("a start in the addresses", Header { csum_start: 13, ..plain }, all, Start),
+        ("a start at 0", Header { csum_start: 0, ..GOOD }, all, Start),
+        (
+            "a start at the end",
+            Header { csum_start: 1000, csum_offset: 0, ..plain },
+            all,
+            BeyondEnd,
+        ),
+        ("half a checksum", Header { csum_start: 900, csum_offset: 99, ..plain }, all, BeyondEnd),
+        (
+            "sums that wrap",
+            Header { csum_start: 65_535, csum_offset: 65_535, ..plain },
+            all,
+            BeyondEnd,
+        ),
+        ("half a TCP header", Header { csum_start: 981, ..GOOD }, all, BeyondEnd),
+        ("half a UDP header", Header { csum_start: 993, ..udp }, all, BeyondEnd),
+        ("TCP's checksum elsewhere", Header { csum_offset: 14, ..GOOD }, all, Place),
+        ("UDP's checksum elsewhere", Header { csum_offset: 16, ..udp }, all, Place),
+        ("segments of nothing", Header { gso_size: 0, ..GOOD }, all, NoSize),
+        ("datagrams of nothing", Header { gso_size: 0, ..udp }, all, NoSize),
+    ];
+    for (name, header, allowed, expected) in table {
+        assert_eq!(Offload::check(&header, 1000, allowed), Err(expected), "{name}");
+        assert_eq!(Offload::check_host(&header, 1000, allowed), Err(expected), "{name}");
+    }
+}
+
+#[test]
+fn every_header_that_can_be_true_says_what_it_needs() {
+    let plain = Header { gso_type: 0, gso_size: 0, ..GOOD };
+    let needs = |header: Header| {
+        let offload = Offload::check(&header, 1000, Offloads::ALL).expect("a good header");
+        (offload.needs(), offload.is_gso())
+    };
+    assert_eq!(needs(Header { flags: 0, ..plain }), (Offloads::NONE, false));
+    assert_eq!(needs(plain), (Offloads::CSUM, false));
+    assert_eq!(needs(Header { csum_start: 998, csum_offset: 0, ..plain }), (Offloads::CSUM, false));
+    assert_eq!(needs(GOOD), (Offloads::CSUM | Offloads::TSO4, true));
+    let ecn = Header { gso_type: 0x84, csum_start: 980, ..GOOD };
+    assert_eq!(needs(ecn), (Offloads::CSUM | Offloads::TSO6 | Offloads::ECN, true));
+    let udp = Header { gso_type: 5, csum_offset: 6, csum_start: 992, ..GOOD };
+    assert_eq!(needs(udp), (Offloads::CSUM | Offloads::USO, true));
+    // Flags that are unknown, or not to be believed, are ignored; so are fields without a flag.
+    assert_eq!(needs(Header { flags: 0xfe, csum_start: 9999, ..plain }), (Offloads::NONE, false));
+    assert_eq!(needs(Header { flags: 0xff, header_len: 9999, ..plain }), (Offloads::CSUM, false));
+}
+
+#[test]
+fn only_the_host_says_that_a_checksum_is_right() {
+    let valid = Header { flags: Header::DATA_VALID, ..Header::default() };
+    let guest = Offload::check(&valid, 100, Offloads::ALL).expect("nothing undone");
+    assert_eq!(guest, Offload::NONE);
+    let host = Offload::check_host(&valid, 100, Offloads::ALL).expect("nothing undone");
+    assert!(host.is_valid() && host.is_none() && host.needs().is_empty());
+    assert_eq!(host.header(Offloads::CSUM, 1).flags, Header::DATA_VALID);
+    // VIRTIO 5.1.6.4.1: no flags for a driver without GUEST_CSUM.
+    assert_eq!(host.header(Offloads::NONE, 1).flags, 0);
+    let both = Header { flags: 3, csum_start: 34, csum_offset: 16, ..valid };
+    let undone = Offload::check_host(&both, 100, Offloads::ALL).expect("a checksum undone");
+    assert!(!undone.is_valid());
+    assert_eq!(undone.header(Offloads::CSUM, 1).flags, Header::NEEDS_CSUM);
+}
+
+#[test]
+fn a_receiver_gets_what_was_said_and_a_possible_hint() {
+    let header = |said: u16| {
+        let offload = Offload::check(&Header { header_len: said, ..GOOD }, 1000, Offloads::ALL);
+        offload.expect("a good header").header(Offloads::ALL, 3)
+    };
+    assert_eq!(header(54), Header { buffers: 3, ..GOOD });
+    assert_eq!(header(66), Header { header_len: 66, buffers: 3, ..GOOD });
+    assert_eq!(header(0).header_len, 54, "at least to the end of TCP without options");
+    assert_eq!(header(u16::MAX).header_len, 94, "at most with all options");
+    let short = Offload::check(&Header { header_len: 90, ..GOOD }, 60, Offloads::ALL);
+    assert_eq!(short.expect("a good header").header(Offloads::ALL, 1).header_len, 60);
+    assert_eq!(Offload::NONE.header(Offloads::ALL, 1), Header { buffers: 1, ..Header::default() });
+}
+
+#[test]
+fn tags_shift_where_the_sum_begins() {
+    let offload = Offload::check(&GOOD, 1000, Offloads::ALL).expect("a good header");
+    let pushed = offload.shifted(4).expect("room for a tag");
+    assert_eq!((pushed.csum_start(), pushed.header(Offloads::ALL, 0).header_len), (38, 58));
+    assert_eq!(pushed.shifted(-4), Some(offload));
+    assert_eq!(Offload::NONE.shifted(-4), Some(Offload::NONE));
+    let first = Header { gso_type: 0, gso_size: 0, csum_start: 17, csum_offset: 0, ..GOOD };
+    let first = Offload::check(&first, 1000, Offloads::ALL).expect("a good header");
+    assert_eq!(first.shifted(-4), None, "no sum begins in the addresses");
+    let last = Header { csum_start: 65_500, ..GOOD };
+    let last = Offload::check(&last, FRAME_MAX, Offloads::ALL).expect("a good header");
+    assert_eq!(last.shifted(32_767), None);
+}
+
+#[test]
+fn an_mtu_is_held_against_what_comes_out_on_a_wire() {
+    for (tags, ethernet) in [(vec![], 14), (vec![5], 18), (vec![5, 6], 22)] {
+        for (mut packet, ip) in [(Packet::tcp4(9000), 20), (Packet::udp6(9000), 40)] {
+            packet.tags.clone_from(&tags);
+            let built = packet.build();
+            let (head, len) = (&built.bytes[..128], built.bytes.len() as u32);
+            let transport = if packet.is_udp { 8 } else { 32 };
+            let whole = built.offload(&packet, 0).packet_len(head, len);
+            assert_eq!(whole, ip + transport + 9000);
+            assert_eq!(whole + ethernet, len);
+            let cut = built.offload(&packet, 1400).packet_len(head, len);
+            assert_eq!(cut, ip + transport + 1400);
+            let one = built.offload(&packet, 9001).packet_len(head, len);
+            assert_eq!(one, whole, "what is not cut is as long as it is");
+            assert_eq!(Offload::NONE.packet_len(head, len), whole);
+        }
+    }
+    // Where the TCP header cannot be seen it is taken to be as long as it can be.
+    let far = Header { csum_start: 600, ..GOOD };
+    let far = Offload::check(&far, 2000, Offloads::ALL).expect("a good header");
+    assert_eq!(far.packet_len(&[0; 128], 2000), 600 + 60 + 400 - 14);
+    assert_eq!(Offload::NONE.packet_len(&[], 5), 0);
+}
+
+#[test]
+fn sets_of_offloads() {
+    let set = Offloads::CSUM | Offloads::TSO6;
+    assert_eq!(format!("{set:?}"), r#"{"csum", "tso6"}"#);
+    assert!(set.contains(Offloads::TSO6) && !set.contains(Offloads::TSO6 | Offloads::ECN));
+    assert!(set.intersects(Offloads::TSO6 | Offloads::ECN) && !set.intersects(Offloads::ECN));
+    assert_eq!(set.without(Offloads::CSUM), Offloads::TSO6);
+    assert_eq!(set.intersection(Offloads::ALL.without(Offloads::TSO6)), Offloads::CSUM);
+    assert_eq!(Offloads::from_bits(set.bits() | 0xff00), set);
+    assert!(Offloads::default().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn what_was_checked_lies_in_the_frame(
+        bytes in any::<[u8; HEADER_SIZE_LEGACY]>(),
+        len in 14u32..=FRAME_MAX,
+        allowed in 0u16..64,
+    ) {
+        let header = Header::decode(&bytes);
+        let allowed = Offloads::from_bits(allowed);
+        if let Ok(offload) = Offload::check(&header, len, allowed) {
+            prop_assert!(allowed.contains(offload.needs()));
+            let again = offload.header(Offloads::ALL, 1);
+            prop_assert!(u32::from(again.header_len) <= len);
+            if !offload.is_none() {
+                prop_assert!(offload.csum_start() >= 14);
+                let end = u32::from(offload.csum_start()) + u32::from(offload.csum_offset()) + 2;
+                prop_assert!(end <= len);
+            }
+            prop_assert_eq!(Offload::check(&again, len, allowed), Ok(offload));
+        }
+    }
+}
