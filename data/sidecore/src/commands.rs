@@ -9,8 +9,9 @@ use schedule::{Nanos, Policy};
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
+use crate::net::HostKey;
 use crate::places::{Place, Tenant, disk_at, served_at};
-use crate::served::{QueueKey, Served};
+use crate::served::{QueueKey, Role, Served};
 use crate::sidecore::Sidecore;
 
 /// Commands taken in one pass: an inbox cannot stall the path.
@@ -26,6 +27,14 @@ impl Sidecore {
                 Command::Attach(served) => self.attach(served, now),
                 Command::Detach(key) => self.detach(key),
                 Command::SetCall(key, call) => self.set_call(key, call),
+                Command::SetBridge(bridge, kind) => self.net.set_bridge(bridge, kind.as_ref()),
+                Command::SetPort(bridge, port, spec) => {
+                    self.net.set_port(bridge, port, spec, &self.places);
+                }
+                Command::AttachHost(host) => self.attach_host(host, now),
+                Command::DetachHost(key) => self.detach_host(key),
+                Command::Announce(bridge, port, mac) => self.announce(bridge, port, mac, now),
+                Command::ShowMacs(table) => self.show_macs(table, now),
                 Command::Stop => self.stop(),
             }
         }
@@ -43,15 +52,24 @@ impl Sidecore {
         if let Err(error) = served.role.begin(&mut self.io, queue, epoch) {
             return self.send(Event::Refused(served, Refusal::Kernel(error)));
         }
+        if let Err(refusal) = self.net.attach(&served.role, queue) {
+            served.role.end(&mut self.io);
+            return self.send(Event::Refused(served, refusal));
+        }
         place.epoch = epoch;
+        // Nobody waits for buffers: a receive queue is not visited, it is delivered to.
+        let is_visited = !matches!(served.role, Role::Receive(_));
         let ring = &mut served.ring;
         let watched = match &ring.kick {
-            Some(kick) => self.rest.watch(kick, queue, epoch).is_ok(),
-            None => false,
+            Some(kick) if is_visited => self.rest.watch(kick, queue, epoch).is_ok(),
+            _ => false,
         };
         // Without kicks to wait for, only polling finds anything.
         let policy = if watched { ring.policy } else { Policy::Poll };
-        self.schedule.add(queue, ring.share, policy, now);
+        if is_visited {
+            self.schedule.add(queue, ring.share, policy, now);
+        }
+        ring.queue.expect_writes(!is_visited);
         ring.leaving = false;
         if !ring.health.is_lost() {
             ring.queue.disarm();
@@ -72,6 +90,7 @@ impl Sidecore {
         if let Some(kick) = &served.ring.kick {
             self.rest.forget(kick);
         }
+        self.net.detach(&served.role, queue);
         self.schedule.remove(queue);
         self.leaving.push(queue);
     }
@@ -92,6 +111,12 @@ impl Sidecore {
         for key in keys {
             self.detach(key);
         }
+        let host = |place: &Place| match &place.tenant {
+            Tenant::Host(host) => Some(host.key()),
+            Tenant::Queue(_) | Tenant::Empty => None,
+        };
+        let hosts: Vec<HostKey> = self.places.iter().filter_map(host).collect();
+        hosts.into_iter().for_each(|key| self.detach_host(key));
     }
 
     /// Gives back what leaves and has nothing in flight; sends what could not be sent before.
@@ -162,7 +187,7 @@ impl Sidecore {
         served.is_some_and(|served| served.role.is_slicing())
     }
 
-    fn count_queues(&self) {
+    pub(crate) fn count_queues(&self) {
         self.counters.queues.set(self.schedule.queues() as u64);
     }
 }

@@ -4,7 +4,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use switch::DropReason;
+
 use crate::latency::{Latency, LatencySnapshot};
+use crate::net::Tally;
 
 /// A number with one writer.
 #[derive(Debug, Default)]
@@ -109,5 +112,83 @@ counters! {
         queues,
         /// Submissions to the kernel that failed outright; their requests were tried again.
         io_errors,
+    }
+}
+
+counters! {
+    /// Counters of one port of a bridge; they live as long as the port. Written by its home alone.
+    PortCounters, PortSnapshot {
+        /// Frames taken from the port: what its guest, or the host behind it, sent and was not
+        /// dropped at once.
+        taken_frames,
+        /// Their bytes, without virtio-net headers.
+        taken_bytes,
+        /// Those for more than one station.
+        taken_multicast,
+        /// Frames delivered to the port; one that was cut into segments counts as many.
+        delivered_frames,
+        /// Their bytes, without virtio-net headers.
+        delivered_bytes,
+        /// Those for more than one station.
+        delivered_multicast,
+        /// Frames that were finished here, because the port lacks an offload.
+        finished,
+    }
+    /// Frames that went nowhere, by reason.
+    drops: Drops => DropsSnapshot,
+}
+
+/// Counts by [`DropReason`].
+#[derive(Debug, Default)]
+pub(crate) struct Drops([Count; DropReason::COUNT]);
+
+impl Drops {
+    fn snapshot(&self) -> DropsSnapshot {
+        DropsSnapshot(std::array::from_fn(|at| self.0.get(at).map_or(0, Count::get)))
+    }
+}
+
+/// Frames that went nowhere, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DropsSnapshot([u64; DropReason::COUNT]);
+
+impl DropsSnapshot {
+    /// Those dropped for this reason.
+    pub fn of(&self, reason: DropReason) -> u64 {
+        self.0.get(reason.index()).copied().unwrap_or(0)
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Each reason for which something was dropped, in the order of [`DropReason::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|reason| (*reason, self.of(*reason))).filter(|(_, n)| *n > 0)
+    }
+}
+
+impl PortCounters {
+    #[cold]
+    pub(crate) fn dropped(&self, reason: DropReason) {
+        if let Some(count) = self.drops.0.get(reason.index()) {
+            count.add(1);
+        }
+    }
+
+    /// Adds what a visit took.
+    #[inline]
+    pub(crate) fn took(&self, tally: &Tally) {
+        self.taken_frames.add(tally.frames);
+        self.taken_bytes.add(tally.bytes);
+        self.taken_multicast.add(tally.multicast);
+    }
+
+    #[inline]
+    pub(crate) fn delivered(&self, bytes: u32, is_multicast: bool) {
+        self.delivered_frames.add(1);
+        self.delivered_bytes.add(bytes.into());
+        self.delivered_multicast.add(is_multicast.into());
     }
 }

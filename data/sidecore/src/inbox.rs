@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rtrb::{Consumer, Producer};
+use switch::PortId;
 use virtqueue::Violation;
 
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
+use crate::net::{BridgeId, BridgeKind, HostKey, HostServed, MacTable, PortSpec};
 use crate::served::{QueueKey, Served};
 
 /// What control asks of a sidecore.
@@ -24,7 +26,22 @@ pub enum Command {
     /// Call through this descriptor from now on; no need to detach. The guest is called once, since
     /// a call may have gone to the old one.
     SetCall(QueueKey, Option<OwnedFd>),
-    /// Give every queue back and end.
+    /// There is such a bridge from now on, or, with `None`, no longer. Said to every sidecore, before
+    /// its ports and after them. A bridge that is there stays as it is.
+    SetBridge(BridgeId, Option<BridgeKind>),
+    /// The bridge has such a port from now on, or the port has changed, or (`None`) is gone. Said to
+    /// every sidecore, before its queues are attached and after they are back.
+    SetPort(BridgeId, PortId, Option<Box<PortSpec>>),
+    /// Serve this host port, on the home of its port. Answered only when refused.
+    AttachHost(Box<HostServed>),
+    /// Give it back. Answered by [`Event::HostDetached`], or not at all when there is no such one.
+    DetachHost(HostKey),
+    /// Show every bridge around that a station is at this port now: a RARP frame, as if it came from
+    /// there. Said to the port's home.
+    Announce(BridgeId, PortId, [u8; 6]),
+    /// Fill this table. Answered by [`Event::Macs`], with nothing in it when there is no such bridge.
+    ShowMacs(Box<MacTable>),
+    /// Give everything back and end.
     Stop,
 }
 
@@ -35,6 +52,15 @@ pub enum Event {
     Detached(Box<Served>),
     /// The queue was not attached: here it is again.
     Refused(Box<Served>, Refusal),
+    /// The host port, no longer served.
+    HostDetached(Box<HostServed>),
+    /// The host port was not attached: here it is again.
+    HostRefused(Box<HostServed>, Refusal),
+    /// The interface behind a host port is gone, told once. It stays attached and drops what is sent
+    /// there, until control asks for it.
+    HostGone(HostKey),
+    /// The table that was asked for.
+    Macs(Box<MacTable>),
     /// The guest broke the ring's rules, or its front-end took back what it had lent. The queue stays
     /// attached and reads as empty.
     Failed {
@@ -51,6 +77,9 @@ pub enum Refusal {
     /// As many queues as it can hold.
     #[error("its sidecore has no place for another queue: give it more cpus, or remove disks")]
     NoPlace,
+    /// Its port was not made, or is at home on another sidecore.
+    #[error("its port is not known to its sidecore: this is a defect of the daemon")]
+    NoPort,
     /// What its back-end needs of the kernel.
     #[error(
         "its sidecore got no io_uring: {0} (is sysctl kernel.io_uring_disabled 0, and memory free?)"

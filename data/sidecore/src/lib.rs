@@ -25,9 +25,11 @@ mod alarm;
 mod commands;
 mod counters;
 mod fetch;
+mod frames;
 mod inbox;
 mod large;
 mod latency;
+mod net;
 mod places;
 mod publish;
 mod reap;
@@ -37,10 +39,13 @@ mod sidecore;
 mod slots;
 mod thread;
 
+pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
 pub use inbox::{Command, Event, Handle, Refusal};
 pub use latency::LatencySnapshot;
-pub use served::{QueueKey, RoleSpec, Served, ServedSpec};
+pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
+pub use net::{PAIRS_MAX, PortSpec};
+pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;
 

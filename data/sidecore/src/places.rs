@@ -2,7 +2,8 @@
 //!
 //! Not who is visited when (`schedule`), nor how a place is filled and emptied (`commands`).
 
-use crate::served::{DiskRole, Ring, Served};
+use crate::net::HostServed;
+use crate::served::{DiskRole, Receive, Ring, Served};
 
 /// A place in the table.
 #[derive(Debug, Default)]
@@ -18,6 +19,7 @@ pub(crate) enum Tenant {
     #[default]
     Empty,
     Queue(Box<Served>),
+    Host(Box<HostServed>),
 }
 
 impl Place {
@@ -28,15 +30,7 @@ impl Place {
     pub(crate) fn served(&self) -> Option<&Served> {
         match &self.tenant {
             Tenant::Queue(served) => Some(served),
-            Tenant::Empty => None,
-        }
-    }
-
-    /// The queue here, when it is still the one that attachment `epoch` put here.
-    pub(crate) fn kicked(&mut self, epoch: u32) -> Option<&mut Served> {
-        match &mut self.tenant {
-            Tenant::Queue(served) if self.epoch == epoch => Some(served),
-            _ => None,
+            Tenant::Host(_) | Tenant::Empty => None,
         }
     }
 
@@ -56,7 +50,7 @@ impl Place {
 pub(crate) fn served_at(places: &mut [Place], place: u16) -> Option<&mut Served> {
     match &mut places.get_mut(usize::from(place))?.tenant {
         Tenant::Queue(served) => Some(served),
-        Tenant::Empty => None,
+        Tenant::Host(_) | Tenant::Empty => None,
     }
 }
 
@@ -64,4 +58,19 @@ pub(crate) fn served_at(places: &mut [Place], place: u16) -> Option<&mut Served>
 #[inline]
 pub(crate) fn disk_at(places: &mut [Place], place: u16) -> Option<(&mut Ring, &mut DiskRole)> {
     served_at(places, place)?.disk()
+}
+
+/// The queue at `place`, when it is a receive queue.
+#[inline]
+pub(crate) fn receive_at(places: &mut [Place], place: u16) -> Option<(&mut Ring, &mut Receive)> {
+    served_at(places, place)?.receive()
+}
+
+/// The host port at `place`.
+#[inline]
+pub(crate) fn host_at(places: &mut [Place], place: u16) -> Option<&mut HostServed> {
+    match &mut places.get_mut(usize::from(place))?.tenant {
+        Tenant::Host(host) => Some(host),
+        Tenant::Queue(_) | Tenant::Empty => None,
+    }
 }

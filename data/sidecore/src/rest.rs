@@ -5,7 +5,7 @@
 //! descriptor it was made with when the front-end holds a copy.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
@@ -53,8 +53,14 @@ impl Rest {
         Ok(epoll::add(&self.set, kick, data, EventFlags::IN | EventFlags::ET)?)
     }
 
+    /// Watches a host port; level-triggered, so that a frame is never waited for twice.
+    pub(crate) fn watch_host(&self, fd: BorrowedFd<'_>, place: u16, epoch: u32) -> io::Result<()> {
+        let data = EventData::new_u64(u64::from(epoch) << 16 | u64::from(place));
+        Ok(epoll::add(&self.set, fd, data, EventFlags::IN)?)
+    }
+
     /// Stops watching. Must come before the descriptor is closed.
-    pub(crate) fn forget(&self, kick: &OwnedFd) {
+    pub(crate) fn forget(&self, kick: impl AsFd) {
         // Only fails for a descriptor that was not watched.
         let _ = epoll::delete(&self.set, kick);
     }

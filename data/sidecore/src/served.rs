@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use backend::{Backend, Io};
 use device::blk::Blk;
+use device::net::Net;
 use guest_memory::{GuestMap, Health, Loss};
-use schedule::Policy;
+use schedule::{Nanos, Policy};
+use switch::PortId;
 use virtqueue::{Queue, Violation};
 
 use crate::counters::QueueCounters;
 use crate::large::Large;
+use crate::net::BridgeId;
 use crate::slots::Slots;
 
 /// The name of a queue between control and its sidecores.
@@ -55,6 +58,23 @@ pub enum RoleSpec {
         /// Where requests go.
         backend: Backend,
     },
+    /// Frames that a guest sends.
+    Transmit(NicQueue),
+    /// Buffers for frames to a guest.
+    Receive(NicQueue),
+}
+
+/// One queue of a NIC.
+#[derive(Clone, Copy, Debug)]
+pub struct NicQueue {
+    /// The NIC as its driver negotiated it.
+    pub net: Net,
+    /// The bridge it is at.
+    pub bridge: BridgeId,
+    /// Its port there, which must be at home on the sidecore that serves the queue.
+    pub port: PortId,
+    /// Which pair of the NIC, below [`PAIRS_MAX`](crate::PAIRS_MAX).
+    pub pair: u16,
 }
 
 /// A queue that can be attached.
@@ -87,6 +107,36 @@ pub(crate) struct Ring {
 #[derive(Debug)]
 pub(crate) enum Role {
     Disk(Box<DiskRole>),
+    Transmit(Transmit),
+    Receive(Receive),
+}
+
+/// What a transmit queue needs besides its ring.
+#[derive(Debug)]
+pub(crate) struct Transmit {
+    pub(crate) nic: NicQueue,
+    /// The port with which the flood of its next chain goes on.
+    pub(crate) cursor: u16,
+}
+
+/// What a receive queue needs besides its ring.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    pub(crate) nic: NicQueue,
+    /// Frames put in since they were last counted.
+    pub(crate) fresh: u32,
+    /// The first time that it had no buffers, since it last had some.
+    pub(crate) full_since: Option<Nanos>,
+    /// Frames that take so many bytes, with header, do not fit what is in the ring now.
+    pub(crate) unfit_from: u32,
+    /// Its loss or violation was seen.
+    pub(crate) is_seen: bool,
+}
+
+impl Receive {
+    fn new(nic: NicQueue) -> Receive {
+        Receive { nic, fresh: 0, full_since: None, unfit_from: u32::MAX, is_seen: false }
+    }
 }
 
 /// What a queue of a disk needs besides its ring.
@@ -120,6 +170,8 @@ impl Served {
                     place: 0,
                 }))
             }
+            RoleSpec::Transmit(nic) => Role::Transmit(Transmit { nic, cursor: 0 }),
+            RoleSpec::Receive(nic) => Role::Receive(Receive::new(nic)),
         };
         let health = memory.health().clone();
         let (unshown, leaving) = (false, false);
@@ -160,6 +212,8 @@ impl Served {
                 large.forfeit();
                 RoleSpec::Disk { blk, backend }
             }
+            Role::Transmit(transmit) => RoleSpec::Transmit(transmit.nic),
+            Role::Receive(receive) => RoleSpec::Receive(receive.nic),
         };
         let Ring { key, queue, memory, kick, call, share, policy, counters, .. } = ring;
         ServedSpec { key, queue, memory, role, kick, call, share, policy, counters }
@@ -168,8 +222,19 @@ impl Served {
     /// Its ring and its disk, when it is a disk's.
     #[inline]
     pub(crate) fn disk(&mut self) -> Option<(&mut Ring, &mut DiskRole)> {
-        let Role::Disk(disk) = &mut self.role;
-        Some((&mut self.ring, disk))
+        match &mut self.role {
+            Role::Disk(disk) => Some((&mut self.ring, disk)),
+            Role::Transmit(_) | Role::Receive(_) => None,
+        }
+    }
+
+    /// Its ring and the rest, when it is a receive queue.
+    #[inline]
+    pub(crate) fn receive(&mut self) -> Option<(&mut Ring, &mut Receive)> {
+        match &mut self.role {
+            Role::Receive(receive) => Some((&mut self.ring, receive)),
+            Role::Disk(_) | Role::Transmit(_) => None,
+        }
     }
 }
 
@@ -182,6 +247,8 @@ impl Role {
                 disk.slots.begin(epoch);
                 disk.place = place;
             }
+            Role::Transmit(transmit) => transmit.cursor = 0,
+            Role::Receive(receive) => *receive = Receive::new(receive.nic),
         }
         Ok(())
     }
@@ -190,6 +257,7 @@ impl Role {
     pub(crate) fn end(&mut self, io: &mut Io) {
         match self {
             Role::Disk(disk) => disk.backend.leave(io),
+            Role::Transmit(_) | Role::Receive(_) => {}
         }
     }
 
@@ -197,6 +265,7 @@ impl Role {
     pub(crate) fn is_slicing(&self) -> bool {
         match self {
             Role::Disk(disk) => disk.large.is_under_way(),
+            Role::Transmit(_) | Role::Receive(_) => false,
         }
     }
 }

@@ -13,7 +13,8 @@ use virtqueue::Chain;
 use crate::alarm::Alarm;
 use crate::counters::SidecoreCounters;
 use crate::inbox::{Command, Event, Handle, reset};
-use crate::places::{Place, disk_at, served_at};
+use crate::net::Net;
+use crate::places::{Place, Tenant, disk_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};
 
 /// Commands that wait at most.
@@ -84,6 +85,7 @@ pub struct Sidecore {
     pub(crate) unclocked: Vec<u16>,
     pub(crate) unclocked_since: Nanos,
     pub(crate) stopping: bool,
+    pub(crate) net: Net,
     pub(crate) counters: Arc<SidecoreCounters>,
 }
 
@@ -129,6 +131,7 @@ impl Sidecore {
             unclocked: Vec::with_capacity(queues_max),
             unclocked_since: Nanos(0),
             stopping: false,
+            net: Net::new(spec.index, queues_max),
             counters,
         };
         Ok((sidecore, handle))
@@ -181,7 +184,11 @@ impl Sidecore {
     /// ring is looked at again. Beside busy queues too, so that idle ones cost nothing.
     fn arm_idle(&mut self) {
         while let Some(queue) = self.schedule.to_arm() {
-            let Some(served) = served_at(&mut self.places, queue) else { continue };
+            let Some(served) = served_at(&mut self.places, queue) else {
+                // A host port: its descriptor wakes for what came before, too.
+                self.schedule.armed(queue);
+                continue;
+            };
             let ring = &mut served.ring;
             if !ring.health.is_lost() && ring.queue.arm() {
                 ring.queue.disarm();
@@ -206,7 +213,9 @@ impl Sidecore {
     #[inline]
     fn visit(&mut self, visit: Visit, now: Nanos) -> u32 {
         let Visit { queue, budget } = visit;
-        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return 0 };
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else {
+            return self.visit_frames(visit, now);
+        };
         let (visited, tally) = disk.fetch(ring, &mut self.io, &mut self.chain, budget, now);
         ring.publish(&mut self.alarm);
         if tally.ended > 0 {
@@ -297,14 +306,27 @@ impl Sidecore {
 
     pub(crate) fn kicked(&mut self, queue: u16, epoch: u32, now: Nanos) -> u32 {
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return 0 };
-        let Some(served) = place.kicked(epoch) else { return 0 };
-        let ring = &mut served.ring;
-        ring.counters.kicks.add(1);
-        if ring.leaving {
+        if place.epoch != epoch {
             return 0;
         }
-        if self.schedule.kicked(queue, now) && !ring.health.is_lost() {
-            ring.queue.disarm();
+        match &mut place.tenant {
+            Tenant::Queue(served) => {
+                let ring = &mut served.ring;
+                ring.counters.kicks.add(1);
+                if ring.leaving {
+                    return 0;
+                }
+                if self.schedule.kicked(queue, now) && !ring.health.is_lost() {
+                    ring.queue.disarm();
+                }
+            }
+            Tenant::Host(_) => {
+                // While it is polled, its descriptor says so at each look.
+                if !self.schedule.kicked(queue, now) {
+                    return 0;
+                }
+            }
+            Tenant::Empty => return 0,
         }
         1
     }

@@ -27,7 +27,7 @@ impl Source {
         self.guest.add(0, READ, 0, 1);
         self.guest.driver.publish();
         assert!(self.served.queue.peek(&self.guest.map, &mut self.chain));
-        let crate::RoleSpec::Disk { blk, .. } = &self.served.role;
+        let crate::RoleSpec::Disk { blk, .. } = &self.served.role else { panic!("a disk") };
         let parsed = blk.parse(&self.guest.map, &mut self.chain);
         let Ok(device::blk::Parsed::Work(work)) = parsed else { panic!("{parsed:?}") };
         let ticket = self.served.queue.advance(&self.chain);

@@ -1,0 +1,53 @@
+//! Frames: taken from a port, decided on by its bridge, delivered to one port or many.
+//!
+//! ```text
+//! transmit queue --transmit--> frame --route--> deliver --> receive queue of a port here
+//! host port ------receive------^                    |-----> host port here
+//! ```
+//!
+//! Not the rules of a bridge (`switch`), nor the bytes of a frame (`frame`). Called by `sidecore` for
+//! each visit of a transmit queue or a host port, and by `commands`.
+
+pub(crate) mod commands;
+mod deliver;
+mod desk;
+mod finish;
+mod frames;
+mod gather;
+pub(crate) mod host;
+mod macs;
+mod port;
+mod receive;
+mod route;
+mod transmit;
+
+pub use host::{HostKey, HostServed, HostSpec};
+pub use macs::MacTable;
+pub use port::{BRIDGES_MAX, BridgeId, BridgeKind, PAIRS_MAX, PortSpec};
+
+pub(crate) use transmit::Tally;
+
+use desk::Desk;
+use port::Replica;
+
+/// What a sidecore has for frames, besides its places.
+#[derive(Debug)]
+pub(crate) struct Net {
+    /// By bridge.
+    replicas: Vec<Option<Box<Replica>>>,
+    /// This sidecore's index, for what is at home here.
+    here: u16,
+    pub(crate) desk: Desk,
+}
+
+impl Net {
+    /// Without bridges.
+    pub(crate) fn new(here: u16, places: usize) -> Net {
+        Net { replicas: Vec::new(), here, desk: Desk::new(places) }
+    }
+
+    #[inline]
+    fn replica(&mut self, bridge: BridgeId) -> Option<&mut Replica> {
+        self.replicas.get_mut(usize::from(bridge.0))?.as_deref_mut()
+    }
+}

@@ -1,0 +1,250 @@
+//! Bridges and their ports as one sidecore knows them: names, facts, and where a port's frames go.
+//!
+//! Not who gets a frame (`switch`), nor how it gets there (`deliver`). Made by `commands`.
+
+use std::sync::Arc;
+
+use frame::flow_hash;
+use switch::{Bridge, Limits, PortId, Rules};
+
+use crate::counters::PortCounters;
+
+/// Bridges of a daemon at most: a name is a place in a table.
+pub const BRIDGES_MAX: u16 = 4_096;
+/// Pairs of queues of one port at most.
+pub const PAIRS_MAX: usize = device::net::PAIRS_MAX as usize;
+/// Flows told apart at a port of several pairs, as many as a tun device has at first.
+const FLOWS: usize = 256;
+/// No place of a sidecore, and no pair.
+const NOWHERE: u16 = u16::MAX;
+
+/// The name of a bridge, below [`BRIDGES_MAX`], as control numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BridgeId(pub u16);
+
+/// What a bridge is.
+#[derive(Clone, Copy, Debug)]
+pub enum BridgeKind {
+    /// A learning switch.
+    Switch {
+        /// How large it may become.
+        limits: Limits,
+        /// Keys the hash of its addresses: random, and told to nobody.
+        seed: u64,
+    },
+    /// Two ports, each of which gets what the other one sends. Both have the same home.
+    Wire,
+}
+
+/// What control says of a port, to every sidecore. Said again, it changes the port in place.
+#[derive(Clone, Debug)]
+pub struct PortSpec {
+    /// What may go in and out.
+    pub rules: Rules,
+    /// The sidecore that has all its queues and descriptors: the index of its `SidecoreSpec`.
+    pub home: u16,
+    /// The largest IP packet that is delivered there, bytes.
+    pub mtu: u32,
+    /// Where its frames are counted; written by its home alone.
+    pub counters: Arc<PortCounters>,
+}
+
+/// A bridge as this sidecore has it.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) bridge: Bridge,
+    pub(crate) is_wire: bool,
+    pub(crate) ports: Ports,
+}
+
+impl Replica {
+    pub(crate) fn new(kind: &BridgeKind) -> Replica {
+        let (bridge, is_wire) = match kind {
+            BridgeKind::Switch { limits, seed } => (Bridge::switch(*limits, *seed), false),
+            BridgeKind::Wire => (Bridge::wire(), true),
+        };
+        Replica { bridge, is_wire, ports: Ports::default() }
+    }
+}
+
+/// The ports of one bridge, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Ports(Vec<Option<Box<Port>>>);
+
+impl Ports {
+    #[inline]
+    pub(crate) fn get(&self, port: PortId) -> Option<&Port> {
+        self.0.get(usize::from(port.0))?.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, port: PortId) -> Option<&mut Port> {
+        self.0.get_mut(usize::from(port.0))?.as_deref_mut()
+    }
+
+    /// The first port from number `from` on.
+    #[inline]
+    pub(crate) fn next(&self, from: u16) -> Option<PortId> {
+        let ports = self.0.get(usize::from(from)..)?;
+        let at = ports.iter().position(Option::is_some)?;
+        Some(PortId(from + at as u16))
+    }
+
+    /// The other port of a wire.
+    pub(crate) fn other(&self, port: PortId) -> Option<PortId> {
+        let first = self.next(0)?;
+        if first == port { self.next(first.0 + 1) } else { Some(first) }
+    }
+
+    /// Puts a port there, or changes the one that is. True when it is a new one.
+    pub(crate) fn set(&mut self, port: PortId, spec: PortSpec, here: u16) -> bool {
+        let at = usize::from(port.0);
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        let Some(place) = self.0.get_mut(at) else { return false };
+        match place {
+            Some(port) => {
+                port.set(spec, here);
+                false
+            }
+            None => {
+                *place = Some(Box::new(Port::new(spec, here)));
+                true
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, port: PortId) {
+        if let Some(place) = self.0.get_mut(usize::from(port.0)) {
+            *place = None;
+        }
+    }
+}
+
+/// Where frames for a port go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sink {
+    /// Nobody is there.
+    Nobody,
+    /// The one receive queue, at this place.
+    Queue(u16),
+    /// One of several receive queues.
+    Queues,
+    /// The one descriptor of a host port, at this place.
+    Host(u16),
+    /// One of several descriptors.
+    Hosts,
+    /// Another sidecore has it.
+    Elsewhere,
+}
+
+/// A port of a bridge.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) sink: Sink,
+    is_here: bool,
+    pub(crate) is_up: bool,
+    /// Frames up to this length are within the MTU whatever they are.
+    pub(crate) surely_fits: u32,
+    mtu: u32,
+    pub(crate) home: u16,
+    pub(crate) counters: Arc<PortCounters>,
+    /// The place of each pair's receive queue, or of each descriptor of a host port.
+    places: [u16; PAIRS_MAX],
+    is_host: bool,
+    /// The pair on which a flow was last taken.
+    flows: Box<[u8; FLOWS]>,
+}
+
+impl Port {
+    fn new(spec: PortSpec, here: u16) -> Port {
+        let mut port = Port {
+            sink: Sink::Nobody,
+            is_here: true,
+            is_up: true,
+            surely_fits: 0,
+            mtu: 0,
+            home: 0,
+            counters: Arc::clone(&spec.counters),
+            places: [NOWHERE; PAIRS_MAX],
+            is_host: false,
+            flows: Box::new([u8::MAX; FLOWS]),
+        };
+        port.set(spec, here);
+        port
+    }
+
+    fn set(&mut self, spec: PortSpec, here: u16) {
+        self.is_up = spec.rules.is_up;
+        self.mtu = spec.mtu;
+        self.surely_fits = spec.mtu.saturating_add(frame::FRAME_MIN);
+        self.home = spec.home;
+        self.is_here = spec.home == here;
+        self.counters = spec.counters;
+        self.settle();
+    }
+
+    /// The queue or descriptor of `pair` is at `place` from now on.
+    pub(crate) fn put(&mut self, pair: u16, place: u16, is_host: bool) -> bool {
+        let Some(at) = self.places.get_mut(usize::from(pair)) else { return false };
+        *at = place;
+        self.is_host = is_host;
+        self.settle();
+        true
+    }
+
+    /// The queue or descriptor of `pair` leaves `place`.
+    pub(crate) fn clear(&mut self, pair: u16, place: u16) {
+        let at = self.places.get_mut(usize::from(pair)).filter(|at| **at == place);
+        if let Some(at) = at {
+            *at = NOWHERE;
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let mut here = self.places.iter().filter(|place| **place != NOWHERE);
+        self.sink = match (here.next(), here.next(), self.is_host) {
+            _ if !self.is_here => Sink::Elsewhere,
+            (None, ..) => Sink::Nobody,
+            (Some(place), None, false) => Sink::Queue(*place),
+            (Some(_), Some(_), false) => Sink::Queues,
+            (Some(place), None, true) => Sink::Host(*place),
+            (Some(_), Some(_), true) => Sink::Hosts,
+        };
+    }
+
+    /// Whether what comes from here is told apart by flows.
+    #[inline]
+    pub(crate) fn has_pairs(&self) -> bool {
+        matches!(self.sink, Sink::Queues | Sink::Hosts)
+    }
+
+    /// Frames of this flow come on `pair`, so what answers them goes there.
+    pub(crate) fn note_flow(&mut self, head: &[u8], pair: u16) {
+        if let Some(flow) = self.flows.get_mut(flow_hash(head) as usize % FLOWS) {
+            *flow = pair as u8;
+        }
+    }
+
+    /// Where a frame of this flow goes, of several places: where it came from last, otherwise by its
+    /// hash.
+    pub(crate) fn place_of(&self, head: &[u8]) -> u16 {
+        let hash = flow_hash(head) as usize;
+        let pair = self.flows.get(hash % FLOWS).copied().unwrap_or(u8::MAX);
+        if let Some(place) = self.places.get(usize::from(pair)).filter(|place| **place != NOWHERE) {
+            return *place;
+        }
+        let here = || self.places.iter().filter(|place| **place != NOWHERE);
+        // The table's part of the hash is the same for all that come here.
+        let nth = (hash / FLOWS) % here().count().max(1);
+        here().nth(nth).copied().unwrap_or(NOWHERE)
+    }
+
+    /// The largest IP packet, bytes.
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu
+    }
+}

@@ -1,0 +1,135 @@
+//! A visit of a host port: frames from the host, each brought where it goes.
+//!
+//! A frame that has to wait, or whose flood is not finished, is kept, and nothing is read behind it.
+
+use backend::net::Rest;
+use frame::{FRAME_MAX, FRAME_MIN, HEAD_MAX, Header, Offload, Offloads};
+use schedule::{Budget, Nanos, Visited};
+use switch::DropReason;
+
+use crate::net::Net;
+use crate::net::desk::{Desk, Ended};
+use crate::net::frames::{FRONT, Frame, ROOM, Room};
+use crate::net::host::HostServed;
+use crate::net::port::Replica;
+use crate::net::route::{Routed, Way};
+use crate::net::transmit::Tally;
+use crate::places::Place;
+
+/// What the frames of a visit have in common.
+struct Bench<'a> {
+    desk: &'a mut Desk,
+    places: &'a mut [Place],
+    replica: &'a mut Replica,
+    way: Way,
+    pair: u16,
+    now: Nanos,
+    tally: Tally,
+}
+
+impl Net {
+    /// Receives frames until there is none, the budget is used, or one has to wait.
+    pub(crate) fn receive(
+        &mut self,
+        places: &mut [Place],
+        host: &mut HostServed,
+        budget: Budget,
+        now: Nanos,
+    ) -> Visited {
+        let Net { replicas, desk, .. } = self;
+        desk.begin(budget);
+        let key = host.spec.key;
+        let replica = replicas.get_mut(usize::from(key.bridge.0)).and_then(Option::as_deref_mut);
+        let Some(replica) = replica else { return desk.visited(Ended::Empty) };
+        let way = Way::new(replica, key.port);
+        let (pair, tally) = (key.queue, Tally::default());
+        let mut bench = Bench { desk, places, replica, way, pair, now, tally };
+        let ended = bench.visit(host);
+        let Bench { desk, replica, tally, .. } = bench;
+        if let Some(port) = replica.ports.get(key.port) {
+            port.counters.took(&tally);
+        }
+        host.spec.counters.requests.add(tally.frames);
+        desk.visited(ended)
+    }
+}
+
+impl Bench<'_> {
+    #[inline]
+    fn visit(&mut self, host: &mut HostServed) -> Ended {
+        let mut room = ROOM;
+        if host.kept.len > 0
+            && let Some(ended) = self.go_on(host, &mut room)
+        {
+            return ended;
+        }
+        while self.desk.may_go_on() {
+            let Some(received) = host.spec.port.receive(self.now.0) else { return Ended::Empty };
+            let (ended, cursor) = match self.bring(&received.header, received.bytes, 0, &mut room) {
+                Routed::Done | Routed::Lost => continue,
+                Routed::Later => (Ended::Later, 0),
+                Routed::Unfinished(cursor) => (Ended::Budget, cursor),
+            };
+            host.kept.keep(received.header, received.bytes, cursor);
+            return ended;
+        }
+        Ended::Budget
+    }
+
+    /// The frame that was kept. `None`: it is over, and others may follow.
+    #[cold]
+    fn go_on(&mut self, host: &mut HostServed, room: &mut Room) -> Option<Ended> {
+        let kept = &mut host.kept;
+        let (header, cursor) = (kept.header, kept.cursor);
+        match self.bring(&header, kept.bytes(), cursor, room) {
+            Routed::Done | Routed::Lost => {
+                kept.len = 0;
+                None
+            }
+            Routed::Later => Some(Ended::Later),
+            Routed::Unfinished(cursor) => {
+                kept.cursor = cursor;
+                Some(Ended::Budget)
+            }
+        }
+    }
+
+    /// Brings one frame where it goes.
+    #[inline]
+    fn bring(&mut self, header: &Header, bytes: &[u8], cursor: u16, room: &mut Room) -> Routed {
+        let before = self.desk.cost.requests;
+        let (head, rest) = bytes.split_at_checked(HEAD_MAX).unwrap_or((bytes, &[]));
+        let len = bytes.len() as u32;
+        // The kernel is believed to have made a whole frame, not that it fits our places.
+        let offload = match Offload::check_host(header, len, Offloads::ALL) {
+            _ if len < FRAME_MIN => Err(DropReason::Runt),
+            _ if len > FRAME_MAX => Err(DropReason::TooLong),
+            Err(_) => Err(DropReason::BadOffload),
+            Ok(offload) => Ok(offload),
+        };
+        let offload = match offload {
+            Ok(offload) => offload,
+            Err(reason) => {
+                self.desk.charge_frame(before);
+                if let Some(port) = self.replica.ports.get(self.way.from) {
+                    port.counters.dropped(reason);
+                }
+                return Routed::Done;
+            }
+        };
+        if let Some(place) = room.get_mut(FRONT..FRONT + head.len()) {
+            place.copy_from_slice(head);
+        }
+        let (head_len, pair) = (head.len(), self.pair);
+        let rest = Rest::Private(rest);
+        let mut frame = Frame { room, head_len, len, rest, offload, health: None, pair };
+        let is_multicast = frame.is_multicast();
+        let Bench { desk, places, replica, way, .. } = self;
+        let routed = desk.route(places, replica, way, &mut frame, cursor, self.now);
+        if routed == Routed::Done {
+            self.desk.charge_frame(before);
+            self.tally.count(len, is_multicast);
+        }
+        routed
+    }
+}

@@ -1,0 +1,298 @@
+//! Who gets a frame, and getting it there: to the other end of a wire, to one port of a switch, or to
+//! all of them.
+//!
+//! Not the copies themselves (`deliver`). Called for each frame by `transmit` and `receive`.
+
+use frame::tag::{self, Tag};
+use frame::{FRAME_MIN, swap_addresses};
+use schedule::Nanos;
+use switch::{DropReason, Egress, PortId, Verdict, VlanId};
+
+use crate::net::deliver::Delivered;
+use crate::net::desk::{Desk, WALK_BYTES};
+use crate::net::frames::{FRONT, Frame, ROOM};
+use crate::net::port::{Port, Replica};
+use crate::net::transmit::Tally;
+use crate::places::Place;
+
+/// How long a frame on a wire waits for its receiver, from the first try: about as long as a guest
+/// that is not scheduled needs, and short enough that nobody misses a dead one.
+const WAIT_NS: u64 = 1_000_000;
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Routed {
+    /// It is over: delivered or dropped, and counted.
+    Done,
+    /// It waits where it is; nothing of it was delivered.
+    Later,
+    /// The visit ended within its flood, which goes on from this port number.
+    Unfinished(u16),
+    /// Its sender's memory is lost.
+    Lost,
+}
+
+/// Where the frames of a visit go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) from: PortId,
+    /// On a wire: the other end, unless there is none or a link is down.
+    peer: Option<Result<PortId, DropReason>>,
+    /// Several pairs: flows are noted.
+    has_pairs: bool,
+}
+
+impl Way {
+    /// Known once a visit.
+    pub(crate) fn new(replica: &Replica, from: PortId) -> Way {
+        let has_pairs = replica.ports.get(from).is_some_and(Port::has_pairs);
+        let peer = replica.is_wire.then(|| {
+            let peer = replica.ports.other(from).ok_or(DropReason::NoPort)?;
+            let is_up = |port| replica.ports.get(port).is_some_and(|port| port.is_up);
+            if is_up(from) && is_up(peer) { Ok(peer) } else { Err(DropReason::LinkDown) }
+        });
+        Way { from, peer, has_pairs }
+    }
+}
+
+impl Desk {
+    /// Brings `frame` to whoever gets it. `cursor`: the port from which its flood goes on, when an
+    /// earlier visit began one.
+    #[inline]
+    pub(crate) fn route(
+        &mut self,
+        places: &mut [Place],
+        replica: &mut Replica,
+        way: &Way,
+        frame: &mut Frame<'_>,
+        cursor: u16,
+        now: Nanos,
+    ) -> Routed {
+        if way.has_pairs
+            && let Some(port) = replica.ports.get_mut(way.from)
+        {
+            port.note_flow(frame.head(), frame.pair);
+        }
+        match way.peer {
+            Some(Ok(peer)) => self.across(places, replica, way.from, peer, frame, now),
+            Some(Err(reason)) => dropped(replica, way.from, reason),
+            None => self.switch(places, replica, way.from, frame, cursor, now),
+        }
+    }
+
+    #[inline]
+    fn across(
+        &mut self,
+        places: &mut [Place],
+        replica: &Replica,
+        from: PortId,
+        peer: PortId,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Routed {
+        let Some(port) = replica.ports.get(peer) else {
+            return dropped(replica, from, DropReason::NoPort);
+        };
+        match self.deliver(places, port, frame, now) {
+            Delivered::Done | Delivered::Dropped => Routed::Done,
+            Delivered::Full(since, reason) => waits(port, since, reason, now),
+            Delivered::Echo => self.echo(places, replica, from, frame, now),
+            Delivered::Lost => Routed::Lost,
+        }
+    }
+
+    /// Back to where it came from.
+    #[inline]
+    fn echo(
+        &mut self,
+        places: &mut [Place],
+        replica: &Replica,
+        from: PortId,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Routed {
+        let Some(port) = replica.ports.get(from) else { return Routed::Done };
+        swap_addresses(frame.head_mut());
+        match self.deliver(places, port, frame, now) {
+            Delivered::Done | Delivered::Dropped | Delivered::Echo => Routed::Done,
+            Delivered::Full(since, reason) => waits(port, since, reason, now),
+            Delivered::Lost => Routed::Lost,
+        }
+    }
+
+    #[inline]
+    fn switch(
+        &mut self,
+        places: &mut [Place],
+        replica: &mut Replica,
+        from: PortId,
+        frame: &mut Frame<'_>,
+        cursor: u16,
+        now: Nanos,
+    ) -> Routed {
+        match replica.bridge.decide(from, frame.head(), now.0) {
+            Verdict::To { port, vlan } => {
+                self.unicast(places, replica, from, port, vlan, frame, now)
+            }
+            Verdict::Flood { vlan } => self.flood(places, replica, from, vlan, frame, cursor, now),
+            Verdict::Drop(reason) => dropped(replica, from, reason),
+        }
+    }
+
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "each is one of the frame's circumstances")]
+    fn unicast(
+        &mut self,
+        places: &mut [Place],
+        replica: &Replica,
+        from: PortId,
+        to: PortId,
+        vlan: VlanId,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Routed {
+        let Some(port) = replica.ports.get(to) else {
+            return dropped(replica, from, DropReason::NoPort);
+        };
+        let delivered = match replica.bridge.egress(to, vlan) {
+            Egress::Keep => self.deliver(places, port, frame, now),
+            Egress::Refuse(reason) => {
+                port.counters.dropped(reason);
+                return Routed::Done;
+            }
+            egress => self.deliver_retagged(places, port, frame, egress, now),
+        };
+        match delivered {
+            Delivered::Done | Delivered::Dropped => Routed::Done,
+            // Nobody waits for another guest.
+            Delivered::Full(_, reason) => {
+                port.counters.dropped(reason);
+                Routed::Done
+            }
+            Delivered::Echo => self.echo_on_switch(places, replica, from, to, frame, now),
+            Delivered::Lost => Routed::Lost,
+        }
+    }
+
+    /// A port that echoes is a station that answers: the answer goes to the port of whoever asked.
+    #[cold]
+    fn echo_on_switch(
+        &mut self,
+        places: &mut [Place],
+        replica: &Replica,
+        from: PortId,
+        echoes: PortId,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Routed {
+        if let Some(port) = replica.ports.get(echoes) {
+            let mut tally = Tally::default();
+            tally.count(frame.len, frame.is_multicast());
+            port.counters.took(&tally);
+        }
+        match self.echo(places, replica, from, frame, now) {
+            // Its wait is a wire's; here it is dropped.
+            Routed::Later => dropped(replica, from, DropReason::NoBuffer),
+            routed => routed,
+        }
+    }
+
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "each is one of the frame's circumstances")]
+    fn flood(
+        &mut self,
+        places: &mut [Place],
+        replica: &Replica,
+        from: PortId,
+        vlan: VlanId,
+        frame: &mut Frame<'_>,
+        cursor: u16,
+        now: Nanos,
+    ) -> Routed {
+        let mut next = cursor;
+        while let Some(to) = replica.ports.next(next) {
+            // A flood that was begun before goes on with at least one port.
+            if next > cursor && !self.may_go_on() {
+                return Routed::Unfinished(next);
+            }
+            next = to.0.saturating_add(1);
+            let Some(port) = replica.ports.get(to).filter(|_| to != from) else { continue };
+            // Looking at a port costs something, even if nobody is there.
+            self.cost.bytes += WALK_BYTES;
+            let delivered = match replica.bridge.egress(to, vlan) {
+                Egress::Keep => self.deliver(places, port, frame, now),
+                Egress::Refuse(_) => continue,
+                egress => self.deliver_retagged(places, port, frame, egress, now),
+            };
+            match delivered {
+                Delivered::Full(_, reason) => {
+                    self.cost.bytes += u64::from(FRAME_MIN);
+                    port.counters.dropped(reason);
+                }
+                Delivered::Lost => return Routed::Lost,
+                // What is for all is not answered: two such ports would never end.
+                Delivered::Done | Delivered::Dropped | Delivered::Echo => {}
+            }
+        }
+        Routed::Done
+    }
+
+    /// The frame with its tag pushed, popped or changed; as it was for the next receiver.
+    #[inline(never)]
+    fn deliver_retagged(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        frame: &mut Frame<'_>,
+        egress: Egress,
+        now: Nanos,
+    ) -> Delivered {
+        let mut room = ROOM;
+        room.copy_from_slice(&frame.room[..]);
+        let shift = egress.shift();
+        let before = frame.head_len;
+        let head = room.get_mut(FRONT..).unwrap_or_default();
+        let after = match egress {
+            Egress::Push(vlan) => tag::push(head, before, Tag(vlan)),
+            Egress::Pop => tag::pop(head, before),
+            Egress::Retag(vlan) => {
+                tag::set_vlan(head, vlan);
+                Some(before)
+            }
+            Egress::Keep | Egress::Refuse(_) => Some(before),
+        };
+        let (Some(head_len), Some(offload)) = (after, frame.offload.shifted(shift)) else {
+            port.counters.dropped(DropReason::Vlan);
+            return Delivered::Dropped;
+        };
+        let mut other = Frame {
+            room: &mut room,
+            head_len,
+            len: frame.len.saturating_add_signed(shift.into()),
+            rest: frame.rest,
+            offload,
+            health: frame.health,
+            pair: frame.pair,
+        };
+        self.deliver(places, port, &mut other, now)
+    }
+}
+
+/// A frame that its sender loses.
+#[cold]
+fn dropped(replica: &Replica, from: PortId, reason: DropReason) -> Routed {
+    if let Some(port) = replica.ports.get(from) {
+        port.counters.dropped(reason);
+    }
+    Routed::Done
+}
+
+/// On a wire nobody else is behind, so a frame waits; but not for ever.
+#[cold]
+fn waits(port: &Port, since: Nanos, reason: DropReason, now: Nanos) -> Routed {
+    if now.since(since) < WAIT_NS {
+        return Routed::Later;
+    }
+    port.counters.dropped(reason);
+    Routed::Done
+}

@@ -1,0 +1,136 @@
+//! A visit of a transmit queue: chains to frames, each brought where it goes, and completed in order.
+//!
+//! A chain is completed when its frame is over, whatever became of it: a guest sees lost frames, not
+//! broken queues. What waits stays in the ring.
+
+use backend::net::Rest;
+use frame::{FRAME_MAX, FRAME_MIN, HEAD_MAX, HEADER_SIZE_LEGACY, Header, Offload};
+use schedule::{Budget, Nanos, Visited};
+use switch::DropReason;
+use virtqueue::Chain;
+
+use crate::net::Net;
+use crate::net::desk::{Ended, WALK_BYTES};
+use crate::net::frames::{FRONT, Frame, ROOM, Room};
+use crate::net::route::{Routed, Way};
+use crate::places::Place;
+use crate::served::{Ring, Transmit};
+
+/// Frames after which a visit shows what was completed (as for disks, `fetch`).
+const SHOW_EVERY: u32 = 16;
+
+/// What a visit took, counted in registers and added to the port's counters once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+    pub(crate) multicast: u64,
+}
+
+impl Tally {
+    #[inline(always)]
+    pub(crate) fn count(&mut self, len: u32, is_multicast: bool) {
+        self.frames += 1;
+        self.bytes += u64::from(len);
+        self.multicast += u64::from(is_multicast);
+    }
+}
+
+impl Net {
+    /// Takes frames until the ring is empty, the budget is used, or one has to wait.
+    pub(crate) fn transmit(
+        &mut self,
+        places: &mut [Place],
+        ring: &mut Ring,
+        role: &mut Transmit,
+        chain: &mut Chain,
+        budget: Budget,
+        now: Nanos,
+    ) -> Visited {
+        let Net { replicas, desk, .. } = self;
+        desk.begin(budget);
+        let replica =
+            replicas.get_mut(usize::from(role.nic.bridge.0)).and_then(Option::as_deref_mut);
+        // Without its bridge nothing is taken: control attaches in another order.
+        let Some(replica) = replica else { return desk.visited(Ended::Empty) };
+        let way = Way::new(replica, role.nic.port);
+        let (mut room, mut tally) = (ROOM, Tally::default());
+        let mut shown = 0;
+        let ended = loop {
+            if !desk.may_go_on() {
+                break Ended::Budget;
+            }
+            if !ring.queue.peek(&ring.memory, chain) {
+                break Ended::Empty;
+            }
+            let before = desk.cost.requests;
+            desk.cost.bytes += WALK_BYTES * u64::from(chain.walked());
+            let cursor = std::mem::take(&mut role.cursor);
+            match take(ring, role, chain, &mut room) {
+                Ok(mut frame) => {
+                    // After the last read of what it is: a head on a page that was lost is zeroes.
+                    if ring.health.is_lost() {
+                        break Ended::Empty;
+                    }
+                    let (len, is_multicast) = (frame.len, frame.is_multicast());
+                    match desk.route(places, replica, &way, &mut frame, cursor, now) {
+                        Routed::Done => tally.count(len, is_multicast),
+                        Routed::Later => break Ended::Later,
+                        Routed::Lost => break Ended::Empty,
+                        Routed::Unfinished(at) => {
+                            role.cursor = at;
+                            break Ended::Budget;
+                        }
+                    }
+                }
+                Err(reason) => {
+                    if let Some(port) = replica.ports.get(role.nic.port) {
+                        port.counters.dropped(reason);
+                    }
+                }
+            }
+            desk.charge_frame(before);
+            let ticket = ring.queue.advance(chain);
+            ring.queue.complete(ticket, 0);
+            ring.unshown = true;
+            shown += 1;
+            if u32::is_multiple_of(shown, SHOW_EVERY) && !ring.health.is_lost() {
+                ring.queue.show();
+            }
+        };
+        if let Some(port) = replica.ports.get(role.nic.port) {
+            port.counters.took(&tally);
+        }
+        ring.counters.requests.add(shown.into());
+        desk.visited(ended)
+    }
+}
+
+/// The frame in `chain`: its header and head are read once, and what they say is checked.
+#[inline(always)]
+fn take<'a>(
+    ring: &'a Ring,
+    role: &Transmit,
+    chain: &'a mut Chain,
+    room: &'a mut Room,
+) -> Result<Frame<'a>, DropReason> {
+    let size = role.nic.net.header_size();
+    let len = chain.readable_bytes().checked_sub(size as u64).ok_or(DropReason::ShortHeader)?;
+    if len < u64::from(FRAME_MIN) {
+        return Err(DropReason::Runt);
+    }
+    if len > u64::from(FRAME_MAX) || chain.overflowed() {
+        return Err(DropReason::TooLong);
+    }
+    let (len, start) = (len as u32, FRONT - size.min(FRONT));
+    let place = room.get_mut(start..FRONT + HEAD_MAX).ok_or(DropReason::ShortHeader)?;
+    let taken = chain.take_readable(&ring.memory, place);
+    let header: Option<&[u8; HEADER_SIZE_LEGACY]> = place.first_chunk();
+    let header = Header::decode(header.ok_or(DropReason::ShortHeader)?);
+    let head_len = taken.checked_sub(size).ok_or(DropReason::ShortHeader)?;
+    let offload = Offload::check(&header, len, role.nic.net.accepts_from_guest());
+    let offload = offload.map_err(|_| DropReason::BadOffload)?;
+    let rest = Rest::Guest(&ring.memory, chain.readable());
+    let health = Some(&ring.health);
+    Ok(Frame { room, head_len, len, rest, offload, health, pair: role.nic.pair })
+}
