@@ -339,4 +339,83 @@ disk = [
             ]
         );
     }
+
+    const NETWORK: &str = r#"
+switch = [
+    { id = "lan", uplink = [{ tap = "t0" }, { tap = "t1" }, { interface = "e0" }] },
+    { id = "old", uplink = [{ tap = "t2" }] },
+]
+nic = [
+    { id = "stays", switch = "lan" },
+    { id = "moves", switch = "lan" },
+    { id = "goes", switch = "old" },
+    { id = "tuned", switch = "lan" },
+]
+"#;
+
+    #[test]
+    fn nics_go_before_their_switches_and_come_after_them() {
+        let running = plan(NETWORK, None);
+        let text = r#"
+switch = [
+    { id = "new", uplink = [{ tap = "t2" }] },
+    { id = "lan", ageing_s = 60, uplink = [
+        { tap = "t0" }, { tap = "t1", vlan = 5 }, { interface = "e0", via = "xdp" }, { tap = "t3" },
+    ] },
+]
+nic = [
+    { id = "tuned", switch = "lan", share = 7 },
+    { id = "stays", switch = "lan" },
+    { id = "moves", switch = "new" },
+    { id = "wired", tap = "t4", link = "down" },
+]
+"#;
+        let wanted = plan(text, Some(&running));
+        assert_eq!(
+            words(&diff(&running, &wanted)),
+            [
+                "removed nic moves",
+                "removed nic goes",
+                "removed uplink e0 of switch lan",
+                "removed switch old",
+                "set switch lan to 8192 addresses, forgotten after 60 s",
+                "set uplink t1 of switch lan",
+                "set nic tuned",
+                "added switch new",
+                "added uplink e0 to switch lan",
+                "added uplink t3 to switch lan",
+                "added nic moves",
+                "added nic wired",
+            ]
+        );
+        assert_eq!(diff(&wanted, &wanted), Difference::default());
+    }
+
+    #[test]
+    fn only_what_a_guest_does_not_know_changes_under_it() {
+        let of = |fields: &str| {
+            let text = format!("switch = [{{ id = \"s\" }}]\nnic = [{{ id = \"n\", {fields} }}]");
+            plan(&text, None)
+        };
+        let before = of("switch = \"s\"");
+        for fields in
+            ["vlan = 4", "trunk = [4]", "macs_max = 1", "policy = \"poll\"", "link = \"down\""]
+        {
+            let after = of(&format!("switch = \"s\", {fields}"));
+            assert_eq!(words(&diff(&before, &after)), ["set nic n"], "{fields}");
+        }
+        for fields in [
+            "mtu = 9000",
+            "queues = 2",
+            "mac = \"02:00:00:00:00:01\"",
+            "socket = \"/s\"",
+            "mode = \"connect\"",
+            "allow_unsealed_memory = true",
+        ] {
+            let after = of(&format!("switch = \"s\", {fields}"));
+            assert_eq!(words(&diff(&before, &after)), ["removed nic n", "added nic n"], "{fields}");
+        }
+        let wired = of("tap = \"t\"");
+        assert_eq!(words(&diff(&before, &wired)), ["removed nic n", "added nic n"]);
+    }
 }

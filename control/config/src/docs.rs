@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use schemars::{JsonSchema, schema_for};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::openapi;
 use crate::routes::ROUTES;
 use crate::schema::words_of;
-use crate::spec::{DaemonSpec, DiskSpec, SidecoresSpec};
+use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec, SwitchSpec, UplinkSpec};
 
 const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
                     instead. -->";
@@ -20,18 +20,25 @@ pub fn config_markdown() -> String {
          One TOML file says what the daemon serves. `sidecore serve --config FILE --check` checks \
          it, `sidecore reload` puts a changed one into force. A mistake is refused whole, before \
          anything changes, with its line and what would be right. The fields of `[[disk]]` are also \
-         the body of `POST /v1/disks` and the options of `sidecore disk add`.\n\n\
-         Sizes are bytes, or a whole number with K, M, G or T (powers of 1024): `\"10G\"`. A disk is \
-         declared here or made through the API, and each keeps to its source: a disk of the file is \
-         changed by editing the file.\n"
+         the body of `POST /v1/disks` and the options of `sidecore disk add`; so are those of \
+         `[[switch]]` and `[[nic]]`.\n\n\
+         Sizes are bytes, or a whole number with K, M, G or T (powers of 1024): `\"10G\"`. A disk, \
+         a switch or a NIC is declared here or made through the API, and each keeps to its source: \
+         what the file declares is changed by editing the file. A NIC of the file is on a switch of \
+         the file; one of the API may be on either.\n"
     );
     section::<DaemonSpec>(&mut text, "[daemon]");
     section::<SidecoresSpec>(&mut text, "[sidecores]");
     section::<DiskSpec>(&mut text, "[[disk]]");
+    section::<SwitchSpec>(&mut text, "[[switch]]");
+    section::<UplinkSpec>(&mut text, "[[switch.uplink]]");
+    section::<NicSpec>(&mut text, "[[nic]]");
     text.push_str(
         "\n## A whole file\n\n```toml\n[sidecores]\ncpus = \"2-3\"\n\n[[disk]]\nid = \
          \"vm1-root\"\npath = \"/srv/vm1.img\"\nqueues = 4\n\n[[disk]]\nid = \
-         \"vm1-scratch\"\nbackend = \"memory\"\nsize = \"1G\"\n```\n",
+         \"vm1-scratch\"\nbackend = \"memory\"\nsize = \"1G\"\n\n[[switch]]\nid = \
+         \"lan\"\n\n[[switch.uplink]]\ntap = \"lan0\"\n\n[[nic]]\nid = \"vm1-net\"\nswitch = \
+         \"lan\"\nmac = \"52:54:00:12:34:56\"\nqueues = 4\n```\n",
     );
     text
 }
@@ -81,11 +88,12 @@ pub fn api_markdown() -> String {
         let _ = writeln!(text, "| {status} | {} |", openapi::meaning(status));
     }
     let _ = generator.subschema_for::<crate::api::ApiError>();
-    let definitions = generator.take_definitions(true);
-    for (name, schema) in &definitions {
+    let link = |name: &str| format!("[{name}](#{})", name.to_lowercase());
+    let types = Types { definitions: generator.take_definitions(true), link };
+    for (name, schema) in &types.definitions {
         if schema["properties"].is_object() {
             let _ = write!(text, "\n## {name}\n\n");
-            fields(&mut text, schema, &|reference| definitions.get(reference).cloned());
+            fields(&mut text, schema, &types);
         }
     }
     text
@@ -94,12 +102,21 @@ pub fn api_markdown() -> String {
 fn section<T: JsonSchema>(text: &mut String, header: &str) {
     let schema = schema_for!(T).to_value();
     let _ = write!(text, "\n## `{header}`\n\n");
-    let definitions = schema["$defs"].clone();
-    fields(text, &schema, &|name| definitions.get(name).cloned());
+    let definitions = schema["$defs"].as_object().cloned().unwrap_or_default();
+    // Only a switch has tables of its own.
+    let link = |_: &str| "[tables](#switchuplink)".to_string();
+    fields(text, &schema, &Types { definitions, link });
 }
 
-/// The table of a type's fields. `lookup` finds the schemas that it refers to.
-fn fields(text: &mut String, schema: &Value, lookup: &dyn Fn(&str) -> Option<Value>) {
+/// The types that fields refer to.
+struct Types {
+    definitions: Map<String, Value>,
+    /// How a table of its own is shown, by the name of its type.
+    link: fn(&str) -> String,
+}
+
+/// The table of a type's fields.
+fn fields(text: &mut String, schema: &Value, types: &Types) {
     if let Some(described) = schema["description"].as_str() {
         let _ = write!(text, "{}\n\n", one_line(described));
     }
@@ -112,28 +129,28 @@ fn fields(text: &mut String, schema: &Value, lookup: &dyn Fn(&str) -> Option<Val
             value => format!("`{value}`"),
         };
         let what = field["description"].as_str().map(one_line).unwrap_or_default();
-        let (kind, words) = kind_of(field, lookup);
+        let (kind, words) = kind_of(field, types);
         let _ = writeln!(text, "| `{name}` | {kind} | {default} | {what}{words} |");
     }
 }
 
 /// The type of a field in words, and the meaning of its values if it is an enum.
-fn kind_of(field: &Value, lookup: &dyn Fn(&str) -> Option<Value>) -> (String, String) {
+fn kind_of(field: &Value, types: &Types) -> (String, String) {
     let choices = field["anyOf"].as_array();
     let some = choices.and_then(|all| all.iter().find(|one| one["type"] != "null"));
     let field = some.unwrap_or(field);
     if let Some(name) = field["$ref"].as_str().and_then(|target| target.rsplit('/').next()) {
-        return match lookup(name) {
-            Some(target) if words_of(&target).is_some() => words_kind(&target),
-            Some(target) if target["properties"].is_object() => {
-                (format!("[{name}](#{})", name.to_lowercase()), String::new())
-            }
-            Some(target) => (kind_of(&target, lookup).0, String::new()),
+        return match types.definitions.get(name) {
+            Some(target) if words_of(target).is_some() => words_kind(target),
+            Some(target) if target["properties"].is_object() => ((types.link)(name), String::new()),
+            Some(target) => (kind_of(target, types).0, String::new()),
             None => (name.to_string(), String::new()),
         };
     }
-    if field["format"] == "size" {
-        return ("size".to_string(), String::new());
+    match field["format"].as_str() {
+        Some("size") => return ("size".to_string(), String::new()),
+        Some("mac") => return ("Ethernet address".to_string(), String::new()),
+        _ => {}
     }
     let plain = match &field["type"] {
         Value::String(one) => one.clone(),
@@ -152,7 +169,10 @@ fn kind_of(field: &Value, lookup: &dyn Fn(&str) -> Option<Value>) -> (String, St
         },
         "string" => "text".to_string(),
         "boolean" => "true, false".to_string(),
-        "array" => format!("list of {}", kind_of(&field["items"], lookup).0),
+        "array" if field["items"]["type"] == "integer" => {
+            format!("list of numbers, {}", kind_of(&field["items"], types).0)
+        }
+        "array" => format!("list of {}", kind_of(&field["items"], types).0),
         _ => plain,
     };
     (kind, String::new())

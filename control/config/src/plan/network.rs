@@ -103,3 +103,6 @@ fn no_such_switch(id: &str, of: &Origin, switches: &[&SwitchPlan], at: &Path) ->
     };
     Mistake::new(at.key("switch"), format!("there is no switch {id:?}"), right)
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ pub const MACS_MAX: u16 = 32_768;
 /// The same for a switch that says nothing.
 pub const MACS_DEFAULT: u16 = 8192;
 /// Addresses that one guest may use, for a NIC that says nothing.
-pub const NIC_MACS_DEFAULT: u16 = 256;
+pub const NIC_MACS_DEFAULT: u16 = 1024;
 /// Longest time that an address is remembered, seconds.
 pub const AGEING_MAX_S: u32 = 86_400;
 /// The same for a switch that says nothing, seconds.
@@ -218,8 +218,8 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MAC"))]
     pub mac: Option<Mac>,
-    /// `switch`: its frames have no tag, and are of this VLAN. Without `vlan` and `trunk`, tags pass
-    /// as they are.
+    /// `switch`: its frames have no tag, and are of this VLAN. Without `vlan` and `trunk`, it reaches
+    /// only ports without them; while no port of the switch has either, tags pass as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
@@ -237,7 +237,7 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=4094)))]
     pub native: Option<u16>,
-    /// `switch`: addresses that the guest may use. Frames from more are dropped. Default: 256.
+    /// `switch`: addresses that the guest may use. Frames from more are dropped. Default: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 32768))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
