@@ -1,11 +1,15 @@
 # shellcheck shell=bash
-# ./x demo: one daemon, two disks, two guests that work at the same time; in the middle of it the
-# daemon is killed with -9 and started again, and neither guest notices. Sourced by ./x.
+# ./x demo: one daemon, two disks, one switch, two guests that work at the same time; in the middle of
+# it the daemon is killed with -9 and started again, and neither guest notices: fio --verify finds
+# what it wrote, and TCP connections between the guests and with the host go on. Sourced by ./x.
 #
 # Both disks are files, one of them in memory: a RAM disk (`backend = "memory"`) ends with its daemon.
+# The host of the demo is a network namespace, so that nothing of the real one is touched; without
+# root there is none, and the guests have only each other.
 
 # Where files in memory are.
 DEMO_MEMORY=/dev/shm
+DEMO_HOST=10.9.0.100 DEMO_VM1=10.9.0.1 DEMO_VM2=10.9.0.2
 
 cmd_demo() {
     need_guests
@@ -20,30 +24,80 @@ cmd_demo() {
     trap "end_own; rm -rf '$folder' '$memory'" EXIT
     X_STARTED=$SECONDS
 
-    server_begin "$folder"
-    server_disk vm1-root file 256M queues=2 "image=$memory/vm1-root.img"
-    server_disk vm2-root file 256M queues=2
-    say 'starting the daemon: vm1-root is a file in memory, vm2-root one on disk'
-    server_start
-    say "booting two guests, each with a disk of it ($(accelerator | cut -d, -f1))"
-    GUEST_WORDS=(arg.size=48m)
-    guest_start vm1 together vm1-root
-    guest_start vm2 together vm2-root
+    demo_world "$folder" "$memory"
     local good=yes
-    both_at_once vm1 vm2 90 || good=
-    [[ -z $good ]] || say 'both have made ext4 on it and run fio --verify, now at the same time'
-    [[ -z $good ]] || kill_in_the_middle vm1 vm1-root vm2 vm2-root || good=
-    GUEST_PREFIX='vm1 ' guest_end vm1 150 || good=
-    GUEST_PREFIX='vm2 ' guest_end vm2 150 || good=
+    demo_load || good=
+    GUEST_PREFIX='vm1 ' guest_over vm1 60 || good=
+    GUEST_PREFIX='vm2 ' guest_over vm2 60 || good=
     say 'both guests are off'
     show_checks
     say 'what the second daemon has counted:'
     counters_table vm1-root vm2-root
+    ports_table lan
     server_stop || good=
     if [[ -z $good ]] || grep -q '^fail' "$OUTCOMES"; then
-        die 'the demo found something wrong' 'read what FAIL says above; ./x test guest looks closer'
+        die 'the demo found something wrong' 'read what FAIL says above; ./x test guest net looks closer'
     fi
-    say "${green}done${plain}: fio --verify passed in both guests; neither has noticed the kill -9"
+    say "${green}done${plain}: fio --verify passed in both guests, and their TCP connections live; nothing in them has noticed the kill -9"
+}
+
+# demo_world FOLDER MEMORY: the daemon, and both guests, ready to take orders.
+demo_world() {
+    server_begin "$1"
+    ((EUID != 0)) || net_inside
+    server_disk vm1-root file 256M queues=2 "image=$2/vm1-root.img"
+    server_disk vm2-root file 256M queues=2
+    server_switch lan
+    [[ -z $NET_HOST ]] || server_uplink lan tap=lan0
+    server_nic vm1-net switch=lan
+    server_nic vm2-net switch=lan
+    say 'starting the daemon: vm1-root is a file in memory, vm2-root one on disk; switch lan has both guests'
+    server_start
+    if [[ -n $NET_HOST ]]; then
+        place_namespace host "$NET_HOST"
+        ip -n "$NET_HOST" addr add "$DEMO_HOST/24" dev lan0
+        place_do host 'iperf3 -s -D' >"$SERVER_DIR/iperf3"
+        say "its uplink lan0 has $DEMO_HOST in a namespace that stands for the host"
+    else
+        say 'without root there is no uplink to a host'
+    fi
+    say "booting two guests, each with a disk and a NIC of it ($(accelerator | cut -d, -f1))"
+    GUEST_NICS=(vm1-net)
+    guest_start vm1 orders vm1-root
+    GUEST_NICS=(vm2-net)
+    guest_start vm2 orders vm2-root
+    guest_ready vm1 orders
+    guest_ready vm2 orders
+    guest_do vm1 "ip addr add $DEMO_VM1/24 dev eth0; ip link set eth0 up"
+    guest_do vm2 "ip addr add $DEMO_VM2/24 dev eth0; ip link set eth0 up; iperf3 -s -D"
+}
+
+# demo_load: the network alone, then network and disks while the daemon is killed.
+demo_load() {
+    local pings='ping -q -c 5 -i 0.1 -W 1'
+    ask 'ping vm1 to vm2' vm1 "$pings $DEMO_VM2"
+    tcp 'iperf3 vm1 to vm2' vm1 "$DEMO_VM2"
+    tcp 'iperf3 vm2 to vm1' vm1 "$DEMO_VM2" -R
+    if [[ -n $NET_HOST ]]; then
+        ask 'ping vm2 to host' vm2 "$pings $DEMO_HOST"
+        tcp 'iperf3 vm2 to host' vm2 "$DEMO_HOST"
+        tcp 'iperf3 host to vm2' vm2 "$DEMO_HOST" -R
+    fi
+    awk -F'\t' '/iperf3/ { print "      " $2 ": " $3 }' "$OUTCOMES" >&2
+    streams_start vm1 vm2 "$DEMO_VM1" "$DEMO_VM2" "$DEMO_HOST"
+    LOAD_RATE=20M load_start vm1 "$DEMO_VM2" 120
+    local disks='arg_size=48m sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over'
+    guest_do vm1 "{ $disks; } &" >/dev/null
+    guest_do vm2 "{ $disks; } &" >/dev/null
+    both_at_once vm1 vm2 90 || return 1
+    say 'both have made ext4 on it and run fio --verify, now at the same time; TCP goes both ways'
+    kill_in_the_middle vm1 vm1-root vm2 vm2-root || return 1
+    streams_go_on 'TCP connections live on' vm1 vm2 20
+    load_end 'iperf3 both ways lives on' vm1
+    local DO_SECONDS=100
+    ask 'vm1 is done' vm1 "$(await_for 90 '[ -e /tmp/together-over ]')"
+    ask 'vm2 is done' vm2 "$(await_for 90 '[ -e /tmp/together-over ]')"
+    streams_end vm1 vm2
 }
 
 # kill_in_the_middle GUEST DISK GUEST DISK: the daemon goes at some instant of both guests' load, and
@@ -76,7 +130,7 @@ kill_in_the_middle() {
 
 show_checks() {
     printf '\n'
-    awk -F'\t' '{ printf "  %-4s  %s\n", $1 == "pass" ? "ok" : $1, $2 }' "$OUTCOMES"
+    awk -F'\t' '{ printf "  %-4s  %-32s%s\n", $1 == "pass" ? "ok" : $1, $2, $3 }' "$OUTCOMES"
 }
 
 # counters_table ID...: what the daemon counted, a line a queue.
@@ -92,5 +146,15 @@ counters_table() {
             awk -F'\t' '{ printf "%-10s %5d %9d %8d %8d %8d %9d %8d %8d %9.1f %9.1f\n",
                 $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11 }'
     done
+}
+
+# ports_table SWITCH: what it counted, a line a port, and the addresses that it knows there.
+ports_table() {
+    printf '\n%-10s %9s %9s %9s %9s %8s %8s  %s\n' port 'in' MiB out MiB dropped slow addresses
+    sidecore_do switch show "$1" --json | jq -r '
+        (.macs // []) as $macs | .ports[] | .name as $name | .counters |
+        [$name, .taken_frames, .taken_bytes / 1048576, .delivered_frames, .delivered_bytes / 1048576,
+        .dropped_frames, .slow_frames, ([$macs[] | select(.port == $name) | .mac] | join(" "))] | @tsv' |
+        awk -F'\t' '{ printf "%-10s %9d %9.1f %9d %9.1f %8d %8d  %s\n", $1, $2, $3, $4, $5, $6, $7, $8 }'
     printf '\n'
 }

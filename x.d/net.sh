@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The networks of a test: namespaces, switches, NICs, and questions about them. NICs are served by the
-# daemon, or (GUEST_SERVER=linux) by QEMU on taps of Linux bridges. Sourced by ./x.
+# daemon, or (NET_SERVER=linux, or GUEST_SERVER=linux) by QEMU on taps of Linux bridges. Sourced by ./x.
 #
 #   net_inside                        from here on the daemon runs in a namespace, NET_HOST, that stands for the host
 #   server_switch ID                  a switch; its uplinks follow at once
@@ -11,6 +11,8 @@
 #   in_namespace NAME COMMAND...      a command there
 #
 # Nothing outside of the namespaces that it made is touched.
+
+NET_SERVER=${NET_SERVER:-$GUEST_SERVER}
 
 declare -A NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=() NET_BRIDGES=()
 NIC_OPTIONS=()
@@ -32,7 +34,7 @@ net_inside() {
     own_namespace "$NET_HOST"
     NET_INSIDE=(ip netns exec "$NET_HOST")
     # A guest of the daemon has nothing to do with the network of its QEMU.
-    [[ $GUEST_SERVER != linux ]] || GUEST_INSIDE=("${NET_INSIDE[@]}")
+    [[ $NET_SERVER != linux ]] || GUEST_INSIDE=("${NET_INSIDE[@]}")
 }
 
 in_namespace() {
@@ -54,6 +56,9 @@ only_root() {
     return 1
 }
 
+# nic_counter ID NAME: one total of a NIC's port, such as delivered_frames.
+nic_counter() { sidecore_do nic show "$1" --json | jq -r ".counters.$2"; }
+
 nic_mac() { printf '%s' "${NIC_MACS[$1]}"; }
 
 # toml_fields KEY=VALUE...: numbers and lists as they are, everything else quoted.
@@ -69,7 +74,7 @@ toml_fields() {
 }
 
 server_switch() {
-    if [[ $GUEST_SERVER == linux ]]; then
+    if [[ $NET_SERVER == linux ]]; then
         linux_bridge "$1"
     else
         printf '\n[[switch]]\nid = "%s"\n' "$1" >>"$SERVER_CONFIG"
@@ -79,7 +84,7 @@ server_switch() {
 server_uplink() {
     local switch=$1
     shift
-    if [[ $GUEST_SERVER == linux ]]; then
+    if [[ $NET_SERVER == linux ]]; then
         linux_port "${NET_BRIDGES[$switch]}" "$@"
     else
         { printf '[[switch.uplink]]\n'; toml_fields "$@"; } >>"$SERVER_CONFIG"
@@ -98,7 +103,7 @@ server_nic() {
             mtu=*) NIC_MTUS[$id]=${field#*=} ;;
         esac
     done
-    if [[ $GUEST_SERVER == linux ]]; then
+    if [[ $NET_SERVER == linux ]]; then
         linux_nic "$id" "$number" "$@"
     else
         SERVER_SOCKETS+=("$(disk_socket "$id")")
@@ -114,7 +119,7 @@ nic_options() {
     local name=$1 id=${2%%,*} properties=${2#"${2%%,*}"} queues=${NIC_QUEUES[${2%%,*}]}
     [[ ${NIC_MTUS[$id]} == 1500 ]] || properties+=",host_mtu=${NIC_MTUS[$id]}"
     ((queues == 1)) || properties+=",mq=on,vectors=$((2 * queues + 2))"
-    if [[ $GUEST_SERVER == linux ]]; then
+    if [[ $NET_SERVER == linux ]]; then
         NIC_OPTIONS=(-netdev "tap,id=$name,ifname=${NIC_TAPS[$id]},script=no,downscript=no,vhost=off,queues=$queues")
     else
         NIC_OPTIONS=(

@@ -6,9 +6,11 @@
 group_net() {
     need_guests
     need_guest_image
-    [[ $GUEST_SERVER == sidecore ]] || say "NICs are served by $GUEST_SERVER (GUEST_SERVER)"
-    [[ $GUEST_SERVER != sidecore ]] || need_sidecore
+    [[ $NET_SERVER == sidecore ]] || say "NICs are served by $NET_SERVER (GUEST_SERVER)"
+    [[ $NET_SERVER != sidecore ]] || need_sidecore
     run_cases case_guests case_host_ports case_killed
+    need_testpmd
+    run_cases case_testpmd case_testpmd_pair
 }
 
 # one_guest NIC...: `one` boots and takes orders.
@@ -150,7 +152,7 @@ wide_network() {
 }
 
 vlan_network() {
-    if [[ $GUEST_SERVER == linux ]]; then
+    if [[ $NET_SERVER == linux ]]; then
         skipped vlans 'a Linux bridge has them only with some kernels'
         return 0
     fi
@@ -170,15 +172,15 @@ vlan_network() {
 
 # The operator takes a link away and gives it back.
 carrier() {
-    if [[ $GUEST_SERVER != sidecore ]]; then
-        skipped carrier "$GUEST_SERVER has no command for it"
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped carrier "$NET_SERVER has no command for it"
         return 0
     fi
     sidecore_do nic link two-lan down >"$SERVER_DIR/link" 2>&1 || true
-    ask carrier-lost two "$(await 'grep -qx 0 /sys/class/net/eth0/carrier')"
+    ask carrier-lost two "$(await_for 5 'grep -qx 0 /sys/class/net/eth0/carrier')"
     asked_in_vain nothing-passes one 'ping -q -c 2 -i 0.2 -W 1 10.9.0.2'
     sidecore_do nic link two-lan up >>"$SERVER_DIR/link" 2>&1 || true
-    ask carrier-back two "$(await 'grep -qx 1 /sys/class/net/eth0/carrier')"
+    ask carrier-back two "$(await_for 5 'grep -qx 1 /sys/class/net/eth0/carrier')"
     ask ping-after one 'ping -q -c 5 -i 0.2 -W 1 10.9.0.2'
 }
 
@@ -280,8 +282,8 @@ announced() {
 # TCP connections between guests and with the host live on when the daemon is killed, again and again.
 case_killed() {
     only_root || return 0
-    if [[ $GUEST_SERVER != sidecore ]]; then
-        skipped '' "$GUEST_SERVER is not killed"
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER is not killed"
         return 0
     fi
     net_inside
@@ -309,8 +311,93 @@ case_killed() {
     guest_over two
 }
 
-# await COMMAND: shell words that wait for it, at most five seconds.
-await() {
-    # shellcheck disable=SC2016  # the guest's variable
-    printf 'n=0; until %s; do n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done' "$1"
+# Each form of ring and buffer: testpmd answers pings that come through a switch and its uplink, and
+# ping looks at every byte that comes back.
+case_testpmd() {
+    only_root || return 0
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER has no socket for it"
+        return 0
+    fi
+    net_inside
+    place_namespace host "$NET_HOST"
+    server_switch lan
+    server_uplink lan tap=lan0
+    server_nic foreign switch=lan mtu=9000
+    server_start
+    ip -n "$NET_HOST" link set lan0 mtu 9000
+    ip -n "$NET_HOST" addr add 10.9.0.100/24 dev lan0
+    answers_pings split packed_vq=0 mrg_rxbuf=1 in_order=0
+    answers_pings split-single packed_vq=0 mrg_rxbuf=0 in_order=0
+    answers_pings split-in-order packed_vq=0 mrg_rxbuf=1 in_order=1
+    answers_pings split-in-order-single packed_vq=0 mrg_rxbuf=0 in_order=1
+    answers_pings packed packed_vq=1 mrg_rxbuf=1 in_order=0
+    answers_pings packed-single packed_vq=1 mrg_rxbuf=0 in_order=0
+    answers_pings packed-in-order packed_vq=1 mrg_rxbuf=1 in_order=1
+    answers_pings packed-vectorized packed_vq=1 mrg_rxbuf=0 in_order=1 vectorized=1
+}
+
+# answers_pings NAME KEY=VALUE...
+answers_pings() {
+    local name=$1 buffers=() sizes=(56 1472) size count=1000 sent=0
+    shift
+    # Large frames take several buffers of 2 KiB; without mergeable ones nobody sends such.
+    if [[ $* == *mrg_rxbuf=1* ]]; then
+        buffers=(--enable-scatter --max-pkt-len=9018)
+        sizes+=(8900)
+    fi
+    testpmd_start "$name" 1 foreign "$@" -- --forward-mode=icmpecho "${buffers[@]}" || return 0
+    # The first one asks for the address.
+    place_do host 'ping -q -c 1 -W 5 10.9.0.7' >"$SERVER_DIR/$name.ping" || true
+    for size in "${sizes[@]}"; do
+        ask "$name-$size" host "ping -f -q -c $count -s $size -p 5a 10.9.0.7 >ping; cat ping
+            grep -q '$count received, 0% packet loss' ping && ! grep -q 'wrong data' ping"
+        sent=$((sent + count))
+    done
+    testpmd_stop "$name" || return 0
+    testpmd_end "$name" || return 0
+    if ((TESTPMD_RX >= sent && TESTPMD_TX >= sent)); then
+        passed "$name-counts" "$TESTPMD_RX in, $TESTPMD_TX out"
+    else
+        failed "$name-counts" "$sent pings, but testpmd counts $TESTPMD_RX in, $TESTPMD_TX out"
+    fi
+}
+
+# One sends as fast as it can, another receives: what does not arrive was counted as a drop.
+case_testpmd_pair() {
+    only_root || return 0
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER has no socket for it"
+        return 0
+    fi
+    server_switch lan
+    server_nic from switch=lan
+    server_nic to switch=lan
+    server_start
+    pair_counts split packed_vq=0 mrg_rxbuf=1 in_order=1
+    pair_counts packed packed_vq=1 mrg_rxbuf=1 in_order=1
+}
+
+# pair_counts NAME KEY=VALUE...
+pair_counts() {
+    local name=$1 taken dropped sent
+    shift
+    dropped=$(nic_counter to dropped_frames)
+    testpmd_start "$name-to" 1 to "$@" -- --forward-mode=rxonly || return 0
+    testpmd_start "$name-from" 1 from "$@" -- --forward-mode=txonly "--eth-peer=0,$(nic_mac to)" || return 0
+    sleep 2
+    testpmd_stop "$name-from" || return 0
+    sent=$TESTPMD_TX
+    # What was on its way arrives.
+    sleep 0.5
+    testpmd_stop "$name-to" || return 0
+    taken=$TESTPMD_RX
+    dropped=$(($(nic_counter to dropped_frames) - dropped))
+    testpmd_end "$name-from" || return 0
+    testpmd_end "$name-to" || return 0
+    if ((sent > 1000 && taken > 1000 && taken + dropped == sent)); then
+        passed "$name" "$sent sent, $taken received, $dropped dropped for want of buffers"
+    else
+        failed "$name" "$sent sent, but $taken received and $dropped dropped"
+    fi
 }

@@ -20,8 +20,8 @@ while read -r number words <&4; do
         echo 'ip() { /usr/bin/ip "$@"; }; ping() { /usr/bin/ping "$@"; }'
         echo "$words" | tr '\r' '\n'
     } >/tmp/order
-    sh /tmp/order >/tmp/said 2>&1 </dev/null 3>&- 4<&-
+    sh /tmp/order >/tmp/said 2>&1 </dev/null 4<&-
     status=$?
-    tail -c 16000 /tmp/said | sed "s/^/OUT $number /" >&3
+    tail -c 16000 /tmp/said | awk -v number="$number" '{ print "OUT", number, $0 }' >&3
     echo "STATUS $number $status" >&3
 done
