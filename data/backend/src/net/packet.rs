@@ -16,7 +16,7 @@ use rustix::net::sockopt;
 use super::errors::is_name;
 use super::watch::Watch;
 use super::{FRAME_MIN, HostOpenError, Losses, Received, Rest, Sent, Why};
-use crate::sys::interface::{hold_promiscuous, kernel_is, packet_socket};
+use crate::sys::interface::{bind, hold_promiscuous, kernel_is, packet_socket};
 use crate::sys::packet_ring::{self, PacketRing, RING_HEADER_SIZE};
 use crate::sys::{Gather, Interfaces, SEND_MANY, send_many};
 
@@ -150,7 +150,7 @@ impl Packet {
     }
 
     pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.watch.poll_fd()
     }
 
     #[inline]
@@ -223,7 +223,7 @@ fn open(interface: &str) -> Result<Packet, Why> {
         errno => Why::os("make a receive ring", RAW, errno),
     })?;
     hold_promiscuous(socket.as_fd(), index).map_err(failed("set it promiscuous"))?;
-    packet_ring::bind(socket.as_fd(), index).map_err(failed("bind a socket to it"))?;
+    bind(socket.as_fd(), index, libc::ETH_P_ALL as u16).map_err(failed("bind a socket to it"))?;
     // The limit of unprivileged sockets is the fallback.
     let forced = sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER);
     let _ = forced.or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER));
@@ -231,10 +231,11 @@ fn open(interface: &str) -> Result<Packet, Why> {
     if kernel_is(6, 2) {
         has = has | Offloads::USO;
     }
+    let watch = Watch::new(interfaces, index, socket.as_fd()).map_err(failed("watch it"))?;
     Ok(Packet {
         ring,
         socket,
-        watch: Watch::new(interfaces, index),
+        watch,
         has,
         mtu,
         stages: vec![0; STAGE_SIZE * SEND_MANY].into(),

@@ -42,13 +42,14 @@ pub struct Xdp {
     drops: u64,
 }
 
-/// What all queues of an interface share: the program, and that it is promiscuous.
+/// What all queues of an interface share.
 #[derive(Debug)]
 struct Program {
     interface: String,
     index: u32,
     place: Place,
     redirect: Redirect,
+    /// The interface is promiscuous as long as this is open.
     _promiscuous: OwnedFd,
 }
 
@@ -149,7 +150,7 @@ impl Xdp {
     }
 
     pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
-        self.socket.fd()
+        self.watch.poll_fd()
     }
 
     #[inline]
@@ -222,10 +223,12 @@ fn open_queue(
         .map_err(|e| Why::os("give its frames to the AF_XDP socket", NEEDS, e))?;
     let mtu = interfaces.mtu(&program.interface);
     let mtu = mtu.map_err(|e| Why::os("read its MTU", NEEDS, e))?;
+    let watch = Watch::new(interfaces, program.index, socket.fd())
+        .map_err(|e| Why::os("watch it", NEEDS, e))?;
     Ok(Xdp {
         socket,
         program: Arc::clone(program),
-        watch: Watch::new(interfaces, program.index),
+        watch,
         way,
         unsent: false,
         mtu,

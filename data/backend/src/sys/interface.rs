@@ -118,6 +118,23 @@ pub(crate) fn packet_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
 }
 
+/// Has a packet socket receive frames of the interface from now on: those of one EtherType, or all
+/// (`ETH_P_ALL`).
+pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32, kind: u16) -> Result<(), Errno> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: kind.to_be(),
+        sll_ifindex: index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of the address, which outlives the call.
+    result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(|_| ())
+}
+
 /// Takes the error that the kernel has put on a socket, which makes it readable until then.
 pub(crate) fn take_error(socket: BorrowedFd<'_>) -> Option<Errno> {
     rustix::net::sockopt::socket_error(socket).ok().and_then(Result::err)

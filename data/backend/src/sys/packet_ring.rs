@@ -131,22 +131,6 @@ impl Drop for PacketRing {
     }
 }
 
-/// Has the socket receive all frames of the interface from now on.
-pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
-    let address = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: index as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    };
-    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of the address, which outlives the call.
-    result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(|_| ())
-}
-
 /// Frames that found no place in the ring since this was asked last.
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };

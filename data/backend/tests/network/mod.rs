@@ -3,7 +3,7 @@
 // Each test file is a program of its own, and none uses all of it.
 #![allow(dead_code, reason = "shared by several programs, each of which uses a part")]
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use backend::net::{HostPort, HostSource, Received};
@@ -28,7 +28,7 @@ pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
         let _ = writeln!(std::io::stderr(), "left out, since it needs root: {name}");
         return;
     }
-    let status = again(name).status().expect("unshare");
+    let status = again(name, &["--net", "--fork", "--kill-child"]).status().expect("unshare");
     assert!(status.success(), "{name}, in its namespace: {status}");
 }
 
@@ -37,10 +37,10 @@ pub(crate) fn is_inside(name: &str) -> bool {
     std::env::var(INSIDE).is_ok_and(|inside| inside == name)
 }
 
-fn again(name: &str) -> Command {
+fn again(name: &str, options: &[&str]) -> Command {
     let program = std::env::current_exe().expect("the test program");
     let mut command = Command::new("unshare");
-    command.args(["--net", "--kill-child", "--fork"]).arg(program);
+    command.args(options).arg(program);
     command.args(["--exact", name, "--nocapture"]).env(INSIDE, name);
     command
 }
@@ -48,24 +48,31 @@ fn again(name: &str) -> Command {
 /// The test `name` of this program in another namespace, with pipes to it; it ends with this value.
 pub(crate) struct Peer {
     child: Child,
-    pub(crate) stdin: ChildStdin,
-    pub(crate) stdout: ChildStdout,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Peer {
     pub(crate) fn start(name: &str) -> Peer {
+        let mut command = again(name, &["--net"]);
         let mut child =
-            again(name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        Peer { child, stdin: stdin.expect("piped"), stdout: stdout.expect("piped") }
+        let lines = BufReader::new(stdout.expect("piped")).lines();
+        Peer { child, stdin: stdin.expect("piped"), lines }
     }
 
-    /// The process in the other namespace: the one that `unshare` has forked.
-    pub(crate) fn pid(&self) -> String {
-        let pid = self.child.id();
-        let path = format!("/proc/{pid}/task/{pid}/children");
-        let children = std::fs::read_to_string(path).expect("children");
-        children.split_whitespace().next().expect("a child").to_owned()
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has said this line.
+    pub(crate) fn await_line(&mut self, wanted: &str) {
+        assert!(self.lines.any(|line| line.expect("a line") == wanted), "it never said {wanted}");
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("it listens");
     }
 }
 
@@ -159,6 +166,14 @@ pub(crate) fn wait(port: &HostPort, limit_ms: i64) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let limit = Timespec { tv_sec: limit_ms / 1000, tv_nsec: limit_ms % 1000 * 1_000_000 };
     poll(&mut fds, Some(&limit)).expect("poll") > 0
+}
+
+/// Waits until one of them is readable, or a tenth of a second.
+pub(crate) fn wait_either(one: &HostPort, other: &HostPort) {
+    let fds = [one, other].map(|port| port.poll_fd().expect("a descriptor"));
+    let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+    let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    poll(&mut fds, Some(&limit)).expect("poll");
 }
 
 /// The EtherType of the tests' frames: IEEE's for experiments.
