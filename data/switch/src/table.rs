@@ -43,7 +43,7 @@ pub(crate) enum Learned {
     Limit,
 }
 
-/// Keys are addresses and VLANs; 0 is an empty place, for no station has address 0.
+/// Keys are never 0, which is an empty place.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
@@ -275,26 +275,39 @@ impl Table {
         }
     }
 
-    /// Which bucket, by a multiplication with a secret whose two halves are added up.
+    /// Which bucket, by two multiplications with secrets: after one alone, addresses in a row would
+    /// still come at even distances, and may meet more often than by chance.
     #[inline]
     fn bucket(&self, key: u64) -> usize {
         let [first, second] = self.keys;
-        let product = u128::from(key ^ first) * u128::from(second);
-        let hash = (product >> 64) as u64 ^ product as u64;
-        (hash ^ hash >> 32) as usize & (self.buckets.len() - 1)
+        let hash = fold(fold(key ^ first, second), FRACTION);
+        hash as usize & (self.buckets.len() - 1)
     }
 }
 
 #[inline]
 fn key(address: u64, vlan: u16) -> u64 {
-    address << 12 | u64::from(vlan)
+    KEY | address << 12 | u64::from(vlan)
 }
+
+/// Above 48 bits of address and 12 of VLAN: a frame may be sent to address 0.
+const KEY: u64 = 1 << 60;
 
 /// The place of a key; of 0, the first that is free.
 #[inline]
 fn position(bucket: &Bucket, key: u64) -> Option<usize> {
     bucket.keys.iter().position(|one| *one == key)
 }
+
+/// Both halves of a product.
+#[inline]
+fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    (product >> 64) as u64 ^ product as u64
+}
+
+/// An odd number with about as many ones as zeroes.
+const FRACTION: u64 = 0x2437_4d5e_c6a4_6e95;
 
 /// Whether that was longer ago than addresses are known for; a clock that went back ages nothing.
 #[inline]
@@ -309,3 +322,6 @@ fn scramble(seed: u64) -> u64 {
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ mixed >> 31
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,7 @@
-//! Tests.
+//! Bridges, as their callers see them.
+
+mod frames;
+mod learning;
+mod model;
+mod tags;
+mod wires;
