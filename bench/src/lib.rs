@@ -9,6 +9,7 @@
 //! | `content` | fills a disk, and looks whether it kept what was written |
 //! | `histogram` | latencies, with quantiles |
 //! | `server` | starts `sidecore` and `qemu-storage-daemon`, and ends them again |
+//! | `testpmd` | starts DPDK's `dpdk-testpmd`, on either side of a NIC's socket |
 //! | `scratch` | folders that go away, also after a crash |
 //! | `report` | the table and the JSON lines |
 //!
@@ -24,3 +25,4 @@ pub mod report;
 pub mod scratch;
 pub mod server;
 pub mod slots;
+pub mod testpmd;

@@ -1,4 +1,4 @@
-//! The benches of Sidecore: `bench blk`, `bench many`, `bench pass`.
+//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -7,6 +7,7 @@
 mod bed;
 mod blk;
 mod many;
+mod net;
 mod pass;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Bench {
     Blk(blk::Options),
     /// One busy queue alone, and beside a thousand idle ones.
     Many(many::Options),
+    /// Frames of a NIC, beside DPDK's vhost library, and of two on a switch.
+    Net(net::Options),
     /// The walk alone: allocations and instructions of a request.
     Pass(pass::Options),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let result = match &cli.bench {
         Bench::Blk(options) => blk::run(options),
         Bench::Many(options) => many::run(options),
+        Bench::Net(options) => net::run(options),
         Bench::Pass(options) => pass::run(options),
     };
     match result.and_then(|rows| print(&rows, cli.json)) {

@@ -47,8 +47,8 @@ impl Row {
     }
 }
 
-/// The rows as aligned text. A row of sidecore's that has a counterpart of qemu-storage-daemon's
-/// says how many times as large it is.
+/// The rows as aligned text. A row of sidecore's that has a counterpart of somebody else's says how
+/// many times as large it is.
 pub fn table(rows: &[Row]) -> String {
     let header = ["name", "who", "value", "unit", "min", "max", "ratio"].map(String::from);
     let mut lines = vec![header];
@@ -81,11 +81,11 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 fn ratio(rows: &[Row], row: &Row) -> String {
-    let other = Who::QemuStorageDaemon.word();
-    if row.who != Who::Sidecore.word() {
+    let own = Who::Sidecore.word();
+    if row.who != own {
         return String::new();
     }
-    let other = rows.iter().find(|found| found.name == row.name && found.who == other);
+    let other = rows.iter().find(|found| found.name == row.name && found.who != own);
     other.map_or_else(String::new, |found| format!("{:.2}x", row.value / found.value))
 }
 

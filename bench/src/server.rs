@@ -25,6 +25,8 @@ pub enum Who {
     Sidecore,
     /// QEMU's.
     QemuStorageDaemon,
+    /// DPDK's vhost library, as `dpdk-testpmd` uses it.
+    Dpdk,
     /// The machine itself: what no server can be faster than.
     Machine,
 }
@@ -35,6 +37,7 @@ impl Who {
         match self {
             Who::Sidecore => "sidecore",
             Who::QemuStorageDaemon => "qemu-storage-daemon",
+            Who::Dpdk => "dpdk",
             Who::Machine => "machine",
         }
     }
@@ -79,6 +82,21 @@ impl CpuTime {
     /// Of the calling thread.
     pub fn own() -> CpuTime {
         CpuTime::read(Path::new("/proc/thread-self/schedstat"))
+    }
+
+    /// Of all threads of a process so far; what a running thread has used since its last tick is
+    /// missing.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn of_process(pid: u32) -> Result<CpuTime> {
+        let mut sum = CpuTime::default();
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("a process is gone")? {
+            let time = CpuTime::read(&task?.path().join("schedstat"));
+            sum.used_ns += time.used_ns;
+            sum.waited_ns += time.waited_ns;
+        }
+        Ok(sum)
     }
 
     /// From then to now.
@@ -139,8 +157,18 @@ impl Server {
     /// # Errors
     /// The system's errors.
     pub fn sidecore(binary: &Path, dir: &Path, core: u16, disks: &[DiskSetup]) -> Result<Server> {
+        let devices = disks.iter().map(|disk| disk_config(dir, disk)).collect::<String>();
+        Server::sidecore_with(binary, dir, core, &devices)
+    }
+
+    /// `sidecore serve` with one sidecore on `core` and these devices, as they stand in its
+    /// configuration file. A device that is waited for has its socket at `ID.sock` in `dir`.
+    ///
+    /// # Errors
+    /// The system's errors.
+    pub fn sidecore_with(binary: &Path, dir: &Path, core: u16, devices: &str) -> Result<Server> {
         let config = dir.join("sidecore.toml");
-        std::fs::write(&config, sidecore_config(dir, core, disks))?;
+        std::fs::write(&config, daemon_config(dir, core) + devices)?;
         let config = config.display().to_string();
         Server::start(Who::Sidecore, dir, core, binary, &["serve", "--config", &config])
             .with_context(|| format!("starting {}", binary.display()))
@@ -151,7 +179,7 @@ impl Server {
         self.who
     }
 
-    /// Waits until the disk of that name listens, and gives its socket.
+    /// Waits until the device of that name listens, and gives its socket.
     ///
     /// # Errors
     /// The server ended or does not listen in time; its last words are in the message.
@@ -189,14 +217,7 @@ impl Server {
     /// # Errors
     /// The process is gone.
     pub fn cpu(&self) -> Result<CpuTime> {
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let mut sum = CpuTime::default();
-        for task in std::fs::read_dir(&tasks).context("the server is gone")? {
-            let time = CpuTime::read(&task?.path().join("schedstat"));
-            sum.used_ns += time.used_ns;
-            sum.waited_ns += time.waited_ns;
-        }
-        Ok(sum)
+        CpuTime::of_process(self.child.id())
     }
 
     /// The process, for looking at it.
@@ -275,30 +296,30 @@ pub fn sidecore_binary() -> Result<PathBuf> {
     )
 }
 
-fn sidecore_config(dir: &Path, core: u16, disks: &[DiskSetup]) -> String {
+fn daemon_config(dir: &Path, core: u16) -> String {
     let place = dir.display();
-    let mut text = format!(
+    format!(
         "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\n\
          state_dir = \"{place}/state\"\n\n[sidecores]\ncpus = \"{core}\"\n"
-    );
-    for disk in disks {
-        let DiskSetup { id, medium, size_bytes, queues, .. } = disk;
-        let what = match medium {
-            Medium::Null => format!("backend = \"null\"\nsize = \"{size_bytes}\""),
-            Medium::Memory(_) => format!("backend = \"memory\"\nsize = \"{size_bytes}\""),
-            Medium::File(path) => {
-                format!("backend = \"file\"\npath = \"{}\"\ncache = \"page\"", path.display())
-            }
-        };
-        let socket = socket_path(dir, id);
-        text += &format!(
-            "\n[[disk]]\nid = \"{id}\"\nsocket = \"{}\"\nqueues = {queues}\n\
-             allow_unsealed_memory = {}\n{what}\n",
-            socket.display(),
-            disk.unsealed_memory,
-        );
-    }
-    text
+    )
+}
+
+fn disk_config(dir: &Path, disk: &DiskSetup) -> String {
+    let DiskSetup { id, medium, size_bytes, queues, .. } = disk;
+    let what = match medium {
+        Medium::Null => format!("backend = \"null\"\nsize = \"{size_bytes}\""),
+        Medium::Memory(_) => format!("backend = \"memory\"\nsize = \"{size_bytes}\""),
+        Medium::File(path) => {
+            format!("backend = \"file\"\npath = \"{}\"\ncache = \"page\"", path.display())
+        }
+    };
+    let socket = socket_path(dir, id);
+    format!(
+        "\n[[disk]]\nid = \"{id}\"\nsocket = \"{}\"\nqueues = {queues}\n\
+         allow_unsealed_memory = {}\n{what}\n",
+        socket.display(),
+        disk.unsealed_memory,
+    )
 }
 
 fn socket_path(dir: &Path, id: &str) -> PathBuf {

@@ -1,0 +1,279 @@
+//! DPDK's `dpdk-testpmd` as a process: as a vhost-user server (`net_vhost`) or as a driver in front of
+//! one (`net_virtio_user`), without hugepages.
+//!
+//! All of it runs on one core: the thread that forwards polls, the one that takes commands sleeps. It
+//! dies with the caller. Debian: dpdk, librte-net-vhost23, librte-net-virtio23, librte-mempool-ring23.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock::now_ns;
+
+/// How long an answer, or the start, may take.
+const PATIENCE_NS: u64 = 20_000_000_000;
+const PROMPT: &str = "testpmd> ";
+const STATS: &str = "show port stats all";
+
+/// Which side of the socket it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The server: `net_vhost`, which makes the socket.
+    Vhost,
+    /// The driver: `net_virtio_user`, which connects.
+    VirtioUser,
+}
+
+/// What it does with frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Takes and forgets.
+    RxOnly,
+    /// Makes and sends.
+    TxOnly,
+    /// Sends what it takes.
+    Io,
+    /// The same with both addresses swapped.
+    MacSwap,
+}
+
+impl Mode {
+    fn word(self) -> &'static str {
+        match self {
+            Mode::RxOnly => "rxonly",
+            Mode::TxOnly => "txonly",
+            Mode::Io => "io",
+            Mode::MacSwap => "macswap",
+        }
+    }
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct TestpmdSpec {
+    /// Which side.
+    pub side: Side,
+    /// What it does.
+    pub mode: Mode,
+    /// The socket.
+    pub socket: PathBuf,
+    /// The core that all its threads run on.
+    pub core: u16,
+    /// Bytes of the frames that it makes.
+    pub frame_bytes: u32,
+    /// Entries of each ring.
+    pub ring_size: u16,
+    /// Whether rings are packed; the driver's choice.
+    pub packed: bool,
+    /// Whether receive buffers are merged; the driver's choice.
+    pub mergeable: bool,
+    /// Whether buffers are used in order; the driver's choice.
+    pub in_order: bool,
+    /// Pairs of queues.
+    pub pairs: u16,
+    /// More of what its device takes, such as `,mac=52:54:00:00:00:01`.
+    pub device_options: String,
+}
+
+impl TestpmdSpec {
+    /// A side in a mode, on one pair of split rings of 256 with mergeable buffers, in order.
+    pub fn new(side: Side, mode: Mode, socket: &Path, core: u16) -> TestpmdSpec {
+        TestpmdSpec {
+            side,
+            mode,
+            socket: socket.to_path_buf(),
+            core,
+            frame_bytes: 64,
+            ring_size: 256,
+            packed: false,
+            mergeable: true,
+            in_order: true,
+            pairs: 1,
+            device_options: String::new(),
+        }
+    }
+
+    fn device(&self) -> String {
+        let TestpmdSpec { pairs, ring_size, .. } = self;
+        let (socket, more) = (self.socket.display(), &self.device_options);
+        match self.side {
+            Side::Vhost => format!("net_vhost0,iface={socket},queues={pairs}{more}"),
+            Side::VirtioUser => format!(
+                "net_virtio_user0,path={socket},queues={pairs},queue_size={ring_size},\
+                 packed_vq={},mrg_rxbuf={},in_order={}{more}",
+                u8::from(self.packed),
+                u8::from(self.mergeable),
+                u8::from(self.in_order),
+            ),
+        }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let TestpmdSpec { core, pairs, ring_size, frame_bytes, .. } = self;
+        let (device, mode) = (self.device(), self.mode.word());
+        let lcores = format!("--lcores=0@{core},1@{core}");
+        let words = format!(
+            "{lcores} --no-pci --no-huge -m 256 --no-shconf --no-telemetry \
+             --single-file-segments --vdev {device} -- -i --nb-cores=1 --total-num-mbufs=4096 \
+             --forward-mode={mode} --rxq={pairs} --txq={pairs} --rxd={ring_size} \
+             --txd={ring_size} --txpkts={frame_bytes}"
+        );
+        words.split_whitespace().map(String::from).collect()
+    }
+}
+
+/// Frames that it has seen, and when it was asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Frames that it took.
+    pub received: u64,
+    /// Frames that it sent, those that did not fit the ring left out.
+    pub sent: u64,
+    /// Bytes that it took, without virtio-net headers.
+    pub received_bytes: u64,
+    /// When, nanoseconds, to within what the answer took.
+    pub at_ns: u64,
+}
+
+/// A running `dpdk-testpmd`, killed when dropped.
+#[derive(Debug)]
+pub struct Testpmd {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    log: PathBuf,
+    /// What it printed and nobody has looked at.
+    heard: String,
+}
+
+impl Testpmd {
+    /// Starts it and waits until it takes commands. It does not forward before [`Testpmd::command`]
+    /// says `start`. Its log is `NAME.log` in `dir`.
+    ///
+    /// # Errors
+    /// It is not installed, or did not come up; its last words are in the message.
+    pub fn start(dir: &Path, name: &str, spec: &TestpmdSpec) -> Result<Testpmd> {
+        let log = dir.join(format!("{name}.log"));
+        // Its output is a pipe, and would otherwise come when 4 KiB of it are there.
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "stdbuf", "-oL", "dpdk-testpmd"])
+            .args(spec.arguments())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .context("starting setpriv (Debian: apt-get install util-linux)")?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (stdin, stdout) = pipes.context("a process without pipes")?;
+        let mut testpmd = Testpmd { child, stdin, stdout, log, heard: String::new() };
+        testpmd.wait_for(PROMPT).context(
+            "starting dpdk-testpmd (Debian: apt-get install dpdk librte-net-vhost23 \
+             librte-net-virtio23 librte-mempool-ring23)",
+        )?;
+        Ok(testpmd)
+    }
+
+    /// Gives it a command line, such as `start` or `start tx_first 4`, and waits until it takes the
+    /// next one.
+    ///
+    /// # Errors
+    /// It ended, or does not answer in time.
+    pub fn command(&mut self, line: &str) -> Result<String> {
+        self.heard.clear();
+        writeln!(self.stdin, "{line}").with_context(|| self.ended())?;
+        self.wait_for(PROMPT)
+    }
+
+    /// What it has counted since it started.
+    ///
+    /// # Errors
+    /// As [`Testpmd::command`]; an answer without numbers.
+    pub fn counts(&mut self) -> Result<Counts> {
+        let before = now_ns();
+        let answer = self.command(STATS)?;
+        let at_ns = before.midpoint(now_ns());
+        let number = |name: &str| {
+            let found = answer.split_once(name).map(|(_, rest)| rest.split_whitespace().next());
+            let number = found.flatten().and_then(|word| word.parse::<u64>().ok());
+            number.with_context(|| format!("no {name} in what dpdk-testpmd answered: {answer}"))
+        };
+        Ok(Counts {
+            received: number("RX-packets:")?,
+            sent: number("TX-packets:")?,
+            received_bytes: number("RX-bytes:")?,
+            at_ns,
+        })
+    }
+
+    /// The process, for looking at it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Keeps it from running until [`Testpmd::resume`].
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it run again.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// The end of what it printed.
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().chain(self.heard.lines()).collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// Reads until `text` comes, and gives all up to it.
+    fn wait_for(&mut self, text: &str) -> Result<String> {
+        let until = now_ns() + PATIENCE_NS;
+        loop {
+            if let Some(at) = self.heard.find(text) {
+                let rest = self.heard.split_off(at + text.len());
+                return Ok(std::mem::replace(&mut self.heard, rest));
+            }
+            let left = until.saturating_sub(now_ns());
+            if left == 0 {
+                bail!("dpdk-testpmd does not answer:\n{}", self.last_words());
+            }
+            let wait = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: 1 };
+            if poll(&mut [PollFd::new(&self.stdout, PollFlags::IN)], Some(&wait))? == 0 {
+                continue;
+            }
+            let mut bytes = [0; 4096];
+            let got = self.stdout.read(&mut bytes)?;
+            ensure!(got > 0, self.ended());
+            self.heard.push_str(&String::from_utf8_lossy(&bytes[..got]));
+        }
+    }
+
+    fn ended(&self) -> String {
+        format!("dpdk-testpmd ended:\n{}", self.last_words())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no process")?, signal).context("signalling dpdk-testpmd")
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
