@@ -26,11 +26,18 @@ cmd_build() {
     say "built $SIDECORE"
 }
 
-# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures.
+# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `tap` is in
+# bench_tap.sh.
 cmd_bench() {
     (($#)) || set -- --help
+    # Guests are the shell's.
+    if [[ $1 == tap ]]; then
+        bench_tap "${@:2}"
+        return
+    fi
     need_rust
     need_packages qemu-system-common util-linux valgrind
+    [[ $1 != net ]] || need_testpmd
     say 'building the benchmarks'
     cargo_quietly build --release -p bench -p sidecore-bin
     cargo run --quiet --release -p bench -- "$@"
