@@ -30,8 +30,9 @@ const PLAIN: [u8; HEADER_SIZE] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 pub(crate) enum Delivered {
     /// The port has it.
     Done,
-    /// It has no buffers or no room, since then; nothing changed, and nothing was counted.
-    Full(Nanos, DropReason),
+    /// It has no buffers or no room, since the time given; nothing changed, and nothing was counted.
+    /// Without a time, nobody is there who could be waited for.
+    Full(Option<Nanos>, DropReason),
     /// It went nowhere, which was counted.
     Dropped,
     /// To be delivered to where it came from, addresses swapped.
@@ -65,7 +66,7 @@ impl Desk {
                 self.give_host(places, place, port, frame, now)
             }
             Sink::Elsewhere => self.hand_over(port, frame),
-            Sink::Nobody => Delivered::Full(Nanos(0), DropReason::NoBuffer),
+            Sink::Nobody => Delivered::Full(None, DropReason::NoBuffer),
         }
     }
 
@@ -96,7 +97,7 @@ impl Desk {
         now: Nanos,
     ) -> Delivered {
         let Some((ring, receive)) = receive_at(places, place) else {
-            return Delivered::Full(Nanos(0), DropReason::NoBuffer);
+            return Delivered::Full(None, DropReason::NoBuffer);
         };
         if !receive.nic.net.guest_has().contains(frame.offload.needs()) {
             return self.finish_for_queue(ring, receive, place, port, frame, now);
@@ -225,9 +226,9 @@ impl Desk {
     ) -> Delivered {
         if ring.queue.violation().is_some() {
             self.see(receive, place);
-            return Delivered::Full(Nanos(0), DropReason::NoBuffer);
+            return Delivered::Full(None, DropReason::NoBuffer);
         }
-        Delivered::Full(*receive.full_since.get_or_insert(now), DropReason::NoBuffer)
+        Delivered::Full(Some(*receive.full_since.get_or_insert(now)), DropReason::NoBuffer)
     }
 
     /// The copy is not to be believed, or went to memory that is no longer the receiver's.
@@ -245,7 +246,7 @@ impl Desk {
         }
         match frame.is_lost() {
             true => Delivered::Lost,
-            false => Delivered::Full(Nanos(0), DropReason::NoBuffer),
+            false => Delivered::Full(None, DropReason::NoBuffer),
         }
     }
 
@@ -259,7 +260,7 @@ impl Desk {
         now: Nanos,
     ) -> Delivered {
         let Some(host) = host_at(places, place) else {
-            return Delivered::Full(Nanos(0), DropReason::HostFull);
+            return Delivered::Full(None, DropReason::HostFull);
         };
         let has = host.spec.port.has();
         if !has.contains(frame.offload.needs()) {
@@ -303,7 +304,7 @@ impl Desk {
             }
             Sent::Full => {
                 let since = *host.full_since.get_or_insert(now);
-                return Delivered::Full(since, DropReason::HostFull);
+                return Delivered::Full(Some(since), DropReason::HostFull);
             }
             Sent::TooLong => DropReason::TooLong,
             // The caller looks at its sender's memory, below.

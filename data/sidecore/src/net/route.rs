@@ -289,8 +289,8 @@ fn dropped(replica: &Replica, from: PortId, reason: DropReason) -> Routed {
 
 /// On a wire nobody else is behind, so a frame waits; but not for ever.
 #[cold]
-fn waits(port: &Port, since: Nanos, reason: DropReason, now: Nanos) -> Routed {
-    if now.since(since) < WAIT_NS {
+fn waits(port: &Port, since: Option<Nanos>, reason: DropReason, now: Nanos) -> Routed {
+    if since.is_some_and(|since| now.since(since) < WAIT_NS) {
         return Routed::Later;
     }
     port.counters.dropped(reason);

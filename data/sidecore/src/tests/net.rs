@@ -1,0 +1,12 @@
+//! Frames on one thread and in made-up time: guests with NICs, bridges, and host ports that lead
+//! nowhere.
+
+mod attaching;
+mod bed;
+mod buffers;
+mod flooding;
+mod hostile;
+mod losing;
+mod offloads;
+mod switching;
+mod wires;
