@@ -58,7 +58,8 @@ pub enum HostSource {
         /// Which of its queues, from 0. Each is a port of its own; 0 is opened first, and only when
         /// nobody else holds the tap.
         queue: u16,
-        /// MTU of a tap that is made, bytes, within [`TAP_MTU_RANGE`]. `None`: the kernel's, 1,500.
+        /// MTU of a tap that is made, or `ours`, bytes, within [`TAP_MTU_RANGE`]. `None`: as it is, which
+        /// of a new one is 1,500.
         mtu: Option<u16>,
         /// An earlier daemon made it ([`HostPort::was_made`], saved): it is ours to remove.
         ours: bool,

@@ -5,8 +5,9 @@ mod network;
 
 use backend::net::{HostPort, HostSource, Rest, Sent};
 use frame::{Header, Offloads};
-use guest_memory::{GuestMap, Span};
+use guest_memory::{GuestMap, Health, Mapping, Region, Seal, Span};
 use network::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 fn made(name: &str, mtu: u16) -> HostSource {
     HostSource::Tap { name: name.to_owned(), queue: 0, mtu: Some(mtu), ours: false }
@@ -43,9 +44,10 @@ fn a_tap_is_made_kept_found_and_taken_away_only_by_who_made_it() {
         port.remove();
         ip("link show t0");
 
-        let source = HostSource::Tap { name: "t0".to_owned(), queue: 0, mtu: None, ours: true };
-        let port = open(&source);
+        let name = "t0".to_owned();
+        let port = open(&HostSource::Tap { name, queue: 0, mtu: Some(4_000), ours: true });
         assert!(port.was_made());
+        assert_eq!(port.mtu(), Some(4_000), "it is ours to change");
         port.remove();
         assert!(!try_ip("link show t0"), "it is still there");
     });
@@ -92,6 +94,64 @@ fn what_cannot_be_opened_says_why() {
             "cannot open interface t9: there is no interface of this name in the daemon's network \
              namespace (see `ip link`)"
         );
+    });
+}
+
+/// What a process without these capabilities is told.
+fn check_without(name: &str, capability: &str, source: &HostSource) {
+    if !is_bounded() {
+        return in_namespace(name, || {
+            ip("link add v0 type veth peer name v1");
+            let program = std::env::current_exe().expect("the test program");
+            let mut command = std::process::Command::new("setpriv");
+            command.arg(format!("--bounding-set=-{capability}")).arg(program);
+            command.args(["--exact", name, "--nocapture"]).env(BOUNDED, "1");
+            assert!(command.status().expect("setpriv").success());
+        });
+    }
+    let error = refusal(source);
+    let wanted = capability.to_uppercase();
+    assert!(error.contains("the daemon may not ") && error.contains(&wanted), "{error}");
+}
+
+#[test]
+fn a_tap_needs_net_admin() {
+    check_without("a_tap_needs_net_admin", "net_admin", &tap("t0"));
+}
+
+#[test]
+fn a_packet_socket_needs_net_raw() {
+    let source = HostSource::Packet { interface: "v0".to_owned() };
+    check_without("a_packet_socket_needs_net_raw", "net_raw", &source);
+}
+
+#[test]
+fn an_xdp_socket_needs_net_raw() {
+    let source = HostSource::Xdp { interface: "v0".to_owned(), queue: 0 };
+    check_without("an_xdp_socket_needs_net_raw", "net_raw", &source);
+}
+
+#[test]
+fn memory_that_a_guest_cuts_off_is_its_own_loss() {
+    in_namespace("memory_that_a_guest_cuts_off_is_its_own_loss", || {
+        let mut port = open(&made("t0", 65_521));
+        let mut host = packet("t0");
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("file");
+        ftruncate(&file, 1 << 20).expect("size");
+        let mapping = Mapping::shared(&file, 0, 1 << 20, Seal::Any, &Health::default());
+        let mapping = mapping.expect("mapped");
+        let map = GuestMap::new(vec![Region { gpa: 0, user: 0, mapping }]).expect("map");
+        let spans = [map.span(0, 4_096).expect("a"), map.span(1 << 19, 4_096).expect("b")];
+        ftruncate(&file, 1 << 16).expect("cut off");
+        for port in [&mut port, &mut host] {
+            let sent = port.send(&Header::default(), &frame(14, 1), Rest::Guest(&map, &spans));
+            assert_eq!(sent, Sent::Fault);
+            assert!(!port.is_gone());
+        }
+        let sent = port.send(&Header::default(), &frame(14, 1), Rest::Guest(&map, &spans[..1]));
+        assert_eq!(sent, Sent::Done);
+        let (_, got) = Turns::default().receive(&mut host, is_mine).expect("a frame");
+        assert_eq!(got.len(), 14 + 4_096);
     });
 }
 

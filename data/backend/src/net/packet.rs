@@ -73,6 +73,9 @@ impl Packet {
     pub(crate) fn send(&mut self, header: &Header, head: &[u8], rest: Rest<'_>) -> Sent {
         let header = header.encode();
         let (header, len) = (&header[..RING_HEADER_SIZE], head.len() + rest.len());
+        if self.watch.is_gone {
+            return Sent::Gone;
+        }
         if len > STAGED_MAX {
             return self.send_now(header, head, rest);
         }

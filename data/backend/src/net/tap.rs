@@ -171,10 +171,11 @@ fn open(name: &str, queue: u16, mtu: Option<u16>, ours: bool) -> Result<Tap, Why
         tun::set_offloads(fd.as_fd(), OFFLOAD_BITS)
             .map_err(|e| Why::os("set its offloads", ADMIN, e))?;
     }
+    // Also of one from an earlier life: the configuration may have changed since.
+    if let Some(mtu) = mtu.filter(|_| is_new || ours) {
+        interfaces.set_mtu(name, mtu.into()).map_err(|e| Why::os("set its MTU", ADMIN, e))?;
+    }
     if is_new {
-        if let Some(mtu) = mtu {
-            interfaces.set_mtu(name, mtu.into()).map_err(|e| Why::os("set its MTU", ADMIN, e))?;
-        }
         interfaces.set_up(name).map_err(|e| Why::os("set it up", ADMIN, e))?;
         // Last, so that after an error nothing stays.
         tun::set_persistent(fd.as_fd(), true).map_err(|e| Why::os("keep it", ADMIN, e))?;

@@ -137,12 +137,11 @@ impl Xdp {
                 }
                 // It sent 32 frames, or its driver has no room: the next visit goes on.
                 Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
-                // Down, or gone. The frames go out when it is up again.
+                // Down, or gone. The frames go out when it is up again and somebody visits.
                 Err(errno) => {
                     if Sent::from_errno(errno) == Sent::Gone {
                         self.watch.check();
                     }
-                    self.unsent = false;
                     return;
                 }
             }

@@ -13,6 +13,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Tells a test that it is in its namespace already.
 const INSIDE: &str = "SIDECORE_TEST_INSIDE";
 
+/// Tells a test that a capability was taken from it.
+pub(crate) const BOUNDED: &str = "SIDECORE_TEST_BOUNDED";
+
+/// Whether a capability was taken from this process.
+pub(crate) fn is_bounded() -> bool {
+    std::env::var_os(BOUNDED).is_some()
+}
+
 /// Runs `body` in a network namespace that ends with it: the test `name` of this program once more.
 /// Without root it is left out.
 pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
