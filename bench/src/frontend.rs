@@ -146,8 +146,7 @@ impl FrontQueue {
         Ok(FrontQueue { driver, kick, call, kicks: 0, places })
     }
 
-    /// A queue without a back-end, for tests that are one themselves.
-    #[cfg(test)]
+    /// A queue without a back-end.
     pub(crate) fn alone(arena: &mut Arena, ring: RingSpec) -> Result<FrontQueue> {
         let (driver, places) = arena.driver(ring)?;
         FrontQueue::new(driver, places)

@@ -17,6 +17,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod frames;
 mod pair;
 mod stream;
 

@@ -1,8 +1,10 @@
-//! `bench pass`: the walk alone, without a second core, a socket or a clock.
+//! `bench pass`: the walk alone, of requests and of frames, without a second core, a socket or a clock.
 //!
 //! Driver side and sidecore take turns on one thread, 32 requests a turn. Counted are allocations
 //! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are
 //! the same on every run, so `baseline.json` is compared with: more than 2% above it fails.
+
+mod nic;
 
 use std::alloc::System;
 use std::collections::BTreeMap;
@@ -91,13 +93,20 @@ const fn case(
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     if let Some(name) = &options.case {
-        let case = CASES.iter().find(|case| case.name == name).context("no such case")?;
-        Bed::new(*case)?.run(REQUESTS)?;
+        run_case(name)?;
         return Ok(Vec::new());
     }
     let mut rows = Vec::new();
     for case in CASES {
-        rows.extend(counted(case, options.quick)?);
+        let mut bed = Bed::new(case)?;
+        if case.is_memory {
+            bed.fill()?;
+        }
+        rows.extend(counted(case.name, options.quick, |requests| bed.run(requests))?);
+    }
+    for case in nic::CASES {
+        let mut bed = nic::Bed::new(case)?;
+        rows.extend(counted(case.name, options.quick, |frames| bed.run(frames))?);
     }
     let allocating = rows.iter().find(|row| row.unit == "allocations" && row.value > 0.0);
     if let Some(row) = allocating {
@@ -109,24 +118,29 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Allocations and time of one case.
-fn counted(case: Case, quick: bool) -> Result<Vec<Row>> {
-    eprintln!("bench: pass.{}", case.name);
-    let mut bed = Bed::new(case)?;
-    if case.is_memory {
-        bed.fill()?;
+/// One run of one case, for valgrind.
+fn run_case(name: &str) -> Result<()> {
+    if let Some(case) = CASES.iter().find(|case| case.name == name) {
+        return Bed::new(*case)?.run(REQUESTS).map(drop);
     }
+    let case = nic::CASES.iter().find(|case| case.name == name).context("no such case")?;
+    nic::Bed::new(*case)?.run(REQUESTS).map(drop)
+}
+
+/// Allocations and time of one case.
+fn counted(name: &str, quick: bool, mut run: impl FnMut(u64) -> Result<u64>) -> Result<Vec<Row>> {
+    eprintln!("bench: pass.{name}");
     let requests = if quick { REQUESTS } else { 10 * REQUESTS };
     let (mut allocations, mut times) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS_MIN {
         let (before, start) = (allocated(), now_ns());
-        let done = bed.run(requests)? as f64;
+        let done = run(requests)? as f64;
         let (took, made) = (now_ns() - start, allocated() - before);
         allocations.push(made as f64 / done);
         times.push(took as f64 / done);
     }
     let row = |what, unit, values: &[f64]| {
-        Row::new(format!("pass.{}.{what}", case.name), Who::Sidecore, unit, values)
+        Row::new(format!("pass.{name}.{what}"), Who::Sidecore, unit, values)
     };
     Ok(vec![
         row("allocations_per_op", "allocations", &allocations),
@@ -138,10 +152,10 @@ fn counted(case: Case, quick: bool) -> Result<Vec<Row>> {
 /// Instructions of every case, compared with the baseline.
 fn instructions(update: bool) -> Result<Vec<Row>> {
     let mut found = BTreeMap::new();
-    for case in CASES {
-        eprintln!("bench: pass.{} under valgrind", case.name);
-        let name = format!("pass.{}.instructions_per_op", case.name);
-        found.insert(name, instructions_of(case.name)?);
+    let disks = CASES.iter().map(|case| case.name);
+    for case in disks.chain(nic::CASES.iter().map(|case| case.name)) {
+        eprintln!("bench: pass.{case} under valgrind");
+        found.insert(format!("pass.{case}.instructions_per_op"), instructions_of(case)?);
     }
     let rows = found
         .iter()

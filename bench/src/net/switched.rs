@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
+use bench::net_frontend::frames::{self, SEGMENT_BYTES};
 use bench::net_frontend::{Header, Nic, NicSpec, Stream, Sunk, feature};
 use bench::report::Row;
 use bench::scratch::Scratch;
@@ -13,11 +14,6 @@ use virtqueue::driver::RingSpec;
 use super::{Options, Ring};
 use crate::bed::{DRIVER_CORE, SERVER_CORE};
 
-const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]];
-/// An IP packet of 64 KiB less one byte, which is the longest, with its Ethernet header.
-const SEGMENT_BYTES: usize = 14 + 65_535;
-/// TCP payload of each packet on a wire.
-const MSS: u16 = 1448;
 const SEGMENT_SLOTS: u16 = 32;
 /// A page, as Linux's driver has them.
 const BUFFER_BYTES: u32 = 4096;
@@ -50,10 +46,11 @@ impl Load {
         NicSpec { ring, ..spec }
     }
 
-    fn frame(self, [from, to]: [usize; 2]) -> (Header, Vec<u8>) {
+    fn frame(self, ends: [u16; 2]) -> (Header, Vec<u8>) {
+        let [from, to] = ends.map(frames::mac);
         match self {
-            Load::Small => (Header::default(), small(MACS[from], MACS[to])),
-            Load::Segments => (segment_header(), segment(MACS[from], MACS[to])),
+            Load::Small => (Header::default(), frames::small(from, to)),
+            Load::Segments => (frames::segment_header(), frames::segment(from, to)),
         }
     }
 }
@@ -118,8 +115,9 @@ impl Bed {
     fn start(options: &Options, load: Load, ring: RingSpec) -> Result<Bed> {
         let dir = Scratch::new(&std::env::temp_dir(), "switch")?;
         let mut config = "\n[[switch]]\nid = \"lan\"\n".to_string();
-        for (number, mac) in MACS.iter().enumerate() {
-            let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        for number in 0..2 {
+            let mac: Vec<String> =
+                frames::mac(number).iter().map(|byte| format!("{byte:02x}")).collect();
             let socket = dir.path().join(format!("vm{number}.sock"));
             config += &format!(
                 "\n[[nic]]\nid = \"vm{number}\"\nsocket = \"{}\"\nswitch = \"lan\"\nmac = \"{}\"\n",
@@ -147,48 +145,35 @@ impl Bed {
         let (header, frame) = load.frame([0, 1]);
         let mut out = Stream::new(one, &header, &frame)?;
         let mut back = Stream::new(two, &Header::default(), &[])?;
-        let mut run = |until_ns: u64| -> Result<()> {
-            let mut turns = 0u32;
-            loop {
-                out.pump(one)?;
-                back.sink(two)?;
-                turns += 1;
-                if turns % 64 == 0 && now_ns() >= until_ns {
-                    return Ok(());
-                }
-            }
-        };
-        let start_ns = now_ns() + warm_ms * 1_000_000;
-        run(start_ns)?;
-        let (start_ns, before) = (now_ns(), back.sunk());
-        let mut measured = |until_ns: u64| -> Result<Sunk> {
+        let mut run = |until_ns: u64| -> Result<(Sunk, u64)> {
             loop {
                 for _ in 0..64 {
                     out.pump(one)?;
                     back.sink(two)?;
                 }
-                if now_ns() >= until_ns {
-                    return Ok(back.sunk());
+                let now = now_ns();
+                if now >= until_ns {
+                    return Ok((back.sunk(), now));
                 }
             }
         };
-        let after = measured(start_ns + measured_ms * 1_000_000)?;
-        let elapsed_ns = now_ns() - start_ns;
+        let (before, start_ns) = run(now_ns() + warm_ms * 1_000_000)?;
+        let (after, end_ns) = run(start_ns + measured_ms * 1_000_000)?;
         out.end(one)?;
         while back.sink(two)? > 0 {}
         back.end(two)?;
         self.server.pause()?;
         let frames = after.frames - before.frames;
         ensure!(frames > 0, "nothing arrived");
-        Ok((Sunk { frames, bytes: after.bytes - before.bytes }, elapsed_ns))
+        Ok((Sunk { frames, bytes: after.bytes - before.bytes }, end_ns - start_ns))
     }
 }
 
 /// A frame each way, so that the switch has seen both, then a number of them, byte by byte.
 fn compare(nics: &mut [Nic; 2], load: Load) -> Result<()> {
     for turn in 0..COMPARED {
-        let [from, to] = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
-        let (header, frame) = load.frame([from, to]);
+        let (from, to) = if turn % 2 == 0 { (0, 1) } else { (1, 0) };
+        let (header, frame) = load.frame([from as u16, to as u16]);
         ensure!(nics[from].pair(0).send(&header, &frame, &[])?, "no room in an empty ring");
         let found = nics[to].pair(0).receive_within(2000)?.context("nothing arrived")?;
         ensure!(found.bytes == frame, "frame {turn} arrived as another");
@@ -242,50 +227,4 @@ impl Memcpy {
         crate::blk::pin(DRIVER_CORE)?;
         Ok(bytes as f64 / elapsed_ns as f64)
     }
-}
-
-/// UDP in 64 bytes.
-fn small(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
-    let mut frame = ethernet(from, to);
-    frame.extend(ipv4(64 - 14, 17));
-    frame.extend([0x10, 0, 0x20, 0, 0, 64 - 34, 0, 0]);
-    frame.resize(64, 0x5a);
-    frame
-}
-
-/// TCP whose payload is to be cut.
-fn segment(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
-    let mut frame = ethernet(from, to);
-    frame.extend(ipv4((SEGMENT_BYTES - 14) as u16, 6));
-    frame.extend([0x10, 0, 0x20, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
-    let at = frame.len();
-    frame.extend((at..SEGMENT_BYTES).map(|byte| (byte % 251) as u8));
-    frame
-}
-
-fn segment_header() -> Header {
-    Header {
-        flags: Header::NEEDS_CSUM,
-        gso_type: Header::GSO_TCP4,
-        header_len: 54,
-        gso_size: MSS,
-        csum_start: 34,
-        csum_offset: 16,
-        buffers: 0,
-    }
-}
-
-fn ethernet(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
-    [&to[..], &from, &[8, 0]].concat()
-}
-
-fn ipv4(len: u16, protocol: u8) -> [u8; 20] {
-    let [high, low] = len.to_be_bytes();
-    let mut header =
-        [0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    let sum: u32 = header.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let [high, low] = (!(folded as u16)).to_be_bytes();
-    header[10..12].copy_from_slice(&[high, low]);
-    header
 }

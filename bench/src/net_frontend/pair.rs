@@ -1,9 +1,12 @@
 //! One pair of queues: receive buffers that are posted again, frames that are sent from slots.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, bail, ensure};
 use frame::{HEADER_SIZE, HEADER_SIZE_LEGACY, Header};
-use guest_memory::Area;
-use virtqueue::driver::{AddError, Arena, Buffer, Driver, Prepared, Used};
+use guest_memory::{Area, GuestMap};
+use virtqueue::QueueSpec;
+use virtqueue::driver::{AddError, Arena, Buffer, Driver, Prepared, Used, first_base};
 
 use super::{NicSpec, feature};
 use crate::clock::now_ns;
@@ -136,6 +139,26 @@ impl Pair {
         };
         pair.post(&spec.receive_pieces)?;
         Ok(pair)
+    }
+
+    /// A pair without a socket, in memory of its own: for whoever is the device's side himself. Gives
+    /// also the memory, whose front-end addresses are its guest addresses, and what the two queues of
+    /// the device's side are made of, receive first.
+    ///
+    /// # Errors
+    /// The system's; pieces that the rings cannot describe.
+    pub fn alone(spec: &NicSpec) -> Result<(Pair, Arc<GuestMap>, [QueueSpec; 2])> {
+        let map = Arc::new(GuestMap::anonymous(spec.memory_bytes())?);
+        let area = map.area_at_user(0, spec.memory_bytes()).context("guest memory")?;
+        let mut arena = Arena::new(area, 0);
+        let [receive, transmit] = [(); 2].map(|()| FrontQueue::alone(&mut arena, spec.ring));
+        let queues = [receive?, transmit?];
+        let [receive, transmit] = queues
+            .each_ref()
+            .map(|queue| spec.ring.queue_spec(&map, queue.places(), first_base(spec.ring.format)));
+        let sides = receive.zip(transmit).context("a ring outside of memory")?;
+        let pair = Pair::new(&mut arena, queues, spec, spec.features)?;
+        Ok((pair, map, sides.into()))
     }
 
     fn post(&mut self, pieces: &[u32]) -> Result<()> {

@@ -1,17 +1,15 @@
 //! A pair against a device's side of our own, on one thread: what is sent comes back as it was.
 
-use guest_memory::GuestMap;
 use proptest::prelude::*;
-use virtqueue::driver::{RingSpec, first_base};
+use virtqueue::driver::RingSpec;
 use virtqueue::{Chain, Format, Queue};
 
 use super::*;
-use crate::frontend::FrontQueue;
 use crate::net_frontend::Stream;
 
 /// A pair with the device's side of both its queues.
 struct Bed {
-    map: GuestMap,
+    map: Arc<GuestMap>,
     pair: Pair,
     receive: Queue,
     transmit: Queue,
@@ -20,16 +18,8 @@ struct Bed {
 }
 
 fn bed(spec: &NicSpec) -> Bed {
-    let map = GuestMap::anonymous(spec.memory_bytes()).unwrap();
-    let area = map.area_at_user(0, spec.memory_bytes()).unwrap();
-    let mut arena = Arena::new(area, 0);
-    let queues = [0, 1].map(|_| FrontQueue::alone(&mut arena, spec.ring).unwrap());
-    let device = |queue: &FrontQueue| {
-        let base = first_base(spec.ring.format);
-        Queue::new(spec.ring.queue_spec(&map, queue.places(), base).unwrap()).unwrap()
-    };
-    let [receive, transmit] = [device(&queues[0]), device(&queues[1])];
-    let pair = Pair::new(&mut arena, queues, spec, spec.features).unwrap();
+    let (pair, map, [receive, transmit]) = Pair::alone(spec).unwrap();
+    let [receive, transmit] = [receive, transmit].map(|side| Queue::new(side).unwrap());
     Bed { map, pair, receive, transmit, chain: Chain::default(), frames: Vec::new() }
 }
 
