@@ -20,6 +20,8 @@
 #![forbid(unsafe_code)]
 
 mod bridge;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 mod reason;
 mod rules;
 mod switch;

@@ -138,11 +138,12 @@ impl Addresses {
     /// Of a head with a whole Ethernet header.
     #[inline]
     fn read(head: &[u8]) -> Option<Addresses> {
-        const SIZE: usize = frame::FRAME_MIN as usize;
-        let [a, b, c, d, e, f, g, h, i, j, k, l, ..]: [u8; SIZE] = *head.first_chunk()?;
+        let header: &[u8; frame::FRAME_MIN as usize] = head.first_chunk()?;
+        // Eight bytes at a time: each address with two that follow.
+        let eight = |bytes: Option<&[u8; 8]>| Some(u64::from_be_bytes(*bytes?) >> 16);
         Some(Addresses {
-            target: u64::from_be_bytes([0, 0, a, b, c, d, e, f]),
-            source: u64::from_be_bytes([0, 0, g, h, i, j, k, l]),
+            target: eight(header.first_chunk())?,
+            source: eight(header.last_chunk())?,
         })
     }
 }
