@@ -36,9 +36,35 @@ impl Manager {
                 reply.answer(answer);
             }
             Call::ResizeDisk { id, resize } => self.resize(&id, &resize, reply),
-            Call::RemoveDisk { id } => self.remove(&id, reply),
+            Call::RemoveDisk { id } => match self.check_made_by_api(&id) {
+                Ok(()) => self.remove(&id, reply),
+                Err(error) => reply.answer(Err(error)),
+            },
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
+            call => self.answer_net(call, reply),
         }
+    }
+
+    /// The same for NICs and switches.
+    fn answer_net(&mut self, call: Call, reply: Reply) {
+        let answer = match call {
+            Call::ListNics => Ok(self.list_nics()),
+            Call::ShowNic { id } => self.show_nic(&id, true),
+            Call::AddNic(spec) => self.add_nic(&spec),
+            Call::ChangeNic { id, change } => self.change_nic(&id, &change),
+            Call::SetLink { id, link } => self.set_link(&id, link),
+            Call::ListSwitches => Ok(self.list_switches()),
+            Call::AddSwitch(spec) => self.add_switch(&spec),
+            Call::RemoveNic { id } => match self.check_nic_made_by_api(&id) {
+                Ok(()) => return self.remove(&id, reply),
+                Err(error) => Err(error),
+            },
+            Call::ShowSwitch { id } => return self.show_switch(&id, reply),
+            Call::RemoveSwitch { id } => return self.remove_switch(&id, reply),
+            // Answered before.
+            _ => Err(ApiError::new(ErrorKind::Internal, "no answer to that", "")),
+        };
+        reply.answer(answer);
     }
 
     fn list(&self) -> Answer {
@@ -63,6 +89,7 @@ impl Manager {
     fn shown(&self, device: &Device) -> Answer {
         match &device.kind {
             Kind::Disk(parts) => Answer::Disk(Box::new(views::disk(device, parts, false))),
+            Kind::Nic(parts) => Answer::Nic(Box::new(self.nic_view(device, parts, false))),
         }
     }
 
@@ -82,20 +109,20 @@ impl Manager {
     }
 
     fn remove(&mut self, id: &str, reply: Reply) {
-        match self.check_made_by_api(id).map(|()| self.number_of(id)) {
-            Ok(None) => {
-                let answer = self.show(id, false);
+        match self.number_of(id) {
+            None => {
+                let is_nic = self.plan.nic(id).is_some();
+                let answer = if is_nic { self.show_nic(id, false) } else { self.show(id, false) };
                 self.drop_shut(id);
                 let kept = self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART));
                 reply.answer(kept.and(answer));
             }
-            Ok(Some(number)) => {
+            Some(number) => {
                 self.begin_removal(number, Some(reply));
                 if let Err(error) = self.keep() {
                     warn!(device = id, %error, "it is removed, but that could not be kept");
                 }
             }
-            Err(error) => reply.answer(Err(error)),
         }
     }
 
@@ -109,6 +136,7 @@ impl Manager {
     /// Nothing is planned of that name any more.
     fn forget_plan(&mut self, id: &str) {
         self.plan.disks.retain(|plan| plan.id != id);
+        self.plan.nics.retain(|plan| plan.id != id);
     }
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
@@ -133,6 +161,12 @@ impl Manager {
         if device.removing {
             return self.is_gone(number);
         }
+        if let Kind::Nic(nic) = &mut device.kind
+            && std::mem::take(&mut nic.moving)
+        {
+            self.plug_in_anew(number);
+        }
+        let Some(device) = self.devices.get_mut(&number) else { return };
         if let Some(size) = device.kind.disk_mut().and_then(|disk| disk.resizing.take()) {
             let answer = self.finish_resize(number, size);
             if let Err(error) = &answer {
@@ -145,6 +179,9 @@ impl Manager {
 
     /// Forgets a device that was removed and has no queue away.
     fn is_gone(&mut self, number: u32) {
+        if !self.unplug(number) {
+            return;
+        }
         let Some(device) = self.devices.remove(&number) else { return };
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {
@@ -204,10 +241,15 @@ impl Manager {
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {
         let plan = self.plan.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
-        match &plan.origin {
+        self.check_origin(&format!("disk {id:?}"), &plan.origin)
+    }
+
+    /// Refuses to change what the file declares; `what` is its kind and name.
+    pub(crate) fn check_origin(&self, what: &str, origin: &Origin) -> Result<(), ApiError> {
+        match origin {
             Origin::File { file, line } => Err(ApiError::new(
                 ErrorKind::Conflict,
-                format!("disk {id:?} is declared in {file}, line {line}"),
+                format!("{what} is declared in {file}, line {line}"),
                 "change it there, then run `sidecore reload`",
             )),
             Origin::Api => Ok(()),

@@ -11,8 +11,8 @@ const QUEUES_MAX: u16 = 8192;
 pub(crate) struct Core {
     pub(crate) cpu: u32,
     pub(crate) handle: Handle,
-    /// Queues it has or is about to get.
-    pub(crate) queues: usize,
+    /// Queues it has or is about to get, and those that NICs at home there may have.
+    queues: usize,
     /// Commands that did not fit, in order.
     backlog: VecDeque<Command>,
 }
@@ -47,6 +47,20 @@ impl Cores {
     /// The sidecore with the fewest queues. (By load and NUMA node: when placement is built.)
     pub(crate) fn place(&self) -> Option<usize> {
         (0..self.all.len()).min_by_key(|core| self.all.get(*core).map_or(usize::MAX, |c| c.queues))
+    }
+
+    /// A sidecore has so many queues more, from now on.
+    pub(crate) fn take_load(&mut self, core: usize, queues: usize) {
+        if let Some(core) = self.all.get_mut(core) {
+            core.queues += queues;
+        }
+    }
+
+    /// It has so many less.
+    pub(crate) fn give_load(&mut self, core: usize, queues: usize) {
+        if let Some(core) = self.all.get_mut(core) {
+            core.queues = core.queues.saturating_sub(queues);
+        }
     }
 
     /// Sends a command, now or when there is room; commands to one sidecore keep their order.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::spec::Mode;
 use guest_memory::Seal;
 use sidecore::{QueueCounters, QueueKey};
 use vhost_user::{Message, Scope, Session};
@@ -236,6 +237,11 @@ impl Device {
     /// Whether something must happen before queues may start.
     pub(crate) fn is_held_back(&self) -> bool {
         self.removing || self.kind.is_resizing() || self.restarting
+    }
+
+    /// Whether it has no socket though it should: its cable was put in again.
+    pub(crate) fn wants_to_listen(&self) -> bool {
+        self.facts.mode == Mode::Listen && self.listener.is_none() && self.retry_at.is_none()
     }
 
     /// The name of queue `index`.

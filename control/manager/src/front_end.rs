@@ -266,7 +266,7 @@ impl Owner<Lent> for FrontEnd {
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
-        self.personality.check_mtu(mtu)
+        self.personality.set_mtu(mtu)
     }
 
     fn reset(&mut self) {

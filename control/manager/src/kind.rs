@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use config::plan::{DiskPlan, Origin};
-use config::spec::{Mode, Policy};
-use device::blk;
+use config::plan::{DiskPlan, NicPlan, Origin};
+use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, Policy};
+use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
 
 use crate::disk::DiskParts;
+use crate::nic::NicParts;
 
 /// What a plan says of any device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,18 +34,21 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DevicePlan {
     Disk(DiskPlan),
+    Nic(NicPlan),
 }
 
 impl DevicePlan {
     pub(crate) fn id(&self) -> &str {
         match self {
             DevicePlan::Disk(plan) => &plan.id,
+            DevicePlan::Nic(plan) => &plan.id,
         }
     }
 
     pub(crate) fn origin(&self) -> &Origin {
         match self {
             DevicePlan::Disk(plan) => &plan.origin,
+            DevicePlan::Nic(plan) => &plan.origin,
         }
     }
 
@@ -52,6 +56,7 @@ impl DevicePlan {
     pub(crate) fn name(&self) -> String {
         match self {
             DevicePlan::Disk(plan) => format!("disk {:?}", plan.id),
+            DevicePlan::Nic(plan) => format!("nic {:?}", plan.id),
         }
     }
 
@@ -59,12 +64,21 @@ impl DevicePlan {
     pub(crate) fn title(&self) -> String {
         match self {
             DevicePlan::Disk(plan) => format!("disk {}", plan.id),
+            DevicePlan::Nic(plan) => format!("nic {}", plan.id),
         }
     }
 
     pub(crate) fn disk(&self) -> Option<&DiskPlan> {
         match self {
             DevicePlan::Disk(plan) => Some(plan),
+            DevicePlan::Nic(_) => None,
+        }
+    }
+
+    pub(crate) fn nic(&self) -> Option<&NicPlan> {
+        match self {
+            DevicePlan::Nic(plan) => Some(plan),
+            DevicePlan::Disk(_) => None,
         }
     }
 }
@@ -85,21 +99,48 @@ impl From<&DiskPlan> for Facts {
     }
 }
 
+impl From<&NicPlan> for Facts {
+    fn from(plan: &NicPlan) -> Facts {
+        Facts {
+            id: plan.id.clone(),
+            origin: plan.origin.clone(),
+            socket: plan.socket.clone(),
+            mode: plan.mode,
+            share: plan.share,
+            policy: plan.policy,
+            allow_unsealed_memory: plan.allow_unsealed_memory,
+            // Its queues wait for no disk.
+            drain_timeout_s: DRAIN_TIMEOUT_DEFAULT_S,
+            rings: 2 * plan.queues,
+        }
+    }
+}
+
 /// The parts that only this kind of device has.
 pub(crate) enum Kind {
     Disk(DiskParts),
+    Nic(NicParts),
 }
 
 impl Kind {
     pub(crate) fn disk(&self) -> Option<&DiskParts> {
         match self {
             Kind::Disk(disk) => Some(disk),
+            Kind::Nic(_) => None,
         }
     }
 
     pub(crate) fn disk_mut(&mut self) -> Option<&mut DiskParts> {
         match self {
             Kind::Disk(disk) => Some(disk),
+            Kind::Nic(_) => None,
+        }
+    }
+
+    pub(crate) fn nic(&self) -> Option<&NicParts> {
+        match self {
+            Kind::Nic(nic) => Some(nic),
+            Kind::Disk(_) => None,
         }
     }
 
@@ -107,6 +148,7 @@ impl Kind {
     pub(crate) fn plan(&self) -> DevicePlan {
         match self {
             Kind::Disk(disk) => DevicePlan::Disk(disk.plan.clone()),
+            Kind::Nic(nic) => DevicePlan::Nic(nic.plan.clone()),
         }
     }
 
@@ -114,7 +156,13 @@ impl Kind {
     pub(crate) fn personality(&self) -> Personality {
         match self {
             Kind::Disk(disk) => Personality::Disk(disk.shape.clone(), Arc::clone(&disk.live)),
+            Kind::Nic(nic) => Personality::Nic(nic.shape.clone(), Arc::clone(&nic.live)),
         }
+    }
+
+    /// Whether no front-end may be there: a NIC whose cable is out.
+    pub(crate) fn is_off(&self) -> bool {
+        self.nic().is_some_and(|nic| !nic.is_up())
     }
 
     /// Whether a new size waits for the queues.
@@ -132,44 +180,58 @@ impl Kind {
 #[derive(Clone)]
 pub(crate) enum Personality {
     Disk(blk::Shape, Arc<blk::Live>),
+    Nic(net::Shape, Arc<net::Live>),
 }
 
 impl Personality {
     /// What a session has to know.
     pub(crate) fn facts(&self, rings: u16) -> DeviceFacts {
-        match self {
-            Personality::Disk(shape, _) => DeviceFacts {
-                features: blk::offered(shape),
-                queues_max: rings,
-                ring_size_max: layout::RING_SIZE_MAX,
-                class: DeviceClass::Disk { inflight_len },
-            },
-        }
+        let (features, class) = match self {
+            Personality::Disk(shape, _) => {
+                (blk::offered(shape), DeviceClass::Disk { inflight_len })
+            }
+            Personality::Nic(shape, _) => (net::offered(shape), DeviceClass::Nic),
+        };
+        DeviceFacts { features, class, queues_max: rings, ring_size_max: layout::RING_SIZE_MAX }
     }
 
     pub(crate) fn read_config(&self, offset: u32, into: &mut [u8]) -> bool {
         match self {
             Personality::Disk(shape, live) => blk::read_config(shape, live, offset, into),
+            Personality::Nic(shape, live) => net::read_config(shape, live, offset, into),
         }
     }
 
     pub(crate) fn write_config(&self, negotiated: u64, offset: u32, bytes: &[u8]) -> bool {
         match self {
             Personality::Disk(_, live) => blk::write_config(live, negotiated, offset, bytes),
+            Personality::Nic(_, live) => net::write_config(live, negotiated, offset, bytes),
         }
     }
 
-    /// Whether its guest's packets may have `mtu` bytes.
-    pub(crate) fn check_mtu(&self, mtu: u16) -> Result<(), String> {
+    /// Takes the MTU that a front-end says its guest has.
+    ///
+    /// # Errors
+    /// More than the NIC's own.
+    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<(), String> {
         match self {
             // The session asks no disk.
             Personality::Disk(..) => Err(format!("a disk has no packets of {mtu} bytes")),
+            Personality::Nic(shape, live) => match live.set_mtu(shape, mtu.into()) {
+                true => Ok(()),
+                false => Err(format!("the nic's MTU is {}: give it a larger one", shape.mtu)),
+            },
         }
     }
 
+    /// The driver starts anew.
     pub(crate) fn reset(&self) {
         match self {
             Personality::Disk(_, live) => live.set_writeback(true),
+            Personality::Nic(shape, live) => {
+                live.set_mac(shape.mac);
+                live.set_mtu(shape, shape.mtu.into());
+            }
         }
     }
 }

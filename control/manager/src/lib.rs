@@ -8,16 +8,18 @@
 //! |---|---|
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
-//! | `answers`, `disk_calls`, `reload` | operators: calls, and the file read again |
+//! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
+//! | `reload`, `reload_net` | the file read again |
 //! | `device` | one device's state, disk or NIC |
-//! | `kind`, `disk` | what differs between them; what only a disk has |
+//! | `kind`, `disk`, `nic` | what differs between them; what only a disk has, or only a NIC |
+//! | `network`, `uplinks` | bridges and their ports; those that lead to the host |
 //! | `shut` | devices that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
 //! | `address_space` | how much memory front-ends may lend |
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
 //! | `cores` | the sidecores from this side |
-//! | `state`, `unsynced` | what is kept on disk: devices made through the API, and disks that lost data |
+//! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -35,13 +37,21 @@ mod lent;
 mod links;
 mod log_rate;
 mod manager;
+mod net_views;
+mod network;
+mod nic;
+mod nic_calls;
 mod poll;
 mod reload;
+mod reload_net;
 mod shut;
 mod sockets;
 mod start;
 mod state;
+mod switch_calls;
+mod taps;
 mod unsynced;
+mod uplinks;
 mod views;
 
 pub use manager::{Options, StartError, run};

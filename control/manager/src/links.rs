@@ -3,6 +3,7 @@
 //! A message that needs queues back is held until they are; nothing else waits for it.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -75,8 +76,46 @@ impl Manager {
         }
     }
 
-    /// Accepts again after [`Self::stop_accepting`].
+    /// Nobody may be connected: when the queues are back the front-end goes, and finds no socket. It
+    /// comes again each second then, and its guest sees no carrier.
+    pub(crate) fn keep_off(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let attached = device.attached();
+        if !attached.is_empty() {
+            return attached.into_iter().for_each(|queue| self.detach(number, queue));
+        }
+        device.close_socket();
+        device.retry_at = None;
+        for link in device.links.keys().copied().collect::<Vec<_>>() {
+            self.close_link(number, link, "its link is down");
+        }
+    }
+
+    /// Listens at a device's socket, which it had not yet or not any more.
+    ///
+    /// # Errors
+    /// Why not.
+    fn listen(&mut self, number: u32) -> std::io::Result<()> {
+        let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
+        let listener = sockets::open_listener(Path::new(&device.facts.socket))?;
+        self.poll.add(&listener, Token::Listener(number))?;
+        device.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Accepts again after [`Self::stop_accepting`], or after [`Self::keep_off`].
     pub(crate) fn listen_again(&mut self, number: u32) {
+        let Some(device) = self.devices.get(&number) else { return };
+        if device.listener.is_none() {
+            if let Err(error) = self.listen(number)
+                && let Some(device) = self.devices.get_mut(&number)
+            {
+                let socket = &device.facts.socket;
+                device.problem = Some(format!("its socket {socket}: {error}"));
+                device.retry_at = Some(now() + RETRY_INTERVAL);
+            }
+            return;
+        }
         if let Some(listener) = self.devices.get(&number).and_then(|d| d.listener.as_ref()) {
             self.poll.want(listener, Token::Listener(number), true, false);
         }
@@ -120,6 +159,9 @@ impl Manager {
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return };
+        if device.kind.is_off() {
+            return device.closer.close(socket);
+        }
         let now = now();
         if let Some(until) = device.closed_until.filter(|until| now < *until) {
             device.closer.close(socket);
@@ -251,10 +293,14 @@ impl Manager {
             _ => None,
         };
         let applied = link.session.apply(message, fds, need_reply, &mut link.front_end);
+        let announced = link.front_end.announced.take();
         if may_run && link.session.has_memory() {
             device.runner = Some(id);
         }
         self.touched.insert(number);
+        if let Some(mac) = announced {
+            self.announce(number, mac);
+        }
         match applied {
             Ok(reply) => {
                 if let Some(queue) = call.and_then(|queue| u16::try_from(queue).ok()) {

@@ -8,10 +8,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use config::Plan;
 use config::api::ApiError;
-use config::plan::{DiskPlan, Origin};
+use config::plan::{Origin, SwitchPlan};
+use config::saved::Devices;
 use config::spec::Mode;
-use config::{DiskSpec, Plan};
 use guest_memory::Loss;
 use sidecore::{Command, Event};
 use tracing::{info, warn};
@@ -22,12 +23,16 @@ use crate::cores::Cores;
 use crate::device::{Attached, Device};
 use crate::kind::DevicePlan;
 use crate::lent::Lent;
+use crate::network::Network;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
 use crate::shut::Shut;
 use crate::sockets;
 use crate::state::StateFile;
+use crate::switch_calls::MacQuery;
+use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
+use crate::uplinks::Uplink;
 
 /// Between two attempts to connect to a front-end, or to accept one when descriptors ran out.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,7 +81,13 @@ pub(crate) struct Manager {
     pub(crate) unsynced: Unsynced,
     pub(crate) cores: Cores,
     pub(crate) devices: BTreeMap<u32, Device>,
-    /// Disks of the plan that are not open.
+    /// Switches, wires, and ports that lead to the host.
+    pub(crate) network: Network,
+    pub(crate) taps: MadeTaps,
+    /// Operators who wait for tables of addresses.
+    pub(crate) queries: Vec<MacQuery>,
+    pub(crate) next_query: u64,
+    /// Devices of the plan that are not open.
     pub(crate) shut: Vec<Shut>,
     pub(crate) waiting: Vec<Waiting>,
     /// A reload that waits until what it removes is gone.
@@ -112,6 +123,10 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
         cores,
         devices: BTreeMap::new(),
+        network: Network::default(),
+        taps: MadeTaps::in_folder(&plan.daemon.state_dir),
+        queries: Vec::new(),
+        next_query: 0,
         shut: Vec::new(),
         waiting: Vec::new(),
         reloading: None,
@@ -122,43 +137,72 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         next_device: 0,
         calls,
         stop_by: None,
-        plan: Plan { disks: Vec::new(), ..plan.clone() },
+        plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
-    let started = manager.open_all(plan.disks, kept);
+    let started = manager.open_all(plan, &kept);
     if let Err(error) = started {
         manager.close_all();
         manager.cores.stop();
         return Err(error);
     }
     (manager.options.ready)();
-    let (disks, shut) = (manager.devices.len(), manager.shut.len());
-    info!(disks, shut, sidecores = manager.cores.all.len(), "serving");
+    let (devices, shut) = (manager.devices.len(), manager.shut.len());
+    info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
     manager.turn_until_stopped();
     drop(server);
     Ok(())
 }
 
 impl Manager {
-    fn open_all(&mut self, disks: Vec<DiskPlan>, kept: Vec<DiskSpec>) -> Result<(), StartError> {
+    fn open_all(&mut self, plan: Plan, kept: &Devices) -> Result<(), StartError> {
         let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
         for (index, core) in self.cores.all.iter().enumerate() {
             self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
         }
         self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
-        for disk in disks {
+        for disk in plan.disks {
             self.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));
         }
-        for spec in kept {
-            let disk = self.plan.disk_from_api(&spec).map_err(|error| {
-                let (id, path) = (&spec.id, self.state.path());
-                let path = path.display();
-                StartError(format!("disk {id:?} of {path}: {}; {}", error.error, error.hint))
-            })?;
-            self.plan.disks.push(disk.clone());
-            self.take_in(DevicePlan::Disk(disk));
+        for switch in plan.switches {
+            self.take_in_switch(switch)?;
         }
+        for nic in plan.nics {
+            self.plan.nics.push(nic.clone());
+            self.take_in(DevicePlan::Nic(nic));
+        }
+        self.take_in_kept(kept)?;
         self.refuse_if_all_are_shut()
+    }
+
+    /// What was made through the API before.
+    fn take_in_kept(&mut self, kept: &Devices) -> Result<(), StartError> {
+        let path = self.state.path().display().to_string();
+        let wrong = |what: &str, id: &str, error: ApiError| {
+            StartError(format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint))
+        };
+        for spec in &kept.disks {
+            let disk = self.plan.disk_from_api(spec).map_err(|e| wrong("disk", &spec.id, e))?;
+            self.plan.disks.push(disk.clone());
+            self.take_in(DevicePlan::Disk(disk));
+        }
+        for spec in &kept.switches {
+            let made = self.plan.switch_from_api(spec).map_err(|e| wrong("switch", &spec.id, e))?;
+            self.take_in_switch(made)?;
+        }
+        for spec in &kept.nics {
+            let nic = self.plan.nic_from_api(spec).map_err(|e| wrong("nic", &spec.id, e))?;
+            self.plan.nics.push(nic.clone());
+            self.take_in(DevicePlan::Nic(nic));
+        }
+        Ok(())
+    }
+
+    fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
+        let id = switch.id.clone();
+        self.plan.switches.push(switch.clone());
+        let served = self.serve_switch(switch, Vec::new());
+        served.map_err(|error| StartError(format!("switch {id:?}: {error}")))
     }
 
     /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
@@ -202,7 +246,8 @@ impl Manager {
             self.go_on_reloading();
             self.cores.flush();
             if let Some(by) = self.stop_by {
-                let drained = self.devices.values().all(|device| device.attached().is_empty());
+                let queues = self.devices.values().any(|device| !device.attached().is_empty());
+                let drained = !queues && !self.network.is_attached();
                 if drained {
                     self.close_all();
                     return self.cores.stop();
@@ -224,7 +269,10 @@ impl Manager {
         let shut = self.shut.iter().filter_map(Shut::due_at);
         let reload = self.reloading.as_ref().map(Reloading::due_at);
         let answers = self.waiting.iter().map(|waiting| waiting.answer_by);
-        let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by).min();
+        let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
+        let uplinks = self.network.uplinks.values().filter_map(Uplink::due_at);
+        let uplinks = uplinks.filter(|_| self.stop_by.is_none());
+        let due = due.chain(uplinks).chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
@@ -242,18 +290,24 @@ impl Manager {
                 Event::Refused(served, why) => {
                     self.queue_is_back(core, served, Some(&why.to_string()));
                 }
+                Event::HostDetached(served) => self.uplink_is_back(served.into_spec(), None),
+                Event::HostRefused(served, why) => {
+                    self.uplink_is_back(served.into_spec(), Some(why.to_string()));
+                }
+                Event::HostGone(key) => self.uplink_failed(key),
+                Event::Macs(table) => self.hear_macs(&table),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
         }
     }
 
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
-        if let Some(core) = self.cores.all.get_mut(core) {
-            core.queues = core.queues.saturating_sub(1);
-        }
         let (key, base) = (served.key(), served.queue().base());
         let made_wait = served.into_spec().memory.health().loss() == Some(Loss::Call);
         let Some(device) = self.devices.get_mut(&key.device) else { return };
+        if device.kind.nic().is_none() {
+            self.cores.give_load(core, 1);
+        }
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
         let Some(attached) = queue.attached.take() else { return };
         if let Some(link) = device.links.get_mut(&attached.link) {
@@ -337,6 +391,13 @@ impl Manager {
             attached.into_iter().for_each(|queue| self.detach(number, queue));
             return;
         }
+        if device.kind.is_off() {
+            return self.keep_off(number);
+        }
+        if device.wants_to_listen() {
+            self.listen_again(number);
+        }
+        let Some(device) = self.devices.get_mut(&number) else { return };
         for index in 0..device.facts.rings {
             self.attach_if_ready(number, index);
         }
@@ -346,13 +407,14 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         match device.make_queue(index) {
             Ok(Some((link, served))) => {
-                let Some(sidecore) = self.cores.place() else { return };
+                let home = device.kind.nic().map(|nic| nic.plug.map(|plug| plug.place.home));
+                let Some(sidecore) = home.unwrap_or_else(|| self.cores.place()) else { return };
                 if let Some(queue) = device.queues.get_mut(usize::from(index)) {
                     queue.attached = Some(Attached { sidecore, link, leaving: None });
                     queue.was_attached = true;
                 }
-                if let Some(core) = self.cores.all.get_mut(sidecore) {
-                    core.queues += 1;
+                if home.is_none() {
+                    self.cores.take_load(sidecore, 1);
                 }
                 self.cores.send(sidecore, Command::Attach(served));
             }
@@ -371,7 +433,7 @@ impl Manager {
     /// Has a front-end connected to (mode `connect`) once nobody is there any more.
     pub(crate) fn plan_connect(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let alone = device.links.is_empty() && !device.removing;
+        let alone = device.links.is_empty() && !device.removing && !device.kind.is_off();
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             device.retry_at = Some(device.connect_after.map_or(now(), |after| after.max(now())));
         }
@@ -382,9 +444,11 @@ impl Manager {
     fn due(&mut self) {
         if self.stop_by.is_none() {
             self.open_shut();
+            self.retry_uplinks(now());
         }
         let now = now();
         self.answer_overdue(now);
+        self.answer_queries(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
@@ -435,6 +499,7 @@ impl Manager {
         info!("stopping");
         (self.options.stopping)();
         self.shut.clear();
+        self.give_up_uplinks();
         self.stop_by = Some(now() + STOP_TIME_MAX);
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         for number in devices {
@@ -453,10 +518,21 @@ impl Manager {
         self.devices.values_mut().for_each(Device::close_socket);
     }
 
-    /// The disks that were made through the API, to be kept.
+    /// What was made through the API, to be kept.
     pub(crate) fn keep(&self) -> std::io::Result<()> {
-        let made = self.plan.disks.iter().filter(|disk| disk.origin == Origin::Api);
-        self.state.write(&made.map(|disk| disk.spec.clone()).collect::<Vec<_>>())
+        let Plan { disks, switches, nics, .. } = &self.plan;
+        let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
+        let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
+        let nics = nics.iter().filter(|nic| nic.origin == Origin::Api);
+        self.state.write(&Devices {
+            disks: disks.map(|disk| disk.spec.clone()).collect(),
+            switches: switches.map(|switch| switch.spec.clone()).collect(),
+            nics: nics.map(|nic| nic.spec.clone()).collect(),
+        })
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop_by.is_some()
     }
 }
 

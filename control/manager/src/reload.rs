@@ -15,6 +15,7 @@ use crate::api::Reply;
 use crate::device::Device;
 use crate::kind::DevicePlan;
 use crate::manager::{Manager, now};
+use crate::reload_net::Hosts;
 use crate::shut::{NotOpen, Shut, is_same_image};
 
 /// How long the answer waits for disks that take over from others.
@@ -44,6 +45,8 @@ struct Prepared {
     later: Vec<(DevicePlan, String)>,
     /// Could not be opened before, and cannot be now.
     still_shut: Vec<(DevicePlan, NotOpen)>,
+    /// What new uplinks are on, and new NICs wired to.
+    hosts: Hosts,
 }
 
 impl Manager {
@@ -71,24 +74,33 @@ impl Manager {
     fn begin_reload(&mut self) -> Result<(Vec<String>, ReloadView), ApiError> {
         let wanted = (self.options.load)(&self.plan)?;
         let difference = config::diff(&self.plan, &wanted);
-        let prepared = self.prepare(&difference.changes, &wanted)?;
+        let mut prepared = self.prepare(&difference.changes, &wanted)?;
         let mut done = ReloadView {
             file: self.options.file.clone(),
             changes: Vec::new(),
             restart_needed: difference.restart_needed,
         };
         for change in &difference.changes {
-            self.apply_change(change);
+            self.apply_change(change, &mut prepared.hosts);
             done.changes.push(change.to_string());
         }
         // Lines may have moved without any change.
         for plan in &wanted.disks {
             self.set_plan(plan.clone());
         }
+        for plan in &wanted.switches {
+            self.set_switch_plan(plan.clone());
+        }
+        for plan in &wanted.nics {
+            self.set_nic_plan(plan.clone());
+        }
         self.plan.disks = wanted.disks;
+        self.plan.switches = wanted.switches;
+        self.plan.nics = wanted.nics;
         self.plan.sidecores.policy = wanted.sidecores.policy;
         let mut late = Vec::new();
-        for device in prepared.opened {
+        for mut device in prepared.opened {
+            prepared.hosts.wire(&mut device);
             let plan = device.kind.plan();
             // One that could not be opened before is open now.
             let was_shut = self.shut.iter().any(|shut| shut.plan.id() == plan.id());
@@ -111,6 +123,7 @@ impl Manager {
             self.shut.retain(|shut| shut.plan.id() != plan.id());
             self.shut.push(Shut::waiting(plan, why, now()));
         }
+        self.give_back(prepared.hosts);
         Ok((late, done))
     }
 
@@ -119,6 +132,22 @@ impl Manager {
     /// # Errors
     /// The first that cannot be; what was opened before it is closed.
     fn prepare(&mut self, changes: &[Change], wanted: &Plan) -> Result<Prepared, ApiError> {
+        let mut prepared = Prepared::default();
+        let disks = self.prepare_disks(changes, wanted, &mut prepared);
+        if let Err(refused) = disks.and_then(|()| self.prepare_net(changes, &mut prepared)) {
+            prepared.opened.iter_mut().for_each(Device::close_socket);
+            self.give_back(prepared.hosts);
+            return Err(refused);
+        }
+        Ok(prepared)
+    }
+
+    fn prepare_disks(
+        &mut self,
+        changes: &[Change],
+        wanted: &Plan,
+        prepared: &mut Prepared,
+    ) -> Result<(), ApiError> {
         let removed = |change: &Change| match change {
             Change::Remove { id } if self.number_of(id).is_some() => self.plan.disk(id).cloned(),
             _ => None,
@@ -131,7 +160,6 @@ impl Manager {
         };
         let added = |plan: &&DiskPlan| is_new(&plan.id) || is_failed(&plan.id);
         let added: Vec<DiskPlan> = wanted.disks.iter().filter(added).cloned().collect();
-        let mut prepared = Prepared::default();
         for plan in added {
             let (origin, id) = (plan.origin.clone(), plan.id.clone());
             let old = removed.iter().find(|old| takes_over(&plan, old));
@@ -150,17 +178,42 @@ impl Manager {
                 // Nor is one that did not open before: it stays as it is, and the rest is done.
                 Err(why) if !is_new(&id) => prepared.still_shut.push((plan, why)),
                 Err(why) => {
-                    prepared.opened.iter_mut().for_each(Device::close_socket);
                     let what = format!("{} ({origin}): {why}", plan.name());
                     let hint = "put that right and reload again; nothing was changed";
                     return Err(ApiError::new(ErrorKind::Refused, what, hint));
                 }
             }
         }
-        Ok(prepared)
+        Ok(())
     }
 
-    fn apply_change(&mut self, change: &Change) {
+    /// Opens what switches and NICs are added on, then the sockets of the NICs.
+    fn prepare_net(&mut self, changes: &[Change], prepared: &mut Prepared) -> Result<(), ApiError> {
+        prepared.hosts = self.open_hosts(changes)?;
+        let removed = |change: &Change| match change {
+            Change::RemoveNic { id } => self.plan.nic(id).map(|plan| plan.socket.clone()),
+            Change::Remove { id } => self.plan.disk(id).map(|plan| plan.socket.clone()),
+            _ => None,
+        };
+        let freed: Vec<String> = changes.iter().filter_map(removed).collect();
+        for change in changes {
+            let Change::AddNic(plan) = change else { continue };
+            if freed.contains(&plan.socket) {
+                let why = "waits until the device is gone whose socket it takes over".to_string();
+                prepared.later.push((DevicePlan::Nic((**plan).clone()), why));
+                continue;
+            }
+            let opened = self.open_nic_on((**plan).clone(), None).map_err(|why| {
+                let what = format!("nic {:?} ({}): {why}", plan.id, plan.origin);
+                let hint = "put that right and reload again; nothing was changed";
+                ApiError::new(ErrorKind::Refused, what, hint)
+            })?;
+            prepared.opened.push(opened);
+        }
+        Ok(())
+    }
+
+    fn apply_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
             Change::Remove { id } => match self.number_of(id) {
                 Some(number) => self.begin_removal(number, None),
@@ -180,6 +233,7 @@ impl Manager {
             }
             // Opened before, or shut until others are gone.
             Change::Add(_) => {}
+            change => self.apply_net_change(change, hosts),
         }
     }
 

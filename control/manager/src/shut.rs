@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
+use crate::nic::NicParts;
 use crate::poll::{DEVICES_END, Token};
 use crate::sockets;
 
@@ -175,8 +176,11 @@ impl Manager {
         }
         let mut device = match plan {
             DevicePlan::Disk(plan) => self.open_disk(number, plan)?,
+            DevicePlan::Nic(plan) => {
+                Device::new(number, Facts::from(&plan), Kind::Nic(NicParts::new(plan, None)))
+            }
         };
-        if device.facts.mode == Mode::Listen {
+        if device.facts.mode == Mode::Listen && !device.kind.is_off() {
             let socket = Path::new(&device.facts.socket);
             let listener = sockets::open_listener(socket)
                 .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
@@ -211,7 +215,7 @@ impl Manager {
     /// Serves a device that was opened; its plan is in the plan or about to be.
     ///
     /// # Errors
-    /// The control loop takes no more sockets; the device is closed.
+    /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
     pub(crate) fn serve_device(&mut self, mut device: Device) -> Result<u32, NotOpen> {
         let number = device.number;
         if let Some(listener) = &device.listener
@@ -227,6 +231,12 @@ impl Manager {
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
         self.devices.insert(number, device);
+        if let Err(error) = self.plug_in(number) {
+            if let Some(mut device) = self.devices.remove(&number) {
+                device.close_socket();
+            }
+            return Err(NotOpen::Wrong(error));
+        }
         self.plan_connect(number);
         Ok(number)
     }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use device::blk::Blk;
 use device::features;
+use device::net::Net;
 use guest_memory::{Area, GuestMap};
 use schedule::Policy;
-use sidecore::{QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
+use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::RingFacts;
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
 
@@ -52,13 +53,14 @@ pub(crate) fn make(
         Some(record) => Some(inflight_of(record, device.key.queue, format, facts.size)?),
         None => None,
     };
-    let queue = queue(facts, negotiated, &memory, record)?;
+    let base = base_of(device.kind, facts, format, &memory);
+    let queue = queue(facts, base, negotiated, &memory, record)?;
     let duplicate = |fd: Option<&Lent>| fd.map(Lent::try_clone).transpose();
     let spec = ServedSpec {
         key: device.key,
         queue,
         memory,
-        role: role_of(device.kind, negotiated),
+        role: role_of(device.kind, device.key.queue, negotiated)?,
         kick: duplicate(facts.kick).map_err(|e| format!("the kick descriptor: {e}"))?,
         call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
         share: device.facts.share,
@@ -68,18 +70,47 @@ pub(crate) fn make(
     Ok(Served::new(spec))
 }
 
-/// What is done with the chains of a queue.
-fn role_of(kind: &Kind, negotiated: u64) -> RoleSpec {
+/// What is done with the chains of a queue. Of a NIC, ring 2p receives and ring 2p + 1 transmits for
+/// pair p (VIRTIO 1.2, 5.1.2).
+///
+/// # Errors
+/// The NIC is not plugged in.
+fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, String> {
     match kind {
-        Kind::Disk(disk) => RoleSpec::Disk {
+        Kind::Disk(disk) => Ok(RoleSpec::Disk {
             blk: Blk::new(&disk.shape, Arc::clone(&disk.live), negotiated),
             backend: disk.disk.backend(),
-        },
+        }),
+        Kind::Nic(nic) => {
+            let place = nic.plug.ok_or("the nic has no port")?.place;
+            let (bridge, port, pair) = (place.bridge, place.port, index / 2);
+            let queue = NicQueue { net: Net::new(negotiated), bridge, port, pair };
+            Ok(if index.is_multiple_of(2) {
+                RoleSpec::Receive(queue)
+            } else {
+                RoleSpec::Transmit(queue)
+            })
+        }
+    }
+}
+
+/// Where the queue of a device goes on. A NIC completes in order and has nothing in flight that its
+/// used index does not tell, so a split ring of it goes on from there, whatever the front-end says:
+/// after a reconnect Cloud Hypervisor sends the available index, with which every buffer that waits
+/// would be lost.
+fn base_of(kind: &Kind, facts: &RingFacts<'_, Lent>, format: Format, memory: &GuestMap) -> u32 {
+    match (kind, format) {
+        (Kind::Nic(_), Format::Split) => {
+            let used = memory.area_at_user(facts.addresses.device, 4);
+            used.map_or(facts.base, |area| area.load_acquire_u16(2).into())
+        }
+        _ => facts.base,
     }
 }
 
 fn queue(
     facts: &RingFacts<'_, Lent>,
+    base: u32,
     negotiated: u64,
     memory: &GuestMap,
     inflight: Option<Inflight>,
@@ -99,7 +130,7 @@ fn queue(
         descriptors: area("descriptors", ring.descriptors, layout::descriptors_len(format, size))?,
         driver: area("driver part", ring.driver, layout::driver_len(format, size, event_index))?,
         device: area("device part", ring.device, layout::device_len(format, size, event_index))?,
-        base: facts.base,
+        base,
         inflight,
     };
     Queue::new(spec).map_err(|e| e.to_string())
@@ -162,7 +193,8 @@ fn inflight_of(
     Inflight::new(area, format, size).map_err(|e| e.to_string())
 }
 
-fn policy_of(policy: config::spec::Policy) -> Policy {
+/// As a sidecore's schedule takes it.
+pub(crate) fn policy_of(policy: config::spec::Policy) -> Policy {
     match policy {
         config::spec::Policy::Adaptive => Policy::Adaptive,
         config::spec::Policy::Poll => Policy::Poll,

@@ -4,8 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use config::DiskSpec;
-use config::saved;
+use config::saved::{self, Devices};
 
 /// Longest state that is read, bytes.
 const STATE_BYTES_MAX: u64 = 16 << 20;
@@ -25,16 +24,16 @@ impl StateFile {
         self.folder.join(NAME)
     }
 
-    /// The disks that were kept; none when nothing was.
+    /// What was kept; nothing when nothing was.
     ///
     /// # Errors
     /// Unreadable, damaged, or of a newer program; the file is left as it is.
-    pub(crate) fn read(&self) -> Result<Vec<DiskSpec>, String> {
+    pub(crate) fn read(&self) -> Result<Devices, String> {
         let path = self.path();
         let wrong = |what: String| format!("{}: {what}", path.display());
         let length = match fs::metadata(&path) {
             Ok(metadata) => metadata.len(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Devices::default()),
             Err(error) => return Err(wrong(error.to_string())),
         };
         if length > STATE_BYTES_MAX {
@@ -44,21 +43,21 @@ impl StateFile {
         saved::read(&text).map_err(|e| wrong(e.to_string()))
     }
 
-    /// Keeps `disks`: when this returns they survive a power cut, and before, what was kept does.
+    /// Keeps `devices`: when this returns they survive a power cut, and before, what was kept does.
     ///
     /// # Errors
     /// What the file system said; what was kept before is still there.
-    pub(crate) fn write(&self, disks: &[DiskSpec]) -> io::Result<()> {
-        self.replace(disks).map_err(|error| {
+    pub(crate) fn write(&self, devices: &Devices) -> io::Result<()> {
+        self.replace(devices).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", self.folder.display()))
         })
     }
 
-    fn replace(&self, disks: &[DiskSpec]) -> io::Result<()> {
+    fn replace(&self, devices: &Devices) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let temporary = self.folder.join(format!("{NAME}.new"));
         let mut file = File::create(&temporary)?;
-        file.write_all(saved::write(disks).as_bytes())?;
+        file.write_all(saved::write(devices).as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, self.path())?;
         sync_folder(&self.folder)

@@ -121,7 +121,8 @@ fn state_of(device: &Device) -> DiskState {
     }
 }
 
-fn problem_of(device: &Device) -> Option<String> {
+/// What is wrong with a device, if something is.
+pub(crate) fn problem_of(device: &Device) -> Option<String> {
     let broken = device.queues.iter().enumerate().find_map(|(index, queue)| {
         let violation = queue.violation.as_ref()?;
         let is_lost = |link: &Link| link.front_end.loss().is_some();
@@ -170,12 +171,17 @@ fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> Queue
         index,
         sidecore: queue.attached.map(|attached| attached.sidecore as u16),
         size: queue.size,
-        format: match queue.format {
-            Format::Split => "split".to_string(),
-            Format::Packed => "packed".to_string(),
-        },
+        format: format(queue.format).to_string(),
         violation: queue.violation.clone(),
         counters: sum(std::slice::from_ref(snapshot)),
+    }
+}
+
+/// The name of a ring's format.
+pub(crate) fn format(format: Format) -> &'static str {
+    match format {
+        Format::Split => "split",
+        Format::Packed => "packed",
     }
 }
 

@@ -97,6 +97,10 @@ fn every_route_reaches_the_control_loop_as_its_call() {
         config::routes::Operation::AddDisk => r#"{"id":"vm 1","path":"/a"}"#,
         config::routes::Operation::ResizeDisk => r#"{"size":"1G"}"#,
         config::routes::Operation::ChangeDisk => r#"{"share":5}"#,
+        config::routes::Operation::AddNic => r#"{"id":"n","switch":"lan"}"#,
+        config::routes::Operation::ChangeNic => r#"{"vlan":5}"#,
+        config::routes::Operation::SetLink => r#"{"link":"down"}"#,
+        config::routes::Operation::AddSwitch => r#"{"id":"lan"}"#,
         _ => "",
     };
     let mut wanted = Vec::new();

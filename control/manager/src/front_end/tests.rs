@@ -24,8 +24,7 @@ fn front_end(seal: Seal) -> FrontEnd {
 }
 
 fn writeback(front_end: &FrontEnd) -> bool {
-    let Personality::Disk(_, live) = &front_end.personality;
-    live.writeback()
+    matches!(&front_end.personality, Personality::Disk(_, live) if live.writeback())
 }
 
 fn unsealed() -> OwnedFd {

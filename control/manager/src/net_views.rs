@@ -1,0 +1,218 @@
+//! NICs and switches as operators are shown them. Disks and sidecores: `views`.
+
+use config::api::{
+    DropView, MacView, NicQueueView, NicState, NicView, PortCountersView, PortKind, PortView,
+    SwitchView, VlanView,
+};
+use config::plan::{HostPlan, NicPlan};
+use config::spec::{LinkState, Via};
+use sidecore::PortCounters;
+
+use crate::device::{Device, QueueState};
+use crate::manager::Manager;
+use crate::network::{Holder, Switch};
+use crate::nic::NicParts;
+use crate::shut::Shut;
+use crate::uplinks::{State, Uplink};
+use crate::views;
+
+impl Manager {
+    /// One NIC; with its queues or without.
+    pub(crate) fn nic_view(&self, device: &Device, parts: &NicParts, queues: bool) -> NicView {
+        let uplink = parts.plug.and_then(|plug| self.network.uplinks.get(&plug.uplink?));
+        let problem = views::problem_of(device)
+            .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
+        let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
+        let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
+        let runs = !device.attached().is_empty();
+        let state = match device.links.is_empty() {
+            _ if device.queues.iter().any(is_bad) || is_cut => NicState::Failed,
+            _ if runs => NicState::Running,
+            _ if device.problem.is_some() => NicState::Failed,
+            false => NicState::Connected,
+            true => NicState::Waiting,
+        };
+        NicView {
+            state,
+            problem: problem.filter(|text| !text.is_empty()),
+            link: parts.link(),
+            queues_attached: device.attached().len() as u16,
+            sidecore: parts.plug.map(|plug| plug.place.home as u16),
+            counters: counters(&parts.counters),
+            host: uplink.map(|uplink| counters(&uplink.counters)),
+            queues: match queues {
+                true => queue_views(device),
+                false => Vec::new(),
+            },
+            ..of_plan(&parts.plan)
+        }
+    }
+
+    /// One switch, without its table of addresses.
+    pub(crate) fn switch_view(&self, switch: &Switch) -> SwitchView {
+        let ports = switch.ports.values().map(|holder| self.port_view(holder));
+        let mut ports: Vec<PortView> = ports.flatten().collect();
+        // Uplinks, then NICs, each in the order they came.
+        ports.sort_by_key(|port| port.kind == PortKind::Nic);
+        let problem = ports.iter().find_map(|port| {
+            port.problem.as_ref().map(|problem| format!("uplink {}: {problem}", port.name))
+        });
+        SwitchView {
+            id: switch.plan.id.clone(),
+            declared: switch.plan.origin.to_string(),
+            problem,
+            ageing_s: switch.plan.ageing_s,
+            macs_max: switch.plan.macs_max,
+            ports,
+            macs: None,
+        }
+    }
+
+    fn port_view(&self, holder: &Holder) -> Option<PortView> {
+        match holder {
+            Holder::Uplink(number) => self.network.uplinks.get(number).map(uplink_view),
+            Holder::Nic(number) => {
+                let device = self.devices.get(number)?;
+                let nic = device.kind.nic()?;
+                Some(PortView {
+                    name: device.facts.id.clone(),
+                    kind: PortKind::Nic,
+                    link: nic.link(),
+                    problem: None,
+                    vlans: VlanView::from(&nic.plan.vlan),
+                    sidecore: nic.plug.map(|plug| plug.place.home as u16),
+                    served_as: None,
+                    counters: counters(&nic.counters),
+                })
+            }
+        }
+    }
+
+    /// The name of what is at a port of a switch.
+    pub(crate) fn port_name(&self, switch: &Switch, port: u16) -> Option<String> {
+        Some(match switch.ports.get(&port)? {
+            Holder::Nic(number) => self.devices.get(number)?.facts.id.clone(),
+            Holder::Uplink(number) => self.network.uplinks.get(number)?.plan.name().to_string(),
+        })
+    }
+}
+
+/// One address of a switch.
+pub(crate) fn mac(mac: [u8; 6], vlan: u16, port: String, age_ns: u64) -> MacView {
+    let [a, b, c, d, e, f] = mac;
+    MacView {
+        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+        vlan: (vlan != 0).then_some(vlan),
+        port,
+        age_s: age_ns / 1_000_000_000,
+    }
+}
+
+/// A NIC that is not open.
+pub(crate) fn shut_nic(shut: &Shut, plan: &NicPlan) -> NicView {
+    let (state, problem) = match shut.retry {
+        Some(_) => (NicState::Waiting, shut.problem.clone()),
+        None => {
+            let text = format!("{}; when that is right, `sidecore reload`", shut.problem);
+            (NicState::Failed, text)
+        }
+    };
+    NicView { state, problem: Some(problem), ..of_plan(plan) }
+}
+
+fn uplink_view(uplink: &Uplink) -> PortView {
+    let (link, served_as) = match &uplink.state {
+        State::Open { served_as, .. } => (LinkState::Up, Some(served_as.to_string())),
+        State::Shut { .. } => (LinkState::Down, None),
+    };
+    PortView {
+        name: uplink.plan.name().to_string(),
+        kind: match uplink.plan.host {
+            HostPlan::Tap { .. } => PortKind::Tap,
+            HostPlan::Interface { .. } | HostPlan::Null(_) => PortKind::Interface,
+        },
+        link,
+        problem: uplink.problem().filter(|text| !text.is_empty()).map(str::to_string),
+        vlans: VlanView::from(&uplink.plan.vlan),
+        sidecore: Some(uplink.place.home as u16),
+        served_as,
+        counters: counters(&uplink.counters),
+    }
+}
+
+fn of_plan(plan: &NicPlan) -> NicView {
+    let (mut tap, mut interface, mut via, mut null) = (None, None, None::<Via>, None);
+    match plan.host() {
+        Some(HostPlan::Tap { name }) => tap = Some(name.clone()),
+        Some(HostPlan::Interface { name, via: how }) => {
+            (interface, via) = (Some(name.clone()), Some(*how));
+        }
+        Some(HostPlan::Null(kind)) => null = Some(kind.kind()),
+        None => {}
+    }
+    NicView {
+        id: plan.id.clone(),
+        declared: plan.origin.to_string(),
+        state: NicState::Waiting,
+        problem: None,
+        link: plan.link,
+        mac: plan.mac,
+        switch: plan.switch().map(str::to_string),
+        tap,
+        interface,
+        via,
+        null,
+        vlans: VlanView::from(&plan.vlan),
+        macs_max: plan.macs_max,
+        mtu: plan.mtu,
+        socket: plan.socket.clone(),
+        mode: plan.mode,
+        queues_max: plan.queues,
+        queues_attached: 0,
+        share: plan.share,
+        policy: plan.policy,
+        allow_unsealed_memory: plan.allow_unsealed_memory,
+        sidecore: None,
+        counters: PortCountersView::default(),
+        host: None,
+        queues: Vec::new(),
+    }
+}
+
+fn queue_views(device: &Device) -> Vec<NicQueueView> {
+    let known = device.queues.iter().enumerate().filter(|(_, queue)| queue.size > 0);
+    let view = |(index, queue): (usize, &QueueState)| {
+        let snapshot = queue.counters.snapshot();
+        NicQueueView {
+            index: index as u16,
+            sidecore: queue.attached.map(|attached| attached.sidecore as u16),
+            size: queue.size,
+            format: views::format(queue.format).to_string(),
+            violation: queue.violation.clone(),
+            kicks: snapshot.kicks,
+            calls: snapshot.calls,
+            visits: snapshot.visits,
+        }
+    };
+    known.map(view).collect()
+}
+
+fn counters(counters: &PortCounters) -> PortCountersView {
+    let snapshot = counters.snapshot();
+    let drops = snapshot.drops.iter().map(|(reason, frames)| DropView {
+        reason: reason.name().to_string(),
+        frames,
+        means: reason.sentence().to_string(),
+    });
+    PortCountersView {
+        taken_frames: snapshot.taken_frames,
+        taken_bytes: snapshot.taken_bytes,
+        taken_multicast: snapshot.taken_multicast,
+        delivered_frames: snapshot.delivered_frames,
+        delivered_bytes: snapshot.delivered_bytes,
+        delivered_multicast: snapshot.delivered_multicast,
+        slow_frames: snapshot.finished,
+        dropped_frames: snapshot.drops.total(),
+        drops: drops.collect(),
+    }
+}

@@ -1,0 +1,330 @@
+//! Bridges and their ports as control numbers them, and what sidecores are told of them.
+//!
+//! A switch is known to every sidecore; a wire, whose ends have one home, to that alone. The order is
+//! always: bridge, ports, queues and descriptors; and the other way round when something goes. Not
+//! here: descriptors of the host (`uplinks`), queues of guests (`manager`), who gets a frame
+//! (`switch`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+
+use config::plan::{NicPeer, SwitchPlan, VlanPlan};
+use sidecore::{BRIDGES_MAX, BridgeId, BridgeKind, Command, PortSpec};
+use switch::{Limits, PORTS_MAX, PortId, Vlan, Vlans};
+use tracing::info;
+
+use crate::api::Reply;
+use crate::kind::Kind;
+use crate::manager::Manager;
+use crate::nic::Plug;
+use crate::uplinks::Uplink;
+
+/// Nanoseconds in a second.
+const SECOND_NS: u64 = 1_000_000_000;
+/// The ends of a wire.
+const GUEST_END: PortId = PortId(0);
+const HOST_END: PortId = PortId(1);
+
+/// Where a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) bridge: BridgeId,
+    pub(crate) port: PortId,
+    /// The sidecore that has all its queues and descriptors.
+    pub(crate) home: usize,
+    /// Only its home knows a wire.
+    is_wire: bool,
+}
+
+/// What is at a port of a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The device of that number.
+    Nic(u32),
+    /// The uplink of that number.
+    Uplink(u32),
+}
+
+/// A switch that sidecores know.
+pub(crate) struct Switch {
+    pub(crate) plan: SwitchPlan,
+    pub(crate) bridge: BridgeId,
+    pub(crate) ports: BTreeMap<u16, Holder>,
+    /// The number that was given last: none is given again soon, for frames on their way to another
+    /// sidecore may name it.
+    last_port: u16,
+    /// It goes when its ports have gone; who is to be told.
+    pub(crate) leaving: Option<Option<Reply>>,
+}
+
+/// Every bridge and uplink.
+#[derive(Default)]
+pub(crate) struct Network {
+    /// Those of the plan, and those that still go.
+    pub(crate) switches: Vec<Switch>,
+    pub(crate) uplinks: BTreeMap<u32, Uplink>,
+    pub(crate) next_uplink: u32,
+    bridges: BTreeSet<u16>,
+    last_bridge: u16,
+}
+
+impl Network {
+    /// The switch of that name, if it does not go.
+    pub(crate) fn switch(&self, id: &str) -> Option<&Switch> {
+        self.switches.iter().find(|switch| switch.plan.id == id && switch.leaving.is_none())
+    }
+
+    pub(crate) fn switch_mut(&mut self, id: &str) -> Option<&mut Switch> {
+        self.switches.iter_mut().find(|switch| switch.plan.id == id && switch.leaving.is_none())
+    }
+
+    /// Whether some sidecore has an uplink.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.uplinks.values().any(Uplink::is_attached)
+    }
+
+    /// The uplinks of a switch.
+    pub(crate) fn uplinks_of(&self, bridge: BridgeId) -> Vec<u32> {
+        let its = self.uplinks.iter().filter(|(_, uplink)| uplink.place.bridge == bridge);
+        its.map(|(number, _)| *number).collect()
+    }
+
+    /// A name for a bridge that no other has, the one that was free for longest.
+    fn name_bridge(&mut self) -> Option<BridgeId> {
+        let free = next_free(self.last_bridge, BRIDGES_MAX, |n| self.bridges.contains(&n))?;
+        self.last_bridge = free;
+        self.bridges.insert(free);
+        Some(BridgeId(free))
+    }
+}
+
+impl Switch {
+    /// A number for a port, if one is left.
+    pub(crate) fn take_port(&mut self, holder: Holder) -> Option<PortId> {
+        let free = next_free(self.last_port, PORTS_MAX, |n| self.ports.contains_key(&n))?;
+        self.last_port = free;
+        self.ports.insert(free, holder);
+        Some(PortId(free))
+    }
+}
+
+/// The first number behind `last` that is not taken, counting round below `end`.
+fn next_free(last: u16, end: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
+    let round = (last.saturating_add(1)..end).chain(0..end.min(last.saturating_add(1)));
+    round.into_iter().find(|number| !is_taken(*number))
+}
+
+/// The rule about VLANs, as a switch takes it.
+pub(crate) fn vlan_of(plan: &VlanPlan) -> Vlan {
+    match plan {
+        VlanPlan::None => Vlan::None,
+        VlanPlan::Access(vlan) => Vlan::Access(*vlan),
+        VlanPlan::Trunk { native, allowed } => match Vlans::new(allowed) {
+            Ok(allowed) => Vlan::Trunk { native: *native, allowed },
+            // The plan has only VLANs that can be used.
+            Err(_) => Vlan::None,
+        },
+    }
+}
+
+impl Manager {
+    /// Makes a switch without ports, on every sidecore.
+    ///
+    /// # Errors
+    /// There are as many bridges as there can be.
+    pub(crate) fn make_switch(&mut self, plan: &SwitchPlan) -> Result<BridgeId, String> {
+        let bridge = self.network.name_bridge().ok_or_else(no_bridge_left)?;
+        let limits = Limits {
+            ports_max: PORTS_MAX,
+            macs_max: plan.macs_max.into(),
+            ageing_ns: u64::from(plan.ageing_s) * SECOND_NS,
+        };
+        // Of the keys of a hash map, which the kernel's random numbers make.
+        let seed = RandomState::new().hash_one(bridge.0);
+        let kind = BridgeKind::Switch { limits, seed };
+        self.tell_all(|| Command::SetBridge(bridge, Some(kind)));
+        self.network.switches.push(Switch {
+            plan: plan.clone(),
+            bridge,
+            ports: BTreeMap::new(),
+            last_port: PORTS_MAX - 1,
+            leaving: None,
+        });
+        Ok(bridge)
+    }
+
+    /// Gives a NIC its port, and the host's end of its wire.
+    ///
+    /// # Errors
+    /// No number is left, or its switch is gone.
+    pub(crate) fn plug_in(&mut self, number: u32) -> Result<(), String> {
+        let Some(device) = self.devices.get(&number) else { return Ok(()) };
+        let (Some(nic), rings) = (device.kind.nic(), usize::from(device.facts.rings)) else {
+            return Ok(());
+        };
+        let (peer, id) = (nic.plan.peer.clone(), nic.plan.id.clone());
+        let home = self.cores.place().unwrap_or_default();
+        let (bridge, port) = match &peer {
+            NicPeer::Switch(switch) => {
+                let gone = || format!("there is no switch {switch:?}");
+                let switch = self.network.switch_mut(switch).ok_or_else(gone)?;
+                let full = format!("switch {:?} has no port left", switch.plan.id);
+                (switch.bridge, switch.take_port(Holder::Nic(number)).ok_or(full)?)
+            }
+            NicPeer::Host(_) => {
+                let bridge = self.network.name_bridge().ok_or_else(no_bridge_left)?;
+                self.cores.send(home, Command::SetBridge(bridge, Some(BridgeKind::Wire)));
+                (bridge, GUEST_END)
+            }
+        };
+        let place = Place { bridge, port, home, is_wire: matches!(peer, NicPeer::Host(_)) };
+        self.cores.take_load(home, rings);
+        if let Some(nic) = self.nic_parts_mut(number) {
+            nic.plug = Some(Plug { place, uplink: None });
+        }
+        self.say_port(number);
+        if let NicPeer::Host(host) = peer {
+            let uplink = self.wire_up(number, &id, host, Place { port: HOST_END, ..place });
+            if let Some(plug) = self.nic_parts_mut(number).and_then(|nic| nic.plug.as_mut()) {
+                plug.uplink = Some(uplink);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a NIC whose queues are all here to the switch that has its switch's name now.
+    pub(crate) fn plug_in_anew(&mut self, number: u32) {
+        self.unplug(number);
+        if let Err(error) = self.plug_in(number)
+            && let Some(device) = self.devices.get_mut(&number)
+        {
+            device.problem = Some(error);
+        }
+    }
+
+    /// Takes a NIC's port away. False: the host's end of its wire is still with its sidecore, and the
+    /// device is settled again when it is back.
+    pub(crate) fn unplug(&mut self, number: u32) -> bool {
+        let Some(device) = self.devices.get(&number) else { return true };
+        let Some(Plug { place, uplink }) = device.kind.nic().and_then(|nic| nic.plug) else {
+            return true;
+        };
+        let rings = usize::from(device.facts.rings);
+        if let Some(uplink) = uplink {
+            self.remove_uplink(uplink);
+            if self.network.uplinks.contains_key(&uplink) {
+                return false;
+            }
+        }
+        self.set_port(place, None);
+        if place.is_wire {
+            self.cores.send(place.home, Command::SetBridge(place.bridge, None));
+            self.network.bridges.remove(&place.bridge.0);
+        }
+        self.cores.give_load(place.home, rings);
+        if let Some(nic) = self.nic_parts_mut(number) {
+            nic.plug = None;
+        }
+        self.leave_switch(place);
+        true
+    }
+
+    /// Tells sidecores what a NIC's port is now.
+    pub(crate) fn say_port(&mut self, number: u32) {
+        let Some(nic) = self.devices.get(&number).and_then(|device| device.kind.nic()) else {
+            return;
+        };
+        let Some(Plug { place, .. }) = nic.plug else { return };
+        let spec = nic.port_spec(place.home);
+        self.set_port(place, Some(spec));
+    }
+
+    pub(crate) fn set_port(&mut self, place: Place, spec: Option<PortSpec>) {
+        let command = || Command::SetPort(place.bridge, place.port, spec.clone().map(Box::new));
+        match place.is_wire {
+            true => self.cores.send(place.home, command()),
+            false => self.tell_all(command),
+        }
+    }
+
+    fn tell_all(&mut self, command: impl Fn() -> Command) {
+        for core in 0..self.cores.all.len() {
+            self.cores.send(core, command());
+        }
+    }
+
+    /// A place for an uplink of that switch.
+    pub(crate) fn place_of_uplink(&mut self, bridge: BridgeId, uplink: u32) -> Option<Place> {
+        let switch = self.network.switches.iter_mut().find(|switch| switch.bridge == bridge)?;
+        let port = switch.take_port(Holder::Uplink(uplink))?;
+        let home = self.cores.place().unwrap_or_default();
+        Some(Place { bridge, port, home, is_wire: false })
+    }
+
+    /// Has a switch go when its ports have gone; its uplinks go now.
+    pub(crate) fn begin_switch_removal(&mut self, id: &str, reply: Option<Reply>) {
+        self.plan.switches.retain(|plan| plan.id != id);
+        let Some(switch) = self.network.switch_mut(id) else { return };
+        switch.leaving = Some(reply);
+        let bridge = switch.bridge;
+        for uplink in self.network.uplinks_of(bridge) {
+            self.remove_uplink(uplink);
+        }
+        self.drop_empty_switches();
+    }
+
+    /// A port has gone; its switch may have waited for that.
+    pub(crate) fn leave_switch(&mut self, place: Place) {
+        let its = |switch: &&mut Switch| switch.bridge == place.bridge;
+        if let Some(switch) = self.network.switches.iter_mut().find(its) {
+            switch.ports.remove(&place.port.0);
+        }
+        self.drop_empty_switches();
+    }
+
+    fn drop_empty_switches(&mut self) {
+        let is_gone = |switch: &Switch| switch.leaving.is_some() && switch.ports.is_empty();
+        while let Some(at) = self.network.switches.iter().position(is_gone) {
+            let mut switch = self.network.switches.remove(at);
+            self.tell_all(|| Command::SetBridge(switch.bridge, None));
+            self.network.bridges.remove(&switch.bridge.0);
+            info!(switch = switch.plan.id, "removed");
+            let view = self.switch_view(&switch);
+            if let Some(reply) = switch.leaving.take().flatten() {
+                reply.answer(Ok(config::api::Answer::Switch(Box::new(view))));
+            }
+        }
+    }
+
+    pub(crate) fn nic_parts_mut(&mut self, number: u32) -> Option<&mut crate::nic::NicParts> {
+        match &mut self.devices.get_mut(&number)?.kind {
+            Kind::Nic(nic) => Some(nic),
+            Kind::Disk(_) => None,
+        }
+    }
+}
+
+fn no_bridge_left() -> String {
+    format!("there are {BRIDGES_MAX} switches and wires already, the most one daemon has")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_given_back_is_the_last_to_be_given_again() {
+        let mut taken = BTreeSet::new();
+        let mut last = 3;
+        for expected in [0, 1, 2, 3] {
+            last = next_free(last, 4, |n| taken.contains(&n)).expect("one is free");
+            assert_eq!(last, expected);
+            taken.insert(last);
+        }
+        assert_eq!(next_free(last, 4, |n| taken.contains(&n)), None);
+        taken.remove(&1);
+        taken.remove(&2);
+        assert_eq!(next_free(1, 4, |n| taken.contains(&n)), Some(2));
+        assert_eq!(next_free(2, 4, |n| taken.contains(&n)), Some(1));
+    }
+}

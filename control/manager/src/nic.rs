@@ -1,0 +1,69 @@
+//! What only a NIC has: its plan, its address and MTU, its link, and where it is plugged in.
+//!
+//! Not here: its socket, front-ends and queues (`device`), bridges and what sidecores are told of them
+//! (`network`).
+
+use std::sync::Arc;
+
+use backend::net::HostPort;
+use config::plan::NicPlan;
+use config::spec::LinkState;
+use device::net::{Live, Shape};
+use sidecore::{PortCounters, PortSpec};
+use switch::Rules;
+
+use crate::network::{Place, vlan_of};
+
+/// A NIC that is open.
+pub(crate) struct NicParts {
+    pub(crate) plan: NicPlan,
+    pub(crate) shape: Shape,
+    pub(crate) live: Arc<Live>,
+    /// What its port did; it outlives front-ends.
+    pub(crate) counters: Arc<PortCounters>,
+    /// What it is wired to, opened and not yet plugged in.
+    pub(crate) opened: Option<HostPort>,
+    pub(crate) plug: Option<Plug>,
+    /// Its switch was made anew: it is plugged in there when its queues are back.
+    pub(crate) moving: bool,
+}
+
+/// Where a NIC is plugged in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plug {
+    pub(crate) place: Place,
+    /// The other end of its wire.
+    pub(crate) uplink: Option<u32>,
+}
+
+impl NicParts {
+    pub(crate) fn new(plan: NicPlan, opened: Option<HostPort>) -> NicParts {
+        let shape = Shape { mac: plan.mac.0, mtu: plan.mtu, pairs: plan.queues };
+        let live = Live::new(&shape);
+        live.set_up(plan.link == LinkState::Up);
+        NicParts { plan, shape, live, counters: Arc::default(), opened, plug: None, moving: false }
+    }
+
+    /// Whether its cable is in.
+    pub(crate) fn is_up(&self) -> bool {
+        self.live.is_up()
+    }
+
+    pub(crate) fn link(&self) -> LinkState {
+        if self.is_up() { LinkState::Up } else { LinkState::Down }
+    }
+
+    /// What sidecores are told of its port.
+    pub(crate) fn port_spec(&self, home: usize) -> PortSpec {
+        PortSpec {
+            rules: Rules {
+                vlan: vlan_of(&self.plan.vlan),
+                macs_max: self.plan.macs_max,
+                is_up: self.is_up(),
+            },
+            home: home as u16,
+            mtu: self.plan.mtu.into(),
+            counters: Arc::clone(&self.counters),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What operators ask of NICs: add, change, take the cable out, remove. Shown by `net_views`.
+
+use backend::net::HostPort;
+use config::NicSpec;
+use config::api::{Answer, ApiError, ErrorKind, NicList, NicView};
+use config::plan::{NicPlan, Origin};
+use config::spec::{LinkState, NicChange};
+use sidecore::Command;
+use tracing::info;
+
+use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
+use crate::device::Device;
+use crate::kind::{DevicePlan, Facts, Kind};
+use crate::manager::Manager;
+use crate::net_views;
+use crate::nic::Plug;
+use crate::shut::NotOpen;
+use crate::uplinks::{self, Guest};
+
+impl Manager {
+    pub(crate) fn list_nics(&self) -> Answer {
+        let view = |plan: &NicPlan| self.nic_shown(&plan.id, false);
+        Answer::Nics(NicList { nics: self.plan.nics.iter().filter_map(view).collect() })
+    }
+
+    pub(crate) fn show_nic(&self, id: &str, queues: bool) -> Answered {
+        let view = self.nic_shown(id, queues).ok_or_else(|| ApiError::no_such_nic(id))?;
+        Ok(Answer::Nic(Box::new(view)))
+    }
+
+    fn nic_shown(&self, id: &str, queues: bool) -> Option<NicView> {
+        if let Some(device) = self.number_of(id).and_then(|number| self.devices.get(&number)) {
+            return device.kind.nic().map(|parts| self.nic_view(device, parts, queues));
+        }
+        let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
+        shut.plan.nic().map(|plan| net_views::shut_nic(shut, plan))
+    }
+
+    pub(crate) fn add_nic(&mut self, spec: &NicSpec) -> Answered {
+        let plan = self.plan.nic_from_api(spec)?;
+        let id = plan.id.clone();
+        let refused = |error: NotOpen| {
+            let hint = "put that right, or name something else";
+            ApiError::new(ErrorKind::Refused, format!("nic {id:?}: {error}"), hint)
+        };
+        let opened = self.open_host_of(&plan).map_err(refused)?;
+        let device = self.open_nic_on(plan.clone(), opened).map_err(refused)?;
+        let number = self.serve_device(device).map_err(refused)?;
+        self.plan.nics.push(plan);
+        if let Err(error) = self.keep() {
+            self.begin_removal(number, None);
+            self.settle();
+            return Err(not_kept(&error, UNDONE));
+        }
+        info!(nic = id, "added");
+        self.show_nic(&id, true)
+    }
+
+    /// Opens what a NIC is wired to, if it is wired.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub(crate) fn open_host_of(&self, plan: &NicPlan) -> Result<Option<HostPort>, NotOpen> {
+        let Some(host) = plan.host() else { return Ok(None) };
+        let opened = uplinks::open(host, Some(Guest::from(plan)), &self.taps);
+        opened.map(Some).map_err(|error| NotOpen::Wrong(error.to_string()))
+    }
+
+    /// A NIC on what was opened for it.
+    ///
+    /// # Errors
+    /// As [`Self::open_device`]; what was opened is closed then.
+    pub(crate) fn open_nic_on(
+        &mut self,
+        plan: NicPlan,
+        opened: Option<HostPort>,
+    ) -> Result<Device, NotOpen> {
+        let host = plan.host().cloned();
+        match self.open_device(DevicePlan::Nic(plan)) {
+            Ok(mut device) => {
+                if let Kind::Nic(nic) = &mut device.kind {
+                    nic.opened = opened;
+                }
+                Ok(device)
+            }
+            Err(error) => {
+                if let (Some(port), Some(host)) = (opened, host) {
+                    self.take_away(port, &host);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn change_nic(&mut self, id: &str, change: &NicChange) -> Answered {
+        self.check_nic_made_by_api(id)?;
+        let after = self.plan.nic_changed(id, change)?;
+        let before = self.plan.nic(id).cloned().ok_or_else(|| ApiError::no_such_nic(id))?;
+        self.set_nic_plan(after.clone());
+        if let Err(error) = self.keep() {
+            self.set_nic_plan(before);
+            return Err(not_kept(&error, UNDONE));
+        }
+        self.apply_nic(&before, &after);
+        info!(nic = id, "set");
+        self.show_nic(id, true)
+    }
+
+    /// Has a NIC that runs follow its plan, which was `before`.
+    pub(crate) fn apply_nic(&mut self, before: &NicPlan, after: &NicPlan) {
+        let Some(number) = self.number_of(&after.id) else { return };
+        if before.link != after.link {
+            self.turn_link(number, after.link);
+        }
+        self.say_port(number);
+        if (before.share, before.policy) == (after.share, after.policy) {
+            return;
+        }
+        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug);
+        let uplink = plug.and_then(|plug| plug.uplink);
+        let its_plan =
+            uplink.and_then(|uplink| Some(self.network.uplinks.get(&uplink)?.plan.clone()));
+        if let (Some(uplink), Some(mut plan)) = (uplink, its_plan) {
+            (plan.share, plan.policy) = (after.share, after.policy);
+            self.change_uplink(uplink, plan);
+        }
+        self.restart(number);
+    }
+
+    /// Takes the cable of any NIC out, or puts it in. One of the file follows the file again when the
+    /// daemon is started, or when the file says something else.
+    pub(crate) fn set_link(&mut self, id: &str, link: LinkState) -> Answered {
+        let before = self.plan.nic(id).cloned().ok_or_else(|| ApiError::no_such_nic(id))?;
+        let is_of_api = before.origin == Origin::Api;
+        if is_of_api {
+            let mut after = before;
+            (after.link, after.spec.link) = (link, link);
+            self.set_nic_plan(after);
+        }
+        if let Some(number) = self.number_of(id) {
+            self.turn_link(number, link);
+            self.say_port(number);
+        }
+        info!(nic = id, %link, "link");
+        if is_of_api {
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+        }
+        self.show_nic(id, true)
+    }
+
+    /// The guest sees a carrier or none because its front-end is connected or not: without a cable,
+    /// it is not (QEMU asks nobody for the state of the link).
+    fn turn_link(&mut self, number: u32, link: LinkState) {
+        let Some(nic) = self.nic_parts_mut(number) else { return };
+        nic.live.set_up(link == LinkState::Up);
+        self.touched.insert(number);
+        self.plan_connect(number);
+    }
+
+    /// A guest has come here from another host, with its address: whoever is on its network learns
+    /// where it is now.
+    pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
+        let Some(Plug { place, .. }) = self.nic_parts_mut(number).and_then(|nic| nic.plug) else {
+            return;
+        };
+        self.cores.send(place.home, Command::Announce(place.bridge, place.port, mac));
+    }
+
+    pub(crate) fn check_nic_made_by_api(&self, id: &str) -> Result<(), ApiError> {
+        let plan = self.plan.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        self.check_origin(&format!("nic {id:?}"), &plan.origin)
+    }
+
+    /// Puts another plan in the place of the NIC's of that name.
+    pub(crate) fn set_nic_plan(&mut self, plan: NicPlan) {
+        if let Some(device) =
+            self.number_of(&plan.id).and_then(|number| self.devices.get_mut(&number))
+            && let Kind::Nic(nic) = &mut device.kind
+        {
+            nic.plan.clone_from(&plan);
+            device.facts = Facts::from(&plan);
+        }
+        if let Some(shut) = self.shut_device(&plan.id) {
+            shut.plan = DevicePlan::Nic(plan.clone());
+        }
+        if let Some(mine) = self.plan.nics.iter_mut().find(|mine| mine.id == plan.id) {
+            *mine = plan;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Taps that this daemon made, remembered beyond its end: they stay when it stops, so that their
+//! addresses and their place in a bridge do, and are removed with their port by whichever daemon has
+//! it then.
+//!
+//! A mark holds for one boot of the host, since taps do not outlive it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The marks of one daemon: a file for each tap, which says in which boot it was made.
+pub(crate) struct MadeTaps {
+    folder: PathBuf,
+    boot: String,
+}
+
+impl MadeTaps {
+    pub(crate) fn in_folder(state_dir: &str) -> MadeTaps {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        MadeTaps::of_boot(state_dir, boot.trim())
+    }
+
+    fn of_boot(state_dir: &str, boot: &str) -> MadeTaps {
+        MadeTaps { folder: Path::new(state_dir).join("taps"), boot: boot.to_string() }
+    }
+
+    /// Whether a daemon of this state folder made the tap of that name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        fs::read_to_string(self.folder.join(name)).is_ok_and(|boot| boot.trim() == self.boot)
+    }
+
+    /// Marks the tap of that name as made, or as not made by us.
+    ///
+    /// # Errors
+    /// What the file system said; after a restart the tap is then taken for somebody else's.
+    pub(crate) fn note(&self, name: &str, was_made: bool) -> io::Result<()> {
+        if was_made {
+            fs::create_dir_all(&self.folder)?;
+            return fs::write(self.folder.join(name), format!("{}\n", self.boot));
+        }
+        match fs::remove_file(self.folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MadeTaps;
+
+    #[test]
+    fn a_mark_holds_for_one_tap_until_the_host_boots() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = folder.path().to_str().expect("text");
+        let taps = MadeTaps::of_boot(state, "b1");
+        assert!(!taps.has("lan0"));
+        taps.note("lan0", true).expect("written");
+        assert!(taps.has("lan0") && !taps.has("lan1"));
+        assert!(!MadeTaps::of_boot(state, "b2").has("lan0"), "the tap went with its boot");
+        taps.note("lan0", false).expect("removed");
+        assert!(!taps.has("lan0"));
+        taps.note("lan0", false).expect("nothing to remove");
+    }
+}
