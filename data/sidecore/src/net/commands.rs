@@ -10,7 +10,7 @@ use crate::net::Net;
 use crate::net::frames::{FRONT, Frame, ROOM};
 use crate::net::host::{HostKey, HostServed};
 use crate::net::macs::MacTable;
-use crate::net::port::{BRIDGES_MAX, BridgeId, BridgeKind, PortSpec, Replica};
+use crate::net::port::{BRIDGES_MAX, BridgeId, BridgeKind, Port, PortSpec, Replica};
 use crate::net::route::Way;
 use crate::places::{Place, Tenant};
 use crate::served::{NicQueue, Role};
@@ -94,7 +94,7 @@ impl Net {
         is_host: bool,
     ) -> bool {
         let port = self.replica(bridge).and_then(|replica| replica.ports.get_mut(port));
-        port.is_some_and(|port| port.put(pair, place, is_host))
+        port.is_some_and(|port| port.is_here() && port.put(pair, place, is_host))
     }
 
     fn clear(&mut self, bridge: BridgeId, port: PortId, pair: u16, place: u16) {
@@ -109,7 +109,8 @@ impl Net {
             Role::Disk(_) => true,
             Role::Transmit(transmit) => {
                 let NicQueue { bridge, port, .. } = transmit.nic;
-                self.replica(bridge).is_some_and(|replica| replica.ports.get(port).is_some())
+                let port = self.replica(bridge).and_then(|replica| replica.ports.get(port));
+                port.is_some_and(Port::is_here)
             }
             Role::Receive(receive) => {
                 let NicQueue { bridge, port, pair, .. } = receive.nic;

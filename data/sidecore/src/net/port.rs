@@ -185,6 +185,11 @@ impl Port {
         self.settle();
     }
 
+    /// Whether this sidecore is its home.
+    pub(crate) fn is_here(&self) -> bool {
+        self.is_here
+    }
+
     /// The queue or descriptor of `pair` is at `place` from now on.
     pub(crate) fn put(&mut self, pair: u16, place: u16, is_host: bool) -> bool {
         let Some(at) = self.places.get_mut(usize::from(pair)) else { return false };

@@ -23,7 +23,7 @@ use crate::{
 
 /// Guest memory: rings, then frames to send, then buffers.
 const RINGS: u64 = 4 << 20;
-const SEND_AT: u64 = RINGS;
+pub(super) const SEND_AT: u64 = RINGS;
 const SEND: u64 = 8 << 20;
 pub(super) const RECEIVE_AT: u64 = SEND_AT + SEND;
 const RECEIVE: u64 = 16 << 20;
@@ -56,7 +56,7 @@ pub(super) fn ring(format: Format, size: u16) -> RingSpec {
 pub(super) struct Half {
     pub(super) driver: Driver,
     places: Places,
-    kick: OwnedFd,
+    pub(super) kick: OwnedFd,
     call: OwnedFd,
 }
 
