@@ -30,9 +30,9 @@ const PLAIN: [u8; HEADER_SIZE] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 pub(crate) enum Delivered {
     /// The port has it.
     Done,
-    /// It has no buffers or no room, since the time given; nothing changed, and nothing was counted.
-    /// Without a time, nobody is there who could be waited for.
-    Full(Option<Nanos>, DropReason),
+    /// It has no buffers or no room, since the time that the desk notes; nothing changed, and nothing
+    /// was counted.
+    Full(DropReason),
     /// It went nowhere, which was counted.
     Dropped,
     /// To be delivered to where it came from, addresses swapped.
@@ -43,7 +43,7 @@ pub(crate) enum Delivered {
 
 impl Desk {
     /// Delivers `frame` to `port`, and counts it there. What it costs is added to the visit.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver(
         &mut self,
         places: &mut [Place],
@@ -66,8 +66,27 @@ impl Desk {
                 self.give_host(places, place, port, frame, now)
             }
             Sink::Elsewhere => self.hand_over(port, frame),
-            Sink::Nobody => Delivered::Full(None, DropReason::NoBuffer),
+            Sink::Nobody => self.has_nobody(DropReason::NoBuffer),
         }
+    }
+
+    /// [`Self::deliver`], where it is not the only thing that happens.
+    #[inline(never)]
+    pub(crate) fn deliver_to(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Delivered {
+        self.deliver(places, port, frame, now)
+    }
+
+    /// Nobody is there who could be waited for.
+    #[cold]
+    fn has_nobody(&mut self, reason: DropReason) -> Delivered {
+        self.full_since = None;
+        Delivered::Full(reason)
     }
 
     /// Frames for a port that another sidecore has.
@@ -87,7 +106,7 @@ impl Desk {
         is_over
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_queue(
         &mut self,
         places: &mut [Place],
@@ -97,7 +116,7 @@ impl Desk {
         now: Nanos,
     ) -> Delivered {
         let Some((ring, receive)) = receive_at(places, place) else {
-            return Delivered::Full(None, DropReason::NoBuffer);
+            return self.has_nobody(DropReason::NoBuffer);
         };
         if !receive.nic.net.guest_has().contains(frame.offload.needs()) {
             return self.finish_for_queue(ring, receive, place, port, frame, now);
@@ -226,9 +245,10 @@ impl Desk {
     ) -> Delivered {
         if ring.queue.violation().is_some() {
             self.see(receive, place);
-            return Delivered::Full(None, DropReason::NoBuffer);
+            return self.has_nobody(DropReason::NoBuffer);
         }
-        Delivered::Full(Some(*receive.full_since.get_or_insert(now)), DropReason::NoBuffer)
+        self.full_since = Some(*receive.full_since.get_or_insert(now));
+        Delivered::Full(DropReason::NoBuffer)
     }
 
     /// The copy is not to be believed, or went to memory that is no longer the receiver's.
@@ -246,11 +266,11 @@ impl Desk {
         }
         match frame.is_lost() {
             true => Delivered::Lost,
-            false => Delivered::Full(None, DropReason::NoBuffer),
+            false => self.has_nobody(DropReason::NoBuffer),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_host(
         &mut self,
         places: &mut [Place],
@@ -260,7 +280,7 @@ impl Desk {
         now: Nanos,
     ) -> Delivered {
         let Some(host) = host_at(places, place) else {
-            return Delivered::Full(None, DropReason::HostFull);
+            return self.has_nobody(DropReason::HostFull);
         };
         let has = host.spec.port.has();
         if !has.contains(frame.offload.needs()) {
@@ -303,8 +323,8 @@ impl Desk {
                 return Delivered::Echo;
             }
             Sent::Full => {
-                let since = *host.full_since.get_or_insert(now);
-                return Delivered::Full(Some(since), DropReason::HostFull);
+                self.full_since = Some(*host.full_since.get_or_insert(now));
+                return Delivered::Full(DropReason::HostFull);
             }
             Sent::TooLong => DropReason::TooLong,
             // The caller looks at its sender's memory, below.

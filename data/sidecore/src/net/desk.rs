@@ -3,7 +3,7 @@
 //! Apart from the bridges, so that a frame can be delivered while its bridge is looked at.
 
 use frame::{FRAME_MAX, tag};
-use schedule::{Budget, Visited};
+use schedule::{Budget, Nanos, Visited};
 use virtqueue::Chain;
 
 use crate::net::gather::Gather;
@@ -21,6 +21,8 @@ pub(crate) struct Desk {
     /// What the visit may cost, and costs.
     pub(crate) budget: Budget,
     pub(crate) cost: Cost,
+    /// Since when the last port that was full has been so; `None` when nobody is there.
+    pub(crate) full_since: Option<Nanos>,
     /// Places of receive queues with frames to show.
     pub(crate) touched: Vec<u16>,
     /// Places of receive queues that are broken or lost.
@@ -46,6 +48,7 @@ impl Desk {
             whole: Some(whole),
             budget: Budget { requests: 0, bytes: 0 },
             cost: Cost::default(),
+            full_since: None,
             touched: list(),
             examined: list(),
             unflushed: list(),

@@ -89,7 +89,7 @@ impl Desk {
             let delivered = each(self, &mut piece);
             match (first, delivered) {
                 (None, _) => first = Some(delivered),
-                (Some(_), Delivered::Full(_, reason)) => port.counters.dropped(reason),
+                (Some(_), Delivered::Full(reason)) => port.counters.dropped(reason),
                 _ => {}
             }
         });

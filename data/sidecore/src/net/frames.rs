@@ -59,6 +59,18 @@ impl Frame<'_> {
     /// Puts the header for a receiver in front of the head; the two are one piece then.
     #[inline]
     pub(crate) fn with_header(&mut self, header: &[u8; HEADER_SIZE], size: usize) -> &[u8] {
+        if size == FRONT
+            && let Some(place) = self.room.first_chunk_mut()
+        {
+            *place = *header;
+            return self.room.get(..FRONT + self.head_len).unwrap_or_default();
+        }
+        self.with_short_header(header, size)
+    }
+
+    /// A legacy driver's.
+    #[cold]
+    fn with_short_header(&mut self, header: &[u8; HEADER_SIZE], size: usize) -> &[u8] {
         let start = FRONT - size.min(FRONT);
         if let (Some(place), Some(bytes)) = (self.room.get_mut(start..FRONT), header.get(..size)) {
             place.copy_from_slice(bytes);

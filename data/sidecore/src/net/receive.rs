@@ -95,7 +95,7 @@ impl Bench<'_> {
     }
 
     /// Brings one frame where it goes.
-    #[inline]
+    #[inline(always)]
     fn bring(&mut self, header: &Header, bytes: &[u8], cursor: u16, room: &mut Room) -> Routed {
         let before = self.desk.cost.requests;
         let (head, rest) = bytes.split_at_checked(HEAD_MAX).unwrap_or((bytes, &[]));

@@ -58,7 +58,7 @@ impl Way {
 impl Desk {
     /// Brings `frame` to whoever gets it. `cursor`: the port from which its flood goes on, when an
     /// earlier visit began one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn route(
         &mut self,
         places: &mut [Place],
@@ -80,7 +80,7 @@ impl Desk {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn across(
         &mut self,
         places: &mut [Place],
@@ -95,10 +95,20 @@ impl Desk {
         };
         match self.deliver(places, port, frame, now) {
             Delivered::Done | Delivered::Dropped => Routed::Done,
-            Delivered::Full(since, reason) => waits(port, since, reason, now),
+            Delivered::Full(reason) => self.waits(port, reason, now),
             Delivered::Echo => self.echo(places, replica, from, frame, now),
             Delivered::Lost => Routed::Lost,
         }
+    }
+
+    /// On a wire nobody else is behind, so a frame waits; but not for ever.
+    #[cold]
+    fn waits(&self, port: &Port, reason: DropReason, now: Nanos) -> Routed {
+        if self.full_since.is_some_and(|since| now.since(since) < WAIT_NS) {
+            return Routed::Later;
+        }
+        port.counters.dropped(reason);
+        Routed::Done
     }
 
     /// Back to where it came from.
@@ -115,12 +125,12 @@ impl Desk {
         swap_addresses(frame.head_mut());
         match self.deliver(places, port, frame, now) {
             Delivered::Done | Delivered::Dropped | Delivered::Echo => Routed::Done,
-            Delivered::Full(since, reason) => waits(port, since, reason, now),
+            Delivered::Full(reason) => self.waits(port, reason, now),
             Delivered::Lost => Routed::Lost,
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn switch(
         &mut self,
         places: &mut [Place],
@@ -165,7 +175,7 @@ impl Desk {
         match delivered {
             Delivered::Done | Delivered::Dropped => Routed::Done,
             // Nobody waits for another guest.
-            Delivered::Full(_, reason) => {
+            Delivered::Full(reason) => {
                 port.counters.dropped(reason);
                 Routed::Done
             }
@@ -220,12 +230,12 @@ impl Desk {
             // Looking at a port costs something, even if nobody is there.
             self.cost.bytes += WALK_BYTES;
             let delivered = match replica.bridge.egress(to, vlan) {
-                Egress::Keep => self.deliver(places, port, frame, now),
+                Egress::Keep => self.deliver_to(places, port, frame, now),
                 Egress::Refuse(_) => continue,
                 egress => self.deliver_retagged(places, port, frame, egress, now),
             };
             match delivered {
-                Delivered::Full(_, reason) => {
+                Delivered::Full(reason) => {
                     self.cost.bytes += u64::from(FRAME_MIN);
                     port.counters.dropped(reason);
                 }
@@ -274,7 +284,7 @@ impl Desk {
             health: frame.health,
             pair: frame.pair,
         };
-        self.deliver(places, port, &mut other, now)
+        self.deliver_to(places, port, &mut other, now)
     }
 }
 
@@ -284,15 +294,5 @@ fn dropped(replica: &Replica, from: PortId, reason: DropReason) -> Routed {
     if let Some(port) = replica.ports.get(from) {
         port.counters.dropped(reason);
     }
-    Routed::Done
-}
-
-/// On a wire nobody else is behind, so a frame waits; but not for ever.
-#[cold]
-fn waits(port: &Port, since: Option<Nanos>, reason: DropReason, now: Nanos) -> Routed {
-    if since.is_some_and(|since| now.since(since) < WAIT_NS) {
-        return Routed::Later;
-    }
-    port.counters.dropped(reason);
     Routed::Done
 }
