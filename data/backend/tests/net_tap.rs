@@ -218,9 +218,16 @@ fn frames_cross_as_they_are_from_a_guests_memory() {
         let mut host = packet("t0");
         let mut turns = Turns::default();
         // One span for each byte of the longest list, and one longer than any page.
-        for (len, piece) in
-            [(14, 1), (60, 7), (384, 1), (1_514, 100), (65_535, 4_000), (65_535, 65_535)]
-        {
+        for (len, piece) in [
+            (14, 1),
+            (60, 7),
+            (384, 1),
+            (1_514, 100),
+            (20_000, 78),
+            (20_000, 81),
+            (65_535, 4_000),
+            (65_535, 65_535),
+        ] {
             let bytes = frame(len, len);
             let head = len.min(128);
             let (map, spans) = in_guest(&bytes[head..], piece);
@@ -236,7 +243,7 @@ fn frames_cross_as_they_are_from_a_guests_memory() {
             let (_, got) = turns.receive(&mut port, is_mine).expect("a frame");
             assert!(got == bytes, "{len} bytes in pieces of {piece}, to the tap");
         }
-        let (map, spans) = in_guest(&[0; 257], 1);
+        let (map, spans) = in_guest(&[0; 257 * 7], 7);
         let sent = port.send(&Header::default(), &frame(14, 0), Rest::Guest(&map, &spans));
         assert_eq!(sent, Sent::TooLong);
         // Spans of a guest that this map is not.

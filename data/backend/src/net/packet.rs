@@ -15,13 +15,11 @@ use rustix::net::sockopt;
 
 use super::errors::is_name;
 use super::watch::Watch;
-use super::{FRAME_MIN, HostOpenError, Losses, Received, Rest, Sent, Why};
+use super::{FRAME_MIN, HostOpenError, Losses, Received, Rest, STAGED_MAX, Sent, Why};
 use crate::sys::interface::{bind, hold_promiscuous, kernel_is, packet_socket};
 use crate::sys::packet_ring::{self, PacketRing, RING_HEADER_SIZE};
 use crate::sys::{Gather, Interfaces, SEND_MANY, send_many};
 
-/// Longest frame that is copied and sent with others, bytes: one of 1,500 with its tags.
-const STAGED_MAX: usize = 1_536;
 const STAGE_SIZE: usize = RING_HEADER_SIZE + STAGED_MAX;
 /// Frames of no use that are passed over in one call.
 const SKIPPED_MAX: usize = 32;
@@ -86,21 +84,10 @@ impl Packet {
         let Some((place, place_len)) = places.nth(self.staged) else {
             return Sent::Full;
         };
-        let Some((to_header, place)) = place.split_at_mut_checked(RING_HEADER_SIZE) else {
-            return Sent::TooLong;
-        };
-        let Some((to_head, place)) = place.split_at_mut_checked(head.len()) else {
-            return Sent::TooLong;
-        };
-        let Some(to_rest) = place.get_mut(..rest.len()) else {
-            return Sent::TooLong;
-        };
-        to_header.copy_from_slice(header);
-        to_head.copy_from_slice(head);
-        if !rest.copy_to(to_rest) {
-            return Sent::Fault;
+        match rest.stage(header, head, place) {
+            Ok(bytes) => *place_len = bytes,
+            Err(sent) => return sent,
         }
-        *place_len = RING_HEADER_SIZE + len;
         self.staged += 1;
         Sent::Done
     }

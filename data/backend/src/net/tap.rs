@@ -3,8 +3,9 @@
 //! Long frames cross unfinished in both directions, so that one call moves up to 64 KiB. Called by
 //! [`super::HostPort`].
 //!
-//! Not through an io_uring: a frame is one call in which the kernel does the work, and the result is
-//! needed before the next one is taken.
+//! Not through an io_uring: in batches of 32 it makes 1.16 us of 1.47 for 64 bytes that are written,
+//! 0.55 of 0.65 for a read, and nothing of long frames; older kernels give such calls to other threads,
+//! out of order.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::errors::is_name;
-use super::{FRAME_MIN, HostOpenError, Received, Rest, Sent, TAP_MTU_RANGE, Why};
+use super::{FRAME_MIN, HostOpenError, Received, Rest, STAGED_MAX, Sent, TAP_MTU_RANGE, Why};
 use crate::sys::{Gather, Interfaces, tun};
 
 const BUFFER_SIZE: usize = HEADER_SIZE + FRAME_MAX as usize;
@@ -35,6 +36,8 @@ pub struct Tap {
     fd: OwnedFd,
     /// Header and frame as they were read.
     buffer: Box<[u8]>,
+    /// Header and short frame to be written.
+    stage: Box<[u8]>,
     has: Offloads,
     mtu: u32,
     was_made: bool,
@@ -77,11 +80,19 @@ impl Tap {
     #[inline]
     pub(crate) fn send(&mut self, header: &Header, head: &[u8], rest: Rest<'_>) -> Sent {
         let header = header.encode();
-        let mut frame = Gather::new();
-        if let Err(sent) = rest.gather(&header, head, &mut frame) {
-            return sent;
-        }
-        let sent = match frame.write(self.fd.as_fd()) {
+        let written = if head.len() + rest.len() <= STAGED_MAX {
+            match rest.stage(&header, head, &mut self.stage) {
+                Ok(bytes) => rustix::io::write(&self.fd, self.stage.get(..bytes).unwrap_or(&[])),
+                Err(sent) => return sent,
+            }
+        } else {
+            let mut frame = Gather::new();
+            if let Err(sent) = rest.gather(&header, head, &mut frame) {
+                return sent;
+            }
+            frame.write(self.fd.as_fd())
+        };
+        let sent = match written {
             Ok(_) => Sent::Done,
             Err(errno) => Sent::from_errno(errno),
         };
@@ -182,5 +193,6 @@ fn open(name: &str, queue: u16, mtu: Option<u16>, ours: bool) -> Result<Tap, Why
     }
     let mtu = interfaces.mtu(name).map_err(|e| Why::os("read its MTU", ADMIN, e))?;
     let buffer = vec![0; BUFFER_SIZE].into();
-    Ok(Tap { fd, buffer, has, mtu, was_made: is_new || ours, is_gone: false })
+    let stage = vec![0; HEADER_SIZE + STAGED_MAX].into();
+    Ok(Tap { fd, buffer, stage, has, mtu, was_made: is_new || ours, is_gone: false })
 }
