@@ -133,6 +133,20 @@ impl Area {
         }
     }
 
+    /// Writes two little-endian `u32` from byte `at`, each once, and marks their page.
+    #[inline]
+    pub fn store_u32_pair(&self, at: usize, first: u32, second: u32) {
+        if let Some(place) = self.at::<[u32; 2]>(at) {
+            let place = place.as_ptr().cast::<u32>();
+            // SAFETY: `at()` checked range and alignment of both; the mapping lives as long as `self`.
+            unsafe {
+                place.write_volatile(first.to_le());
+                place.add(1).write_volatile(second.to_le());
+            }
+            self.mark(at, 8);
+        }
+    }
+
     /// Reads a `u16` that publishes what was written before it (acquire). 0 when out of range.
     #[inline]
     pub fn load_acquire_u16(&self, at: usize) -> u16 {

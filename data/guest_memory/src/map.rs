@@ -350,27 +350,26 @@ fn check_apart(regions: &[Region], start: impl Fn(&Region) -> u64) -> Result<(),
     Ok(())
 }
 
-/// Copies each byte exactly once: volatile, so that no later use of the copy is turned into another
-/// read of memory that the guest may have changed (reliability P23).
+/// Copies each byte out, once for all: whatever is made of the copy is made of these very bytes, however
+/// the guest changes its own meanwhile (reliability P23).
 ///
 /// # Safety
 /// `from` must have `into.len()` readable bytes.
 #[inline]
 pub(crate) unsafe fn read_once(from: NonNull<u8>, into: &mut [u8]) {
-    /// A word at any address.
-    #[repr(C, packed)]
-    #[derive(Clone, Copy)]
-    struct Word([u8; 8]);
-    let (words, bytes) = into.as_chunks_mut::<8>();
-    let words_len = words.len();
-    for (index, word) in words.iter_mut().enumerate() {
-        // SAFETY: `index` is below the number of whole words of `into`, so the caller's promise
-        // covers it; `Word` has alignment 1.
-        *word = unsafe { from.cast::<Word>().add(index).read_volatile() }.0;
-    }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: the bytes after the last whole word, within the caller's promise.
-        *byte = unsafe { from.add(words_len * 8 + index).read_volatile() };
+    // SAFETY: the caller's promise; ours and theirs are different mappings.
+    unsafe { into.as_mut_ptr().copy_from_nonoverlapping(from.as_ptr(), into.len()) };
+    forget_memory(into);
+}
+
+/// After this the compiler believes that all memory may have been changed and `copy` been looked at: a
+/// use of the copy cannot become another read of what it was copied from. Not an instruction.
+#[inline(always)]
+fn forget_memory(copy: &mut [u8]) {
+    // SAFETY: no instruction; what it might do, as far as the compiler knows, is allowed to any
+    // function that has the slice.
+    unsafe {
+        core::arch::asm!("/* {} */", in(reg) copy.as_mut_ptr(), options(nostack, preserves_flags));
     }
 }
 

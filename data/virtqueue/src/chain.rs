@@ -13,7 +13,11 @@ pub const CHAIN_SPANS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Chain {
     spans: Box<[Span; CHAIN_SPANS_MAX]>,
+    /// How many spans are kept, from the start.
     kept: usize,
+    /// Where the readable ones begin: those before are dropped.
+    first: usize,
+    /// Where they end, and the writable ones begin.
     readable: usize,
     readable_bytes: u64,
     writable_bytes: u64,
@@ -30,6 +34,7 @@ impl Default for Chain {
         Chain {
             spans: Box::new([Span::default(); CHAIN_SPANS_MAX]),
             kept: 0,
+            first: 0,
             readable: 0,
             readable_bytes: 0,
             writable_bytes: 0,
@@ -46,7 +51,7 @@ impl Chain {
     /// What the device may read, in order.
     #[inline]
     pub fn readable(&self) -> &[Span] {
-        self.spans.get(..self.readable).unwrap_or_default()
+        self.spans.get(self.first..self.readable).unwrap_or_default()
     }
 
     /// What the device may write, in order.
@@ -94,9 +99,9 @@ impl Chain {
     #[inline]
     pub fn take_readable(&mut self, map: &GuestMap, into: &mut [u8]) -> usize {
         let mut taken = 0;
-        let mut gone = 0;
-        for span in self.spans.iter_mut().take(self.readable) {
-            let Some(left) = into.get_mut(taken..).filter(|left| !left.is_empty()) else { break };
+        let Some(spans) = self.spans.get_mut(self.first..self.readable) else { return 0 };
+        for span in spans {
+            let Some(left) = into.get_mut(taken..) else { break };
             let here = left.len().min(span.len() as usize);
             let Some(left) = left.get_mut(..here) else { break };
             if !map.read(*span, 0, left) {
@@ -104,31 +109,26 @@ impl Chain {
             }
             taken += here;
             *span = span.after(here as u32);
-            gone += usize::from(span.is_empty());
-        }
-        if gone > 0 {
-            self.spans.copy_within(gone..self.kept, 0);
-            self.readable -= gone;
-            self.kept -= gone;
+            if !span.is_empty() {
+                break;
+            }
+            self.first += 1;
         }
         taken
     }
 
     /// Drops the first `bytes` of the readable buffers, in place (a header that was read).
     pub fn drop_readable(&mut self, mut bytes: u32) {
-        let mut gone = 0;
-        for span in self.spans.iter_mut().take(self.readable) {
+        let Some(spans) = self.spans.get_mut(self.first..self.readable) else { return };
+        for span in spans {
             let here = span.len().min(bytes);
             *span = span.after(here);
             bytes -= here;
             if !span.is_empty() {
                 break;
             }
-            gone += 1;
+            self.first += 1;
         }
-        self.spans.copy_within(gone..self.kept, 0);
-        self.readable -= gone;
-        self.kept -= gone;
     }
 
     /// Drops the last byte of the writable buffers, in place (a status byte that has its span).
@@ -147,12 +147,27 @@ impl Chain {
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.kept = 0;
+        self.first = 0;
         self.readable = 0;
         self.readable_bytes = 0;
         self.writable_bytes = 0;
         self.beyond = Span::default();
         self.overflowed = false;
         self.walked = 0;
+    }
+
+    /// The whole chain is the one buffer `span`, which is not empty, behind descriptor `id`.
+    #[inline(always)]
+    pub(crate) fn set_single(&mut self, span: Span, writable: bool, id: u16) {
+        self.clear();
+        let len = u64::from(span.len());
+        (self.readable_bytes, self.writable_bytes) = if writable { (0, len) } else { (len, 0) };
+        let [place, ..] = &mut *self.spans;
+        *place = span;
+        self.kept = 1;
+        self.readable = usize::from(!writable);
+        self.walked = 1;
+        (self.id, self.descriptors) = (id, 1);
     }
 
     /// Adds a buffer that was found in guest memory. A sum of lengths cannot wrap: a walk has at

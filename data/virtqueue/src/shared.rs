@@ -36,6 +36,12 @@ macro_rules! mortal {
                 }
             })*
 
+            pub(crate) fn store_u32_pair(&self, at: usize, first: u32, second: u32) {
+                // Two stores: a process may end between them.
+                self.store_u32(at, first);
+                self.store_u32(at + 4, second);
+            }
+
             pub(crate) fn zero(&self, at: usize, len: usize) -> bool {
                 life::spend() && self.0.zero(at, len)
             }

@@ -120,26 +120,48 @@ impl Split {
     pub(crate) fn peek(&self, map: &GuestMap, chain: &mut Chain) -> Result<(), Violation> {
         self.look_ahead(map);
         let head = self.head(self.next);
-        self.walk(head, map, chain)
+        let first = self.descriptor(head)?;
+        // Most frames are one buffer.
+        if first.flags & (INDIRECT | NEXT) == 0
+            && first.len > 0
+            && let Some(span) = map.span(first.gpa, first.len)
+        {
+            chain.set_single(span, first.flags & WRITE != 0, head);
+            return Ok(());
+        }
+        self.walk_from(head, first, map, chain)
     }
 
     /// Walks the chain that starts at `head`. Bounded by the ring's size.
-    #[inline]
     pub(crate) fn walk(
         &self,
         head: u16,
         map: &GuestMap,
         chain: &mut Chain,
     ) -> Result<(), Violation> {
+        self.walk_from(head, self.descriptor(head)?, map, chain)
+    }
+
+    #[inline]
+    fn descriptor(&self, index: u16) -> Result<Descriptor, Violation> {
+        if index >= self.size {
+            return Err(Violation::DescriptorIndex { index, size: self.size.into() });
+        }
+        Ok(Descriptor::split(&self.table, index))
+    }
+
+    fn walk_from(
+        &self,
+        head: u16,
+        first: Descriptor,
+        map: &GuestMap,
+        chain: &mut Chain,
+    ) -> Result<(), Violation> {
         chain.clear();
         chain.id = head;
         chain.descriptors = 1;
-        let mut index = head;
+        let mut descriptor = first;
         for before in 0..u32::from(self.size) {
-            if index >= self.size {
-                return Err(Violation::DescriptorIndex { index, size: self.size.into() });
-            }
-            let descriptor = Descriptor::split(&self.table, index);
             if descriptor.flags & INDIRECT != 0 {
                 if !self.indirect || descriptor.flags & NEXT != 0 {
                     return Err(Violation::IndirectPlace);
@@ -151,7 +173,9 @@ impl Split {
             if descriptor.flags & NEXT == 0 {
                 return chain.end(before + 1);
             }
-            index = descriptor.next;
+            if before + 1 < u32::from(self.size) {
+                descriptor = self.descriptor(descriptor.next)?;
+            }
         }
         Err(Violation::ChainLoop { limit: self.size.into() })
     }
@@ -164,8 +188,7 @@ impl Split {
     #[inline]
     pub(crate) fn complete(&mut self, id: u16, written: u32) {
         let at = RING + 8 * usize::from(self.used_next & (self.size - 1));
-        self.used.store_u32(at, id.into());
-        self.used.store_u32(at + 4, written);
+        self.used.store_u32_pair(at, id.into(), written);
         self.used_next = self.used_next.wrapping_add(1);
     }
 
