@@ -1,11 +1,13 @@
-//! What the fuzz targets are made of: bytes that become the doings of a guest, a front-end, an
-//! operator, and what must hold whatever they are.
+//! What the fuzz targets are made of: bytes that become the doings of a guest, a network, a front-end,
+//! an operator, and what must hold whatever they are.
 //!
 //! Not the targets themselves (`src/bin/`), which only hand the bytes over.
 
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod bytes;
+pub mod net;
 pub mod operator;
 pub mod ring;
 pub mod session;
