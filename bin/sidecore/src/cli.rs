@@ -11,7 +11,11 @@ use config::spec::{DaemonSpec, DiskChange, DiskSpec};
 
 use crate::vmm::Vmm;
 
-/// Serve the disks of many virtual machines from a few cores.
+mod net;
+
+pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
+
+/// Serve the disks and network cards of many virtual machines from a few cores.
 #[derive(Parser, Debug)]
 #[command(
     name = "sidecore",
@@ -23,6 +27,8 @@ Examples:
   sidecore doctor                                      what this host offers and lacks
   sidecore serve --config sidecore.toml                run the daemon
   sidecore disk add vm1-root --path vm1.img --print qemu
+  sidecore switch add lan --uplink tap=lan0
+  sidecore nic add vm1-net --switch lan --print qemu
   sidecore ls
 
 Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration; 3 no daemon reached."
@@ -57,13 +63,36 @@ Examples:
 A disk that the configuration file declares is changed there; then `sidecore reload`."
     )]
     Disk(DiskCommand),
-    /// List the disks.
+    /// Make, change, and remove NICs while the daemon runs.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore nic add vm1-net --switch lan
+  sidecore nic set vm1-net --vlan 10
+  sidecore nic link vm1-net down
+  sidecore nic rm vm1-net
+
+A NIC that the configuration file declares is changed there; then `sidecore reload`."
+    )]
+    Nic(NicCommand),
+    /// Make, show, and remove the switches that NICs are ports of.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore switch add lan --uplink tap=lan0
+  sidecore switch show lan
+  sidecore switch rm lan"
+    )]
+    Switch(SwitchCommand),
+    /// List the disks and the NICs.
     #[command(after_help = "\
 Examples:
   sidecore ls
   sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'")]
     Ls,
-    /// Show one disk with its queues.
+    /// Show one disk or NIC with its queues.
     Show(ShowArgs),
     /// List the sidecores and what they do.
     #[command(after_help = "\
@@ -77,7 +106,7 @@ Examples:
   sidecore serve --config /etc/sidecore/sidecore.toml --check && sidecore reload
 
 A mistake in the file is refused whole and changes nothing. Disks that did not change are not
-disturbed; disks made with `disk add` stay.")]
+disturbed, nor are NICs; what was made with `add` stays.")]
     Reload,
     /// Say what this host offers and lacks, and what to do about it.
     #[command(after_help = "\
@@ -200,9 +229,10 @@ pub(crate) struct AddArgs {
 Examples:
   sidecore show vm1-root
   sidecore show vm1-root --json | jq .counters.latency_p99_ns
-  sidecore show vm1-root --print qemu --memory 4G")]
+  sidecore show vm1-root --print qemu --memory 4G
+  sidecore show vm1-net")]
 pub(crate) struct ShowArgs {
-    /// Name of the disk.
+    /// Name of the disk or NIC.
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) print: PrintArgs,
@@ -210,7 +240,7 @@ pub(crate) struct ShowArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct PrintArgs {
-    /// Print what gives the disk to a guest, to be pasted into that VMM's command line or file.
+    /// Print what gives the device to a guest, to be pasted into that VMM's command line or file.
     #[arg(long, value_enum, value_name = "VMM")]
     pub(crate) print: Option<Vmm>,
     /// The guest's memory in what `--print` prints; the same as the VMM is given otherwise.
@@ -221,6 +251,7 @@ pub(crate) struct PrintArgs {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use config::spec::NicSpec;
 
     use super::*;
 
@@ -275,6 +306,37 @@ mod tests {
     }
 
     #[test]
+    fn a_nic_s_options_make_the_same_spec_as_the_file() {
+        let line = "sidecore nic add a --switch s --mac 02:00:00:00:00:01 --trunk 10,20 --native 1 \
+                    --macs-max 4 --queues 2 --mtu 9000 --share 7 --policy poll --link down --mode \
+                    connect --socket /s --allow-unsealed-memory";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
+        let file = "[[nic]]\nid='a'\nswitch='s'\nmac='02:00:00:00:00:01'\ntrunk=[10,20]\nnative=1\n\
+                    macs_max=4\nqueues=2\nmtu=9000\nshare=7\npolicy='poll'\nlink='down'\n\
+                    mode='connect'\nsocket='/s'\nallow_unsealed_memory=true";
+        let document = config::read::Document::parse(file, "f").unwrap();
+        assert_eq!(document.spec.nic, [args.nic]);
+        let line = "sidecore nic add a --null generate --size 64 --rate 7";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
+        let file = "[[nic]]\nid='a'\nnull='generate'\nsize=64\nrate=7";
+        let document = config::read::Document::parse(file, "f").unwrap();
+        assert_eq!(document.spec.nic, [args.nic]);
+        let line = "sidecore switch add s --ageing-s 9 --macs-max 7 --uplink tap=t,vlan=3 --uplink \
+                    interface=e";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Switch(SwitchCommand::Add(spec)) = cli.command else { panic!("not an add") };
+        let file = "[[switch]]\nid='s'\nageing_s=9\nmacs_max=7\n[[switch.uplink]]\ntap='t'\nvlan=3\n\
+                    [[switch.uplink]]\ninterface='e'";
+        let document = config::read::Document::parse(file, "f").unwrap();
+        assert_eq!(document.spec.switch, [spec]);
+        let cli = Cli::try_parse_from("sidecore nic add a".split(' ')).unwrap();
+        let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
+        assert_eq!(args.nic, NicSpec::new("a"));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in [
             "sidecore disk set a",
@@ -282,6 +344,12 @@ mod tests {
             "sidecore disk add a --size 1X",
             "sidecore show a --memory 1G",
             "sidecore disk add a --policy fast",
+            "sidecore nic add a --mac 01:00:00:00:00:00",
+            "sidecore nic add a --vlan 4095",
+            "sidecore nic add a --mtu 67",
+            "sidecore nic link a sideways",
+            "sidecore switch add a --uplink lan0",
+            "sidecore switch add a --uplink tap=lan0,vlan=0",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -102,10 +102,13 @@ impl Client {
     }
 
     fn refusal(&self, status: u16, bytes: &[u8]) -> Failure {
-        let error = serde_json::from_slice(bytes).unwrap_or_else(|_| {
+        let mut error: ApiError = serde_json::from_slice(bytes).unwrap_or_else(|_| {
             let error = format!("{:?} answered with status {status}", self.socket);
             ApiError::new(ErrorKind::Internal, error, "is this the socket of sidecore's API?")
         });
+        if status == ErrorKind::NotFound.status() {
+            error.kind = ErrorKind::NotFound;
+        }
         Failure::Refused(error)
     }
 
@@ -140,9 +143,9 @@ impl Client {
     }
 }
 
-/// The path of a disk, whatever its name is.
-pub(crate) fn disk_path(id: &str, rest: &str) -> String {
-    let mut path = "/v1/disks/".to_string();
+/// The path of a device of `kinds` (`disks`, `nics`, `switches`), whatever its name is.
+pub(crate) fn path_of(kinds: &str, id: &str, rest: &str) -> String {
+    let mut path = format!("/v1/{kinds}/");
     for byte in id.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => path.push(char::from(byte)),
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn names_cannot_leave_their_place_in_a_path() {
-        assert_eq!(disk_path("vm-1_a", "/resize"), "/v1/disks/vm-1_a/resize");
-        assert_eq!(disk_path("../x ?é", ""), "/v1/disks/%2E%2E%2Fx%20%3F%C3%A9");
+        assert_eq!(path_of("disks", "vm-1_a", "/resize"), "/v1/disks/vm-1_a/resize");
+        assert_eq!(path_of("nics", "../x ?é", ""), "/v1/nics/%2E%2E%2Fx%20%3F%C3%A9");
     }
 }

@@ -1,17 +1,17 @@
-//! The commands that ask a running daemon.
+//! `disk`: the commands about disks, and how a disk is shown.
 
 use std::fmt::Write as _;
 
 use config::Size;
-use config::api::{CountersView, DiskList, DiskView, FaultsView, ReloadView, SidecoreList};
+use config::api::{CountersView, DiskView, FaultsView};
 use config::routes::Method;
 use config::spec::DiskResize;
 
-use crate::cli::{AddArgs, DiskCommand, PrintArgs, ShowArgs};
-use crate::client::{Client, disk_path};
+use crate::cli::{AddArgs, DiskCommand, PrintArgs};
+use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{Align, Table, duration, latency};
+use crate::table::{self, Align, Table, latency};
 use crate::vmm;
 
 /// `disk ...`
@@ -19,7 +19,7 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
     match command {
         DiskCommand::Add(args) => add(args, client, output),
         DiskCommand::Rm { id } => {
-            let disk: DiskView = client.ask(Method::Delete, &disk_path(&id, ""))?;
+            let disk: DiskView = client.ask(Method::Delete, &path_of("disks", &id, ""))?;
             output.show(&disk, |disk| match disk.queues_attached {
                 0 => format!("removed disk {}\n", disk.id),
                 _ => format!(
@@ -30,17 +30,17 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             })
         }
         DiskCommand::Resize { id, size } => {
-            let path = disk_path(&id, "/resize");
+            let path = path_of("disks", &id, "/resize");
             let disk: DiskView = client.send(Method::Post, &path, &DiskResize { size })?;
             output
                 .show(&disk, |disk| format!("disk {} has {} now\n", disk.id, Size(disk.size_bytes)))
         }
         DiskCommand::Clear { id } => {
-            let disk: DiskView = client.ask(Method::Post, &disk_path(&id, "/clear"))?;
+            let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/clear"))?;
             output.show(&disk, |disk| format!("disk {} may flush again\n", disk.id))
         }
         DiskCommand::Set { id, change } => {
-            let disk: DiskView = client.send(Method::Patch, &disk_path(&id, ""), &change)?;
+            let disk: DiskView = client.send(Method::Patch, &path_of("disks", &id, ""), &change)?;
             output.show(&disk, |disk| {
                 format!(
                     "disk {} has share {} and policy {} now\n",
@@ -51,116 +51,13 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
     }
 }
 
-/// `ls`
-pub(crate) fn list(client: &Client, output: &Output) -> Result<(), Failure> {
-    let list: DiskList = client.ask(Method::Get, "/v1/disks")?;
-    output.show(&list, |list| {
-        if list.disks.is_empty() {
-            return "no disks; make one with `sidecore disk add`\n".to_string();
-        }
-        let mut table = Table::new(&[
-            ("ID", Align::Left),
-            ("STATE", Align::Left),
-            ("BACKEND", Align::Left),
-            ("SIZE", Align::Right),
-            ("QUEUES", Align::Right),
-            ("REQUESTS", Align::Right),
-            ("ERRORS", Align::Right),
-            ("P99", Align::Right),
-            ("DECLARED", Align::Left),
-            ("SOCKET", Align::Left),
-        ]);
-        for disk in &list.disks {
-            table.row(vec![
-                disk.id.clone(),
-                disk.state.word().to_string(),
-                disk.backend.to_string(),
-                Size(disk.size_bytes).to_string(),
-                format!("{}/{}", disk.queues_attached, disk.queues_max),
-                disk.counters.requests.to_string(),
-                disk.counters.errors.to_string(),
-                latency(disk.counters.latency_p99_ns),
-                disk.declared.clone(),
-                disk.socket.clone(),
-            ]);
-        }
-        table.text() + &problems_text(&list.disks)
-    })
-}
-
-/// What is wrong, a line a disk, below the table.
-fn problems_text(disks: &[DiskView]) -> String {
-    let line = |disk: &DiskView| Some(format!("{}: {}\n", disk.id, disk.problem.as_ref()?));
-    let lines: String = disks.iter().filter_map(line).collect();
-    if lines.is_empty() { lines } else { format!("\n{lines}") }
-}
-
-/// `show`
-pub(crate) fn show(args: &ShowArgs, client: &Client, output: &Output) -> Result<(), Failure> {
-    let disk: DiskView = client.ask(Method::Get, &disk_path(&args.id, ""))?;
-    match args.print.print {
-        Some(_) => print(&disk, &args.print, output),
-        None => output.show(&disk, disk_text),
-    }
-}
-
-/// `sidecores`
-pub(crate) fn sidecores(client: &Client, output: &Output) -> Result<(), Failure> {
-    let list: SidecoreList = client.ask(Method::Get, "/v1/sidecores")?;
-    output.show(&list, |list| {
-        let columns = [
-            "SIDECORE",
-            "CPU",
-            "QUEUES",
-            "PASSES",
-            "BUSY",
-            "IDLE",
-            "ASLEEP",
-            "SLEEPS",
-            "KICKS",
-            "IO ERRORS",
-        ];
-        let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
-        for core in &list.sidecores {
-            table.row(vec![
-                core.index.to_string(),
-                core.cpu.map_or("any".to_string(), |cpu| cpu.to_string()),
-                core.queues.to_string(),
-                core.passes.to_string(),
-                duration(core.busy_ns),
-                duration(core.idle_ns),
-                duration(core.asleep_ns),
-                core.sleeps.to_string(),
-                core.kicks.to_string(),
-                core.io_errors.to_string(),
-            ]);
-        }
-        table.text()
-    })
-}
-
-/// `reload`
-pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
-    let done: ReloadView = client.ask(Method::Post, "/v1/reload")?;
-    output.show(&done, |done| {
-        let mut text = match done.changes.is_empty() {
-            true => format!("{}: nothing changed\n", done.file),
-            false => done.changes.iter().map(|change| format!("{change}\n")).collect(),
-        };
-        for name in &done.restart_needed {
-            let _ = writeln!(text, "{name} is different: restart the daemon to put it into force");
-        }
-        text
-    })
-}
-
 fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let mut spec = args.disk;
     spec.path = spec.path.map(absolute).transpose()?;
     spec.socket = spec.socket.map(absolute).transpose()?;
     let disk: DiskView = client.send(Method::Post, "/v1/disks", &spec)?;
     match args.print.print {
-        Some(_) => print(&disk, &args.print, output),
+        Some(_) => present(&disk, &args.print, output),
         None => output.show(&disk, |disk| {
             format!(
                 "added disk {}: {} {}, socket {}\n",
@@ -174,7 +71,7 @@ fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
 }
 
 /// A path as the daemon understands it, which has another working folder than this command.
-fn absolute(path: String) -> Result<String, Failure> {
+pub(crate) fn absolute(path: String) -> Result<String, Failure> {
     let whole = std::path::absolute(&path).map_err(|error| {
         Failure::usage(format!("{path:?} is not a path: {error}"), "write the whole path")
     })?;
@@ -183,18 +80,43 @@ fn absolute(path: String) -> Result<String, Failure> {
     })
 }
 
-fn print(disk: &DiskView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
-    let Some(vmm) = args.print else { return Ok(()) };
-    let paste = vmm::paste(vmm, disk, args.memory)?;
-    if output.json {
-        let value = serde_json::json!({ "disk": disk, "print": paste.text, "notes": paste.notes });
-        return output.show(&value, |value| value.to_string());
+/// One disk, or what gives it to a guest.
+pub(crate) fn present(disk: &DiskView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
+    match args.print {
+        Some(vmm) => vmm::paste(vmm, disk, args.memory)?.print("disk", disk, output),
+        None => output.show(disk, disk_text),
     }
-    output.text(&paste.text)?;
-    for note in paste.notes {
-        output.note(&format!("note: {note}"));
+}
+
+/// Disks, a line each.
+pub(crate) fn table(disks: &[DiskView]) -> String {
+    let mut table = Table::new(&[
+        ("ID", Align::Left),
+        ("STATE", Align::Left),
+        ("BACKEND", Align::Left),
+        ("SIZE", Align::Right),
+        ("QUEUES", Align::Right),
+        ("REQUESTS", Align::Right),
+        ("ERRORS", Align::Right),
+        ("P99", Align::Right),
+        ("DECLARED", Align::Left),
+        ("SOCKET", Align::Left),
+    ]);
+    for disk in disks {
+        table.row(vec![
+            disk.id.clone(),
+            disk.state.word().to_string(),
+            disk.backend.to_string(),
+            Size(disk.size_bytes).to_string(),
+            format!("{}/{}", disk.queues_attached, disk.queues_max),
+            disk.counters.requests.to_string(),
+            disk.counters.errors.to_string(),
+            latency(disk.counters.latency_p99_ns),
+            disk.declared.clone(),
+            disk.socket.clone(),
+        ]);
     }
-    Ok(())
+    table.text()
 }
 
 fn disk_text(disk: &DiskView) -> String {
@@ -239,11 +161,7 @@ fn disk_text(disk: &DiskView) -> String {
     if syncs > 0 {
         facts.push(("syncs", syncs.to_string()));
     }
-    let mut text = String::new();
-    for (name, fact) in facts {
-        let fact: String = fact.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let _ = writeln!(text, "{name:<10}  {fact}");
-    }
+    let mut text = table::facts(&facts);
     text.push('\n');
     text.push_str(&queues_text(disk));
     text

@@ -65,7 +65,13 @@ mod tests {
     fn man_pages_are_written_for_every_command() {
         let folder = tempfile::tempdir().unwrap();
         man(folder.path()).ok().unwrap();
-        for page in ["sidecore.1", "sidecore-serve.1", "sidecore-disk-add.1"] {
+        for page in [
+            "sidecore.1",
+            "sidecore-serve.1",
+            "sidecore-disk-add.1",
+            "sidecore-nic-add.1",
+            "sidecore-switch-show.1",
+        ] {
             let text = fs::read_to_string(folder.path().join(page)).unwrap();
             assert!(text.contains("Examples"), "{page}");
         }

@@ -10,8 +10,11 @@ mod disk;
 mod doctor;
 mod documents;
 mod failure;
+mod nic;
 mod output;
+mod overview;
 mod serve;
+mod switch;
 mod table;
 mod vmm;
 
@@ -41,10 +44,12 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Serve(args) => serve::serve(&args, output)?,
         Command::Disk(command) => disk::run(command, &client, output)?,
-        Command::Ls => disk::list(&client, output)?,
-        Command::Show(args) => disk::show(&args, &client, output)?,
-        Command::Sidecores => disk::sidecores(&client, output)?,
-        Command::Reload => disk::reload(&client, output)?,
+        Command::Nic(command) => nic::run(command, &client, output)?,
+        Command::Switch(command) => switch::run(command, &client, output)?,
+        Command::Ls => overview::list(&client, output)?,
+        Command::Show(args) => overview::show(&args, &client, output)?,
+        Command::Sidecores => overview::sidecores(&client, output)?,
+        Command::Reload => overview::reload(&client, output)?,
         Command::Doctor => doctor::run(output)?,
         Command::Completions { shell } => documents::completions(shell)?,
         Command::Man { folder } => documents::man(&folder)?,

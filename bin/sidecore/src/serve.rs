@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
-use config::{Plan, Source};
+use config::{HostPlan, Plan, Source};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
@@ -25,6 +25,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     let plan = file.load(None)?;
     if args.check {
         images_are_there(&plan)?;
+        interfaces_are_there(&plan)?;
         return output.show(&check_report(&file, &plan), |report| {
             format!("{}: right; {}\n", file.name, report["summary"].as_str().unwrap_or_default())
         });
@@ -109,13 +110,43 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
+/// That every interface is there that a port is to be connected to. A tap may still be made.
+fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
+    let of_nics = plan
+        .nics
+        .iter()
+        .filter_map(|nic| Some((format!("{}: nic {:?}", nic.origin, nic.id), nic.host()?)));
+    let of_switches = plan.switches.iter().flat_map(|switch| {
+        let name = format!("{}: switch {:?}", switch.origin, switch.id);
+        switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
+    });
+    for (who, host) in of_nics.chain(of_switches) {
+        let HostPlan::Interface { name, .. } = host else { continue };
+        // A virtual file for each interface of this process's network namespace.
+        if !Path::new("/sys/class/net").join(name).exists() {
+            let hint = "correct `interface` (`ip link` lists those there are), or write `tap` to have \
+                        one made";
+            return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
+        }
+    }
+    Ok(())
+}
+
 fn check_report(file: &ConfigFile, plan: &Plan) -> serde_json::Value {
-    let (cpus, disks) = (&plan.sidecores.cpus, plan.disks.len());
+    let Plan { disks, switches, nics, .. } = plan;
+    let cpus = &plan.sidecores.cpus;
+    let mut summary = format!("{} disks", disks.len());
+    if !(nics.is_empty() && switches.is_empty()) {
+        summary += &format!(", {} nics, {} switches", nics.len(), switches.len());
+    }
+    summary += &format!(", sidecores on cpus {}", config::cpus::format(cpus));
     serde_json::json!({
         "file": file.name,
-        "summary": format!("{disks} disks, sidecores on cpus {}", config::cpus::format(cpus)),
+        "summary": summary,
         "cpus": cpus,
-        "disks": plan.disks.iter().map(|disk| &disk.id).collect::<Vec<_>>(),
+        "disks": disks.iter().map(|disk| &disk.id).collect::<Vec<_>>(),
+        "switches": switches.iter().map(|switch| &switch.id).collect::<Vec<_>>(),
+        "nics": nics.iter().map(|nic| &nic.id).collect::<Vec<_>>(),
     })
 }
 

@@ -50,6 +50,12 @@ impl Table {
     }
 }
 
+/// Names and what they stand for, a line each, aligned.
+pub(crate) fn facts(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(10);
+    facts.iter().map(|(name, fact)| format!("{name:<width$}  {}\n", plain(fact))).collect()
+}
+
 /// A cell without what would break the table or steer a terminal.
 fn plain(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect()

@@ -1,4 +1,4 @@
-//! What gives a disk to a guest, in the words of each VMM.
+//! What gives a disk or a NIC to a guest, in the words of each VMM.
 //!
 //! All need the guest's memory shared, for the daemon reads and writes it in place. The memory must
 //! also be sealed against shrinking, which QEMU's memfd is; see `allow_unsealed_memory`.
@@ -7,7 +7,14 @@ use config::Size;
 use config::api::DiskView;
 use config::spec::Mode;
 
+use serde::Serialize;
+
 use crate::failure::Failure;
+use crate::output::Output;
+
+mod net;
+
+pub(crate) use net::paste as paste_nic;
 
 /// The VMMs whose words we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -28,6 +35,27 @@ pub(crate) struct Paste {
     pub(crate) notes: Vec<String>,
 }
 
+impl Paste {
+    /// Prints it; as JSON, beside what it is for.
+    pub(crate) fn print<T: Serialize>(
+        self,
+        kind: &str,
+        device: &T,
+        output: &Output,
+    ) -> Result<(), Failure> {
+        if output.json {
+            let value =
+                serde_json::json!({ kind: device, "print": self.text, "notes": self.notes });
+            return output.show(&value, |value| value.to_string());
+        }
+        output.text(&self.text)?;
+        for note in self.notes {
+            output.note(&format!("note: {note}"));
+        }
+        Ok(())
+    }
+}
+
 /// What gives that disk to a guest with so much memory.
 pub(crate) fn paste(vmm: Vmm, disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     match vmm {
@@ -40,44 +68,52 @@ pub(crate) fn paste(vmm: Vmm, disk: &DiskView, memory: Size) -> Result<Paste, Fa
 fn qemu(disk: &DiskView, memory: Size) -> Paste {
     let mib = memory.0.div_ceil(1 << 20);
     let id = format!("sidecore-{}", disk.id);
-    let role = match disk.mode {
-        // Without it, a guest would lose its disk for good when the daemon is started again.
+    let mut lines = qemu_memory(mib);
+    lines.push(qemu_socket(&id, &disk.socket, disk.mode));
+    lines.push(format!("-device vhost-user-blk-pci,chardev={id},num-queues={}", disk.queues_max));
+    let once = "a guest needs the first three lines once; each further disk adds the last two";
+    Paste { text: lines.join(" \\\n") + "\n", notes: qemu_notes(once, disk.mode) }
+}
+
+/// The guest's memory, which the daemon is to reach.
+fn qemu_memory(mib: u64) -> Vec<String> {
+    vec![
+        format!("-m {mib}M"),
+        format!("-object memory-backend-memfd,id=sidecore-memory,size={mib}M,share=on"),
+        "-machine memory-backend=sidecore-memory".to_string(),
+    ]
+}
+
+fn qemu_socket(id: &str, socket: &str, mode: Mode) -> String {
+    let role = match mode {
+        // Without it, a guest would lose its device for good when the daemon is started again.
         Mode::Listen => ",reconnect=1",
         // The VMM waits for the daemon in this mode.
         Mode::Connect => ",server=on",
     };
     // A comma in a value is written twice.
-    let path = disk.socket.replace(',', ",,");
-    let lines = [
-        format!("-m {mib}M"),
-        format!("-object memory-backend-memfd,id=sidecore-memory,size={mib}M,share=on"),
-        "-machine memory-backend=sidecore-memory".to_string(),
-        format!("-chardev {}", quote(&format!("socket,id={id},path={path}{role}"))),
-        format!("-device vhost-user-blk-pci,chardev={id},num-queues={}", disk.queues_max),
-    ];
-    let mut notes = vec![
-        "a guest needs the first three lines once; each further disk adds the last two".to_string(),
-    ];
-    if disk.mode == Mode::Listen {
+    let path = socket.replace(',', ",,");
+    format!("-chardev {}", quote(&format!("socket,id={id},path={path}{role}")))
+}
+
+fn qemu_notes(once: &str, mode: Mode) -> Vec<String> {
+    let mut notes = vec![once.to_string()];
+    if mode == Mode::Listen {
         notes.push(
             "a QEMU that no longer knows `reconnect=1` (deprecated in 9.2) takes \
              `reconnect-ms=1000`"
                 .to_string(),
         );
     }
-    Paste { text: lines.join(" \\\n") + "\n", notes }
+    notes
 }
 
 fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     if disk.mode == Mode::Connect {
         return Err(wrong_mode(disk, "libvirt"));
     }
-    let kib = memory.0.div_ceil(1 << 10);
     let text = format!(
-        "<!-- below <domain> -->\n\
-         <memory unit='KiB'>{kib}</memory>\n\
-         <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n\
-         <!-- below <devices>; the target is to be free in the domain -->\n\
+        "{}<!-- below <devices>; the target is to be free in the domain -->\n\
          <disk type='vhostuser' device='disk'>\n  \
            <driver name='qemu' type='raw' queues='{}'/>\n  \
            <source type='unix' path='{}'>\n    \
@@ -85,38 +121,56 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
            </source>\n  \
            <target dev='vda' bus='virtio'/>\n\
          </disk>\n",
+        libvirt_memory(memory),
         disk.queues_max,
         xml(&disk.socket),
     );
-    let notes = vec![
-        "libvirt runs QEMU as another user: let it write to the socket (group or ACL)".to_string(),
-    ];
-    Ok(Paste { text, notes })
+    Ok(Paste { text, notes: vec![OTHER_USER.to_string()] })
+}
+
+const OTHER_USER: &str =
+    "libvirt runs QEMU as another user: let it write to the socket (group or ACL)";
+
+fn libvirt_memory(memory: Size) -> String {
+    let kib = memory.0.div_ceil(1 << 10);
+    format!(
+        "<!-- below <domain> -->\n\
+         <memory unit='KiB'>{kib}</memory>\n\
+         <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n"
+    )
 }
 
 fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     if disk.mode == Mode::Connect {
         return Err(wrong_mode(disk, "cloud-hypervisor"));
     }
-    if disk.socket.contains([',', '"', '[', ']']) {
-        let hint = "give the disk another socket with --socket";
-        let error = format!("cloud-hypervisor cannot be given the path {:?}", disk.socket);
-        return Err(Failure::usage(error, hint));
-    }
+    check_path(&disk.socket, "disk")?;
     let mib = memory.0.div_ceil(1 << 20);
     let queues = disk.queues_max;
     let value = quote(&format!("vhost_user=on,socket={},num_queues={queues}", disk.socket));
     let text = format!("--memory size={mib}M,shared=on \\\n--disk {value}\n");
     let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
-    if !disk.allow_unsealed_memory {
-        notes.push(
-            "as the disk is now, its guest will be refused: cloud-hypervisor does not seal the \
-             guest's memory; make the disk with --allow-unsealed-memory (in the file: \
-             allow_unsealed_memory = true)"
-                .to_string(),
-        );
-    }
+    notes.extend(unsealed(disk.allow_unsealed_memory, "disk"));
     Ok(Paste { text, notes })
+}
+
+/// cloud-hypervisor's values have no way to quote these.
+fn check_path(socket: &str, kind: &str) -> Result<(), Failure> {
+    if !socket.contains([',', '"', '[', ']']) {
+        return Ok(());
+    }
+    let hint = format!("give the {kind} another socket with --socket");
+    let error = format!("cloud-hypervisor cannot be given the path {socket:?}");
+    Err(Failure::usage(error, hint))
+}
+
+fn unsealed(allowed: bool, kind: &str) -> Option<String> {
+    let note = format!(
+        "as the {kind} is now, its guest will be refused: cloud-hypervisor does not seal the \
+         guest's memory; make the {kind} with --allow-unsealed-memory (in the file: \
+         allow_unsealed_memory = true)"
+    );
+    (!allowed).then_some(note)
 }
 
 fn wrong_mode(disk: &DiskView, vmm: &str) -> Failure {

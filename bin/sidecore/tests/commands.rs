@@ -33,7 +33,7 @@ fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
     assert_eq!(code, 1);
     assert_eq!(
         error,
-        "sidecore: there is no disk \"vm1\"\n  `sidecore ls` lists the disks there are\n"
+        "sidecore: there is no disk and no nic \"vm1\"\n  `sidecore ls` lists what there is\n"
     );
     assert!(daemon.folder.path().join("vm1.img").exists(), "the image stays");
 }

@@ -203,7 +203,7 @@ impl ApiError {
         ApiError::new(
             ErrorKind::NotFound,
             format!("there is no switch {id:?}"),
-            "`sidecore switch ls` lists the switches there are",
+            "`sidecore switch show` lists the switches there are",
         )
     }
 }

@@ -395,8 +395,9 @@ pub struct NicChange {
     pub macs_max: Option<u16>,
 }
 
-/// What a running NIC keeps, and why; the schema of [`NicChange`] carries it, for whoever tries.
-fn fixed_in_a_nic() -> serde_json::Value {
+/// What a running NIC keeps, and why, by the names of the fields. The schema of [`NicChange`] carries it,
+/// for whoever tries.
+pub fn fixed_in_a_nic() -> serde_json::Value {
     let told = "a guest learns it when it connects: remove the nic and add it again";
     let place = "it is where the nic is plugged in: remove the nic and add it again";
     let link = "`sidecore nic link` takes the cable out and puts it in";

@@ -1,0 +1,148 @@
+//! The commands about NICs and switches.
+//!
+//! As for disks: the options are the fields of the configuration file.
+
+use clap::{Args, Subcommand};
+use config::spec::{LinkState, NicChange, NicSpec, SwitchSpec};
+
+use super::PrintArgs;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum NicCommand {
+    /// Make a NIC. It survives a restart of the daemon.
+    Add(Box<NicAddArgs>),
+    /// Remove a NIC. Its guest loses the card.
+    #[command(after_help = "Examples:\n  sidecore nic rm vm1-net")]
+    Rm {
+        /// Name of the NIC.
+        id: String,
+    },
+    /// Change a NIC while it runs: its share, policy, VLANs and addresses.
+    #[command(after_help = "\
+What else a NIC has, its guest learned when it connected: remove the NIC and add it again.
+
+Examples:
+  sidecore nic set vm1-net --share 200
+  sidecore nic set vm1-net --vlan 20
+  sidecore nic set vm1-net --trunk 10,20 --native 1
+  sidecore nic set vm1-net --vlan 0                    no rule about VLANs any more")]
+    Set {
+        /// Name of the NIC.
+        id: String,
+        #[command(flatten)]
+        change: NicChange,
+        #[command(flatten)]
+        fixed: Box<FixedArgs>,
+    },
+    /// Take a NIC's cable out, or put it in. Its guest sees the carrier go and come.
+    #[command(after_help = "\
+A NIC that the configuration file declares follows the file again after a restart.
+
+Examples:
+  sidecore nic link vm1-net down
+  sidecore nic link vm1-net up")]
+    Link {
+        /// Name of the NIC.
+        id: String,
+        /// Whether the cable is in from now on.
+        #[arg(value_enum)]
+        state: LinkState,
+    },
+    /// Show one NIC with its queues and what its port dropped.
+    #[command(after_help = "\
+Examples:
+  sidecore nic show vm1-net
+  sidecore nic show vm1-net --json | jq .counters.drops
+  sidecore nic show vm1-net --print libvirt --memory 4G")]
+    Show {
+        /// Name of the NIC.
+        id: String,
+        #[command(flatten)]
+        print: PrintArgs,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sidecore nic add vm1-net --switch lan --print qemu
+  sidecore nic add vm1-net --switch lan --vlan 10 --queues 4 --mac 52:54:00:12:34:56
+  sidecore nic add vm2-net --tap vm2 --print libvirt
+  sidecore nic add vm3-net --interface eth1 --via xdp --print cloud-hypervisor
+  sidecore nic add meter --null generate --size 1514 --rate 100000")]
+pub(crate) struct NicAddArgs {
+    #[command(flatten)]
+    pub(crate) nic: NicSpec,
+    #[command(flatten)]
+    pub(crate) print: PrintArgs,
+}
+
+/// What cannot be changed while a NIC runs; taken so that the refusal can say why.
+#[derive(Args, Debug, Default)]
+pub(crate) struct FixedArgs {
+    #[arg(long, hide = true)]
+    mtu: Option<String>,
+    #[arg(long, hide = true)]
+    mac: Option<String>,
+    #[arg(long, hide = true)]
+    queues: Option<String>,
+    #[arg(long, hide = true)]
+    socket: Option<String>,
+    #[arg(long, hide = true)]
+    mode: Option<String>,
+    #[arg(long, hide = true)]
+    switch: Option<String>,
+    #[arg(long, hide = true)]
+    tap: Option<String>,
+    #[arg(long, hide = true)]
+    interface: Option<String>,
+    #[arg(long, hide = true)]
+    link: Option<String>,
+}
+
+impl FixedArgs {
+    /// Those that were given, by the names of the fields.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        let all = [
+            ("mtu", &self.mtu),
+            ("mac", &self.mac),
+            ("queues", &self.queues),
+            ("socket", &self.socket),
+            ("mode", &self.mode),
+            ("switch", &self.switch),
+            ("tap", &self.tap),
+            ("interface", &self.interface),
+            ("link", &self.link),
+        ];
+        all.into_iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name).collect()
+    }
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum SwitchCommand {
+    /// Make a switch. It survives a restart of the daemon.
+    #[command(after_help = "\
+Examples:
+  sidecore switch add lan
+  sidecore switch add lan --uplink tap=lan0
+  sidecore switch add lan --uplink interface=eth1,trunk=10+20,native=1 --uplink tap=mgmt,vlan=10
+  sidecore switch add big --macs-max 32768 --ageing-s 60")]
+    Add(SwitchSpec),
+    /// Remove a switch that has no NIC left, and its uplinks.
+    #[command(after_help = "Examples:\n  sidecore switch rm lan")]
+    Rm {
+        /// Name of the switch.
+        id: String,
+    },
+    /// Show one switch: its ports, what they counted, and its table of addresses. Without a name, list
+    /// the switches.
+    #[command(after_help = "\
+Examples:
+  sidecore switch show
+  sidecore switch show lan
+  sidecore switch show lan --json | jq '.macs[] | select(.port == \"vm1-net\")'")]
+    Show {
+        /// Name of the switch.
+        id: Option<String>,
+    },
+}

@@ -1,0 +1,347 @@
+//! `nic`: the commands about NICs, and how a NIC is shown.
+
+use std::fmt::Write as _;
+
+use config::api::{NicView, PortCountersView, VlanView};
+use config::routes::Method;
+use config::spec::{LinkChange, fixed_in_a_nic};
+
+use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
+use crate::client::{Client, path_of};
+use crate::disk::absolute;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::table::{self, Align, Table};
+use crate::vmm;
+
+/// `nic ...`
+pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Result<(), Failure> {
+    match command {
+        NicCommand::Add(args) => add(*args, client, output),
+        NicCommand::Rm { id } => {
+            let nic: NicView = client.ask(Method::Delete, &path_of("nics", &id, ""))?;
+            output.show(&nic, |nic| format!("removed nic {}\n", nic.id))
+        }
+        NicCommand::Set { id, change, fixed } => {
+            if let Some(name) = fixed.given().first() {
+                let hint = fixed_in_a_nic()[*name].as_str().unwrap_or_default().to_string();
+                return Err(Failure::usage(format!("{name} cannot be changed at run time"), hint));
+            }
+            let path = path_of("nics", &id, "");
+            let nic: NicView = client.send(Method::Patch, &path, &change)?;
+            output.show(&nic, |nic| {
+                let NicView { id, share, policy, macs_max, .. } = nic;
+                let vlans = vlans_text(&nic.vlans, ", ");
+                format!(
+                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses{vlans}\n"
+                )
+            })
+        }
+        NicCommand::Link { id, state } => {
+            let (path, body) = (path_of("nics", &id, "/link"), LinkChange { link: state });
+            let nic: NicView = client.send(Method::Post, &path, &body)?;
+            output.show(&nic, |nic| format!("the link of nic {} is {} now\n", nic.id, nic.link))
+        }
+        NicCommand::Show { id, print } => {
+            let nic: NicView = client.ask(Method::Get, &path_of("nics", &id, ""))?;
+            present(&nic, &print, output)
+        }
+    }
+}
+
+fn add(args: NicAddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
+    let mut spec = args.nic;
+    spec.socket = spec.socket.map(absolute).transpose()?;
+    let nic: NicView = client.send(Method::Post, "/v1/nics", &spec)?;
+    match args.print.print {
+        Some(_) => present(&nic, &args.print, output),
+        None => output.show(&nic, |nic| {
+            format!(
+                "added nic {}: {}, {}, socket {}\n",
+                nic.id,
+                connected(nic),
+                nic.mac,
+                nic.socket
+            )
+        }),
+    }
+}
+
+/// One NIC, or what gives it to a guest.
+pub(crate) fn present(nic: &NicView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
+    match args.print {
+        Some(vmm) => vmm::paste_nic(vmm, nic, args.memory)?.print("nic", nic, output),
+        None => output.show(nic, nic_text),
+    }
+}
+
+/// NICs, a line each.
+pub(crate) fn table(nics: &[NicView]) -> String {
+    let mut table = Table::new(&[
+        ("NIC", Align::Left),
+        ("STATE", Align::Left),
+        ("LINK", Align::Left),
+        ("CONNECTED", Align::Left),
+        ("MAC", Align::Left),
+        ("PAIRS", Align::Right),
+        ("TAKEN", Align::Right),
+        ("DELIVERED", Align::Right),
+        ("DROPPED", Align::Right),
+        ("DECLARED", Align::Left),
+        ("SOCKET", Align::Left),
+    ]);
+    for nic in nics {
+        table.row(vec![
+            nic.id.clone(),
+            nic.state.word().to_string(),
+            nic.link.to_string(),
+            connected(nic),
+            nic.mac.to_string(),
+            format!("{}/{}", nic.queues_attached.div_ceil(2), nic.queues_max),
+            nic.counters.taken_frames.to_string(),
+            nic.counters.delivered_frames.to_string(),
+            dropped(nic).to_string(),
+            nic.declared.clone(),
+            nic.socket.clone(),
+        ]);
+    }
+    table.text()
+}
+
+/// Frames that were dropped at it, and at the other end of its wire.
+fn dropped(nic: &NicView) -> u64 {
+    let other = nic.host.as_ref().map_or(0, |host| host.dropped_frames);
+    nic.counters.dropped_frames.saturating_add(other)
+}
+
+/// What it is connected to.
+fn connected(nic: &NicView) -> String {
+    let via = nic.via.map(|via| format!(" ({via})")).unwrap_or_default();
+    let switch = nic.switch.as_ref().map(|id| format!("switch {id}"));
+    let tap = nic.tap.as_ref().map(|name| format!("tap {name}"));
+    let interface = nic.interface.as_ref().map(|name| format!("interface {name}{via}"));
+    let null = nic.null.map(|kind| format!("null {kind}"));
+    switch.or(tap).or(interface).or(null).unwrap_or_default()
+}
+
+/// The rule about VLANs in words, after `before`; nothing when there is none.
+pub(crate) fn vlans_text(vlans: &VlanView, before: &str) -> String {
+    let native = vlans.native.map(|native| format!(", native {native}")).unwrap_or_default();
+    let list = |trunk: &Vec<u16>| trunk.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    match (vlans.vlan, &vlans.trunk) {
+        (Some(vlan), _) => format!("{before}vlan {vlan}"),
+        (None, Some(trunk)) => format!("{before}trunk {}{native}", list(trunk)),
+        (None, None) => String::new(),
+    }
+}
+
+fn nic_text(nic: &NicView) -> String {
+    let mut facts: Vec<(&str, String)> = vec![
+        ("id", nic.id.clone()),
+        ("declared", nic.declared.clone()),
+        ("state", nic.state.word().to_string()),
+    ];
+    facts.extend(nic.problem.clone().map(|problem| ("problem", problem)));
+    facts.extend([
+        ("link", nic.link.to_string()),
+        ("mac", nic.mac.to_string()),
+        ("connected", connected(nic)),
+    ]);
+    let vlans = vlans_text(&nic.vlans, "");
+    if !vlans.is_empty() {
+        facts.push(("vlans", vlans));
+    }
+    if nic.switch.is_some() {
+        facts.push(("addresses", format!("at most {}", nic.macs_max)));
+    }
+    facts.extend([
+        ("mtu", nic.mtu.to_string()),
+        ("socket", format!("{} ({})", nic.socket, nic.mode)),
+        (
+            "queues",
+            format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),
+        ),
+    ]);
+    facts.extend(nic.sidecore.map(|core| ("sidecore", core.to_string())));
+    facts.extend([("share", nic.share.to_string()), ("policy", nic.policy.to_string())]);
+    if nic.allow_unsealed_memory {
+        facts.push(("memory", "may be unsealed".to_string()));
+    }
+    let mut ports = vec![("guest", &nic.counters)];
+    ports.extend(nic.host.iter().map(|host| ("host", host)));
+    let mut text = table::facts(&facts) + "\n" + &counters_text(&ports);
+    if !nic.queues.is_empty() {
+        text.push('\n');
+        text.push_str(&queues_text(nic));
+    }
+    text
+}
+
+fn counters_text(ports: &[(&str, &PortCountersView)]) -> String {
+    let mut table = Table::new(&[
+        ("PORT", Align::Left),
+        ("TAKEN", Align::Right),
+        ("BYTES", Align::Right),
+        ("TO GROUPS", Align::Right),
+        ("DELIVERED", Align::Right),
+        ("BYTES", Align::Right),
+        ("TO GROUPS", Align::Right),
+        ("SLOW", Align::Right),
+        ("DROPPED", Align::Right),
+    ]);
+    for (name, counters) in ports {
+        let numbers = [
+            counters.taken_frames,
+            counters.taken_bytes,
+            counters.taken_multicast,
+            counters.delivered_frames,
+            counters.delivered_bytes,
+            counters.delivered_multicast,
+            counters.slow_frames,
+            counters.dropped_frames,
+        ];
+        let mut row = vec![name.to_string()];
+        row.extend(numbers.map(|number| number.to_string()));
+        table.row(row);
+    }
+    table.text() + &drops_text(ports)
+}
+
+/// What ports dropped, by reason; nothing when nothing was.
+pub(crate) fn drops_text(ports: &[(&str, &PortCountersView)]) -> String {
+    let mut table = Table::new(&[
+        ("PORT", Align::Left),
+        ("DROPPED", Align::Right),
+        ("REASON", Align::Left),
+        ("MEANS", Align::Left),
+    ]);
+    let mut count = 0;
+    for (name, counters) in ports {
+        for drop in &counters.drops {
+            let (frames, reason) = (drop.frames.to_string(), drop.reason.clone());
+            table.row(vec![name.to_string(), frames, reason, drop.means.clone()]);
+            count += 1;
+        }
+    }
+    if count == 0 { String::new() } else { format!("\n{}", table.text()) }
+}
+
+fn queues_text(nic: &NicView) -> String {
+    let mut table = Table::new(&[
+        ("QUEUE", Align::Right),
+        ("DOES", Align::Left),
+        ("CORE", Align::Right),
+        ("RING", Align::Right),
+        ("KICKS", Align::Right),
+        ("CALLS", Align::Right),
+        ("VISITS", Align::Right),
+    ]);
+    for queue in &nic.queues {
+        let does = if queue.index.is_multiple_of(2) { "receive" } else { "transmit" };
+        table.row(vec![
+            queue.index.to_string(),
+            does.to_string(),
+            queue.sidecore.map_or("-".to_string(), |core| core.to_string()),
+            format!("{} {}", queue.size, queue.format),
+            queue.kicks.to_string(),
+            queue.calls.to_string(),
+            queue.visits.to_string(),
+        ]);
+    }
+    let mut text = table.text();
+    for queue in &nic.queues {
+        if let Some(violation) = &queue.violation {
+            let _ = writeln!(text, "queue {} failed: {violation}", queue.index);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use config::api::{DropView, NicQueueView};
+
+    use super::*;
+
+    fn nic() -> NicView {
+        serde_json::from_value(serde_json::json!({
+            "id": "vm1-net", "declared": "api", "state": "running", "link": "up",
+            "mac": "52:54:00:12:34:56", "switch": "lan", "trunk": [10, 20], "native": 1,
+            "macs_max": 1024, "mtu": 1500, "socket": "/s", "mode": "listen", "queues_max": 1,
+            "queues_attached": 2, "share": 100, "policy": "adaptive", "sidecore": 0,
+            "allow_unsealed_memory": false,
+            "counters": { "taken_frames": 12, "taken_bytes": 1200, "taken_multicast": 1,
+                "delivered_frames": 9, "delivered_bytes": 900, "delivered_multicast": 2,
+                "slow_frames": 0, "dropped_frames": 3, "drops": [
+                    { "reason": "NoBuffer", "frames": 3, "means": "the guest had no buffers" },
+                ] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_nic_is_shown_with_what_it_dropped() {
+        let queue = |index| NicQueueView {
+            index,
+            sidecore: Some(0),
+            size: 256,
+            format: "split".to_string(),
+            calls: 7,
+            ..NicQueueView::default()
+        };
+        let nic = NicView { queues: vec![queue(0), queue(1)], ..nic() };
+        assert_eq!(
+            nic_text(&nic),
+            "id          vm1-net\n\
+             declared    api\n\
+             state       running\n\
+             link        up\n\
+             mac         52:54:00:12:34:56\n\
+             connected   switch lan\n\
+             vlans       trunk 10,20, native 1\n\
+             addresses   at most 1024\n\
+             mtu         1500\n\
+             socket      /s (listen)\n\
+             queues      2 of 2 attached\n\
+             sidecore    0\n\
+             share       100\n\
+             policy      adaptive\n\
+             \n\
+             PORT   TAKEN  BYTES  TO GROUPS  DELIVERED  BYTES  TO GROUPS  SLOW  DROPPED\n\
+             guest     12   1200          1          9    900          2     0        3\n\
+             \n\
+             PORT   DROPPED  REASON    MEANS\n\
+             guest        3  NoBuffer  the guest had no buffers\n\
+             \n\
+             QUEUE  DOES      CORE       RING  KICKS  CALLS  VISITS\n    \
+                 0  receive      0  256 split      0      7       0\n    \
+                 1  transmit     0  256 split      0      7       0\n"
+        );
+    }
+
+    #[test]
+    fn a_list_has_a_line_for_each() {
+        let host = PortCountersView {
+            dropped_frames: 1,
+            drops: vec![DropView::default()],
+            ..PortCountersView::default()
+        };
+        let wired = NicView {
+            id: "b".into(),
+            switch: None,
+            interface: Some("eth1".into()),
+            via: Some(config::spec::Via::Xdp),
+            host: Some(host),
+            ..nic()
+        };
+        assert_eq!(
+            table(&[nic(), wired]),
+            "NIC      STATE    LINK  CONNECTED             MAC                PAIRS  TAKEN  \
+             DELIVERED  DROPPED  DECLARED  SOCKET\n\
+             vm1-net  running  up    switch lan            52:54:00:12:34:56    1/1     12          \
+             9        3  api       /s\n\
+             b        running  up    interface eth1 (xdp)  52:54:00:12:34:56    1/1     12          \
+             9        4  api       /s\n"
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! What gives a NIC to a guest.
+
+use config::Size;
+use config::api::NicView;
+use config::spec::{MTU_DEFAULT, Mode};
+
+use super::{
+    OTHER_USER, Paste, Vmm, check_path, libvirt_memory, qemu_memory, qemu_notes, qemu_socket,
+    quote, unsealed, xml,
+};
+use crate::failure::Failure;
+
+/// What gives that NIC to a guest with so much memory.
+pub(crate) fn paste(vmm: Vmm, nic: &NicView, memory: Size) -> Result<Paste, Failure> {
+    match vmm {
+        Vmm::Qemu => Ok(qemu(nic, memory)),
+        Vmm::Libvirt => Ok(libvirt(nic, memory)),
+        Vmm::CloudHypervisor => cloud_hypervisor(nic, memory),
+    }
+}
+
+fn qemu(nic: &NicView, memory: Size) -> Paste {
+    let id = format!("sidecore-{}", nic.id);
+    let (mut queues, mut device) = (String::new(), format!(",mac={}", nic.mac));
+    if nic.queues_max > 1 {
+        queues = format!(",queues={}", nic.queues_max);
+        // One vector for each queue, one for the configuration, one for the control queue.
+        device += &format!(",mq=on,vectors={}", 2 * nic.queues_max + 2);
+    }
+    if nic.mtu != MTU_DEFAULT {
+        device += &format!(",host_mtu={}", nic.mtu);
+    }
+    let mut lines = qemu_memory(memory.0.div_ceil(1 << 20));
+    lines.push(qemu_socket(&id, &nic.socket, nic.mode));
+    lines.push(format!("-netdev vhost-user,id={id},chardev={id}{queues}"));
+    lines.push(format!("-device virtio-net-pci,netdev={id}{device}"));
+    let once = "a guest needs the first three lines once; each further nic adds the last three";
+    Paste { text: lines.join(" \\\n") + "\n", notes: qemu_notes(once, nic.mode) }
+}
+
+fn libvirt(nic: &NicView, memory: Size) -> Paste {
+    let (role, end) = match nic.mode {
+        Mode::Listen => {
+            ("client", ">\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n".to_string())
+        }
+        Mode::Connect => ("server", "/>\n".to_string()),
+    };
+    let mut text = format!(
+        "{}<!-- below <devices> -->\n\
+         <interface type='vhostuser'>\n  \
+           <mac address='{}'/>\n  \
+           <source type='unix' path='{}' mode='{role}'{end}  \
+           <model type='virtio'/>\n",
+        libvirt_memory(memory),
+        nic.mac,
+        xml(&nic.socket),
+    );
+    if nic.mtu != MTU_DEFAULT {
+        text += &format!("  <mtu size='{}'/>\n", nic.mtu);
+    }
+    if nic.queues_max > 1 {
+        text += &format!("  <driver queues='{}'/>\n", nic.queues_max);
+    }
+    text += "</interface>\n";
+    Paste { text, notes: vec![OTHER_USER.to_string()] }
+}
+
+fn cloud_hypervisor(nic: &NicView, memory: Size) -> Result<Paste, Failure> {
+    check_path(&nic.socket, "nic")?;
+    let mib = memory.0.div_ceil(1 << 20);
+    let pairs = nic.queues_max;
+    // It counts rings, not pairs.
+    let mut value =
+        format!("vhost_user=true,socket={},mac={},num_queues={}", nic.socket, nic.mac, 2 * pairs);
+    if nic.mode == Mode::Connect {
+        value += ",vhost_mode=server";
+    }
+    if nic.mtu != MTU_DEFAULT {
+        value += &format!(",mtu={}", nic.mtu);
+    }
+    let text = format!("--memory size={mib}M,shared=on \\\n--net {}\n", quote(&value));
+    let mut notes = Vec::new();
+    if pairs > 1 {
+        notes.push(format!("the guest needs at least {pairs} vCPUs (--cpus boot={pairs})"));
+    }
+    notes.extend(unsealed(nic.allow_unsealed_memory, "nic"));
+    Ok(Paste { text, notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nic() -> NicView {
+        serde_json::from_value(serde_json::json!({
+            "id": "vm1-net", "declared": "api", "state": "waiting", "link": "up",
+            "mac": "52:54:00:12:34:56", "switch": "lan", "macs_max": 1024, "mtu": 1500,
+            "socket": "/run/s/vm1-net.sock", "mode": "listen", "queues_max": 1,
+            "queues_attached": 0, "share": 100, "policy": "adaptive",
+            "allow_unsealed_memory": false, "counters": config::api::PortCountersView::default(),
+        }))
+        .unwrap()
+    }
+
+    fn text(vmm: Vmm, nic: &NicView) -> String {
+        paste(vmm, nic, Size(1 << 30)).map(|paste| paste.text).unwrap()
+    }
+
+    fn large() -> NicView {
+        NicView { queues_max: 4, mtu: 9000, mode: Mode::Connect, ..nic() }
+    }
+
+    #[test]
+    fn qemu_gets_its_arguments() {
+        assert_eq!(
+            text(Vmm::Qemu, &nic()),
+            "-m 1024M \\\n\
+             -object memory-backend-memfd,id=sidecore-memory,size=1024M,share=on \\\n\
+             -machine memory-backend=sidecore-memory \\\n\
+             -chardev socket,id=sidecore-vm1-net,path=/run/s/vm1-net.sock,reconnect=1 \\\n\
+             -netdev vhost-user,id=sidecore-vm1-net,chardev=sidecore-vm1-net \\\n\
+             -device virtio-net-pci,netdev=sidecore-vm1-net,mac=52:54:00:12:34:56\n"
+        );
+        assert!(text(Vmm::Qemu, &large()).ends_with(
+            "path=/run/s/vm1-net.sock,server=on \\\n\
+                 -netdev vhost-user,id=sidecore-vm1-net,chardev=sidecore-vm1-net,queues=4 \\\n\
+                 -device virtio-net-pci,netdev=sidecore-vm1-net,mac=52:54:00:12:34:56,mq=on,\
+                 vectors=10,host_mtu=9000\n"
+        ));
+    }
+
+    #[test]
+    fn libvirt_gets_its_xml() {
+        let odd = NicView { socket: "/a'<&>".into(), ..nic() };
+        assert_eq!(
+            text(Vmm::Libvirt, &odd),
+            "<!-- below <domain> -->\n\
+             <memory unit='KiB'>1048576</memory>\n\
+             <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n\
+             </memoryBacking>\n\
+             <!-- below <devices> -->\n\
+             <interface type='vhostuser'>\n  <mac address='52:54:00:12:34:56'/>\n  \
+             <source type='unix' path='/a&apos;&lt;&amp;&gt;' mode='client'>\n    \
+             <reconnect enabled='yes' timeout='1'/>\n  </source>\n  <model type='virtio'/>\n\
+             </interface>\n"
+        );
+        assert!(text(Vmm::Libvirt, &large()).ends_with(
+            "<source type='unix' path='/run/s/vm1-net.sock' mode='server'/>\n  \
+             <model type='virtio'/>\n  <mtu size='9000'/>\n  <driver queues='4'/>\n</interface>\n"
+        ));
+    }
+
+    #[test]
+    fn cloud_hypervisor_gets_its_arguments_and_a_warning() {
+        let paste = paste(Vmm::CloudHypervisor, &nic(), Size(1 << 30)).ok().unwrap();
+        assert_eq!(
+            paste.text,
+            "--memory size=1024M,shared=on \\\n--net vhost_user=true,socket=/run/s/vm1-net.sock,\
+             mac=52:54:00:12:34:56,num_queues=2\n"
+        );
+        assert!(paste.notes.iter().any(|note| note.contains("make the nic with")));
+        assert!(
+            text(Vmm::CloudHypervisor, &large())
+                .ends_with("num_queues=8,vhost_mode=server,mtu=9000\n")
+        );
+        let odd = NicView { socket: "/a,b".into(), ..nic() };
+        assert!(super::paste(Vmm::CloudHypervisor, &odd, Size(1 << 30)).is_err());
+    }
+}
