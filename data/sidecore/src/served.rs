@@ -117,6 +117,8 @@ pub(crate) struct Transmit {
     pub(crate) nic: NicQueue,
     /// The port with which the flood of its next chain goes on.
     pub(crate) cursor: u16,
+    /// Its next frame waits at least until then.
+    pub(crate) retry_at: Nanos,
 }
 
 /// What a receive queue needs besides its ring.
@@ -170,7 +172,7 @@ impl Served {
                     place: 0,
                 }))
             }
-            RoleSpec::Transmit(nic) => Role::Transmit(Transmit { nic, cursor: 0 }),
+            RoleSpec::Transmit(nic) => Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0) }),
             RoleSpec::Receive(nic) => Role::Receive(Receive::new(nic)),
         };
         let health = memory.health().clone();

@@ -19,6 +19,11 @@ const DESCRIPTOR_AHEAD: u16 = 8;
 /// Chains between asking for a first buffer (the request's header) and reading it.
 const BUFFER_AHEAD: u16 = 4;
 
+/// Bytes of a cache line, and of what is asked for of each first buffer: header and head of a small
+/// frame are in two lines, wherever they begin.
+const LINE: u32 = 64;
+const FRONT: u32 = 2 * LINE;
+
 const FLAGS: usize = 0;
 const INDEX: usize = 2;
 const RING: usize = 4;
@@ -260,9 +265,15 @@ impl Split {
             let head = self.head(self.next.wrapping_add(BUFFER_AHEAD));
             if head < self.size {
                 let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
-                match map.span(gpa, 1) {
-                    Some(span) if self.writes => map.prefetch_for_write(span),
-                    Some(span) => map.prefetch(span),
+                match map.span(gpa, FRONT) {
+                    Some(span) if self.writes => {
+                        map.prefetch_for_write(span);
+                        map.prefetch_for_write(span.after(LINE));
+                    }
+                    Some(span) => {
+                        map.prefetch(span);
+                        map.prefetch(span.after(LINE));
+                    }
                     None => {}
                 }
             }

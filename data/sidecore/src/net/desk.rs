@@ -11,6 +11,11 @@ use crate::net::gather::Gather;
 /// What walking one descriptor costs in bytes of a visit's budget (as for disks, `fetch`).
 pub(crate) const WALK_BYTES: u64 = 192;
 
+/// How long nobody looks for room again where there was none. Each look takes the line of the ring's
+/// index away from the driver that is about to write it, and finds a buffer or two; after this time
+/// there are twenty (of 64 bytes, `net.rx.64`: half as many frames again).
+pub(crate) const RETRY_NS: u64 = 2_000;
+
 #[derive(Debug)]
 pub(crate) struct Desk {
     /// A receiver's.

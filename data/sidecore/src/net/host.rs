@@ -46,6 +46,8 @@ pub struct HostServed {
     pub(crate) spec: HostSpec,
     /// A frame that was received and could not be delivered yet.
     pub(crate) kept: Kept,
+    /// The frame that was kept waits at least until then.
+    pub(crate) retry_at: Nanos,
     /// Since when it has no room for frames, as far as was tried.
     pub(crate) full_since: Option<Nanos>,
     /// Frames were sent in this visit and not flushed.
@@ -91,6 +93,7 @@ impl HostServed {
         Box::new(HostServed {
             spec,
             kept: Kept::new(),
+            retry_at: Nanos(0),
             full_since: None,
             is_unflushed: false,
             is_reported: false,

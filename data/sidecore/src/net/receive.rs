@@ -8,7 +8,7 @@ use schedule::{Budget, Nanos, Visited};
 use switch::DropReason;
 
 use crate::net::Net;
-use crate::net::desk::{Desk, Ended};
+use crate::net::desk::{Desk, Ended, RETRY_NS};
 use crate::net::frames::{FRONT, Frame, ROOM, Room};
 use crate::net::host::HostServed;
 use crate::net::port::Replica;
@@ -38,6 +38,9 @@ impl Net {
     ) -> Visited {
         let Net { replicas, desk, .. } = self;
         desk.begin(budget);
+        if now < host.retry_at {
+            return desk.visited(Ended::Later);
+        }
         let key = host.spec.key;
         let replica = replicas.get_mut(usize::from(key.bridge.0)).and_then(Option::as_deref_mut);
         let Some(replica) = replica else { return desk.visited(Ended::Empty) };
@@ -45,6 +48,9 @@ impl Net {
         let (pair, tally) = (key.queue, Tally::default());
         let mut bench = Bench { desk, places, replica, way, pair, now, tally };
         let ended = bench.visit(host);
+        if ended == Ended::Later {
+            host.retry_at = now.after(RETRY_NS);
+        }
         let Bench { desk, replica, tally, .. } = bench;
         if let Some(port) = replica.ports.get(key.port) {
             port.counters.took(&tally);

@@ -10,7 +10,7 @@ use switch::DropReason;
 use virtqueue::Chain;
 
 use crate::net::Net;
-use crate::net::desk::{Ended, WALK_BYTES};
+use crate::net::desk::{Ended, RETRY_NS, WALK_BYTES};
 use crate::net::frames::{FRONT, Frame, ROOM, Room};
 use crate::net::route::{Routed, Way};
 use crate::places::Place;
@@ -49,6 +49,9 @@ impl Net {
     ) -> Visited {
         let Net { replicas, desk, .. } = self;
         desk.begin(budget);
+        if now < role.retry_at {
+            return desk.visited(Ended::Later);
+        }
         let replica =
             replicas.get_mut(usize::from(role.nic.bridge.0)).and_then(Option::as_deref_mut);
         // Without its bridge nothing is taken: control attaches in another order.
@@ -75,7 +78,10 @@ impl Net {
                     let (len, is_multicast) = (frame.len, frame.is_multicast());
                     match desk.route(places, replica, &way, &mut frame, cursor, now) {
                         Routed::Done => tally.count(len, is_multicast),
-                        Routed::Later => break Ended::Later,
+                        Routed::Later => {
+                            role.retry_at = now.after(RETRY_NS);
+                            break Ended::Later;
+                        }
                         Routed::Lost => break Ended::Empty,
                         Routed::Unfinished(at) => {
                             role.cursor = at;

@@ -155,7 +155,7 @@ fn a_cut_frame_waits_whole_and_loses_only_what_has_no_buffers() {
     lan.passes(5);
     assert_eq!(a.sent(), 0, "it waits for the first segment's buffer");
     b.post(4, 2048);
-    lan.passes(1);
+    lan.passes(2);
     assert_eq!((a.sent(), b.take().len()), (1, 4));
     assert_eq!(lan.only_dropped(1, DropReason::NoBuffer), 6);
 }

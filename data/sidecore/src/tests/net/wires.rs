@@ -90,7 +90,7 @@ fn a_frame_waits_for_its_receiver_but_not_for_ever() {
     assert_eq!((a.sent(), lan.only_dropped(to, DropReason::NoBuffer)), (0, 0));
     assert!(!lan.core.rest(), "nobody would wake it");
     b.post(1, 2048);
-    lan.passes(1);
+    lan.passes(2);
     assert_eq!((a.sent(), b.take_frames()), (1, vec![frame(mac(2), mac(1), 100)]));
     // It had buffers: the time starts anew.
     lan.passes(900);
@@ -110,6 +110,22 @@ fn a_frame_waits_for_its_receiver_but_not_for_ever() {
     assert!(lan.core.rest(), "armed, with a kick waiting");
     lan.passes(1);
     assert_eq!(b.take_frames(), [kicked]);
+}
+
+/// A driver that is about to post buffers is left alone with its ring.
+#[test]
+fn where_there_was_no_room_nobody_looks_for_two_microseconds() {
+    let mut lan = Lan::wire();
+    let (mut a, mut b) = (Nic::usual(), Nic::usual());
+    lan.plug(&a);
+    lan.plug(&b);
+    a.send(&frame(mac(2), mac(1), 60));
+    lan.passes(1);
+    b.post(1, 2048);
+    lan.passes(1);
+    assert_eq!((a.sent(), b.take().len()), (0, 0), "a pass is one microsecond");
+    lan.passes(1);
+    assert_eq!((a.sent(), b.take().len()), (1, 1));
 }
 
 #[test]
