@@ -172,7 +172,9 @@ impl Served {
                     place: 0,
                 }))
             }
-            RoleSpec::Transmit(nic) => Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0) }),
+            RoleSpec::Transmit(nic) => {
+                Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0) })
+            }
             RoleSpec::Receive(nic) => Role::Receive(Receive::new(nic)),
         };
         let health = memory.health().clone();
