@@ -170,6 +170,7 @@ impl<F> Session<F> {
             Err(_) => Scope::None,
         };
         match message {
+            _ if self.is_repeated(message) => Scope::None,
             Message::SetFeatures(features) if self.features == Some(*features) => Scope::None,
             Message::SetFeatures(_)
             | Message::ResetOwner
@@ -188,6 +189,18 @@ impl<F> Session<F> {
             // A running queue takes a new call descriptor as it is.
             _ => Scope::None,
         }
+    }
+
+    /// QEMU (7.2, to name one) has a device of its own for each pair of a NIC, and each of them adds and removes
+    /// the same regions by the one connection. What is there is not added again, and what is gone
+    /// not removed.
+    fn is_repeated(&self, message: &Message) -> bool {
+        matches!(self.facts.class, DeviceClass::Nic)
+            && match message {
+                Message::AddMemReg(region) => self.regions.contains(region),
+                Message::RemMemReg(region) => memory_table::find(region, &self.regions).is_err(),
+                _ => false,
+            }
     }
 
     /// Applies a message, given that no queue in its scope is attached.

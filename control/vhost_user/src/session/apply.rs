@@ -51,6 +51,7 @@ impl<F> Session<F> {
                 self.queues.iter_mut().for_each(|queue| queue.reset());
                 owner.reset();
             }
+            _ if self.is_repeated(&message) => {}
             Message::SetMemTable(_) | Message::AddMemReg(_) | Message::RemMemReg(_) => {
                 self.change_memory(&message, fd.into_iter().chain(fds).collect(), owner)?;
             }

@@ -648,3 +648,25 @@ fn what_is_said_twice_is_as_if_it_was_said_once() {
     }
     assert!((0..4).all(|queue| session.ready(queue).is_some()));
 }
+
+#[test]
+fn regions_of_a_nic_are_added_and_removed_by_each_of_its_pairs() {
+    let mut world = World::default();
+    let mut session = nic();
+    let add = Message::AddMemReg(region(0));
+    let remove = Message::RemMemReg(region(0));
+    assert_eq!(session.scope(&add), Scope::All);
+    say(&mut session, &mut world, &add).unwrap();
+    let open = world.open();
+    assert_eq!(session.scope(&add), Scope::None, "queues that run are not disturbed");
+    say(&mut session, &mut world, &add).unwrap();
+    assert_eq!((world.regions.len(), world.open()), (1, open), "one region, one descriptor");
+    let other = MemoryRegion { offset: 0x1000, ..region(0) };
+    let reject = say(&mut session, &mut world, &Message::AddMemReg(other)).unwrap_err();
+    assert_eq!(reject.reason, Reason::RegionOverlap { gpa: 0 }, "another one in its place");
+    assert_eq!(session.scope(&remove), Scope::All);
+    say(&mut session, &mut world, &remove).unwrap();
+    assert_eq!(session.scope(&remove), Scope::None);
+    say(&mut session, &mut world, &remove).unwrap();
+    assert!(world.regions.is_empty() && !session.has_memory());
+}
