@@ -210,6 +210,19 @@ impl Nic {
         (self.frontend, self.pairs)
     }
 
+    /// Brings the back-end at `path` to where the last one was: memory, rings and what is in them
+    /// stay. All queues are told to go on at `base`; without it, where their used indices say.
+    ///
+    /// # Errors
+    /// As [`Frontend::reconnect`].
+    pub fn reconnect(&mut self, path: &Path, base: Option<u32>) -> Result<()> {
+        let stream = UnixStream::connect(path)
+            .with_context(|| format!("connecting to {}", path.display()))?;
+        let queues =
+            self.pairs.iter().flat_map(|pair| [&pair.receive, &pair.transmit]).collect::<Vec<_>>();
+        self.frontend.reconnect_with(stream, &queues, base)
+    }
+
     /// Stops every queue, as a guest does that shuts down in order; what is in flight is lost.
     ///
     /// # Errors

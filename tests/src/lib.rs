@@ -16,6 +16,7 @@
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
+//! | `own_network` | a network namespace of a test's own |
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `single` | one request, and how it ended |
@@ -34,6 +35,7 @@ pub mod load;
 pub mod mixed;
 pub mod mounts;
 pub mod neighbour;
+pub mod own_network;
 pub mod power_cut;
 pub mod raw_front_end;
 pub mod single;

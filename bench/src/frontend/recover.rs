@@ -12,7 +12,7 @@ use virtqueue::Format;
 use virtqueue::driver::first_base;
 use virtqueue::inflight::queue_region_len;
 
-use super::{Frontend, negotiate};
+use super::{FrontQueue, Frontend, negotiate};
 use crate::frontend::session::Session;
 
 impl Frontend {
@@ -22,6 +22,20 @@ impl Frontend {
     /// # Errors
     /// The session's, or the back-end does not offer what the guest has accepted.
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<()> {
+        let queues = std::mem::take(&mut self.queues);
+        let told = self.reconnect_with(stream, &queues.iter().collect::<Vec<_>>(), None);
+        self.queues = queues;
+        told
+    }
+
+    /// As [`Self::reconnect`], with these queues, and all of them told to go on at `base` if there is
+    /// one.
+    pub(crate) fn reconnect_with(
+        &mut self,
+        stream: UnixStream,
+        queues: &[&FrontQueue],
+        base: Option<u32>,
+    ) -> Result<()> {
         self.session = Session::over(stream)?;
         let (_, features) = negotiate(&mut self.session, &self.spec)?;
         ensure!(features == self.features, "features {features:#x}, not {:#x}", self.features);
@@ -32,18 +46,16 @@ impl Frontend {
             None => {}
         }
         let ring = self.spec.ring;
-        let queues = std::mem::take(&mut self.queues);
-        let told = (0..).zip(&queues).try_for_each(|(index, queue)| {
+        (0..).zip(queues).try_for_each(|(index, queue)| {
             // Who has lost its back-end knows the used index of a split ring, and of a packed one
             // nothing: the record does.
-            let base = match ring.format {
-                Format::Split => self.used_index(queue.places.device)?,
-                Format::Packed => first_base(ring.format),
+            let base = match (base, ring.format) {
+                (Some(base), _) => base,
+                (None, Format::Split) => self.used_index(queue.places.device)?,
+                (None, Format::Packed) => first_base(ring.format),
             };
             self.tell_queue(index, ring.size, base, queue)
-        });
-        self.queues = queues;
-        told?;
+        })?;
         self.session.settle()
     }
 

@@ -22,7 +22,7 @@ use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
 use crate::manager::now;
-use crate::start;
+use crate::start::{self, Left};
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
 pub(crate) const LINKS_MAX: usize = 4;
@@ -69,6 +69,8 @@ pub(crate) struct QueueState {
     /// A start that failed: the link and its count of changes then. Not tried again before more
     /// was said.
     pub(crate) gave_up: Option<(u32, u64)>,
+    /// Where its ring stood last.
+    pub(crate) left: Option<Left>,
     pub(crate) size: u16,
     pub(crate) format: Format,
     pub(crate) violation: Option<String>,
@@ -83,6 +85,7 @@ impl QueueState {
             attached: None,
             was_attached: false,
             gave_up: None,
+            left: None,
             size: 0,
             format: Format::Split,
             violation: None,
@@ -262,6 +265,7 @@ impl Device {
             kind: &self.kind,
             facts: &self.facts,
             counters: &queue.counters,
+            left: queue.left,
         };
         let Some(facts) = link.session.ready(index).filter(|_| link.held.is_none()) else {
             return Ok(None);
@@ -283,9 +287,10 @@ impl Device {
             Some(disk) => Err(disk.lost_by()),
             None => start::make(&facts, features, logging, &link.front_end, &parts),
         };
-        let size = facts.size;
+        let (size, left) = (facts.size, Left::at_start(&facts));
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
             queue.size = size;
+            queue.left = made.is_ok().then_some(left).or(queue.left);
             queue.format = start::format_of(features);
             queue.violation = None;
             queue.problem = made.as_ref().err().map(|error| format!("cannot be served: {error}"));

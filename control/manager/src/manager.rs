@@ -310,6 +310,7 @@ impl Manager {
         }
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
         let Some(attached) = queue.attached.take() else { return };
+        queue.left = queue.left.map(|left| left.at(base));
         if let Some(link) = device.links.get_mut(&attached.link) {
             link.session.stopped_at(key.queue, base);
             if problem.is_some() {

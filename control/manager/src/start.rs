@@ -10,7 +10,7 @@ use device::net::Net;
 use guest_memory::{Area, GuestMap};
 use schedule::Policy;
 use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
-use vhost_user::RingFacts;
+use vhost_user::{RingAddresses, RingFacts};
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
 
 use crate::front_end::{FrontEnd, InflightRecord};
@@ -23,12 +23,40 @@ const PACKED_AVAIL: u16 = 1 << 7;
 const PACKED_USED: u16 = 1 << 15;
 const PACKED_FRESH: u32 = 0x8000_8000;
 
+/// Where a ring stood when its sidecore gave it back, and what its front-end had said before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    ring: RingAddresses,
+    size: u16,
+    told: u32,
+    base: u32,
+}
+
+impl Left {
+    /// A ring that is about to start.
+    pub(crate) fn at_start(facts: &RingFacts<'_, Lent>) -> Left {
+        Left { ring: facts.addresses, size: facts.size, told: facts.base, base: facts.base }
+    }
+
+    /// It is back.
+    pub(crate) fn at(self, base: u32) -> Left {
+        Left { base, ..self }
+    }
+
+    /// Whether the front-end says of this ring what it said before it was served: it was cut off, and
+    /// knows no better.
+    fn is_news_to(&self, facts: &RingFacts<'_, Lent>) -> bool {
+        (self.ring, self.size, self.told) == (facts.addresses, facts.size, facts.base)
+    }
+}
+
 /// What a queue takes from its device.
 pub(crate) struct DeviceParts<'a> {
     pub(crate) key: QueueKey,
     pub(crate) kind: &'a Kind,
     pub(crate) facts: &'a Facts,
     pub(crate) counters: &'a Arc<QueueCounters>,
+    pub(crate) left: Option<Left>,
 }
 
 /// The ring format of a driver with these features.
@@ -53,7 +81,7 @@ pub(crate) fn make(
         Some(record) => Some(inflight_of(record, device.key.queue, format, facts.size)?),
         None => None,
     };
-    let base = base_of(device.kind, facts, format, &memory);
+    let base = base_of(facts, negotiated, front_end, device);
     let queue = queue(facts, base, negotiated, &memory, record)?;
     let duplicate = |fd: Option<&Lent>| fd.map(Lent::try_clone).transpose();
     let spec = ServedSpec {
@@ -97,14 +125,28 @@ fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, String>
 /// Where the queue of a device goes on. A NIC completes in order and has nothing in flight that its
 /// used index does not tell, so a split ring of it goes on from there, whatever the front-end says:
 /// after a reconnect Cloud Hypervisor sends the available index, with which every buffer that waits
-/// would be lost.
-fn base_of(kind: &Kind, facts: &RingFacts<'_, Lent>, format: Format, memory: &GuestMap) -> u32 {
-    match (kind, format) {
-        (Kind::Nic(_), Format::Split) => {
-            let used = memory.area_at_user(facts.addresses.device, 4);
+/// would be lost. A packed ring does not show where it stands; a front-end that was cut off says what
+/// it said before, and then it is remembered here, for as long as this process lives.
+fn base_of(
+    facts: &RingFacts<'_, Lent>,
+    negotiated: u64,
+    front_end: &FrontEnd,
+    device: &DeviceParts<'_>,
+) -> u32 {
+    if device.kind.nic().is_none() {
+        return facts.base;
+    }
+    match format_of(negotiated) {
+        Format::Split => {
+            let memory = front_end.memory(false).ok();
+            let used = memory.and_then(|map| map.area_at_user(facts.addresses.device, 4));
             used.map_or(facts.base, |area| area.load_acquire_u16(2).into())
         }
-        _ => facts.base,
+        // A guest that has started anew meanwhile has an unused ring in the same place.
+        Format::Packed => match device.left.filter(|left| left.is_news_to(facts)) {
+            Some(left) if was_used(facts, negotiated, front_end) => left.base,
+            _ => facts.base,
+        },
     }
 }
 
@@ -201,3 +243,6 @@ pub(crate) fn policy_of(policy: config::spec::Policy) -> Policy {
         config::spec::Policy::Notify => Policy::Notify,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,406 @@
+//! NICs and switches come, change and go, beside a disk that works; and what is on them works on.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bench::frontend::{FrontendSpec, LINUX_FEATURES};
+use bench::net_frontend::{Header, Nic, NicSpec, frames};
+use serde_json::Value;
+use tests::daemon::{Daemon, await_that};
+use tests::load::Load;
+use tests::own_network::{has_interface, in_namespace, ip, ip_says};
+
+/// A disk, and two NICs on a switch whose addresses are those of [`frames::mac`] 1 and 2.
+const LAN: &str = r#"
+[[disk]]
+id = "steady"
+path = "steady.raw"
+size = "4M"
+[[switch]]
+id = "lan"
+[[nic]]
+id = "a"
+switch = "lan"
+mac = "52:54:00:00:00:01"
+[[nic]]
+id = "b"
+switch = "lan"
+mac = "52:54:00:00:00:02"
+"#;
+/// A frame crosses within so long on a machine that also does other work.
+const CROSSING_MS: u64 = 5_000;
+/// Nothing comes within so long: for what must not arrive.
+const SILENCE_MS: u64 = 100;
+
+fn connect(daemon: &Daemon, id: &str) -> Result<Nic> {
+    let nic = Nic::connect(&daemon.socket(id), NicSpec::default());
+    nic.with_context(|| format!("the daemon says:\n{}", daemon.last_words()))
+}
+
+/// Sends a frame from guest 1 and says whether guest 2 got it.
+fn crosses(from: &mut Nic, to: &mut Nic, within_ms: u64) -> Result<bool> {
+    let frame = frames::small(frames::mac(1), frames::mac(2));
+    ensure!(from.pair(0).send(&Header::default(), &frame, &[])?, "no slot is free");
+    let got = to.pair(0).receive_within(within_ms)?;
+    if let Some(got) = &got {
+        ensure!(got.bytes == frame, "the frame arrived as {:02x?}", got.bytes);
+    }
+    from.pair(0).drain(CROSSING_MS)?;
+    Ok(got.is_some())
+}
+
+/// As [`crosses`], again and again until one does: what is sent before a receiver's queue is with its
+/// sidecore is lost, as on a wire whose other end is not plugged in yet.
+fn must_cross(daemon: &Daemon, from: &mut Nic, to: &mut Nic) -> Result<()> {
+    let mut tries = CROSSING_MS / SILENCE_MS;
+    while !crosses(from, to, SILENCE_MS)? {
+        tries -= 1;
+        if tries == 0 {
+            let lan = daemon.ask("switch show lan");
+            let last_words = daemon.last_words();
+            bail!("no frame arrives; there is {lan:?}; the daemon says:\n{last_words}");
+        }
+    }
+    // One that was late.
+    while to.pair(0).receive_within(SILENCE_MS / 10)?.is_some() {}
+    Ok(())
+}
+
+/// Brings the daemon to where the last one was.
+fn reconnect(daemon: &Daemon, id: &str, nic: &mut Nic, base: Option<u32>) -> Result<()> {
+    // While another test starts a process, that holds a copy of our last connection.
+    let mut last = None;
+    await_that(Duration::from_secs(10), "a new connection to be taken", || {
+        let tried = nic.reconnect(&daemon.socket(id), base);
+        let done = tried.is_ok();
+        last = tried.err();
+        Ok(done)
+    })
+    .with_context(|| format!("{last:?}"))
+}
+
+/// Waits until a front-end can be connected, or not.
+fn await_socket(daemon: &Daemon, id: &str, is_there: bool) -> Result<()> {
+    await_that(Duration::from_secs(5), "a NIC's socket", || {
+        Ok(daemon.socket(id).exists() == is_there)
+    })
+}
+
+fn drops(view: &Value, reason: &str) -> u64 {
+    let all = view["counters"]["drops"].as_array().into_iter().flatten();
+    all.filter(|drop| drop["reason"] == reason).filter_map(|drop| drop["frames"].as_u64()).sum()
+}
+
+#[test]
+fn two_guests_on_a_switch_exchange_frames_and_it_shows() -> Result<()> {
+    let daemon = Daemon::start("nic-lan", LAN)?;
+    let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
+    must_cross(&daemon, &mut a, &mut b)?;
+    let before = daemon.ask("nic show a")?["counters"]["taken_frames"].clone();
+    let before = before.as_u64().context("no count")?;
+    for _ in 0..10 {
+        ensure!(crosses(&mut a, &mut b, CROSSING_MS)?, "a frame was lost");
+    }
+    let hello = frames::small(frames::mac(2), frames::mac(1));
+    ensure!(b.pair(0).send(&Header::default(), &hello, &[])?);
+    ensure!(a.pair(0).receive_within(CROSSING_MS)?.is_some_and(|got| got.bytes == hello));
+
+    let view = daemon.ask("nic show a")?;
+    ensure!(view["state"] == "running" && view["queues_attached"] == 2, "{view}");
+    let frames = before + 10;
+    ensure!(view["counters"]["taken_frames"] == frames, "{view}");
+    ensure!(view["counters"]["taken_bytes"] == frames * frames::SMALL_BYTES as u64, "{view}");
+    ensure!(view["counters"]["delivered_frames"] == 1, "{view}");
+    let lan = daemon.ask("switch show lan")?;
+    let macs = lan["macs"].as_array().context("no addresses")?;
+    let port_of = |mac: &str| macs.iter().find(|entry| entry["mac"] == mac).map(|e| &e["port"]);
+    ensure!(port_of("52:54:00:00:00:01").is_some_and(|port| port == "a"), "{lan}");
+    ensure!(port_of("52:54:00:00:00:02").is_some_and(|port| port == "b"), "{lan}");
+    ensure!(lan["ports"].as_array().is_some_and(|ports| ports.len() == 2), "{lan}");
+    Ok(())
+}
+
+#[test]
+fn guests_of_a_daemon_with_two_sidecores_exchange_frames() -> Result<()> {
+    let daemon = Daemon::start_on("nic-two", "0,1", LAN)?;
+    let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
+    for _ in 0..100 {
+        must_cross(&daemon, &mut a, &mut b)?;
+    }
+    drop(b);
+    let mut b = connect(&daemon, "b")?;
+    must_cross(&daemon, &mut a, &mut b)?;
+    Ok(())
+}
+
+#[test]
+fn nics_come_change_and_go_beside_a_disk_that_works() -> Result<()> {
+    let mut daemon = Daemon::start("nic-run-time", LAN)?;
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut frontend = daemon.frontend("steady", &spec)?;
+    let (load, _) = Load::start(&mut frontend)?;
+    load.await_requests(100)?;
+    let descriptors = daemon.descriptors()?;
+    for number in 0..10u64 {
+        daemon.ask("switch add other")?;
+        daemon.ask("nic add c --switch other --mac 52:54:00:00:00:01 --queues 4")?;
+        daemon.ask("nic add d --switch other --mac 52:54:00:00:00:02")?;
+        let (mut c, mut d) = (connect(&daemon, "c")?, connect(&daemon, "d")?);
+        must_cross(&daemon, &mut c, &mut d)?;
+        // Another VLAN: nothing passes; the same again: it does.
+        daemon.ask("nic set c --vlan 10")?;
+        ensure!(!crosses(&mut c, &mut d, SILENCE_MS)?, "a frame left its VLAN");
+        daemon.ask("nic set d --vlan 10")?;
+        must_cross(&daemon, &mut c, &mut d)?;
+        daemon.ask("nic set c --share 3 --policy notify")?;
+        must_cross(&daemon, &mut c, &mut d)?;
+        if number % 2 == 0 {
+            c.disconnect()?;
+        }
+        let refused = daemon.refuses("switch rm other")?;
+        ensure!(refused.contains("has 2 nics: c, d"), "{refused}");
+        daemon.ask("nic rm c")?;
+        daemon.ask("nic rm d")?;
+        daemon.ask("switch rm other")?;
+        load.await_requests(20)?;
+        daemon.is_alive()?;
+    }
+    daemon.await_descriptors(descriptors)?;
+    let done = load.finish()?;
+    println!("of {} requests the longest took {} ns", done.requests, done.max_ns);
+    ensure!(daemon.shown("steady", "counters")?["errors"] == 0);
+    Ok(())
+}
+
+#[test]
+fn a_cable_that_is_out_ends_the_connection_and_one_that_is_in_takes_another() -> Result<()> {
+    let daemon = Daemon::start("nic-link", LAN)?;
+    let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
+    must_cross(&daemon, &mut a, &mut b)?;
+    let view = daemon.ask("nic link b down")?;
+    ensure!(view["link"] == "down", "{view}");
+    await_socket(&daemon, "b", false)?;
+    ensure!(Nic::connect(&daemon.socket("b"), NicSpec::default()).is_err(), "it was served");
+    let frame = frames::small(frames::mac(1), frames::mac(2));
+    a.pair(0).send(&Header::default(), &frame, &[])?;
+    a.pair(0).drain(CROSSING_MS)?;
+    let lan = daemon.ask("switch show lan")?;
+    let ports = lan["ports"].as_array().context("no ports")?;
+    ensure!(ports.iter().any(|port| port["name"] == "b" && port["link"] == "down"), "{lan}");
+    drop(b);
+
+    daemon.ask("nic link b up")?;
+    await_socket(&daemon, "b", true)?;
+    let mut b = connect(&daemon, "b")?;
+    must_cross(&daemon, &mut a, &mut b)?;
+    Ok(())
+}
+
+#[test]
+fn what_was_made_through_the_api_outlives_the_daemon() -> Result<()> {
+    let mut daemon = Daemon::start("nic-state", LAN)?;
+    daemon.ask("switch add kept --ageing-s 7")?;
+    daemon.ask("nic add k1 --switch kept --vlan 5 --mtu 9000")?;
+    daemon.ask("nic add k2 --switch lan --queues 2")?;
+    daemon.ask("nic link k2 down")?;
+    daemon.ask("nic add gone --null drop")?;
+    daemon.ask("nic rm gone")?;
+    daemon.kill()?;
+    daemon.start_again()?;
+    let list = daemon.ask("ls")?;
+    let mut ids: Vec<&str> = Vec::new();
+    ids.extend(list["nics"].as_array().into_iter().flatten().filter_map(|n| n["id"].as_str()));
+    ids.sort_unstable();
+    ensure!(ids == ["a", "b", "k1", "k2"], "after the restart there are {list}");
+    let k1 = daemon.ask("nic show k1")?;
+    ensure!(k1["vlan"] == 5 && k1["mtu"] == 9000 && k1["switch"] == "kept", "{k1}");
+    let k2 = daemon.ask("nic show k2")?;
+    ensure!(k2["link"] == "down" && k2["queues_max"] == 2, "{k2}");
+    ensure!(daemon.ask("switch show kept")?["ageing_s"] == 7);
+    daemon.stop()
+}
+
+#[test]
+fn mistakes_are_refused_and_change_nothing() -> Result<()> {
+    let daemon = Daemon::start("nic-mistakes", LAN)?;
+    for (line, says) in [
+        ("nic add c --switch wan", "there is no switch"),
+        ("nic add a --switch lan", "the name \"a\" is taken"),
+        ("nic add steady --switch lan", "is taken by disk"),
+        ("nic add c --switch lan --mac 52:54:00:00:00:01", "is that of nic \"a\""),
+        ("nic add c --interface sc-absent", "sc-absent"),
+        ("nic add c", "connected to nothing"),
+        ("nic set a --vlan 3", "is declared in"),
+        ("nic rm a", "is declared in"),
+        ("nic rm steady", "there is no nic"),
+        ("disk rm a", "there is no disk"),
+        ("nic link c down", "there is no nic"),
+        ("switch rm lan", "is declared in"),
+        ("switch add up --uplink interface=sc-absent", "sc-absent"),
+        ("switch show wan", "there is no switch"),
+    ] {
+        let refused = daemon.refuses(line)?;
+        ensure!(refused.contains(says), "`{line}` is refused with {refused}");
+    }
+    ensure!(daemon.ask("ls")?["nics"].as_array().is_some_and(|nics| nics.len() == 2));
+    Ok(())
+}
+
+#[test]
+fn a_guest_goes_on_after_the_daemon_was_killed() -> Result<()> {
+    let mut daemon = Daemon::start("nic-killed", LAN)?;
+    let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
+    must_cross(&daemon, &mut a, &mut b)?;
+    daemon.kill()?;
+    daemon.start_again()?;
+    // Rings as they were, and whatever base: Cloud Hypervisor sends the available index, with which
+    // every buffer that waits would be skipped.
+    for base in [None, Some(0), Some(256), Some(u32::from(u16::MAX))] {
+        reconnect(&daemon, "a", &mut a, base)?;
+        reconnect(&daemon, "b", &mut b, base)?;
+        for _ in 0..3 {
+            must_cross(&daemon, &mut a, &mut b)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_reload_adds_changes_and_removes() -> Result<()> {
+    let daemon = Daemon::start("nic-reload", LAN)?;
+    let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
+    must_cross(&daemon, &mut a, &mut b)?;
+    let file = daemon.dir().join("sidecore.toml");
+    let before = std::fs::read_to_string(&file)?;
+    let write = |text: &str| std::fs::write(&file, text);
+
+    // In place: a VLAN for both, and a switch with other limits.
+    let text = before.replace("id = \"lan\"", "id = \"lan\"\nmacs_max = 100\nageing_s = 60");
+    let text = text.replace("switch = \"lan\"", "switch = \"lan\"\nvlan = 7");
+    write(&text)?;
+    let done = daemon.ask("reload")?;
+    ensure!(done["changes"].as_array().is_some_and(|all| all.len() == 3), "{done}");
+    must_cross(&daemon, &mut a, &mut b)?;
+    let lan = daemon.ask("switch show lan")?;
+    ensure!(lan["macs_max"] == 100 && lan["ageing_s"] == 60, "{lan}");
+    ensure!(lan["ports"].as_array().is_some_and(|ports| ports.len() == 2), "{lan}");
+
+    // A NIC with another MTU is made anew, one goes, one comes on a switch that comes.
+    let text = text.replace("id = \"a\"", "id = \"a\"\nmtu = 9000");
+    let (text, _) = text.rsplit_once("[[nic]]").context("two NICs")?;
+    let more = "[[switch]]\nid = \"wan\"\n[[nic]]\nid = \"c\"\nswitch = \"wan\"\n";
+    write(&format!("{text}{more}"))?;
+    daemon.ask("reload")?;
+    let list = daemon.ask("ls")?;
+    let ids: Vec<&Value> =
+        list["nics"].as_array().into_iter().flatten().map(|n| &n["id"]).collect();
+    ensure!(ids == ["a", "c"], "{list}");
+    ensure!(daemon.ask("nic show a")?["mtu"] == 9000);
+    connect(&daemon, "c")?.disconnect()?;
+
+    // One mistake changes nothing.
+    write(&format!(
+        "{text}{more}[[switch]]\nid = \"up\"\n[[switch.uplink]]\ninterface = \"sc-no\"\n"
+    ))?;
+    let refused = daemon.refuses("reload")?;
+    ensure!(refused.contains("sc-no") && refused.contains("nothing was changed"), "{refused}");
+    ensure!(daemon.refuses("switch show up")?.contains("there is no switch"));
+    write(&before)?;
+    daemon.ask("reload")?;
+    let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
+    must_cross(&daemon, &mut a, &mut b)?;
+    Ok(())
+}
+
+const WIRED: &str = r#"
+[[switch]]
+id = "lan"
+[[switch.uplink]]
+tap = "sc-up"
+[[nic]]
+id = "a"
+switch = "lan"
+mac = "52:54:00:00:00:01"
+[[nic]]
+id = "w"
+tap = "sc-wire"
+mac = "52:54:00:00:00:02"
+mtu = 2000
+"#;
+
+#[test]
+fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
+    in_namespace("taps_are_made_kept_found_again_and_removed", || {
+        let mut daemon = Daemon::start("nic-taps", WIRED)?;
+        ensure!(has_interface("sc-up")? && has_interface("sc-wire")?, "no taps were made");
+        ensure!(ip_says("link show sc-wire")?.contains("mtu 2000"));
+        ip("address add 10.99.0.1/24 dev sc-wire")?;
+        daemon.stop()?;
+        ensure!(has_interface("sc-up")? && has_interface("sc-wire")?, "a stop took taps away");
+        daemon.start_again()?;
+        daemon.kill()?;
+        ensure!(has_interface("sc-wire")?, "a kill took a tap away");
+        daemon.start_again()?;
+        let view = daemon.ask("switch show lan")?;
+        ensure!(view["ports"][0]["link"] == "up" && view["ports"][0]["kind"] == "tap", "{view}");
+        // Those that were made go with their ports; one that was found stays.
+        ip("tuntap add sc-found mode tap multi_queue vnet_hdr")?;
+        daemon.ask("nic add f --tap sc-found")?;
+        daemon.ask("nic rm f")?;
+        await_that(Duration::from_secs(5), "the tap to be let go", || {
+            Ok(!daemon.last_words().is_empty() && has_interface("sc-found")?)
+        })?;
+        let file = daemon.dir().join("sidecore.toml");
+        std::fs::write(
+            &file,
+            std::fs::read_to_string(&file)?.replace(
+                "[[nic]]\nid = \"w\"\ntap = \"sc-wire\"\nmac = \"52:54:00:00:00:02\"\nmtu = 2000\n",
+                "",
+            ),
+        )?;
+        daemon.ask("reload")?;
+        await_that(Duration::from_secs(5), "the tap to go", || Ok(!has_interface("sc-wire")?))?;
+        ensure!(has_interface("sc-up")? && has_interface("sc-found")?);
+        daemon.is_alive()
+    })
+}
+
+#[test]
+fn an_interface_that_goes_is_shown_and_found_again() -> Result<()> {
+    in_namespace("an_interface_that_goes_is_shown_and_found_again", || {
+        let config = WIRED.replace("tap = \"sc-up\"", "interface = \"sc-v0\"");
+        // It is not there at the start: the others are served.
+        let mut daemon = Daemon::start("nic-gone", &config)?;
+        let view = daemon.ask("switch show lan")?;
+        ensure!(view["problem"].as_str().is_some_and(|text| text.contains("sc-v0")), "{view}");
+        let mut a = connect(&daemon, "a")?;
+        let port = |daemon: &Daemon| {
+            Ok::<_, anyhow::Error>(daemon.ask("switch show lan")?["ports"][0].clone())
+        };
+        for _ in 0..2 {
+            ip("link add sc-v0 type veth peer name sc-v1")?;
+            ip("link set sc-v0 up")?;
+            ip("link set sc-v1 up")?;
+            await_that(Duration::from_secs(10), "the uplink to be open", || {
+                Ok(port(&daemon)?["link"] == "up")
+            })?;
+            let taken =
+                || Ok::<_, anyhow::Error>(port(&daemon)?["counters"]["delivered_frames"].as_u64());
+            let before = taken()?;
+            let frame = frames::small(frames::mac(1), frames::mac(9));
+            a.pair(0).send(&Header::default(), &frame, &[])?;
+            a.pair(0).drain(CROSSING_MS)?;
+            await_that(Duration::from_secs(5), "a frame to leave", || Ok(taken()? > before))?;
+            ip("link delete sc-v0")?;
+            await_that(Duration::from_secs(10), "the uplink to be shut", || {
+                a.pair(0).send(&Header::default(), &frame, &[])?;
+                a.pair(0).drain(CROSSING_MS)?;
+                Ok(port(&daemon)?["link"] == "down")
+            })?;
+        }
+        daemon.is_alive()?;
+        ensure!(drops(&daemon.ask("nic show a")?, "bad_offload") == 0);
+        Ok(())
+    })
+}
