@@ -4,8 +4,8 @@
 //! What must hold: nothing panics; the verdict, the tags that each receiver gets and the stations that
 //! are known are those of the model; what any bytes lead to names a port that exists.
 
-use switch::model::{Step, run as run_model};
-use switch::{Bridge, Egress, Limits, PortId, Rules, Verdict, Vlan, Vlans};
+use switch::model::{Step, run as run_model, station};
+use switch::{Bridge, Egress, Limits, PortId, Rules, Spoof, Verdict, Vlan, Vlans};
 
 use crate::bytes::Bytes;
 
@@ -64,7 +64,14 @@ fn rules(bytes: &mut Bytes<'_>) -> Rules {
         }
     };
     let limits = [0, 1, 2, 1024];
-    Rules { vlan, macs_max: limits[usize::from(kind >> 4) & 3], is_up: kind & 0xc0 != 0xc0 }
+    let own = bytes.u8();
+    Rules {
+        vlan,
+        macs_max: limits[usize::from(kind >> 4) & 3],
+        mac: (own & 16 != 0).then(|| station(1 + own % 8)),
+        spoof: if own & 32 != 0 { Spoof::Deny } else { Spoof::Allow },
+        is_up: kind & 0xc0 != 0xc0,
+    }
 }
 
 fn tags(bytes: &mut Bytes<'_>) -> Vec<(u16, u16)> {

@@ -34,8 +34,8 @@ pub fn run(input: &[u8]) {
     let len = frame.len() as u32;
     heads(&frame, shape);
     let checked = match shape & 4 {
-        0 => Offload::check(&header, len, allowed),
-        _ => Offload::check_host(&header, len, allowed),
+        0 => Offload::check(&header, &frame, len, allowed),
+        _ => Offload::check_host(&header, &frame, len, allowed),
     };
     let Ok(offload) = checked else { return };
     assert!(allowed.contains(offload.needs()));
@@ -46,7 +46,7 @@ pub fn run(input: &[u8]) {
         let back = offload.shifted(4).map(|pushed| pushed.shifted(-4));
         assert!(back.is_none_or(|back| back == Some(offload)));
     }
-    let again = Offload::check(&offload.header(has, 1), len, allowed);
+    let again = Offload::check(&offload.header(has, 1), &frame, len, allowed);
     assert_eq!(again.map(|again| again.needs()), Ok(offload.needs()));
     finished(&mut frame, &offload, has);
 }

@@ -10,7 +10,7 @@ use config::plan::NicPlan;
 use config::spec::LinkState;
 use device::net::{Live, Shape};
 use sidecore::{PortCounters, PortSpec};
-use switch::Rules;
+use switch::{Rules, Spoof};
 
 use crate::network::{Place, vlan_of};
 
@@ -53,12 +53,22 @@ impl NicParts {
         if self.is_up() { LinkState::Up } else { LinkState::Down }
     }
 
+    /// Whether its guest may say that a station of this address is here.
+    pub(crate) fn may_announce(&self, mac: [u8; 6]) -> bool {
+        self.plan.spoof == config::spec::Spoof::Allow || mac == self.plan.mac.0
+    }
+
     /// What sidecores are told of its port.
     pub(crate) fn port_spec(&self, home: usize) -> PortSpec {
         PortSpec {
             rules: Rules {
                 vlan: vlan_of(&self.plan.vlan),
                 macs_max: self.plan.macs_max,
+                mac: Some(self.shape.mac),
+                spoof: match self.plan.spoof {
+                    config::spec::Spoof::Allow => Spoof::Allow,
+                    config::spec::Spoof::Deny => Spoof::Deny,
+                },
                 is_up: self.is_up(),
             },
             home: home as u16,

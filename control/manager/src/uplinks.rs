@@ -86,6 +86,7 @@ impl Uplink {
                 vlan: crate::network::vlan_of(&self.plan.vlan),
                 macs_max: self.plan.macs_max,
                 is_up: true,
+                ..Rules::default()
             },
             home: self.place.home as u16,
             mtu: MTU,

@@ -6,13 +6,8 @@
 use crate::bytes::{array_at, put, u16_at, u32_at};
 use crate::checksum::{checksum, fold};
 use crate::headers::{IPV6_SIZE, Ip, Layout, parse};
-use crate::offload::{Offload, TCP_CSUM, UDP_CSUM};
+use crate::offload::{Offload, SEGMENTS_MAX, TCP_CSUM, UDP_CSUM};
 use crate::offloads::Offloads;
-
-/// Segments that one frame is cut into at most: 64 KiB in pieces of 64 bytes. Linux sends no smaller
-/// ones (its least MSS is 88, of UDP it takes 128 datagrams); without a bound, a guest with segments of
-/// one byte would buy the work of 65,000 frames for one.
-pub const SEGMENTS_MAX: usize = 1024;
 
 /// Bytes of all headers of a frame that is cut, at most: two tags, IPv6, TCP with all options, and
 /// 134 bytes of extension headers.
@@ -33,7 +28,7 @@ pub enum Unfinished {
     /// Bytes behind the packet would become payload.
     #[error("the IP header gives another length than the frame has")]
     Length,
-    /// More than [`SEGMENTS_MAX`].
+    /// The offload was checked with another length, which had no more than [`SEGMENTS_MAX`].
     #[error("the segments are so small that there are more than {SEGMENTS_MAX}")]
     TooManySegments,
     /// The offload was checked with another length.

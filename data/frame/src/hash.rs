@@ -4,10 +4,8 @@
 //! guest that aims collisions meets only itself. Called by `sidecore` for ports of several pairs.
 
 use crate::bytes::{array_at, u8_at, u16_at, u32_at};
+use crate::headers::{IPV4, IPV6};
 use crate::tag;
-
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
 
 /// A number that is the same for both directions of a flow: addresses, protocol and, of TCP, UDP and
 /// SCTP, ports; of what is not IP, the stations. All pieces of a fragmented packet have one. Reads

@@ -8,8 +8,8 @@ use crate::finish::{HEADERS_MAX, Unfinished};
 use crate::offload::{Offload, UDP_CSUM, UDP_SIZE, tcp_size};
 use crate::tag;
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
+pub(crate) const IPV4: u16 = 0x0800;
+pub(crate) const IPV6: u16 = 0x86dd;
 pub(crate) const IPV4_SIZE: usize = 20;
 pub(crate) const IPV6_SIZE: usize = 40;
 const TCP: u8 = 6;

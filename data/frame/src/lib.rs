@@ -22,11 +22,11 @@ mod offloads;
 pub mod tag;
 
 pub use checksum::checksum;
-pub use finish::{HEADERS_MAX, SEGMENTS_MAX, Unfinished, finish};
+pub use finish::{HEADERS_MAX, Unfinished, finish};
 pub use hash::flow_hash;
 pub use header::{HEADER_SIZE, HEADER_SIZE_LEGACY, Header};
 pub use made::{RARP_SIZE, rarp, swap_addresses};
-pub use offload::{BadOffload, Offload};
+pub use offload::{BadOffload, Offload, SEGMENTS_MAX};
 pub use offloads::Offloads;
 
 /// Bytes of a frame that are read once into private memory; every decision is made on them.

@@ -1,13 +1,19 @@
 //! What a frame leaves undone, checked.
 //!
-//! Numbers only: no byte of the frame is looked at here, so that this costs the same few nanoseconds
-//! for every frame; `finish` parses, when a receiver cannot take a frame as it is. Called by
-//! `sidecore` for each frame, and by host ports.
+//! Numbers, and the EtherType of a frame that is to be cut: no more is looked at here, so that this
+//! costs the same few nanoseconds for every frame; `finish` parses, when a receiver cannot take a
+//! frame as it is. Called by `sidecore` for each frame, and by host ports.
 
-use crate::bytes::u8_at;
+use crate::bytes::{u8_at, u16_at};
 use crate::header::Header;
+use crate::headers::{IPV4, IPV6};
 use crate::offloads::Offloads;
 use crate::tag;
+
+/// Segments that one frame may stand for: 64 KiB in pieces of 256 bytes. Without a bound, a guest with
+/// segments of one byte would buy the work of 65,000 frames for one. Linux takes 128 datagrams, and
+/// its TCP makes no smaller segments of long frames but on links of a few hundred bytes.
+pub const SEGMENTS_MAX: usize = 256;
 
 /// Bytes of an Ethernet header: no checksum starts before its end.
 const ETHERNET_SIZE: u16 = 14;
@@ -42,6 +48,9 @@ pub enum BadOffload {
     /// A type that is unknown, UFO, or has the ECN bit without TCP.
     #[error("the GSO type is none of TCP over IPv4, TCP over IPv6, UDP datagrams")]
     Kind,
+    /// Behind up to two tags there is another EtherType than the GSO type wants.
+    #[error("a frame to be cut is not of the IP version that the GSO type says")]
+    Version,
     /// `csum_start` below 14.
     #[error("the checksum starts in the Ethernet header")]
     Start,
@@ -57,6 +66,9 @@ pub enum BadOffload {
     /// A GSO type with `gso_size` 0.
     #[error("a frame to be cut gives no size for its segments")]
     NoSize,
+    /// More than [`SEGMENTS_MAX`].
+    #[error("a frame to be cut stands for more than {SEGMENTS_MAX} segments")]
+    TooManySegments,
 }
 
 impl Offload {
@@ -71,8 +83,8 @@ impl Offload {
         csum_offset: 0,
     };
 
-    /// Checks the header of a guest's frame of `frame_len` bytes (without the header); `allowed` is
-    /// what the guest negotiated to leave undone.
+    /// Checks the header of a guest's frame of `frame_len` bytes (without the header) that begins with
+    /// `head`; `allowed` is what the guest negotiated to leave undone.
     ///
     /// Flags other than `NEEDS_CSUM` are ignored, as VIRTIO 5.1.6.2.2 demands of unknown ones:
     /// `DATA_VALID` from a guest proves nothing, and `RSC_INFO` is never negotiated. Without
@@ -84,13 +96,14 @@ impl Offload {
     #[inline]
     pub fn check(
         header: &Header,
+        head: &[u8],
         frame_len: u32,
         allowed: Offloads,
     ) -> Result<Offload, BadOffload> {
         if header.gso_type == Header::GSO_NONE && header.flags & Header::NEEDS_CSUM == 0 {
             return Ok(Offload::NONE);
         }
-        Offload::check_undone(header, frame_len, allowed)
+        Offload::check_undone(header, head, frame_len, allowed)
     }
 
     /// The same of a frame that the host's kernel gave (tap, packet socket), whose `DATA_VALID` is
@@ -101,10 +114,11 @@ impl Offload {
     #[inline]
     pub fn check_host(
         header: &Header,
+        head: &[u8],
         frame_len: u32,
         allowed: Offloads,
     ) -> Result<Offload, BadOffload> {
-        let offload = Offload::check(header, frame_len, allowed)?;
+        let offload = Offload::check(header, head, frame_len, allowed)?;
         let is_valid = header.flags & Header::DATA_VALID != 0 && offload.is_none();
         Ok(Offload { is_valid, ..offload })
     }
@@ -112,6 +126,7 @@ impl Offload {
     /// A frame of which something is undone.
     fn check_undone(
         header: &Header,
+        head: &[u8],
         frame_len: u32,
         allowed: Offloads,
     ) -> Result<Offload, BadOffload> {
@@ -128,16 +143,15 @@ impl Offload {
             Header::GSO_UDP_L4 => (Offloads::USO, UDP_CSUM, UDP_SIZE),
             _ => return Err(BadOffload::Kind),
         };
-        let needs = kind.union(Offloads::CSUM);
-        if !allowed.contains(needs) {
+        if !allowed.contains(kind.union(Offloads::CSUM)) {
             return Err(BadOffload::NotNegotiated);
         }
         if header.csum_start < ETHERNET_SIZE {
             return Err(BadOffload::Start);
         }
         let start = u32::from(header.csum_start);
-        let end = (start + u32::from(header.csum_offset) + 2).max(start + transport as u32);
-        if end > frame_len {
+        let headers = start + transport as u32;
+        if (start + u32::from(header.csum_offset) + 2).max(headers) > frame_len {
             return Err(BadOffload::BeyondEnd);
         }
         let is_gso = !kind.is_empty();
@@ -147,6 +161,12 @@ impl Offload {
         if is_gso && header.gso_size == 0 {
             return Err(BadOffload::NoSize);
         }
+        let segments = (frame_len - headers).div_ceil(u32::from(header.gso_size).max(1));
+        if is_gso && segments > SEGMENTS_MAX as u32 {
+            return Err(BadOffload::TooManySegments);
+        }
+        let kind = if is_gso { of_version(kind, head).ok_or(BadOffload::Version)? } else { kind };
+        let needs = kind.union(Offloads::CSUM);
         Ok(Offload {
             needs,
             is_valid: false,
@@ -169,8 +189,7 @@ impl Offload {
         }
     }
 
-    /// What a receiver must have to get the frame as it is. UDP datagrams need both kinds of USO,
-    /// since the header does not say which one they are.
+    /// What a receiver must have to get the frame as it is.
     #[inline]
     pub fn needs(&self) -> Offloads {
         self.needs
@@ -279,6 +298,17 @@ impl Offload {
 
 const TCP4_ECN: u8 = Header::GSO_TCP4 | Header::GSO_ECN;
 const TCP6_ECN: u8 = Header::GSO_TCP6 | Header::GSO_ECN;
+
+/// What of `kind` a frame needs whose IP is of the version that its head says: of USO, which the header
+/// says only together, the one. None when it is another version, or none.
+fn of_version(kind: Offloads, head: &[u8]) -> Option<Offloads> {
+    let (of, other) = match u16_at(head, tag::ethernet_len(head) - 2) {
+        Some(IPV4) => (Offloads::TSO4.union(Offloads::USO4), Offloads::TSO6.union(Offloads::USO6)),
+        Some(IPV6) => (Offloads::TSO6.union(Offloads::USO6), Offloads::TSO4.union(Offloads::USO4)),
+        _ => return None,
+    };
+    kind.intersects(of).then_some(kind.without(other))
+}
 
 /// Bytes of the TCP header at `start`, when that part of it is there and possible.
 pub(crate) fn tcp_size(bytes: &[u8], start: usize) -> Option<usize> {

@@ -29,7 +29,7 @@ impl Offloads {
     pub const USO4: Offloads = Offloads(16);
     /// Many UDP datagrams over IPv6 in one long frame.
     pub const USO6: Offloads = Offloads(32);
-    /// USO of both kinds: a frame's header does not say which one it is.
+    /// USO of both kinds, which a sender negotiates together.
     pub const USO: Offloads = Offloads(16 | 32);
     /// All of them.
     pub const ALL: Offloads = Offloads(63);

@@ -14,7 +14,7 @@ use crate::wire::Wire;
 pub enum Verdict {
     /// One port.
     To {
-        /// It exists, its link is up, and it is not the sender's.
+        /// It is not the sender's. Its link may be down: [`Bridge::egress`] says so.
         port: PortId,
         /// For [`Bridge::egress`].
         vlan: VlanId,
@@ -57,8 +57,8 @@ impl Bridge {
         matches!(self.0, Kind::Wire(_))
     }
 
-    /// Makes a port, or changes its rules. A port that gets other VLANs, or whose link goes down, loses
-    /// what was learned of it; one that may have fewer addresses keeps those it has.
+    /// Makes a port, or changes its rules. A port that gets other VLANs or another address, or whose
+    /// link goes down, loses what was learned of it; one that may have fewer addresses keeps those it has.
     ///
     /// # Errors
     /// When there is no room, or a VLAN cannot be used; nothing has changed then.
@@ -90,6 +90,20 @@ impl Bridge {
         match &mut self.0 {
             Kind::Switch(switch) => switch.decide(from, head, now_ns),
             Kind::Wire(wire) => wire.decide(from, head),
+        }
+    }
+
+    /// Learns where the sender of a frame is, and nothing else: for the replica of a receiver, to which
+    /// the frame was handed over after another replica had decided. Costs one look-up, and ages as
+    /// [`decide`](Self::decide) does.
+    ///
+    /// # Errors
+    /// Why this replica would have dropped it.
+    #[inline]
+    pub fn learn(&mut self, from: PortId, head: &[u8], now_ns: u64) -> Result<(), DropReason> {
+        match &mut self.0 {
+            Kind::Switch(switch) => switch.learn(from, head, now_ns).map(|_| ()),
+            Kind::Wire(_) => Ok(()),
         }
     }
 

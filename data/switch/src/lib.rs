@@ -10,6 +10,7 @@
 //! ```text
 //!   decide(from, head, now) -> To | Flood | Drop       learns who sent, finds who gets it
 //!   egress(to, vlan)        -> Keep | Push | ..        for each receiver: what becomes of the tag
+//!   learn(from, head, now)                             where a frame was decided on elsewhere
 //! ```
 //!
 //! # What a frame can cost
@@ -31,7 +32,7 @@ mod wire;
 
 pub use bridge::{Bridge, Verdict};
 pub use reason::DropReason;
-pub use rules::{BadPort, Limits, MACS_MAX, MACS_OF_PORT_USUAL, PORTS_MAX, PortId, Rules};
+pub use rules::{BadPort, Limits, MACS_MAX, MACS_OF_PORT_USUAL, PORTS_MAX, PortId, Rules, Spoof};
 pub use table::Mac;
 pub use vlan::{Egress, VLAN_LAST, Vlan, VlanId, Vlans};
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use frame::tag::{self, Tag};
 
-use crate::{Bridge, DropReason, Egress, Limits, PortId, Rules, Verdict, Vlan};
+use crate::{Bridge, DropReason, Egress, Limits, PortId, Rules, Spoof, Verdict, Vlan};
 
 /// A tag as its type and its value.
 pub type RawTag = (u16, u16);
@@ -91,12 +91,19 @@ const TICK: u64 = 1 << 20;
 
 type Key = ([u8; 6], u16);
 
+/// Where a station is, since when, and whether it is there for good.
+#[derive(Clone, Copy)]
+struct Known {
+    port: u16,
+    seen: u64,
+    is_pinned: bool,
+}
+
 /// Ports and stations as they should be. Stations that have aged stay in the map, since the bridge
 /// may count them until it has found them.
 struct Model {
     ports: BTreeMap<u16, Rules>,
-    /// Port and time of each.
-    stations: BTreeMap<Key, (u16, u64)>,
+    stations: BTreeMap<Key, Known>,
     limits: Limits,
     ageing: u64,
     now: u64,
@@ -109,14 +116,22 @@ impl Model {
             Step::Set(port, rules) => {
                 assert_eq!(bridge.set_port(PortId(port), rules.clone()), Ok(()));
                 let before = self.ports.insert(port, rules.clone());
-                if before.is_none_or(|before| before.vlan != rules.vlan) || !rules.is_up {
-                    self.stations.retain(|_, (at, _)| *at != port);
+                let is_same = |before: Rules| before.vlan == rules.vlan && before.mac == rules.mac;
+                if !before.is_some_and(is_same) || !rules.is_up {
+                    self.stations.retain(|_, known| known.port != port);
+                }
+                if let Some((mac, vlan)) = rules.mac.zip(untagged(&rules.vlan)) {
+                    let known = self.stations.entry((mac, vlan));
+                    let known = known.or_insert(Known { port, seen: 0, is_pinned: false });
+                    if !known.is_pinned {
+                        *known = Known { port, seen: self.now, is_pinned: true };
+                    }
                 }
             }
             Step::Remove(port) => {
                 bridge.remove_port(PortId(port));
                 self.ports.remove(&port);
-                self.stations.retain(|_, (at, _)| *at != port);
+                self.stations.retain(|_, known| known.port != port);
             }
             Step::Send { port, from, to, tags } => self.send(bridge, port, from, to, &tags),
         }
@@ -129,7 +144,7 @@ impl Model {
         assert!(bridge.ports().map(|port| port.0).eq(self.ports.keys().copied()));
         for port in 0..self.limits.ports_max {
             let kept = bridge.learned(PortId(port)) as usize;
-            let all = self.stations.values().filter(|(at, _)| *at == port).count();
+            let all = self.stations.values().filter(|known| known.port == port).count();
             let young = self.young_at(port);
             assert!((young..=all).contains(&kept), "port {port}: {young} <= {kept} <= {all}");
         }
@@ -140,10 +155,14 @@ impl Model {
         let head = frame(target, source, tags);
         let before = Kept::of(bridge, port, self.limits.ports_max);
         let verdict = bridge.decide(PortId(port), &head, self.now * TICK);
-        let vlan = match self.ingress(port, tags) {
+        let vlan = match self.ingress(port, from, tags) {
             Ok(vlan) => vlan,
             Err(reason) => return assert_eq!(verdict, Verdict::Drop(reason)),
         };
+        let holder = self.stations.get(&(source, vlan)).filter(|known| known.is_pinned);
+        if holder.is_some_and(|holder| holder.port != port) {
+            return assert_eq!(verdict, Verdict::Drop(DropReason::BadSource));
+        }
         let is_limited = verdict == Verdict::Drop(DropReason::MacLimit);
         let is_full = bridge.unlearned() > before.unlearned;
         self.learn((source, vlan), port, &before, is_limited, is_full);
@@ -177,7 +196,8 @@ impl Model {
     /// What the real one did with a source address is one of what it may do.
     fn learn(&mut self, key: Key, port: u16, before: &Kept, is_limited: bool, is_full: bool) {
         let known = self.known(key);
-        if known == Some(port) {
+        let is_own = self.ports.get(&port).is_some_and(|rules| rules.mac == Some(key.0));
+        if known == Some(port) || is_own {
             assert!(!is_limited && !is_full, "a known station is never refused");
         } else {
             let macs_max = self.ports.get(&port).map_or(0, |rules| usize::from(rules.macs_max));
@@ -188,21 +208,20 @@ impl Model {
             assert!(!is_full || before.at_all >= table_max, "the table had room");
         }
         if !is_limited && !is_full {
-            self.stations.insert(key, (port, self.now));
+            self.stations.insert(key, Known { port, seen: self.now, is_pinned: is_own });
         }
     }
 
-    /// The VLAN of a frame that comes in, by what the port's rule says of its tags.
-    fn ingress(&self, port: u16, tags: &[RawTag]) -> Result<u16, DropReason> {
+    /// The VLAN of a frame that comes in, by what the port's rule says of its sender and its tags.
+    fn ingress(&self, port: u16, from: u8, tags: &[RawTag]) -> Result<u16, DropReason> {
         let rules = self.ports.get(&port).ok_or(DropReason::NoPort)?;
         if !rules.is_up {
             return Err(DropReason::LinkDown);
         }
-        let untagged = match &rules.vlan {
-            Vlan::None => Some(0),
-            Vlan::Access(vlan) => Some(*vlan),
-            Vlan::Trunk { native, .. } => *native,
-        };
+        if rules.spoof == Spoof::Deny && rules.mac != Some(station(from)) {
+            return Err(DropReason::BadSource);
+        }
+        let untagged = untagged(&rules.vlan);
         let vlan = match tags {
             _ if !self.is_ruled() => Some(0),
             [] => untagged,
@@ -247,22 +266,31 @@ impl Model {
         self.ports.values().any(|rules| rules.vlan != Vlan::None)
     }
 
-    fn is_young(&self, seen: u64) -> bool {
-        self.now - seen <= self.ageing
+    fn is_young(&self, known: &Known) -> bool {
+        known.is_pinned || self.now - known.seen <= self.ageing
     }
 
     fn known(&self, key: Key) -> Option<u16> {
-        let (port, seen) = self.stations.get(&key)?;
-        self.is_young(*seen).then_some(*port)
+        let known = self.stations.get(&key).filter(|known| self.is_young(known));
+        known.map(|known| known.port)
     }
 
     fn young(&self) -> BTreeSet<([u8; 6], u16, u16)> {
-        let known = self.stations.iter().filter(|(_, (_, seen))| self.is_young(*seen));
-        known.map(|((address, vlan), (port, _))| (*address, *vlan, *port)).collect()
+        let young = self.stations.iter().filter(|(_, known)| self.is_young(known));
+        young.map(|((address, vlan), known)| (*address, *vlan, known.port)).collect()
     }
 
     fn young_at(&self, port: u16) -> usize {
         self.young().iter().filter(|(_, _, at)| *at == port).count()
+    }
+}
+
+/// The VLAN of frames without a tag.
+fn untagged(vlan: &Vlan) -> Option<u16> {
+    match vlan {
+        Vlan::None => Some(0),
+        Vlan::Access(vlan) => Some(*vlan),
+        Vlan::Trunk { native, .. } => *native,
     }
 }
 

@@ -16,7 +16,8 @@ pub enum DropReason {
     Runt,
     /// Longer than `frame::FRAME_MAX`.
     TooLong,
-    /// A source address that is a group's, or zero.
+    /// A source address that is a group's or zero, another port's own, or not the sender's where it
+    /// must be.
     BadSource,
     /// A tag, or no tag, that the port's rule does not allow; of the receiver: its rule.
     Vlan,
@@ -111,7 +112,9 @@ impl DropReason {
             }
             DropReason::Runt => "the frame was shorter than an Ethernet header",
             DropReason::TooLong => "the frame was longer than 65,557 bytes",
-            DropReason::BadSource => "the source address was a group's or zero",
+            DropReason::BadSource => {
+                "the source address was not the port's own, another port's, a group's, or zero"
+            }
             DropReason::Vlan => "the port does not carry the frame's VLAN",
             DropReason::MacLimit => "the port has as many MAC addresses as it may have",
             DropReason::Same => "the destination is behind the port that the frame came from",

@@ -22,15 +22,37 @@ pub struct PortId(pub u16);
 pub struct Rules {
     /// Which VLANs it carries; ignored on a wire.
     pub vlan: Vlan,
-    /// Addresses that may be learned there; ignored on a wire. With 0 nothing may be sent.
+    /// Addresses that may be learned there; ignored on a wire. With 0 nothing may be sent but from
+    /// `mac`.
     pub macs_max: u16,
+    /// The port's own address, which is known there before it sends, for as long as the port exists,
+    /// and is never learned elsewhere; ignored on a wire. In VLANs that come with a tag it is so once
+    /// the port has sent in them. Of two ports with one address, the one that was first has it.
+    pub mac: Option<[u8; 6]>,
+    /// Whether others may be its source; ignored on a wire.
+    pub spoof: Spoof,
     /// Whether its link is up: frames from and to it are dropped when not.
     pub is_up: bool,
 }
 
+/// Whether a port may send from addresses that are not its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoof {
+    /// From any that is not another port's own.
+    Allow,
+    /// From [`Rules::mac`] alone: without one, from none.
+    Deny,
+}
+
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { vlan: Vlan::None, macs_max: MACS_OF_PORT_USUAL, is_up: true }
+        Rules {
+            vlan: Vlan::None,
+            macs_max: MACS_OF_PORT_USUAL,
+            mac: None,
+            spoof: Spoof::Allow,
+            is_up: true,
+        }
     }
 }
 

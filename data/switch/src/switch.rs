@@ -4,7 +4,7 @@
 
 use crate::bridge::Verdict;
 use crate::reason::DropReason;
-use crate::rules::{BadPort, Limits, PORTS_MAX, PortId, Rules};
+use crate::rules::{BadPort, Limits, PORTS_MAX, PortId, Rules, Spoof};
 use crate::table::{Learned, Mac, Table};
 use crate::vlan::{Egress, Vlan, VlanId};
 
@@ -33,18 +33,25 @@ impl Switch {
     pub(crate) fn set_port(&mut self, port: PortId, rules: Rules) -> Result<(), BadPort> {
         rules.vlan.check()?;
         let place = self.rules.get_mut(usize::from(port.0)).ok_or(BadPort::Full)?;
+        let (own, untagged) = (rules.mac.map(number_of), rules.vlan.untagged());
         let is_ruled = usize::from(rules.vlan != Vlan::None);
         let before = place.replace(rules);
-        let Some(before) = before else {
-            let at = self.order.partition_point(|one| *one < port);
-            self.order.insert(at, port);
-            self.ruled += is_ruled;
-            return Ok(());
-        };
-        self.ruled = self.ruled + is_ruled - usize::from(before.vlan != Vlan::None);
-        let is_same = place.as_ref().is_some_and(|now| now.vlan == before.vlan && now.is_up);
-        if !is_same {
-            self.table.forget(port);
+        match before {
+            None => {
+                let at = self.order.partition_point(|one| *one < port);
+                self.order.insert(at, port);
+                self.ruled += is_ruled;
+            }
+            Some(before) => {
+                self.ruled = self.ruled + is_ruled - usize::from(before.vlan != Vlan::None);
+                let is_same = |now: &Rules| now.vlan == before.vlan && now.mac == before.mac;
+                if !place.as_ref().is_some_and(|now| is_same(now) && now.is_up) {
+                    self.table.forget(port);
+                }
+            }
+        }
+        if let Some((own, vlan)) = own.zip(untagged).filter(|(own, _)| is_station(*own)) {
+            self.table.pin(own, vlan, port);
         }
         Ok(())
     }
@@ -60,41 +67,50 @@ impl Switch {
 
     #[inline]
     pub(crate) fn decide(&mut self, from: PortId, head: &[u8], now_ns: u64) -> Verdict {
-        let Some(rules) = self.rules.get(usize::from(from.0)).and_then(Option::as_ref) else {
-            return Verdict::Drop(DropReason::NoPort);
+        let (target, vlan) = match self.learn(from, head, now_ns) {
+            Ok(found) => found,
+            Err(reason) => return Verdict::Drop(reason),
         };
+        if is_group(target) {
+            return Verdict::Flood { vlan };
+        }
+        match self.table.find(target, vlan.number(), now_ns) {
+            Some(port) if port == from => Verdict::Drop(DropReason::Same),
+            Some(port) => Verdict::To { port, vlan },
+            None => Verdict::Flood { vlan },
+        }
+    }
+
+    /// All that concerns the sender; gives the destination and the VLAN.
+    #[inline]
+    pub(crate) fn learn(
+        &mut self,
+        from: PortId,
+        head: &[u8],
+        now_ns: u64,
+    ) -> Result<(u64, VlanId), DropReason> {
+        let rules = self.rules.get(usize::from(from.0)).and_then(Option::as_ref);
+        let rules = rules.ok_or(DropReason::NoPort)?;
         if !rules.is_up {
-            return Verdict::Drop(DropReason::LinkDown);
+            return Err(DropReason::LinkDown);
         }
-        let Some(addresses) = Addresses::read(head) else {
-            return Verdict::Drop(DropReason::Runt);
-        };
-        if addresses.source == 0 || is_group(addresses.source) {
-            return Verdict::Drop(DropReason::BadSource);
+        let Addresses { target, source } = Addresses::read(head).ok_or(DropReason::Runt)?;
+        let is_own = rules.mac.is_some_and(|own| number_of(own) == source);
+        if !is_station(source) || rules.spoof == Spoof::Deny && !is_own {
+            return Err(DropReason::BadSource);
         }
-        if addresses.target & !0xf == LINK_LOCAL {
-            return Verdict::Drop(DropReason::LinkLocal);
+        if target & !0xf == LINK_LOCAL {
+            return Err(DropReason::LinkLocal);
         }
         let vlan = match self.ruled {
             0 => VlanId::NONE,
-            _ => match rules.vlan.ingress(head) {
-                Ok(vlan) => vlan,
-                Err(reason) => return Verdict::Drop(reason),
-            },
+            _ => rules.vlan.ingress(head)?,
         };
-        let number = vlan.number();
-        let macs_max = u32::from(rules.macs_max);
-        if self.table.learn(addresses.source, number, from, macs_max, now_ns) == Learned::Limit {
-            return Verdict::Drop(DropReason::MacLimit);
-        }
-        if is_group(addresses.target) {
-            return Verdict::Flood { vlan };
-        }
-        match self.table.find(addresses.target, number, now_ns) {
-            Some(port) if port == from => Verdict::Drop(DropReason::Same),
-            // Whose link went down was forgotten, so this one's is up.
-            Some(port) => Verdict::To { port, vlan },
-            None => Verdict::Flood { vlan },
+        let (number, macs_max) = (vlan.number(), u32::from(rules.macs_max));
+        match self.table.learn(source, number, from, is_own, macs_max, now_ns) {
+            Learned::Known | Learned::Full => Ok((target, vlan)),
+            Learned::Limit => Err(DropReason::MacLimit),
+            Learned::Taken => Err(DropReason::BadSource),
         }
     }
 
@@ -146,6 +162,18 @@ impl Addresses {
             source: eight(header.last_chunk())?,
         })
     }
+}
+
+/// An address as a number of 48 bits.
+#[inline]
+fn number_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// Whether a frame can come from that address.
+#[inline]
+fn is_station(address: u64) -> bool {
+    address != 0 && !is_group(address)
 }
 
 /// Whether an address is of a group: multicast or broadcast.

@@ -3,7 +3,7 @@
 //! Not who gets a frame (`switch`). Called by `switch`.
 //!
 //! Eight places for each address, side by side in two cache lines: keys in one, ports and times in
-//! the other. There are four times as many places as addresses may be kept, so that of 8,192 about
+//! the other. An address that a port owns is *pinned*: it neither ages nor moves. There are four times as many places as addresses may be kept, so that of 8,192 about
 //! one meets eight others. Such a one is not learned, and frames to it are flooded.
 
 use crate::rules::{Limits, MACS_MAX, PortId};
@@ -28,8 +28,10 @@ pub struct Mac {
     pub vlan: u16,
     /// The port it was last seen on.
     pub port: PortId,
-    /// How long ago that was, in nanoseconds; exact to about 1 ms.
+    /// How long ago that was, in nanoseconds; exact to about 1 ms. 0 for one that is pinned.
     pub age_ns: u64,
+    /// Whether it is the port's own, which neither ages nor moves.
+    pub is_pinned: bool,
 }
 
 /// What came of a source address.
@@ -41,6 +43,8 @@ pub(crate) enum Learned {
     Full,
     /// Its port has as many as it may have.
     Limit,
+    /// It is pinned to another port.
+    Taken,
 }
 
 /// Keys are never 0, which is an empty place.
@@ -58,8 +62,19 @@ const _: () = assert!(size_of::<Bucket>() == 128);
 struct Seen(u64);
 
 impl Seen {
+    /// A tick that never comes, so that what has it is always young.
+    const PINNED: u64 = 0xffff_ffff_ffff;
+
     fn new(port: PortId, tick: u64) -> Seen {
         Seen(u64::from(port.0) << 48 | tick)
+    }
+
+    fn pinned(port: PortId) -> Seen {
+        Seen::new(port, Seen::PINNED)
+    }
+
+    fn is_pinned(self) -> bool {
+        self.tick() == Seen::PINNED
     }
 
     fn port(self) -> PortId {
@@ -67,7 +82,7 @@ impl Seen {
     }
 
     fn tick(self) -> u64 {
-        self.0 & 0xffff_ffff_ffff
+        self.0 & Seen::PINNED
     }
 }
 
@@ -107,13 +122,15 @@ impl Table {
         }
     }
 
-    /// Notes that `address` was seen on `port`, which may have `macs_max` of them.
+    /// Notes that `address` was seen on `port`, which may have `macs_max` of them. One that `is_own`
+    /// is pinned, whatever the limits; the others' ports lose it.
     #[inline]
     pub(crate) fn learn(
         &mut self,
         address: u64,
         vlan: u16,
         port: PortId,
+        is_own: bool,
         macs_max: u32,
         now_ns: u64,
     ) -> Learned {
@@ -123,7 +140,7 @@ impl Table {
         }
         let key = key(address, vlan);
         let at = self.bucket(key);
-        let fresh = Seen::new(port, now);
+        let fresh = if is_own { Seen::pinned(port) } else { Seen::new(port, now) };
         let Some(bucket) = self.buckets.get_mut(at) else { return Learned::Full };
         if let Some(way) = position(bucket, key)
             && let Some(seen) = bucket.seen.get_mut(way)
@@ -132,7 +149,8 @@ impl Table {
             if *seen == fresh {
                 return Learned::Known;
             }
-            if seen.port() == port && !is_aged(*seen, now, self.ageing) {
+            let is_same = seen.port() == port && !seen.is_pinned();
+            if is_same && !is_aged(*seen, now, self.ageing) {
                 *seen = fresh;
                 return Learned::Known;
             }
@@ -141,7 +159,13 @@ impl Table {
         self.learn_new(at, key, fresh, macs_max, now)
     }
 
-    /// An address that was here before: it moved, or has aged.
+    /// Makes `address` the port's own before it has sent anything. One that is another port's own stays
+    /// that until it is not.
+    pub(crate) fn pin(&mut self, address: u64, vlan: u16, port: PortId) {
+        self.learn(address, vlan, port, true, u32::MAX, self.swept << TICK_SHIFT);
+    }
+
+    /// An address that was here before: it moved, has aged, or is pinned.
     #[cold]
     fn relearn(&mut self, at: usize, way: usize, fresh: Seen, macs_max: u32, now: u64) -> Learned {
         let Some(bucket) = self.buckets.get_mut(at) else { return Learned::Full };
@@ -149,13 +173,16 @@ impl Table {
             return Learned::Full;
         };
         let (old, new) = (seen.port(), fresh.port());
+        if seen.is_pinned() {
+            return if old == new { Learned::Known } else { Learned::Taken };
+        }
         if is_aged(*seen, now, self.ageing) {
             let key = std::mem::take(key);
             self.uncount(old);
             return self.learn_new(at, key, fresh, macs_max, now);
         }
-        let count = self.counts.get_mut(usize::from(new.0));
-        if count.as_ref().is_none_or(|count| **count >= macs_max) {
+        let count = self.counts.get(usize::from(new.0));
+        if !fresh.is_pinned() && count.is_none_or(|count| *count >= macs_max) {
             return Learned::Limit;
         }
         *seen = fresh;
@@ -168,12 +195,15 @@ impl Table {
     fn learn_new(&mut self, at: usize, key: u64, fresh: Seen, macs_max: u32, now: u64) -> Learned {
         self.clear_aged(at, now);
         let port = fresh.port();
-        if self.learned(port) >= macs_max {
+        if !fresh.is_pinned() && self.learned(port) >= macs_max {
             return Learned::Limit;
         }
-        let Some(bucket) = self.buckets.get_mut(at) else { return Learned::Full };
-        let free = position(bucket, 0).filter(|_| self.total < self.macs_max);
-        let Some(way) = free else {
+        let way = match fresh.is_pinned() {
+            true => self.make_room(at),
+            false => self.free(at).filter(|_| self.total < self.macs_max),
+        };
+        let bucket = self.buckets.get_mut(at);
+        let Some((way, bucket)) = way.zip(bucket) else {
             self.unlearned += 1;
             return Learned::Full;
         };
@@ -182,6 +212,24 @@ impl Table {
             self.count(port);
         }
         Learned::Known
+    }
+
+    fn free(&self, at: usize) -> Option<usize> {
+        position(self.buckets.get(at)?, 0)
+    }
+
+    /// A place that is free, or that the one silent for longest gives up. None when all are pinned.
+    fn make_room(&mut self, at: usize) -> Option<usize> {
+        if let Some(free) = self.free(at) {
+            return Some(free);
+        }
+        let bucket = self.buckets.get(at)?;
+        let oldest = *bucket.seen.iter().min_by_key(|seen| seen.tick())?;
+        if oldest.is_pinned() {
+            return None;
+        }
+        self.clear(at, |seen| seen == oldest);
+        self.free(at)
     }
 
     /// The port of an address that has not aged.
@@ -225,6 +273,7 @@ impl Table {
                 vlan: (key & 0xfff) as u16,
                 port: seen.port(),
                 age_ns: now.saturating_sub(seen.tick()) << TICK_SHIFT,
+                is_pinned: seen.is_pinned(),
             }
         })
     }

@@ -51,7 +51,7 @@ impl Vlan {
     }
 
     /// The VLAN of untagged frames.
-    fn untagged(&self) -> Option<u16> {
+    pub(crate) fn untagged(&self) -> Option<u16> {
         match self {
             Vlan::None => Some(0),
             Vlan::Access(vlan) => Some(*vlan),

@@ -172,7 +172,8 @@ impl Built {
             csum_offset: if packet.is_udp { 6 } else { 16 },
             buffers: 0,
         };
-        Offload::check(&header, self.bytes.len() as u32, Offloads::ALL).expect("a good header")
+        Offload::check(&header, &self.bytes, self.bytes.len() as u32, Offloads::ALL)
+            .expect("a good header")
     }
 }
 

@@ -16,6 +16,16 @@ const GOOD: Header = Header {
     buffers: 0,
 };
 
+/// The first bytes of a frame with that EtherType.
+fn head(ether_type: u16) -> [u8; 128] {
+    let mut head = [0; 128];
+    head[12..14].copy_from_slice(&ether_type.to_be_bytes());
+    head
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
 #[test]
 fn the_bytes_are_those_of_the_specification() {
     let header = Header { header_len: 0x0102, gso_size: 0x0304, buffers: 0x0506, ..GOOD };
@@ -27,7 +37,9 @@ fn the_bytes_are_those_of_the_specification() {
 
 #[test]
 fn every_header_that_cannot_be_true_is_named() {
-    use BadOffload::{BeyondEnd, Kind, NoChecksum, NoSize, NotNegotiated, Place, Start};
+    use BadOffload::{
+        BeyondEnd, Kind, NoChecksum, NoSize, NotNegotiated, Place, Start, TooManySegments, Version,
+    };
     let plain = Header { gso_type: 0, gso_size: 0, ..GOOD };
     let udp = Header { gso_type: 5, csum_offset: 6, ..GOOD };
     let all = Offloads::ALL;
@@ -69,76 +81,118 @@ fn every_header_that_cannot_be_true_is_named() {
         ("UDP's checksum elsewhere", Header { csum_offset: 16, ..udp }, all, Place),
         ("segments of nothing", Header { gso_size: 0, ..GOOD }, all, NoSize),
         ("datagrams of nothing", Header { gso_size: 0, ..udp }, all, NoSize),
+        (
+            "257 segments",
+            Header { gso_size: 3, csum_start: 980 - 769, ..GOOD },
+            all,
+            TooManySegments,
+        ),
+        ("IPv4 that says TCP over IPv6", Header { gso_type: 4, ..GOOD }, all, Version),
     ];
     for (name, header, allowed, expected) in table {
-        assert_eq!(Offload::check(&header, 1000, allowed), Err(expected), "{name}");
-        assert_eq!(Offload::check_host(&header, 1000, allowed), Err(expected), "{name}");
+        let head = head(IPV4);
+        assert_eq!(Offload::check(&header, &head, 1000, allowed), Err(expected), "{name}");
+        assert_eq!(Offload::check_host(&header, &head, 1000, allowed), Err(expected), "{name}");
     }
 }
 
 #[test]
 fn every_header_that_can_be_true_says_what_it_needs() {
     let plain = Header { gso_type: 0, gso_size: 0, ..GOOD };
-    let needs = |header: Header| {
-        let offload = Offload::check(&header, 1000, Offloads::ALL).expect("a good header");
+    let needs_of = |ether_type: u16, header: Header| {
+        let offload = Offload::check(&header, &head(ether_type), 1000, Offloads::ALL);
+        let offload = offload.expect("a good header");
         (offload.needs(), offload.is_gso())
     };
+    let needs = |header| needs_of(IPV4, header);
     assert_eq!(needs(Header { flags: 0, ..plain }), (Offloads::NONE, false));
     assert_eq!(needs(plain), (Offloads::CSUM, false));
     assert_eq!(needs(Header { csum_start: 998, csum_offset: 0, ..plain }), (Offloads::CSUM, false));
     assert_eq!(needs(GOOD), (Offloads::CSUM | Offloads::TSO4, true));
     let ecn = Header { gso_type: 0x84, csum_start: 980, ..GOOD };
-    assert_eq!(needs(ecn), (Offloads::CSUM | Offloads::TSO6 | Offloads::ECN, true));
+    assert_eq!(needs_of(IPV6, ecn), (Offloads::CSUM | Offloads::TSO6 | Offloads::ECN, true));
     let udp = Header { gso_type: 5, csum_offset: 6, csum_start: 992, ..GOOD };
-    assert_eq!(needs(udp), (Offloads::CSUM | Offloads::USO, true));
+    assert_eq!(needs(udp), (Offloads::CSUM | Offloads::USO4, true));
+    assert_eq!(needs_of(IPV6, udp), (Offloads::CSUM | Offloads::USO6, true));
+    let most = Header { gso_size: 3, csum_start: 980 - 768, ..GOOD };
+    assert_eq!(needs(most), (Offloads::CSUM | Offloads::TSO4, true));
     // Flags that are unknown, or not to be believed, are ignored; so are fields without a flag.
     assert_eq!(needs(Header { flags: 0xfe, csum_start: 9999, ..plain }), (Offloads::NONE, false));
     assert_eq!(needs(Header { flags: 0xff, header_len: 9999, ..plain }), (Offloads::CSUM, false));
 }
 
 #[test]
+fn the_version_is_that_behind_the_tags() {
+    for (tags, ether_type, gso_type, is_good) in [
+        (vec![], IPV4, 1, true),
+        (vec![7], IPV4, 1, true),
+        (vec![7, 9], IPV6, 4, true),
+        (vec![7, 9], IPV6, 5, true),
+        (vec![7, 9], IPV4, 4, false),
+        (vec![7], IPV6, 1, false),
+        (vec![], 0x0806, 1, false),
+        (vec![], 0x0806, 5, false),
+        (vec![7, 9, 11], IPV4, 1, false),
+    ] {
+        let mut head = vec![0; 12];
+        for tag in &tags {
+            head.extend([0x81, 0, 0, *tag]);
+        }
+        head.extend(ether_type.to_be_bytes());
+        let csum_offset = if gso_type == 5 { 6 } else { 16 };
+        let header = Header { gso_type, csum_offset, csum_start: 60, ..GOOD };
+        let found = Offload::check(&header, &head, 1000, Offloads::ALL);
+        assert_eq!(found.is_ok(), is_good, "{tags:?} {ether_type:#x} {gso_type}");
+        // A head that ends too early says nothing.
+        let early = Offload::check(&header, &head[..head.len() - 1], 1000, Offloads::ALL);
+        assert_eq!(early, Err(BadOffload::Version));
+    }
+}
+
+#[test]
 fn only_the_host_says_that_a_checksum_is_right() {
     let valid = Header { flags: Header::DATA_VALID, ..Header::default() };
-    let guest = Offload::check(&valid, 100, Offloads::ALL).expect("nothing undone");
+    let guest = Offload::check(&valid, &[], 100, Offloads::ALL).expect("nothing undone");
     assert_eq!(guest, Offload::NONE);
-    let host = Offload::check_host(&valid, 100, Offloads::ALL).expect("nothing undone");
+    let host = Offload::check_host(&valid, &[], 100, Offloads::ALL).expect("nothing undone");
     assert!(host.is_valid() && host.is_none() && host.needs().is_empty());
     assert_eq!(host.header(Offloads::CSUM, 1).flags, Header::DATA_VALID);
     // VIRTIO 5.1.6.4.1: no flags for a driver without GUEST_CSUM.
     assert_eq!(host.header(Offloads::NONE, 1).flags, 0);
     let both = Header { flags: 3, csum_start: 34, csum_offset: 16, ..valid };
-    let undone = Offload::check_host(&both, 100, Offloads::ALL).expect("a checksum undone");
+    let undone = Offload::check_host(&both, &[], 100, Offloads::ALL).expect("a checksum undone");
     assert!(!undone.is_valid());
     assert_eq!(undone.header(Offloads::CSUM, 1).flags, Header::NEEDS_CSUM);
 }
 
 #[test]
 fn a_receiver_gets_what_was_said_and_a_possible_hint() {
-    let header = |said: u16| {
-        let offload = Offload::check(&Header { header_len: said, ..GOOD }, 1000, Offloads::ALL);
+    let hinted = |said: u16| {
+        let offload =
+            Offload::check(&Header { header_len: said, ..GOOD }, &head(IPV4), 1000, Offloads::ALL);
         offload.expect("a good header").header(Offloads::ALL, 3)
     };
-    assert_eq!(header(54), Header { buffers: 3, ..GOOD });
-    assert_eq!(header(66), Header { header_len: 66, buffers: 3, ..GOOD });
-    assert_eq!(header(0).header_len, 54, "at least to the end of TCP without options");
-    assert_eq!(header(u16::MAX).header_len, 94, "at most with all options");
-    let short = Offload::check(&Header { header_len: 90, ..GOOD }, 60, Offloads::ALL);
+    assert_eq!(hinted(54), Header { buffers: 3, ..GOOD });
+    assert_eq!(hinted(66), Header { header_len: 66, buffers: 3, ..GOOD });
+    assert_eq!(hinted(0).header_len, 54, "at least to the end of TCP without options");
+    assert_eq!(hinted(u16::MAX).header_len, 94, "at most with all options");
+    let short = Offload::check(&Header { header_len: 90, ..GOOD }, &head(IPV4), 60, Offloads::ALL);
     assert_eq!(short.expect("a good header").header(Offloads::ALL, 1).header_len, 60);
     assert_eq!(Offload::NONE.header(Offloads::ALL, 1), Header { buffers: 1, ..Header::default() });
 }
 
 #[test]
 fn tags_shift_where_the_sum_begins() {
-    let offload = Offload::check(&GOOD, 1000, Offloads::ALL).expect("a good header");
+    let offload = Offload::check(&GOOD, &head(IPV4), 1000, Offloads::ALL).expect("a good header");
     let pushed = offload.shifted(4).expect("room for a tag");
     assert_eq!((pushed.csum_start(), pushed.header(Offloads::ALL, 0).header_len), (38, 58));
     assert_eq!(pushed.shifted(-4), Some(offload));
     assert_eq!(Offload::NONE.shifted(-4), Some(Offload::NONE));
     let first = Header { gso_type: 0, gso_size: 0, csum_start: 17, csum_offset: 0, ..GOOD };
-    let first = Offload::check(&first, 1000, Offloads::ALL).expect("a good header");
+    let first = Offload::check(&first, &head(IPV4), 1000, Offloads::ALL).expect("a good header");
     assert_eq!(first.shifted(-4), None, "no sum begins in the addresses");
     let last = Header { csum_start: 65_500, ..GOOD };
-    let last = Offload::check(&last, FRAME_MAX, Offloads::ALL).expect("a good header");
+    let last = Offload::check(&last, &head(IPV4), FRAME_MAX, Offloads::ALL).expect("a good header");
     assert_eq!(last.shifted(32_767), None);
 }
 
@@ -162,7 +216,7 @@ fn an_mtu_is_held_against_what_comes_out_on_a_wire() {
     }
     // Where the TCP header cannot be seen it is taken to be as long as it can be.
     let far = Header { csum_start: 600, ..GOOD };
-    let far = Offload::check(&far, 2000, Offloads::ALL).expect("a good header");
+    let far = Offload::check(&far, &head(IPV4), 2000, Offloads::ALL).expect("a good header");
     assert_eq!(far.packet_len(&[0; 128], 2000), 600 + 60 + 400 - 14);
     assert_eq!(Offload::NONE.packet_len(&[], 5), 0);
 }
@@ -185,10 +239,11 @@ proptest! {
         bytes in any::<[u8; HEADER_SIZE_LEGACY]>(),
         len in 14u32..=FRAME_MAX,
         allowed in 0u16..64,
+        ether_type in prop_oneof![Just(IPV4), Just(IPV6), any::<u16>()],
     ) {
-        let header = Header::decode(&bytes);
+        let (header, head) = (Header::decode(&bytes), head(ether_type));
         let allowed = Offloads::from_bits(allowed);
-        if let Ok(offload) = Offload::check(&header, len, allowed) {
+        if let Ok(offload) = Offload::check(&header, &head, len, allowed) {
             prop_assert!(allowed.contains(offload.needs()));
             let again = offload.header(Offloads::ALL, 1);
             prop_assert!(u32::from(again.header_len) <= len);
@@ -197,7 +252,7 @@ proptest! {
                 let end = u32::from(offload.csum_start()) + u32::from(offload.csum_offset()) + 2;
                 prop_assert!(end <= len);
             }
-            prop_assert_eq!(Offload::check(&again, len, allowed), Ok(offload));
+            prop_assert_eq!(Offload::check(&again, &head, len, allowed), Ok(offload));
         }
     }
 }

@@ -107,7 +107,7 @@ impl Bench<'_> {
         let (head, rest) = bytes.split_at_checked(HEAD_MAX).unwrap_or((bytes, &[]));
         let len = bytes.len() as u32;
         // The kernel is believed to have made a whole frame, not that it fits our places.
-        let offload = match Offload::check_host(header, len, Offloads::ALL) {
+        let offload = match Offload::check_host(header, head, len, Offloads::ALL) {
             _ if len < FRAME_MIN => Err(DropReason::Runt),
             _ if len > FRAME_MAX => Err(DropReason::TooLong),
             Err(_) => Err(DropReason::BadOffload),

@@ -133,8 +133,9 @@ fn take<'a>(
     let taken = chain.take_readable(&ring.memory, place);
     let header: Option<&[u8; HEADER_SIZE_LEGACY]> = place.first_chunk();
     let header = Header::decode(header.ok_or(DropReason::ShortHeader)?);
-    let head_len = taken.checked_sub(size).ok_or(DropReason::ShortHeader)?;
-    let offload = Offload::check(&header, len, role.nic.net.accepts_from_guest());
+    let head = place.get(size..taken).ok_or(DropReason::ShortHeader)?;
+    let head_len = head.len();
+    let offload = Offload::check(&header, head, len, role.nic.net.accepts_from_guest());
     let offload = offload.map_err(|_| DropReason::BadOffload)?;
     let rest = Rest::Guest(&ring.memory, chain.readable());
     let health = Some(&ring.health);

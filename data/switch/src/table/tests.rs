@@ -10,7 +10,7 @@ fn table(macs_max: u32, ageing_ns: u64, seed: u64) -> Table {
 }
 
 fn learn(table: &mut Table, address: u64, now_ns: u64) -> Learned {
-    table.learn(address, 0, PORT, u32::MAX, now_ns)
+    table.learn(address, 0, PORT, false, u32::MAX, now_ns)
 }
 
 #[test]
@@ -99,4 +99,24 @@ fn bounds_hold_whatever_the_limits_say() {
     assert_eq!(learn(&mut table, 1, u64::MAX), Learned::Known);
     assert_eq!(learn(&mut table, 2, u64::MAX), Learned::Full);
     assert_eq!(table.find(1, 0, u64::MAX), Some(PORT));
+}
+
+#[test]
+fn a_pinned_address_takes_the_place_of_the_one_silent_for_longest() {
+    let mut table = table(8192, u64::MAX, 1);
+    let aimed: Vec<u64> = (1..).filter(|at| table.bucket(key(*at, 0)) == 7).take(18).collect();
+    for (number, address) in (0..).zip(&aimed[..WAYS]) {
+        learn(&mut table, *address, (100 - number) * TICK);
+    }
+    table.pin(aimed[8], 0, PortId(5));
+    assert_eq!(table.find(aimed[8], 0, 0), Some(PortId(5)));
+    assert_eq!(table.find(aimed[7], 0, 0), None, "the oldest");
+    assert!(aimed[..7].iter().all(|address| table.find(*address, 0, 0) == Some(PORT)));
+    assert_eq!((table.learned(PORT), table.learned(PortId(5)), table.total), (7, 1, 8));
+    for address in &aimed[9..] {
+        table.pin(*address, 0, PortId(5));
+    }
+    assert_eq!((table.learned(PORT), table.learned(PortId(5)), table.unlearned()), (0, 8, 2));
+    table.forget(PortId(5));
+    assert_eq!(table.total, 0);
 }

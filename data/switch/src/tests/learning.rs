@@ -1,7 +1,9 @@
 //! Who is where: learning, moving, ageing, limits.
 
 use super::frames::{BROADCAST, MS, frame, plain, station, switch, to};
-use crate::{BadPort, Bridge, DropReason, Egress, Limits, PortId, Rules, Verdict, Vlan, VlanId};
+use crate::{
+    BadPort, Bridge, DropReason, Egress, Limits, PortId, Rules, Spoof, Verdict, Vlan, VlanId, Vlans,
+};
 
 /// From a station, to a station, at a port.
 fn send(bridge: &mut Bridge, port: u16, from: u8, target: u8, now_ns: u64) -> Verdict {
@@ -195,4 +197,103 @@ fn ports_have_bounds() {
     let mut large = switch(Limits { ports_max: u16::MAX, ..Limits::default() }, &[]);
     assert_eq!(large.set_port(PortId(1024), Rules::default()), Err(BadPort::Full));
     assert_eq!(large.set_port(PortId(1023), Rules::default()), Ok(()));
+}
+
+/// Two guests that may send from their own address alone, stations 1 and 2, and an uplink.
+fn guarded() -> Bridge {
+    let mut bridge = plain(3);
+    for port in [0, 1] {
+        let mac = Some(station(port as u8 + 1));
+        let rules = Rules { mac, spoof: Spoof::Deny, ..Rules::default() };
+        bridge.set_port(PortId(port), rules).expect("a port");
+    }
+    bridge
+}
+
+#[test]
+fn a_guest_cannot_take_the_address_of_another() {
+    let mut bridge = guarded();
+    let bad = Verdict::Drop(DropReason::BadSource);
+    assert_eq!(send(&mut bridge, 0, 2, 9, 0), bad, "another guest's");
+    assert_eq!(send(&mut bridge, 0, 3, 9, 0), bad, "nobody's");
+    assert_eq!(send(&mut bridge, 2, 1, 9, 0), bad, "an uplink has others, but not a guest's own");
+    assert_eq!(to(send(&mut bridge, 2, 3, 2, 0)), Some(1), "known before it has sent");
+    assert_eq!(to(send(&mut bridge, 0, 1, 2, u64::MAX)), Some(1), "and for ever");
+    assert_eq!(to(send(&mut bridge, 1, 2, 3, u64::MAX)), None, "as others are not");
+    let mut macs: Vec<_> =
+        bridge.macs(u64::MAX).map(|mac| (mac.address[5], mac.is_pinned)).collect();
+    macs.sort_unstable();
+    assert_eq!(macs, [(1, true), (2, true)]);
+    // A port without an address of its own may send from none.
+    bridge.set_port(PortId(2), Rules { spoof: Spoof::Deny, ..Rules::default() }).expect("a port");
+    assert_eq!(send(&mut bridge, 2, 3, 9, 0), bad);
+}
+
+#[test]
+fn an_own_address_is_kept_while_the_link_is_down_and_not_longer_than_the_port() {
+    let mut bridge = guarded();
+    let own = |number, is_up| Rules { mac: Some(station(number)), is_up, ..Rules::default() };
+    bridge.set_port(PortId(0), own(1, false)).expect("a port");
+    assert_eq!(send(&mut bridge, 2, 1, 9, 0), Verdict::Drop(DropReason::BadSource));
+    let Verdict::To { port, vlan } = send(&mut bridge, 2, 3, 1, 0) else { panic!("it is known") };
+    assert_eq!(bridge.egress(port, vlan), Egress::Refuse(DropReason::LinkDown));
+    bridge.set_port(PortId(0), own(7, true)).expect("a port");
+    assert_eq!(
+        to(send(&mut bridge, 2, 1, 7, 0)),
+        Some(0),
+        "the old one is free, the new one is not"
+    );
+    bridge.remove_port(PortId(0));
+    assert_eq!(to(send(&mut bridge, 2, 7, 9, 0)), None);
+    // Of two with one address, the first has it; when that goes, the other gets it as it sends.
+    bridge.set_port(PortId(0), own(2, true)).expect("a port");
+    assert_eq!(to(send(&mut bridge, 2, 3, 2, 0)), Some(1));
+    assert_eq!(send(&mut bridge, 0, 2, 3, 0), Verdict::Drop(DropReason::BadSource));
+    bridge.remove_port(PortId(1));
+    assert_eq!(to(send(&mut bridge, 0, 2, 3, 0)), Some(2));
+    assert_eq!(send(&mut bridge, 2, 2, 3, 0), Verdict::Drop(DropReason::BadSource));
+}
+
+#[test]
+fn an_own_address_needs_no_room() {
+    let limits = Limits { macs_max: 1, ..Limits::default() };
+    let mut bridge = switch(limits, &[Vlan::None]);
+    send(&mut bridge, 0, 9, 8, 0);
+    for port in 1..=20 {
+        let mac = Some(station(100 + port as u8));
+        let rules = Rules { mac, macs_max: 0, ..Rules::default() };
+        bridge.set_port(PortId(port), rules).expect("a port");
+        assert_eq!(to(send(&mut bridge, 0, 9, 100 + port as u8, 0)), Some(port));
+        assert_eq!(to(send(&mut bridge, port, 100 + port as u8, 9, 0)), Some(0));
+        assert_eq!(send(&mut bridge, port, 7, 9, 0), Verdict::Drop(DropReason::MacLimit));
+    }
+    // Addresses that no frame can come from are nobody's.
+    for mac in [[0; 6], BROADCAST] {
+        bridge.set_port(PortId(30), Rules { mac: Some(mac), ..Rules::default() }).expect("a port");
+        assert_eq!(bridge.learned(PortId(30)), 0);
+    }
+}
+
+#[test]
+fn a_trunk_has_its_address_in_each_vlan_that_it_speaks_in() {
+    let allowed = Vlans::new(&[10, 20]).expect("VLANs");
+    let trunk = Vlan::Trunk { native: Some(10), allowed };
+    let mut bridge = switch(Limits::default(), &[Vlan::None, Vlan::Access(10), Vlan::Access(20)]);
+    let rules = Rules { vlan: trunk, mac: Some(station(1)), ..Rules::default() };
+    bridge.set_port(PortId(0), rules).expect("a port");
+    let bad = Verdict::Drop(DropReason::BadSource);
+    assert_eq!(send(&mut bridge, 1, 1, 9, 0), bad, "the native one is its own at once");
+    assert_eq!(to(send(&mut bridge, 2, 1, 9, 0)), None, "others when it has spoken");
+    bridge.decide(PortId(0), &frame(BROADCAST, station(1), &[(0x8100, 20)]), 0);
+    assert_eq!(send(&mut bridge, 2, 1, 9, 0), bad);
+}
+
+#[test]
+fn a_replica_learns_what_another_has_decided() {
+    let mut bridge = plain(2);
+    let head = frame(station(9), station(1), &[]);
+    assert_eq!(bridge.learn(PortId(0), &head, 0), Ok(()));
+    assert_eq!(to(send(&mut bridge, 1, 2, 1, 0)), Some(0));
+    assert_eq!(bridge.learn(PortId(5), &head, 0), Err(DropReason::NoPort));
+    assert_eq!(bridge.learn(PortId(0), &head[..9], 0), Err(DropReason::Runt));
 }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::model::{Step, run};
-use crate::{Limits, Rules, Vlan, Vlans};
+use crate::model::{Step, run, station};
+use crate::{Limits, Rules, Spoof, Vlan, Vlans};
 
 const PORTS: u16 = 5;
 const VLANS: [u16; 3] = [1, 2, 4094];
@@ -24,8 +24,12 @@ fn any_vlan() -> impl Strategy<Value = Vlan> {
 fn any_step(with_vlans: bool) -> impl Strategy<Value = Step> {
     let vlan = if with_vlans { any_vlan().boxed() } else { Just(Vlan::None).boxed() };
     let macs_max = prop_oneof![Just(0u16), Just(1), Just(3), Just(1024)];
-    let rules = (vlan, macs_max, prop::bool::weighted(0.9))
-        .prop_map(|(vlan, macs_max, is_up)| Rules { vlan, macs_max, is_up });
+    let mac = prop::option::weighted(0.3, (1u8..5).prop_map(station));
+    let rules = (vlan, macs_max, mac, prop::bool::weighted(0.3), prop::bool::weighted(0.9))
+        .prop_map(|(vlan, macs_max, mac, denies, is_up)| {
+            let spoof = if denies { Spoof::Deny } else { Spoof::Allow };
+            Rules { vlan, macs_max, mac, spoof, is_up }
+        });
     let number = prop_oneof![Just(0u16), prop::sample::select(VLANS.to_vec()), Just(4095)];
     let tag = (number, 0u16..16).prop_map(|(vlan, priority)| priority << 12 | vlan);
     let kind = prop_oneof![9 => Just(0x8100u16), 1 => Just(0x88a8)];

@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 
 use super::frames::{BROADCAST, frame, station};
-use crate::{BadPort, Bridge, DropReason, Egress, PortId, Rules, Verdict, VlanId};
+use crate::{BadPort, Bridge, DropReason, Egress, PortId, Rules, Spoof, Verdict, Vlan, VlanId};
 
-const UP: Rules = Rules { vlan: crate::Vlan::None, macs_max: 0, is_up: true };
+/// Nothing but the link counts on a wire.
+const UP: Rules =
+    Rules { vlan: Vlan::None, macs_max: 0, mac: None, spoof: Spoof::Deny, is_up: true };
 
 #[test]
 fn a_wire_gives_all_to_the_other_end() {
@@ -31,6 +33,7 @@ fn a_wire_gives_all_to_the_other_end() {
             assert_eq!(wire.egress(to, VlanId::NONE), Egress::Keep);
         }
     }
+    assert_eq!(wire.learn(one, &head, 0), Ok(()));
     assert_eq!(wire.decide(one, &head[..13], 0), Verdict::Drop(DropReason::Runt));
     assert_eq!(wire.decide(PortId(1), &head, 0), Verdict::Drop(DropReason::NoPort));
     assert!(wire.is_wire() && wire.macs(0).next().is_none() && wire.learned(one) == 0);
