@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use config::api::{NicView, PortCountersView, VlanView};
 use config::routes::Method;
-use config::spec::{LinkChange, fixed_in_a_nic};
+use config::spec::{LinkChange, Spoof, fixed_in_a_nic};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
 use crate::client::{Client, path_of};
@@ -30,10 +30,10 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
             let path = path_of("nics", &id, "");
             let nic: NicView = client.send(Method::Patch, &path, &change)?;
             output.show(&nic, |nic| {
-                let NicView { id, share, policy, macs_max, .. } = nic;
+                let NicView { id, share, policy, macs_max, spoof, .. } = nic;
                 let vlans = vlans_text(&nic.vlans, ", ");
                 format!(
-                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses{vlans}\n"
+                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof {spoof}{vlans}\n"
                 )
             })
         }
@@ -152,7 +152,10 @@ fn nic_text(nic: &NicView) -> String {
         facts.push(("vlans", vlans));
     }
     if nic.switch.is_some() {
-        facts.push(("addresses", format!("at most {}", nic.macs_max)));
+        facts.push(match nic.spoof {
+            Spoof::Allow => ("addresses", format!("at most {}", nic.macs_max)),
+            Spoof::Deny => ("addresses", "its own".to_string()),
+        });
     }
     facts.extend([
         ("mtu", nic.mtu.to_string()),

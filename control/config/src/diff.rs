@@ -205,7 +205,8 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
         match running.nic(&new.id) {
             Some(old) if nic_changes_in_place(old, new) => {
                 let what = |nic: &NicPlan| {
-                    (nic.share, nic.policy, nic.macs_max, nic.vlan.clone(), nic.link)
+                    let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
+                    (rules, nic.share, nic.policy, nic.link)
                 };
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
@@ -398,9 +399,14 @@ nic = [
             plan(&text, None)
         };
         let before = of("switch = \"s\"");
-        for fields in
-            ["vlan = 4", "trunk = [4]", "macs_max = 1", "policy = \"poll\"", "link = \"down\""]
-        {
+        for fields in [
+            "vlan = 4",
+            "trunk = [4]",
+            "macs_max = 1",
+            "spoof = \"deny\"",
+            "policy = \"poll\"",
+            "link = \"down\"",
+        ] {
             let after = of(&format!("switch = \"s\", {fields}"));
             assert_eq!(words(&diff(&before, &after)), ["set nic n"], "{fields}");
         }

@@ -164,6 +164,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         null,
         vlans: VlanView::from(&plan.vlan),
         macs_max: plan.macs_max,
+        spoof: plan.spoof,
         mtu: plan.mtu,
         socket: plan.socket.clone(),
         mode: plan.mode,

@@ -25,6 +25,7 @@ Examples:
   sidecore nic set vm1-net --share 200
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
+  sidecore nic set vm1-net --spoof deny
   sidecore nic set vm1-net --vlan 0                    no rule about VLANs any more")]
     Set {
         /// Name of the NIC.

@@ -1,4 +1,4 @@
-//! A daemon of a test's own and the commands that ask it. Used by `commands` and `troubled_disks`.
+//! A daemon of a test's own and the commands that ask it. Used by the tests beside it.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::mac::Mac;
-use crate::spec::{LinkState, Mode, NullKind, Policy, Via};
+use crate::spec::{LinkState, Mode, NullKind, Policy, Spoof, Via};
 
 /// Every NIC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,6 +52,9 @@ pub struct NicView {
     pub vlans: VlanView,
     /// Addresses that its guest may use.
     pub macs_max: u16,
+    /// Whether its guest may use others than its own.
+    #[serde(default)]
+    pub spoof: Spoof,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
     /// Its Unix socket.

@@ -55,7 +55,7 @@ impl Plan {
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
         if *change == NicChange::default() {
-            let hint = "name one of share, policy, vlan, trunk, native and macs_max";
+            let hint = "name one of share, policy, vlan, trunk, native, macs_max and spoof";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
@@ -67,6 +67,7 @@ impl Plan {
         spec.share = change.share.unwrap_or(spec.share);
         spec.policy = change.policy.or(spec.policy);
         spec.macs_max = change.macs_max.or(spec.macs_max);
+        spec.spoof = change.spoof.or(spec.spoof);
         match (change.vlan, &change.trunk) {
             (Some(vlan), None) => {
                 (spec.vlan, spec.trunk, spec.native) = ((vlan != 0).then_some(vlan), None, None);

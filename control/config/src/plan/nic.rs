@@ -6,7 +6,7 @@ use super::{Defaults, Mistake, Mode, Path, Policy};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
     ETHERNET_HEADER, FRAME_MIN, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
-    PAIRS_MAX, SHARE_MAX,
+    PAIRS_MAX, SHARE_MAX, Spoof,
 };
 
 /// One NIC, resolved.
@@ -28,6 +28,8 @@ pub struct NicPlan {
     pub vlan: VlanPlan,
     /// Addresses that its guest may use, 1 to 32,768.
     pub macs_max: u16,
+    /// Whether its guest may use others than its own.
+    pub spoof: Spoof,
     /// Pairs of queues, 1 to 16.
     pub queues: u16,
     /// Largest IP packet, 68 to 65,535 bytes.
@@ -118,6 +120,7 @@ pub(super) fn resolve(
         peer: peer?,
         vlan,
         macs_max: spec.macs_max.unwrap_or(NIC_MACS_DEFAULT),
+        spoof: spec.spoof.unwrap_or_default(),
         queues: spec.queues,
         mtu: spec.mtu,
         link: spec.link,
@@ -152,6 +155,7 @@ fn resolve_peer(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Optio
         ("trunk", spec.trunk.is_some()),
         ("native", spec.native.is_some()),
         ("macs_max", spec.macs_max.is_some()),
+        ("spoof", spec.spoof.is_some()),
     ];
     for (name, is_given) in of_switch {
         if is_given && spec.switch.is_none() {

@@ -243,6 +243,10 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=32_768)))]
     pub macs_max: Option<u16>,
+    /// `switch`: whether the guest may send from other addresses than the NIC's own. Default: `allow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "RULE"))]
+    pub spoof: Option<Spoof>,
     /// Pairs of queues offered to the guest, each to receive and to transmit; one for each vCPU is
     /// usual.
     #[serde(default = "one_pair")]
@@ -302,6 +306,7 @@ impl NicSpec {
             trunk: None,
             native: None,
             macs_max: None,
+            spoof: None,
             queues: 1,
             mtu: MTU_DEFAULT,
             link: LinkState::Up,
@@ -338,6 +343,19 @@ pub enum NullKind {
     Echo,
     /// Frames come by themselves; what the guest sends goes nowhere.
     Generate,
+}
+
+/// Whether a guest may send from other addresses than its NIC's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Spoof {
+    /// From any that is not another NIC's own on that switch: for guests that are bridges or hosts of
+    /// guests themselves.
+    #[default]
+    Allow,
+    /// From its own alone.
+    Deny,
 }
 
 /// Whether a NIC's cable is in.
@@ -393,6 +411,10 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=32_768)))]
     pub macs_max: Option<u16>,
+    /// Whether the guest may send from other addresses than the NIC's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "RULE"))]
+    pub spoof: Option<Spoof>,
 }
 
 /// What a running NIC keeps, and why, by the names of the fields. The schema of [`NicChange`] carries it,
@@ -442,5 +464,6 @@ fn usual_macs() -> u16 {
 words! {
     Via { Packet => "packet", Xdp => "xdp" }
     NullKind { Drop => "drop", Echo => "echo", Generate => "generate" }
+    Spoof { Allow => "allow", Deny => "deny" }
     LinkState { Up => "up", Down => "down" }
 }

@@ -4,7 +4,9 @@ use crate::mac::Mac;
 use crate::plan::{
     HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, UplinkPlan, VlanPlan, load,
 };
-use crate::spec::{LinkState, Mode, NicChange, NicSpec, Policy, SwitchSpec, UplinkSpec, Via};
+use crate::spec::{
+    LinkState, Mode, NicChange, NicSpec, Policy, Spoof, SwitchSpec, UplinkSpec, Via,
+};
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 }
@@ -323,6 +325,8 @@ fn a_reload_may_not_take_away_what_the_api_stands_on() {
 fn a_change_touches_what_it_names() {
     let mut running = plan("[[switch]]\nid = \"lan\"\n");
     running.nics.push(running.nic_from_api(&nic_on("b", "lan")).unwrap());
+    let deny = NicChange { spoof: Some(Spoof::Deny), ..NicChange::default() };
+    assert_eq!(running.nic_changed("b", &deny).map(|nic| nic.spoof), Ok(Spoof::Deny));
     let mut change = |change: NicChange| {
         let made = running.nic_changed("b", &change);
         if let Ok(made) = &made {
