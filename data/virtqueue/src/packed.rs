@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
 
-/// Entries between asking for a buffer that will be written and writing it.
+/// Entries between asking for a buffer's first lines and using them.
 const BUFFER_AHEAD: u16 = 4;
 
 const LEN: usize = 8;
@@ -63,7 +63,7 @@ pub(crate) struct Packed {
     size: u16,
     event_index: bool,
     indirect: bool,
-    /// Buffers are asked for ahead, for writing.
+    /// Hints are for writing.
     writes: bool,
     /// Where the next chain starts.
     next: Place,
@@ -271,13 +271,10 @@ impl Packed {
     fn prefetch_after(&self, place: Place, map: &GuestMap) {
         let ahead = place.after(8.min(self.size - 1), self.size);
         self.ring.prefetch(usize::from(ahead.index) * DESCRIPTOR_SIZE);
-        if self.writes {
-            // Whatever stands there: a buffer to come, an old one, or nonsense without effect.
-            let ahead = place.after(BUFFER_AHEAD.min(self.size - 1), self.size);
+        let ahead = place.after(BUFFER_AHEAD.min(self.size - 1), self.size);
+        if self.available_flags(ahead).is_some() {
             let gpa = self.ring.load_u64(usize::from(ahead.index) * DESCRIPTOR_SIZE);
-            if let Some(span) = map.span(gpa, 1) {
-                map.prefetch_for_write(span);
-            }
+            map.prefetch(gpa, self.writes);
         }
     }
 }

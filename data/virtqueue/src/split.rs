@@ -19,11 +19,6 @@ const DESCRIPTOR_AHEAD: u16 = 8;
 /// Chains between asking for a first buffer (the request's header) and reading it.
 const BUFFER_AHEAD: u16 = 4;
 
-/// Bytes of a cache line, and of what is asked for of each first buffer: header and head of a small
-/// frame are in two lines, wherever they begin.
-const LINE: u32 = 64;
-const FRONT: u32 = 2 * LINE;
-
 const FLAGS: usize = 0;
 const INDEX: usize = 2;
 const RING: usize = 4;
@@ -265,17 +260,7 @@ impl Split {
             let head = self.head(self.next.wrapping_add(BUFFER_AHEAD));
             if head < self.size {
                 let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
-                match map.span(gpa, FRONT) {
-                    Some(span) if self.writes => {
-                        map.prefetch_for_write(span);
-                        map.prefetch_for_write(span.after(LINE));
-                    }
-                    Some(span) => {
-                        map.prefetch(span);
-                        map.prefetch(span.after(LINE));
-                    }
-                    None => {}
-                }
+                map.prefetch(gpa, self.writes);
             }
         }
     }

@@ -86,14 +86,38 @@ fn a_copy_between_spans_that_do_not_fit_changes_nothing() {
 
 #[test]
 fn a_copy_within_one_guest_may_overlap() {
-    let map = GuestMap::anonymous(PAGE).unwrap();
-    let bytes: Vec<u8> = (0..200).collect();
-    for (from, to) in [(50, 60), (60, 50), (50, 50)] {
-        assert!(map.write(map.span(from, 200).unwrap(), 0, &bytes));
-        assert!(map.copy_from(map.span(to, 200).unwrap(), &map, map.span(from, 200).unwrap()));
-        let mut found = [0; 200];
-        assert!(map.read(map.span(to, 200).unwrap(), 0, &mut found));
-        assert_eq!(found[..], bytes[..], "{from} to {to}");
+    let map = GuestMap::anonymous(16 * PAGE).unwrap();
+    for len in [200, 2000, 5000] {
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let span = |at| map.span(at, len).unwrap();
+        for (from, to) in [(50, 60), (60, 50), (50, 50), (50, 1950), (1950, 50), (5000, 0)] {
+            assert!(map.write(span(from), 0, &bytes));
+            assert!(map.copy_from(span(to), &map, span(from)));
+            let mut found = vec![0; len as usize];
+            assert!(map.read(span(to), 0, &mut found));
+            assert!(found == bytes, "{len} bytes from {from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn every_length_is_copied_whole_and_no_byte_more() {
+    let (one, two) =
+        (GuestMap::anonymous(80 << 10).unwrap(), GuestMap::anonymous(80 << 10).unwrap());
+    let bytes: Vec<u8> = (0..70_000).map(|at| (at % 253) as u8).collect();
+    assert!(one.write(one.span(3, 70_000).unwrap(), 0, &bytes));
+    let edges = [1023u32, 1024, 1151, 1152, 32 << 10, (32 << 10) + 1, 65_535];
+    for len in (0..300).chain(edges).chain([1025, 1279, 4095, 4097]) {
+        for (from, to) in [(3, 64), (100, 65), (64, 4000)] {
+            let guard = two.span(to - 1, len + 2).unwrap();
+            assert!(two.write(guard, 0, &vec![0xff; len as usize + 2]));
+            let (from, to) = (one.span(from, len).unwrap(), two.span(to, len).unwrap());
+            assert!(two.copy_from(to, &one, from));
+            let (mut want, mut found) = (vec![0; len as usize], vec![0; len as usize + 2]);
+            assert!(one.read(from, 0, &mut want) && two.read(guard, 0, &mut found));
+            assert!(found[1..=len as usize] == want[..], "{len} bytes");
+            assert_eq!((found[0], found[len as usize + 1]), (0xff, 0xff), "{len} bytes");
+        }
     }
 }
 
