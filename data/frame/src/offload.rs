@@ -161,8 +161,7 @@ impl Offload {
         if is_gso && header.gso_size == 0 {
             return Err(BadOffload::NoSize);
         }
-        let segments = (frame_len - headers).div_ceil(u32::from(header.gso_size).max(1));
-        if is_gso && segments > SEGMENTS_MAX as u32 {
+        if is_gso && frame_len - headers > u32::from(header.gso_size) * SEGMENTS_MAX as u32 {
             return Err(BadOffload::TooManySegments);
         }
         let kind = if is_gso { of_version(kind, head).ok_or(BadOffload::Version)? } else { kind };

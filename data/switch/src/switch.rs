@@ -10,8 +10,8 @@ use crate::vlan::{Egress, Vlan, VlanId};
 
 #[derive(Debug)]
 pub(crate) struct Switch {
-    /// By port number.
-    rules: Box<[Option<Rules>]>,
+    /// By number.
+    ports: Box<[Option<Port>]>,
     /// Numbers of those that exist, ascending; never more than it was made for.
     order: Vec<PortId>,
     /// How many ports have a VLAN rule: without any, tags are bytes like others.
@@ -19,11 +19,35 @@ pub(crate) struct Switch {
     table: Table,
 }
 
+/// A port's rules, as they are asked for each frame.
+#[derive(Debug)]
+struct Port {
+    vlan: Vlan,
+    /// The port's own address; 0, from which no frame can come, for none.
+    own: u64,
+    macs_max: u32,
+    is_up: bool,
+    /// Whether it may send from other addresses.
+    spoofs: bool,
+}
+
+impl Port {
+    fn new(rules: Rules) -> Port {
+        Port {
+            vlan: rules.vlan,
+            own: rules.mac.map_or(0, number_of),
+            macs_max: rules.macs_max.into(),
+            is_up: rules.is_up,
+            spoofs: rules.spoof == Spoof::Allow,
+        }
+    }
+}
+
 impl Switch {
     pub(crate) fn new(limits: Limits, seed: u64) -> Switch {
         let ports = usize::from(limits.ports_max.min(PORTS_MAX));
         Switch {
-            rules: vec![None; ports].into_boxed_slice(),
+            ports: (0..ports).map(|_| None).collect(),
             order: Vec::with_capacity(ports),
             ruled: 0,
             table: Table::new(&limits, ports, seed),
@@ -32,35 +56,34 @@ impl Switch {
 
     pub(crate) fn set_port(&mut self, port: PortId, rules: Rules) -> Result<(), BadPort> {
         rules.vlan.check()?;
-        let place = self.rules.get_mut(usize::from(port.0)).ok_or(BadPort::Full)?;
-        let (own, untagged) = (rules.mac.map(number_of), rules.vlan.untagged());
-        let is_ruled = usize::from(rules.vlan != Vlan::None);
-        let before = place.replace(rules);
-        match before {
+        let place = self.ports.get_mut(usize::from(port.0)).ok_or(BadPort::Full)?;
+        let now = Port::new(rules);
+        let (own, untagged) = (now.own, now.vlan.untagged());
+        self.ruled += usize::from(now.vlan != Vlan::None);
+        match place {
             None => {
                 let at = self.order.partition_point(|one| *one < port);
                 self.order.insert(at, port);
-                self.ruled += is_ruled;
             }
             Some(before) => {
-                self.ruled = self.ruled + is_ruled - usize::from(before.vlan != Vlan::None);
-                let is_same = |now: &Rules| now.vlan == before.vlan && now.mac == before.mac;
-                if !place.as_ref().is_some_and(|now| is_same(now) && now.is_up) {
+                self.ruled -= usize::from(before.vlan != Vlan::None);
+                if now.vlan != before.vlan || now.own != before.own || !now.is_up {
                     self.table.forget(port);
                 }
             }
         }
-        if let Some((own, vlan)) = own.zip(untagged).filter(|(own, _)| is_station(*own)) {
+        *place = Some(now);
+        if let Some(vlan) = untagged.filter(|_| is_station(own)) {
             self.table.pin(own, vlan, port);
         }
         Ok(())
     }
 
     pub(crate) fn remove_port(&mut self, port: PortId) {
-        let Some(rules) = self.rules.get_mut(usize::from(port.0)).and_then(Option::take) else {
+        let Some(before) = self.ports.get_mut(usize::from(port.0)).and_then(Option::take) else {
             return;
         };
-        self.ruled -= usize::from(rules.vlan != Vlan::None);
+        self.ruled -= usize::from(before.vlan != Vlan::None);
         self.order.retain(|one| *one != port);
         self.table.forget(port);
     }
@@ -82,21 +105,21 @@ impl Switch {
     }
 
     /// All that concerns the sender; gives the destination and the VLAN.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn learn(
         &mut self,
         from: PortId,
         head: &[u8],
         now_ns: u64,
     ) -> Result<(u64, VlanId), DropReason> {
-        let rules = self.rules.get(usize::from(from.0)).and_then(Option::as_ref);
-        let rules = rules.ok_or(DropReason::NoPort)?;
-        if !rules.is_up {
+        let port = self.ports.get(usize::from(from.0)).and_then(Option::as_ref);
+        let port = port.ok_or(DropReason::NoPort)?;
+        if !port.is_up {
             return Err(DropReason::LinkDown);
         }
         let Addresses { target, source } = Addresses::read(head).ok_or(DropReason::Runt)?;
-        let is_own = rules.mac.is_some_and(|own| number_of(own) == source);
-        if !is_station(source) || rules.spoof == Spoof::Deny && !is_own {
+        let is_own = source == port.own;
+        if !is_station(source) || !is_own && !port.spoofs {
             return Err(DropReason::BadSource);
         }
         if target & !0xf == LINK_LOCAL {
@@ -104,9 +127,9 @@ impl Switch {
         }
         let vlan = match self.ruled {
             0 => VlanId::NONE,
-            _ => rules.vlan.ingress(head)?,
+            _ => port.vlan.ingress(head)?,
         };
-        let (number, macs_max) = (vlan.number(), u32::from(rules.macs_max));
+        let (number, macs_max) = (vlan.number(), port.macs_max);
         match self.table.learn(source, number, from, is_own, macs_max, now_ns) {
             Learned::Known | Learned::Full => Ok((target, vlan)),
             Learned::Limit => Err(DropReason::MacLimit),
@@ -116,11 +139,11 @@ impl Switch {
 
     #[inline]
     pub(crate) fn egress(&self, to: PortId, vlan: VlanId) -> Egress {
-        match self.rules.get(usize::from(to.0)).and_then(Option::as_ref) {
+        match self.ports.get(usize::from(to.0)).and_then(Option::as_ref) {
             None => Egress::Refuse(DropReason::NoPort),
-            Some(rules) if !rules.is_up => Egress::Refuse(DropReason::LinkDown),
+            Some(port) if !port.is_up => Egress::Refuse(DropReason::LinkDown),
             Some(_) if self.ruled == 0 => Egress::Keep,
-            Some(rules) => rules.vlan.egress(vlan),
+            Some(port) => port.vlan.egress(vlan),
         }
     }
 

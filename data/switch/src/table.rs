@@ -124,7 +124,7 @@ impl Table {
 
     /// Notes that `address` was seen on `port`, which may have `macs_max` of them. One that `is_own`
     /// is pinned, whatever the limits; the others' ports lose it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn learn(
         &mut self,
         address: u64,

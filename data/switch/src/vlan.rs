@@ -68,6 +68,7 @@ impl Vlan {
     /// # Errors
     /// [`DropReason::Vlan`] when the rule does not take it, [`DropReason::Runt`] when it ends in its
     /// tag.
+    #[inline]
     pub(crate) fn ingress(&self, head: &[u8]) -> Result<VlanId, DropReason> {
         let first = tag::ether_type(head, 0).ok_or(DropReason::Runt)?;
         if !tag::is_tag(first) {
@@ -92,6 +93,7 @@ impl Vlan {
     }
 
     /// How a frame of `vlan` leaves here.
+    #[inline]
     pub(crate) fn egress(&self, vlan: VlanId) -> Egress {
         let number = vlan.number();
         if self.untagged() == Some(number) {
