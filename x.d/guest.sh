@@ -55,7 +55,7 @@ guest_start() {
     "${GUEST_INSIDE[@]}" qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
         -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
-        -append "console=ttyS0 quiet mitigations=off panic=-1 run=$script ${GUEST_WORDS[*]}" \
+        -append "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 run=$script ${GUEST_WORDS[*]}" \
         -serial "file:$SERVER_DIR/$name.console" -serial "file:$SERVER_DIR/$name.results" \
         -serial "pipe:$SERVER_DIR/$name.orders" \
         -qmp "unix:$SERVER_DIR/$name.qmp,server=on,wait=off" \
