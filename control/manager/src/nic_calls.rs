@@ -6,7 +6,7 @@ use config::api::{Answer, ApiError, ErrorKind, NicList, NicView};
 use config::plan::{NicPlan, Origin};
 use config::spec::{LinkState, NicChange};
 use sidecore::Command;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::device::Device;
@@ -160,9 +160,17 @@ impl Manager {
     /// A guest has come here from another host, with its address: whoever is on its network learns
     /// where it is now.
     pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
-        let Some(Plug { place, .. }) = self.nic_parts_mut(number).and_then(|nic| nic.plug) else {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some((nic, plug)) = device.kind.nic().and_then(|nic| Some((nic, nic.plug?))) else {
             return;
         };
+        let Plug { place, .. } = plug;
+        if !nic.may_announce(mac) {
+            if device.may_log() {
+                warn!(nic = device.facts.id, "another address than its own was not announced");
+            }
+            return;
+        }
         self.cores.send(place.home, Command::Announce(place.bridge, place.port, mac));
     }
 
