@@ -86,7 +86,7 @@ demo_load() {
     awk -F'\t' '/iperf3/ { print "      " $2 ": " $3 }' "$OUTCOMES" >&2
     streams_start vm1 vm2 "$DEMO_VM1" "$DEMO_VM2" "$DEMO_HOST"
     LOAD_RATE=20M load_start vm1 "$DEMO_VM2" 120
-    local disks='arg_size=48m sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over'
+    local disks='arg_size=40m sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over'
     guest_do vm1 "{ $disks; } &" >/dev/null
     guest_do vm2 "{ $disks; } &" >/dev/null
     both_at_once vm1 vm2 90 || return 1
