@@ -34,6 +34,8 @@ impl Sidecore {
                 Command::AttachHost(host) => self.attach_host(host, now),
                 Command::DetachHost(key) => self.detach_host(key),
                 Command::Announce(bridge, port, mac) => self.announce(bridge, port, mac, now),
+                Command::LinkTo(road) => self.net.desk.roads.add(*road),
+                Command::LinkFrom(road) => self.add_road(road, now),
                 Command::ShowMacs(table) => self.show_macs(table, now),
                 Command::Stop => self.stop(),
             }
@@ -113,7 +115,7 @@ impl Sidecore {
         }
         let host = |place: &Place| match &place.tenant {
             Tenant::Host(host) => Some(host.key()),
-            Tenant::Queue(_) | Tenant::Empty => None,
+            Tenant::Queue(_) | Tenant::Road(_) | Tenant::Empty => None,
         };
         let hosts: Vec<HostKey> = self.places.iter().filter_map(host).collect();
         hosts.into_iter().for_each(|key| self.detach_host(key));
@@ -188,6 +190,7 @@ impl Sidecore {
     }
 
     pub(crate) fn count_queues(&self) {
-        self.counters.queues.set(self.schedule.queues() as u64);
+        let queues = self.schedule.queues().saturating_sub(self.roads.len());
+        self.counters.queues.set(queues as u64);
     }
 }

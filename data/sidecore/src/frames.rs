@@ -33,6 +33,7 @@ impl Sidecore {
                 Role::Disk(_) | Role::Receive(_) => Visited::default(),
             },
             Tenant::Host(host) => self.net.receive(&mut self.places, host, budget, now),
+            Tenant::Road(road) => self.net.unpack(&mut self.places, road, budget, now),
             Tenant::Empty => Visited::default(),
         };
         if let Some(place) = self.places.get_mut(usize::from(queue)) {
@@ -74,6 +75,7 @@ impl Sidecore {
         while let Some(place) = self.net.desk.examined.pop() {
             self.examine(place);
         }
+        self.net.desk.roads.ring();
     }
 
     /// A host port whose interface is gone is told once, and watched no longer: its descriptor would

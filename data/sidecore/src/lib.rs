@@ -41,10 +41,10 @@ mod thread;
 
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
-pub use inbox::{Command, Event, Handle, Refusal};
+pub use inbox::{Command, Event, Handle, Refusal, link};
 pub use latency::LatencySnapshot;
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
-pub use net::{PAIRS_MAX, PortSpec};
+pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;

@@ -3,6 +3,7 @@
 //! ```text
 //! transmit queue --transmit--> frame --route--> deliver --> receive queue of a port here
 //! host port ------receive------^                    |-----> host port here
+//! another sidecore --inbound---^                    '-----> parcel to another sidecore
 //! ```
 //!
 //! Not the rules of a bridge (`switch`), nor the bytes of a frame (`frame`). Called by `sidecore` for
@@ -15,14 +16,18 @@ mod finish;
 mod frames;
 mod gather;
 pub(crate) mod host;
+pub(crate) mod inbound;
 mod macs;
+pub(crate) mod parcel;
 mod port;
 mod receive;
+pub(crate) mod roads;
 mod route;
 mod transmit;
 
 pub use host::{HostKey, HostServed, HostSpec};
 pub use macs::MacTable;
+pub use parcel::{Inbound, Outbound};
 pub use port::{BRIDGES_MAX, BridgeId, BridgeKind, PAIRS_MAX, PortSpec};
 
 pub(crate) use transmit::Tally;

@@ -2,7 +2,7 @@
 //!
 //! Not who is visited when (`schedule`), nor how a place is filled and emptied (`commands`).
 
-use crate::net::HostServed;
+use crate::net::{HostServed, Inbound};
 use crate::served::{DiskRole, Receive, Ring, Served};
 
 /// A place in the table.
@@ -20,6 +20,8 @@ pub(crate) enum Tenant {
     Empty,
     Queue(Box<Served>),
     Host(Box<HostServed>),
+    /// The end of a road from another sidecore.
+    Road(Box<Inbound>),
 }
 
 impl Place {
@@ -27,17 +29,30 @@ impl Place {
         matches!(self.tenant, Tenant::Empty)
     }
 
+    /// Whether nothing is here that control must have back.
+    pub(crate) fn is_given_back(&self) -> bool {
+        match &self.tenant {
+            Tenant::Empty => true,
+            Tenant::Road(road) => !road.has_some(),
+            Tenant::Queue(_) | Tenant::Host(_) => false,
+        }
+    }
+
     pub(crate) fn served(&self) -> Option<&Served> {
         match &self.tenant {
             Tenant::Queue(served) => Some(served),
-            Tenant::Host(_) | Tenant::Empty => None,
+            Tenant::Host(_) | Tenant::Road(_) | Tenant::Empty => None,
         }
     }
 
     /// Takes the queue out, when nothing of it is in flight.
     pub(crate) fn take_idle(&mut self) -> Option<Box<Served>> {
         match std::mem::take(&mut self.tenant) {
-            Tenant::Queue(served) if served.ring.queue.in_flight() == 0 => Some(served),
+            Tenant::Queue(served)
+                if served.ring.queue.in_flight() == 0 && served.role.has_all_back() =>
+            {
+                Some(served)
+            }
             other => {
                 self.tenant = other;
                 None
@@ -50,7 +65,7 @@ impl Place {
 pub(crate) fn served_at(places: &mut [Place], place: u16) -> Option<&mut Served> {
     match &mut places.get_mut(usize::from(place))?.tenant {
         Tenant::Queue(served) => Some(served),
-        Tenant::Host(_) | Tenant::Empty => None,
+        Tenant::Host(_) | Tenant::Road(_) | Tenant::Empty => None,
     }
 }
 
@@ -71,6 +86,15 @@ pub(crate) fn receive_at(places: &mut [Place], place: u16) -> Option<(&mut Ring,
 pub(crate) fn host_at(places: &mut [Place], place: u16) -> Option<&mut HostServed> {
     match &mut places.get_mut(usize::from(place))?.tenant {
         Tenant::Host(host) => Some(host),
-        Tenant::Queue(_) | Tenant::Empty => None,
+        Tenant::Queue(_) | Tenant::Road(_) | Tenant::Empty => None,
+    }
+}
+
+/// The end of a road at `place`.
+#[inline]
+pub(crate) fn road_at(places: &[Place], place: u16) -> Option<&Inbound> {
+    match &places.get(usize::from(place))?.tenant {
+        Tenant::Road(road) => Some(road),
+        Tenant::Queue(_) | Tenant::Host(_) | Tenant::Empty => None,
     }
 }

@@ -14,6 +14,8 @@ use virtqueue::{Queue, Violation};
 use crate::counters::QueueCounters;
 use crate::large::Large;
 use crate::net::BridgeId;
+use crate::net::parcel::Lender;
+use crate::net::roads::Waiting;
 use crate::slots::Slots;
 
 /// The name of a queue between control and its sidecores.
@@ -119,6 +121,10 @@ pub(crate) struct Transmit {
     pub(crate) cursor: u16,
     /// Its next frame waits at least until then.
     pub(crate) retry_at: Nanos,
+    /// Chains that wait for their parcels.
+    pub(crate) waiting: Waiting,
+    /// Where it is attached, for its parcels.
+    pub(crate) lender: Lender,
 }
 
 /// What a receive queue needs besides its ring.
@@ -173,7 +179,8 @@ impl Served {
                 }))
             }
             RoleSpec::Transmit(nic) => {
-                Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0) })
+                let (waiting, lender) = (Waiting::new(), Lender::default());
+                Role::Transmit(Transmit { nic, cursor: 0, retry_at: Nanos(0), waiting, lender })
             }
             RoleSpec::Receive(nic) => Role::Receive(Receive::new(nic)),
         };
@@ -216,7 +223,10 @@ impl Served {
                 large.forfeit();
                 RoleSpec::Disk { blk, backend }
             }
-            Role::Transmit(transmit) => RoleSpec::Transmit(transmit.nic),
+            Role::Transmit(mut transmit) => {
+                transmit.waiting.forfeit();
+                RoleSpec::Transmit(transmit.nic)
+            }
             Role::Receive(receive) => RoleSpec::Receive(receive.nic),
         };
         let Ring { key, queue, memory, kick, call, share, policy, counters, .. } = ring;
@@ -229,6 +239,14 @@ impl Served {
         match &mut self.role {
             Role::Disk(disk) => Some((&mut self.ring, disk)),
             Role::Transmit(_) | Role::Receive(_) => None,
+        }
+    }
+
+    /// Its ring and the rest, when it is a transmit queue.
+    pub(crate) fn transmit(&mut self) -> Option<(&mut Ring, &mut Transmit)> {
+        match &mut self.role {
+            Role::Transmit(transmit) => Some((&mut self.ring, transmit)),
+            Role::Disk(_) | Role::Receive(_) => None,
         }
     }
 
@@ -251,7 +269,10 @@ impl Role {
                 disk.slots.begin(epoch);
                 disk.place = place;
             }
-            Role::Transmit(transmit) => transmit.cursor = 0,
+            Role::Transmit(transmit) => {
+                transmit.cursor = 0;
+                transmit.lender = Lender { place, epoch, chain: 0 };
+            }
             Role::Receive(receive) => *receive = Receive::new(receive.nic),
         }
         Ok(())
@@ -262,6 +283,14 @@ impl Role {
         match self {
             Role::Disk(disk) => disk.backend.leave(io),
             Role::Transmit(_) | Role::Receive(_) => {}
+        }
+    }
+
+    /// Whether nothing of its memory is lent to another sidecore.
+    pub(crate) fn has_all_back(&self) -> bool {
+        match self {
+            Role::Transmit(transmit) => transmit.waiting.lent == 0,
+            Role::Disk(_) | Role::Receive(_) => true,
         }
     }
 

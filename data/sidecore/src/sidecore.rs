@@ -13,8 +13,9 @@ use virtqueue::Chain;
 use crate::alarm::Alarm;
 use crate::counters::SidecoreCounters;
 use crate::inbox::{Command, Event, Handle, reset};
-use crate::net::Net;
-use crate::places::{Place, Tenant, disk_at, served_at};
+use crate::net::parcel::Bell;
+use crate::net::{Inbound, Net};
+use crate::places::{Place, Tenant, disk_at, road_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};
 
 /// Commands that wait at most.
@@ -86,6 +87,9 @@ pub struct Sidecore {
     pub(crate) unclocked_since: Nanos,
     pub(crate) stopping: bool,
     pub(crate) net: Net,
+    /// Places of roads from other sidecores.
+    pub(crate) roads: Vec<u16>,
+    pub(crate) bell: Arc<Bell>,
     pub(crate) counters: Arc<SidecoreCounters>,
 }
 
@@ -103,7 +107,9 @@ impl Sidecore {
         let rest = Rest::new(&command_fd)?;
         let io = Io::new(IO_ENTRIES).map_err(io::Error::other)?;
         let counters = Arc::new(SidecoreCounters::default());
+        let bell = Bell::new(&command_fd);
         let handle = Handle {
+            bell: Arc::clone(&bell),
             commands: commands_in,
             events: events_out,
             command_fd: Arc::clone(&command_fd),
@@ -132,6 +138,8 @@ impl Sidecore {
             unclocked_since: Nanos(0),
             stopping: false,
             net: Net::new(spec.index, queues_max),
+            roads: Vec::new(),
+            bell,
             counters,
         };
         Ok((sidecore, handle))
@@ -145,6 +153,7 @@ impl Sidecore {
         if now.since(self.looked) >= LOOK_INTERVAL_NS {
             progress.kicks = self.look(false, now);
         }
+        self.hear_roads(now);
         self.schedule.begin(now);
         while let Some(visit) = self.schedule.next() {
             progress.requests += self.visit(visit, now);
@@ -175,9 +184,15 @@ impl Sidecore {
         if !self.io.may_rest() {
             return false;
         }
-        self.counters.sleeps.add(1);
-        self.look(true, now);
-        true
+        // And so for parcels: who sends one from now on rings.
+        self.bell.sleep();
+        let slept = !self.has_parcels();
+        if slept {
+            self.counters.sleeps.add(1);
+            self.look(true, now);
+        }
+        self.bell.awake();
+        slept
     }
 
     /// Queues that have been idle long enough are polled no longer: kicks are asked for, then the
@@ -185,8 +200,12 @@ impl Sidecore {
     fn arm_idle(&mut self) {
         while let Some(queue) = self.schedule.to_arm() {
             let Some(served) = served_at(&mut self.places, queue) else {
-                // A host port: its descriptor wakes for what came before, too.
-                self.schedule.armed(queue);
+                // A host port's descriptor wakes for what came before, too; a road's sender rings when
+                // this sidecore sleeps.
+                match road_at(&self.places, queue).is_some_and(Inbound::has_some) {
+                    true => self.schedule.found(queue),
+                    false => self.schedule.armed(queue),
+                }
                 continue;
             };
             let ring = &mut served.ring;
@@ -202,7 +221,7 @@ impl Sidecore {
 
     /// Whether [`Command::Stop`] came and every queue is given back.
     pub fn has_ended(&self) -> bool {
-        self.stopping && self.unsent.is_empty() && self.places.iter().all(Place::is_empty)
+        self.stopping && self.unsent.is_empty() && self.places.iter().all(Place::is_given_back)
     }
 
     /// The counters that [`Handle::counters`] shows.
@@ -326,7 +345,7 @@ impl Sidecore {
                     return 0;
                 }
             }
-            Tenant::Empty => return 0,
+            Tenant::Road(_) | Tenant::Empty => return 0,
         }
         1
     }

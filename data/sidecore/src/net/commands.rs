@@ -32,7 +32,7 @@ impl Net {
         let Some(place) = self.replicas.get_mut(at) else { return };
         match kind {
             None => *place = None,
-            Some(kind) if place.is_none() => *place = Some(Box::new(Replica::new(kind))),
+            Some(kind) if place.is_none() => *place = Some(Box::new(Replica::new(bridge, kind))),
             Some(_) => {}
         }
     }
@@ -76,7 +76,7 @@ impl Net {
                 let key = host.key();
                 ((key.bridge, key.port), key.queue, true)
             }
-            Tenant::Empty => return,
+            Tenant::Road(_) | Tenant::Empty => return,
         };
         if at == (bridge, port) {
             self.put(bridge, port, pair, place, is_host);
@@ -188,6 +188,7 @@ impl Sidecore {
             rest: Rest::Private(&[]),
             offload: Offload::NONE,
             health: None,
+            memory: None,
             pair: 0,
         };
         net.desk.begin(ANNOUNCE);

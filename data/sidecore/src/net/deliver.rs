@@ -65,7 +65,8 @@ impl Desk {
                 let place = port.place_of(frame.head());
                 self.give_host(places, place, port, frame, now)
             }
-            Sink::Elsewhere => self.hand_over(port, frame),
+            // Never asked for: those are handed over before their rules are looked at.
+            Sink::Elsewhere => Delivered::Dropped,
             Sink::Nobody => self.has_nobody(DropReason::NoBuffer),
         }
     }
@@ -87,14 +88,6 @@ impl Desk {
     fn has_nobody(&mut self, reason: DropReason) -> Delivered {
         self.full_since = None;
         Delivered::Full(reason)
-    }
-
-    /// Frames for a port that another sidecore has.
-    #[cold]
-    fn hand_over(&mut self, port: &Port, _frame: &mut Frame<'_>) -> Delivered {
-        // The home counts what it does not get: nobody else writes a port's counters.
-        let _ = port;
-        Delivered::Dropped
     }
 
     #[cold]

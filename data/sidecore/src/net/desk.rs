@@ -7,6 +7,7 @@ use schedule::{Budget, Nanos, Visited};
 use virtqueue::Chain;
 
 use crate::net::gather::Gather;
+use crate::net::roads::Roads;
 
 /// What walking one descriptor costs in bytes of a visit's budget (as for disks, `fetch`).
 pub(crate) const WALK_BYTES: u64 = 192;
@@ -28,6 +29,8 @@ pub(crate) struct Desk {
     pub(crate) cost: Cost,
     /// Since when the last port that was full has been so; `None` when nobody is there.
     pub(crate) full_since: Option<Nanos>,
+    /// The way to ports that are at home elsewhere.
+    pub(crate) roads: Roads,
     /// Places of receive queues with frames to show.
     pub(crate) touched: Vec<u16>,
     /// Places of receive queues that are broken or lost.
@@ -54,6 +57,7 @@ impl Desk {
             budget: Budget { requests: 0, bytes: 0 },
             cost: Cost::default(),
             full_since: None,
+            roads: Roads::default(),
             touched: list(),
             examined: list(),
             unflushed: list(),

@@ -84,6 +84,7 @@ impl Desk {
                 rest: Rest::Private(rest),
                 offload,
                 health: None,
+                memory: None,
                 pair: frame.pair,
             };
             let delivered = each(self, &mut piece);

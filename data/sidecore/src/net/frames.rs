@@ -1,8 +1,10 @@
 //! A frame on its way through this sidecore: head in private memory, rest where it was found.
 
+use std::sync::Arc;
+
 use backend::net::Rest;
 use frame::{HEAD_MAX, HEADER_SIZE, Offload, tag};
-use guest_memory::Health;
+use guest_memory::{GuestMap, Health};
 
 /// Bytes before the head in which a receiver's virtio-net header is put, so that both are one copy.
 pub(crate) const FRONT: usize = HEADER_SIZE;
@@ -28,6 +30,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) offload: Offload,
     /// Of the memory that the rest is in.
     pub(crate) health: Option<&'a Health>,
+    /// That memory, when it can be lent: it stays its sender's until the chain is completed.
+    pub(crate) memory: Option<&'a Arc<GuestMap>>,
     /// The pair, or the host port's descriptor, that it came on.
     pub(crate) pair: u16,
 }

@@ -52,18 +52,19 @@ pub struct PortSpec {
 /// A bridge as this sidecore has it.
 #[derive(Debug)]
 pub(crate) struct Replica {
+    pub(crate) id: BridgeId,
     pub(crate) bridge: Bridge,
     pub(crate) is_wire: bool,
     pub(crate) ports: Ports,
 }
 
 impl Replica {
-    pub(crate) fn new(kind: &BridgeKind) -> Replica {
+    pub(crate) fn new(id: BridgeId, kind: &BridgeKind) -> Replica {
         let (bridge, is_wire) = match kind {
             BridgeKind::Switch { limits, seed } => (Bridge::switch(*limits, *seed), false),
             BridgeKind::Wire => (Bridge::wire(), true),
         };
-        Replica { bridge, is_wire, ports: Ports::default() }
+        Replica { id, bridge, is_wire, ports: Ports::default() }
     }
 }
 
@@ -103,21 +104,30 @@ impl Ports {
             self.0.resize_with(at + 1, || None);
         }
         let Some(place) = self.0.get_mut(at) else { return false };
+        let is_new = place.is_none();
         match place {
-            Some(port) => {
-                port.set(spec, here);
-                false
-            }
-            None => {
-                *place = Some(Box::new(Port::new(spec, here)));
-                true
-            }
+            Some(port) => port.set(spec, here),
+            None => *place = Some(Box::new(Port::new(spec, here))),
         }
+        self.find_first();
+        is_new
     }
 
     pub(crate) fn remove(&mut self, port: PortId) {
         if let Some(place) = self.0.get_mut(usize::from(port.0)) {
             *place = None;
+        }
+        self.find_first();
+    }
+
+    /// Marks the first port of each home.
+    fn find_first(&mut self) {
+        let mut homes = Vec::new();
+        for port in self.0.iter_mut().flatten() {
+            port.is_first = !homes.contains(&port.home);
+            if port.is_first {
+                homes.push(port.home);
+            }
         }
     }
 }
@@ -149,6 +159,8 @@ pub(crate) struct Port {
     pub(crate) surely_fits: u32,
     mtu: u32,
     pub(crate) home: u16,
+    /// The first of those that have this home: a flood is handed over at this one, once for all.
+    pub(crate) is_first: bool,
     pub(crate) counters: Arc<PortCounters>,
     /// The place of each pair's receive queue, or of each descriptor of a host port.
     places: [u16; PAIRS_MAX],
@@ -166,6 +178,7 @@ impl Port {
             surely_fits: 0,
             mtu: 0,
             home: 0,
+            is_first: false,
             counters: Arc::clone(&spec.counters),
             places: [NOWHERE; PAIRS_MAX],
             is_host: false,

@@ -128,7 +128,8 @@ impl Bench<'_> {
         }
         let (head_len, pair) = (head.len(), self.pair);
         let rest = Rest::Private(rest);
-        let mut frame = Frame { room, head_len, len, rest, offload, health: None, pair };
+        let (health, memory) = (None, None);
+        let mut frame = Frame { room, head_len, len, rest, offload, health, memory, pair };
         let is_multicast = frame.is_multicast();
         let Bench { desk, places, replica, way, .. } = self;
         let routed = desk.route(places, replica, way, &mut frame, cursor, self.now);

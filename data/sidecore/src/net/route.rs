@@ -11,7 +11,8 @@ use switch::{DropReason, Egress, PortId, Verdict, VlanId};
 use crate::net::deliver::Delivered;
 use crate::net::desk::{Desk, WALK_BYTES};
 use crate::net::frames::{FRONT, Frame, ROOM};
-use crate::net::port::{Port, Replica};
+use crate::net::parcel::To;
+use crate::net::port::{Port, Replica, Sink};
 use crate::net::transmit::Tally;
 use crate::places::Place;
 
@@ -30,6 +31,15 @@ pub(crate) enum Routed {
     Unfinished(u16),
     /// Its sender's memory is lost.
     Lost,
+}
+
+/// How far a flood goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// To all ports, and to other sidecores for theirs.
+    Everywhere,
+    /// To the ports that are at home here.
+    Here,
 }
 
 /// Where the frames of a visit go.
@@ -144,7 +154,10 @@ impl Desk {
             Verdict::To { port, vlan } => {
                 self.unicast(places, replica, from, port, vlan, frame, now)
             }
-            Verdict::Flood { vlan } => self.flood(places, replica, from, vlan, frame, cursor, now),
+            Verdict::Flood { vlan } => {
+                let whole = (from, Scope::Everywhere);
+                self.flood(places, replica, whole, vlan, frame, cursor, now)
+            }
             Verdict::Drop(reason) => dropped(replica, from, reason),
         }
     }
@@ -164,15 +177,11 @@ impl Desk {
         let Some(port) = replica.ports.get(to) else {
             return dropped(replica, from, DropReason::NoPort);
         };
-        let delivered = match replica.bridge.egress(to, vlan) {
-            Egress::Keep => self.deliver(places, port, frame, now),
-            Egress::Refuse(reason) => {
-                port.counters.dropped(reason);
-                return Routed::Done;
-            }
-            egress => self.deliver_retagged(places, port, frame, egress, now),
-        };
-        match delivered {
+        // Its home applies the port's rules, and counts.
+        if port.sink == Sink::Elsewhere {
+            return self.hand_over(replica, from, (To::Port(to), port.home), vlan, frame);
+        }
+        match self.leave_by(places, replica, (to, port), vlan, frame, now) {
             Delivered::Done | Delivered::Dropped => Routed::Done,
             // Nobody waits for another guest.
             Delivered::Full(reason) => {
@@ -181,6 +190,28 @@ impl Desk {
             }
             Delivered::Echo => self.echo_on_switch(places, replica, from, to, frame, now),
             Delivered::Lost => Routed::Lost,
+        }
+    }
+
+    /// Delivers a frame of `vlan` to a port that is at home here, tagged as that port's rules say.
+    #[inline]
+    pub(crate) fn leave_by(
+        &mut self,
+        places: &mut [Place],
+        replica: &Replica,
+        to: (PortId, &Port),
+        vlan: VlanId,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Delivered {
+        let (to, port) = to;
+        match replica.bridge.egress(to, vlan) {
+            Egress::Keep => self.deliver(places, port, frame, now),
+            Egress::Refuse(reason) => {
+                port.counters.dropped(reason);
+                Delivered::Dropped
+            }
+            egress => self.deliver_retagged(places, port, frame, egress, now),
         }
     }
 
@@ -209,11 +240,11 @@ impl Desk {
 
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "each is one of the frame's circumstances")]
-    fn flood(
+    pub(crate) fn flood(
         &mut self,
         places: &mut [Place],
         replica: &Replica,
-        from: PortId,
+        (from, scope): (PortId, Scope),
         vlan: VlanId,
         frame: &mut Frame<'_>,
         cursor: u16,
@@ -229,6 +260,17 @@ impl Desk {
             let Some(port) = replica.ports.get(to).filter(|_| to != from) else { continue };
             // Looking at a port costs something, even if nobody is there.
             self.cost.bytes += WALK_BYTES;
+            if port.sink == Sink::Elsewhere {
+                if scope == Scope::Here || !port.is_first {
+                    continue;
+                }
+                let home = (To::All, port.home);
+                match self.hand_over(replica, from, home, vlan, frame) {
+                    Routed::Done => continue,
+                    Routed::Later => return Routed::Unfinished(to.0),
+                    other => return other,
+                }
+            }
             let delivered = match replica.bridge.egress(to, vlan) {
                 Egress::Keep => self.deliver_to(places, port, frame, now),
                 Egress::Refuse(_) => continue,
@@ -282,6 +324,7 @@ impl Desk {
             rest: frame.rest,
             offload,
             health: frame.health,
+            memory: frame.memory,
             pair: frame.pair,
         };
         self.deliver_to(places, port, &mut other, now)

@@ -12,6 +12,7 @@ use virtqueue::Chain;
 use crate::net::Net;
 use crate::net::desk::{Ended, RETRY_NS, WALK_BYTES};
 use crate::net::frames::{FRONT, Frame, ROOM, Room};
+use crate::net::parcel::Lender;
 use crate::net::route::{Routed, Way};
 use crate::places::Place;
 use crate::served::{Ring, Transmit};
@@ -58,14 +59,20 @@ impl Net {
         let Some(replica) = replica else { return desk.visited(Ended::Empty) };
         let way = Way::new(replica, role.nic.port);
         let (mut room, mut tally) = (ROOM, Tally::default());
+        desk.roads.lent = role.waiting.lent;
         let mut shown = 0;
         let ended = loop {
             if !desk.may_go_on() {
                 break Ended::Budget;
             }
+            if role.waiting.is_full() {
+                break Ended::Later;
+            }
             if !ring.queue.peek(&ring.memory, chain) {
                 break Ended::Empty;
             }
+            desk.roads.of_chain = std::mem::take(&mut role.waiting.of_next);
+            desk.roads.lender = Lender { chain: role.waiting.next(), ..role.lender };
             let before = desk.cost.requests;
             desk.cost.bytes += WALK_BYTES * u64::from(chain.walked());
             let cursor = std::mem::take(&mut role.cursor);
@@ -73,17 +80,23 @@ impl Net {
                 Ok(mut frame) => {
                     // After the last read of what it is: a head on a page that was lost is zeroes.
                     if ring.health.is_lost() {
+                        role.waiting.of_next = desk.roads.of_chain;
                         break Ended::Empty;
                     }
                     let (len, is_multicast) = (frame.len, frame.is_multicast());
                     match desk.route(places, replica, &way, &mut frame, cursor, now) {
                         Routed::Done => tally.count(len, is_multicast),
                         Routed::Later => {
+                            role.waiting.of_next = desk.roads.of_chain;
                             role.retry_at = now.after(RETRY_NS);
                             break Ended::Later;
                         }
-                        Routed::Lost => break Ended::Empty,
+                        Routed::Lost => {
+                            role.waiting.of_next = desk.roads.of_chain;
+                            break Ended::Empty;
+                        }
                         Routed::Unfinished(at) => {
+                            role.waiting.of_next = desk.roads.of_chain;
                             role.cursor = at;
                             break Ended::Budget;
                         }
@@ -97,6 +110,10 @@ impl Net {
             }
             desk.charge_frame(before);
             let ticket = ring.queue.advance(chain);
+            if desk.roads.of_chain > 0 || !role.waiting.is_empty() {
+                role.waiting.push(ticket, desk.roads.of_chain);
+                continue;
+            }
             ring.queue.complete(ticket, 0);
             ring.unshown = true;
             shown += 1;
@@ -107,7 +124,8 @@ impl Net {
         if let Some(port) = replica.ports.get(role.nic.port) {
             port.counters.took(&tally);
         }
-        ring.counters.requests.add(shown.into());
+        ring.counters.requests.add(tally.frames);
+        role.waiting.lent = desk.roads.lent;
         desk.visited(ended)
     }
 }
@@ -138,6 +156,6 @@ fn take<'a>(
     let offload = Offload::check(&header, head, len, role.nic.net.accepts_from_guest());
     let offload = offload.map_err(|_| DropReason::BadOffload)?;
     let rest = Rest::Guest(&ring.memory, chain.readable());
-    let health = Some(&ring.health);
-    Ok(Frame { room, head_len, len, rest, offload, health, pair: role.nic.pair })
+    let (health, memory) = (Some(&ring.health), Some(&ring.memory));
+    Ok(Frame { room, head_len, len, rest, offload, health, memory, pair: role.nic.pair })
 }

@@ -234,7 +234,11 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(queues_max: u16) -> Core {
-        let spec = SidecoreSpec { index: 0, cpu: None, queues_max };
+        Core::numbered(0, queues_max)
+    }
+
+    pub(super) fn numbered(index: u16, queues_max: u16) -> Core {
+        let spec = SidecoreSpec { index, cpu: None, queues_max };
         let (sidecore, handle) = Sidecore::new(spec).unwrap();
         Core { sidecore, handle, now: Nanos(PASS_NS) }
     }

@@ -8,5 +8,6 @@ mod flooding;
 mod hostile;
 mod losing;
 mod offloads;
+mod parcels;
 mod switching;
 mod wires;

@@ -1,0 +1,292 @@
+//! Parcels: frames on their way to the sidecore that is home to their receiver, and back.
+//!
+//! For each pair of sidecores and direction there is a [`Road`]: 64 parcels, made beforehand, that go
+//! out full and come back empty. A short frame is copied into its parcel, and its chain is over. Of a
+//! long one the parcel holds where it is in its sender's memory, which is lent until the parcel is
+//! back: the copy is the receiving sidecore's, one as between queues of one sidecore.
+//!
+//! Not when parcels are made (`route`), nor how they are unpacked (`inbound`). Made by control with
+//! [`link`](crate::link).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use frame::{FRAME_MAX, Offload};
+use guest_memory::{GuestMap, Span};
+use rtrb::{Consumer, Producer, RingBuffer};
+use switch::{PortId, VlanId};
+
+use crate::inbox::wake;
+use crate::net::frames::{ROOM, Room};
+use crate::net::port::BridgeId;
+
+/// Parcels of one road.
+pub(crate) const PARCELS: usize = 64;
+/// Of these, so many have place for a frame of any length.
+const LARGE: usize = 8;
+/// Bytes behind the head that a parcel has place for: those of an Ethernet frame, and some tags.
+const SHORT: usize = 1_536;
+/// Pieces of a sender's memory that a parcel can name: Linux sends 64 KiB in at most 19.
+pub(crate) const SPANS: usize = 64;
+
+/// For whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// One port.
+    Port(PortId),
+    /// All ports that are at home there.
+    All,
+}
+
+/// Whose chain is lent, for the way back: place, epoch of the place, number of the chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lender {
+    pub(crate) place: u16,
+    pub(crate) epoch: u32,
+    pub(crate) chain: u32,
+}
+
+/// One frame under way.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(crate) bridge: BridgeId,
+    pub(crate) from: PortId,
+    pub(crate) to: To,
+    pub(crate) vlan: VlanId,
+    /// As in `Frame`.
+    pub(crate) room: Room,
+    pub(crate) head_len: usize,
+    pub(crate) len: u32,
+    pub(crate) offload: Offload,
+    pub(crate) pair: u16,
+    /// The rest of the frame, when it was copied.
+    bytes: Box<[u8]>,
+    copied: usize,
+    /// Where the rest is, when it is lent, and in whose memory.
+    spans: Box<[Span]>,
+    lent: usize,
+    pub(crate) memory: Option<Arc<GuestMap>>,
+    /// Whose chain waits for it; `None` when nothing is lent.
+    pub(crate) lender: Option<Lender>,
+    is_large: bool,
+}
+
+impl Parcel {
+    fn new(is_large: bool) -> Box<Parcel> {
+        let room = if is_large { FRAME_MAX as usize } else { SHORT };
+        Box::new(Parcel {
+            bridge: BridgeId(0),
+            from: PortId(0),
+            to: To::All,
+            vlan: VlanId::NONE,
+            room: ROOM,
+            head_len: 0,
+            len: 0,
+            offload: Offload::NONE,
+            pair: 0,
+            bytes: vec![0; room].into_boxed_slice(),
+            copied: 0,
+            spans: vec![Span::default(); SPANS].into_boxed_slice(),
+            lent: 0,
+            memory: None,
+            lender: None,
+            is_large,
+        })
+    }
+
+    /// Copies the rest of a frame in. False when it is too long.
+    pub(crate) fn copy(&mut self, rest: &[u8]) -> bool {
+        let Some(place) = self.bytes.get_mut(..rest.len()) else { return false };
+        place.copy_from_slice(rest);
+        (self.copied, self.lent, self.memory) = (rest.len(), 0, None);
+        true
+    }
+
+    /// The same from a guest's memory.
+    pub(crate) fn copy_from(&mut self, memory: &GuestMap, rest: &[Span]) -> bool {
+        let mut at = 0;
+        for span in rest {
+            let end = at + span.len() as usize;
+            let Some(place) = self.bytes.get_mut(at..end) else { return false };
+            if !memory.read(*span, 0, place) {
+                return false;
+            }
+            at = end;
+        }
+        (self.copied, self.lent, self.memory) = (at, 0, None);
+        true
+    }
+
+    /// Names the rest of a frame in its sender's memory. False when it is in too many pieces.
+    pub(crate) fn lend(&mut self, memory: &Arc<GuestMap>, rest: &[Span]) -> bool {
+        let Some(place) = self.spans.get_mut(..rest.len()) else { return false };
+        place.copy_from_slice(rest);
+        (self.copied, self.lent) = (0, rest.len());
+        self.memory = Some(Arc::clone(memory));
+        true
+    }
+
+    /// Place for the head, the rest as bytes or as pieces, and the memory that these are in.
+    pub(crate) fn parts(&mut self) -> (&mut Room, &[u8], &[Span], &Option<Arc<GuestMap>>) {
+        let bytes = self.bytes.get(..self.copied).unwrap_or_default();
+        let spans = self.spans.get(..self.lent).unwrap_or_default();
+        (&mut self.room, bytes, spans, &self.memory)
+    }
+}
+
+/// How a sidecore is woken by another one. The order on both sides is that of `arm`: whoever sends
+/// writes, then looks whether the other one sleeps; whoever goes to sleep says so, then looks.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    asleep: AtomicBool,
+    fd: Arc<OwnedFd>,
+}
+
+impl Bell {
+    pub(crate) fn new(fd: &Arc<OwnedFd>) -> Arc<Bell> {
+        Arc::new(Bell { asleep: AtomicBool::new(false), fd: Arc::clone(fd) })
+    }
+
+    /// After something was sent.
+    pub(crate) fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            wake(&self.fd);
+        }
+    }
+
+    /// Before the last look.
+    pub(crate) fn sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The sending end of a road.
+#[derive(Debug)]
+#[expect(clippy::vec_box, reason = "they go to another thread as pointers")]
+pub struct Outbound {
+    /// The sidecore at the other end.
+    pub(crate) to: u16,
+    out: Producer<Box<Parcel>>,
+    back: Consumer<Box<Parcel>>,
+    short: Vec<Box<Parcel>>,
+    large: Vec<Box<Parcel>>,
+    bell: Arc<Bell>,
+    /// Something was sent since the bell was rung.
+    unrung: bool,
+}
+
+impl Outbound {
+    /// An empty parcel for a frame with so many bytes to copy. `None`: all are under way.
+    pub(crate) fn take(&mut self, copied: usize) -> Option<Box<Parcel>> {
+        if copied <= SHORT
+            && let Some(parcel) = self.short.pop()
+        {
+            return Some(parcel);
+        }
+        // Kept for whoever has no other way: short frames wait for short parcels.
+        if copied > SHORT { self.large.pop() } else { None }
+    }
+
+    /// Gives one back that was not used.
+    pub(crate) fn put_back(&mut self, mut parcel: Box<Parcel>) {
+        parcel.memory = None;
+        // Neither list grows: there is a place for each parcel of the road.
+        if parcel.is_large { self.large.push(parcel) } else { self.short.push(parcel) }
+    }
+
+    /// Sends one. The ring has a place for each parcel of the road.
+    pub(crate) fn send(&mut self, parcel: Box<Parcel>) -> bool {
+        match self.out.push(parcel) {
+            Ok(()) => {
+                self.unrung = true;
+                true
+            }
+            Err(rtrb::PushError::Full(parcel)) => {
+                self.put_back(parcel);
+                false
+            }
+        }
+    }
+
+    /// Wakes the other end, once for all that was sent.
+    pub(crate) fn ring(&mut self) {
+        if std::mem::take(&mut self.unrung) {
+            self.bell.ring();
+        }
+    }
+
+    /// Whether some parcel came back.
+    pub(crate) fn has_back(&self) -> bool {
+        !self.back.is_empty()
+    }
+
+    /// The next chain whose parcel came back. The parcel is empty, as all that came back before it are,
+    /// and may be used again.
+    pub(crate) fn take_back(&mut self) -> Option<Lender> {
+        while let Ok(parcel) = self.back.pop() {
+            let lender = parcel.lender;
+            self.put_back(parcel);
+            if lender.is_some() {
+                return lender;
+            }
+        }
+        None
+    }
+
+    /// Whether the other end has gone, or never had a place for it.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.out.is_abandoned()
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct Inbound {
+    out: Consumer<Box<Parcel>>,
+    back: Producer<Box<Parcel>>,
+    bell: Arc<Bell>,
+    /// The parcel that is being unpacked, when that takes several visits, and where its flood is.
+    pub(crate) kept: Option<(Box<Parcel>, u16)>,
+}
+
+impl Inbound {
+    /// Whether a visit has something to do.
+    #[inline]
+    pub(crate) fn has_some(&self) -> bool {
+        self.kept.is_some() || !self.out.is_empty()
+    }
+
+    /// The next parcel, and the port number from which its flood goes on.
+    pub(crate) fn take(&mut self) -> Option<(Box<Parcel>, u16)> {
+        self.kept.take().or_else(|| Some((self.out.pop().ok()?, 0)))
+    }
+
+    /// Gives an unpacked parcel back. There is always room: the ring has a place for each.
+    pub(crate) fn give_back(&mut self, parcel: Box<Parcel>) {
+        let _ = self.back.push(parcel);
+    }
+
+    /// Wakes the sender, once a visit.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+}
+
+/// A road from one sidecore to another: `from_bell` wakes the first, `to_bell` the second, which is
+/// number `to`.
+pub(crate) fn road(from_bell: &Arc<Bell>, to: u16, to_bell: &Arc<Bell>) -> (Outbound, Inbound) {
+    let (out_in, out) = RingBuffer::new(PARCELS);
+    let (back_in, back) = RingBuffer::new(PARCELS);
+    let short = (LARGE..PARCELS).map(|_| Parcel::new(false)).collect();
+    let large = (0..LARGE).map(|_| Parcel::new(true)).collect();
+    let bell = Arc::clone(to_bell);
+    let outbound = Outbound { to, out: out_in, back, short, large, bell, unrung: false };
+    (outbound, Inbound { out, back: back_in, bell: Arc::clone(from_bell), kept: None })
+}
