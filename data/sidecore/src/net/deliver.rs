@@ -142,9 +142,16 @@ impl Desk {
         }
         let offload = frame.offload;
         let header = header_of(&offload, receive, 1);
-        let front = frame.with_header(&header, receive.nic.net.header_size());
-        let written = front.len() as u32;
-        let mut fits = ring.memory.write(first, 0, front);
+        let size = total - frame.len;
+        let written = size + frame.head().len() as u32;
+        // Apart, and the usual header of fixed size: what was just written in small pieces and is read
+        // in a large one has to wait until all stores before it, into lines that the guest still has,
+        // are done (a processor forwards only what one store wrote).
+        let mut fits = match size as usize {
+            HEADER_SIZE => ring.memory.write(first, 0, &header),
+            _ => ring.memory.write(first, 0, header.get(..size as usize).unwrap_or_default()),
+        };
+        fits &= ring.memory.write(first, size, frame.head());
         if written < total {
             fits &= copy_rest(ring, first.after(written), &frame.rest);
         }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use frame::flow_hash;
-use switch::{Bridge, Limits, PortId, Rules};
+use switch::{Bridge, DropReason, Limits, PortId, Rules};
 
 use crate::counters::PortCounters;
 
@@ -65,6 +65,14 @@ impl Replica {
             BridgeKind::Wire => (Bridge::wire(), true),
         };
         Replica { id, bridge, is_wire, ports: Ports::default() }
+    }
+
+    /// A frame that its sender, whose home is here, loses.
+    #[cold]
+    pub(crate) fn dropped(&self, from: PortId, reason: DropReason) {
+        if let Some(port) = self.ports.get(from) {
+            port.counters.dropped(reason);
+        }
     }
 }
 

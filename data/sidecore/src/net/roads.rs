@@ -36,6 +36,13 @@ pub(crate) struct Roads {
 }
 
 impl Roads {
+    /// The next chain of a transmit queue is looked at.
+    #[inline]
+    pub(crate) fn begin(&mut self, role: &mut Transmit) {
+        self.of_chain = std::mem::take(&mut role.waiting.of_next);
+        self.lender = Lender { chain: role.waiting.next(), ..role.lender };
+    }
+
     pub(crate) fn add(&mut self, road: Outbound) {
         self.all.push(road);
     }

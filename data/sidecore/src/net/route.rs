@@ -334,8 +334,6 @@ impl Desk {
 /// A frame that its sender loses.
 #[cold]
 fn dropped(replica: &Replica, from: PortId, reason: DropReason) -> Routed {
-    if let Some(port) = replica.ports.get(from) {
-        port.counters.dropped(reason);
-    }
+    replica.dropped(from, reason);
     Routed::Done
 }

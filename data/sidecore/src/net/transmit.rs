@@ -12,7 +12,6 @@ use virtqueue::Chain;
 use crate::net::Net;
 use crate::net::desk::{Ended, RETRY_NS, WALK_BYTES};
 use crate::net::frames::{FRONT, Frame, ROOM, Room};
-use crate::net::parcel::Lender;
 use crate::net::route::{Routed, Way};
 use crate::places::Place;
 use crate::served::{Ring, Transmit};
@@ -60,7 +59,7 @@ impl Net {
         let way = Way::new(replica, role.nic.port);
         let (mut room, mut tally) = (ROOM, Tally::default());
         desk.roads.lent = role.waiting.lent;
-        let mut shown = 0;
+        let mut taken = 0;
         let ended = loop {
             if !desk.may_go_on() {
                 break Ended::Budget;
@@ -71,8 +70,7 @@ impl Net {
             if !ring.queue.peek(&ring.memory, chain) {
                 break Ended::Empty;
             }
-            desk.roads.of_chain = std::mem::take(&mut role.waiting.of_next);
-            desk.roads.lender = Lender { chain: role.waiting.next(), ..role.lender };
+            desk.roads.begin(role);
             let before = desk.cost.requests;
             desk.cost.bytes += WALK_BYTES * u64::from(chain.walked());
             let cursor = std::mem::take(&mut role.cursor);
@@ -80,53 +78,54 @@ impl Net {
                 Ok(mut frame) => {
                     // After the last read of what it is: a head on a page that was lost is zeroes.
                     if ring.health.is_lost() {
-                        role.waiting.of_next = desk.roads.of_chain;
-                        break Ended::Empty;
+                        break role.keep(desk.roads.of_chain, Routed::Lost, now);
                     }
                     let (len, is_multicast) = (frame.len, frame.is_multicast());
                     match desk.route(places, replica, &way, &mut frame, cursor, now) {
                         Routed::Done => tally.count(len, is_multicast),
-                        Routed::Later => {
-                            role.waiting.of_next = desk.roads.of_chain;
-                            role.retry_at = now.after(RETRY_NS);
-                            break Ended::Later;
-                        }
-                        Routed::Lost => {
-                            role.waiting.of_next = desk.roads.of_chain;
-                            break Ended::Empty;
-                        }
-                        Routed::Unfinished(at) => {
-                            role.waiting.of_next = desk.roads.of_chain;
-                            role.cursor = at;
-                            break Ended::Budget;
-                        }
+                        routed => break role.keep(desk.roads.of_chain, routed, now),
                     }
                 }
-                Err(reason) => {
-                    if let Some(port) = replica.ports.get(role.nic.port) {
-                        port.counters.dropped(reason);
-                    }
-                }
+                Err(reason) => replica.dropped(role.nic.port, reason),
             }
             desk.charge_frame(before);
             let ticket = ring.queue.advance(chain);
+            taken += 1;
             if desk.roads.of_chain > 0 || !role.waiting.is_empty() {
                 role.waiting.push(ticket, desk.roads.of_chain);
                 continue;
             }
             ring.queue.complete(ticket, 0);
             ring.unshown = true;
-            shown += 1;
-            if u32::is_multiple_of(shown, SHOW_EVERY) && !ring.health.is_lost() {
+            if u32::is_multiple_of(taken, SHOW_EVERY) && !ring.health.is_lost() {
                 ring.queue.show();
             }
         };
         if let Some(port) = replica.ports.get(role.nic.port) {
             port.counters.took(&tally);
         }
-        ring.counters.requests.add(tally.frames);
+        ring.counters.requests.add(taken.into());
         role.waiting.lent = desk.roads.lent;
         desk.visited(ended)
+    }
+}
+
+impl Transmit {
+    /// The frame is not over, and its chain stays in the ring; `parcels` of it are out.
+    #[cold]
+    fn keep(&mut self, parcels: u16, routed: Routed, now: Nanos) -> Ended {
+        self.waiting.of_next = parcels;
+        match routed {
+            Routed::Later => {
+                self.retry_at = now.after(RETRY_NS);
+                Ended::Later
+            }
+            Routed::Unfinished(at) => {
+                self.cursor = at;
+                Ended::Budget
+            }
+            Routed::Lost | Routed::Done => Ended::Empty,
+        }
     }
 }
 
