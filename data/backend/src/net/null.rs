@@ -12,6 +12,11 @@ const LATE_MAX_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Where the number of the frame is, 8 bytes, big endian.
 const NUMBER_AT: std::ops::Range<usize> = 14..22;
+/// Copies of a frame, and how many frames before it is given its number is written: a copy of bytes of
+/// which a part has just been written waits until that and all stores before it are done, which in
+/// lines of another core takes as long as a frame.
+const COPIES: u64 = 8;
+const AHEAD: u64 = COPIES / 2;
 /// IEEE's EtherType for experiments within one network.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// Locally administered.
@@ -40,7 +45,10 @@ pub enum NullMode {
 #[derive(Debug)]
 pub struct Null {
     mode: NullMode,
-    frame: Box<[u8]>,
+    /// [`COPIES`] of the frame that is made, each with a number of its own.
+    frames: Box<[u8]>,
+    /// Bytes of one.
+    size: usize,
     number: u64,
     pace: Pace,
 }
@@ -48,16 +56,16 @@ pub struct Null {
 impl Null {
     /// A port that does this.
     pub(crate) fn new(mode: NullMode) -> Null {
-        let frame = match mode {
-            NullMode::Drop | NullMode::Echo => Vec::new(),
-            NullMode::Generate { size, destination, .. } => {
-                let size = (size as usize).clamp(FRAME_MIN, frame::FRAME_MAX as usize);
-                let mut bytes = [&destination[..], &SOURCE, &ETHERTYPE].concat();
-                bytes.resize(size, 0);
-                bytes
-            }
-        };
-        Null { mode, frame: frame.into(), number: 0, pace: Pace::default() }
+        let mut frame = Vec::new();
+        if let NullMode::Generate { size, destination, .. } = mode {
+            let size = (size as usize).clamp(FRAME_MIN, frame::FRAME_MAX as usize);
+            frame = [&destination[..], &SOURCE, &ETHERTYPE].concat();
+            frame.resize(size, 0);
+        }
+        let (size, frames) = (frame.len(), frame.repeat(COPIES as usize).into());
+        let mut null = Null { mode, frames, size, number: 0, pace: Pace::default() };
+        (0..AHEAD).for_each(|number| null.write_number(number));
+        null
     }
 
     #[inline]
@@ -68,11 +76,27 @@ impl Null {
         if rate > 0 && !self.pace.take(u64::from(rate), now_ns) {
             return None;
         }
-        if let Some(place) = self.frame.get_mut(NUMBER_AT) {
-            place.copy_from_slice(&self.number.to_be_bytes());
+        let number = self.number;
+        self.number = number.wrapping_add(1);
+        self.write_number(number.wrapping_add(AHEAD));
+        let start = self.start(number);
+        let bytes = self.frames.get(start..start + self.size)?;
+        Some(Received { header: Header::default(), bytes })
+    }
+
+    /// Where the copy with this number begins.
+    #[inline]
+    fn start(&self, number: u64) -> usize {
+        (number % COPIES) as usize * self.size
+    }
+
+    #[inline]
+    fn write_number(&mut self, number: u64) {
+        let start = self.start(number);
+        let frame = self.frames.get_mut(start..start + self.size);
+        if let Some(place) = frame.and_then(|frame| frame.get_mut(NUMBER_AT)) {
+            place.copy_from_slice(&number.to_be_bytes());
         }
-        self.number = self.number.wrapping_add(1);
-        Some(Received { header: Header::default(), bytes: &self.frame })
     }
 
     #[inline]
