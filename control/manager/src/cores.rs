@@ -1,9 +1,9 @@
 //! The sidecores, from control's side: where a queue goes, and what waits for a full inbox.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
-use sidecore::{Command, Event, Handle, SidecoreSpec, launch};
+use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
 const QUEUES_MAX: u16 = 8192;
@@ -19,6 +19,8 @@ pub(crate) struct Core {
 
 pub(crate) struct Cores {
     pub(crate) all: Vec<Core>,
+    /// Which sidecores can hand frames to which.
+    roads: BTreeSet<(usize, usize)>,
 }
 
 impl Cores {
@@ -41,12 +43,27 @@ impl Cores {
                 }
             }
         }
-        Ok(Cores { all })
+        Ok(Cores { all, roads: BTreeSet::new() })
     }
 
     /// The sidecore with the fewest queues. (By load and NUMA node: when placement is built.)
     pub(crate) fn place(&self) -> Option<usize> {
         (0..self.all.len()).min_by_key(|core| self.all.get(*core).map_or(usize::MAX, |c| c.queues))
+    }
+
+    /// Lets two sidecores hand frames to each other, if they cannot yet.
+    pub(crate) fn connect(&mut self, a: usize, b: usize) {
+        for (from, to) in [(a, b), (b, a)] {
+            if from == to || !self.roads.insert((from, to)) {
+                continue;
+            }
+            let (Some(first), Some(second)) = (self.all.get(from), self.all.get(to)) else {
+                continue;
+            };
+            let (sends, gets) = link(&first.handle, &second.handle, to as u16);
+            self.send(to, gets);
+            self.send(from, sends);
+        }
     }
 
     /// A sidecore has so many queues more, from now on.

@@ -163,10 +163,10 @@ impl Manager {
             return Ok(());
         };
         let (peer, id) = (nic.plan.peer.clone(), nic.plan.id.clone());
-        let home = match &peer {
-            NicPeer::Switch(switch) => self.home_on(self.network.switch(switch)),
-            NicPeer::Host(_) => self.home_on(None),
-        };
+        let home = self.cores.place().unwrap_or_default();
+        if let NicPeer::Switch(switch) = &peer {
+            self.connect_homes(self.network.switch(switch).map(|switch| switch.bridge), home);
+        }
         let (bridge, port) = match &peer {
             NicPeer::Switch(switch) => {
                 let gone = || format!("there is no switch {switch:?}");
@@ -256,21 +256,24 @@ impl Manager {
         }
     }
 
-    /// The sidecore of a new port. Those of a switch are all on one, so that each frame is copied where
-    /// it is taken; switches, and NICs without one, go where the fewest queues are.
-    fn home_on(&self, switch: Option<&Switch>) -> usize {
-        let ports = || switch.into_iter().flat_map(|switch| switch.ports.values());
-        let home = ports().find_map(|holder| match holder {
+    /// Before a switch has a port at home on `home`: frames can be handed over between that sidecore
+    /// and those of its other ports.
+    fn connect_homes(&mut self, bridge: Option<BridgeId>, home: usize) {
+        let switch = self.network.switches.iter().find(|switch| Some(switch.bridge) == bridge);
+        let ports = switch.into_iter().flat_map(|switch| switch.ports.values());
+        let home_of = |holder: &Holder| match holder {
             Holder::Nic(number) => Some(self.devices.get(number)?.kind.nic()?.plug?.place.home),
             Holder::Uplink(number) => Some(self.network.uplinks.get(number)?.place.home),
-        });
-        home.or_else(|| self.cores.place()).unwrap_or_default()
+        };
+        for other in ports.filter_map(home_of).collect::<BTreeSet<usize>>() {
+            self.cores.connect(home, other);
+        }
     }
 
     /// A place for an uplink of that switch.
     pub(crate) fn place_of_uplink(&mut self, bridge: BridgeId, uplink: u32) -> Option<Place> {
-        let its = |switch: &&Switch| switch.bridge == bridge;
-        let home = self.home_on(self.network.switches.iter().find(its));
+        let home = self.cores.place().unwrap_or_default();
+        self.connect_homes(Some(bridge), home);
         let switch = self.network.switches.iter_mut().find(|switch| switch.bridge == bridge)?;
         let port = switch.take_port(Holder::Uplink(uplink))?;
         Some(Place { bridge, port, home, is_wire: false })
