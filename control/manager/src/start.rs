@@ -201,13 +201,13 @@ pub(crate) fn was_used(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: 
         }
         // The first request is completed at place 0, whose bits then are equal; in the second lap
         // the driver makes places available without the first lap's bit, the last one of them too
-        // (2.8.1). A fresh place is empty or available in the first lap.
+        // (2.8.1). A fresh place is available in the first lap or has no address; DPDK has numbered it.
         Format::Packed => {
             let table = facts.addresses.descriptors;
             let was_used = |place: u64| {
                 let Some(bytes) = bytes(table.checked_add(16 * place)) else { return false };
                 let flags = u16::from_le_bytes([bytes[14], bytes[15]]);
-                bytes != [0; 16] && flags & (PACKED_AVAIL | PACKED_USED) != PACKED_AVAIL
+                bytes[..8] != [0; 8] && flags & (PACKED_AVAIL | PACKED_USED) != PACKED_AVAIL
             };
             facts.base != PACKED_FRESH || was_used(0) || was_used(last)
         }

@@ -85,6 +85,7 @@ fn a_packed_ring_that_was_cut_off_goes_on_where_it_stood() {
     let fixture = Fixture::new();
     let left = Some(Left::at_start(&ring(PACKED_FRESH)).at(THIRD));
     // Place 0 was used in the first lap.
+    fixture.write(DESCRIPTORS, &[1; 12]);
     fixture.write(DESCRIPTORS + 14, &(PACKED_AVAIL | PACKED_USED).to_le_bytes());
     let base = |told, left| fixture.base(told, features::RING_PACKED, left);
     assert_eq!(base(PACKED_FRESH, left), THIRD);
@@ -99,5 +100,15 @@ fn a_packed_ring_of_a_guest_that_started_anew_begins_anew() {
     // Place 0 is available in the first lap.
     fixture.write(DESCRIPTORS, &[1; 12]);
     fixture.write(DESCRIPTORS + 14, &PACKED_AVAIL.to_le_bytes());
+    assert_eq!(fixture.base(PACKED_FRESH, features::RING_PACKED, left), PACKED_FRESH);
+}
+
+#[test]
+fn a_fresh_packed_ring_of_dpdk_has_numbers_and_begins_anew() {
+    let fixture = Fixture::new();
+    let left = Some(Left::at_start(&ring(PACKED_FRESH)).at(THIRD));
+    for place in 0..SIZE {
+        fixture.write(DESCRIPTORS + 16 * u64::from(place) + 12, &place.to_le_bytes());
+    }
     assert_eq!(fixture.base(PACKED_FRESH, features::RING_PACKED, left), PACKED_FRESH);
 }
