@@ -272,7 +272,7 @@ impl PortKind {
     }
 }
 
-/// Where a switch saw an address.
+/// Where a switch knows an address to be: a NIC's own, or one from which a port has sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MacView {
     /// The address. A broken guest may send from any.
@@ -282,6 +282,6 @@ pub struct MacView {
     pub vlan: Option<u16>,
     /// The port's name.
     pub port: String,
-    /// Seconds since it was last seen.
+    /// Seconds since it was last seen; 0 for a NIC's own, which is known always.
     pub age_s: u64,
 }
