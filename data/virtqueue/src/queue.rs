@@ -178,11 +178,10 @@ impl Queue {
     pub fn complete(&mut self, ticket: Ticket, written: u32) {
         let (id, descriptors, entry) = ticket.spend();
         match &mut self.ring {
-            Ring::Split(ring, record) => {
-                ring.complete(id, written);
-                if let Some(record) = record {
-                    record.completed(id);
-                }
+            Ring::Split(ring, None) => ring.complete(id, written),
+            Ring::Split(ring, Some(record)) => {
+                ring.complete_now(id, written);
+                record.completed(id);
             }
             Ring::Packed(ring, record) => {
                 ring.complete(id, descriptors, written);
