@@ -20,7 +20,7 @@ use crate::served::{Receive, Ring};
 
 /// Frames after which a receive ring shows what is in it, so that a guest that polls works on these
 /// while we work on the next.
-const SHOW_EVERY: u32 = 16;
+const SHOW_EVERY: u32 = 32;
 
 /// The header of a frame of which nothing is undone, in one buffer.
 const PLAIN: [u8; HEADER_SIZE] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
