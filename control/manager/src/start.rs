@@ -209,7 +209,8 @@ pub(crate) fn was_used(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: 
                 let flags = u16::from_le_bytes([bytes[14], bytes[15]]);
                 bytes[..8] != [0; 8] && flags & (PACKED_AVAIL | PACKED_USED) != PACKED_AVAIL
             };
-            facts.base != PACKED_FRESH || was_used(0) || was_used(last)
+            // DPDK says only where the driver's side stands, in the lower half.
+            facts.base as u16 != PACKED_FRESH as u16 || was_used(0) || was_used(last)
         }
     }
 }
