@@ -78,13 +78,14 @@ tcp() {
     fi
 }
 
-# A rate that an emulated guest can take, also when it has to wait for its core: nearly all arrives.
+# A rate that an emulated guest can take, also when it has to wait for its core: nine of
+# ten arrive.
 udp() {
     local name=$1 place=$2 said
     shift 2
     said=$(place_do "$place" "iperf3 -J -i 0 -t 1 -u -b 5M -c $*") || true
     said=$(jq -r '.end.sum | "\(.packets) \(.lost_percent * 10 | round / 10)"' <<<"$said" 2>/dev/null) || said=
-    if awk '{ exit !($1 > 100 && $2 < 5) }' <<<"$said"; then
+    if awk '{ exit !($1 > 100 && $2 < 10) }' <<<"$said"; then
         passed "$name" "${said% *} datagrams, ${said#* } % lost"
     else
         failed "$name" "iperf3 -u -c $* in $place: datagrams and percent lost are: $said"
