@@ -33,8 +33,9 @@ pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 
 /// What every device offers.
 pub const OFFERED: u64 =
-    MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+    MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 /// What a disk offers.
-pub const OFFERED_BY_DISK: u64 = OFFERED | INFLIGHT_SHMFD;
-/// What a NIC offers. Its queues complete in order, so they need no record of what is in flight.
+pub const OFFERED_BY_DISK: u64 = OFFERED | CONFIG | INFLIGHT_SHMFD;
+/// What a NIC offers. Its queues complete in order, so they need no record of what is in flight. VMMs
+/// answer for its config space themselves, and QEMU warns of a back-end that would.
 pub const OFFERED_BY_NIC: u64 = OFFERED | RARP | NET_MTU;

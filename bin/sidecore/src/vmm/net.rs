@@ -35,12 +35,7 @@ fn qemu(nic: &NicView, memory: Size) -> Paste {
     lines.push(format!("-netdev vhost-user,id={id},chardev={id}{queues}"));
     lines.push(format!("-device virtio-net-pci,netdev={id}{device}"));
     let once = "a guest needs the first three lines once; each further nic adds the last three";
-    let mut notes = qemu_notes(once, nic.mode);
-    notes.push(
-        "QEMU warns for each pair that it does not support `VHOST_USER_PROTOCOL_F_CONFIG`: nothing is \
-         amiss"
-            .to_string(),
-    );
+    let notes = qemu_notes(once, nic.mode);
     Paste { text: lines.join(" \\\n") + "\n", notes }
 }
 

@@ -521,7 +521,7 @@ fn a_nic_offers_and_counts_what_a_nic_has() {
     };
     let offered = ask(Message::GetProtocolFeatures);
     assert_eq!(offered & (bits::RARP | bits::NET_MTU), bits::RARP | bits::NET_MTU);
-    assert_eq!(offered & bits::INFLIGHT_SHMFD, 0);
+    assert_eq!(offered & (bits::INFLIGHT_SHMFD | bits::CONFIG), 0);
     assert_eq!(ask(Message::GetQueueNum), 2, "pairs, not rings");
     say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_NIC)).unwrap();
     let area = InflightArea { size: 2048, queues: 1, queue_size: 128, ..Default::default() };
@@ -530,7 +530,8 @@ fn a_nic_offers_and_counts_what_a_nic_has() {
     assert!(say(&mut session, &mut world, &Message::SetInflightFd(area)).is_err());
     let more = Message::SetProtocolFeatures(bits::OFFERED_BY_DISK);
     let refused = say(&mut session, &mut world, &more).unwrap_err();
-    assert_eq!(refused.reason, Reason::ProtocolFeatures(bits::INFLIGHT_SHMFD));
+    let only_disks = bits::INFLIGHT_SHMFD | bits::CONFIG;
+    assert_eq!(refused.reason, Reason::ProtocolFeatures(only_disks));
     for queue in [3, 4] {
         let answer = say(&mut session, &mut world, &Message::SetVringNum(state(queue, 256)));
         assert_eq!(answer.is_ok(), queue < 4, "four rings");
