@@ -81,7 +81,7 @@ pub(crate) fn make(
         Some(record) => Some(inflight_of(record, device.key.queue, format, facts.size)?),
         None => None,
     };
-    let base = base_of(facts, negotiated, front_end, device);
+    let base = base_of(facts, negotiated, front_end, device)?;
     let queue = queue(facts, base, negotiated, &memory, record)?;
     let duplicate = |fd: Option<&Lent>| fd.map(Lent::try_clone).transpose();
     let spec = ServedSpec {
@@ -132,11 +132,11 @@ fn base_of(
     negotiated: u64,
     front_end: &FrontEnd,
     device: &DeviceParts<'_>,
-) -> u32 {
+) -> Result<u32, String> {
     if device.kind.nic().is_none() {
-        return facts.base;
+        return Ok(facts.base);
     }
-    match format_of(negotiated) {
+    Ok(match format_of(negotiated) {
         Format::Split => {
             let memory = front_end.memory(false).ok();
             let used = memory.and_then(|map| map.area_at_user(facts.addresses.device, 4));
@@ -145,10 +145,23 @@ fn base_of(
         // A guest that has started anew meanwhile has an unused ring in the same place.
         Format::Packed => match device.left.filter(|left| left.is_news_to(facts)) {
             Some(left) if was_used(facts, negotiated, front_end) => left.base,
+            None if device.left.is_none() && was_used_before(facts, negotiated, front_end) => {
+                return Err(PACKED_LOST.to_string());
+            }
             _ => facts.base,
         },
-    }
+    })
 }
+
+/// Whether a packed ring is said to be new, and is not: an earlier process served its driver.
+fn was_used_before(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: &FrontEnd) -> bool {
+    facts.base as u16 == PACKED_FRESH as u16 && was_used(facts, negotiated, front_end)
+}
+
+/// What a packed ring is told that nobody knows the place of.
+const PACKED_LOST: &str = "its packed ring was used before the daemon was started, and its front-end \
+    does not know where it stands: reset the device in the guest (unbind and bind its driver, or \
+    restart the guest); with packed=off a NIC outlives a kill of the daemon";
 
 fn queue(
     facts: &RingFacts<'_, Lent>,

@@ -53,6 +53,10 @@ impl Fixture {
 
     /// Where the ring would go on when its front-end says `told`.
     fn base(&self, told: u32, negotiated: u64, left: Option<Left>) -> u32 {
+        self.try_base(told, negotiated, left).expect("a base")
+    }
+
+    fn try_base(&self, told: u32, negotiated: u64, left: Option<Left>) -> Result<u32, String> {
         let key = QueueKey { device: 0, queue: 0 };
         let (kind, facts, counters) = (&self.kind, &self.facts, &self.counters);
         let parts = DeviceParts { key, kind, facts, counters, left };
@@ -89,7 +93,8 @@ fn a_packed_ring_that_was_cut_off_goes_on_where_it_stood() {
     fixture.write(DESCRIPTORS + 14, &(PACKED_AVAIL | PACKED_USED).to_le_bytes());
     let base = |told, left| fixture.base(told, features::RING_PACKED, left);
     assert_eq!(base(PACKED_FRESH, left), THIRD);
-    assert_eq!(base(PACKED_FRESH, None), PACKED_FRESH, "nothing is known");
+    let refused = fixture.try_base(PACKED_FRESH, features::RING_PACKED, None);
+    assert_eq!(refused, Err(PACKED_LOST.to_string()), "nothing is known");
     assert_eq!(base(0x8001_8001, left), 0x8001_8001, "it was told where the ring stood");
 }
 
