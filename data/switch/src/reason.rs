@@ -124,7 +124,7 @@ impl DropReason {
                 "the frame was for the next switch alone, and is not forwarded"
             }
             DropReason::NoBuffer => {
-                "the receiver had no buffers: its guest is slower than the traffic"
+                "the receiver had no buffers: no guest is connected, or it is slower than the traffic"
             }
             DropReason::SmallBuffers => "the receiver's buffers were too small for the frame",
             DropReason::OverMtu => "the packet was longer than the receiver's MTU",
