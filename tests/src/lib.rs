@@ -17,6 +17,7 @@
 //! | `mounts` | small file systems and loop devices |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `own_network` | a network namespace of a test's own |
+//! | `packets` | TCP and UDP packets, and what arrives of them put together again |
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `single` | one request, and how it ended |
@@ -36,6 +37,7 @@ pub mod mixed;
 pub mod mounts;
 pub mod neighbour;
 pub mod own_network;
+pub mod packets;
 pub mod power_cut;
 pub mod raw_front_end;
 pub mod single;

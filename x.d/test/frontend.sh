@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# GROUP: the daemon served by our own front-end: rings, dirty log, memory, resize, idle cost, attach
+# GROUP: the daemon served by our own front-end: rings, dirty log, memory, resize, idle cost, attach, NICs
 # Run by x.d/test.sh.
 
-FRONTEND_CASES=(front_end dirty_log memory resize run_time connect attach idle)
+FRONTEND_CASES=(front_end dirty_log memory resize run_time connect attach idle
+    nic_control nic_offloads)
 
 group_frontend() {
     need_sidecore
