@@ -3,7 +3,7 @@
 # Run by x.d/test.sh. Each file of tests/tests named here is an outcome; docs/security.md says which row is where.
 
 HOSTILE_CASES=(hostile_split hostile_packed hostile_blk hostile_storm hostile_races lost_memory
-    bad_front_end bad_memory bad_rings bad_connection connections)
+    bad_front_end bad_memory bad_rings bad_connection connections nic_storm)
 # On a FUSE disk that hangs.
 HOSTILE_FUSE_CASES=(attacks dead_disk)
 
@@ -37,7 +37,7 @@ hostile_tests() {
 show_measured() {
     local log rates=$BUILD/test/hostile.rates
     for log in "$BUILD"/test/hostile-*.log; do
-        [[ ! -f $log ]] || sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(.*; the neighbour had .*\)/\2/p' "$log"
+        [[ ! -f $log ]] || sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(.*; the neighbours\{0,1\} had .*\)/\2/p' "$log"
     done >"$rates"
     say "$(wc -l <"$rates") rates of the neighbour are in $rates; the lowest: $(lowest_rate "$rates")"
 }
