@@ -27,16 +27,49 @@ pub(crate) const UDP_CSUM: u16 = 6;
 /// What a frame leaves undone: nothing, a checksum, or a checksum and cutting it into segments.
 ///
 /// One that exists is consistent with the length it was checked with, and was allowed to its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offload {
+///
+/// One number, so that it goes from place to place in a register: what is written field by field and
+/// copied as a whole makes a processor wait for all writes before it, and those are into lines that
+/// another core has (half of what a small frame costs).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Offload(u64);
+
+/// What an [`Offload`] says, apart.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    /// Bits 0 to 5.
     needs: Offloads,
-    /// The checksum was found right by a sender that is believed.
+    /// The checksum was found right by a sender that is believed. Bit 6.
     is_valid: bool,
-    gso_type: u8,
+    /// Nine bits from 7 on: a longer hint is shortened.
     header_len: u16,
+    /// From bit 16 on.
     gso_size: u16,
+    /// From bit 32 on.
     csum_start: u16,
+    /// From bit 48 on.
     csum_offset: u16,
+}
+
+const VALID: u64 = 1 << 6;
+const HEADER_LEN_SHIFT: u32 = 7;
+const HEADER_LEN_MAX: u16 = (1 << 9) - 1;
+const _: () = assert!((Offloads::ALL.bits() as u64) < VALID);
+
+impl Parts {
+    fn pack(self) -> Offload {
+        let header_len = u64::from(self.header_len.min(HEADER_LEN_MAX)) << HEADER_LEN_SHIFT;
+        let valid = if self.is_valid { VALID } else { 0 };
+        let size = u64::from(self.gso_size) << 16;
+        let place = u64::from(self.csum_start) << 32 | u64::from(self.csum_offset) << 48;
+        Offload(u64::from(self.needs.bits()) | valid | header_len | size | place)
+    }
+}
+
+impl std::fmt::Debug for Offload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.parts().fmt(f)
+    }
 }
 
 /// Why a header is not believed: its frame is dropped.
@@ -73,15 +106,18 @@ pub enum BadOffload {
 
 impl Offload {
     /// Nothing is left undone.
-    pub const NONE: Offload = Offload {
-        needs: Offloads::NONE,
-        is_valid: false,
-        gso_type: Header::GSO_NONE,
-        header_len: 0,
-        gso_size: 0,
-        csum_start: 0,
-        csum_offset: 0,
-    };
+    pub const NONE: Offload = Offload(0);
+
+    fn parts(self) -> Parts {
+        Parts {
+            needs: self.needs(),
+            is_valid: self.is_valid(),
+            header_len: self.header_len(),
+            gso_size: self.gso_size(),
+            csum_start: self.csum_start(),
+            csum_offset: self.csum_offset(),
+        }
+    }
 
     /// Checks the header of a guest's frame of `frame_len` bytes (without the header) that begins with
     /// `head`; `allowed` is what the guest negotiated to leave undone.
@@ -120,7 +156,7 @@ impl Offload {
     ) -> Result<Offload, BadOffload> {
         let offload = Offload::check(header, head, frame_len, allowed)?;
         let is_valid = header.flags & Header::DATA_VALID != 0 && offload.is_none();
-        Ok(Offload { is_valid, ..offload })
+        Ok(if is_valid { Offload(offload.0 | VALID) } else { offload })
     }
 
     /// A frame of which something is undone.
@@ -166,74 +202,94 @@ impl Offload {
         }
         let kind = if is_gso { of_version(kind, head).ok_or(BadOffload::Version)? } else { kind };
         let needs = kind.union(Offloads::CSUM);
-        Ok(Offload {
+        let parts = Parts {
             needs,
             is_valid: false,
-            gso_type: header.gso_type,
             header_len: if is_gso { hint(header, frame_len, transport as u32) } else { 0 },
             gso_size: if is_gso { header.gso_size } else { 0 },
             csum_start: header.csum_start,
             csum_offset: header.csum_offset,
-        })
+        };
+        Ok(parts.pack())
     }
 
     /// A checksum left undone, and nothing else.
     pub(crate) fn checksum_only(&self) -> Offload {
-        Offload {
-            needs: Offloads::CSUM,
-            gso_type: Header::GSO_NONE,
-            header_len: 0,
-            gso_size: 0,
-            ..*self
-        }
+        Parts { needs: Offloads::CSUM, header_len: 0, gso_size: 0, ..self.parts() }.pack()
     }
 
     /// What a receiver must have to get the frame as it is.
     #[inline]
     pub fn needs(&self) -> Offloads {
-        self.needs
+        Offloads::from_bits(self.0 as u16)
     }
 
     /// Whether nothing is left undone.
     #[inline]
     pub fn is_none(&self) -> bool {
-        self.needs.is_empty()
+        self.needs().is_empty()
     }
 
     /// Whether the frame stands for several segments.
     #[inline]
     pub fn is_gso(&self) -> bool {
-        self.gso_type != Header::GSO_NONE
+        !self.needs().without(Offloads::CSUM).is_empty()
     }
 
     /// Whether the type of a frame to be cut leaves room for IPv4.
     pub(crate) fn may_be_ipv4(&self) -> bool {
-        self.needs.intersects(Offloads::TSO4.union(Offloads::USO4))
+        self.needs().intersects(Offloads::TSO4.union(Offloads::USO4))
     }
 
     /// And for IPv6.
     pub(crate) fn may_be_ipv6(&self) -> bool {
-        self.needs.intersects(Offloads::TSO6.union(Offloads::USO6))
+        self.needs().intersects(Offloads::TSO6.union(Offloads::USO6))
     }
 
     /// Whether the checksum was found right by a sender that is believed.
+    #[inline]
     pub fn is_valid(&self) -> bool {
-        self.is_valid
+        self.0 & VALID != 0
+    }
+
+    /// A hint: bytes of all headers.
+    #[inline]
+    fn header_len(&self) -> u16 {
+        (self.0 >> HEADER_LEN_SHIFT) as u16 & HEADER_LEN_MAX
+    }
+
+    /// As a header says it (VIRTIO 5.1.6.2).
+    #[inline]
+    fn gso_type(&self) -> u8 {
+        let needs = self.needs();
+        let kind = if needs.contains(Offloads::TSO4) {
+            Header::GSO_TCP4
+        } else if needs.contains(Offloads::TSO6) {
+            Header::GSO_TCP6
+        } else if needs.intersects(Offloads::USO) {
+            Header::GSO_UDP_L4
+        } else {
+            Header::GSO_NONE
+        };
+        if needs.contains(Offloads::ECN) { kind | Header::GSO_ECN } else { kind }
     }
 
     /// Bytes of payload of each segment; 0 for a frame that is not cut.
+    #[inline]
     pub fn gso_size(&self) -> u16 {
-        self.gso_size
+        (self.0 >> 16) as u16
     }
 
     /// Where the sum begins, in bytes of the frame; 0 when no checksum is undone.
+    #[inline]
     pub fn csum_start(&self) -> u16 {
-        self.csum_start
+        (self.0 >> 32) as u16
     }
 
     /// Where the checksum is, from where the sum begins.
+    #[inline]
     pub fn csum_offset(&self) -> u16 {
-        self.csum_offset
+        (self.0 >> 48) as u16
     }
 
     /// The same frame after `by` bytes were put in (or, negative, taken out) before the sum begins: a
@@ -243,15 +299,15 @@ impl Offload {
         if self.is_none() {
             return Some(*self);
         }
-        let csum_start = self.csum_start.checked_add_signed(by)?;
+        let csum_start = self.csum_start().checked_add_signed(by)?;
         if csum_start < ETHERNET_SIZE {
             return None;
         }
-        let header_len = match self.header_len {
+        let header_len = match self.header_len() {
             0 => 0,
             len => len.checked_add_signed(by)?,
         };
-        Some(Offload { csum_start, header_len, ..*self })
+        Some(Parts { csum_start, header_len, ..self.parts() }.pack())
     }
 
     /// The header for a receiver, or a tap, that has `has`, in `buffers` receive buffers. The caller
@@ -261,18 +317,18 @@ impl Offload {
     #[inline]
     pub fn header(&self, has: Offloads, buffers: u16) -> Header {
         let mut flags = 0;
-        if self.needs.contains(Offloads::CSUM) {
+        if self.needs().contains(Offloads::CSUM) {
             flags = Header::NEEDS_CSUM;
-        } else if self.is_valid && has.contains(Offloads::CSUM) {
+        } else if self.is_valid() && has.contains(Offloads::CSUM) {
             flags = Header::DATA_VALID;
         }
         Header {
             flags,
-            gso_type: self.gso_type,
-            header_len: self.header_len,
-            gso_size: self.gso_size,
-            csum_start: self.csum_start,
-            csum_offset: self.csum_offset,
+            gso_type: self.gso_type(),
+            header_len: self.header_len(),
+            gso_size: self.gso_size(),
+            csum_start: self.csum_start(),
+            csum_offset: self.csum_offset(),
             buffers,
         }
     }
@@ -284,12 +340,12 @@ impl Offload {
     pub fn packet_len(&self, head: &[u8], frame_len: u32) -> u32 {
         let mut len = frame_len;
         if self.is_gso() {
-            let start = usize::from(self.csum_start);
-            let transport = match self.csum_offset {
+            let start = usize::from(self.csum_start());
+            let transport = match self.csum_offset() {
                 UDP_CSUM => UDP_SIZE,
                 _ => tcp_size(head, start).unwrap_or(TCP_SIZE_MAX),
             };
-            len = len.min((start + transport) as u32 + u32::from(self.gso_size));
+            len = len.min((start + transport) as u32 + u32::from(self.gso_size()));
         }
         len.saturating_sub(tag::ethernet_len(head) as u32)
     }
