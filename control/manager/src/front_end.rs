@@ -261,11 +261,16 @@ impl Owner<Lent> for FrontEnd {
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), String> {
-        self.announced = Some(mac);
+        if self.may_run {
+            self.announced = Some(mac);
+        }
         Ok(())
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        if !self.may_run {
+            return Err("another front-end runs this nic".to_string());
+        }
         self.personality.set_mtu(mtu)
     }
 

@@ -4,6 +4,7 @@
 //! (`network`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use backend::net::HostPort;
 use config::plan::NicPlan;
@@ -26,6 +27,8 @@ pub(crate) struct NicParts {
     pub(crate) plug: Option<Plug>,
     /// Its switch was made anew: it is plugged in there when its queues are back.
     pub(crate) moving: bool,
+    /// When its guest was announced last.
+    pub(crate) announced_at: Option<Instant>,
 }
 
 /// Where a NIC is plugged in.
@@ -41,7 +44,9 @@ impl NicParts {
         let shape = Shape { mac: plan.mac.0, mtu: plan.mtu, pairs: plan.queues };
         let live = Live::new(&shape);
         live.set_up(plan.link == LinkState::Up);
-        NicParts { plan, shape, live, counters: Arc::default(), opened, plug: None, moving: false }
+        let counters = Arc::default();
+        let (plug, moving, announced_at) = (None, false, None);
+        NicParts { plan, shape, live, counters, opened, plug, moving, announced_at }
     }
 
     /// Whether its cable is in.

@@ -1,5 +1,7 @@
 //! What operators ask of NICs: add, change, take the cable out, remove. Shown by `net_views`.
 
+use std::time::Duration;
+
 use backend::net::HostPort;
 use config::NicSpec;
 use config::api::{Answer, ApiError, ErrorKind, NicList, NicView};
@@ -11,11 +13,14 @@ use tracing::{info, warn};
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::device::Device;
 use crate::kind::{DevicePlan, Facts, Kind};
-use crate::manager::Manager;
+use crate::manager::{Manager, now};
 use crate::net_views;
 use crate::nic::Plug;
 use crate::shut::NotOpen;
 use crate::uplinks::{self, Guest};
+
+/// Between two announcements of a guest: VMMs leave 50 ms and more.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Manager {
     pub(crate) fn list_nics(&self) -> Answer {
@@ -170,6 +175,13 @@ impl Manager {
                 warn!(nic = device.facts.id, "another address than its own was not announced");
             }
             return;
+        }
+        // Each is a flood: a VMM says it a few times, 50 ms and more apart.
+        if nic.announced_at.is_some_and(|at| now() < at + ANNOUNCE_INTERVAL) {
+            return;
+        }
+        if let Some(nic) = self.nic_parts_mut(number) {
+            nic.announced_at = Some(now());
         }
         self.cores.send(place.home, Command::Announce(place.bridge, place.port, mac));
     }

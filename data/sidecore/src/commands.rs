@@ -93,6 +93,7 @@ impl Sidecore {
             self.rest.forget(kick);
         }
         self.net.detach(&served.role, queue);
+        self.net.desk.roads.forget(queue);
         self.schedule.remove(queue);
         self.leaving.push(queue);
     }

@@ -18,6 +18,7 @@ impl Sidecore {
         // Out of its place, so that frames can be delivered to all others.
         let mut tenant = std::mem::take(&mut place.tenant);
         let mut is_bad = false;
+        self.net.desk.roads.visit(queue);
         let visited = match &mut tenant {
             Tenant::Queue(served) => match &mut served.role {
                 Role::Transmit(role) => {
@@ -38,6 +39,12 @@ impl Sidecore {
         };
         if let Some(place) = self.places.get_mut(usize::from(queue)) {
             place.tenant = tenant;
+        }
+        if visited.requests > 0 {
+            self.net.desk.roads.visited();
+        }
+        if is_bad {
+            self.net.desk.roads.forget(queue);
         }
         self.settle_frames();
         if let Some(served) = served_at(&mut self.places, queue) {
@@ -90,6 +97,7 @@ impl Sidecore {
         }
         let key = host.key();
         self.schedule.remove(place);
+        self.net.desk.roads.forget(place);
         self.send(Event::HostGone(key));
     }
 }

@@ -142,7 +142,8 @@ impl Switch {
         match self.ports.get(usize::from(to.0)).and_then(Option::as_ref) {
             None => Egress::Refuse(DropReason::NoPort),
             Some(port) if !port.is_up => Egress::Refuse(DropReason::LinkDown),
-            Some(_) if self.ruled == 0 => Egress::Keep,
+            // With a VLAN, it was decided on where the rules are known already.
+            Some(_) if self.ruled == 0 && vlan == VlanId::NONE => Egress::Keep,
             Some(port) => port.vlan.egress(vlan),
         }
     }

@@ -40,6 +40,7 @@ mod split;
 mod ticket;
 mod violation;
 mod walk;
+mod word;
 
 pub use chain::{CHAIN_SPANS_MAX, Chain};
 pub use inflight::Inflight;

@@ -14,6 +14,7 @@ use crate::layout::{AVAIL, DESCRIPTOR_SIZE, INDIRECT, NEXT, USED, WRITE};
 use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
+use crate::word::Word;
 
 /// Entries between asking for a buffer's first lines and using them.
 const BUFFER_AHEAD: u16 = 4;
@@ -36,10 +37,12 @@ pub(crate) struct Place {
 
 impl Place {
     /// `index` in the low 15 bits, the lap in bit 15.
+    #[inline]
     pub(crate) fn of_bits(bits: u16) -> Place {
         Place { index: bits & 0x7fff, lap: bits >> 15 == 1 }
     }
 
+    #[inline]
     pub(crate) fn bits(self) -> u16 {
         self.index | u16::from(self.lap) << 15
     }
@@ -60,19 +63,19 @@ pub(crate) struct Packed {
     ring: Shared,
     driver_event: Area,
     device_event: Shared,
-    size: u16,
+    size: Word,
     event_index: bool,
     indirect: bool,
     /// Hints are for writing.
     writes: bool,
-    /// Where the next chain starts.
-    next: Place,
+    /// Where the next chain starts: the bits of its place.
+    next: Word,
     /// Where the next used descriptor goes.
-    used_next: Place,
+    used_next: Word,
     /// The first used descriptor that is not shown yet, and its flags: written last.
-    held: Option<(u16, u16)>,
+    held: Option<(Word, Word)>,
     /// Ring entries passed since the guest was last called, or found not to want it.
-    moved: u16,
+    moved: Word,
 }
 
 impl Packed {
@@ -90,26 +93,37 @@ impl Packed {
             ring: ring.into(),
             driver_event,
             device_event: device_event.into(),
-            size,
+            size: Word::new(size),
             event_index,
             indirect,
             writes: false,
-            next,
-            used_next,
+            next: Word::new(next.bits()),
+            used_next: Word::new(used_next.bits()),
             held: None,
-            moved: 0,
+            moved: Word::new(0),
         }
     }
 
     /// The next available and the next used place.
     #[inline]
     pub(crate) fn places(&self) -> (Place, Place) {
-        (self.next, self.used_next)
+        (self.next(), self.used_next())
+    }
+
+    #[inline]
+    fn next(&self) -> Place {
+        Place::of_bits(self.next.get())
+    }
+
+    #[inline]
+    fn used_next(&self) -> Place {
+        Place::of_bits(self.used_next.get())
     }
 
     /// Goes on from where an in-flight record says.
     pub(crate) fn set_places(&mut self, next: Place, used_next: Place) {
-        (self.next, self.used_next) = (next, used_next);
+        self.next.set(next.bits());
+        self.used_next.set(used_next.bits());
     }
 
     pub(crate) fn expect_writes(&mut self, on: bool) {
@@ -122,14 +136,14 @@ impl Packed {
 
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        self.available_flags(self.next).is_some()
+        self.available_flags(self.next()).is_some()
     }
 
     /// Walks the next chain. Only after `is_ready` said yes. Bounded by the ring's size.
     pub(crate) fn peek(&self, map: &GuestMap, chain: &mut Chain) -> Result<(), Violation> {
         chain.clear();
-        let mut place = self.next;
-        for taken in 1..=self.size {
+        let mut place = self.next();
+        for taken in 1..=self.size.get() {
             // The driver shows a chain's first flags last, so the rest is there; a flag that says
             // otherwise is a chain without end.
             let Some(flags) = self.available_flags(place) else {
@@ -143,23 +157,28 @@ impl Packed {
                 if !self.indirect || flags & NEXT != 0 || taken > 1 {
                     return Err(Violation::IndirectPlace);
                 }
-                indirect_packed(chain, map, Descriptor { gpa, len, flags, next: 0 }, self.size)?;
+                indirect_packed(
+                    chain,
+                    map,
+                    Descriptor { gpa, len, flags, next: 0 },
+                    self.size.get(),
+                )?;
             } else {
                 add_buffer(chain, map, gpa, len, flags & WRITE != 0)?;
             }
             if flags & NEXT == 0 {
                 chain.id = self.ring.load_u16(at + ID);
                 chain.descriptors = taken;
-                if chain.id >= self.size {
-                    return Err(Violation::BufferId { id: chain.id, size: self.size });
+                if chain.id >= self.size.get() {
+                    return Err(Violation::BufferId { id: chain.id, size: self.size.get() });
                 }
                 self.prefetch_after(place, map);
                 // An indirect table has counted its own entries.
                 return if indirect { Ok(()) } else { chain.end(taken.into()) };
             }
-            place = place.after(1, self.size);
+            place = place.after(1, self.size.get());
         }
-        Err(Violation::ChainLoop { limit: self.size.into() })
+        Err(Violation::ChainLoop { limit: self.size.get().into() })
     }
 
     /// As `peek`, for the chain that an earlier process took: its descriptors are in `record`, from
@@ -178,7 +197,7 @@ impl Packed {
             if !indirect {
                 add_buffer(chain, map, found.gpa, found.len, found.flags & WRITE != 0)?;
             } else if self.indirect && is_last && place == 1 {
-                indirect_packed(chain, map, found, self.size)?;
+                indirect_packed(chain, map, found, self.size.get())?;
             } else {
                 return Err(Violation::IndirectPlace);
             }
@@ -189,46 +208,48 @@ impl Packed {
                 }
             }
         }
-        if chain.id >= self.size {
-            return Err(Violation::BufferId { id: chain.id, size: self.size });
+        if chain.id >= self.size.get() {
+            return Err(Violation::BufferId { id: chain.id, size: self.size.get() });
         }
         Ok(())
     }
 
     #[inline]
     pub(crate) fn advance(&mut self, descriptors: u16) {
-        self.next = self.next.after(descriptors, self.size);
+        self.next.set(self.next().after(descriptors, self.size.get()).bits());
     }
 
     #[inline]
     pub(crate) fn complete(&mut self, id: u16, descriptors: u16, written: u32) {
-        let at = usize::from(self.used_next.index) * DESCRIPTOR_SIZE;
+        let used = self.used_next();
+        let at = usize::from(used.index) * DESCRIPTOR_SIZE;
         self.ring.store_u32(at + LEN, written);
         self.ring.store_u16(at + ID, id);
-        let lap = if self.used_next.lap { AVAIL | USED } else { 0 };
+        let lap = if used.lap { AVAIL | USED } else { 0 };
         let flags = lap | if written > 0 { WRITE } else { 0 };
         if self.held.is_none() {
-            self.held = Some((self.used_next.index, flags));
+            self.held = Some((Word::new(used.index), Word::new(flags)));
         } else {
             self.ring.store_release_u16(at + DESCRIPTOR_FLAGS, flags);
         }
-        self.used_next = self.used_next.after(descriptors, self.size);
-        self.moved = self.moved.saturating_add(descriptors);
+        self.used_next.set(used.after(descriptors, self.size.get()).bits());
+        self.moved.set(self.moved.get().saturating_add(descriptors));
     }
 
     /// Shows all completions, the first one last.
     #[inline]
     pub(crate) fn show(&mut self) {
         if let Some((index, flags)) = self.held.take() {
-            let at = usize::from(index) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
-            self.ring.store_release_u16(at, flags);
+            let at = usize::from(index.get()) * DESCRIPTOR_SIZE + DESCRIPTOR_FLAGS;
+            self.ring.store_release_u16(at, flags.get());
         }
     }
 
     /// Whether the guest asked to be called for one of the completions shown since the last time.
     #[inline]
     pub(crate) fn wants_call(&mut self) -> bool {
-        let moved = std::mem::take(&mut self.moved);
+        let moved = self.moved.get();
+        self.moved.set(0);
         if moved == 0 {
             return false;
         }
@@ -237,8 +258,8 @@ impl Packed {
             EVENT_DISABLE => false,
             EVENT_AT_PLACE if self.event_index => {
                 let event = self.driver_event.load_u16(EVENT_PLACE);
-                let Place { index, lap } = self.used_next;
-                passed_packed(event, index, lap, moved, self.size)
+                let Place { index, lap } = self.used_next();
+                passed_packed(event, index, lap, moved, self.size.get())
             }
             _ => true,
         }
@@ -247,7 +268,7 @@ impl Packed {
     /// Asks for a kick at the next chain, then looks again. True when one is already there.
     pub(crate) fn arm(&mut self) -> bool {
         if self.event_index {
-            self.device_event.store_u16(EVENT_PLACE, self.next.bits());
+            self.device_event.store_u16(EVENT_PLACE, self.next.get());
             self.device_event.store_release_u16(EVENT_FLAGS, EVENT_AT_PLACE);
         } else {
             self.device_event.store_u16(EVENT_FLAGS, EVENT_ENABLE);
@@ -269,9 +290,9 @@ impl Packed {
     /// A hint: the line after the chain's last descriptor is likely the next chain's.
     #[inline]
     fn prefetch_after(&self, place: Place, map: &GuestMap) {
-        let ahead = place.after(8.min(self.size - 1), self.size);
+        let ahead = place.after(8.min(self.size.get() - 1), self.size.get());
         self.ring.prefetch(usize::from(ahead.index) * DESCRIPTOR_SIZE);
-        let ahead = place.after(BUFFER_AHEAD.min(self.size - 1), self.size);
+        let ahead = place.after(BUFFER_AHEAD.min(self.size.get() - 1), self.size.get());
         if self.available_flags(ahead).is_some() {
             let gpa = self.ring.load_u64(usize::from(ahead.index) * DESCRIPTOR_SIZE);
             map.prefetch(gpa, self.writes);

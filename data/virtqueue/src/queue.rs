@@ -11,6 +11,7 @@ use crate::packed::{Packed, Place};
 use crate::split::Split;
 use crate::ticket::Ticket;
 use crate::violation::{SetupError, Violation};
+use crate::word::Word;
 
 /// All that a queue stands on.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ enum Ring {
 pub struct Queue {
     ring: Ring,
     size: u16,
-    in_flight: u16,
+    in_flight: Word,
     violation: Option<Violation>,
     reported: bool,
 }
@@ -88,7 +89,7 @@ impl Queue {
                 packed_ring(Packed::new(parts, size, rules, next, used), inflight)?
             }
         };
-        let (in_flight, violation, reported) = (0, None, false);
+        let (in_flight, violation, reported) = (Word::new(0), None, false);
         Ok(Queue { ring, size, in_flight, violation, reported })
     }
 
@@ -107,7 +108,7 @@ impl Queue {
 
     #[inline(always)]
     fn try_peek(&mut self, map: &GuestMap, chain: &mut Chain) -> Result<bool, Violation> {
-        if self.violation.is_some() || self.in_flight >= self.size {
+        if self.violation.is_some() || self.in_flight.get() >= self.size {
             return Ok(false);
         }
         match &mut self.ring {
@@ -168,7 +169,7 @@ impl Queue {
                 });
             }
         }
-        self.in_flight += 1;
+        self.in_flight.add(1);
         Ticket::new(chain.id, chain.descriptors, entry)
     }
 
@@ -190,7 +191,7 @@ impl Queue {
                 }
             }
         }
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
     }
 
     /// Gives a chain up without a word to the guest: its memory is not to be touched any more. A
@@ -198,14 +199,14 @@ impl Queue {
     #[cold]
     pub fn abandon(&mut self, ticket: Ticket) {
         ticket.forfeit();
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
     }
 
     /// Where the queue stands, for [`Self::rewind`]. Changes nothing.
     #[inline]
     pub fn mark(&self) -> Mark {
         let (next, used) = self.places();
-        Mark { next, used, in_flight: self.in_flight }
+        Mark { next, used, in_flight: self.in_flight.get() }
     }
 
     /// Gives back every chain taken since `mark`, as if it had never been taken: the next
@@ -219,7 +220,7 @@ impl Queue {
     /// or abandoned since the mark, `tickets` are not as many as were taken since, or the queue
     /// keeps a record of what is in flight (which a successor may have read by now).
     pub fn rewind(&mut self, mark: Mark, tickets: &mut Vec<Ticket>) -> bool {
-        let taken = usize::from(self.in_flight).checked_sub(usize::from(mark.in_flight));
+        let taken = usize::from(self.in_flight.get()).checked_sub(usize::from(mark.in_flight));
         let back = tickets.iter().fold(mark.next, |next, ticket| self.after(next, ticket));
         if self.places() != (back, mark.used) || taken != Some(tickets.len()) {
             return false;
@@ -233,7 +234,7 @@ impl Queue {
             Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)) => return false,
         }
         tickets.drain(..).for_each(Ticket::forfeit);
-        self.in_flight = mark.in_flight;
+        self.in_flight.set(mark.in_flight);
         true
     }
 
@@ -345,7 +346,7 @@ impl Queue {
     /// Chains taken and not completed.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.in_flight
+        self.in_flight.get()
     }
 
     /// Entries of the ring.

@@ -13,6 +13,7 @@ use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
 use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_split};
+use crate::word::Word;
 
 /// Chains between asking the processor for a descriptor and walking it.
 const DESCRIPTOR_AHEAD: u16 = 8;
@@ -34,24 +35,24 @@ pub(crate) struct Split {
     table: Area,
     avail: Area,
     used: Shared,
-    size: u16,
+    size: Word,
     event_index: bool,
     indirect: bool,
     /// Hints are for writing.
     writes: bool,
     /// Index of the next chain to take.
-    next: u16,
+    next: Word,
     /// The available index as last read.
-    seen: u16,
+    seen: Word,
     /// Index of the next used element to write.
-    used_next: u16,
+    used_next: Word,
     /// Used elements that are not written yet: those before `used_next`.
     kept: Box<[(u16, u32); KEPT_MAX]>,
     kept_len: usize,
     /// The used index as the guest sees it.
-    used_shown: u16,
+    used_shown: Word,
     /// The used index when the guest was last called, or found not to want it.
-    used_called: u16,
+    used_called: Word,
 }
 
 impl Split {
@@ -61,43 +62,42 @@ impl Split {
         let used = Shared::from(used);
         let (event_index, indirect) = rules;
         let used_next = used.load_u16(INDEX);
-        let (seen, used_shown, used_called) = (next, used_next, used_next);
         Split {
             table,
             avail,
             used,
-            size,
+            size: Word::new(size),
             event_index,
             indirect,
             writes: false,
-            next,
-            seen,
-            used_next,
+            next: Word::new(next),
+            seen: Word::new(next),
+            used_next: Word::new(used_next),
             kept: Box::new([(0, 0); KEPT_MAX]),
             kept_len: 0,
-            used_shown,
-            used_called,
+            used_shown: Word::new(used_next),
+            used_called: Word::new(used_next),
         }
     }
 
     #[inline]
     pub(crate) fn next(&self) -> u16 {
-        self.next
+        self.next.get()
     }
 
     /// Goes on from `next`; what is there is asked for, and checked, anew.
     pub(crate) fn set_next(&mut self, next: u16) {
-        self.next = next;
-        self.seen = next;
+        self.next.set(next);
+        self.seen.set(next);
     }
 
     pub(crate) fn used_shown(&self) -> u16 {
-        self.used_shown
+        self.used_shown.get()
     }
 
     #[inline]
     pub(crate) fn used_next(&self) -> u16 {
-        self.used_next
+        self.used_next.get()
     }
 
     pub(crate) fn expect_writes(&mut self, on: bool) {
@@ -107,18 +107,22 @@ impl Split {
     /// Whether a chain is there; reads the guest's index only when none is known.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Violation> {
-        if self.next != self.seen {
+        if self.next.get() != self.seen.get() {
             return Ok(true);
         }
         let to = self.avail.load_acquire_u16(INDEX);
-        if to == self.next {
+        if to == self.next.get() {
             return Ok(false);
         }
-        if to.wrapping_sub(self.next) > self.size {
-            return Err(Violation::AvailableIndex { from: self.next, to, size: self.size });
+        if to.wrapping_sub(self.next.get()) > self.size.get() {
+            return Err(Violation::AvailableIndex {
+                from: self.next.get(),
+                to,
+                size: self.size.get(),
+            });
         }
-        self.seen = to;
-        for ahead in 0..DESCRIPTOR_AHEAD.min(to.wrapping_sub(self.next)) {
+        self.seen.set(to);
+        for ahead in 0..DESCRIPTOR_AHEAD.min(to.wrapping_sub(self.next.get())) {
             self.prefetch_descriptor(ahead);
         }
         Ok(true)
@@ -128,7 +132,7 @@ impl Split {
     #[inline]
     pub(crate) fn peek(&self, map: &GuestMap, chain: &mut Chain) -> Result<(), Violation> {
         self.look_ahead(map);
-        let head = self.head(self.next);
+        let head = self.head(self.next.get());
         let first = self.descriptor(head)?;
         // Most frames are one buffer.
         if first.flags & (INDIRECT | NEXT) == 0
@@ -153,8 +157,8 @@ impl Split {
 
     #[inline]
     fn descriptor(&self, index: u16) -> Result<Descriptor, Violation> {
-        if index >= self.size {
-            return Err(Violation::DescriptorIndex { index, size: self.size.into() });
+        if index >= self.size.get() {
+            return Err(Violation::DescriptorIndex { index, size: self.size.get().into() });
         }
         Ok(Descriptor::split(&self.table, index))
     }
@@ -170,28 +174,28 @@ impl Split {
         chain.id = head;
         chain.descriptors = 1;
         let mut descriptor = first;
-        for before in 0..u32::from(self.size) {
+        for before in 0..u32::from(self.size.get()) {
             if descriptor.flags & INDIRECT != 0 {
                 if !self.indirect || descriptor.flags & NEXT != 0 {
                     return Err(Violation::IndirectPlace);
                 }
-                return indirect_split(chain, map, descriptor, self.size, before + 1);
+                return indirect_split(chain, map, descriptor, self.size.get(), before + 1);
             }
             let writable = descriptor.flags & WRITE != 0;
             add_buffer(chain, map, descriptor.gpa, descriptor.len, writable)?;
             if descriptor.flags & NEXT == 0 {
                 return chain.end(before + 1);
             }
-            if before + 1 < u32::from(self.size) {
+            if before + 1 < u32::from(self.size.get()) {
                 descriptor = self.descriptor(descriptor.next)?;
             }
         }
-        Err(Violation::ChainLoop { limit: self.size.into() })
+        Err(Violation::ChainLoop { limit: self.size.get().into() })
     }
 
     #[inline]
     pub(crate) fn advance(&mut self) {
-        self.next = self.next.wrapping_add(1);
+        self.next.add(1);
     }
 
     /// Completes a chain; its element is written when it is shown, or before.
@@ -201,7 +205,7 @@ impl Split {
             *place = (id, written);
             self.kept_len += 1;
         }
-        self.used_next = self.used_next.wrapping_add(1);
+        self.used_next.add(1);
         if self.kept_len == KEPT_MAX {
             self.write_kept();
         }
@@ -218,9 +222,9 @@ impl Split {
     #[inline]
     fn write_kept(&mut self) {
         let kept = self.kept.get(..self.kept_len).unwrap_or_default();
-        let first = self.used_next.wrapping_sub(kept.len() as u16);
+        let first = self.used_next.get().wrapping_sub(kept.len() as u16);
         for (number, (id, written)) in (0..).zip(kept) {
-            let at = RING + 8 * usize::from(first.wrapping_add(number) & (self.size - 1));
+            let at = RING + 8 * usize::from(first.wrapping_add(number) & (self.size.get() - 1));
             self.used.store_u32_pair(at, (*id).into(), *written);
         }
         self.kept_len = 0;
@@ -229,21 +233,21 @@ impl Split {
     /// Shows all completions.
     #[inline]
     pub(crate) fn show(&mut self) {
-        if self.used_shown != self.used_next {
+        if self.used_shown.get() != self.used_next.get() {
             self.write_kept();
-            self.used.store_release_u16(INDEX, self.used_next);
-            self.used_shown = self.used_next;
+            self.used.store_release_u16(INDEX, self.used_next.get());
+            self.used_shown.set(self.used_next.get());
         }
     }
 
     /// Whether the guest asked to be called for one of the completions shown since the last time.
     #[inline]
     pub(crate) fn wants_call(&mut self) -> bool {
-        let (old, new) = (self.used_called, self.used_shown);
+        let (old, new) = (self.used_called.get(), self.used_shown.get());
         if old == new {
             return false;
         }
-        self.used_called = new;
+        self.used_called.set(new);
         // The guest writes its wish, then reads the index; we the other way round (2.7.7.2).
         fence(Ordering::SeqCst);
         if self.event_index {
@@ -256,7 +260,7 @@ impl Split {
     /// Asks for a kick at the next chain, then looks again. True when one is already there.
     pub(crate) fn arm(&mut self) -> Result<bool, Violation> {
         if self.event_index {
-            self.used.store_u16(self.avail_event(), self.next);
+            self.used.store_u16(self.avail_event(), self.next.get());
         } else {
             self.used.store_u16(FLAGS, 0);
         }
@@ -273,27 +277,27 @@ impl Split {
 
     #[inline]
     fn head(&self, index: u16) -> u16 {
-        self.avail.load_u16(RING + 2 * usize::from(index & (self.size - 1)))
+        self.avail.load_u16(RING + 2 * usize::from(index & (self.size.get() - 1)))
     }
 
     fn used_event(&self) -> usize {
-        RING + 2 * usize::from(self.size)
+        RING + 2 * usize::from(self.size.get())
     }
 
     fn avail_event(&self) -> usize {
-        RING + 8 * usize::from(self.size)
+        RING + 8 * usize::from(self.size.get())
     }
 
     /// Hints only: what is read here is read again, and checked, when its turn comes.
     #[inline]
     fn look_ahead(&self, map: &GuestMap) {
-        let known = self.seen.wrapping_sub(self.next);
+        let known = self.seen.get().wrapping_sub(self.next.get());
         if known > DESCRIPTOR_AHEAD {
             self.prefetch_descriptor(DESCRIPTOR_AHEAD);
         }
         if known > BUFFER_AHEAD {
-            let head = self.head(self.next.wrapping_add(BUFFER_AHEAD));
-            if head < self.size {
+            let head = self.head(self.next.get().wrapping_add(BUFFER_AHEAD));
+            if head < self.size.get() {
                 let gpa = self.table.load_u64(usize::from(head) * DESCRIPTOR_SIZE);
                 map.prefetch(gpa, self.writes);
             }
@@ -302,7 +306,7 @@ impl Split {
 
     #[inline]
     fn prefetch_descriptor(&self, ahead: u16) {
-        let head = self.head(self.next.wrapping_add(ahead));
+        let head = self.head(self.next.get().wrapping_add(ahead));
         self.table.prefetch(usize::from(head) * DESCRIPTOR_SIZE);
     }
 }

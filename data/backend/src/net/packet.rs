@@ -126,9 +126,11 @@ impl Packet {
                 Ok(sent) => done += sent.max(1),
                 Err(errno) => {
                     self.watch.is_gone |= Sent::from_errno(errno) == Sent::Gone;
-                    // No room for one is no room for the next.
+                    // No room for one is no room for the next. ENOBUFS may also mean that a rule of the
+                    // operator's dropped this one, which is nothing to the others.
                     let refused = match Sent::from_errno(errno) {
-                        Sent::Full | Sent::Gone => self.staged - done,
+                        Sent::Full if errno == Errno::AGAIN => self.staged - done,
+                        Sent::Gone => self.staged - done,
                         _ => 1,
                     };
                     self.losses.sent += refused as u64;

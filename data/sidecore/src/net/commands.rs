@@ -162,6 +162,7 @@ impl Sidecore {
         if let Tenant::Host(host) = std::mem::take(&mut place.tenant) {
             self.net.clear(key.bridge, key.port, key.queue, at as u16);
             self.schedule.remove(at as u16);
+            self.net.desk.roads.forget(at as u16);
             if let Some(fd) = host.spec.port.poll_fd() {
                 self.rest.forget(fd);
             }
@@ -192,6 +193,7 @@ impl Sidecore {
             pair: 0,
         };
         net.desk.begin(ANNOUNCE);
+        net.desk.roads.visit(u16::MAX);
         // It is said once, and lost where there is no room: so are announcements on any network.
         let _ = net.desk.route(&mut self.places, replica, &way, &mut frame, 0, now);
         self.settle_frames();

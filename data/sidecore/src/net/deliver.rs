@@ -12,7 +12,7 @@ use virtqueue::Violation;
 
 use crate::net::desk::{Desk, WALK_BYTES};
 use crate::net::frames::Frame;
-use crate::net::gather::Short;
+use crate::net::gather::{Short, WALKED_MAX};
 use crate::net::host::HostServed;
 use crate::net::port::{Port, Sink};
 use crate::places::{Place, host_at, receive_at};
@@ -134,6 +134,11 @@ impl Desk {
             return Delivered::Dropped;
         }
         if !ring.queue.peek(&ring.memory, &mut self.chain) {
+            return self.is_full(ring, receive, place, now);
+        }
+        if self.chain.walked() > WALKED_MAX {
+            // Its sender would pay for it, again and again: no driver has such buffers.
+            ring.queue.latch(Violation::ChainLoop { limit: WALKED_MAX });
             return self.is_full(ring, receive, place, now);
         }
         let first = self.chain.writable().first().copied().unwrap_or_default();

@@ -5,7 +5,7 @@
 
 use backend::net::Rest;
 use guest_memory::{GuestMap, Span};
-use virtqueue::{CHAIN_SPANS_MAX, Chain, Mark, Ticket};
+use virtqueue::{CHAIN_SPANS_MAX, Chain, Mark, Ticket, Violation};
 
 use crate::served::Ring;
 
@@ -88,6 +88,11 @@ impl Gather {
         let mut left = total;
         loop {
             self.walked += chain.walked();
+            if chain.walked() > WALKED_MAX {
+                // As in `put`: whoever sends pays for a walk.
+                ring.queue.latch(Violation::ChainLoop { limit: WALKED_MAX });
+                return Err(Short::NoBuffer);
+            }
             let before = left;
             for span in chain.writable() {
                 if left == 0 || self.spans.len() == self.spans.capacity() {

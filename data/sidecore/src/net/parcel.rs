@@ -8,6 +8,7 @@
 //! Not when parcels are made (`route`), nor how they are unpacked (`inbound`). Made by control with
 //! [`link`](crate::link).
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -180,11 +181,55 @@ pub struct Outbound {
     bell: Arc<Bell>,
     /// Something was sent since the bell was rung.
     unrung: bool,
+    /// Places that found no parcel, the one that waits for longest first.
+    line: VecDeque<u16>,
+    /// Whose visit it is, how many parcels it may still take, and whether it asked for one.
+    visitor: (u16, usize, bool),
 }
 
 impl Outbound {
-    /// An empty parcel for a frame with so many bytes to copy. `None`: all are under way.
+    /// A visit of what is at `place` begins.
+    pub(crate) fn visit(&mut self, place: u16) {
+        let others = self.line.iter().filter(|one| **one != place).count();
+        self.visitor = (place, (self.short.len() / (others + 1)).max(1), false);
+    }
+
+    /// That visit is over, and brought frames somewhere: who needed no parcel for that waits for none.
+    pub(crate) fn visited(&mut self) {
+        let (place, _, asked) = self.visitor;
+        if !asked {
+            self.forget(place);
+        }
+    }
+
+    /// What is at `place` wants nothing any more.
+    pub(crate) fn forget(&mut self, place: u16) {
+        self.line.retain(|one| *one != place);
+    }
+
+    /// An empty parcel for a frame with so many bytes to copy, in turn: whoever found none before has one first, and what is there is
+    /// divided among all who wait. `None`: none is free for this one.
     pub(crate) fn take(&mut self, copied: usize) -> Option<Box<Parcel>> {
+        let (place, left, _) = self.visitor;
+        self.visitor.2 = true;
+        let at = self.line.iter().position(|one| *one == place);
+        let ahead = at.unwrap_or(self.line.len());
+        let free = if copied <= SHORT { self.short.len() } else { self.large.len() };
+        if left == 0 || free <= ahead {
+            if at.is_none() && self.line.len() < PARCELS {
+                self.line.push_back(place);
+            }
+            return None;
+        }
+        let parcel = self.take_free(copied)?;
+        self.visitor.1 = left - 1;
+        if let Some(at) = at {
+            self.line.remove(at);
+        }
+        Some(parcel)
+    }
+
+    fn take_free(&mut self, copied: usize) -> Option<Box<Parcel>> {
         if copied <= SHORT
             && let Some(parcel) = self.short.pop()
         {
@@ -287,6 +332,8 @@ pub(crate) fn road(from_bell: &Arc<Bell>, to: u16, to_bell: &Arc<Bell>) -> (Outb
     let short = (LARGE..PARCELS).map(|_| Parcel::new(false)).collect();
     let large = (0..LARGE).map(|_| Parcel::new(true)).collect();
     let bell = Arc::clone(to_bell);
-    let outbound = Outbound { to, out: out_in, back, short, large, bell, unrung: false };
+    let (line, visitor) = (VecDeque::with_capacity(PARCELS), (u16::MAX, 0, false));
+    let outbound =
+        Outbound { to, out: out_in, back, short, large, bell, unrung: false, line, visitor };
     (outbound, Inbound { out, back: back_in, bell: Arc::clone(from_bell), kept: None })
 }

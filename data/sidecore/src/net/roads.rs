@@ -43,6 +43,23 @@ impl Roads {
         self.lender = Lender { chain: role.waiting.next(), ..role.lender };
     }
 
+    /// A visit of what is at `place` begins.
+    #[inline]
+    pub(crate) fn visit(&mut self, place: u16) {
+        self.all.iter_mut().for_each(|road| road.visit(place));
+    }
+
+    /// The visit brought frames somewhere.
+    #[inline]
+    pub(crate) fn visited(&mut self) {
+        self.all.iter_mut().for_each(Outbound::visited);
+    }
+
+    /// What is at `place` sends nothing any more.
+    pub(crate) fn forget(&mut self, place: u16) {
+        self.all.iter_mut().for_each(|road| road.forget(place));
+    }
+
     pub(crate) fn add(&mut self, road: Outbound) {
         self.all.push(road);
     }

@@ -254,3 +254,21 @@ fn a_ring_that_is_broken_latches_and_its_receiver_goes_on() {
 fn eventfd_of(nic: &Nic) -> std::os::fd::OwnedFd {
     nic.transmit.kick.try_clone().unwrap()
 }
+
+/// Whoever sends would pay for the walk, at every frame.
+#[test]
+fn a_receive_chain_longer_than_any_frame_needs_breaks_its_own_queue() {
+    for (pieces, is_broken) in [(100, false), (1000, true)] {
+        let (mut lan, mut sender) = (Lan::wire(), Nic::usual());
+        let mut receiver = Nic::new(ring(Format::Split, 2048), USUAL);
+        lan.plug(&sender);
+        lan.plug(&receiver);
+        receiver.post_pieces(&[&[2048][..], &vec![1; pieces]].concat());
+        receiver.publish_buffers();
+        sender.send(&frame(mac(2), mac(1), 60));
+        lan.passes(3);
+        let failed = lan.core.events();
+        assert_eq!(failed.len(), usize::from(is_broken), "{failed:?}");
+        assert_eq!(receiver.take_frames().len(), usize::from(!is_broken));
+    }
+}

@@ -225,3 +225,34 @@ fn parcels_for_a_port_that_went_come_back() {
     assert_eq!(snapshot.drops.of(DropReason::NoBuffer), snapshot.drops.total());
     assert_eq!(snapshot.drops.total() + snapshot.delivered_frames, 6);
 }
+
+#[test]
+fn queues_that_are_never_empty_leave_parcels_to_the_others() {
+    let mut two = Two::new(13);
+    let mut nics: Vec<Nic> = (0..4).map(|_| Nic::new(ring(Format::Split, 1024), USUAL)).collect();
+    for (at, nic) in nics.iter().enumerate() {
+        two.plug(nic, usize::from(at == 3));
+    }
+    nics[3].send(&frame(ALL, mac(4), 60));
+    two.passes(20);
+    // Two senders keep their rings full; the third has 100 frames.
+    for at in 0..3 {
+        for _ in 0..[900, 900, 100][at] {
+            nics[at].send(&frame(mac(4), mac(1 + at as u8), 60));
+        }
+    }
+    let mut sent = [0; 3];
+    for _ in 0..300 {
+        for at in 0..3 {
+            let more = nics[at].sent();
+            sent[at] += more;
+            for _ in 0..if at < 2 { more } else { 0 } {
+                nics[at].send(&frame(mac(4), mac(1 + at as u8), 60));
+            }
+        }
+        two.cores[0].pass();
+        two.cores[1].pass();
+    }
+    assert_eq!(sent[2], 100, "{sent:?}");
+    assert!(sent[0].abs_diff(sent[1]) * 10 < sent[0], "{sent:?}");
+}
