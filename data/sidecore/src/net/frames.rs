@@ -1,19 +1,45 @@
 //! A frame on its way through this sidecore: head in private memory, rest where it was found.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use backend::net::Rest;
 use frame::{HEAD_MAX, HEADER_SIZE, Offload, tag};
 use guest_memory::{GuestMap, Health};
 
-/// Bytes before the head in which a receiver's virtio-net header is put, so that both are one copy.
-pub(crate) const FRONT: usize = HEADER_SIZE;
+/// Bytes before the head: a receiver's virtio-net header is put at their end, so that both can be one
+/// copy, and the head begins a cache line.
+pub(crate) const FRONT: usize = 64;
 
 /// Place for a head, for the header in front of it, and for a tag that is pushed.
-pub(crate) type Room = [u8; FRONT + HEAD_MAX + tag::SIZE];
+///
+/// A head that begins a cache line is stored in whole lines. What is loaded from it right after is
+/// handed on by the processor; across a line's end it would have to wait until the store, and all
+/// before it, are in the cache.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(crate) struct Room([u8; FRONT + HEAD_MAX + tag::SIZE]);
 
 /// An empty place.
-pub(crate) const ROOM: Room = [0; FRONT + HEAD_MAX + tag::SIZE];
+pub(crate) const ROOM: Room = Room([0; FRONT + HEAD_MAX + tag::SIZE]);
+
+const _: () = assert!(FRONT >= HEADER_SIZE && FRONT.is_multiple_of(align_of::<Room>()));
+
+impl Deref for Room {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Room {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
 
 /// A frame that was taken and is to be delivered.
 #[derive(Debug)]
@@ -63,18 +89,6 @@ impl Frame<'_> {
     /// Puts the header for a receiver in front of the head; the two are one piece then.
     #[inline]
     pub(crate) fn with_header(&mut self, header: &[u8; HEADER_SIZE], size: usize) -> &[u8] {
-        if size == FRONT
-            && let Some(place) = self.room.first_chunk_mut()
-        {
-            *place = *header;
-            return self.room.get(..FRONT + self.head_len).unwrap_or_default();
-        }
-        self.with_short_header(header, size)
-    }
-
-    /// A legacy driver's.
-    #[cold]
-    fn with_short_header(&mut self, header: &[u8; HEADER_SIZE], size: usize) -> &[u8] {
         let start = FRONT - size.min(FRONT);
         if let (Some(place), Some(bytes)) = (self.room.get_mut(start..FRONT), header.get(..size)) {
             place.copy_from_slice(bytes);

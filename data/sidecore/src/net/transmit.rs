@@ -145,13 +145,18 @@ fn take<'a>(
     if len > u64::from(FRAME_MAX) || chain.overflowed() {
         return Err(DropReason::TooLong);
     }
-    let (len, start) = (len as u32, FRONT - size.min(FRONT));
-    let place = room.get_mut(start..FRONT + HEAD_MAX).ok_or(DropReason::ShortHeader)?;
-    let taken = chain.take_readable(&ring.memory, place);
+    let len = len as u32;
+    // Apart, since a copy that leaves here begins with the head: see `Room`.
+    let (front, head) = room.split_at_mut_checked(FRONT).ok_or(DropReason::ShortHeader)?;
+    let place = front.get_mut(FRONT - size.min(FRONT)..).ok_or(DropReason::ShortHeader)?;
+    if chain.take_readable(&ring.memory, place) < size {
+        return Err(DropReason::ShortHeader);
+    }
     let header: Option<&[u8; HEADER_SIZE_LEGACY]> = place.first_chunk();
     let header = Header::decode(header.ok_or(DropReason::ShortHeader)?);
-    let head = place.get(size..taken).ok_or(DropReason::ShortHeader)?;
-    let head_len = head.len();
+    let head = head.get_mut(..HEAD_MAX).ok_or(DropReason::ShortHeader)?;
+    let head_len = chain.take_readable(&ring.memory, head);
+    let head = head.get(..head_len).ok_or(DropReason::ShortHeader)?;
     let offload = Offload::check(&header, head, len, role.nic.net.accepts_from_guest());
     let offload = offload.map_err(|_| DropReason::BadOffload)?;
     let rest = Rest::Guest(&ring.memory, chain.readable());
