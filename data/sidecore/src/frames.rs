@@ -66,7 +66,6 @@ impl Sidecore {
             if let Role::Receive(receive) = &mut served.role {
                 served.ring.counters.requests.add(std::mem::take(&mut receive.fresh).into());
                 served.ring.counters.visits.add(1);
-                receive.headers.write(&served.ring.memory);
             }
             served.ring.publish(&mut self.alarm);
             if served.ring.health.is_lost() {

@@ -15,7 +15,6 @@ mod desk;
 mod finish;
 mod frames;
 mod gather;
-pub(crate) mod headers;
 pub(crate) mod host;
 pub(crate) mod inbound;
 mod macs;

@@ -14,7 +14,6 @@ use virtqueue::{Queue, Violation};
 use crate::counters::QueueCounters;
 use crate::large::Large;
 use crate::net::BridgeId;
-use crate::net::headers::Headers;
 use crate::net::parcel::Lender;
 use crate::net::roads::Waiting;
 use crate::slots::Slots;
@@ -140,20 +139,11 @@ pub(crate) struct Receive {
     pub(crate) unfit_from: u32,
     /// Its loss or violation was seen.
     pub(crate) is_seen: bool,
-    /// Headers of the frames that are not shown yet.
-    pub(crate) headers: Headers,
 }
 
 impl Receive {
     fn new(nic: NicQueue) -> Receive {
-        Receive {
-            nic,
-            fresh: 0,
-            full_since: None,
-            unfit_from: u32::MAX,
-            is_seen: false,
-            headers: Headers::default(),
-        }
+        Receive { nic, fresh: 0, full_since: None, unfit_from: u32::MAX, is_seen: false }
     }
 }
 

@@ -13,11 +13,14 @@ use virtqueue::Violation;
 use crate::net::desk::{Desk, WALK_BYTES};
 use crate::net::frames::Frame;
 use crate::net::gather::{Short, WALKED_MAX};
-use crate::net::headers::HEADERS_MAX;
 use crate::net::host::HostServed;
 use crate::net::port::{Port, Sink};
 use crate::places::{Place, host_at, receive_at};
 use crate::served::{Receive, Ring};
+
+/// Frames after which a receive ring shows what is in it, so that a guest that polls works on these
+/// while we work on the next.
+const SHOW_EVERY: u32 = 32;
 
 /// The header of a frame of which nothing is undone, in one buffer.
 const PLAIN: [u8; HEADER_SIZE] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -146,20 +149,19 @@ impl Desk {
         let header = header_of(&offload, receive, 1);
         let size = total - frame.len;
         let written = size + frame.head().len() as u32;
-        // The head alone, as it was copied in (`Room`); the header is written with others (`Headers`).
-        let mut fits = ring.memory.write(first, size, frame.head());
+        // Apart, and the usual header of fixed size: what was just written in small pieces and is read
+        // in a large one has to wait until all stores before it, into lines that the guest still has,
+        // are done (a processor forwards only what one store wrote).
+        let mut fits = match size as usize {
+            HEADER_SIZE => ring.memory.write(first, 0, &header),
+            _ => ring.memory.write(first, 0, header.get(..size as usize).unwrap_or_default()),
+        };
+        fits &= ring.memory.write(first, size, frame.head());
         if written < total {
             fits &= copy_rest(ring, first.after(written), &frame.rest);
         }
         if !fits || ring.health.is_lost() || frame.is_lost() {
             return self.is_lost(ring, receive, place, frame);
-        }
-        match size as usize {
-            HEADER_SIZE => receive.headers.keep(&ring.memory, first, &header),
-            // A legacy driver's.
-            _ => {
-                ring.memory.write(first, 0, header.get(..size as usize).unwrap_or_default());
-            }
         }
         let ticket = ring.queue.advance(&self.chain);
         ring.queue.complete(ticket, total);
@@ -228,8 +230,7 @@ impl Desk {
         receive.full_since = None;
         receive.unfit_from = u32::MAX;
         receive.fresh += 1;
-        if receive.fresh.is_multiple_of(HEADERS_MAX as u32) {
-            receive.headers.write(&ring.memory);
+        if receive.fresh.is_multiple_of(SHOW_EVERY) {
             ring.queue.show();
         }
         if !ring.unshown {
