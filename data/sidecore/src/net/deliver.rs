@@ -133,31 +133,6 @@ impl Desk {
             port.counters.dropped(DropReason::SmallBuffers);
             return Delivered::Dropped;
         }
-        let single = ring.queue.peek_single(&ring.memory).filter(|one| one.span.len() >= total);
-        let Some(single) = single else {
-            return self.put_elsewhere(ring, receive, place, port, frame, now);
-        };
-        if !fill(ring, receive, single.span, frame) {
-            return self.is_lost(ring, receive, place, frame);
-        }
-        ring.queue.fill_single(single, total);
-        self.cost.bytes += WALK_BYTES;
-        self.has_put(ring, receive, place, port, frame);
-        Delivered::Done
-    }
-
-    /// A frame for a chain that is not one buffer, or for none.
-    #[inline(never)]
-    fn put_elsewhere(
-        &mut self,
-        ring: &mut Ring,
-        receive: &mut Receive,
-        place: u16,
-        port: &Port,
-        frame: &mut Frame<'_>,
-        now: Nanos,
-    ) -> Delivered {
-        let total = receive.nic.net.header_size() as u32 + frame.len;
         if !ring.queue.peek(&ring.memory, &mut self.chain) {
             return self.is_full(ring, receive, place, now);
         }
@@ -170,7 +145,22 @@ impl Desk {
         if first.len() < total {
             return self.put_in_pieces(ring, receive, place, port, frame, now);
         }
-        if !fill(ring, receive, first, frame) {
+        let offload = frame.offload;
+        let header = header_of(&offload, receive, 1);
+        let size = total - frame.len;
+        let written = size + frame.head().len() as u32;
+        // Apart, and the usual header of fixed size: what was just written in small pieces and is read
+        // in a large one has to wait until all stores before it, into lines that the guest still has,
+        // are done (a processor forwards only what one store wrote).
+        let mut fits = match size as usize {
+            HEADER_SIZE => ring.memory.write(first, 0, &header),
+            _ => ring.memory.write(first, 0, header.get(..size as usize).unwrap_or_default()),
+        };
+        fits &= ring.memory.write(first, size, frame.head());
+        if written < total {
+            fits &= copy_rest(ring, first.after(written), &frame.rest);
+        }
+        if !fits || ring.health.is_lost() || frame.is_lost() {
             return self.is_lost(ring, receive, place, frame);
         }
         let ticket = ring.queue.advance(&self.chain);
@@ -367,27 +357,6 @@ fn header_of(offload: &Offload, receive: &Receive, buffers: u16) -> [u8; HEADER_
         return PLAIN;
     }
     offload.header(receive.nic.net.guest_has(), buffers).encode()
-}
-
-/// Header, head and rest into one buffer that holds them. False when some of it is not in its map, or
-/// no longer anybody's.
-#[inline(always)]
-fn fill(ring: &Ring, receive: &Receive, to: Span, frame: &Frame<'_>) -> bool {
-    let header = header_of(&frame.offload, receive, 1);
-    let size = receive.nic.net.header_size();
-    let written = size as u32 + frame.head().len() as u32;
-    // Apart, and the usual header of fixed size: what was just written in small pieces and is read in a
-    // large one has to wait until all stores before it, into lines that the guest still has, are done
-    // (a processor forwards only what one store wrote).
-    let mut fits = match size {
-        HEADER_SIZE => ring.memory.write(to, 0, &header),
-        _ => ring.memory.write(to, 0, header.get(..size).unwrap_or_default()),
-    };
-    fits &= ring.memory.write(to, size as u32, frame.head());
-    if frame.len > frame.head().len() as u32 {
-        fits &= copy_rest(ring, to.after(written), &frame.rest);
-    }
-    fits && !ring.health.is_lost() && !frame.is_lost()
 }
 
 /// What follows the head, into one buffer. False when some of it is not in its map, or does not fit.
