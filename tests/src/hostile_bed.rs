@@ -5,8 +5,7 @@
 //! guest that behaves. For a misdeed that is over at once ([`row`]) that guest is idle, and the misdeed
 //! is done again and again, each time on a ring set up anew. For one that lasts ([`storm`]) it is as
 //! busy as the hostile one may be. Both rates are measured in the same run, in short windows that
-//! take turns, because a machine is fast in one second and slow in the next. The nine tenths are for
-//! the long form (`./x test --all hostile`); the short one fails only where a third is taken from it.
+//! take turns, because a machine is fast in one second and slow in the next.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
@@ -42,10 +41,6 @@ const PAUSES: u32 = 25;
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// What the neighbour must keep.
 const KEPT_MIN: f64 = 0.9;
-/// Of that, what the short form insists on. It runs on machines whose other work nobody knows: what it
-/// must tell is a guest that takes more than its turn, which costs the neighbour half and more (the
-/// mutant `no-budget`: nearly all). The rates themselves are judged by the long form.
-const SHORT_FORM: f64 = 0.75;
 
 /// How a misdeed must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +179,6 @@ impl Bed {
         mut good: impl FnMut() -> Result<()>,
         mut bad: impl FnMut() -> Result<()>,
     ) -> Result<Shown> {
-        let kept_min = if is_long() { kept_min } else { kept_min * SHORT_FORM };
         let (mut misdeeds, mut shown) = (0, None);
         let (mut beside_good, mut beside_bad) = (Vec::new(), Vec::new());
         for tries in 1..=TRIES {

@@ -233,11 +233,11 @@ fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
 const SMALL_BYTES: u64 = SLICE_BYTES / 32;
 
 /// What walking the chain cost, in bytes of a visit's budget: finding and checking a descriptor, and
-/// beginning a copy of it, takes about as long as copying 192 bytes (A31: beside chains of one-byte
+/// beginning a copy of it, takes about as long as copying 256 bytes (A31: beside chains of one-byte
 /// buffers, charged 32 bytes each, a neighbour had a quarter of its rate).
 #[inline]
 fn walk_bytes(chain: &Chain) -> u64 {
-    u64::from(chain.walked()) * 192
+    u64::from(chain.walked()) * 256
 }
 
 /// The tag of a request that no completion will ever name.

@@ -10,7 +10,7 @@ use crate::net::gather::Gather;
 use crate::net::roads::Roads;
 
 /// What walking one descriptor costs in bytes of a visit's budget (as for disks, `fetch`).
-pub(crate) const WALK_BYTES: u64 = 192;
+pub(crate) const WALK_BYTES: u64 = 256;
 
 /// How long nobody looks for room again where there was none. Each look takes the line of the ring's
 /// index away from the driver that is about to write it, and finds a buffer or two; after this time
