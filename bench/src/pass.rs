@@ -259,7 +259,7 @@ impl Bed {
         let spec = ring.queue_spec(&map, places, first_base(ring.format));
         let queue = Queue::new(spec.context("the ring is not in memory")?)?;
         let served = served(case, queue, Arc::clone(&map))?;
-        let spec = SidecoreSpec { index: 0, cpu: None, queues_max: 16 };
+        let spec = SidecoreSpec { index: 0, cpu: None, workers: None, queues_max: 16 };
         let (sidecore, mut handle) = Sidecore::new(spec)?;
         let sent = handle.send(Order::Attach(served));
         ensure!(sent.is_ok(), "the sidecore takes no queue");

@@ -202,6 +202,23 @@ impl Daemon {
         Ok(std::fs::read_to_string(self.proc("maps"))?)
     }
 
+    /// Its threads: the name of each, and the processors it may run on as the kernel lists them.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn threads(&self) -> Result<Vec<(String, String)>> {
+        let mut threads = Vec::new();
+        for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let status = std::fs::read_to_string(entry?.path().join("status"))?;
+            let field = |name| {
+                let found = status.lines().find_map(|line| line.strip_prefix(name));
+                found.map(|value| value.trim().to_owned()).context(name)
+            };
+            threads.push((field("Name:")?, field("Cpus_allowed_list:")?));
+        }
+        Ok(threads)
+    }
+
     /// CPU time of all its threads, user and system, in clock ticks of 10 ms.
     ///
     /// # Errors

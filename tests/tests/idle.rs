@@ -73,3 +73,30 @@ fn a_hundred_idle_devices_cost_less_than_a_hundredth_of_a_core() -> Result<()> {
 fn a_thousand_idle_queues_cost_less_than_a_hundredth_of_a_core() -> Result<()> {
     idle_then_wake(16, 64)
 }
+
+/// The cores given to I/O do nothing else: no thread of control's runs there, and none that the kernel
+/// has made for what it cannot do at once.
+#[test]
+fn a_sidecore_shares_its_core_with_no_other_thread_of_the_daemon() -> Result<()> {
+    if rustix::thread::sched_getaffinity(None)?.count() < 2 {
+        println!("skipped: one processor only, which all threads share");
+        return Ok(());
+    }
+    let disk = "[[disk]]\nid = \"d\"\nbackend = \"file\"\npath = \"d.img\"\nsize = \"4M\"\n";
+    let daemon = Daemon::start("own-core", disk)?;
+    let spec = FrontendSpec { memory_bytes: 4 << 20, ..FrontendSpec::default() };
+    let mut frontend = daemon.frontend("d", &spec)?;
+    let single = Single::new(&mut frontend)?;
+    let queue = frontend.queue(0);
+    for kind in [Kind::Write, Kind::Flush] {
+        ensure!(single.send(queue, kind, 0)?.status == STATUS_OK, "{kind:?} failed");
+    }
+    let threads = daemon.threads()?;
+    let of = |name: &str| threads.iter().filter(|(is, _)| is.starts_with(name)).count();
+    ensure!(of("sidecore-0") == 1 && of("iou-wrk") >= 1 && threads.len() >= 3, "{threads:?}");
+    for (name, cpus) in &threads {
+        let is_alone = if name == "sidecore-0" { cpus == "0" } else { !cpus.starts_with('0') };
+        ensure!(is_alone, "{name} may run on {cpus}; all: {threads:?}");
+    }
+    Ok(())
+}

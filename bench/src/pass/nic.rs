@@ -73,7 +73,7 @@ pub(super) struct Bed {
 impl Bed {
     pub(super) fn new(case: Case) -> Result<Bed> {
         let (sidecore, handle) =
-            Sidecore::new(SidecoreSpec { index: 0, cpu: None, queues_max: 16 })?;
+            Sidecore::new(SidecoreSpec { index: 0, cpu: None, workers: None, queues_max: 16 })?;
         let trip = case.trip;
         let mut bed = Bed { sidecore, handle, pairs: Vec::new(), trip, sent: 0, now: Nanos(1) };
         let kind = match trip {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
@@ -17,6 +18,16 @@ pub(crate) struct Core {
     backlog: VecDeque<Command>,
 }
 
+/// Leaves the processors of `sidecores` to them: this thread, and those that it makes from now on, run
+/// on the others. Gives those; `None`, and nothing is changed, if there are none or none can be told.
+pub(crate) fn leave(sidecores: &[u32]) -> Option<CpuSet> {
+    let mut others = sched_getaffinity(None).ok()?;
+    for cpu in sidecores.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
+        others.unset(cpu);
+    }
+    (others.count() > 0 && sched_setaffinity(None, &others).is_ok()).then_some(others)
+}
+
 pub(crate) struct Cores {
     pub(crate) all: Vec<Core>,
     /// Which sidecores can hand frames to which.
@@ -24,15 +35,19 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// One for each of `cpus`, pinned to it.
+    /// One for each of `cpus`, pinned to it; `workers` as in [`SidecoreSpec`].
     ///
     /// # Errors
     /// What starting one of them said; none is left running.
-    pub(crate) fn launch(cpus: &[u32]) -> io::Result<Cores> {
+    pub(crate) fn launch(cpus: &[u32], workers: Option<CpuSet>) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
         for (index, cpu) in cpus.iter().enumerate() {
-            let spec =
-                SidecoreSpec { index: index as u16, cpu: Some(*cpu), queues_max: QUEUES_MAX };
+            let spec = SidecoreSpec {
+                index: index as u16,
+                cpu: Some(*cpu),
+                workers,
+                queues_max: QUEUES_MAX,
+            };
             match launch(spec) {
                 Ok(handle) => {
                     all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });

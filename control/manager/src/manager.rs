@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Calls, Reply};
-use crate::cores::Cores;
+use crate::cores::{self, Cores};
 use crate::device::{Attached, Device};
 use crate::kind::DevicePlan;
 use crate::lent::Lent;
@@ -111,11 +111,13 @@ pub(crate) struct Manager {
 pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
+    let workers = cores::leave(&plan.sidecores.cpus);
     let state = StateFile::in_folder(&plan.daemon.state_dir);
     let kept = state.read().map_err(StartError)?;
     let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
         .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
-    let cores = Cores::launch(&plan.sidecores.cpus).map_err(|e| failed("a sidecore", &e))?;
+    let cores =
+        Cores::launch(&plan.sidecores.cpus, workers).map_err(|e| failed("a sidecore", &e))?;
     let mut manager = Manager {
         poll,
         options,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use request::Tag;
+use rustix::thread::CpuSet;
 
 use crate::file::Opened;
 use crate::sys::{Command, Ring};
@@ -36,6 +37,8 @@ const SLOW_MAX: u32 = 4;
 pub struct Io {
     ring: Option<Ring>,
     entries: u32,
+    /// Where the kernel's threads for it may run, if not anywhere.
+    workers: Option<CpuSet>,
     /// Tells the users of one `Io` from those of another.
     identity: u32,
     /// The disks with queues here, each at its place.
@@ -129,7 +132,13 @@ impl Io {
         let identity = NEXT.fetch_add(1, Ordering::Relaxed);
         let entries = entries.clamp(32, ENTRIES_MAX).next_power_of_two();
         let (joined, waiting, waker) = (Vec::new(), 0, None);
-        Ok(Io { ring: None, entries, identity, joined, waiting, waker })
+        Ok(Io { ring: None, entries, workers: None, identity, joined, waiting, waker })
+    }
+
+    /// The threads on which the kernel does what it cannot do at once (flushes, discards) run on these
+    /// processors alone. To be called before the first disk joins.
+    pub fn keep_workers_on(&mut self, cpus: CpuSet) {
+        self.workers = Some(cpus);
     }
 
     /// Requests that can be submitted now. Each takes at most one.
@@ -258,7 +267,7 @@ impl Io {
     /// Gives a disk a place, or counts another user of it, which has up to `slots` requests in flight.
     pub(crate) fn join(&mut self, file: &Arc<Opened>, slots: usize) -> io::Result<Place> {
         if self.ring.is_none() {
-            self.ring = Some(Ring::new(self.entries)?);
+            self.ring = Some(Ring::new(self.entries, self.workers.as_ref())?);
         }
         let identity = self.identity;
         let known = self.joined.iter().position(|joined| {

@@ -320,7 +320,7 @@ impl How<'_> {
                 [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(fs.f_type as u64 & u64::from(u32::MAX)))
             });
         if !in_memory {
-            Ring::new(2).map_err(OpenError::NoUring)?;
+            Ring::new(2, None).map_err(OpenError::NoUring)?;
         }
         // A file in memory has nothing to be passed by.
         let direct = match self.cache {

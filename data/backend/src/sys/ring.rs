@@ -5,11 +5,13 @@
 //! after each handing-over, because the kernel copies them then (`IORING_FEAT_SUBMIT_STABLE`).
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 use request::Tag;
+use rustix::thread::CpuSet;
 
 use super::{Command, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pieces};
 
@@ -40,11 +42,11 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// A ring of `entries` submission entries and four times as many completion entries. Belongs to
-    /// the calling thread.
+    /// the calling thread. The kernel's threads for it run on `workers`, or anywhere.
     ///
     /// # Errors
     /// What the kernel said; `ErrorKind::Unsupported` for a kernel that is too old (before 5.6).
-    pub(crate) fn new(entries: u32) -> io::Result<Ring> {
+    pub(crate) fn new(entries: u32, workers: Option<&CpuSet>) -> io::Result<Ring> {
         let ring = build(entries)?;
         let parameters = ring.params();
         if !(parameters.is_feature_submit_stable() && parameters.is_feature_nodrop()) {
@@ -53,6 +55,10 @@ impl Ring {
         let (entries, completions) = (parameters.sq_entries(), parameters.cq_entries());
         // A kernel before 5.15 keeps to its own number.
         let _ = ring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]);
+        if let Some(cpus) = workers {
+            // One before 5.14 has no such call: its threads run where its scheduler likes.
+            let _ = ring.submitter().register_iowq_aff(&kernel_set(cpus));
+        }
         Ok(Ring {
             ring,
             arena: Vec::with_capacity(ARENA_SIZE),
@@ -239,6 +245,16 @@ impl std::fmt::Debug for Ring {
 ///
 /// Not `DEFER_TASKRUN`: its completions do not wake who sleeps in `poll` or `epoll_wait` (seen on
 /// 6.18; `tests/ring.rs`), and it was not faster here.
+fn kernel_set(cpus: &CpuSet) -> libc::cpu_set_t {
+    // SAFETY: a set of bits, of which none is set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)) {
+        // SAFETY: it writes within the set; a number beyond `MAX_CPU`, its size, is not asked for.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    set
+}
+
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(entries * 4).setup_submit_all();
