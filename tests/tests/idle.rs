@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec};
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, pause};
 use tests::single::Single;
@@ -84,7 +84,7 @@ fn a_sidecore_shares_its_core_with_no_other_thread_of_the_daemon() -> Result<()>
     }
     let disk = "[[disk]]\nid = \"d\"\nbackend = \"file\"\npath = \"d.img\"\nsize = \"4M\"\n";
     let daemon = Daemon::start("own-core", disk)?;
-    let spec = FrontendSpec { memory_bytes: 4 << 20, ..FrontendSpec::default() };
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
     let mut frontend = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut frontend)?;
     let queue = frontend.queue(0);

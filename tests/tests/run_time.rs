@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::slots::Kind;
+use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::Daemon;
 use tests::load::Load;
 use tests::single::Single;
@@ -98,7 +98,8 @@ fn a_stop_loses_nothing_that_was_flushed() -> Result<()> {
     for block in 0..64 {
         single.exercise(frontend.queue(0), block)?;
     }
-    single.send(frontend.queue(0), Kind::Flush, 0)?;
+    let flushed = single.send(frontend.queue(0), Kind::Flush, 0)?.status;
+    ensure!(flushed == STATUS_OK, "the flush ended with {flushed}");
     daemon.stop()?;
     daemon.start_again()?;
     let mut frontend = daemon.frontend("steady", &spec(1))?;
