@@ -1,13 +1,15 @@
 //! NICs and switches come, change and go, beside a disk that works; and what is on them works on.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that};
+use tests::daemon::{Daemon, await_that, pause};
 use tests::load::Load;
 use tests::own_network::{has_interface, in_namespace, ip, ip_says};
 
@@ -365,6 +367,97 @@ fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
         await_that(Duration::from_secs(5), "the tap to go", || Ok(!has_interface("sc-wire")?))?;
         ensure!(has_interface("sc-up")? && has_interface("sc-found")?);
         daemon.is_alive()
+    })
+}
+
+/// Flows of the test below, told apart by the one byte that each carries.
+const FLOWS: u8 = 64;
+
+#[test]
+fn a_nic_of_several_pairs_has_as_many_queues_of_its_tap() -> Result<()> {
+    in_namespace("a_nic_of_several_pairs_has_as_many_queues_of_its_tap", || {
+        let daemon = Daemon::start("nic-many", LAN)?;
+        daemon.ask("nic add m --tap sc-many --queues 4 --mac 52:54:00:00:00:01")?;
+        let shown = ip_says("-d link show sc-many")?;
+        ensure!(shown.contains("numqueues 4"), "{shown}");
+        ip("address add 10.98.0.1/24 dev sc-many")?;
+        ip("neighbor add 10.98.0.2 lladdr 52:54:00:00:00:01 dev sc-many")?;
+        let spec = NicSpec { pairs: 4, ..NicSpec::default() };
+        let mut nic = Nic::connect(&daemon.socket("m"), spec)?;
+        let mut missing: BTreeSet<u8> = (0..FLOWS).collect();
+        let flows = missing.iter().map(|_| UdpSocket::bind("10.98.0.1:0"));
+        let flows: Vec<UdpSocket> = flows.collect::<std::io::Result<_>>()?;
+        // The kernel spreads flows over the queues: each of them has to be read.
+        await_that(Duration::from_secs(10), "a frame of each flow", || {
+            for flow in &missing {
+                flows[usize::from(*flow)].send_to(&[*flow], "10.98.0.2:7")?;
+            }
+            for pair in 0..4 {
+                while let Some(got) = nic.pair(pair).receive_within(SILENCE_MS / 20)? {
+                    // Ethernet, IPv4, UDP, and the byte.
+                    missing.remove(got.bytes.get(14 + 20 + 8).unwrap_or(&FLOWS));
+                }
+            }
+            Ok(missing.is_empty())
+        })?;
+        nic.disconnect()?;
+        daemon.ask("nic rm m")?;
+        ensure!(!has_interface("sc-many")?, "the tap stays");
+        // A tap that was made for one descriptor serves all pairs with that.
+        ip("tuntap add sc-one mode tap vnet_hdr")?;
+        daemon.ask("nic add o --tap sc-one --queues 4")?;
+        let view = daemon.ask("nic show o")?;
+        ensure!(view["problem"].is_null(), "{view}");
+        ip("link set sc-one up")?;
+        let shown = ip_says("link show sc-one")?;
+        ensure!(shown.contains("LOWER_UP"), "nobody holds it: {shown}");
+        Ok(())
+    })
+}
+
+/// More frames than a ring has buffers, fewer than a tap keeps.
+const BURST: u16 = 600;
+
+#[test]
+fn what_the_host_sends_waits_for_a_slow_guest_and_costs_no_core_meanwhile() -> Result<()> {
+    in_namespace("what_the_host_sends_waits_for_a_slow_guest_and_costs_no_core_meanwhile", || {
+        let daemon = Daemon::start("nic-slow", LAN)?;
+        daemon.ask("nic add s --tap sc-slow --mac 52:54:00:00:00:01")?;
+        ip("address add 10.97.0.1/24 dev sc-slow")?;
+        ip("neighbor add 10.97.0.2 lladdr 52:54:00:00:00:01 dev sc-slow")?;
+        let mut nic = connect(&daemon, "s")?;
+        let socket = UdpSocket::bind("10.97.0.1:0")?;
+        let send = |number: u16| socket.send_to(&number.to_be_bytes(), "10.97.0.2:7");
+        // Ethernet, IPv4, UDP, and the number.
+        let number = |bytes: &[u8]| bytes.get(42..44).map(|b| u16::from_be_bytes([b[0], b[1]]));
+        // The ring is with its sidecore once a frame has come.
+        await_that(Duration::from_secs(10), "a frame", || {
+            send(u16::MAX)?;
+            Ok(nic.pair(0).receive_within(SILENCE_MS)?.is_some())
+        })?;
+        while nic.pair(0).receive_within(SILENCE_MS)?.is_some() {}
+        let early = drops(&daemon.ask("nic show s")?, "no_buffer");
+        for round in 0..3 {
+            for sent in 0..BURST {
+                send(sent)?;
+            }
+            // A frame waits, more are behind it, and the sidecore sleeps.
+            daemon.await_sleep()?;
+            let before = daemon.cpu_ticks()?;
+            pause(Duration::from_millis(500));
+            let used = daemon.cpu_ticks()? - before;
+            ensure!(used <= 5, "round {round}: {used} ticks of 10 ms in half a second");
+            let mut came = Vec::new();
+            while came.len() < usize::from(BURST)
+                && let Some(got) = nic.pair(0).receive_within(CROSSING_MS)?
+            {
+                came.extend(number(&got.bytes));
+            }
+            ensure!(came.iter().copied().eq(0..BURST), "round {round}: {came:?} came");
+        }
+        let dropped = drops(&daemon.ask("nic show s")?, "no_buffer") - early;
+        ensure!(dropped == 0, "{dropped} frames were dropped");
+        Ok(())
     })
 }
 

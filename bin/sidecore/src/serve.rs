@@ -7,6 +7,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
+use config::plan::HostCpus;
 use config::{HostPlan, Plan, Source};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -53,6 +54,9 @@ struct ConfigFile {
     name: String,
     path: PathBuf,
     folder: String,
+    /// As they were at the start: the daemon leaves those of its sidecores to them, and a change of
+    /// these takes a restart.
+    host: HostCpus,
 }
 
 impl ConfigFile {
@@ -64,14 +68,15 @@ impl ConfigFile {
         let folder = folder.ok_or_else(|| {
             Failure::usage(format!("{name} is in no folder whose name is UTF-8"), "name a file")
         })?;
-        Ok(ConfigFile { name, path: whole, folder })
+        let host = host::Topology::of_this_host().host_cpus();
+        Ok(ConfigFile { name, path: whole, folder, host })
     }
 
-    /// Reads it and makes a plan of it, on this host as it is now.
+    /// Reads it and makes a plan of it.
     fn load(&self, running: Option<&Plan>) -> Result<Plan, Failure> {
         let text = self.text()?;
-        let host = host::Topology::of_this_host().host_cpus();
-        config::plan::load(&text, &self.name, &self.folder, &host, running).map_err(Failure::Config)
+        config::plan::load(&text, &self.name, &self.folder, &self.host, running)
+            .map_err(Failure::Config)
     }
 
     fn text(&self) -> Result<String, Failure> {

@@ -122,7 +122,7 @@ pub(crate) fn shut_nic(shut: &Shut, plan: &NicPlan) -> NicView {
 
 fn uplink_view(uplink: &Uplink) -> PortView {
     let (link, served_as) = match &uplink.state {
-        State::Open { served_as, .. } => (LinkState::Up, Some(served_as.to_string())),
+        State::Open(lent) => (LinkState::Up, Some(lent.served_as.to_string())),
         State::Shut { .. } => (LinkState::Down, None),
     };
     PortView {

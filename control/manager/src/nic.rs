@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::net::HostPort;
 use config::plan::NicPlan;
 use config::spec::LinkState;
 use device::net::{Live, Shape};
 use sidecore::{PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
+use crate::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
 
 /// A NIC that is open.
@@ -23,7 +23,7 @@ pub(crate) struct NicParts {
     /// What its port did; it outlives front-ends.
     pub(crate) counters: Arc<PortCounters>,
     /// What it is wired to, opened and not yet plugged in.
-    pub(crate) opened: Option<HostPort>,
+    pub(crate) opened: Option<HostPorts>,
     pub(crate) plug: Option<Plug>,
     /// Its switch was made anew: it is plugged in there when its queues are back.
     pub(crate) moving: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Plug {
 }
 
 impl NicParts {
-    pub(crate) fn new(plan: NicPlan, opened: Option<HostPort>) -> NicParts {
+    pub(crate) fn new(plan: NicPlan, opened: Option<HostPorts>) -> NicParts {
         let shape = Shape { mac: plan.mac.0, mtu: plan.mtu, pairs: plan.queues };
         let live = Live::new(&shape);
         live.set_up(plan.link == LinkState::Up);

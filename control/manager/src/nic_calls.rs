@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use backend::net::HostPort;
 use config::NicSpec;
 use config::api::{Answer, ApiError, ErrorKind, NicList, NicView};
 use config::plan::{NicPlan, Origin};
@@ -12,12 +11,12 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::device::Device;
+use crate::host_ports::{Guest, HostPorts};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::net_views;
 use crate::nic::Plug;
 use crate::shut::NotOpen;
-use crate::uplinks::{self, Guest};
 
 /// Between two announcements of a guest: VMMs leave 50 ms and more.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
@@ -65,9 +64,9 @@ impl Manager {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub(crate) fn open_host_of(&self, plan: &NicPlan) -> Result<Option<HostPort>, NotOpen> {
+    pub(crate) fn open_host_of(&self, plan: &NicPlan) -> Result<Option<HostPorts>, NotOpen> {
         let Some(host) = plan.host() else { return Ok(None) };
-        let opened = uplinks::open(host, Some(Guest::from(plan)), &self.taps);
+        let opened = HostPorts::open(host, Some(Guest::from(plan)), &self.taps);
         opened.map(Some).map_err(|error| NotOpen::Wrong(error.to_string()))
     }
 
@@ -78,7 +77,7 @@ impl Manager {
     pub(crate) fn open_nic_on(
         &mut self,
         plan: NicPlan,
-        opened: Option<HostPort>,
+        opened: Option<HostPorts>,
     ) -> Result<Device, NotOpen> {
         let host = plan.host().cloned();
         match self.open_device(DevicePlan::Nic(plan)) {
@@ -90,7 +89,7 @@ impl Manager {
             }
             Err(error) => {
                 if let (Some(port), Some(host)) = (opened, host) {
-                    self.take_away(port, &host);
+                    port.take_away(&host, &self.taps);
                 }
                 Err(error)
             }

@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use backend::net::HostPort;
 use config::Change;
 use config::api::{ApiError, ErrorKind};
 use config::plan::{HostPlan, SwitchPlan};
 use tracing::warn;
 
 use crate::device::Device;
+use crate::host_ports::{Guest, HostPorts};
 use crate::kind::Kind;
 use crate::manager::Manager;
-use crate::uplinks::{self, Guest};
 
 /// What was opened for uplinks and wires that are about to be made, by interface.
 #[derive(Default)]
-pub(crate) struct Hosts(BTreeMap<String, (HostPlan, HostPort)>);
+pub(crate) struct Hosts(BTreeMap<String, (HostPlan, HostPorts)>);
 
 impl Hosts {
-    fn take(&mut self, host: &HostPlan) -> Option<HostPort> {
+    fn take(&mut self, host: &HostPlan) -> Option<HostPorts> {
         self.0.remove(host.interface()?).map(|(_, port)| port)
     }
 
@@ -36,7 +35,7 @@ impl Manager {
     /// Closes what was opened and is not used.
     pub(crate) fn give_back(&self, hosts: Hosts) {
         for (host, port) in hosts.0.into_values() {
-            self.take_away(port, &host);
+            port.take_away(&host, &self.taps);
         }
     }
 
@@ -52,7 +51,7 @@ impl Manager {
             if self.network.uplinks.values().any(|up| up.plan.host.interface() == Some(name)) {
                 continue;
             }
-            match uplinks::open(&host, guest, &self.taps) {
+            match HostPorts::open(&host, guest, &self.taps) {
                 Ok(port) => drop(hosts.0.insert(name.to_string(), (host, port))),
                 Err(why) => {
                     self.give_back(hosts);

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use backend::net::HostPort;
 use config::SwitchSpec;
 use config::api::{Answer, ApiError, ErrorKind, MacView, SwitchList};
 use config::plan::{SwitchPlan, UplinkPlan};
@@ -14,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, not_kept};
 use crate::api::Reply;
+use crate::host_ports::HostPorts;
 use crate::manager::{Manager, now};
 use crate::net_views;
 use crate::network::Switch;
@@ -137,7 +137,7 @@ impl Manager {
     pub(crate) fn serve_switch(
         &mut self,
         plan: SwitchPlan,
-        opened: Vec<Option<HostPort>>,
+        opened: Vec<Option<HostPorts>>,
     ) -> Result<(), String> {
         let bridge = self.make_switch(&plan)?;
         let opened = opened.into_iter().chain(std::iter::repeat_with(|| None));
@@ -186,7 +186,7 @@ impl Manager {
         &mut self,
         switch: &str,
         uplink: UplinkPlan,
-        opened: Option<HostPort>,
+        opened: Option<HostPorts>,
     ) {
         if let Some(bridge) = self.network.switch(switch).map(|switch| switch.bridge) {
             self.uplink_of_switch(bridge, uplink, opened);

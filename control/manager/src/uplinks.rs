@@ -2,24 +2,24 @@
 //!
 //! An uplink is a port of a switch or one end of a NIC's wire. While its interface cannot be opened
 //! frames for it are dropped, and it is tried again each second; whoever has the other ports goes on.
-//! Not here: how frames come and go (`backend::net`), numbers of ports (`network`).
+//! Not here: how frames come and go (`backend::net`), numbers of ports
+//! (`network`), opening (`host_ports`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::net::{HostOpenError, HostPort, HostSource, NullMode, TAP_MTU_RANGE};
-use config::plan::{HostPlan, NicPlan, NullPlan, SwitchPlan, UplinkPlan, VlanPlan};
-use config::spec::Via;
+use backend::net::HostOpenError;
+use config::plan::{HostPlan, SwitchPlan, UplinkPlan, VlanPlan};
 use sidecore::{
     BridgeId, Command, HostKey, HostServed, HostSpec, PortCounters, PortSpec, QueueCounters,
 };
 use switch::Rules;
 use tracing::{info, warn};
 
+use crate::host_ports::{Guest, HostPorts};
 use crate::manager::{Manager, now};
 use crate::network::Place;
 use crate::start::policy_of;
-use crate::taps::MadeTaps;
 
 /// Between two attempts to open one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +47,17 @@ pub(crate) enum State {
     /// It is not: why, and when it is tried again.
     Shut { problem: String, retry_at: Instant },
     /// Its sidecore has it.
-    Open { served_as: &'static str, asked_back: bool },
+    Open(Lent),
+}
+
+/// The descriptors of an uplink that its sidecore has, and those that came back already.
+pub(crate) struct Lent {
+    pub(crate) served_as: &'static str,
+    asked_back: bool,
+    queues: u16,
+    back: HostPorts,
+    /// Why the first of them came back, if it was not asked for.
+    problem: Option<String>,
 }
 
 impl Uplink {
@@ -55,7 +65,7 @@ impl Uplink {
     pub(crate) fn problem(&self) -> Option<&str> {
         match &self.state {
             State::Shut { problem, .. } => Some(problem),
-            State::Open { .. } => None,
+            State::Open(_) => None,
         }
     }
 
@@ -63,12 +73,12 @@ impl Uplink {
     pub(crate) fn due_at(&self) -> Option<Instant> {
         match self.state {
             State::Shut { retry_at, .. } => Some(retry_at),
-            State::Open { .. } => None,
+            State::Open(_) => None,
         }
     }
 
     pub(crate) fn is_attached(&self) -> bool {
-        matches!(self.state, State::Open { .. })
+        matches!(self.state, State::Open(_))
     }
 
     /// Whether it goes for good.
@@ -76,8 +86,8 @@ impl Uplink {
         self.removing
     }
 
-    fn key(&self) -> HostKey {
-        HostKey { bridge: self.place.bridge, port: self.place.port, queue: 0 }
+    fn key(&self, queue: u16) -> HostKey {
+        HostKey { bridge: self.place.bridge, port: self.place.port, queue }
     }
 
     fn port_spec(&self) -> PortSpec {
@@ -104,77 +114,19 @@ impl Uplink {
     }
 }
 
-/// Opens what a plan names. May make a tap.
-///
-/// # Errors
-/// Why not, and what to do.
-pub(crate) fn open(
-    plan: &HostPlan,
-    guest: Option<Guest>,
-    taps: &MadeTaps,
-) -> Result<HostPort, HostOpenError> {
-    let port = HostPort::open(&source_of(plan, guest, taps))?;
-    if let HostPlan::Tap { name } = plan
-        && let Err(error) = taps.note(name, port.was_made())
-    {
-        warn!(tap = name, %error, "whether it was made here cannot be kept: it stays when its port goes");
-    }
-    Ok(port)
-}
-
-fn source_of(plan: &HostPlan, guest: Option<Guest>, taps: &MadeTaps) -> HostSource {
-    match plan {
-        HostPlan::Tap { name } => {
-            let mtu = guest.map(|guest| guest.mtu);
-            HostSource::Tap { name: name.clone(), queue: 0, mtu, ours: taps.has(name) }
-        }
-        HostPlan::Interface { name, via: Via::Packet } => {
-            HostSource::Packet { interface: name.clone() }
-        }
-        HostPlan::Interface { name, via: Via::Xdp } => {
-            HostSource::Xdp { interface: name.clone(), queue: 0 }
-        }
-        HostPlan::Null(null) => HostSource::Null {
-            mode: match null {
-                NullPlan::Drop => NullMode::Drop,
-                NullPlan::Echo => NullMode::Echo,
-                NullPlan::Generate { size, rate } => {
-                    let destination = guest.map_or([0xff; 6], |guest| guest.mac);
-                    NullMode::Generate { size: *size, rate: *rate, destination }
-                }
-            },
-        },
-    }
-}
-
-/// What a wire's end has to know of the NIC at the other one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Guest {
-    mac: [u8; 6],
-    /// MTU of a tap that is made, bytes.
-    mtu: u16,
-}
-
-impl From<&NicPlan> for Guest {
-    fn from(plan: &NicPlan) -> Guest {
-        let (least, most) = (*TAP_MTU_RANGE.start(), *TAP_MTU_RANGE.end());
-        Guest { mac: plan.mac.0, mtu: plan.mtu.clamp(least, most) }
-    }
-}
-
 impl Manager {
     /// Opens the uplinks of a switch that is about to be made: all, or none.
     ///
     /// # Errors
     /// The first that cannot be opened.
-    pub(crate) fn open_uplinks(&self, plan: &SwitchPlan) -> Result<Vec<HostPort>, HostOpenError> {
+    pub(crate) fn open_uplinks(&self, plan: &SwitchPlan) -> Result<Vec<HostPorts>, HostOpenError> {
         let mut opened = Vec::new();
         for uplink in &plan.uplinks {
-            match open(&uplink.host, None, &self.taps) {
-                Ok(port) => opened.push(port),
+            match HostPorts::open(&uplink.host, None, &self.taps) {
+                Ok(ports) => opened.push(ports),
                 Err(error) => {
-                    opened.into_iter().zip(&plan.uplinks).for_each(|(port, uplink)| {
-                        self.take_away(port, &uplink.host);
+                    opened.into_iter().zip(&plan.uplinks).for_each(|(ports, uplink)| {
+                        ports.take_away(&uplink.host, &self.taps);
                     });
                     return Err(error);
                 }
@@ -204,7 +156,7 @@ impl Manager {
         &mut self,
         bridge: BridgeId,
         plan: UplinkPlan,
-        opened: Option<HostPort>,
+        opened: Option<HostPorts>,
     ) {
         let number = self.name_uplink();
         // A plan has no more ports than a switch has numbers; those that still go may take some.
@@ -228,7 +180,7 @@ impl Manager {
         place: Place,
         nic: Option<(String, u32)>,
         guest: Option<Guest>,
-        opened: Option<HostPort>,
+        opened: Option<HostPorts>,
     ) {
         let problem = String::new();
         let uplink = Uplink {
@@ -246,7 +198,7 @@ impl Manager {
         self.network.uplinks.insert(number, uplink);
         self.set_port(place, Some(spec));
         match opened {
-            Some(port) => self.attach_uplink(number, port),
+            Some(ports) => self.attach_uplink(number, ports),
             None => self.open_uplink(number),
         }
     }
@@ -267,10 +219,10 @@ impl Manager {
 
     fn open_uplink(&mut self, number: u32) {
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
-        match open(&uplink.plan.host, uplink.guest, &self.taps) {
-            Ok(port) => {
+        match HostPorts::open(&uplink.plan.host, uplink.guest, &self.taps) {
+            Ok(ports) => {
                 info!(uplink = uplink.name(), "open");
-                self.attach_uplink(number, port);
+                self.attach_uplink(number, ports);
             }
             Err(error) => {
                 let new = error.to_string();
@@ -282,18 +234,21 @@ impl Manager {
         }
     }
 
-    fn attach_uplink(&mut self, number: u32, port: HostPort) {
+    fn attach_uplink(&mut self, number: u32, ports: HostPorts) {
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
-        uplink.state = State::Open { served_as: port.describe(), asked_back: false };
-        let spec = HostSpec {
-            key: uplink.key(),
-            port,
-            share: uplink.plan.share,
-            policy: policy_of(uplink.plan.policy),
-            counters: Arc::clone(&uplink.work),
-        };
-        let home = uplink.place.home;
-        self.cores.send(home, Command::AttachHost(HostServed::new(spec)));
+        let (served_as, queues) = (ports.describe(), ports.count());
+        let (back, problem) = (HostPorts::default(), None);
+        uplink.state = State::Open(Lent { served_as, asked_back: false, queues, back, problem });
+        for (queue, port) in ports.numbered() {
+            let spec = HostSpec {
+                key: uplink.key(queue),
+                port,
+                share: uplink.plan.share,
+                policy: policy_of(uplink.plan.policy),
+                counters: Arc::clone(&uplink.work),
+            };
+            self.cores.send(uplink.place.home, Command::AttachHost(HostServed::new(spec)));
+        }
     }
 
     /// Opens what is due.
@@ -305,14 +260,16 @@ impl Manager {
         }
     }
 
-    /// Has an uplink's descriptor come back, once.
+    /// Has an uplink's descriptors come back, once.
     fn ask_back(&mut self, number: u32) {
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
-        let (key, home) = (uplink.key(), uplink.place.home);
-        if let State::Open { asked_back, .. } = &mut uplink.state
-            && !std::mem::replace(asked_back, true)
-        {
-            self.cores.send(home, Command::DetachHost(key));
+        let State::Open(lent) = &mut uplink.state else { return };
+        if std::mem::replace(&mut lent.asked_back, true) {
+            return;
+        }
+        for queue in 0..lent.queues {
+            // One that is back already is not known there any more.
+            self.cores.send(uplink.place.home, Command::DetachHost(uplink.key(queue)));
         }
     }
 
@@ -359,40 +316,44 @@ impl Manager {
         }
     }
 
-    /// Its sidecore gave the descriptor back, for `problem` if there was one.
+    /// Its sidecore gave a descriptor back, for `problem` if there was one. With the last one that was
+    /// asked back the uplink goes on: elsewhere, anew, or not at all.
     pub(crate) fn uplink_is_back(&mut self, spec: HostSpec, problem: Option<String>) {
         let HostSpec { key, port, .. } = spec;
         let Some(number) = self.uplink_of(key) else { return };
-        let is_gone = port.is_gone();
+        let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
+        let State::Open(lent) = &mut uplink.state else { return };
+        let problem = problem.or_else(|| port.is_gone().then(|| "its interface is gone".into()));
+        lent.problem = lent.problem.take().or(problem);
+        lent.back.put(key.queue, port);
+        if lent.back.count() < lent.queues {
+            return self.ask_back(number);
+        }
+        let (ports, problem) = (std::mem::take(&mut lent.back), lent.problem.take());
+        self.uplink_is_whole(number, ports, problem);
+    }
+
+    fn uplink_is_whole(&mut self, number: u32, ports: HostPorts, problem: Option<String>) {
         self.plug_uplink_in_anew(number);
         let stopping = self.is_stopping();
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
         let removing = uplink.removing;
         let host = uplink.plan.host.clone();
-        let problem = problem.or_else(|| is_gone.then(|| "its interface is gone".to_string()));
         if let Some(problem) = &problem {
             warn!(uplink = uplink.name(), "is not served: {problem}");
         }
         if problem.is_none() && !removing && !stopping {
-            return self.attach_uplink(number, port);
+            return self.attach_uplink(number, ports);
         }
         let retry_at = now() + RETRY_INTERVAL;
         uplink.state = State::Shut { problem: problem.unwrap_or_default(), retry_at };
         // At a stop everything stays as it is, so that what others made of it does.
         match removing && !stopping {
-            true => self.take_away(port, &host),
-            false => drop(port),
+            true => ports.take_away(&host, &self.taps),
+            false => drop(ports),
         }
         if removing {
             self.uplink_is_gone(number);
-        }
-    }
-
-    /// Closes a port that goes for good, and with it a tap that we made.
-    pub(crate) fn take_away(&self, port: HostPort, plan: &HostPlan) {
-        port.remove();
-        if let HostPlan::Tap { name } = plan {
-            let _ = self.taps.note(name, false);
         }
     }
 
@@ -416,7 +377,7 @@ impl Manager {
     }
 
     fn uplink_of(&self, key: HostKey) -> Option<u32> {
-        let named = |uplink: &Uplink| uplink.key() == key;
+        let named = |uplink: &Uplink| uplink.key(key.queue) == key;
         self.network.uplinks.iter().find(|(_, uplink)| named(uplink)).map(|(number, _)| *number)
     }
 

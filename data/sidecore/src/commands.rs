@@ -59,12 +59,12 @@ impl Sidecore {
             return self.send(Event::Refused(served, refusal));
         }
         place.epoch = epoch;
-        // Nobody waits for buffers: a receive queue is not visited, it is delivered to.
+        // A receive queue is not visited, it is delivered to; it is kicked for buffers that were waited for.
         let is_visited = !matches!(served.role, Role::Receive(_));
         let ring = &mut served.ring;
         let watched = match &ring.kick {
-            Some(kick) if is_visited => self.rest.watch(kick, queue, epoch).is_ok(),
-            _ => false,
+            Some(kick) => self.rest.watch(kick, queue, epoch).is_ok(),
+            None => false,
         };
         // Without kicks to wait for, only polling finds anything.
         let policy = if watched { ring.policy } else { Policy::Poll };

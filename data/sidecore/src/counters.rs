@@ -177,6 +177,12 @@ impl PortCounters {
         }
     }
 
+    pub(crate) fn dropped_many(&self, reason: DropReason, frames: u64) {
+        if let Some(count) = self.drops.0.get(reason.index()) {
+            count.add(frames);
+        }
+    }
+
     /// Adds what a visit took.
     #[inline]
     pub(crate) fn took(&self, tally: &Tally) {

@@ -5,7 +5,7 @@
 use schedule::{Nanos, Visit, Visited};
 
 use crate::inbox::Event;
-use crate::places::{Tenant, host_at, served_at};
+use crate::places::{Place, Tenant, host_at, served_at};
 use crate::served::Role;
 use crate::sidecore::Sidecore;
 
@@ -50,6 +50,7 @@ impl Sidecore {
         if let Some(served) = served_at(&mut self.places, queue) {
             served.ring.publish(&mut self.alarm);
         } else {
+            self.mute_host(queue, visited.held);
             self.look_after_host(queue);
         }
         if is_bad {
@@ -83,6 +84,21 @@ impl Sidecore {
             self.examine(place);
         }
         self.net.desk.roads.ring();
+    }
+
+    /// While a frame of a host port waits for a guest's kick, more frames wake nobody.
+    #[inline]
+    fn mute_host(&mut self, queue: u16, muted: bool) {
+        let Some(Place { epoch, tenant: Tenant::Host(host), .. }) =
+            self.places.get_mut(usize::from(queue))
+        else {
+            return;
+        };
+        if std::mem::replace(&mut host.is_muted, muted) != muted
+            && let Some(fd) = host.spec.port.poll_fd()
+        {
+            self.rest.mute_host(fd, queue, *epoch, muted);
+        }
     }
 
     /// A host port whose interface is gone is told once, and watched no longer: its descriptor would

@@ -22,7 +22,7 @@ pub(crate) mod parcel;
 mod port;
 mod receive;
 pub(crate) mod roads;
-mod route;
+pub(crate) mod route;
 mod transmit;
 
 pub use host::{HostKey, HostServed, HostSpec};

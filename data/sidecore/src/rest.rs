@@ -59,6 +59,14 @@ impl Rest {
         Ok(epoll::add(&self.set, fd, data, EventFlags::IN)?)
     }
 
+    /// Goes on watching a host port, or lets it be for a while.
+    pub(crate) fn mute_host(&self, fd: BorrowedFd<'_>, place: u16, epoch: u32, muted: bool) {
+        let data = EventData::new_u64(u64::from(epoch) << 16 | u64::from(place));
+        let events = if muted { EventFlags::empty() } else { EventFlags::IN };
+        // Only fails for a descriptor that is not watched.
+        let _ = epoll::modify(&self.set, fd, data, events);
+    }
+
     /// Stops watching. Must come before the descriptor is closed.
     pub(crate) fn forget(&self, kick: impl AsFd) {
         // Only fails for a descriptor that was not watched.

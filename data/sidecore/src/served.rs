@@ -16,6 +16,7 @@ use crate::large::Large;
 use crate::net::BridgeId;
 use crate::net::parcel::Lender;
 use crate::net::roads::Waiting;
+use crate::net::route::Routed;
 use crate::slots::Slots;
 
 /// The name of a queue between control and its sidecores.
@@ -139,11 +140,63 @@ pub(crate) struct Receive {
     pub(crate) unfit_from: u32,
     /// Its loss or violation was seen.
     pub(crate) is_seen: bool,
+    /// What a frame of the host's waits for.
+    pub(crate) awaits: Awaits,
+}
+
+/// What a receive queue without buffers waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaits {
+    Nothing,
+    /// Its driver was asked to kick when there are some.
+    Kick,
+    /// Some had come when it was about to be asked: those are looked at first.
+    Look,
 }
 
 impl Receive {
     fn new(nic: NicQueue) -> Receive {
-        Receive { nic, fresh: 0, full_since: None, unfit_from: u32::MAX, is_seen: false }
+        let (full_since, unfit_from) = (None, u32::MAX);
+        Receive { nic, fresh: 0, full_since, unfit_from, is_seen: false, awaits: Awaits::Nothing }
+    }
+
+    /// A frame of the host's waits for buffers: the driver kicks when there are some. `None` where they
+    /// cannot be waited for: without kicks, or with buffers there that are too few for the frame.
+    #[cold]
+    pub(crate) fn await_buffers(&mut self, ring: &mut Ring) -> Option<Routed> {
+        if ring.kick.is_none() || ring.queue.violation().is_some() || ring.health.is_lost() {
+            return None;
+        }
+        match self.awaits {
+            Awaits::Kick => Some(Routed::Held),
+            _ if !ring.queue.arm() => {
+                self.awaits = Awaits::Kick;
+                Some(Routed::Held)
+            }
+            before => {
+                ring.queue.disarm();
+                self.awaits = Awaits::Look;
+                (before == Awaits::Nothing).then_some(Routed::Later)
+            }
+        }
+    }
+
+    /// A frame was put in. A kick that was asked for still comes.
+    #[inline(always)]
+    pub(crate) fn has_buffers(&mut self) {
+        if self.awaits == Awaits::Look {
+            self.awaits = Awaits::Nothing;
+        }
+    }
+
+    /// The driver kicked: it has been heard.
+    pub(crate) fn kicked(&mut self, ring: &mut Ring) {
+        if self.awaits == Awaits::Kick {
+            self.awaits = Awaits::Nothing;
+            if !ring.health.is_lost() {
+                ring.queue.disarm();
+            }
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::net::parcel::Bell;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};
+use crate::served::Role;
 
 /// Commands that wait at most.
 pub(crate) const INBOX_SIZE: usize = 1024;
@@ -342,6 +343,11 @@ impl Sidecore {
                 ring.counters.kicks.add(1);
                 if ring.leaving {
                     return 0;
+                }
+                if let Role::Receive(receive) = &mut served.role {
+                    // The pass that follows looks at whoever waited for it.
+                    receive.kicked(ring);
+                    return 1;
                 }
                 if self.schedule.kicked(queue, now) && !ring.health.is_lost() {
                     ring.queue.disarm();

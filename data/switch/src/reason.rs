@@ -45,11 +45,13 @@ pub enum DropReason {
     HostFull,
     /// The host port refused or failed.
     HostError,
+    /// It came to the host port's interface, and the kernel had no place to keep it.
+    HostMissed,
 }
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [DropReason; 18] = [
+    pub const ALL: [DropReason; 19] = [
         DropReason::ShortHeader,
         DropReason::BadOffload,
         DropReason::Runt,
@@ -68,6 +70,7 @@ impl DropReason {
         DropReason::HandoverFull,
         DropReason::HostFull,
         DropReason::HostError,
+        DropReason::HostMissed,
     ];
 
     /// How many there are: the size of a table of counters.
@@ -100,6 +103,7 @@ impl DropReason {
             DropReason::HandoverFull => "handover_full",
             DropReason::HostFull => "host_full",
             DropReason::HostError => "host_error",
+            DropReason::HostMissed => "host_missed",
         }
     }
 
@@ -133,7 +137,12 @@ impl DropReason {
             }
             DropReason::HandoverFull => "the sidecore of the receiver did not keep up",
             DropReason::HostFull => "the host's interface did not take frames fast enough",
-            DropReason::HostError => "the host's interface refused the frame",
+            DropReason::HostError => {
+                "the host's interface refused the frame, or lost it when it sent"
+            }
+            DropReason::HostMissed => {
+                "frames came from the host's interface faster than they were taken"
+            }
         }
     }
 }

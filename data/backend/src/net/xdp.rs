@@ -20,6 +20,9 @@ use crate::sys::bpf::{Place, QUEUES_MAX, Redirect};
 use crate::sys::interface::{hold_promiscuous, packet_socket};
 use crate::sys::xsk::{BATCH, Refused, Way, Xsk};
 
+/// Shortest frame on Ethernet, bytes without its checksum: what is shorter is padded, which drivers leave to
+/// whoever gives them bytes alone.
+const ETHERNET_MIN: usize = 60;
 /// Frames of no use that are passed over in one call.
 const SKIPPED_MAX: usize = 32;
 /// Calls of the kernel for one batch, when it sends only a part of it.
@@ -103,7 +106,9 @@ impl Xdp {
         if self.socket.staged() == BATCH {
             self.flush();
         }
-        let written = self.socket.stage(len, |frame| {
+        let written = self.socket.stage(len.max(ETHERNET_MIN), |frame| {
+            let (frame, padding) = frame.split_at_mut_checked(len).unwrap_or_default();
+            padding.fill(0);
             frame.split_at_mut_checked(head.len()).is_some_and(|(to_head, to_rest)| {
                 to_head.copy_from_slice(head);
                 rest.copy_to(to_rest)

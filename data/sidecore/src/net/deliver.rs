@@ -228,6 +228,7 @@ impl Desk {
         self.cost.bytes += u64::from(frame.len);
         port.counters.delivered(frame.len, frame.is_multicast());
         receive.full_since = None;
+        receive.has_buffers();
         receive.unfit_from = u32::MAX;
         receive.fresh += 1;
         if receive.fresh.is_multiple_of(SHOW_EVERY) {

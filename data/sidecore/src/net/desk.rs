@@ -87,12 +87,13 @@ impl Desk {
     #[inline]
     pub(crate) fn visited(&self, ended: Ended) -> Visited {
         let Cost { requests, bytes } = self.cost;
-        let (more, later) = match ended {
-            Ended::Empty => (false, false),
-            Ended::Budget => (true, false),
-            Ended::Later => (true, true),
+        let (more, held, later) = match ended {
+            Ended::Empty => (false, false, false),
+            Ended::Budget => (true, false, false),
+            Ended::Later => (true, false, true),
+            Ended::Held => (true, true, false),
         };
-        Visited { requests, bytes, more, held: false, later }
+        Visited { requests, bytes, more, held, later }
     }
 }
 
@@ -105,4 +106,6 @@ pub(crate) enum Ended {
     Budget,
     /// What is there waits for its receiver.
     Later,
+    /// What is there waits for its receiver's kick.
+    Held,
 }

@@ -80,6 +80,12 @@ impl Frame<'_> {
         self.head().first().is_some_and(|byte| byte & 1 != 0)
     }
 
+    /// Whether it came from the host: it is in no guest's memory.
+    #[inline]
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.health.is_none()
+    }
+
     /// Whether the memory it was read from is still its sender's: what was read before is true.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {

@@ -52,6 +52,10 @@ pub struct HostServed {
     pub(crate) full_since: Option<Nanos>,
     /// Frames were sent in this visit and not flushed.
     pub(crate) is_unflushed: bool,
+    /// What the kernel lost is asked for then again.
+    pub(crate) losses_at: Nanos,
+    /// Frames that come do not wake the sidecore: one waits for its receiver's kick.
+    pub(crate) is_muted: bool,
     /// Control was told that the interface is gone.
     pub(crate) is_reported: bool,
 }
@@ -96,6 +100,8 @@ impl HostServed {
             retry_at: Nanos(0),
             full_since: None,
             is_unflushed: false,
+            losses_at: Nanos(0),
+            is_muted: false,
             is_reported: false,
         })
     }

@@ -268,6 +268,15 @@ impl Port {
         here().nth(nth).copied().unwrap_or(NOWHERE)
     }
 
+    /// The receive queue that a frame of this flow goes to, if this is a guest's port.
+    pub(crate) fn queue_of(&self, head: &[u8]) -> Option<u16> {
+        match self.sink {
+            Sink::Queue(place) => Some(place),
+            Sink::Queues => Some(self.place_of(head)),
+            Sink::Nobody | Sink::Host(_) | Sink::Hosts | Sink::Elsewhere => None,
+        }
+    }
+
     /// The largest IP packet, bytes.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {

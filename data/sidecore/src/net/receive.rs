@@ -16,6 +16,9 @@ use crate::net::route::{Routed, Way};
 use crate::net::transmit::Tally;
 use crate::places::Place;
 
+/// Between two questions for what a host port lost on its own, each a system call.
+const LOSSES_NS: u64 = 1_000_000_000;
+
 /// What the frames of a visit have in common.
 struct Bench<'a> {
     desk: &'a mut Desk,
@@ -54,6 +57,12 @@ impl Net {
         let Bench { desk, replica, tally, .. } = bench;
         if let Some(port) = replica.ports.get(key.port) {
             port.counters.took(&tally);
+            if now >= host.losses_at {
+                host.losses_at = now.after(LOSSES_NS);
+                let lost = host.spec.port.losses();
+                port.counters.dropped_many(DropReason::HostMissed, lost.received);
+                port.counters.dropped_many(DropReason::HostError, lost.sent);
+            }
         }
         host.spec.counters.requests.add(tally.frames);
         desk.visited(ended)
@@ -74,6 +83,7 @@ impl Bench<'_> {
             let (ended, cursor) = match self.bring(&received.header, received.bytes, 0, &mut room) {
                 Routed::Done | Routed::Lost => continue,
                 Routed::Later => (Ended::Later, 0),
+                Routed::Held => (Ended::Held, 0),
                 Routed::Unfinished(cursor) => (Ended::Budget, cursor),
             };
             host.kept.keep(received.header, received.bytes, cursor);
@@ -93,6 +103,7 @@ impl Bench<'_> {
                 None
             }
             Routed::Later => Some(Ended::Later),
+            Routed::Held => Some(Ended::Held),
             Routed::Unfinished(cursor) => {
                 kept.cursor = cursor;
                 Some(Ended::Budget)

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use backend::net::Rest;
-use switch::{PortId, VlanId};
+use switch::{DropReason, PortId, VlanId};
 use virtqueue::Ticket;
 
 use crate::net::desk::{Desk, WALK_BYTES};
@@ -97,7 +97,10 @@ impl Desk {
         let roads = &mut self.roads;
         // Control links two sidecores before ports of a bridge are at home on both.
         let road = roads.all.iter_mut().find(|road| road.to == home && !road.is_dead());
-        let Some(road) = road else { return Routed::Done };
+        let Some(road) = road else {
+            replica.dropped(from, DropReason::HandoverFull);
+            return Routed::Done;
+        };
         let copied = (frame.len as usize).saturating_sub(frame.head_len);
         let lends = copied > COPIED_MAX
             && frame.memory.is_some()

@@ -14,7 +14,7 @@ use crate::net::frames::{FRONT, Frame, ROOM};
 use crate::net::parcel::To;
 use crate::net::port::{Port, Replica, Sink};
 use crate::net::transmit::Tally;
-use crate::places::Place;
+use crate::places::{Place, receive_at};
 
 /// How long a frame on a wire waits for its receiver, from the first try: about as long as a guest
 /// that is not scheduled needs, and short enough that nobody misses a dead one.
@@ -27,6 +27,8 @@ pub(crate) enum Routed {
     Done,
     /// It waits where it is; nothing of it was delivered.
     Later,
+    /// It waits where it is until the receiver's driver kicks.
+    Held,
     /// The visit ended within its flood, which goes on from this port number.
     Unfinished(u16),
     /// Its sender's memory is lost.
@@ -105,17 +107,35 @@ impl Desk {
         };
         match self.deliver(places, port, frame, now) {
             Delivered::Done | Delivered::Dropped => Routed::Done,
-            Delivered::Full(reason) => self.waits(port, reason, now),
+            Delivered::Full(reason) => self.waits(places, port, frame, reason, now),
             Delivered::Echo => self.echo(places, replica, from, frame, now),
             Delivered::Lost => Routed::Lost,
         }
     }
 
-    /// On a wire nobody else is behind, so a frame waits; but not for ever.
+    /// On a wire nobody else is behind, so a frame waits. A guest's not for ever. The host's until there
+    /// is a buffer, for the host has a queue of its own behind it, and drops what does not fit for less
+    /// than it would cost to take it and drop it here.
     #[cold]
-    fn waits(&self, port: &Port, reason: DropReason, now: Nanos) -> Routed {
-        if self.full_since.is_some_and(|since| now.since(since) < WAIT_NS) {
+    fn waits(
+        &self,
+        places: &mut [Place],
+        port: &Port,
+        frame: &Frame<'_>,
+        reason: DropReason,
+        now: Nanos,
+    ) -> Routed {
+        let waited = self.full_since.map(|since| now.since(since));
+        if waited.is_some_and(|waited| waited < WAIT_NS) {
             return Routed::Later;
+        }
+        if waited.is_some()
+            && frame.is_of_host()
+            && let Some(place) = port.queue_of(frame.head())
+            && let Some((ring, receive)) = receive_at(places, place)
+            && let Some(routed) = receive.await_buffers(ring)
+        {
+            return routed;
         }
         port.counters.dropped(reason);
         Routed::Done
@@ -135,7 +155,7 @@ impl Desk {
         swap_addresses(frame.head_mut());
         match self.deliver(places, port, frame, now) {
             Delivered::Done | Delivered::Dropped | Delivered::Echo => Routed::Done,
-            Delivered::Full(reason) => self.waits(port, reason, now),
+            Delivered::Full(reason) => self.waits(places, port, frame, reason, now),
             Delivered::Lost => Routed::Lost,
         }
     }
@@ -233,7 +253,7 @@ impl Desk {
         }
         match self.echo(places, replica, from, frame, now) {
             // Its wait is a wire's; here it is dropped.
-            Routed::Later => dropped(replica, from, DropReason::NoBuffer),
+            Routed::Later | Routed::Held => dropped(replica, from, DropReason::NoBuffer),
             routed => routed,
         }
     }

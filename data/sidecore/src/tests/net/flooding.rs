@@ -25,7 +25,7 @@ fn a_flood_larger_than_a_visit_goes_on_at_the_next() {
         nics[0].send(&sent[0]);
         nics[0].send(&sent[1]);
         let mut visits = Vec::new();
-        for _ in 0..60 {
+        for _ in 0..120 {
             match lan.passes(1) {
                 0 => {}
                 copies => visits.push(copies),

@@ -1,0 +1,117 @@
+//! The descriptors of one port that leads to the host: opened and taken away together.
+//!
+//! A tap at the end of a NIC's wire has as many queues as the NIC has pairs; all else has one. Called by
+//! `uplinks`, and by whoever opens what a change asks for before anything is changed.
+
+use backend::net::{HostOpenError, HostPort, HostSource, NullMode, TAP_MTU_RANGE, Why};
+use config::plan::{HostPlan, NicPlan, NullPlan};
+use config::spec::Via;
+use tracing::{info, warn};
+
+use crate::taps::MadeTaps;
+
+/// In the order of their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct HostPorts(Vec<(u16, HostPort)>);
+
+/// What a wire's end has to know of the NIC at the other one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guest {
+    mac: [u8; 6],
+    /// MTU of a tap that is made, bytes.
+    mtu: u16,
+    /// Queues of a tap.
+    pairs: u16,
+}
+
+impl From<&NicPlan> for Guest {
+    fn from(plan: &NicPlan) -> Guest {
+        let (least, most) = (*TAP_MTU_RANGE.start(), *TAP_MTU_RANGE.end());
+        let mtu = plan.mtu.clamp(least, most);
+        Guest { mac: plan.mac.0, mtu, pairs: plan.queues }
+    }
+}
+
+impl HostPorts {
+    /// Opens what a plan names. May make a tap.
+    ///
+    /// # Errors
+    /// Why not, and what to do; nothing is left open then.
+    pub(crate) fn open(
+        plan: &HostPlan,
+        guest: Option<Guest>,
+        taps: &MadeTaps,
+    ) -> Result<HostPorts, HostOpenError> {
+        let first = HostPort::open(&source_of(plan, 0, guest, taps))?;
+        let HostPlan::Tap { name } = plan else { return Ok(HostPorts(vec![(0, first)])) };
+        if let Err(error) = taps.note(name, first.was_made()) {
+            warn!(tap = name, %error, "whether it was made here cannot be kept: it stays when its port goes");
+        }
+        let mut ports = HostPorts(vec![(0, first)]);
+        for queue in 1..guest.map_or(1, |guest| guest.pairs) {
+            match HostPort::open(&source_of(plan, queue, guest, taps)) {
+                Ok(port) => ports.put(queue, port),
+                Err(error) if matches!(error.why, Why::OneQueue) => {
+                    info!(tap = name, "has one queue; all pairs of its NIC use that");
+                    break;
+                }
+                Err(error) => {
+                    ports.take_away(plan, taps);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(ports)
+    }
+
+    pub(crate) fn count(&self) -> u16 {
+        self.0.len() as u16
+    }
+
+    pub(crate) fn put(&mut self, queue: u16, port: HostPort) {
+        self.0.push((queue, port));
+        self.0.sort_unstable_by_key(|(queue, _)| *queue);
+    }
+
+    pub(crate) fn numbered(self) -> impl Iterator<Item = (u16, HostPort)> {
+        self.0.into_iter()
+    }
+
+    /// How they are served, for people.
+    pub(crate) fn describe(&self) -> &'static str {
+        self.0.first().map_or("", |(_, port)| port.describe())
+    }
+
+    /// Closes what goes for good, and with it a tap that we made.
+    pub(crate) fn take_away(self, plan: &HostPlan, taps: &MadeTaps) {
+        self.0.into_iter().for_each(|(_, port)| port.remove());
+        if let HostPlan::Tap { name } = plan {
+            let _ = taps.note(name, false);
+        }
+    }
+}
+
+fn source_of(plan: &HostPlan, queue: u16, guest: Option<Guest>, taps: &MadeTaps) -> HostSource {
+    match plan {
+        HostPlan::Tap { name } => {
+            let mtu = guest.map(|guest| guest.mtu);
+            HostSource::Tap { name: name.clone(), queue, mtu, ours: taps.has(name) }
+        }
+        HostPlan::Interface { name, via: Via::Packet } => {
+            HostSource::Packet { interface: name.clone() }
+        }
+        HostPlan::Interface { name, via: Via::Xdp } => {
+            HostSource::Xdp { interface: name.clone(), queue: queue.into() }
+        }
+        HostPlan::Null(null) => HostSource::Null {
+            mode: match null {
+                NullPlan::Drop => NullMode::Drop,
+                NullPlan::Echo => NullMode::Echo,
+                NullPlan::Generate { size, rate } => {
+                    let destination = guest.map_or([0xff; 6], |guest| guest.mac);
+                    NullMode::Generate { size: *size, rate: *rate, destination }
+                }
+            },
+        },
+    }
+}
