@@ -19,6 +19,9 @@ use crate::places::{Place, receive_at};
 /// How long a frame on a wire waits for its receiver, from the first try: about as long as a guest
 /// that is not scheduled needs, and short enough that nobody misses a dead one.
 const WAIT_NS: u64 = 1_000_000;
+/// How long buffers for a frame of the host's are looked for before the driver is asked to kick: as long
+/// as a queue without work is polled.
+const LOOK_NS: u64 = 50_000;
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +129,8 @@ impl Desk {
         now: Nanos,
     ) -> Routed {
         let waited = self.full_since.map(|since| now.since(since));
-        if waited.is_some_and(|waited| waited < WAIT_NS) {
+        let looks = if frame.is_of_host() { LOOK_NS } else { WAIT_NS };
+        if waited.is_some_and(|waited| waited < looks) {
             return Routed::Later;
         }
         if waited.is_some()
