@@ -48,6 +48,12 @@ impl Header {
     /// Beside a TCP type: the frame carries CWR.
     pub const GSO_ECN: u8 = 0x80;
 
+    /// Whether nothing is said of the frame: it is whole as it is.
+    #[inline(always)]
+    pub const fn is_plain(&self) -> bool {
+        self.flags == 0 && self.gso_type == Header::GSO_NONE
+    }
+
     /// Reads the ten bytes that every driver writes; `buffers` is 0, for devices ignore it
     /// (VIRTIO 5.1.6.2.1). Little-endian, as VIRTIO 1 and x86 taps have it.
     #[inline]

@@ -195,6 +195,8 @@ impl PortCounters {
     pub(crate) fn delivered(&self, bytes: u32, is_multicast: bool) {
         self.delivered_frames.add(1);
         self.delivered_bytes.add(bytes.into());
-        self.delivered_multicast.add(is_multicast.into());
+        if is_multicast {
+            self.delivered_multicast.add(1);
+        }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod host;
 pub(crate) mod inbound;
 mod macs;
 pub(crate) mod parcel;
+mod plain;
 mod port;
 mod receive;
 pub(crate) mod roads;

@@ -184,6 +184,13 @@ impl Receive {
     /// A frame was put in. A kick that was asked for still comes.
     #[inline(always)]
     pub(crate) fn has_buffers(&mut self) {
+        // Looked at first: most frames find all of it as it is.
+        if self.full_since.is_some() {
+            self.full_since = None;
+        }
+        if self.unfit_from != u32::MAX {
+            self.unfit_from = u32::MAX;
+        }
         if self.awaits == Awaits::Look {
             self.awaits = Awaits::Nothing;
         }

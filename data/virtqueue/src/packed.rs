@@ -11,6 +11,7 @@ use crate::chain::Chain;
 use crate::event_index::passed_packed;
 use crate::inflight::packed::PackedRecord;
 use crate::layout::{AVAIL, DESCRIPTOR_SIZE, INDIRECT, NEXT, USED, WRITE};
+use crate::queue::Single;
 use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
@@ -179,6 +180,21 @@ impl Packed {
             place = place.after(1, self.size.get());
         }
         Err(Violation::ChainLoop { limit: self.size.get().into() })
+    }
+
+    /// The next chain, when there is one and it is a single writable buffer.
+    #[inline(always)]
+    pub(crate) fn peek_single(&self, map: &GuestMap) -> Option<Single> {
+        let place = self.next();
+        let flags = self.available_flags(place)?;
+        let at = usize::from(place.index) * DESCRIPTOR_SIZE;
+        let (gpa, len) = (self.ring.load_u64(at), self.ring.load_u32(at + LEN));
+        let id = self.ring.load_u16(at + ID);
+        if flags & (INDIRECT | NEXT | WRITE) != WRITE || len == 0 || id >= self.size.get() {
+            return None;
+        }
+        self.prefetch_after(place, map);
+        map.span(gpa, len).map(|span| Single { span, id })
     }
 
     /// As `peek`, for the chain that an earlier process took: its descriptors are in `record`, from

@@ -10,6 +10,7 @@ use guest_memory::{Area, GuestMap};
 use crate::chain::Chain;
 use crate::event_index::passed;
 use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
+use crate::queue::Single;
 use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_split};
@@ -143,6 +144,22 @@ impl Split {
             return Ok(());
         }
         self.walk_from(head, first, map, chain)
+    }
+
+    /// The next chain, when there is one and it is a single writable buffer.
+    #[inline(always)]
+    pub(crate) fn peek_single(&mut self, map: &GuestMap) -> Option<Single> {
+        // What is wrong is found again, and said, by a full look.
+        if !self.is_ready().unwrap_or(false) {
+            return None;
+        }
+        self.look_ahead(map);
+        let id = self.head(self.next.get());
+        let Descriptor { gpa, len, flags, .. } = self.descriptor(id).ok()?;
+        if flags & (INDIRECT | NEXT | WRITE) != WRITE || len == 0 {
+            return None;
+        }
+        map.span(gpa, len).map(|span| Single { span, id })
     }
 
     /// Walks the chain that starts at `head`. Bounded by the ring's size.

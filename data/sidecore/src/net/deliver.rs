@@ -23,7 +23,7 @@ use crate::served::{Receive, Ring};
 const SHOW_EVERY: u32 = 32;
 
 /// The header of a frame of which nothing is undone, in one buffer.
-const PLAIN: [u8; HEADER_SIZE] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+pub(crate) const PLAIN: [u8; HEADER_SIZE] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// What became of a frame at one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,11 @@ impl Desk {
         let Some((ring, receive)) = receive_at(places, place) else {
             return self.has_nobody(DropReason::NoBuffer);
         };
+        if frame.is_plain()
+            && self.put_plain(ring, receive, place, port, frame.head(), frame.health)
+        {
+            return Delivered::Done;
+        }
         if !receive.nic.net.guest_has().contains(frame.offload.needs()) {
             return self.finish_for_queue(ring, receive, place, port, frame, now);
         }
@@ -166,7 +171,7 @@ impl Desk {
         let ticket = ring.queue.advance(&self.chain);
         ring.queue.complete(ticket, total);
         self.cost.bytes += WALK_BYTES * u64::from(self.chain.walked());
-        self.has_put(ring, receive, place, port, frame);
+        self.has_put(ring, receive, place, port, frame.len, frame.is_multicast());
         Delivered::Done
     }
 
@@ -210,26 +215,25 @@ impl Desk {
             return self.is_lost(ring, receive, place, frame);
         }
         self.gather.complete(ring);
-        self.has_put(ring, receive, place, port, frame);
+        self.has_put(ring, receive, place, port, frame.len, frame.is_multicast());
         Delivered::Done
     }
 
     /// A frame is in the ring: counts it, and shows it with others.
-    #[inline]
-    fn has_put(
+    #[inline(always)]
+    pub(crate) fn has_put(
         &mut self,
         ring: &mut Ring,
         receive: &mut Receive,
         place: u16,
         port: &Port,
-        frame: &Frame<'_>,
+        len: u32,
+        is_multicast: bool,
     ) {
         self.cost.requests += 1;
-        self.cost.bytes += u64::from(frame.len);
-        port.counters.delivered(frame.len, frame.is_multicast());
-        receive.full_since = None;
+        self.cost.bytes += u64::from(len);
+        port.counters.delivered(len, is_multicast);
         receive.has_buffers();
-        receive.unfit_from = u32::MAX;
         receive.fresh += 1;
         if receive.fresh.is_multiple_of(SHOW_EVERY) {
             ring.queue.show();

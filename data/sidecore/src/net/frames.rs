@@ -74,6 +74,12 @@ impl Frame<'_> {
         self.room.get_mut(FRONT..FRONT + self.head_len).unwrap_or_default()
     }
 
+    /// Whether all of it is in the head, and nothing is left undone.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.offload == Offload::NONE && self.head_len == self.len as usize
+    }
+
     /// Whether it is for more than one station.
     #[inline]
     pub(crate) fn is_multicast(&self) -> bool {

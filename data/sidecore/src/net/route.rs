@@ -68,6 +68,18 @@ impl Way {
         });
         Way { from, peer, has_pairs }
     }
+
+    /// On a wire, the one receive queue at the other end, and its port, if frames need no look at what
+    /// they are to get there.
+    #[inline(always)]
+    pub(crate) fn straight<'a>(&self, replica: &'a Replica) -> Option<(u16, &'a Port)> {
+        let Some(Ok(peer)) = self.peer else { return None };
+        let port = replica.ports.get(peer).filter(|_| !self.has_pairs)?;
+        match port.sink {
+            Sink::Queue(place) => Some((place, port)),
+            _ => None,
+        }
+    }
 }
 
 impl Desk {

@@ -16,6 +16,8 @@ enum Step {
     Take,
     /// Take so many and put them back.
     Try(u8),
+    /// Take and complete, so many bytes written; as a single buffer where it is one.
+    Fill(u8),
     /// Which of the held ones.
     Complete(u8),
     Publish,
@@ -28,6 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1u8..4).prop_map(Step::Add),
         3 => Just(Step::Take),
         4 => (0u8..6).prop_map(Step::Try),
+        3 => any::<u8>().prop_map(Step::Fill),
         3 => any::<u8>().prop_map(Step::Complete),
         2 => Just(Step::Publish),
         1 => Just(Step::Arm),
@@ -65,7 +68,7 @@ impl Side {
                 let piece = |n: u8| Buffer {
                     gpa: u64::from(n) * 4096 + self.next_token % 64,
                     len: 1 + self.next_token as u32 % 100,
-                    device_writes: true,
+                    device_writes: !self.next_token.is_multiple_of(5),
                 };
                 let pieces: Vec<_> = (0..pieces).map(piece).collect();
                 let added = self.rig.driver.add(&pieces, self.next_token).is_ok();
@@ -82,6 +85,25 @@ impl Side {
                     self.try_and_put_back(count);
                 }
                 Did::Nothing
+            }
+            Step::Fill(written) => {
+                let single = match self.puts_back {
+                    true => self.rig.queue.peek_single(&self.rig.map),
+                    false => None,
+                };
+                let found = self.rig.peek();
+                if let Some(single) = single {
+                    assert_eq!(self.rig.chain.writable(), [single.span]);
+                    assert_eq!(
+                        (self.rig.chain.readable().len(), self.rig.chain.id),
+                        (0, single.id)
+                    );
+                    self.rig.queue.fill_single(single, written.into());
+                } else if found.is_some() {
+                    let ticket = self.rig.queue.advance(&self.rig.chain);
+                    self.rig.queue.complete(ticket, written.into());
+                }
+                Did::Took(found)
             }
             Step::Complete(which) if !self.held.is_empty() => {
                 let at = usize::from(which) % self.held.len();
@@ -133,8 +155,8 @@ fn rings() -> impl Strategy<Value = RingSpec> {
 }
 
 proptest! {
-    /// A queue that puts chains back, beside one that never took them: the same memory, the same
-    /// answers, at every step.
+    /// A queue that puts chains back, and fills single buffers at once, beside one that never took
+    /// them, and takes all alike: the same memory, the same answers, at every step.
     #[test]
     fn chains_put_back_were_never_taken(
         ring in rings(),
@@ -213,6 +235,33 @@ fn a_queue_with_a_record_puts_nothing_back() {
         tickets.drain(..).for_each(|ticket| rig.queue.complete(ticket, 1));
         let mark = rig.queue.mark();
         assert!(!rig.queue.rewind(mark, &mut tickets), "{format:?}: not even nothing");
+    }
+}
+
+#[test]
+fn only_a_chain_of_one_writable_buffer_is_single() {
+    for format in [Format::Split, Format::Packed] {
+        for indirect in [0, 4] {
+            let mut rig = Rig::new(ring(format, 8, false, indirect));
+            let piece = |len, device_writes| Buffer { gpa: 64, len, device_writes };
+            let mut single = |pieces: &[Buffer]| {
+                rig.driver.add(pieces, 1).unwrap();
+                rig.driver.publish();
+                let found = rig.queue.peek_single(&rig.map);
+                let (ticket, _) = rig.take().unwrap();
+                rig.queue.complete(ticket, 0);
+                found.map(|single| single.span.len())
+            };
+            assert_eq!(single(&[piece(9, true)]), if indirect == 0 { Some(9) } else { None });
+            assert_eq!(single(&[piece(9, false)]), None);
+            assert_eq!(single(&[piece(9, true), piece(8, true)]), None);
+            assert_eq!(single(&[piece(0, true)]), None);
+            assert_eq!(rig.queue.peek_single(&rig.map), None, "{format:?}: nothing there");
+        }
+        let mut rig = filled(format);
+        let Buffer { len, .. } = rig.peek().unwrap()[0];
+        rig.queue.latch(crate::Violation::BufferOrder);
+        assert_eq!((rig.queue.peek_single(&rig.map), len), (None, 64), "{format:?}: latched");
     }
 }
 
