@@ -160,7 +160,7 @@ impl Queue {
                         return Ok(false);
                     }
                 }
-                if !ring.is_ready()? {
+                if !ring.is_ready(map)? {
                     return Ok(false);
                 }
                 ring.peek(map, chain)?;
