@@ -243,6 +243,32 @@ impl GuestMap {
         true
     }
 
+    /// Copies `head` and then `from` to the start of `span` and marks them: as two of [`Self::write`], with
+    /// one look at the span. False, and nothing copied, when they do not fit.
+    #[inline(always)]
+    pub fn write_both<const HEAD: usize>(
+        &self,
+        span: Span,
+        head: &[u8; HEAD],
+        from: &[u8],
+    ) -> bool {
+        let Some(to) = self.host(span) else {
+            return false;
+        };
+        if from.len() > (span.len as usize).saturating_sub(HEAD) || (span.len as usize) < HEAD {
+            return false;
+        }
+        let to = to.as_ptr();
+        // SAFETY: `host()` checked `span`, and the two are no longer than it; ours and theirs are
+        // different mappings. What the guest does with the bytes meanwhile is as in `write`.
+        unsafe {
+            to.copy_from_nonoverlapping(head.as_ptr(), HEAD);
+            to.add(HEAD).copy_from_nonoverlapping(from.as_ptr(), from.len());
+        }
+        self.mark_written(span.first((HEAD + from.len()) as u32));
+        true
+    }
+
     /// Copies all bytes of `from`, of `from_map`, to `to`, of this map, and marks `to`. False, and
     /// nothing copied, when their lengths differ or either is not in its map.
     ///

@@ -4,7 +4,7 @@
 //! before anything is written, and put back as it was when the frame does not fit.
 
 use backend::net::{Rest, Sent};
-use frame::{HEADER_SIZE, Offload};
+use frame::{HEADER_SIZE, Header, Offload};
 use guest_memory::Span;
 use schedule::Nanos;
 use switch::DropReason;
@@ -306,7 +306,7 @@ impl Desk {
     }
 
     /// Sends a frame that the host port can take as it is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &mut self,
         host: &mut HostServed,
@@ -315,7 +315,10 @@ impl Desk {
         frame: &mut Frame<'_>,
         now: Nanos,
     ) -> Delivered {
-        let header = frame.offload.header(host.spec.port.has(), 0);
+        let header = match frame.offload == Offload::NONE {
+            true => Header::default(),
+            false => frame.offload.header(host.spec.port.has(), 0),
+        };
         let reason = match host.spec.port.send(&header, frame.head(), frame.rest) {
             Sent::Done => {
                 self.cost.requests += 1;

@@ -5,7 +5,7 @@
 //! a processor has room for about half of what a frame takes on the general way. What is not usual is
 //! left to that, with nothing changed.
 
-use frame::HEADER_SIZE;
+use frame::{HEADER_SIZE, HEADER_SIZE_LEGACY};
 use guest_memory::Health;
 
 use crate::net::deliver::PLAIN;
@@ -33,12 +33,11 @@ impl Desk {
         if single.span.len() < total || total >= receive.unfit_from {
             return false;
         }
-        // Of fixed size, it is one store or two.
-        let has_header = match size {
-            HEADER_SIZE => ring.memory.write(single.span, 0, &PLAIN),
-            _ => ring.memory.write(single.span, 0, PLAIN.get(..size).unwrap_or_default()),
+        // Of fixed size, the header is one store or two.
+        let is_whole = match size {
+            HEADER_SIZE => ring.memory.write_both(single.span, &PLAIN, bytes),
+            _ => ring.memory.write_both(single.span, &[0; HEADER_SIZE_LEGACY], bytes),
         };
-        let is_whole = has_header && ring.memory.write(single.span, size as u32, bytes);
         if !is_whole || ring.health.is_lost() || sender.is_some_and(Health::is_lost) {
             return false;
         }

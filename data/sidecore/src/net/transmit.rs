@@ -149,17 +149,30 @@ fn take<'a>(
     // Apart, since a copy that leaves here begins with the head: see `Room`.
     let (front, head) = room.split_at_mut_checked(FRONT).ok_or(DropReason::ShortHeader)?;
     let place = front.get_mut(FRONT - size.min(FRONT)..).ok_or(DropReason::ShortHeader)?;
-    if chain.take_readable(&ring.memory, place) < size {
-        return Err(DropReason::ShortHeader);
-    }
+    let head = head.get_mut(..HEAD_MAX).ok_or(DropReason::ShortHeader)?;
+    let head_len = match (chain.readable(), head.get_mut(..len as usize)) {
+        // Most short frames are in one buffer, behind their header.
+        (&[span], Some(head)) => {
+            let is_read = ring.memory.read(span, 0, place)
+                && ring.memory.read(span, place.len() as u32, head);
+            if is_read { head.len() } else { return Err(DropReason::ShortHeader) }
+        }
+        _ => {
+            if chain.take_readable(&ring.memory, place) < size {
+                return Err(DropReason::ShortHeader);
+            }
+            chain.take_readable(&ring.memory, head)
+        }
+    };
     let header: Option<&[u8; HEADER_SIZE_LEGACY]> = place.first_chunk();
     let header = Header::decode(header.ok_or(DropReason::ShortHeader)?);
-    let head = head.get_mut(..HEAD_MAX).ok_or(DropReason::ShortHeader)?;
-    let head_len = chain.take_readable(&ring.memory, head);
     let head = head.get(..head_len).ok_or(DropReason::ShortHeader)?;
     let offload = Offload::check(&header, head, len, role.nic.net.accepts_from_guest());
     let offload = offload.map_err(|_| DropReason::BadOffload)?;
-    let rest = Rest::Guest(&ring.memory, chain.readable());
+    let rest = match head_len == len as usize {
+        true => Rest::Private(&[]),
+        false => Rest::Guest(&ring.memory, chain.readable()),
+    };
     let (health, memory) = (Some(&ring.health), Some(&ring.memory));
     Ok(Frame { room, head_len, len, rest, offload, health, memory, pair: role.nic.pair })
 }
