@@ -122,6 +122,30 @@ fn every_length_is_copied_whole_and_no_byte_more() {
 }
 
 #[test]
+fn two_pieces_are_written_as_one_and_no_byte_more() {
+    let map = GuestMap::anonymous(PAGE).unwrap();
+    let guard = map.span(9, 82).unwrap();
+    for len in 0..=68 {
+        assert!(map.write(guard, 0, &[0xff; 82]));
+        let (span, from) = (map.span(10, 80).unwrap(), vec![7; len]);
+        assert!(map.write_both(span.first(12 + len as u32), &[5; 12], &from), "{len} fit exactly");
+        let mut found = [0; 82];
+        assert!(map.read(guard, 0, &mut found));
+        assert_eq!((found[0], &found[1..13], found[13 + len]), (0xff, &[5; 12][..], 0xff));
+        assert_eq!(found[13..13 + len], from[..], "{len}");
+    }
+    // What does not fit, or is of another map, changes nothing.
+    let (span, other) = (map.span(10, 80).unwrap(), GuestMap::anonymous(8 * PAGE).unwrap());
+    let foreign = other.span(7 * PAGE, 80).unwrap();
+    assert!(map.write(guard, 0, &[0xee; 82]));
+    assert!(!map.write_both(span.first(19), &[5; 12], &[7; 8]));
+    assert!(!map.write_both(span.first(11), &[5; 12], &[]));
+    assert!(!map.write_both(foreign, &[5; 12], &[7; 8]));
+    let mut found = [0; 82];
+    assert!(map.read(guard, 0, &mut found) && found == [0xee; 82]);
+}
+
+#[test]
 fn overlapping_wrapping_and_too_many_regions_are_refused() {
     let overlap = |a, b| matches!(GuestMap::new(vec![a, b]), Err(MapError::Overlap { .. }));
     assert!(overlap(region(0, 0, 2 * PAGE), region(PAGE, 1 << 30, PAGE)));
