@@ -42,6 +42,7 @@ impl HostPorts {
         guest: Option<Guest>,
         taps: &MadeTaps,
     ) -> Result<HostPorts, HostOpenError> {
+        let was_ours = matches!(plan, HostPlan::Tap { name } if taps.has(name));
         let first = HostPort::open(&source_of(plan, 0, guest, taps))?;
         let HostPlan::Tap { name } = plan else { return Ok(HostPorts(vec![(0, first)])) };
         if let Err(error) = taps.note(name, first.was_made()) {
@@ -56,7 +57,10 @@ impl HostPorts {
                     break;
                 }
                 Err(error) => {
-                    ports.take_away(plan, taps);
+                    // One from an earlier life stays, with its addresses and its place in a bridge.
+                    if !was_ours {
+                        ports.take_away(plan, taps);
+                    }
                     return Err(error);
                 }
             }

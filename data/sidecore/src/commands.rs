@@ -72,6 +72,7 @@ impl Sidecore {
             self.schedule.add(queue, ring.share, policy, now);
         }
         ring.queue.expect_writes(!is_visited);
+        ring.is_watched = watched;
         ring.leaving = false;
         if !ring.health.is_lost() {
             ring.queue.disarm();

@@ -16,7 +16,6 @@ use crate::large::Large;
 use crate::net::BridgeId;
 use crate::net::parcel::Lender;
 use crate::net::roads::Waiting;
-use crate::net::route::Routed;
 use crate::slots::Slots;
 
 /// The name of a queue between control and its sidecores.
@@ -102,6 +101,8 @@ pub(crate) struct Ring {
     pub(crate) counters: Arc<QueueCounters>,
     /// Completions were written and not shown.
     pub(crate) unshown: bool,
+    /// Its kicks wake the sidecore.
+    pub(crate) is_watched: bool,
     /// Detach was asked: nothing more is taken.
     pub(crate) leaving: bool,
 }
@@ -140,45 +141,54 @@ pub(crate) struct Receive {
     pub(crate) unfit_from: u32,
     /// Its loss or violation was seen.
     pub(crate) is_seen: bool,
-    /// What a frame of the host's waits for.
-    pub(crate) awaits: Awaits,
-}
-
-/// What a receive queue without buffers waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaits {
-    Nothing,
-    /// Its driver was asked to kick when there are some.
-    Kick,
-    /// Some had come when it was about to be asked: those are looked at first.
-    Look,
+    /// A frame of the host's waits for more buffers, and its driver was asked to kick for them.
+    pub(crate) is_awaited: bool,
+    /// So many chains did not suffice for it.
+    short_of: u16,
 }
 
 impl Receive {
     fn new(nic: NicQueue) -> Receive {
-        let (full_since, unfit_from) = (None, u32::MAX);
-        Receive { nic, fresh: 0, full_since, unfit_from, is_seen: false, awaits: Awaits::Nothing }
+        Receive {
+            nic,
+            fresh: 0,
+            full_since: None,
+            unfit_from: u32::MAX,
+            is_seen: false,
+            is_awaited: false,
+            short_of: 0,
+        }
     }
 
-    /// A frame of the host's waits for buffers: the driver kicks when there are some. `None` where they
-    /// cannot be waited for: without kicks, or with buffers there that are too few for the frame.
+    /// A frame of the host's finds too few buffers: asks the driver to kick when there are more. True when
+    /// it will; false when more have come, which are to be tried first, or kicks cannot be waited for.
     #[cold]
-    pub(crate) fn await_buffers(&mut self, ring: &mut Ring) -> Option<Routed> {
-        if ring.kick.is_none() || ring.queue.violation().is_some() || ring.health.is_lost() {
-            return None;
+    pub(crate) fn await_buffers(&mut self, ring: &mut Ring) -> Awaited {
+        if !ring.is_watched || ring.health.is_lost() {
+            return Awaited::Never;
         }
-        match self.awaits {
-            Awaits::Kick => Some(Routed::Held),
-            _ if !ring.queue.arm() => {
-                self.awaits = Awaits::Kick;
-                Some(Routed::Held)
+        if self.is_awaited {
+            return Awaited::Kick;
+        }
+        match ring.queue.arm_behind() {
+            Some(chains) if chains == self.short_of => {
+                self.is_awaited = true;
+                Awaited::Kick
             }
-            before => {
+            Some(chains) => {
+                // Nobody has tried with as many.
+                self.short_of = chains;
                 ring.queue.disarm();
-                self.awaits = Awaits::Look;
-                (before == Awaits::Nothing).then_some(Routed::Later)
+                Awaited::More
             }
+            None => Awaited::Never,
         }
+    }
+
+    /// Whether it still waits for a kick, as far as this queue goes.
+    #[inline]
+    pub(crate) fn still_awaits(&self, ring: &Ring) -> bool {
+        self.is_awaited && !ring.health.is_lost() && ring.queue.violation().is_none()
     }
 
     /// A frame was put in. A kick that was asked for still comes.
@@ -187,24 +197,33 @@ impl Receive {
         // Looked at first: most frames find all of it as it is.
         if self.full_since.is_some() {
             self.full_since = None;
+            self.short_of = 0;
         }
         if self.unfit_from != u32::MAX {
             self.unfit_from = u32::MAX;
         }
-        if self.awaits == Awaits::Look {
-            self.awaits = Awaits::Nothing;
-        }
     }
 
-    /// The driver kicked: it has been heard.
+    /// The driver kicked: it has been heard, and what waits has as long again to find what it needs.
     pub(crate) fn kicked(&mut self, ring: &mut Ring) {
-        if self.awaits == Awaits::Kick {
-            self.awaits = Awaits::Nothing;
+        if std::mem::take(&mut self.is_awaited) {
+            self.full_since = None;
             if !ring.health.is_lost() {
                 ring.queue.disarm();
             }
         }
     }
+}
+
+/// What a frame of the host's may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The driver's kick.
+    Kick,
+    /// Nothing: more buffers have come.
+    More,
+    /// Nothing that would tell.
+    Never,
 }
 
 /// What a queue of a disk needs besides its ring.
@@ -257,6 +276,7 @@ impl Served {
             policy,
             counters,
             unshown,
+            is_watched: false,
             leaving,
         };
         Box::new(Served { ring, role })

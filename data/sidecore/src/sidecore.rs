@@ -353,6 +353,11 @@ impl Sidecore {
                     ring.queue.disarm();
                 }
             }
+            Tenant::Host(host) if host.is_muted => {
+                // Not a frame, then, but an error, of which only a receive tells more. What waited is lost
+                // with it.
+                (host.held_by, host.kept.len) = (None, 0);
+            }
             Tenant::Host(_) => {
                 // While it is polled, its descriptor says so at each look.
                 if !self.schedule.kicked(queue, now) {

@@ -315,6 +315,30 @@ impl Queue {
         }
     }
 
+    /// Asks for a kick when there are more chains than there are now, which do not suffice: how many that
+    /// is, looked at after asking. `None`, and no kick is asked for, where that cannot be: some are there
+    /// in a packed ring, or the queue keeps a record, or is latched.
+    pub fn arm_behind(&mut self) -> Option<u16> {
+        if self.violation.is_some() {
+            return None;
+        }
+        let found = match &mut self.ring {
+            Ring::Split(ring, None) => ring.arm_behind().map(Some),
+            Ring::Packed(ring, None) => match ring.arm() {
+                true => {
+                    ring.disarm();
+                    Ok(None)
+                }
+                false => Ok(Some(0)),
+            },
+            Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)) => Ok(None),
+        };
+        found.unwrap_or_else(|violation| {
+            self.latch(violation);
+            None
+        })
+    }
+
     /// Asks for a kick, then looks again: true when there is something to take already. The one
     /// order in which no kick is lost (VIRTIO 2.7.10).
     pub fn arm(&mut self) -> bool {

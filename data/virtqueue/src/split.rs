@@ -289,6 +289,19 @@ impl Split {
         Ok(self.next.get() != self.seen.get() || self.look()? > 0)
     }
 
+    /// Asks for a kick at the first chain behind those that are there now, then looks again: how many
+    /// there are.
+    pub(crate) fn arm_behind(&mut self) -> Result<u16, Violation> {
+        let known = self.look()?;
+        if self.event_index {
+            self.used.store_u16(self.avail_event(), self.next.get().wrapping_add(known));
+        } else {
+            self.used.store_u16(FLAGS, 0);
+        }
+        fence(Ordering::SeqCst);
+        self.look()
+    }
+
     /// Asks for no kicks. With event indices nothing needs doing: the place asked for is passed.
     pub(crate) fn disarm(&mut self) {
         if !self.event_index {

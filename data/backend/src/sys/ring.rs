@@ -240,11 +240,7 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// The best ring this kernel can make: completions wait for a system call of ours (5.19; 6.0 for the
-/// single issuer) and do not interrupt.
-///
-/// Not `DEFER_TASKRUN`: its completions do not wake who sleeps in `poll` or `epoll_wait` (seen on
-/// 6.18; `tests/ring.rs`), and it was not faster here.
+/// A set of processors as the C library has it.
 fn kernel_set(cpus: &CpuSet) -> libc::cpu_set_t {
     // SAFETY: a set of bits, of which none is set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
@@ -255,6 +251,11 @@ fn kernel_set(cpus: &CpuSet) -> libc::cpu_set_t {
     set
 }
 
+/// The best ring this kernel can make: completions wait for a system call of ours (5.19; 6.0 for the
+/// single issuer) and do not interrupt.
+///
+/// Not `DEFER_TASKRUN`: its completions do not wake who sleeps in `poll` or `epoll_wait` (seen on
+/// 6.18; `tests/ring.rs`), and it was not faster here.
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(entries * 4).setup_submit_all();

@@ -54,6 +54,8 @@ pub struct HostServed {
     pub(crate) is_unflushed: bool,
     /// What the kernel lost is asked for then again.
     pub(crate) losses_at: Nanos,
+    /// The frame that was kept waits for a kick of the receive queue at this place.
+    pub(crate) held_by: Option<u16>,
     /// Frames that come do not wake the sidecore: one waits for its receiver's kick.
     pub(crate) is_muted: bool,
     /// Control was told that the interface is gone.
@@ -101,6 +103,7 @@ impl HostServed {
             full_since: None,
             is_unflushed: false,
             losses_at: Nanos(0),
+            held_by: None,
             is_muted: false,
             is_reported: false,
         })

@@ -48,6 +48,14 @@ impl Net {
         let replica = replicas.get_mut(usize::from(key.bridge.0)).and_then(Option::as_deref_mut);
         let Some(replica) = replica else { return desk.visited(Ended::Empty) };
         let way = Way::new(replica, key.port);
+        if let Some(by) = host.held_by {
+            // Until the kick nothing is to be done, however often others are visited.
+            let receiver = receive_at(places, by);
+            if way.is_open() && receiver.is_some_and(|(ring, receive)| receive.still_awaits(ring)) {
+                return desk.visited(Ended::Held);
+            }
+            host.held_by = None;
+        }
         let (pair, tally) = (key.queue, Tally::default());
         let mut bench = Bench { desk, places, replica, way, pair, now, tally };
         let ended = bench.visit(host);
@@ -83,7 +91,10 @@ impl Bench<'_> {
             let (ended, cursor) = match self.bring(&received.header, received.bytes, 0, &mut room) {
                 Routed::Done | Routed::Lost => continue,
                 Routed::Later => (Ended::Later, 0),
-                Routed::Held => (Ended::Held, 0),
+                Routed::Held(by) => {
+                    host.held_by = Some(by);
+                    (Ended::Held, 0)
+                }
                 Routed::Unfinished(cursor) => (Ended::Budget, cursor),
             };
             host.kept.keep(received.header, received.bytes, cursor);
@@ -103,7 +114,10 @@ impl Bench<'_> {
                 None
             }
             Routed::Later => Some(Ended::Later),
-            Routed::Held => Some(Ended::Held),
+            Routed::Held(by) => {
+                host.held_by = Some(by);
+                Some(Ended::Held)
+            }
             Routed::Unfinished(cursor) => {
                 kept.cursor = cursor;
                 Some(Ended::Budget)

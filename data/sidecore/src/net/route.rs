@@ -15,6 +15,7 @@ use crate::net::parcel::To;
 use crate::net::port::{Port, Replica, Sink};
 use crate::net::transmit::Tally;
 use crate::places::{Place, receive_at};
+use crate::served::Awaited;
 
 /// How long a frame on a wire waits for its receiver, from the first try: about as long as a guest
 /// that is not scheduled needs, and short enough that nobody misses a dead one.
@@ -30,8 +31,8 @@ pub(crate) enum Routed {
     Done,
     /// It waits where it is; nothing of it was delivered.
     Later,
-    /// It waits where it is until the receiver's driver kicks.
-    Held,
+    /// It waits where it is until the driver of the receive queue at this place kicks.
+    Held(u16),
     /// The visit ended within its flood, which goes on from this port number.
     Unfinished(u16),
     /// Its sender's memory is lost.
@@ -67,6 +68,12 @@ impl Way {
             if is_up(from) && is_up(peer) { Ok(peer) } else { Err(DropReason::LinkDown) }
         });
         Way { from, peer, has_pairs }
+    }
+
+    /// Whether it leads to a port that is up.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.peer, Some(Ok(_)))
     }
 
     /// On a wire, the one receive queue at the other end, and its port, if frames need no look at what
@@ -140,21 +147,24 @@ impl Desk {
         reason: DropReason,
         now: Nanos,
     ) -> Routed {
-        let waited = self.full_since.map(|since| now.since(since));
-        let looks = if frame.is_of_host() { LOOK_NS } else { WAIT_NS };
-        if waited.is_some_and(|waited| waited < looks) {
-            return Routed::Later;
-        }
-        if waited.is_some()
-            && frame.is_of_host()
+        // Nobody is there who could be waited for.
+        let Some(since) = self.full_since else { return lost(port, reason) };
+        let waited = now.since(since);
+        if frame.is_of_host()
+            && waited >= LOOK_NS
             && let Some(place) = port.queue_of(frame.head())
             && let Some((ring, receive)) = receive_at(places, place)
-            && let Some(routed) = receive.await_buffers(ring)
         {
-            return routed;
+            match receive.await_buffers(ring) {
+                Awaited::Kick => return Routed::Held(place),
+                Awaited::More => return Routed::Later,
+                Awaited::Never => {}
+            }
         }
-        port.counters.dropped(reason);
-        Routed::Done
+        match waited < WAIT_NS {
+            true => Routed::Later,
+            false => lost(port, reason),
+        }
     }
 
     /// Back to where it came from.
@@ -269,7 +279,7 @@ impl Desk {
         }
         match self.echo(places, replica, from, frame, now) {
             // Its wait is a wire's; here it is dropped.
-            Routed::Later | Routed::Held => dropped(replica, from, DropReason::NoBuffer),
+            Routed::Later | Routed::Held(_) => dropped(replica, from, DropReason::NoBuffer),
             routed => routed,
         }
     }
@@ -365,6 +375,12 @@ impl Desk {
         };
         self.deliver_to(places, port, &mut other, now)
     }
+}
+
+/// A frame that its receiver loses.
+fn lost(port: &Port, reason: DropReason) -> Routed {
+    port.counters.dropped(reason);
+    Routed::Done
 }
 
 /// A frame that its sender loses.

@@ -116,7 +116,7 @@ impl Transmit {
     fn keep(&mut self, parcels: u16, routed: Routed, now: Nanos) -> Ended {
         self.waiting.of_next = parcels;
         match routed {
-            Routed::Later | Routed::Held => {
+            Routed::Later | Routed::Held(_) => {
                 self.retry_at = now.after(RETRY_NS);
                 Ended::Later
             }

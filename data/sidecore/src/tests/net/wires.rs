@@ -137,8 +137,9 @@ fn what_the_host_gives_waits_too_and_nothing_is_read_behind_it() {
     let from = lan.plug_host(null(mode));
     lan.passes(900);
     assert_eq!(lan.counters(from).taken_frames, 0);
+    // It waits for the driver's kick, which is looked for every 50 us.
     nic.post(10, 2048);
-    lan.passes(3);
+    lan.passes(60);
     let number = |frame: &Vec<u8>| u64::from_be_bytes(*frame[14..].first_chunk().unwrap());
     let numbers: Vec<u64> = nic.take_frames().iter().map(number).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>(), "none is lost for want of buffers");
@@ -148,13 +149,31 @@ fn what_the_host_gives_waits_too_and_nothing_is_read_behind_it() {
     assert_eq!(lan.only_dropped(to, DropReason::NoBuffer), 0);
     assert_eq!(lan.counters(from).taken_frames, 10);
     nic.post(1, 2048);
-    lan.passes(3);
+    lan.passes(60);
     assert_eq!(nic.take_frames().iter().map(number).collect::<Vec<_>>(), [10]);
     // Without a guest nobody is waited for.
     lan.detach(to, true);
     lan.passes(10);
     assert!(lan.only_dropped(to, DropReason::NoBuffer) > 5);
     assert_eq!(lan.counters(from).taken_frames, 11 + lan.counters(to).drops.total());
+}
+
+/// A ring that is not empty, but has too few buffers for what is next, is waited for like an empty one.
+#[test]
+fn what_the_host_gives_waits_for_enough_buffers() {
+    let mut lan = Lan::wire();
+    let mut nic = Nic::new(ring(Format::Split, 256), USUAL);
+    let to = lan.plug(&nic);
+    nic.post(1, 2048);
+    let mode = NullMode::Generate { size: 4000, rate: 0, destination: mac(1) };
+    lan.plug_host(null(mode));
+    for posted in 2..=6 {
+        lan.passes(3_000);
+        assert_eq!(lan.counters(to).drops.total(), 0, "with {posted} buffers");
+        nic.post(1, 2048);
+        lan.passes(100);
+        assert_eq!(nic.take_frames().len(), usize::from(posted % 2 == 0), "with {posted} buffers");
+    }
 }
 
 #[test]
