@@ -120,14 +120,16 @@ stream_start() {
 stream_at() { place_do "$1" "tail -n 1 stream-$2"; }
 
 stream_end() {
-    local name=$1 last
+    local name=$1 last found
     place_do "$2" "touch stop-$4; n=0
         until [ -e ended-$4 ]; do n=\$((n + 1)); [ \$n -lt 100 ] || exit 1; sleep 0.1; done" >&2 || true
     last=$(stream_at "$3" "$4") || true
     if [[ $last =~ ^[0-9]+$ ]] && place_do "$3" "seq 1 $last | cmp -s - stream-$4"; then
         passed "$name" "$last lines"
     else
-        failed "$name" "of the lines from $2 to $3 the last is '$(short "$last")', or some are missing"
+        # The first that is not as it should be, and the end, with what cannot be seen of it.
+        found=$(place_do "$3" "ls -l stream-$4; seq 1 100000 | cmp stream-$4 -; tail -c 40 stream-$4 | od -c" 2>&1) || true
+        failed "$name" "of the lines from $2 to $3 the last is '$(short "$last")', or some are missing: $(tr '\n' ' ' <<<"$found")"
     fi
 }
 
