@@ -160,8 +160,8 @@ impl Receive {
         }
     }
 
-    /// A frame of the host's finds too few buffers: asks the driver to kick when there are more. True when
-    /// it will; false when more have come, which are to be tried first, or kicks cannot be waited for.
+    /// A frame of the host's finds too few buffers: asks the driver to kick when there are more, unless some
+    /// have come that nobody has tried yet.
     #[cold]
     pub(crate) fn await_buffers(&mut self, ring: &mut Ring) -> Awaited {
         if !ring.is_watched || ring.health.is_lost() {
