@@ -17,11 +17,9 @@ use crate::walk::{Descriptor, add_buffer, indirect_split};
 use crate::word::Word;
 
 /// Chains between asking the processor for a descriptor and walking it.
-const DESCRIPTOR_AHEAD: u16 = 8;
+const DESCRIPTOR_AHEAD: u16 = 12;
 /// Chains between asking for a first buffer (the request's header) and reading it.
-const BUFFER_AHEAD: u16 = 4;
-/// The same of buffers that are written, whose lines the other core has to give up first.
-const WRITTEN_AHEAD: u16 = 8;
+const BUFFER_AHEAD: u16 = 8;
 
 /// Used elements that are written together. One by one, the line they are in goes to and fro between
 /// the two cores, since the guest reads it while we go on: small frames are a tenth to a half faster so.
@@ -120,7 +118,7 @@ impl Split {
         // A receive ring that runs dry again and again would never be looked ahead in. The first is next
         // anyway.
         if self.writes {
-            for ahead in 1..WRITTEN_AHEAD.min(new) {
+            for ahead in 1..BUFFER_AHEAD.min(new) {
                 self.prefetch_buffer(ahead, map);
             }
         }
@@ -334,9 +332,8 @@ impl Split {
         if known > DESCRIPTOR_AHEAD {
             self.prefetch_descriptor(DESCRIPTOR_AHEAD);
         }
-        let ahead = if self.writes { WRITTEN_AHEAD } else { BUFFER_AHEAD };
-        if known > ahead {
-            self.prefetch_buffer(ahead, map);
+        if known > BUFFER_AHEAD {
+            self.prefetch_buffer(BUFFER_AHEAD, map);
         }
     }
 
