@@ -15,6 +15,8 @@ use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::daemon::{Daemon, await_that, pause};
 use crate::hostile_guest::{D, DATA, End, Guest, HEADER, Layout, STATUS, WRITE};
 use crate::load::Load;
@@ -22,6 +24,8 @@ use crate::load::Load;
 /// The disk of the hostile guest.
 pub const BAD: &str = "bad";
 const VICTIM: &str = "victim";
+const VICTIM_DISK: &str = "backend = \"memory\"\nsize = \"4M\"";
+const SIDECORE_CPU: usize = 0;
 
 /// One window; both kinds have [`WINDOWS`] of them in each try. Short and many, because a machine that
 /// does something else besides is fast and slow in turns, and both kinds must have of either.
@@ -33,11 +37,11 @@ const LEFT_OUT: f64 = 0.2;
 /// evens out, what the guest does remains.
 const TRIES: usize = 12;
 /// Between two misdeeds of a row, as many times what the last one took of the processor time of *this*
-/// thread and of the daemon's control: both together are at work for a 25th of the time. On the few cores
-/// of a test machine they take turns with the sidecore and the neighbour's guest, and that is not what is
-/// asked. The sidecore's time, and time in which one waits for the other, does not count, so that a misdeed
+/// thread and of the daemon's control: both together are at work for a 50th of the time, and what they
+/// leave behind (cold caches, files to close) takes as much again. On the few cores of a test machine they
+/// take turns with the neighbour's guest, and that is not what is asked. The sidecore's time, and time in which one waits for the other, does not count, so that a misdeed
 /// that holds the sidecore is done as often as one that does not.
-const PAUSES: u32 = 25;
+const PAUSES: u32 = 50;
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// What the neighbour must keep.
 const KEPT_MIN: f64 = 0.9;
@@ -107,6 +111,7 @@ pub struct Bed {
     load: Load,
     /// Held, so that it stays connected.
     _victim: Frontend,
+    _off: Option<OffSidecore>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -119,7 +124,16 @@ impl Bed {
     /// # Errors
     /// One of them does not start.
     pub fn start(name: &str, disk: &str) -> Result<Bed> {
-        Bed::start_beside(name, "backend = \"memory\"\nsize = \"4M\"", disk)
+        Bed::start_beside(name, VICTIM_DISK, disk)
+    }
+
+    /// As [`Bed::start`], with this thread and the neighbour's off the sidecore's processor: for a guest
+    /// that is busy for a small part of the time ([`Bed::then_pause`]).
+    ///
+    /// # Errors
+    /// One of them does not start, or the machine has one processor.
+    pub fn start_apart(name: &str, disk: &str) -> Result<Bed> {
+        Bed::start_as(name, VICTIM_DISK, disk, true)
     }
 
     /// As [`Bed::start`], with a neighbour on a disk of that description.
@@ -127,15 +141,21 @@ impl Bed {
     /// # Errors
     /// One of them does not start.
     pub fn start_beside(name: &str, victim: &str, disk: &str) -> Result<Bed> {
+        Bed::start_as(name, victim, disk, false)
+    }
+
+    fn start_as(name: &str, victim: &str, disk: &str, apart: bool) -> Result<Bed> {
         let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let daemon = Daemon::start(
+        let daemon = Daemon::start_on(
             name,
+            &SIDECORE_CPU.to_string(),
             &format!("[[disk]]\nid = \"{VICTIM}\"\n{victim}\n[[disk]]\nid = \"{BAD}\"\n{disk}\n"),
         )?;
+        let off = if apart { Some(OffSidecore::new()?) } else { None };
         let mut victim = daemon.frontend(VICTIM, &FrontendSpec::default())?;
         let (load, _) = Load::start(&mut victim)?;
         load.await_requests(50)?;
-        Ok(Bed { daemon, load, _victim: victim, _alone: alone })
+        Ok(Bed { daemon, load, _victim: victim, _off: off, _alone: alone })
     }
 
     /// A hostile guest.
@@ -216,6 +236,20 @@ impl Bed {
         Ok(own + Duration::from_nanos(control.context("an odd schedstat")?))
     }
 
+    /// Does `misdeed` and pauses so long after it that the processor time of this thread and of control
+    /// does not count: [`PAUSES`].
+    ///
+    /// # Errors
+    /// The misdeed's.
+    pub fn then_pause(&self, misdeed: impl FnOnce() -> Result<()>) -> Result<()> {
+        let before = self.spent()?;
+        misdeed()?;
+        // Control clears away after a guest has gone: that counts too.
+        pause(PAUSE_MIN);
+        pause(((self.spent()? - before) * PAUSES).saturating_sub(PAUSE_MIN));
+        Ok(())
+    }
+
     /// The neighbour goes on, and the daemon lives.
     ///
     /// # Errors
@@ -250,6 +284,31 @@ impl Bed {
     }
 }
 
+/// Keeps this thread, and those that it starts, off the sidecore's processor until it is dropped, as a
+/// host keeps its guests: one put there would share it for some milliseconds with what serves it.
+#[derive(Debug)]
+struct OffSidecore {
+    before: CpuSet,
+}
+
+impl OffSidecore {
+    fn new() -> Result<OffSidecore> {
+        let before = sched_getaffinity(None)?;
+        let mut others = before;
+        others.unset(SIDECORE_CPU);
+        ensure!(others.count() > 0, "a machine with one processor");
+        sched_setaffinity(None, &others)?;
+        Ok(OffSidecore { before })
+    }
+}
+
+impl Drop for OffSidecore {
+    fn drop(&mut self) {
+        // Of the next test; it would say so itself.
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
+
 /// Whether the long form was asked for: `./x test --all`.
 pub fn is_long() -> bool {
     std::env::var_os("TEST_ALL").is_some_and(|all| !all.is_empty())
@@ -280,7 +339,7 @@ pub fn row_on(
     variants: usize,
     mut misdeed: impl FnMut(&mut Guest, usize) -> Result<Expect>,
 ) -> Result<Shown> {
-    let bed = Bed::start(name, disk)?;
+    let bed = Bed::start_apart(name, disk)?;
     // A RAM disk that nobody has used yet is not given to a ring that says it was used.
     bed.guest(Layout { features: 0, ..Layout::default() })?.honest(0, 0, 512)?;
     let mut guest = bed.guest(layout)?;
@@ -302,13 +361,12 @@ pub fn row_on(
             Ok(())
         },
         || {
-            let before = bed.spent()?;
             variant = (variant + 1) % variants;
-            let expect = misdeed(&mut guest, variant)?;
-            meets(&mut guest, expect)?;
-            again(&mut guest, expect)?;
-            pause(PAUSE_MIN.max((bed.spent()? - before) * PAUSES));
-            Ok(())
+            bed.then_pause(|| {
+                let expect = misdeed(&mut guest, variant)?;
+                meets(&mut guest, expect)?;
+                again(&mut guest, expect)
+            })
         },
     )?;
     drop(guest);

@@ -107,20 +107,21 @@ fn e17_rings_and_tables_in_memory_without_pages() -> Result<()> {
 
 #[test]
 fn e17_again_and_again_beside_a_neighbour() -> Result<()> {
-    let bed = Bed::start("e17-again", MEMORY_DISK)?;
+    let bed = Bed::start_apart("e17-again", MEMORY_DISK)?;
     let shown = bed.compare(
         || {
             pause(Duration::from_millis(4));
             Ok(())
         },
         || {
-            let mut guest = bed.guest(Layout::default())?;
-            guest.lend(LOST, LOST_BYTES, huge_pages_that_are_not_there()?)?;
-            guest.header(1, 0);
-            guest.offer(&request_in(1, 1))?;
-            guest.end()?;
-            pause(Duration::from_millis(8));
-            Ok(())
+            bed.then_pause(|| {
+                let mut guest = bed.guest(Layout::default())?;
+                guest.lend(LOST, LOST_BYTES, huge_pages_that_are_not_there()?)?;
+                guest.header(1, 0);
+                guest.offer(&request_in(1, 1))?;
+                guest.end()?;
+                Ok(())
+            })
         },
     )?;
     println!("e17: {shown}");
