@@ -274,12 +274,12 @@ impl Bed {
     /// Turns that are not counted: the attach and the first requests.
     fn warm(&mut self) -> Result<()> {
         self.driver.disarm_calls();
-        self.sidecore.pass(self.now);
+        self.sidecore.pass(self.now, &self.now);
         self.load.start(&mut self.driver, &self.slots);
         for _ in 0..WARM_TURNS {
             self.driver.publish();
             self.advance();
-            self.sidecore.pass(self.now);
+            self.sidecore.pass(self.now, &self.now);
             while self.load.turn(&mut self.driver, &self.slots) > 0 {
                 self.driver.publish();
             }
@@ -311,7 +311,7 @@ impl Bed {
                 return Ok(());
             }
             self.advance();
-            self.sidecore.pass(self.now);
+            self.sidecore.pass(self.now, &self.now);
             while self.driver.take_used().is_some() {}
         }
         bail!("the sidecore did not finish its requests")
@@ -388,5 +388,5 @@ fn allocated() -> usize {
 /// What valgrind counts: the name is in its command line.
 #[inline(never)]
 fn counted_pass(sidecore: &mut Sidecore, now: Nanos) {
-    std::hint::black_box(sidecore.pass(now));
+    std::hint::black_box(sidecore.pass(now, &now));
 }

@@ -10,6 +10,9 @@ pub struct Limits {
     /// Bytes of one visit at most, except that the last request begun is finished. 1 MiB: about
     /// 0.1 ms of copying.
     pub visit_bytes_max: u64,
+    /// Time of one visit at most, nanoseconds, as far as the caller measures it; what was begun is
+    /// finished. 25 us: five of them are what a switch to another thread costs under load.
+    pub visit_ns_max: u64,
     /// [`Policy::Adaptive`](crate::Policy): poll a queue for this long after its last work,
     /// nanoseconds. 50 us: the order of what a kick costs a guest and its wake-up us.
     pub spin_ns: u64,
@@ -17,7 +20,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { visit_requests_max: 32, visit_bytes_max: 1 << 20, spin_ns: 50_000 }
+        Limits {
+            visit_requests_max: 32,
+            visit_bytes_max: 1 << 20,
+            visit_ns_max: 25_000,
+            spin_ns: 50_000,
+        }
     }
 }
 
@@ -27,18 +35,21 @@ impl Limits {
         Limits {
             visit_requests_max: self.visit_requests_max.clamp(1, 1 << 16),
             visit_bytes_max: self.visit_bytes_max.clamp(1, 1 << 40),
+            visit_ns_max: self.visit_ns_max.clamp(1, 1 << 40),
             spin_ns: self.spin_ns,
         }
     }
 }
 
-/// What a visit may do. Neither is ever 0.
+/// What a visit may do. None is ever 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Requests, at most.
     pub requests: u32,
     /// No request is begun once so many bytes were taken.
     pub bytes: u64,
+    /// No request is begun once so many nanoseconds are over.
+    pub nanos: u64,
 }
 
 /// What a visit did.
@@ -48,6 +59,8 @@ pub struct Visited {
     pub requests: u32,
     /// Their bytes.
     pub bytes: u64,
+    /// How long it took, nanoseconds; 0 when it was too short to be measured, and is not charged.
+    pub nanos: u64,
     /// The budget ended it: the ring may hold more.
     pub more: bool,
     /// No slot or no room in the back-end: what is there stays in the ring.
@@ -74,7 +87,7 @@ impl Visited {
 
     /// Whether more would have been taken, had it been allowed to.
     #[inline]
-    pub(crate) fn wants_more(self) -> bool {
+    pub fn wants_more(self) -> bool {
         self.more && !self.held && !self.later
     }
 }

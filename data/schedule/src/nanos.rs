@@ -4,6 +4,19 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
+/// Who tells the time in the middle of something long.
+pub trait Clock {
+    /// Now: never earlier than what was told before.
+    fn now(&self) -> Nanos;
+}
+
+/// A clock that stands.
+impl Clock for Nanos {
+    fn now(&self) -> Nanos {
+        *self
+    }
+}
+
 impl Nanos {
     /// Nanoseconds from `earlier` to this; 0 when it is not earlier.
     #[inline]

@@ -9,6 +9,7 @@ use crate::lines::Lines;
 use crate::nanos::Nanos;
 use crate::rest::Policy;
 use crate::share::Account;
+use crate::urgency::{Habit, Urgency};
 
 /// Lines of the first table.
 const POLL: usize = 0;
@@ -36,7 +37,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(crate) struct Entry {
     state: State,
     policy: Policy,
     /// It wanted more at its last visit.
@@ -45,8 +46,9 @@ struct Entry {
     waits: bool,
     /// The pass of its last turn; 0: none.
     pass: u64,
-    last_work: Nanos,
+    pub(crate) last_work: Nanos,
     account: Account,
+    pub(crate) habit: Habit,
 }
 
 /// The order of visits of one sidecore. See the crate's page for the calls and their order.
@@ -56,6 +58,7 @@ pub struct Schedule {
     entries: Vec<Entry>,
     lines: Lines<2>,
     idle: Lines<1>,
+    urgency: Urgency,
     now: Nanos,
     /// Counts passes, from 2: a queue that was never visited (0) was not visited in the last one.
     pass: u64,
@@ -83,12 +86,14 @@ impl Schedule {
             pass: 0,
             last_work: Nanos(0),
             account: Account::new(1, &limits),
+            habit: Habit::new(None),
         };
         Schedule {
             limits,
             entries: vec![absent; usize::from(queues_max)],
             lines: Lines::new(queues_max),
             idle: Lines::new(queues_max),
+            urgency: Urgency::new(),
             now: Nanos(0),
             pass: 2,
             work_turn: true,
@@ -111,9 +116,9 @@ impl Schedule {
         };
         // The pass stays: a queue that was removed and added again is not visited twice.
         let pass = entry.pass;
-        let state = State::Polled;
-        *entry =
-            Entry { state, policy, hungry: false, waits: false, pass, last_work: now, account };
+        let (state, habit) = (State::Polled, Habit::new(Some(queue.into())));
+        let (hungry, waits, last_work) = (false, false, now);
+        *entry = Entry { state, policy, hungry, waits, pass, last_work, account, habit };
         self.lines.move_to_end(POLL, queue);
         self.queues += 1;
         self.polled += 1;
@@ -132,6 +137,7 @@ impl Schedule {
         entry.state = State::Absent;
         self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         self.queues -= 1;
+        self.urgency.forget(queue, &mut self.entries);
         self.lines.leave(queue);
         self.idle.leave(queue);
     }
@@ -169,6 +175,13 @@ impl Schedule {
         self.work_turn = true;
         self.rival = self.rival_next;
         self.rival_next = 0;
+        self.urgency.begin(now, &mut self.entries);
+    }
+
+    /// Time has gone on within the pass.
+    #[inline]
+    pub fn advance(&mut self, now: Nanos) {
+        self.now = now;
     }
 
     /// The next queue of this pass, the two lines in turn; `None` when each had its turn. Bounded
@@ -201,7 +214,7 @@ impl Schedule {
         if entry.state != State::Polled {
             return;
         }
-        entry.account.charge(visited.requests, visited.bytes);
+        entry.account.charge(visited.requests, visited.bytes, visited.nanos);
         entry.hungry = visited.wants_more();
         if entry.hungry {
             self.rival_next = self.rival_next.max(entry.account.share());
@@ -218,6 +231,62 @@ impl Schedule {
             self.idle.move_to_end(IDLE, queue);
         } else {
             self.idle.leave(queue);
+        }
+        if visited.requests > 0 {
+            self.urgency.note(queue, visited, &mut self.entries);
+        }
+    }
+
+    /// Whose queue that is. Of the queues of one owner one is watched at a time; with `None` it never is;
+    /// without this each is its own.
+    pub fn set_owner(&mut self, queue: u16, owner: Option<u32>) {
+        self.urgency.forget(queue, &mut self.entries);
+        if let Some(entry) = self.entries.get_mut(usize::from(queue)) {
+            entry.habit.owner = owner;
+        }
+    }
+
+    /// Whether queues are watched at all; they are, until something else is said.
+    pub fn watch(&mut self, on: bool) {
+        self.urgency.turn(on, &mut self.entries);
+    }
+
+    /// Queues to look at between the pieces of a visit: at most [`WATCHED_MAX`](crate::WATCHED_MAX), armed
+    /// ones among them.
+    #[inline]
+    pub fn watched(&self) -> &[u16] {
+        self.urgency.watched()
+    }
+
+    /// Whether a queue other than `queue` is watched.
+    #[inline]
+    pub fn watches_others(&self, queue: u16) -> bool {
+        match self.urgency.watched() {
+            [] => false,
+            [only] => *only != queue,
+            _ => true,
+        }
+    }
+
+    /// Whether a watched queue that has something may be served now, within
+    /// [`INTERRUPTION`](crate::INTERRUPTION); then [`Schedule::interrupted`] is said.
+    #[inline]
+    pub fn may_interrupt(&mut self, now: Nanos) -> bool {
+        self.advance(now);
+        self.urgency.may_interrupt(now)
+    }
+
+    /// `queue` was served in the middle of another's visit, for `visited.nanos`. Its turn in the pass,
+    /// and its credit, are as they were.
+    #[inline]
+    pub fn interrupted(&mut self, queue: u16, visited: Visited) {
+        self.urgency.took(visited.nanos);
+        if visited.requests > 0 {
+            self.touch(queue, self.now);
+            self.urgency.note(queue, visited, &mut self.entries);
+        } else {
+            // There is something that it cannot do now: looking again helps nobody.
+            self.urgency.forget(queue, &mut self.entries);
         }
     }
 

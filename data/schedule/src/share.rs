@@ -1,7 +1,8 @@
 //! Deficit round robin: what each queue may do in a pass, in proportion to its share.
 //!
-//! Credit is kept in two currencies, requests and bytes, and a queue stops when either is used up.
-//! So a queue of small requests and a queue of large ones each get their part of what they use most.
+//! Credit is kept in three currencies, requests, bytes and time, and a queue stops when one is used up.
+//! So a queue of small requests, one of large ones and one of slow ones each get their part of what they
+//! use most.
 //!
 //! A pass gives a queue `visit maximum x share / largest share among the queues left wanting more
 //! in the last pass`. The largest of the hungry gets whole visits; a queue without rivals gets them
@@ -23,11 +24,12 @@ pub const REPAY_PASSES_MAX: u32 = 64;
 /// One request in the currency of `Credit::requests`: fractions let small shares add up.
 const REQUEST: i64 = 1 << 16;
 
-/// So much, of both currencies.
+/// So much, of each currency.
 #[derive(Clone, Copy, Debug, Default)]
 struct Credit {
     requests: i64,
     bytes: i64,
+    nanos: i64,
 }
 
 /// The account of one queue.
@@ -63,10 +65,11 @@ impl Account {
             self.rival = rival;
             self.quantum = quantum(self.share, rival, limits);
         }
-        let Credit { requests, bytes } = self.quantum;
+        let Credit { requests, bytes, nanos } = self.quantum;
         self.credit.requests = (self.credit.requests + requests).min(requests);
         self.credit.bytes = (self.credit.bytes + bytes).min(bytes);
-        if self.credit.requests <= 0 || self.credit.bytes <= 0 {
+        self.credit.nanos = (self.credit.nanos + nanos).min(nanos);
+        if self.credit.requests <= 0 || self.credit.bytes <= 0 || self.credit.nanos <= 0 {
             self.owing += 1;
             if self.owing < REPAY_PASSES_MAX {
                 return None;
@@ -76,15 +79,18 @@ impl Account {
         self.owing = 0;
         // A fraction of a request is rounded up and owed.
         let requests = (self.credit.requests + REQUEST - 1) / REQUEST;
-        Some(Budget { requests: requests as u32, bytes: self.credit.bytes as u64 })
+        let (bytes, nanos) = (self.credit.bytes as u64, self.credit.nanos as u64);
+        Some(Budget { requests: requests as u32, bytes, nanos })
     }
 
     /// Takes off what was used. A request may be larger than the budget's rest: that is owed.
     #[inline]
-    pub(crate) fn charge(&mut self, requests: u32, bytes: u64) {
+    pub(crate) fn charge(&mut self, requests: u32, bytes: u64, nanos: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let nanos = i64::try_from(nanos).unwrap_or(i64::MAX);
         self.credit.requests = self.credit.requests.saturating_sub(i64::from(requests) * REQUEST);
         self.credit.bytes = self.credit.bytes.saturating_sub(bytes);
+        self.credit.nanos = self.credit.nanos.saturating_sub(nanos);
     }
 }
 
@@ -95,10 +101,11 @@ fn quantum(share: u32, rival: u32, limits: &Limits) -> Credit {
     let share = if rival == 0 { largest } else { i64::from(share) };
     let requests = i64::from(limits.visit_requests_max) * REQUEST * share / largest;
     let bytes = limits.visit_bytes_max as i64 * share / largest;
-    Credit { requests: requests.max(1), bytes: bytes.max(1) }
+    let nanos = limits.visit_ns_max as i64 * share / largest;
+    Credit { requests: requests.max(1), bytes: bytes.max(1), nanos: nanos.max(1) }
 }
 
-// The largest product above: a visit's bytes times the largest share.
+// The largest product above: a visit's bytes, or its time, times the largest share.
 const _: () = assert!((1i64 << 40).checked_mul(SHARE_MAX as i64).is_some());
 const _: () = assert!(((1i64 << 16) * REQUEST).checked_mul(SHARE_MAX as i64).is_some());
 
@@ -111,7 +118,7 @@ mod tests {
         let limits = Limits::default();
         for share in [1, 100, SHARE_MAX] {
             let budget = Account::new(share, &limits).budget(0, &limits);
-            assert_eq!(budget, Some(Budget { requests: 32, bytes: 1 << 20 }));
+            assert_eq!(budget, Some(Budget { requests: 32, bytes: 1 << 20, nanos: 25_000 }));
         }
     }
 
@@ -122,7 +129,7 @@ mod tests {
         let mut taken = 0;
         for _ in 0..1000 {
             if let Some(budget) = account.budget(1000, &limits) {
-                account.charge(budget.requests, 0);
+                account.charge(budget.requests, 0, 0);
                 taken += budget.requests;
             }
         }
@@ -134,10 +141,10 @@ mod tests {
     fn a_huge_request_is_repaid_but_not_for_ever() {
         let limits = Limits::default();
         let mut account = Account::new(100, &limits);
-        account.charge(1, 10 << 20);
+        account.charge(1, 10 << 20, 0);
         let waits = (0..1000).take_while(|_| account.budget(100, &limits).is_none()).count();
         assert_eq!(waits, 10);
-        account.charge(1, u64::MAX);
+        account.charge(1, u64::MAX, 0);
         let waits = (0..1000).take_while(|_| account.budget(100, &limits).is_none()).count();
         assert_eq!(waits as u32, REPAY_PASSES_MAX - 1);
     }

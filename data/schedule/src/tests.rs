@@ -162,7 +162,7 @@ impl World {
 
     fn visit(&mut self, visit: Visit, full: bool) {
         let Visit { queue, budget } = visit;
-        let Budget { requests, bytes } = budget;
+        let Budget { requests, bytes, .. } = budget;
         assert!((1..=32).contains(&requests) && (1..=MIB).contains(&bytes), "{visit:?}");
         for (index, other) in self.guests.iter_mut().enumerate() {
             let Some(other) = other.as_mut().filter(|other| other.backlog > 0) else { continue };

@@ -9,6 +9,7 @@ use schedule::{Nanos, Policy};
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
+use crate::large::SLICE_BYTES;
 use crate::net::HostKey;
 use crate::places::{Place, Tenant, disk_at, served_at};
 use crate::served::{QueueKey, Role, Served};
@@ -70,6 +71,7 @@ impl Sidecore {
         let policy = if watched { ring.policy } else { Policy::Poll };
         if is_visited {
             self.schedule.add(queue, ring.share, policy, now);
+            self.schedule.set_owner(queue, Some(ring.key.device));
         }
         ring.queue.expect_writes(!is_visited);
         ring.is_watched = watched;
@@ -142,7 +144,7 @@ impl Sidecore {
             {
                 sliced = true;
                 let mut tally = Tally::default();
-                disk.slice(ring, &mut self.io, &mut tally);
+                disk.slice(ring, &mut self.io, SLICE_BYTES, &mut tally);
                 tally.add_to(ring);
             }
             let place = self.places.get_mut(usize::from(queue));

@@ -108,6 +108,8 @@ counters! {
         asleep_ns,
         /// Kicks seen.
         kicks,
+        /// Times that a queue was served in the middle of another's visit.
+        interruptions,
         /// Queues attached.
         queues,
         /// Submissions to the kernel that failed outright; their requests were tried again.

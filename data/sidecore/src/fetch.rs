@@ -6,7 +6,6 @@ use request::{Op, Request, Status};
 use schedule::{Budget, Nanos, Visited};
 use virtqueue::{Chain, Ticket};
 
-use crate::large::SLICE_BYTES;
 use crate::served::{DiskRole, Ring};
 use crate::slots::Owed;
 
@@ -19,7 +18,7 @@ const SHOW_EVERY: u32 = 16;
 /// What a visit did, counted in registers and added to the shared counters once.
 #[derive(Default)]
 pub(crate) struct Tally {
-    pub(crate) ended: u64,
+    ended: u64,
     reads: u64,
     writes: u64,
     flushes: u64,
@@ -35,37 +34,40 @@ enum Taken {
     Empty,
     /// It stays in the ring: no slot or no room.
     Held,
-    /// It stays in the ring: with it the visit would be too long.
+    /// It stays in the ring: with it the piece would be too long.
     Later,
-    /// It is under way, and goes on at the next visit.
+    /// It is under way, and goes on with the next piece.
     Begun,
     /// A request of so many bytes.
     Bytes(u64),
 }
 
 impl DiskRole {
-    /// Takes requests until the ring is empty, the budget is used, or the back-end is full.
-    /// Bounded by the budget; reads no clock. Completions are written but not shown.
+    /// Takes requests until the ring is empty, the budget is used, or the back-end is full; how many ended.
+    /// Bounded by the budget; reads no clock. Completions are written but not shown. A request of more than
+    /// `slice_bytes` to a back-end that answers at once is done in slices, one a call.
     pub(crate) fn fetch(
         &mut self,
         ring: &mut Ring,
         io: &mut Io,
         chain: &mut Chain,
         budget: Budget,
+        slice_bytes: u64,
         now: Nanos,
-    ) -> (Visited, Tally) {
+    ) -> (Visited, u64) {
         let mut tally = Tally::default();
         let mut visited = Visited { more: true, ..Visited::default() };
         if self.large.is_under_way() {
             visited.requests = 1;
-            visited.bytes = self.slice(ring, io, &mut tally);
+            visited.bytes = self.slice(ring, io, slice_bytes, &mut tally);
             if self.large.is_under_way() {
                 tally.add_to(ring);
-                return (visited, tally);
+                return (visited, tally.ended);
             }
         }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
-            match self.take_one(ring, io, chain, now, visited.bytes, &mut tally) {
+            let part = (visited.bytes, slice_bytes);
+            match self.take_one(ring, io, chain, now, part, &mut tally) {
                 Taken::Empty => {
                     visited.more = false;
                     break;
@@ -77,7 +79,7 @@ impl DiskRole {
                 Taken::Later => break,
                 Taken::Begun => {
                     visited.requests += 1;
-                    visited.bytes += self.slice(ring, io, &mut tally);
+                    visited.bytes += self.slice(ring, io, slice_bytes, &mut tally);
                     break;
                 }
                 Taken::Bytes(bytes) => {
@@ -90,7 +92,7 @@ impl DiskRole {
             }
         }
         tally.add_to(ring);
-        (visited, tally)
+        (visited, tally.ended)
     }
 
     #[inline(always)]
@@ -100,7 +102,7 @@ impl DiskRole {
         io: &mut Io,
         chain: &mut Chain,
         now: Nanos,
-        visited_bytes: u64,
+        (done_bytes, slice_bytes): (u64, u64),
         tally: &mut Tally,
     ) -> Taken {
         let at_once = self.backend.answers_at_once();
@@ -130,8 +132,8 @@ impl DiskRole {
             return Taken::Empty;
         }
         if at_once {
-            if work.len > SMALL_BYTES && work.len > SLICE_BYTES.saturating_sub(visited_bytes) {
-                return self.take_large(ring, chain, &work, visited_bytes, tally);
+            if work.len > SMALL_BYTES && work.len > slice_bytes.saturating_sub(done_bytes) {
+                return self.take_large(ring, chain, &work, done_bytes, tally);
             }
             let request = work.request(chain);
             tally.count(&request);
@@ -145,7 +147,7 @@ impl DiskRole {
         self.start(ring, io, chain, &work, now, tally)
     }
 
-    /// A request that does not fit what is left of this visit: has the next one for itself, or, when
+    /// A request that does not fit what is left of this piece: has the next one for itself, or, when
     /// it has this one, is begun.
     #[cold]
     fn take_large(
@@ -153,10 +155,10 @@ impl DiskRole {
         ring: &mut Ring,
         chain: &Chain,
         work: &Work,
-        visited_bytes: u64,
+        done_bytes: u64,
         tally: &mut Tally,
     ) -> Taken {
-        if visited_bytes > 0 {
+        if done_bytes > 0 {
             return Taken::Later;
         }
         tally.count(&work.request(chain));
@@ -228,9 +230,9 @@ fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
     tally.errors += 1;
 }
 
-/// Requests of up to so many bytes are taken without asking what is left of the visit: all that one
-/// may take of them are one slice.
-const SMALL_BYTES: u64 = SLICE_BYTES / 32;
+/// Requests of up to so many bytes are taken without asking what is left of the piece: some 3 us of
+/// copying.
+const SMALL_BYTES: u64 = 32 << 10;
 
 /// What walking the chain cost, in bytes of a visit's budget: finding and checking a descriptor, and
 /// beginning a copy of it, takes about as long as copying 256 bytes (A31: beside chains of one-byte

@@ -2,7 +2,7 @@
 //!
 //! Not what is done with a frame (`net`). Called by `sidecore`.
 
-use schedule::{Nanos, Visit, Visited};
+use schedule::{Budget, Nanos, Visited};
 
 use crate::inbox::Event;
 use crate::places::{Place, Tenant, host_at, served_at};
@@ -10,11 +10,12 @@ use crate::served::Role;
 use crate::sidecore::Sidecore;
 
 impl Sidecore {
-    /// The visit of whatever is at a place that is no disk's queue.
+    /// A visit, or a piece of one, of whatever is at a place that is no disk's queue.
     #[inline(never)]
-    pub(crate) fn visit_frames(&mut self, visit: Visit, now: Nanos) -> u32 {
-        let Visit { queue, budget } = visit;
-        let Some(place) = self.places.get_mut(usize::from(queue)) else { return 0 };
+    pub(crate) fn visit_frames(&mut self, queue: u16, budget: Budget, now: Nanos) -> Visited {
+        let Some(place) = self.places.get_mut(usize::from(queue)) else {
+            return Visited::default();
+        };
         // Out of its place, so that frames can be delivered to all others.
         let mut tenant = std::mem::take(&mut place.tenant);
         let mut is_bad = false;
@@ -56,8 +57,7 @@ impl Sidecore {
         if is_bad {
             self.examine(queue);
         }
-        self.schedule.visited(queue, visited);
-        visited.requests
+        visited
     }
 
     /// What was delivered is shown: receive rings with at most one call each, host ports flushed.

@@ -1,19 +1,21 @@
-//! Requests that take longer than a visit may: done in slices, one a visit.
+//! Requests that take longer than a piece of a visit may: done in slices, one a piece.
 //!
 //! Only for back-ends that answer at once; the others hand a request of any size to the kernel in one
 //! go. A queue has at most one, and serves nothing behind it meanwhile.
 
 use backend::{Io, Outcome};
 use device::blk::Work;
-use request::{Request, Span, Status};
+use request::{Op, Request, Span, Status};
 use virtqueue::{CHAIN_SPANS_MAX, Chain, Ticket};
 
 use crate::fetch::{NO_TAG, Tally};
 use crate::served::{DiskRole, Ring};
 
-/// Bytes of the disk that a visit may work on: 1 MiB, some 0.1 ms of copying. A multiple of every
-/// page and block size, so that slices end where whole pages do.
-pub(crate) const SLICE_BYTES: u64 = 1 << 20;
+/// Bytes that are copied in one go at most: 256 KiB, some 25 us. A multiple of every page and block size, so
+/// that slices end where whole pages do.
+pub(crate) const SLICE_BYTES: u64 = 256 << 10;
+/// Bytes that are discarded or zeroed in one go: the kernel does that by whole pages.
+const ZEROED_BYTES: u64 = 1 << 20;
 
 /// The place of a queue's large request. Memory is taken with the queue.
 #[derive(Debug)]
@@ -68,13 +70,23 @@ impl DiskRole {
     }
 
     /// Does the next slice of the large request; how many bytes that was. Ends it when it was the
-    /// last one, or failed.
-    #[cold]
-    pub(crate) fn slice(&mut self, ring: &mut Ring, io: &mut Io, tally: &mut Tally) -> u64 {
+    /// last one, or failed. Of what is copied a slice has `slice_bytes`, which divide what pages have or are
+    /// a multiple of that.
+    pub(crate) fn slice(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        slice_bytes: u64,
+        tally: &mut Tally,
+    ) -> u64 {
         let Some(mut owed) = self.large.owed.take() else { return 0 };
         let Work { op, offset, len, reply, .. } = owed.work;
         let offset = offset + owed.done_bytes;
-        let slice = (SLICE_BYTES - offset % SLICE_BYTES).min(len - owed.done_bytes);
+        let slice_bytes = match op {
+            Op::Discard | Op::WriteZeroes { .. } => ZEROED_BYTES,
+            Op::Read | Op::Write { .. } | Op::Flush => slice_bytes,
+        };
+        let slice = (slice_bytes - offset % slice_bytes).min(len - owed.done_bytes);
         let segments = self.large.segments.get_mut(..owed.segments).unwrap_or_default();
         let cut = cut(segments.get_mut(owed.next..).unwrap_or_default(), slice);
         let whole = cut.and_then(|(index, bytes)| {

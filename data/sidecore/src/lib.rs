@@ -38,6 +38,7 @@ mod served;
 mod sidecore;
 mod slots;
 mod thread;
+mod visit;
 
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};

@@ -236,6 +236,8 @@ pub(crate) struct DiskRole {
     pub(crate) large: Large,
     /// Requests that ended in the pass that took them: their latency is known at the next.
     pub(crate) unclocked: u64,
+    /// When the first of them was taken.
+    pub(crate) unclocked_since: Nanos,
     /// Where it is attached; in every tag.
     pub(crate) place: u16,
 }
@@ -254,6 +256,7 @@ impl Served {
                     slots,
                     large,
                     unclocked: 0,
+                    unclocked_since: Nanos(0),
                     place: 0,
                 }))
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use backend::Io;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::thread::CpuSet;
-use schedule::{Nanos, Schedule, Visit};
+use schedule::{Clock, Nanos, Schedule};
 use virtqueue::Chain;
 
 use crate::alarm::Alarm;
@@ -90,7 +90,8 @@ pub struct Sidecore {
     pub(crate) unshown: Vec<u16>,
     /// Requests that were answered in their visit: their latency is known at the next pass.
     pub(crate) unclocked: Vec<u16>,
-    pub(crate) unclocked_since: Nanos,
+    /// Of the watched queues, the one that is looked at first.
+    pub(crate) first_watched: usize,
     pub(crate) stopping: bool,
     pub(crate) net: Net,
     /// Places of roads from other sidecores.
@@ -144,7 +145,7 @@ impl Sidecore {
             leaving: Vec::with_capacity(queues_max),
             unshown: Vec::with_capacity(queues_max),
             unclocked: Vec::with_capacity(queues_max),
-            unclocked_since: Nanos(0),
+            first_watched: 0,
             stopping: false,
             net: Net::new(spec.index, queues_max),
             roads: Vec::new(),
@@ -154,9 +155,11 @@ impl Sidecore {
         Ok((sidecore, handle))
     }
 
-    /// One trip along the whole path. Bounded: each queue is visited at most once, within its
-    /// budget. Never blocks; allocates only for a queue that is attached.
-    pub fn pass(&mut self, now: Nanos) -> Progress {
+    /// One trip along the whole path, begun at `now`. Bounded: each queue is visited at most once, within
+    /// its budget. Never blocks; allocates only for a queue that is attached. The clock is read for long
+    /// visits, about once in 5 us.
+    pub fn pass(&mut self, now: Nanos, clock: &impl Clock) -> Progress {
+        let mut now = now;
         self.clock_answered(now);
         let mut progress = Progress { commands: self.take_commands(now), ..Progress::default() };
         if now.since(self.looked) >= LOOK_INTERVAL_NS {
@@ -165,7 +168,9 @@ impl Sidecore {
         self.hear_roads(now);
         self.schedule.begin(now);
         while let Some(visit) = self.schedule.next() {
-            progress.requests += self.visit(visit, now);
+            let (requests, then) = self.visit(visit, now, clock);
+            progress.requests += requests;
+            now = then;
         }
         self.enter();
         progress.reaped = self.reap(now);
@@ -238,36 +243,12 @@ impl Sidecore {
         &self.counters
     }
 
-    #[inline]
-    fn visit(&mut self, visit: Visit, now: Nanos) -> u32 {
-        let Visit { queue, budget } = visit;
-        let Some((ring, disk)) = disk_at(&mut self.places, queue) else {
-            return self.visit_frames(visit, now);
-        };
-        let (visited, tally) = disk.fetch(ring, &mut self.io, &mut self.chain, budget, now);
-        ring.publish(&mut self.alarm);
-        if tally.ended > 0 {
-            disk.unclocked = tally.ended;
-            self.unclocked.push(queue);
-            self.unclocked_since = now;
-        }
-        if visited.requests > 0 {
-            ring.counters.visits.add(1);
-        }
-        if ring.queue.violation().is_some() || ring.health.is_lost() {
-            self.examine(queue);
-        }
-        let requests = visited.requests;
-        self.schedule.visited(queue, visited);
-        requests
-    }
-
     /// What was answered at once in the last pass took until now, at most.
     #[inline]
     fn clock_answered(&mut self, now: Nanos) {
-        let took = now.since(self.unclocked_since);
         for queue in self.unclocked.drain(..) {
             if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
+                let took = now.since(disk.unclocked_since);
                 ring.counters.latency.add(took, std::mem::take(&mut disk.unclocked));
             }
         }
@@ -292,8 +273,8 @@ impl Sidecore {
             let (was_shown, was_clocked) = (!ring.unshown, disk.unclocked == 0);
             reaped += u32::from(disk.reap(ring, &mut self.io, tag, result, now));
             if was_clocked && disk.unclocked > 0 {
+                disk.unclocked_since = now;
                 self.unclocked.push(tag.queue);
-                self.unclocked_since = now;
             }
             if was_shown && ring.unshown {
                 self.unshown.push(tag.queue);

@@ -11,3 +11,4 @@ mod net;
 mod resting;
 mod serving;
 mod slots;
+mod urgent;

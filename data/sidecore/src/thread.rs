@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use schedule::Nanos;
+use schedule::{Clock, Nanos};
 
 use crate::inbox::Handle;
 use crate::sidecore::{Sidecore, SidecoreSpec};
@@ -47,15 +47,15 @@ fn pin(spec: SidecoreSpec) -> io::Result<()> {
         .map_err(|error| io::Error::other(format!("cannot run on cpu {cpu}: {error}")))
 }
 
-/// Passes until told to stop. The clock is read once for each, and once more after a sleep.
+/// Passes until told to stop. The clock is read once for each, about once in 5 us within a
+/// long one, and once more after a sleep.
 fn run(sidecore: &mut Sidecore) {
-    let start = clock();
-    let now = || Nanos(clock().duration_since(start).as_nanos() as u64);
-    let mut last = now();
+    let clock = Since(instant());
+    let mut last = clock.now();
     while !sidecore.has_ended() {
-        let progress = sidecore.pass(last);
+        let progress = sidecore.pass(last, &clock);
         let slept = progress.is_idle() && sidecore.rest(last);
-        let next = now();
+        let next = clock.now();
         let took = next.since(last);
         let counters = sidecore.counters();
         counters.passes.add(1);
@@ -68,7 +68,17 @@ fn run(sidecore: &mut Sidecore) {
     }
 }
 
+/// The time since a sidecore's start.
+struct Since(Instant);
+
+impl Clock for Since {
+    #[inline]
+    fn now(&self) -> Nanos {
+        Nanos(instant().duration_since(self.0).as_nanos() as u64)
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one reader of the clock in the data path")]
-fn clock() -> Instant {
+fn instant() -> Instant {
     Instant::now()
 }

@@ -114,6 +114,20 @@ impl Queue {
         }
     }
 
+    /// Whether a chain is there that [`Self::peek`] would look at. Reads the driver's index when none is
+    /// known.
+    #[inline]
+    pub fn has_new(&mut self, map: &GuestMap) -> bool {
+        if self.violation.is_some() || self.in_flight.get() >= self.size {
+            return false;
+        }
+        match &mut self.ring {
+            // What is wrong is found again, and said, by a look at the chain.
+            Ring::Split(ring, _) => ring.is_ready(map).unwrap_or(true),
+            Ring::Packed(ring, _) => ring.is_ready(),
+        }
+    }
+
     /// The next chain, when it is one writable buffer: what [`Self::peek`] would find, in half the steps
     /// and without scratch space. None says nothing: ask `peek`.
     #[inline(always)]

@@ -17,7 +17,7 @@ use crate::served::{NicQueue, Role};
 use crate::sidecore::Sidecore;
 
 /// Copies of an announcement at most: as many as ports of a bridge. Each is a header and 60 bytes.
-const ANNOUNCE: Budget = Budget { requests: u32::MAX, bytes: u64::MAX };
+const ANNOUNCE: Budget = Budget { requests: u32::MAX, bytes: u64::MAX, nanos: u64::MAX };
 
 impl Net {
     /// There is such a bridge from now on, or no longer.
@@ -149,6 +149,7 @@ impl Sidecore {
             };
             let policy = if is_watched { policy } else { Policy::Poll };
             self.schedule.add(queue, host.spec.share, policy, now);
+            self.schedule.set_owner(queue, None);
         }
         place.tenant = Tenant::Host(host);
         self.count_queues();

@@ -54,7 +54,7 @@ impl Desk {
             chain: Chain::default(),
             gather: Gather::default(),
             whole: Some(whole),
-            budget: Budget { requests: 0, bytes: 0 },
+            budget: Budget { requests: 0, bytes: 0, nanos: 0 },
             cost: Cost::default(),
             full_since: None,
             roads: Roads::default(),
@@ -93,7 +93,7 @@ impl Desk {
             Ended::Later => (true, false, true),
             Ended::Held => (true, true, false),
         };
-        Visited { requests, bytes, more, held, later }
+        Visited { requests, bytes, nanos: 0, more, held, later }
     }
 }
 

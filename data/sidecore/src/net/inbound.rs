@@ -119,6 +119,7 @@ impl Sidecore {
             place.epoch = place.epoch.wrapping_add(1);
             place.tenant = Tenant::Road(road);
             self.schedule.add(at as u16, ROAD_SHARE, Policy::Adaptive, now);
+            self.schedule.set_owner(at as u16, None);
             self.roads.push(at as u16);
         }
     }

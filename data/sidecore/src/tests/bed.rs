@@ -8,7 +8,7 @@ use device::blk::{Blk, Live, Shape};
 use device::features;
 use guest_memory::{Area, GuestMap, Health, Mapping, Region, Seal};
 use rustix::fs::MemfdFlags;
-use schedule::{Nanos, Policy};
+use schedule::{Clock, Nanos, Policy};
 use virtqueue::driver::{Arena, Buffer, Driver, Places, RingSpec, first_base};
 use virtqueue::{Format, Queue};
 
@@ -230,6 +230,21 @@ pub(super) struct Core {
     pub(super) sidecore: Sidecore,
     pub(super) handle: Handle,
     pub(super) now: Nanos,
+    /// So long after the last one is the next reading of the clock within a pass.
+    pub(super) tick_ns: u64,
+}
+
+/// A clock that goes on by as much whenever it is read.
+struct Ticking {
+    at: std::cell::Cell<Nanos>,
+    tick_ns: u64,
+}
+
+impl Clock for Ticking {
+    fn now(&self) -> Nanos {
+        self.at.set(self.at.get().after(self.tick_ns));
+        self.at.get()
+    }
 }
 
 impl Core {
@@ -240,7 +255,7 @@ impl Core {
     pub(super) fn numbered(index: u16, queues_max: u16) -> Core {
         let spec = SidecoreSpec { index, cpu: None, workers: None, queues_max };
         let (sidecore, handle) = Sidecore::new(spec).unwrap();
-        Core { sidecore, handle, now: Nanos(PASS_NS) }
+        Core { sidecore, handle, now: Nanos(PASS_NS), tick_ns: 0 }
     }
 
     /// Attaches in a pass of its own; the guest is called once for that, which is taken away.
@@ -258,8 +273,9 @@ impl Core {
 
     /// One pass, one microsecond.
     pub(super) fn pass(&mut self) -> Progress {
-        let progress = self.sidecore.pass(self.now);
-        self.now = self.now.after(PASS_NS);
+        let clock = Ticking { at: self.now.into(), tick_ns: self.tick_ns };
+        let progress = self.sidecore.pass(self.now, &clock);
+        self.now = clock.at.get().after(PASS_NS);
         progress
     }
 

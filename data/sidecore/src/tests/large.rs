@@ -8,6 +8,9 @@ use super::bed::*;
 use crate::large::SLICE_BYTES;
 use crate::{Command, Event};
 
+/// A slice takes as long as a visit may.
+const LONG_NS: u64 = 25_000;
+
 /// `len` bytes of a guest's spare memory as `pieces` buffers of unequal size, out of order.
 fn buffers(len: u64, pieces: u64, device_writes: bool) -> Vec<Buffer> {
     let mut sizes: Vec<u64> = (0..pieces).map(|piece| len / pieces + piece % 3 - 1).collect();
@@ -37,6 +40,7 @@ fn a_large_request_is_done_in_slices_whole_and_in_order() {
     for (pieces, sector) in [(1, 0), (2, 3), (7, 2047), (120, 1)] {
         let mut guest = Guest::new(ring(256));
         let mut core = Core::new(1);
+        core.tick_ns = LONG_NS;
         let counters = core.attach(&guest, guest.spec(1, &memory()));
         let spare = guest.map.area_at_user(SPARE_AT, SPARE).unwrap();
         let bytes = pattern(LEN);
@@ -47,13 +51,14 @@ fn a_large_request_is_done_in_slices_whole_and_in_order() {
             core.pass();
             !guest.take().is_empty()
         });
-        let slices = (sector * 512 + LEN).div_ceil(SLICE_BYTES) as u32;
-        assert_eq!(passes, Some(slices), "a slice a pass");
+        // A first or last slice that is small takes no pass of its own.
+        let whole = (LEN / SLICE_BYTES) as u32;
+        assert!(passes.is_some_and(|passes| (whole..=whole + 1).contains(&passes)), "{passes:?}");
         assert_eq!(guest.status(0), 0);
         assert!(spare.zero(0, LEN as usize));
         guest.add_over(0, READ, sector, &buffers(LEN, pieces, true));
         guest.driver.publish();
-        core.passes(slices);
+        core.passes(whole + 1);
         assert_eq!(guest.take(), [(0, 0)]);
         let mut back = vec![0; LEN as usize];
         assert!(spare.read(0, &mut back));
@@ -65,9 +70,10 @@ fn a_large_request_is_done_in_slices_whole_and_in_order() {
 }
 
 #[test]
-fn a_ring_full_of_huge_requests_does_a_mebibyte_between_two_visits_of_its_neighbour() {
+fn a_ring_full_of_huge_requests_does_one_slice_between_two_visits_of_its_neighbour() {
     let (mut greedy, mut modest) = (Guest::new(ring(64)), Guest::new(ring(16)));
     let mut core = Core::new(2);
+    core.tick_ns = LONG_NS;
     let counters = core.attach(&greedy, greedy.spec(1, &memory()));
     core.attach(&modest, modest.spec(2, &memory()));
     let len = 15 << 20;
@@ -90,6 +96,7 @@ fn a_ring_full_of_huge_requests_does_a_mebibyte_between_two_visits_of_its_neighb
 fn what_no_longer_fits_a_visit_waits_for_the_next() {
     let mut guest = Guest::new(ring(64));
     let mut core = Core::new(1);
+    core.tick_ns = LONG_NS;
     core.attach(&guest, guest.spec(1, &memory()));
     let len = SLICE_BYTES / 8 * 5;
     for number in 0..3 {
@@ -114,8 +121,9 @@ fn what_no_longer_fits_a_visit_waits_for_the_next() {
 fn a_large_request_under_way_is_finished_before_its_queue_leaves() {
     let mut guest = Guest::new(ring(64));
     let mut core = Core::new(1);
+    core.tick_ns = LONG_NS;
     core.attach(&guest, guest.spec(1, &memory()));
-    guest.add_over(0, READ, 0, &buffers(4 << 20, 1, true));
+    guest.add_over(0, READ, 0, &buffers(4 * SLICE_BYTES, 1, true));
     guest.add(1, READ, 0, 1);
     guest.driver.publish();
     core.pass();
@@ -132,6 +140,7 @@ fn a_large_request_under_way_is_finished_before_its_queue_leaves() {
 fn a_large_request_stops_when_its_memory_is_lost() {
     let mut guest = Guest::new(ring(64));
     let mut core = Core::new(1);
+    core.tick_ns = LONG_NS;
     let counters = core.attach(&guest, guest.spec(1, &memory()));
     guest.add_over(0, WRITE, 0, &buffers(15 << 20, 1, false));
     guest.driver.publish();

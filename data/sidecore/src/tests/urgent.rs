@@ -1,0 +1,57 @@
+//! Queues that ask little, served between the pieces of other queues' visits.
+
+use schedule::Policy;
+use virtqueue::driver::Buffer;
+
+use super::bed::*;
+use crate::ServedSpec;
+
+/// The clock goes on so far at each reading: less than a visit may take.
+const TICK_NS: u64 = 1_000;
+/// Turns after which a queue is known to ask little.
+const TURNS: u32 = 64;
+const LARGE: u32 = 64 << 10;
+
+/// A guest at queue depth 1 that is known as such, and one that is visited before it and has so many
+/// requests of 64 KiB in its ring.
+fn pair(requests: usize, is_watched: bool) -> (Guest, Guest, Core) {
+    let (mut greedy, mut modest) = (Guest::new(ring(64)), Guest::new(ring(16)));
+    let mut core = Core::new(2);
+    core.sidecore.schedule.watch(is_watched);
+    core.tick_ns = TICK_NS;
+    for (guest, device) in [(&greedy, 1), (&modest, 2)] {
+        core.attach(guest, ServedSpec { policy: Policy::Poll, ..guest.spec(device, &memory()) });
+    }
+    for _ in 0..TURNS {
+        modest.ask(1, READ);
+        // Time for interruptions is saved up meanwhile.
+        core.passes(8);
+        assert_eq!(modest.take_ok(), 1);
+    }
+    for number in 0..requests {
+        let gpa = SPARE_AT + number as u64 * u64::from(LARGE);
+        greedy.add_over(number, READ, 0, &[Buffer { gpa, len: LARGE, device_writes: true }]);
+    }
+    greedy.driver.publish();
+    (greedy, modest, core)
+}
+
+#[test]
+fn one_that_asks_little_is_served_in_the_middle_of_a_long_visit() {
+    let (mut greedy, mut modest, mut core) = pair(4, true);
+    modest.ask(1, READ);
+    core.pass();
+    assert_eq!(modest.take_ok(), 1);
+    assert_eq!(core.sidecore.counters().snapshot().interruptions, 1);
+    core.passes(4);
+    assert_eq!(greedy.take_ok(), 4, "what was interrupted goes on");
+}
+
+#[test]
+fn without_watching_it_waits_for_its_turn() {
+    let (_greedy, mut modest, mut core) = pair(4, false);
+    modest.ask(1, READ);
+    core.pass();
+    assert_eq!(modest.take_ok(), 1);
+    assert_eq!(core.sidecore.counters().snapshot().interruptions, 0);
+}

@@ -1,0 +1,207 @@
+//! A visit in pieces: what is looked after between them is the time, and the rings of queues that ask
+//! little.
+//!
+//! Not what is done in a piece (`fetch` for disks, `frames` for NICs), nor whose turn it is and who may
+//! interrupt whom (`schedule`). Called by `sidecore`.
+
+use schedule::{Budget, Clock, INTERRUPTION, Nanos, Visit, Visited};
+
+use crate::large::SLICE_BYTES;
+use crate::places::{disk_at, served_at};
+use crate::sidecore::Sidecore;
+
+/// A piece while nobody else is watched: some 13 us of copying, then the clock is read.
+const ALONE: Piece = Piece { requests: u32::MAX, bytes: 128 << 10, slice_bytes: SLICE_BYTES };
+/// A piece while others are watched: 2 us of copying, or a few small requests. A queue that asks little
+/// waits for half of one, on average.
+const WATCHFUL: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
+/// So many bytes after the last one, the clock is read again: some 4 us. A visit of fewer is too short to
+/// be measured.
+const CLOCK_BYTES: u64 = 40 << 10;
+
+/// What is done between two looks.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    requests: u32,
+    bytes: u64,
+    /// Of a request that is worked on in slices, one slice.
+    slice_bytes: u64,
+}
+
+/// How far a visit is.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    total: Visited,
+    /// `total.bytes` when the clock was read last.
+    clocked_bytes: u64,
+    /// When the visit began, moved on by what interrupted it.
+    since: Nanos,
+    at: Nanos,
+}
+
+impl Sidecore {
+    /// A turn of whatever is at that place: how many requests it had, and what time it is then.
+    #[inline]
+    pub(crate) fn visit(&mut self, visit: Visit, now: Nanos, clock: &impl Clock) -> (u32, Nanos) {
+        let Visit { queue, budget } = visit;
+        let is_watchful = self.schedule.watches_others(queue);
+        let piece = if is_watchful { WATCHFUL } else { ALONE };
+        let total = Visited::default();
+        let mut course = Course { total, clocked_bytes: 0, since: now, at: now };
+        loop {
+            let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
+            course.add(visited);
+            if course.total.bytes - course.clocked_bytes >= CLOCK_BYTES {
+                course.read(clock);
+            }
+            if !visited.wants_more() || !course.is_within(budget) {
+                break;
+            }
+            self.between(queue, is_watchful, &mut course, clock);
+        }
+        let Course { total, at, .. } = course;
+        self.end_visit(queue, total, at);
+        (total.requests, at)
+    }
+
+    /// A piece of a visit. What was completed is not shown.
+    #[inline]
+    fn serve(&mut self, queue: u16, budget: Budget, piece: Piece, at: Nanos) -> Visited {
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else {
+            return self.visit_frames(queue, budget, at);
+        };
+        let (visited, ended) =
+            disk.fetch(ring, &mut self.io, &mut self.chain, budget, piece.slice_bytes, at);
+        if ended > 0 {
+            if disk.unclocked == 0 {
+                disk.unclocked_since = at;
+                self.unclocked.push(queue);
+            }
+            disk.unclocked += ended;
+        }
+        visited
+    }
+
+    #[inline]
+    fn end_visit(&mut self, queue: u16, total: Visited, at: Nanos) {
+        if let Some((ring, _)) = disk_at(&mut self.places, queue) {
+            ring.publish(&mut self.alarm);
+            if total.requests > 0 {
+                ring.counters.visits.add(1);
+            }
+            if ring.queue.violation().is_some() || ring.health.is_lost() {
+                self.examine(queue);
+            }
+        }
+        self.schedule.advance(at);
+        self.schedule.visited(queue, total);
+    }
+
+    /// After a piece that is not the last one.
+    #[inline(never)]
+    fn between(&mut self, queue: u16, is_watchful: bool, course: &mut Course, clock: &impl Clock) {
+        if let Some((ring, _)) = disk_at(&mut self.places, queue)
+            && !ring.health.is_lost()
+        {
+            ring.queue.show();
+        }
+        if !is_watchful {
+            return;
+        }
+        let watched = self.schedule.watched().len();
+        // Each is the first to be looked at in turn: the time for interruptions may not be enough for all.
+        self.first_watched =
+            if self.first_watched + 1 < watched { self.first_watched + 1 } else { 0 };
+        for turn in 0..watched {
+            let at = (self.first_watched + turn) % watched;
+            let Some(urgent) = self.schedule.watched().get(at).copied() else { break };
+            if urgent == queue || !self.has_new(urgent) {
+                continue;
+            }
+            course.read(clock);
+            if !self.schedule.may_interrupt(course.at) {
+                break;
+            }
+            let before = course.at;
+            course.at = self.interrupt(urgent, before, clock);
+            course.since = course.since.after(course.at.since(before));
+        }
+    }
+
+    /// Whether there is something in the ring of a watched queue.
+    #[inline]
+    fn has_new(&mut self, queue: u16) -> bool {
+        let Some(served) = served_at(&mut self.places, queue) else { return false };
+        let ring = &mut served.ring;
+        !ring.health.is_lost() && ring.queue.has_new(&ring.memory)
+    }
+
+    /// Serves a queue that asks little in the middle of another's visit. Gives the time afterwards.
+    fn interrupt(&mut self, queue: u16, at: Nanos, clock: &impl Clock) -> Nanos {
+        if self.schedule.kicked(queue, at)
+            && let Some(served) = served_at(&mut self.places, queue)
+        {
+            served.ring.queue.disarm();
+        }
+        let mut visited = self.serve(queue, INTERRUPTION, WATCHFUL, at);
+        let after = if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
+            ring.publish(&mut self.alarm);
+            let after = clock.now();
+            // Of an earlier visit in this pass, too, if there was one.
+            let since = if disk.unclocked_since < at { disk.unclocked_since } else { at };
+            ring.counters.latency.add(after.since(since), std::mem::take(&mut disk.unclocked));
+            ring.counters.visits.add(1);
+            if ring.queue.violation().is_some() || ring.health.is_lost() {
+                self.examine(queue);
+            }
+            // What a disk was given goes to the kernel now: the pass may take long.
+            if self.io.hand_over().is_err() {
+                self.counters.io_errors.add(1);
+            }
+            after
+        } else {
+            clock.now()
+        };
+        visited.nanos = after.since(at);
+        self.counters.interruptions.add(1);
+        self.schedule.interrupted(queue, visited);
+        after
+    }
+}
+
+impl Piece {
+    /// The next piece of what is left of a visit.
+    #[inline]
+    fn of(self, budget: Budget, done: Visited) -> Budget {
+        Budget {
+            requests: budget.requests.saturating_sub(done.requests).min(self.requests),
+            bytes: budget.bytes.saturating_sub(done.bytes).min(self.bytes),
+            nanos: budget.nanos,
+        }
+    }
+}
+
+impl Course {
+    #[inline]
+    fn add(&mut self, visited: Visited) {
+        let Visited { requests, bytes, nanos, .. } = self.total;
+        // How the last piece ended is how the visit ended.
+        self.total = visited;
+        self.total.requests += requests;
+        self.total.bytes += bytes;
+        self.total.nanos = nanos;
+    }
+
+    fn read(&mut self, clock: &impl Clock) {
+        self.at = clock.now();
+        self.total.nanos = self.at.since(self.since);
+        self.clocked_bytes = self.total.bytes;
+    }
+
+    /// Whether the visit may begin another piece.
+    #[inline]
+    fn is_within(&self, budget: Budget) -> bool {
+        let Visited { requests, bytes, nanos, .. } = self.total;
+        requests < budget.requests && bytes < budget.bytes && nanos < budget.nanos
+    }
+}
