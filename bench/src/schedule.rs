@@ -16,6 +16,7 @@ mod client;
 mod counters;
 mod daemon;
 mod idle;
+pub(crate) mod lane;
 mod mixed;
 mod saturated;
 mod scaling;

@@ -11,37 +11,23 @@
 //! work; the round's number is the median of its stops. Few queues need no stop, and would be measured
 //! badly with one, since their work is over in microseconds: both sides just run.
 
+use super::daemon::{Daemon, Disk};
+use super::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
+use super::{Options, PATIENCE_NS, row};
 use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
-use bench::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
 use bench::report::Row;
-use bench::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
-use virtqueue::driver::{Prepared, RingSpec};
-
-use super::daemon::{Daemon, Disk};
-use super::{Options, PATIENCE_NS, USUAL_RING, row};
+use bench::slots::{SECTOR_SIZE, Slots};
 
 const COUNTS: [u16; 4] = [1, 16, 256, 4096];
 const QUEUES_PER_DISK: u16 = 64;
-/// Requests of a queue.
-const DEPTH: u16 = 4;
-const BLOCK_BYTES: u32 = 512;
-/// Room for the requests of one queue, three descriptors each.
-const RING_SIZE: u16 = 16;
-/// Guest memory of one queue: a ring, and the lines and data of its requests, each from a new page.
-const QUEUE_BYTES: u64 = 16 << 10;
 /// Fewest queues for which the daemon is stopped while they are offered work.
 const STOPPED_MIN: u16 = 256;
 /// From the last completion until the sidecore is certainly in a pass that finds nothing: the time that
 /// it is stopped must not be part of one that found work.
 const SETTLE_NS: u64 = 1_000_000;
-
-/// One queue and its requests.
-struct Lane {
-    slots: Slots,
-    prepared: Vec<Prepared>,
-}
 
 /// A daemon and front-ends with so many queues in all.
 struct Bed {
@@ -90,18 +76,20 @@ impl Bed {
         let disks: Vec<Disk> = ids.iter().map(disk).collect();
         let mut daemon = Daemon::start(options, &format!("scaling-{count}"), "", &disks)?;
         let spec = FrontendSpec {
-            memory_bytes: (u64::from(queues) * QUEUE_BYTES).next_multiple_of(2 << 20),
+            memory_bytes: (u64::from(queues) * LANE_BYTES).next_multiple_of(2 << 20),
             queues,
-            ring: RingSpec { size: RING_SIZE, indirect_entries: 0, ..USUAL_RING },
+            ring: RING,
             features: LINUX_FEATURES,
             ..FrontendSpec::default()
         };
         let (mut frontends, mut blocks) = (Vec::new(), 0);
         for mut frontend in daemon.frontends(&ids, &spec)? {
             blocks = frontend.capacity_sectors()? * SECTOR_SIZE / u64::from(BLOCK_BYTES);
-            let lanes = (0..queues)
-                .map(|queue| Lane::new(&mut frontend, queue))
-                .collect::<Result<Vec<Lane>>>()?;
+            let mut lanes = Vec::new();
+            for queue in 0..queues {
+                let slots = Slots::new(frontend.memory(), DEPTH, BLOCK_BYTES)?;
+                lanes.push(Lane::new(&mut frontend.queue(queue).driver, slots)?);
+            }
             frontends.push((frontend, lanes));
         }
         let attached = daemon.counters()?.queues;
@@ -164,9 +152,12 @@ impl Bed {
         let mut ended = 0;
         for (frontend, lanes) in &mut self.frontends {
             for (queue, lane) in frontend.queues().iter_mut().zip(lanes) {
-                ended += lane.take(queue)?;
-                if queue.driver.in_flight() == 0 {
-                    lane.offer(queue, &mut self.random, self.blocks)?;
+                ended += lane.take(&mut queue.driver)?;
+                if queue.driver.in_flight() > 0 {
+                    continue;
+                }
+                if lane.offer(&mut queue.driver, &mut self.random, self.blocks)? {
+                    queue.kick()?;
                 }
             }
         }
@@ -180,55 +171,15 @@ impl Bed {
             for (queue, lane) in frontend.queues().iter_mut().zip(lanes) {
                 let mut looks = 0u32;
                 while queue.driver.in_flight() > 0 {
-                    ended += lane.take(queue)?;
+                    ended += lane.take(&mut queue.driver)?;
                     looks = looks.wrapping_add(1);
-                    if looks % 1024 == 0 {
+                    if looks.is_multiple_of(1024) {
                         ensure!(now_ns() - start_ns < PATIENCE_NS, "not answered within 10 s");
                     }
                 }
             }
         }
         Ok(ended)
-    }
-}
-
-impl Lane {
-    fn new(frontend: &mut Frontend, queue: u16) -> Result<Lane> {
-        let slots = Slots::new(frontend.memory(), DEPTH, BLOCK_BYTES)?;
-        let driver = &mut frontend.queue(queue).driver;
-        driver.disarm_calls();
-        let mut prepared = Vec::new();
-        for slot in 0..DEPTH {
-            let (buffers, count) = slots.buffers(slot, Kind::Read);
-            prepared.push(driver.prepare(&buffers[..count])?);
-            slots.write_header(slot, Kind::Read, 0);
-        }
-        Ok(Lane { slots, prepared })
-    }
-
-    /// Sends every request, shown at once.
-    fn offer(&self, queue: &mut FrontQueue, random: &mut Random, blocks: u64) -> Result<()> {
-        for (slot, prepared) in (0..).zip(&self.prepared) {
-            let sector = random.below(blocks) * u64::from(BLOCK_BYTES) / SECTOR_SIZE;
-            self.slots.set_sector(slot, sector);
-            queue.driver.add_prepared(*prepared, slot.into())?;
-        }
-        if queue.driver.publish() {
-            queue.kick()?;
-        }
-        Ok(())
-    }
-
-    /// Takes what is answered; gives how many.
-    fn take(&self, queue: &mut FrontQueue) -> Result<u64> {
-        let mut taken = 0;
-        while let Some(used) = queue.driver.take_used() {
-            let status = self.slots.status(used.token as u16);
-            ensure!(status == STATUS_OK, "a request ended with status {status}");
-            taken += 1;
-        }
-        ensure!(queue.driver.fault().is_none(), "the device broke the rules of the ring");
-        Ok(taken)
     }
 }
 
