@@ -1,6 +1,6 @@
 //! A server under test with the front-end that loads it, measured one round at a time.
 //!
-//! Shared by `bench blk` and `bench many`. Between rounds the server is stopped by a signal.
+//! Shared by `bench blk`, `bench many` and `bench schedule`. Between rounds the server is stopped by a signal.
 
 use anyhow::Result;
 use bench::frontend::Frontend;

@@ -124,6 +124,11 @@ impl Load {
         &self.latencies
     }
 
+    /// Forgets the latencies recorded so far.
+    pub fn forget_latencies(&mut self) {
+        self.latencies.clear();
+    }
+
     /// Adds every request once. Not published.
     pub fn start(&mut self, driver: &mut Driver, slots: &Slots) {
         let now = now_ns();
@@ -208,7 +213,11 @@ impl Load {
         }
     }
 
-    fn drain(&mut self, queue: &mut FrontQueue) -> Result<()> {
+    /// Waits until nothing is in flight; nothing is added again.
+    ///
+    /// # Errors
+    /// A device that broke the ring's rules or stopped answering.
+    pub fn drain(&mut self, queue: &mut FrontQueue) -> Result<()> {
         let start = now_ns();
         while queue.driver.in_flight() > 0 {
             if queue.driver.take_used().is_none() {

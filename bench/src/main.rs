@@ -1,4 +1,5 @@
-//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`.
+//! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`,
+//! `bench schedule`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -9,6 +10,7 @@ mod blk;
 mod many;
 mod net;
 mod pass;
+mod schedule;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,8 @@ enum Bench {
     Net(net::Options),
     /// The walk alone: allocations and instructions of a request.
     Pass(pass::Options),
+    /// Who is served next, and what idling costs: mixed loads, idle queues, many queues.
+    Schedule(schedule::Options),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Bench::Many(options) => many::run(options),
         Bench::Net(options) => net::run(options),
         Bench::Pass(options) => pass::run(options),
+        Bench::Schedule(options) => schedule::run(options),
     };
     match result.and_then(|rows| print(&rows, cli.json)) {
         Ok(()) => ExitCode::SUCCESS,

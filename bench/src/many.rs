@@ -115,7 +115,7 @@ fn idle_id(device: u16) -> String {
 }
 
 /// Raises the limit of open files for this process and the daemons that it starts.
-fn allow_files(wanted: u64) -> Result<()> {
+pub(crate) fn allow_files(wanted: u64) -> Result<()> {
     let now = getrlimit(Resource::Nofile);
     if now.current.is_none_or(|files| files >= wanted) {
         return Ok(());

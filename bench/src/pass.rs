@@ -4,6 +4,7 @@
 //! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are
 //! the same on every run, so `baseline.json` is compared with: more than 2% above it fails.
 
+mod many;
 mod nic;
 
 use std::alloc::System;
@@ -108,6 +109,10 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
         let mut bed = nic::Bed::new(case)?;
         rows.extend(counted(case.name, options.quick, |frames| bed.run(frames))?);
     }
+    for case in many::CASES {
+        let mut bed = many::Bed::new(case)?;
+        rows.extend(counted(case.name, options.quick, |requests| bed.run(requests))?);
+    }
     let allocating = rows.iter().find(|row| row.unit == "allocations" && row.value > 0.0);
     if let Some(row) = allocating {
         bail!("{} is {}: a request must not allocate", row.name, row.value);
@@ -122,6 +127,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
 fn run_case(name: &str) -> Result<()> {
     if let Some(case) = CASES.iter().find(|case| case.name == name) {
         return Bed::new(*case)?.run(REQUESTS).map(drop);
+    }
+    if let Some(case) = many::CASES.iter().find(|case| case.name == name) {
+        return many::Bed::new(*case)?.run(REQUESTS).map(drop);
     }
     let case = nic::CASES.iter().find(|case| case.name == name).context("no such case")?;
     nic::Bed::new(*case)?.run(REQUESTS).map(drop)
@@ -153,6 +161,7 @@ fn counted(name: &str, quick: bool, mut run: impl FnMut(u64) -> Result<u64>) -> 
 fn instructions(update: bool) -> Result<Vec<Row>> {
     let mut found = BTreeMap::new();
     let disks = CASES.iter().map(|case| case.name);
+    let disks = disks.chain(many::CASES.iter().map(|case| case.name));
     for case in disks.chain(nic::CASES.iter().map(|case| case.name)) {
         eprintln!("bench: pass.{case} under valgrind");
         found.insert(format!("pass.{case}.instructions_per_op"), instructions_of(case)?);
@@ -258,7 +267,8 @@ impl Bed {
         let (mut driver, places) = arena.driver(ring)?;
         let spec = ring.queue_spec(&map, places, first_base(ring.format));
         let queue = Queue::new(spec.context("the ring is not in memory")?)?;
-        let served = served(case, queue, Arc::clone(&map))?;
+        let key = QueueKey { device: 0, queue: 0 };
+        let served = served(case.is_memory, key, queue, Arc::clone(&map))?;
         let spec = SidecoreSpec { index: 0, cpu: None, workers: None, queues_max: 16 };
         let (sidecore, mut handle) = Sidecore::new(spec)?;
         let sent = handle.send(Order::Attach(served));
@@ -344,8 +354,13 @@ impl Bed {
     }
 }
 
-fn served(case: Case, queue: Queue, memory: Arc<GuestMap>) -> Result<Box<Served>> {
-    let source = if case.is_memory {
+fn served(
+    is_memory: bool,
+    key: QueueKey,
+    queue: Queue,
+    memory: Arc<GuestMap>,
+) -> Result<Box<Served>> {
+    let source = if is_memory {
         Source::Memory { size_bytes: DISK_BYTES }
     } else {
         Source::Null { size_bytes: DISK_BYTES }
@@ -363,7 +378,7 @@ fn served(case: Case, queue: Queue, memory: Arc<GuestMap>) -> Result<Box<Served>
     let negotiated = features::VERSION_1 | features::BLK_FLUSH;
     let blk = Blk::new(&shape, Live::new(DISK_BYTES), negotiated);
     Ok(Served::new(ServedSpec {
-        key: QueueKey { device: 0, queue: 0 },
+        key,
         queue,
         memory,
         role: RoleSpec::Disk { blk, backend: disk.backend() },

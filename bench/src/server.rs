@@ -90,11 +90,23 @@ impl CpuTime {
     /// # Errors
     /// The process is gone.
     pub fn of_process(pid: u32) -> Result<CpuTime> {
+        CpuTime::of_threads(pid, "")
+    }
+
+    /// As [`CpuTime::of_process`], of the threads whose name begins with `name`.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn of_threads(pid: u32, name: &str) -> Result<CpuTime> {
         let mut sum = CpuTime::default();
         for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("a process is gone")? {
-            let time = CpuTime::read(&task?.path().join("schedstat"));
-            sum.used_ns += time.used_ns;
-            sum.waited_ns += time.waited_ns;
+            let task = task?.path();
+            let own_name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+            if own_name.starts_with(name) {
+                let time = CpuTime::read(&task.join("schedstat"));
+                sum.used_ns += time.used_ns;
+                sum.waited_ns += time.waited_ns;
+            }
         }
         Ok(sum)
     }
@@ -162,7 +174,8 @@ impl Server {
     }
 
     /// `sidecore serve` with one sidecore on `core` and these devices, as they stand in its
-    /// configuration file. A device that is waited for has its socket at `ID.sock` in `dir`.
+    /// configuration file; lines before the first of them are options of `[sidecores]`. A device
+    /// that is waited for has its socket at `ID.sock` in `dir`.
     ///
     /// # Errors
     /// The system's errors.

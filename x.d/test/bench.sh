@@ -1,9 +1,42 @@
 # shellcheck shell=bash
-# GROUP: what a request costs: no allocation, and instructions beside the checked-in baseline
+# GROUP: what a request costs: no allocation, instructions beside the checked-in baseline; the scheduling bench runs
 # Run by x.d/test.sh.
 
 group_bench() {
     need_rust
-    need_packages valgrind
-    run_command pass cargo run --quiet --release -p bench -- pass --quick --instructions
+    need_packages valgrind util-linux jq
+    if bench_case pass; then
+        run_command pass cargo run --quiet --release -p bench -- pass --quick --instructions || true
+    fi
+    if bench_case schedule; then
+        need_sidecore
+        run_command schedule schedule_rows || true
+    fi
+}
+
+# bench_case NAME: whether the command line asks for it.
+bench_case() { [[ -z $CASES || " $CASES " == *" $1 "* ]]; }
+
+# What it says is there and a number; how large it is, is not judged.
+schedule_rows() {
+    local rows=$BUILD/test/bench-schedule.json
+    SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- schedule --quick --json >"$rows" || return
+    jq --exit-status --slurp '
+        def mixed: "rr.p50_ratio", "rr.p99_ratio", "rr.alone.p50_ns", "rr.alone.p99_ns",
+            "rr.mixed.p50_ns", "rr.mixed.p99_ns", "stream.sum_ratio", "s_ns", "c_ns";
+        def rates: "1k", "5k", "10k", "20k", "50k";
+        def positive: "schedule." + (
+            ("mixed.", "mixed.null.") + mixed,
+            "between." + rates + ".poll." + ("cpu_percent", "p50_us", "p99_us"),
+            "between." + rates + ".notify." + ("cpu_percent", "p50_us", "p99_us", "kicks_per_request"),
+            "between." + rates + ".adaptive." + ("cpu_percent", "p50_us", "p99_us"),
+            "scaling." + ("1", "16", "256", "4096") + "." + ("ns", "iops"),
+            "scaling.4096_over_1.ns_ratio");
+        def present: "schedule." + ("idle1000.cpu_percent", "saturated.kicks_per_request");
+        INDEX(.name) as $rows
+        | [positive | select($rows[.].who != "sidecore" or $rows[.].value <= 0)] as $wrong
+        | [present | select($rows[.].who != "sidecore" or $rows[.].value == null)] as $missing
+        | if $wrong + $missing == [] then true
+            else error("not there, or not positive: " + ($wrong + $missing | join(", "))) end
+    ' "$rows"
 }

@@ -1,0 +1,100 @@
+//! `bench schedule`: how one sidecore shares itself out, and what it costs when little is to do.
+//!
+//! | part | what |
+//! |---|---|
+//! | `mixed` | a client that waits for each answer, alone and beside six streams of 64 KiB |
+//! | `idle` | CPU of a daemon with a thousand attached queues of which none has work |
+//! | `saturated` | kicks for each request where there is always work |
+//! | `between` | CPU, latency and kicks at set rates, for each policy |
+//! | `scaling` | time of a request with 1 to 4,096 busy queues |
+//!
+//! Every daemon runs as a process on core 0, the driver side is one thread on core 1. Rounds alternate
+//! between what is compared; a daemon that is not measured is stopped by a signal.
+
+mod between;
+mod client;
+mod counters;
+mod daemon;
+mod idle;
+pub(crate) mod lane;
+mod mixed;
+mod saturated;
+mod scaling;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use bench::report::Row;
+use bench::server::{Who, sidecore_binary};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+use crate::bed::DRIVER_CORE;
+
+/// Descriptors that the bench, or a daemon, needs: two for each of 4,369 queues and some.
+const FILES: u64 = 16_384;
+/// A device that completes nothing for so long is given up.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// A ring of 128 requests, an indirect table to a request: what Linux's driver makes.
+const USUAL_RING: RingSpec =
+    RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 3 };
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Fewer and shorter rounds: all of it in under a minute.
+    #[arg(long)]
+    quick: bool,
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t =
+        [Part::Mixed, Part::Idle, Part::Saturated, Part::Between, Part::Scaling])]
+    what: Vec<Part>,
+    /// The sidecore program. Default: beside this one, or SIDECORE_BIN.
+    #[arg(long, value_name = "PATH")]
+    sidecore: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// A client that waits for each answer beside streams.
+    Mixed,
+    /// A thousand idle queues.
+    Idle,
+    /// Kicks where there is always work.
+    Saturated,
+    /// Set rates, for each policy.
+    Between,
+    /// 1 to 4,096 busy queues.
+    Scaling,
+}
+
+impl Options {
+    fn sidecore(&self) -> Result<PathBuf> {
+        match &self.sidecore {
+            Some(path) => Ok(path.clone()),
+            None => sidecore_binary(),
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
+    crate::blk::pin(DRIVER_CORE)?;
+    crate::many::allow_files(FILES)?;
+    let mut rows = Vec::new();
+    for part in &options.what {
+        let measured = match part {
+            Part::Mixed => mixed::measure(options),
+            Part::Idle => idle::measure(options),
+            Part::Saturated => saturated::measure(options),
+            Part::Between => between::measure(options),
+            Part::Scaling => scaling::measure(options),
+        };
+        rows.extend(measured.with_context(|| format!("schedule, part {part:?}"))?);
+    }
+    Ok(rows)
+}
+
+/// One number of sidecore's, from one value a round.
+fn row(name: String, unit: &'static str, values: &[f64]) -> Row {
+    Row::new(format!("schedule.{name}"), Who::Sidecore, unit, values)
+}
