@@ -242,15 +242,34 @@ impl Load {
         Ok(())
     }
 
+    /// Takes one completion, and adds nothing again. Whether there was one.
+    #[inline]
+    pub fn take(&mut self, driver: &mut Driver, slots: &Slots) -> bool {
+        let Some(used) = driver.take_used() else { return false };
+        self.last_ns = now_ns();
+        self.record(slots, used.token as u16, self.last_ns);
+        true
+    }
+
+    /// When the last completion was taken.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
     #[inline]
     fn finish(&mut self, driver: &mut Driver, slots: &Slots, slot: u16, now: u64) {
+        self.record(slots, slot, now);
+        self.send(driver, slots, slot, now);
+    }
+
+    #[inline]
+    fn record(&mut self, slots: &Slots, slot: u16, now: u64) {
         let status = slots.status(slot);
         if status != STATUS_OK {
             self.bad_status = Some(status);
         }
         let sent = self.requests[usize::from(slot)].sent_ns;
         self.latencies.record(now.saturating_sub(sent));
-        self.send(driver, slots, slot, now);
     }
 
     #[inline]

@@ -269,7 +269,8 @@ impl Bed {
         let queue = Queue::new(spec.context("the ring is not in memory")?)?;
         let key = QueueKey { device: 0, queue: 0 };
         let served = served(case.is_memory, key, queue, Arc::clone(&map))?;
-        let spec = SidecoreSpec { index: 0, cpu: None, workers: None, queues_max: 16 };
+        let spec =
+            SidecoreSpec { index: 0, cpu: None, workers: None, watches: true, queues_max: 16 };
         let (sidecore, mut handle) = Sidecore::new(spec)?;
         let sent = handle.send(Order::Attach(served));
         ensure!(sent.is_ok(), "the sidecore takes no queue");

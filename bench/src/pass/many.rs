@@ -43,8 +43,13 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new(case: Case) -> Result<Bed> {
-        let spec =
-            SidecoreSpec { index: 0, cpu: None, workers: None, queues_max: case.queues.max(16) };
+        let spec = SidecoreSpec {
+            index: 0,
+            cpu: None,
+            workers: None,
+            watches: true,
+            queues_max: case.queues.max(16),
+        };
         let (sidecore, handle) = Sidecore::new(spec)?;
         let (lanes, random) = (Vec::new(), Random(0x5eed));
         let mut bed = Bed { sidecore, handle, lanes, random, now: Nanos(1) };
@@ -57,7 +62,7 @@ impl Bed {
         }
         for _ in 0..WARM_TURNS {
             bed.turn(u64::MAX, |sidecore, now| {
-                sidecore.pass(now);
+                sidecore.pass(now, &now);
             })?;
         }
         Ok(bed)
@@ -115,6 +120,6 @@ impl Bed {
 
     fn pass_uncounted(&mut self) {
         self.now = Nanos(self.now.0 + TURN_NS);
-        self.sidecore.pass(self.now);
+        self.sidecore.pass(self.now, &self.now);
     }
 }

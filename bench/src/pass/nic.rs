@@ -72,8 +72,13 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new(case: Case) -> Result<Bed> {
-        let (sidecore, handle) =
-            Sidecore::new(SidecoreSpec { index: 0, cpu: None, workers: None, queues_max: 16 })?;
+        let (sidecore, handle) = Sidecore::new(SidecoreSpec {
+            index: 0,
+            cpu: None,
+            workers: None,
+            watches: true,
+            queues_max: 16,
+        })?;
         let trip = case.trip;
         let mut bed = Bed { sidecore, handle, pairs: Vec::new(), trip, sent: 0, now: Nanos(1) };
         let kind = match trip {
@@ -157,7 +162,7 @@ impl Bed {
         }
         for _ in 0..WARM_TURNS {
             self.turn(|sidecore, now| {
-                sidecore.pass(now);
+                sidecore.pass(now, &now);
             })?;
         }
         Ok(())
@@ -179,7 +184,7 @@ impl Bed {
 
     fn pass(&mut self) {
         self.now = Nanos(self.now.0 + TURN_NS);
-        self.sidecore.pass(self.now);
+        self.sidecore.pass(self.now, &self.now);
     }
 
     /// Frames that made their trip since the bed was made.

@@ -2,6 +2,7 @@
 //! flight, taken a few at a time so that one thread can go round several of them.
 
 use anyhow::Result;
+use bench::clock::now_ns;
 use bench::content;
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::histogram::Histogram;
@@ -20,6 +21,8 @@ pub(super) struct Wants {
     pub(super) depth: u16,
     /// Completions taken at one look.
     pub(super) batch: usize,
+    /// Between an answer and the next request, nanoseconds; with a depth of 1 only.
+    pub(super) think_ns: u64,
 }
 
 pub(super) struct Client {
@@ -27,6 +30,9 @@ pub(super) struct Client {
     slots: Slots,
     load: Load,
     depth: u16,
+    think_ns: u64,
+    /// It thinks until then.
+    until_ns: Option<u64>,
 }
 
 impl Client {
@@ -38,7 +44,7 @@ impl Client {
         wants: Wants,
         keeps: bool,
     ) -> Result<Client> {
-        let Wants { kind, block_bytes, depth, batch } = wants;
+        let Wants { kind, block_bytes, depth, batch, think_ns } = wants;
         let needed = u64::from(depth) * u64::from(block_bytes) + content::MEMORY_BYTES;
         let spec = FrontendSpec {
             memory_bytes: (needed + (1 << 20)).next_multiple_of(2 << 20),
@@ -55,11 +61,12 @@ impl Client {
         let driver = &mut frontend.queue(0).driver;
         driver.disarm_calls();
         let load = Load::new(driver, &slots, kind, depth, capacity_sectors)?.with_batch(batch);
-        Ok(Client { frontend, slots, load, depth })
+        Ok(Client { frontend, slots, load, depth, think_ns, until_ns: None })
     }
 
     /// Sends the first requests.
     pub(super) fn start(&mut self) -> Result<()> {
+        self.until_ns = None;
         self.load.start(&mut self.frontend.queue(0).driver, &self.slots);
         self.publish()
     }
@@ -68,11 +75,28 @@ impl Client {
     /// there when the client was not started.
     #[inline]
     pub(super) fn look(&mut self) -> Result<usize> {
+        if self.think_ns > 0 {
+            return self.look_and_think();
+        }
         let taken = self.load.turn(&mut self.frontend.queue(0).driver, &self.slots);
         if taken > 0 {
             self.publish()?;
         }
         Ok(taken)
+    }
+
+    /// As [`Self::look`], but the next request is sent after a pause.
+    fn look_and_think(&mut self) -> Result<usize> {
+        match self.until_ns {
+            Some(until_ns) if now_ns() < until_ns => return Ok(0),
+            Some(_) => self.start()?,
+            None if self.load.take(&mut self.frontend.queue(0).driver, &self.slots) => {
+                self.until_ns = Some(self.load.last_ns() + self.think_ns);
+                return Ok(1);
+            }
+            None => {}
+        }
+        Ok(0)
     }
 
     /// Forgets the latencies seen so far.
@@ -92,6 +116,7 @@ impl Client {
     pub(super) fn stop(&mut self) -> Result<u64> {
         let queue = self.frontend.queue(0);
         let in_flight = queue.driver.in_flight();
+        self.until_ns = Some(u64::MAX);
         self.load.drain(queue)?;
         self.load.check(&queue.driver)?;
         Ok(in_flight.into())

@@ -20,16 +20,33 @@ use super::daemon::{Daemon, Disk};
 use super::{Options, PATIENCE_NS, row};
 
 const STREAMS: usize = 6;
-const STREAM: Wants = Wants { kind: Kind::Read, block_bytes: 64 << 10, depth: 128, batch: 4 };
-const ONE: Wants = Wants { kind: Kind::Read, block_bytes: 4096, depth: 1, batch: 1 };
+const STREAM: Wants =
+    Wants { kind: Kind::Read, block_bytes: 64 << 10, depth: 128, batch: 4, think_ns: 0 };
+/// Between an answer and the next request a guest does something: a guest of ELVIS's does 20,000 to 60,000
+/// requests a second one by one, so 20 us of its own is not much.
+const ONE: Wants =
+    Wants { kind: Kind::Read, block_bytes: 512, depth: 1, batch: 1, think_ns: 20_000 };
+/// And one that does nothing: whatever it asks is asked again as soon as it is answered.
+const HURRIED: Wants = Wants { think_ns: 0, ..ONE };
 /// All disks together are six times what the last-level cache of a small machine holds.
 const DISK_BYTES: u64 = 32 << 20;
 /// What a window of the one must see, so that its p99 says something.
 const ONE_REQUESTS_MIN: u64 = 100;
 
-/// Values of `[sidecores] urgency` to be compared; `None` is what the daemon does by itself, and has
-/// no word in the names of its rows.
-const URGENCIES: [Option<&str>; 1] = [None];
+/// What is compared: a word for the names of its rows, `[sidecores] urgency`, and the one. What the daemon
+/// does by itself for a usual guest has no word.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    word: Option<&'static str>,
+    urgency: &'static str,
+    one: Wants,
+}
+
+const WAYS: [Way; 3] = [
+    Way { word: None, urgency: "watch", one: ONE },
+    Way { word: Some("off"), urgency: "off", one: ONE },
+    Way { word: Some("hurried"), urgency: "watch", one: HURRIED },
+];
 
 /// Lengths of a window, nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +103,8 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for backend in ["memory", "null"] {
         let mut beds = Vec::new();
-        for urgency in URGENCIES {
-            beds.push(Bed::start(options, backend, urgency)?);
+        for way in WAYS {
+            beds.push(Bed::start(options, backend, way)?);
         }
         for _ in 0..times.rounds {
             for bed in &mut beds {
@@ -107,9 +124,9 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// The dotted beginning of the names of rows: the memory disk and the daemon's own way have no word.
-fn name_of(backend: &str, urgency: Option<&str>) -> String {
+fn name_of(backend: &str, way: Option<&str>) -> String {
     let mut name = "mixed.".to_string();
-    for word in [(backend != "memory").then_some(backend), urgency].into_iter().flatten() {
+    for word in [(backend != "memory").then_some(backend), way].into_iter().flatten() {
         name += word;
         name += ".";
     }
@@ -117,21 +134,21 @@ fn name_of(backend: &str, urgency: Option<&str>) -> String {
 }
 
 impl Bed {
-    fn start(options: &Options, backend: &'static str, urgency: Option<&str>) -> Result<Bed> {
-        let name = name_of(backend, urgency);
+    fn start(options: &Options, backend: &'static str, way: Way) -> Result<Bed> {
+        let name = name_of(backend, way.word);
         eprintln!("bench: schedule.{name}*: starting a daemon with {} disks", STREAMS + 1);
         let ids: Vec<String> = (0..=STREAMS).map(|number| format!("disk{number}")).collect();
         let disk =
             |id: &String| Disk { backend, size_bytes: DISK_BYTES, ..Disk::null(id.clone(), 1) };
         let disks: Vec<Disk> = ids.iter().map(disk).collect();
-        let lines = urgency.map(|word| format!("urgency = \"{word}\"\n")).unwrap_or_default();
+        let lines = format!("urgency = \"{}\"\n", way.urgency);
         let folder = name.trim_end_matches('.').replace('.', "-") + "-" + backend;
         let mut daemon = Daemon::start(options, &folder, &lines, &disks)?;
         let keeps = backend != "null";
         let mut clients = Vec::new();
         for (number, id) in ids.iter().enumerate() {
             let wants = match number {
-                0 => ONE,
+                0 => way.one,
                 // Half of them write.
                 odd if odd % 2 == 1 => Wants { kind: Kind::Write, ..STREAM },
                 _ => STREAM,

@@ -136,6 +136,7 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("sidecores.cpus", running.sidecores.cpus != wanted.sidecores.cpus),
+        ("sidecores.urgency", running.sidecores.urgency != wanted.sidecores.urgency),
     ];
     for (name, differs) in daemon {
         if differs {

@@ -10,7 +10,9 @@ use crate::cpus;
 use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
-use crate::spec::{BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec};
+use crate::spec::{
+    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec, Urgency,
+};
 
 mod disk;
 mod from_api;
@@ -63,6 +65,8 @@ pub struct SidecoresPlan {
     pub cpus: Vec<u32>,
     /// The policy of disks that have none of their own.
     pub policy: Policy,
+    /// Whether queues that ask little may interrupt others.
+    pub urgency: Urgency,
 }
 
 /// Reads a configuration file's text into a plan.
@@ -194,7 +198,7 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    Some(SidecoresPlan { cpus, policy: spec.policy })
+    Some(SidecoresPlan { cpus, policy: spec.policy, urgency: spec.urgency })
 }
 
 #[cfg(test)]

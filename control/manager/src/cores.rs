@@ -35,17 +35,22 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// One for each of `cpus`, pinned to it; `workers` as in [`SidecoreSpec`].
+    /// One for each of `cpus`, pinned to it; `workers` and `watches` as in [`SidecoreSpec`].
     ///
     /// # Errors
     /// What starting one of them said; none is left running.
-    pub(crate) fn launch(cpus: &[u32], workers: Option<CpuSet>) -> io::Result<Cores> {
+    pub(crate) fn launch(
+        cpus: &[u32],
+        workers: Option<CpuSet>,
+        watches: bool,
+    ) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
         for (index, cpu) in cpus.iter().enumerate() {
             let spec = SidecoreSpec {
                 index: index as u16,
                 cpu: Some(*cpu),
                 workers,
+                watches,
                 queues_max: QUEUES_MAX,
             };
             match launch(spec) {

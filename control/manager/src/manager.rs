@@ -12,7 +12,7 @@ use config::Plan;
 use config::api::ApiError;
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
-use config::spec::Mode;
+use config::spec::{Mode, Urgency};
 use guest_memory::Loss;
 use sidecore::{Command, Event};
 use tracing::{info, warn};
@@ -116,8 +116,9 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
     let kept = state.read().map_err(StartError)?;
     let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
         .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
-    let cores =
-        Cores::launch(&plan.sidecores.cpus, workers).map_err(|e| failed("a sidecore", &e))?;
+    let watches = plan.sidecores.urgency == Urgency::Watch;
+    let cores = Cores::launch(&plan.sidecores.cpus, workers, watches)
+        .map_err(|e| failed("a sidecore", &e))?;
     let mut manager = Manager {
         poll,
         options,

@@ -40,6 +40,8 @@ pub struct SidecoreSpec {
     /// kernel wakes them on the processor that asked, which takes the sidecore's time: a storm of
     /// flushes took a fifth of it from its neighbours.
     pub workers: Option<CpuSet>,
+    /// Queues that ask little are served in the middle of others' visits.
+    pub watches: bool,
     /// Queues it can hold.
     pub queues_max: u16,
 }
@@ -128,9 +130,11 @@ impl Sidecore {
             thread: None,
         };
         let queues_max = usize::from(spec.queues_max);
+        let mut schedule = Schedule::new(schedule::Limits::default(), spec.queues_max);
+        schedule.watch(spec.watches);
         let sidecore = Sidecore {
             places: (0..queues_max).map(|_| Place::default()).collect(),
-            schedule: Schedule::new(schedule::Limits::default(), spec.queues_max),
+            schedule,
             chain: Chain::default(),
             io,
             io_watched: false,

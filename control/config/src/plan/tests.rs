@@ -26,7 +26,10 @@ fn lines(text: &str) -> Vec<String> {
 fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
     let plan = plan("");
     assert_eq!(plan.daemon, DaemonSpec::default());
-    assert_eq!(plan.sidecores, SidecoresPlan { cpus: vec![3], policy: Policy::Adaptive });
+    assert_eq!(
+        plan.sidecores,
+        SidecoresPlan { cpus: vec![3], policy: Policy::Adaptive, urgency: Urgency::Watch }
+    );
     assert_eq!(plan.disks, []);
 }
 

@@ -253,7 +253,7 @@ impl Core {
     }
 
     pub(super) fn numbered(index: u16, queues_max: u16) -> Core {
-        let spec = SidecoreSpec { index, cpu: None, workers: None, queues_max };
+        let spec = SidecoreSpec { index, cpu: None, workers: None, watches: true, queues_max };
         let (sidecore, handle) = Sidecore::new(spec).unwrap();
         Core { sidecore, handle, now: Nanos(PASS_NS), tick_ns: 0 }
     }
