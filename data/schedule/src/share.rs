@@ -138,6 +138,16 @@ mod tests {
     }
 
     #[test]
+    fn time_beyond_a_visit_is_repaid() {
+        let limits = Limits::default();
+        let mut account = Account::new(100, &limits);
+        assert!(account.budget(100, &limits).is_some());
+        account.charge(1, 4096, 3 * limits.visit_ns_max);
+        let waits = (0..10).take_while(|_| account.budget(100, &limits).is_none()).count();
+        assert_eq!(waits, 2);
+    }
+
+    #[test]
     fn a_huge_request_is_repaid_but_not_for_ever() {
         let limits = Limits::default();
         let mut account = Account::new(100, &limits);

@@ -178,3 +178,112 @@ impl Urgency {
         self.saved_ns = self.saved_ns.saturating_sub(ns);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{PART, SAVED_NS, STALE_NS, Urgency, WATCHED_MAX};
+    use crate::{Limits, Nanos, Policy, Schedule, Visited};
+
+    const SMALL: Visited =
+        Visited { requests: 1, bytes: 4096, nanos: 0, more: false, held: false, later: false };
+    const LARGE: Visited = Visited { requests: 8, bytes: 512 << 10, ..SMALL };
+
+    /// A schedule with so many queues that always find a small request.
+    fn busy(queues: u16) -> Schedule {
+        let mut schedule = Schedule::new(Limits::default(), queues);
+        (0..queues).for_each(|queue| schedule.add(queue, 100, Policy::Poll, Nanos(0)));
+        schedule
+    }
+
+    /// A pass at `now` in which each queue finds what `of` says.
+    fn pass(schedule: &mut Schedule, now: u64, of: impl Fn(u16) -> Visited) {
+        schedule.begin(Nanos(now));
+        while let Some(visit) = schedule.next() {
+            schedule.visited(visit.queue, of(visit.queue));
+        }
+    }
+
+    fn passes(schedule: &mut Schedule, from: u64, of: impl Fn(u16) -> Visited) {
+        (from..from + 64).for_each(|now| pass(schedule, now, &of));
+    }
+
+    #[test]
+    fn those_that_ask_little_are_watched_until_they_ask_for_more() {
+        let mut schedule = busy(3);
+        passes(&mut schedule, 0, |queue| if queue == 1 { SMALL } else { LARGE });
+        assert_eq!(schedule.watched(), [1]);
+        assert!(schedule.watches_others(0) && !schedule.watches_others(1));
+        passes(&mut schedule, 64, |queue| if queue == 2 { SMALL } else { LARGE });
+        assert_eq!(schedule.watched(), [2]);
+    }
+
+    #[test]
+    fn one_of_each_owner_is_watched_and_none_of_those_that_have_none() {
+        let mut schedule = busy(4);
+        schedule.set_owner(0, Some(7));
+        schedule.set_owner(1, Some(7));
+        schedule.set_owner(3, None);
+        passes(&mut schedule, 0, |_| SMALL);
+        assert_eq!(schedule.watched(), [0, 2]);
+        schedule.remove(0);
+        passes(&mut schedule, 64, |_| SMALL);
+        assert_eq!(schedule.watched(), [2, 1], "another of the same owner has its place");
+    }
+
+    #[test]
+    fn places_are_few_and_go_to_others_when_nothing_comes() {
+        let many = WATCHED_MAX as u16 + 4;
+        let mut schedule = busy(many);
+        passes(&mut schedule, 0, |_| SMALL);
+        let first = schedule.watched().to_vec();
+        assert_eq!(first.len(), WATCHED_MAX);
+        let later = STALE_NS + 1000;
+        passes(&mut schedule, later, |queue| match first.contains(&queue) {
+            true => Visited::default(),
+            false => SMALL,
+        });
+        let now = schedule.watched();
+        assert_eq!(now.len(), 4, "{now:?}");
+        assert!(now.iter().all(|queue| !first.contains(queue)));
+    }
+
+    #[test]
+    fn nobody_is_watched_when_it_is_switched_off() {
+        let mut schedule = busy(2);
+        passes(&mut schedule, 0, |_| SMALL);
+        schedule.watch(false);
+        passes(&mut schedule, 64, |_| SMALL);
+        assert!(schedule.watched().is_empty());
+        schedule.watch(true);
+        passes(&mut schedule, 128, |_| SMALL);
+        assert_eq!(schedule.watched().len(), 2);
+    }
+
+    #[test]
+    fn one_that_can_do_nothing_is_left_alone() {
+        let mut schedule = busy(2);
+        passes(&mut schedule, 0, |_| SMALL);
+        schedule.interrupted(1, Visited { more: true, held: true, ..Visited::default() });
+        assert_eq!(schedule.watched(), [0]);
+    }
+
+    proptest! {
+        /// Whatever comes, interruptions take a fixed part of the time and one more.
+        #[test]
+        fn interruptions_take_their_part_at_most(
+            steps in prop::collection::vec((0..50_000u64, 0..10_000u64), 1..500),
+        ) {
+            let (mut urgency, mut now, mut taken) = (Urgency::new(), 0, 0);
+            for (wait, takes) in steps {
+                now += wait;
+                if urgency.may_interrupt(Nanos(now)) {
+                    urgency.took(takes);
+                    (now, taken) = (now + takes, taken + takes);
+                }
+                prop_assert!(taken <= now * PART / 256 + SAVED_NS + 10_000, "{taken} of {now}");
+            }
+        }
+    }
+}
