@@ -15,8 +15,8 @@ pub(crate) const SERVER_CORE: u16 = 0;
 /// The core of the driver side.
 pub(crate) const DRIVER_CORE: u16 = 1;
 
-/// Part of a round that others may take without a word.
-const DISTURBED_MAX: f64 = 0.02;
+/// Part of the time that others may take without a word.
+pub(crate) const DISTURBED_MAX: f64 = 0.02;
 
 /// A server and its front-end, whose queue 0 is loaded.
 pub(crate) struct Bed {

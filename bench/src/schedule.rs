@@ -24,12 +24,13 @@ mod scaling;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use bench::clock::now_ns;
 use bench::report::Row;
-use bench::server::{Who, sidecore_binary};
+use bench::server::{CpuTime, Who, sidecore_binary};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use crate::bed::DRIVER_CORE;
+use crate::bed::{DISTURBED_MAX, DRIVER_CORE};
 
 /// Descriptors that the bench, or a daemon, needs: two for each of 4,369 queues and some.
 const FILES: u64 = 16_384;
@@ -82,6 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     crate::many::allow_files(FILES)?;
     let mut rows = Vec::new();
     for part in &options.what {
+        let (before, start_ns) = (CpuTime::own(), now_ns());
         let measured = match part {
             Part::Mixed => mixed::measure(options),
             Part::Idle => idle::measure(options),
@@ -90,6 +92,12 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
             Part::Scaling => scaling::measure(options),
         };
         rows.extend(measured.with_context(|| format!("schedule, part {part:?}"))?);
+        let waited_ns = CpuTime::own().since(before).waited_ns as f64;
+        let disturbed = waited_ns / (now_ns() - start_ns).max(1) as f64;
+        if disturbed > DISTURBED_MAX {
+            let percent = disturbed * 100.0;
+            eprintln!("bench: schedule, {part:?}: others took {percent:.0}% of the driver's core");
+        }
     }
     Ok(rows)
 }
