@@ -26,7 +26,7 @@ schedule_rows() {
             "rr.mixed.p50_ns", "rr.mixed.p99_ns", "stream.sum_ratio", "s_ns", "c_ns";
         def rates: "1k", "5k", "10k", "20k", "50k";
         def positive: "schedule." + (
-            ("mixed.", "mixed.null.") + mixed,
+            "mixed." + ("", "null.") + ("", "off.", "hurried.") + mixed,
             "between." + rates + ".poll." + ("cpu_percent", "p50_us", "p99_us"),
             "between." + rates + ".notify." + ("cpu_percent", "p50_us", "p99_us", "kicks_per_request"),
             "between." + rates + ".adaptive." + ("cpu_percent", "p50_us", "p99_us"),
