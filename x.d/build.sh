@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# ./x build, bench and clean: what is made with cargo. Sourced by ./x.
+# ./x build, bench, sim and clean: what is made with cargo. Sourced by ./x.
 
 # need_sidecore: the daemon as the sources are now.
 need_sidecore() {
@@ -41,6 +41,15 @@ cmd_bench() {
     say 'building the benchmarks'
     cargo_quietly build --release -p bench -p sidecore-bin
     cargo run --quiet --release -p bench -- "$@"
+}
+
+# cmd_sim schedule OPTIONS...: the `sim` program, which needs nothing of this machine.
+cmd_sim() {
+    (($#)) || set -- --help
+    need_rust
+    say 'building the simulation'
+    cargo_quietly build --release -p sim
+    cargo run --quiet --release -p sim -- "$@"
 }
 
 cmd_clean() {
