@@ -55,7 +55,7 @@ fn minus_ln(x: u64) -> u64 {
         }
     }
     // log2(x / 2^64) is -(zeros + 1) + log2(mantissa).
-    let minus_log2 = (u64::from(zeros) + 1 << 32) - log2;
+    let minus_log2 = ((u64::from(zeros) + 1) << 32) - log2;
     // ln 2 with 32 bits of fraction.
     ((u128::from(minus_log2) * 2_977_044_472) >> 32) as u64
 }
