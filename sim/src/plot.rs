@@ -140,6 +140,8 @@ impl Panel {
             .axis_desc_style(("sans-serif", LABEL_PX))
             .label_style(("sans-serif", LABEL_PX - 2))
             .bold_line_style(RGBColor(210, 210, 210))
+            .x_labels(8)
+            .y_labels(6)
             .max_light_lines(1)
             .light_line_style(RGBColor(240, 240, 240))
             .x_label_formatter(&|value| number(*value))
