@@ -48,7 +48,18 @@ pub(crate) const KICKS_NS: u64 = 400;
 /// Asking for kicks, a fence, and looking again. Assumed.
 pub(crate) const ARM_NS: u64 = 60;
 
+/// Reading the clock. docs/decisions/0007.
+pub(crate) const CLOCK_NS: u64 = 20;
+
+/// A look at a watched ring between two pieces of a visit: a line that is in the cache. Assumed.
+pub(crate) const WATCH_NS: u64 = 5;
+
 /// A request with its bytes.
 pub(crate) fn request_ns(bytes: u64) -> u64 {
-    REQUEST_NS + bytes * KIB_NS / 1024
+    REQUEST_NS + bytes_ns(bytes)
+}
+
+/// Bytes alone.
+pub(crate) fn bytes_ns(bytes: u64) -> u64 {
+    bytes * KIB_NS / 1024
 }

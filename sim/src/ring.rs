@@ -92,6 +92,11 @@ impl Rings {
         }
     }
 
+    /// Bytes of the request that is next; none when the ring is empty.
+    pub(crate) fn first_bytes(&self, queue: u16) -> Option<u64> {
+        self.rings[usize::from(queue)].waiting.front().map(|request| request.bytes)
+    }
+
     pub(crate) fn is_empty(&self, queue: u16) -> bool {
         self.rings[usize::from(queue)].waiting.is_empty()
     }

@@ -1,12 +1,16 @@
 //! A sidecore: the crate `schedule`, driven as `data/sidecore` drives it, with costs for memory.
 //!
-//! The order of the calls is that of `Sidecore::pass` and `Sidecore::rest`, and only this file makes
-//! them. Back-ends answer at once; commands, completions and roads between sidecores have no part.
+//! The order of the calls is that of `Sidecore::pass`, `Sidecore::visit` and `Sidecore::rest`, and only
+//! this file makes them. Back-ends answer at once; commands, completions, and roads between sidecores
+//! have no part.
 
-use schedule::{Limits, Nanos, Policy, SHARE_USUAL, Schedule, Visit, Visited};
+use schedule::{
+    Budget, INTERRUPTION, Limits, Nanos, Policy, SHARE_USUAL, Schedule, Visit, Visited,
+};
 
 use crate::costs::{
-    ARM_NS, CALL_NS, KICKS_NS, LOOK_NS, PASS_NS, REPLY_NS, SLEEP_NS, VISIT_NS, request_ns,
+    ARM_NS, CALL_NS, CLOCK_NS, KICKS_NS, LOOK_NS, PASS_NS, REPLY_NS, SLEEP_NS, VISIT_NS, WATCH_NS,
+    bytes_ns, request_ns,
 };
 use crate::measure::{CoreMeasures, Sleep};
 use crate::ring::Rings;
@@ -16,8 +20,50 @@ use crate::world::Core;
 const LOOK_INTERVAL_NS: u64 = 50_000;
 /// Kicks taken by one look (`data/sidecore/src/rest.rs`).
 const EVENTS: usize = 64;
-/// Requests after which a visit shows what was completed (`data/sidecore/src/fetch.rs`).
+/// Requests after which a piece shows what was completed (`data/sidecore/src/fetch.rs`).
 const SHOW_EVERY: u32 = 16;
+/// Larger requests are worked on in slices where they do not fit a piece (the same file).
+const SMALL_BYTES: u64 = 32 << 10;
+/// Pieces of a visit, and when the clock is read (`data/sidecore/src/visit.rs`).
+const ALONE: Piece = Piece { requests: u32::MAX, bytes: 128 << 10, slice_bytes: 256 << 10 };
+const WATCHFUL: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
+const CLOCK_BYTES: u64 = 40 << 10;
+
+/// What is done between two looks.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    requests: u32,
+    bytes: u64,
+    slice_bytes: u64,
+}
+
+/// How far a visit is.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    visit: Visit,
+    is_watchful: bool,
+    total: Visited,
+    clocked_bytes: u64,
+    /// When it began, moved on by what interrupted it.
+    since: u64,
+}
+
+/// What is being served now.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    queue: u16,
+    budget: Budget,
+    slice_bytes: u64,
+    done: Visited,
+    is_over: bool,
+}
+
+/// A round of looks at the watched queues.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    turn: usize,
+    watched: usize,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum At {
@@ -25,8 +71,14 @@ enum At {
     Pass,
     /// Between two visits.
     Next,
-    /// In one.
-    Visit(Visit, Visited),
+    /// In a piece of a visit.
+    Piece(Course, Part),
+    /// Between two pieces.
+    Between(Course, Round),
+    /// Serving a watched queue since that time.
+    Interruption(Course, Round, Part, u64),
+    /// Its answers are out.
+    Interrupted(Course, Round, Part, u64),
     /// Back from a sleep, or from a wait that was none because something had come.
     Woken,
     Asleep,
@@ -37,20 +89,31 @@ pub(crate) struct Sidecore {
     schedule: Schedule,
     at: At,
     due: u64,
-    /// The clock as the pass read it.
+    /// The clock as it was read last in this pass.
     now: Nanos,
+    /// The clock at the start of the pass.
+    begun: Nanos,
     looked: Nanos,
     /// Queues whose eventfd was written since the last look.
     signalled: Vec<u16>,
+    /// Bytes done of a queue's first request.
+    sliced: Vec<u64>,
+    first_watched: usize,
     /// Whether the pass did anything.
     worked: bool,
     sleep: Sleep,
 }
 
 impl Sidecore {
-    /// With these of a host's `queues_all` queues.
-    pub(crate) fn new(queues: Vec<u16>, queues_all: usize, policy: Policy) -> Sidecore {
+    /// With these of a host's `queues_all` queues; `watch`: light queues may interrupt visits.
+    pub(crate) fn new(
+        queues: Vec<u16>,
+        queues_all: usize,
+        policy: Policy,
+        watch: bool,
+    ) -> Sidecore {
         let mut schedule = Schedule::new(Limits::default(), queues_all as u16);
+        schedule.watch(watch);
         for queue in queues {
             schedule.add(queue, SHARE_USUAL, policy, Nanos(0));
         }
@@ -59,20 +122,23 @@ impl Sidecore {
             at: At::Pass,
             due: 0,
             now: Nanos(0),
+            begun: Nanos(0),
             looked: Nanos(0),
             signalled: Vec::new(),
+            sliced: vec![0; queues_all],
+            first_watched: 0,
             worked: false,
             sleep: Sleep::default(),
         }
     }
 
     fn begin(&mut self, rings: &mut Rings) -> u64 {
-        self.now = Nanos(self.due);
+        (self.now, self.begun) = (Nanos(self.due), Nanos(self.due));
         self.worked = false;
         self.at = At::Next;
         let mut took = PASS_NS;
         if self.now.since(self.looked) >= LOOK_INTERVAL_NS {
-            self.look(rings);
+            self.look(rings, self.now);
             took += KICKS_NS;
         }
         self.schedule.begin(self.now);
@@ -80,11 +146,11 @@ impl Sidecore {
     }
 
     /// Takes kicks. After a sleep with the time before it, as the daemon does.
-    fn look(&mut self, rings: &mut Rings) {
-        self.looked = self.now;
+    fn look(&mut self, rings: &mut Rings, now: Nanos) {
+        self.looked = now;
         for queue in self.signalled.drain(..self.signalled.len().min(EVENTS)) {
             self.worked = true;
-            if self.schedule.kicked(queue, self.now) {
+            if self.schedule.kicked(queue, now) {
                 rings.arm(queue, false);
             }
         }
@@ -94,34 +160,147 @@ impl Sidecore {
         let Some(visit) = self.schedule.next() else {
             return self.end(rings);
         };
+        let is_watchful = self.schedule.watches_others(visit.queue);
+        let (total, since) = (Visited::default(), self.now.0);
+        let course = Course { visit, is_watchful, total, clocked_bytes: 0, since };
         if rings.is_empty(visit.queue) {
-            self.schedule.visited(visit.queue, Visited::default());
+            self.end_visit(&course);
             return LOOK_NS;
         }
-        self.at = At::Visit(visit, Visited { more: true, ..Visited::default() });
+        self.at = At::Piece(course, course.part());
         VISIT_NS
     }
 
-    fn go_on(&mut self, visit: Visit, mut visited: Visited, rings: &mut Rings) -> u64 {
-        let Visit { queue, budget } = visit;
-        if visited.requests < budget.requests && visited.bytes < budget.bytes {
-            if let Some(request) = rings.take(queue) {
-                visited.requests += 1;
-                visited.bytes += request.bytes;
-                self.at = At::Visit(visit, visited);
-                let took = request_ns(request.bytes);
-                if visited.requests.is_multiple_of(SHOW_EVERY) {
-                    rings.show(queue, self.due + took + REPLY_NS);
-                }
-                return took;
-            }
-            visited.more = false;
+    /// One request, or one slice of one. None when the part is over.
+    fn serve(&mut self, part: &mut Part, rings: &mut Rings) -> Option<u64> {
+        let Part { queue, budget, slice_bytes, done, is_over } = part;
+        if *is_over || done.requests >= budget.requests || done.bytes >= budget.bytes {
+            return None;
         }
-        rings.show(queue, self.due + CALL_NS + REPLY_NS);
-        self.worked = true;
-        self.schedule.visited(queue, visited);
+        let Some(bytes) = rings.first_bytes(*queue) else {
+            done.more = false;
+            return None;
+        };
+        let sliced = &mut self.sliced[usize::from(*queue)];
+        let is_large = bytes > SMALL_BYTES && bytes > slice_bytes.saturating_sub(done.bytes);
+        if *sliced == 0 && is_large && done.bytes > 0 {
+            return None;
+        }
+        done.requests += 1;
+        let mut took = 0;
+        if *sliced > 0 || is_large {
+            let slice = (*slice_bytes).min(bytes - *sliced);
+            took += if *sliced == 0 { request_ns(slice) } else { bytes_ns(slice) };
+            *is_over = *sliced == 0 || *sliced + slice < bytes;
+            *sliced += slice;
+            done.bytes += slice;
+            if *sliced < bytes {
+                return Some(took);
+            }
+            *sliced = 0;
+        } else {
+            took += request_ns(bytes);
+            done.bytes += bytes;
+        }
+        rings.take(*queue);
+        if done.requests.is_multiple_of(SHOW_EVERY) {
+            rings.show(*queue, self.due + took + REPLY_NS);
+        }
+        Some(took)
+    }
+
+    fn go_on(&mut self, mut course: Course, mut part: Part, rings: &mut Rings) -> u64 {
+        if let Some(took) = self.serve(&mut part, rings) {
+            self.at = At::Piece(course, part);
+            return took;
+        }
+        let mut took = 0;
+        course.add(part.done);
+        if course.total.bytes - course.clocked_bytes >= CLOCK_BYTES {
+            self.read(&mut course);
+            took += CLOCK_NS;
+        }
+        let queue = course.visit.queue;
+        if !part.done.wants_more() || !course.is_within() {
+            rings.show(queue, self.due + took + CALL_NS + REPLY_NS);
+            self.end_visit(&course);
+            return took + CALL_NS;
+        }
+        rings.show(queue, self.due + took + REPLY_NS);
+        if course.is_watchful {
+            let watched = self.schedule.watched().len();
+            let first = self.first_watched + 1;
+            self.first_watched = if first < watched { first } else { 0 };
+            self.at = At::Between(course, Round { turn: 0, watched });
+        } else {
+            self.at = At::Piece(course, course.part());
+        }
+        took
+    }
+
+    /// Looks at watched queues, up to one that has something.
+    fn between(&mut self, mut course: Course, mut round: Round, rings: &mut Rings) -> u64 {
+        let mut took = 0;
+        while round.turn < round.watched {
+            let at = (self.first_watched + round.turn) % round.watched;
+            let Some(urgent) = self.schedule.watched().get(at).copied() else { break };
+            round.turn += 1;
+            took += WATCH_NS;
+            if urgent == course.visit.queue || rings.is_empty(urgent) {
+                continue;
+            }
+            self.read(&mut course);
+            took += CLOCK_NS;
+            if !self.schedule.may_interrupt(self.now) {
+                break;
+            }
+            if self.schedule.kicked(urgent, self.now) {
+                rings.arm(urgent, false);
+            }
+            let part = Part::new(urgent, INTERRUPTION, WATCHFUL.slice_bytes);
+            self.at = At::Interruption(course, round, part, self.due);
+            return took + VISIT_NS;
+        }
+        self.at = At::Piece(course, course.part());
+        took
+    }
+
+    fn interrupt(
+        &mut self,
+        (course, round): (Course, Round),
+        mut part: Part,
+        since: u64,
+        rings: &mut Rings,
+    ) -> u64 {
+        if let Some(took) = self.serve(&mut part, rings) {
+            self.at = At::Interruption(course, round, part, since);
+            return took;
+        }
+        rings.show(part.queue, self.due + CALL_NS + REPLY_NS);
+        self.at = At::Interrupted(course, round, part, since);
+        CALL_NS + CLOCK_NS
+    }
+
+    fn interrupted(&mut self, mut course: Course, round: Round, part: Part, since: u64) -> u64 {
+        let nanos = self.due - since;
+        self.schedule.interrupted(part.queue, Visited { nanos, ..part.done });
+        course.since += nanos;
+        self.now = Nanos(self.due);
+        self.at = At::Between(course, round);
+        0
+    }
+
+    fn read(&mut self, course: &mut Course) {
+        self.now = Nanos(self.due);
+        course.total.nanos = self.due - course.since;
+        course.clocked_bytes = course.total.bytes;
+    }
+
+    fn end_visit(&mut self, course: &Course) {
+        self.worked |= course.total.requests > 0;
+        self.schedule.advance(self.now);
+        self.schedule.visited(course.visit.queue, course.total);
         self.at = At::Next;
-        CALL_NS
     }
 
     /// The end of a pass: idle queues are armed, and an idle sidecore sleeps.
@@ -160,9 +339,16 @@ impl Core for Sidecore {
         self.due += match self.at {
             At::Pass => self.begin(rings),
             At::Next => self.next(rings),
-            At::Visit(visit, visited) => self.go_on(visit, visited, rings),
+            At::Piece(course, part) => self.go_on(course, part, rings),
+            At::Between(course, round) => self.between(course, round, rings),
+            At::Interruption(course, round, part, since) => {
+                self.interrupt((course, round), part, since, rings)
+            }
+            At::Interrupted(course, round, part, since) => {
+                self.interrupted(course, round, part, since)
+            }
             At::Woken => {
-                self.look(rings);
+                self.look(rings, self.begun);
                 self.at = At::Pass;
                 0
             }
@@ -180,5 +366,39 @@ impl Core for Sidecore {
 
     fn measures(&self, now: u64) -> CoreMeasures {
         self.sleep.measures(now)
+    }
+}
+
+impl Course {
+    /// The next piece of what is left of the visit.
+    fn part(&self) -> Part {
+        let Budget { requests, bytes, nanos } = self.visit.budget;
+        let piece = if self.is_watchful { WATCHFUL } else { ALONE };
+        let budget = Budget {
+            requests: requests.saturating_sub(self.total.requests).min(piece.requests),
+            bytes: bytes.saturating_sub(self.total.bytes).min(piece.bytes),
+            nanos,
+        };
+        Part::new(self.visit.queue, budget, piece.slice_bytes)
+    }
+
+    fn add(&mut self, done: Visited) {
+        let Visited { requests, bytes, nanos, .. } = self.total;
+        self.total = done;
+        self.total.requests += requests;
+        self.total.bytes += bytes;
+        self.total.nanos = nanos;
+    }
+
+    fn is_within(&self) -> bool {
+        let (total, budget) = (self.total, self.visit.budget);
+        total.requests < budget.requests && total.bytes < budget.bytes && total.nanos < budget.nanos
+    }
+}
+
+impl Part {
+    fn new(queue: u16, budget: Budget, slice_bytes: u64) -> Part {
+        let done = Visited { more: true, ..Visited::default() };
+        Part { queue, budget, slice_bytes, done, is_over: false }
     }
 }

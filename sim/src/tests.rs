@@ -29,6 +29,7 @@ fn who() -> impl Strategy<Value = Who> {
         Just(Who::Sidecore(Policy::Adaptive)),
         Just(Who::Sidecore(Policy::Notify)),
         Just(Who::Sidecore(Policy::Poll)),
+        Just(Who::InTurn(Policy::Adaptive)),
         Just(Who::RoundRobin),
         Just(Who::Threads),
     ]

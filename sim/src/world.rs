@@ -22,6 +22,8 @@ use crate::threads::Threads;
 pub(crate) enum Who {
     /// Sidecores, all queues with one policy.
     Sidecore(Policy),
+    /// The same without urgency: no queue is served in the middle of another's visit.
+    InTurn(Policy),
     /// Baseline: a poll of every queue, always.
     RoundRobin,
     /// Baseline: a thread for each device.
@@ -125,8 +127,12 @@ fn cores(setup: &Setup, homes: &[usize]) -> Vec<Box<dyn Core>> {
         (0u16..).zip(homes).filter(|(_, home)| **home == core).map(|(queue, _)| queue).collect()
     };
     match setup.who {
-        Who::Sidecore(policy) => (0..setup.cores)
-            .map(|core| Box::new(Sidecore::new(of(core), homes.len(), policy)) as Box<dyn Core>)
+        Who::Sidecore(policy) | Who::InTurn(policy) => (0..setup.cores)
+            .map(|core| {
+                let watch = matches!(setup.who, Who::Sidecore(_));
+                let sidecore = Sidecore::new(of(core), homes.len(), policy, watch);
+                Box::new(sidecore) as Box<dyn Core>
+            })
             .collect(),
         Who::RoundRobin => (0..setup.cores)
             .map(|core| Box::new(RoundRobin::new(core, of(core))) as Box<dyn Core>)

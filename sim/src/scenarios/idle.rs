@@ -22,14 +22,14 @@ pub(super) fn scenario(seed: u64, effort: Effort) -> Scenario {
     let mut bursts = Vec::new();
     for who in COMPARED {
         for rate in effort.points(&RATES) {
-            rows.push(row(who, (1000, poisson(rate)), rate, 1000 * MS, (seed, effort)));
+            rows.push(row(who, (1000, poisson(rate)), rate, 600 * MS, (seed, effort)));
         }
         // A sidecore's places are numbered by 16 bits; this is the size that is asked for.
         for rate in effort.points(&[0, 1, 10]) {
             many.push(row(who, (10_000, poisson(rate)), rate, 200 * MS, (seed, effort)));
         }
         for rate in effort.points(&[1, 10, 30]) {
-            bursts.push(row(who, (20, in_bursts(rate)), rate, 1000 * MS, (seed, effort)));
+            bursts.push(row(who, (20, in_bursts(rate)), rate, 600 * MS, (seed, effort)));
         }
     }
     let each = "requests/s of each";

@@ -3,14 +3,19 @@
 //! Once with streams that their guests' processors limit, as in the paper, and once with streams that
 //! have always 128 requests in their rings, so that the core is never free.
 
+use schedule::Policy;
+
 use super::{
-    COMPARED, Cell, Effort, Figure, Load, MS, REQUEST_RESPONSE, STREAM, Scenario, Table, Who,
-    measure, name, series, sums,
+    Cell, Effort, Figure, Load, MS, REQUEST_RESPONSE, STREAM, Scenario, Table, Who, measure, name,
+    series, sums,
 };
 use crate::plot::Panel;
 
 const GUESTS: usize = 7;
 const STREAMS: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+const WHO: [Who; 4] =
+    [Who::Sidecore(Policy::Adaptive), Who::RoundRobin, Who::Threads, Who::InTurn(Policy::Adaptive)];
 
 /// Always something in its ring.
 const FULL_STREAM: Load = Load::Bulk { depth: 128, bytes: 64 << 10, cpu_ns: 500 };
@@ -38,7 +43,7 @@ pub(super) fn scenario(seed: u64, effort: Effort) -> Scenario {
 
 fn table(name: &'static str, title: &str, stream: Load, how: (u64, Effort)) -> Table {
     let mut rows = Vec::new();
-    for who in COMPARED {
+    for who in WHO {
         for streams in how.1.points(&STREAMS) {
             rows.push(row(who, streams, stream, how));
         }
@@ -61,7 +66,7 @@ fn row(who: Who, streams: usize, stream: Load, how: (u64, Effort)) -> Vec<Cell> 
     let guests = (0..GUESTS)
         .map(|guest| (if guest < streams { stream } else { REQUEST_RESPONSE }, 0))
         .collect();
-    let outcome = measure(who, 1, guests, 1000 * MS, how);
+    let outcome = measure(who, 1, guests, 600 * MS, how);
     let all = sums(outcome.guests.iter());
     let (streaming, waiting) = outcome.guests.split_at(streams);
     let (streaming, waiting) = (sums(streaming.iter()), sums(waiting.iter()));

@@ -80,6 +80,7 @@ fn name(who: Who) -> String {
     match who {
         Who::Sidecore(Policy::Adaptive) => "sidecore".to_owned(),
         Who::Sidecore(policy) => format!("sidecore, {policy:?}").to_lowercase(),
+        Who::InTurn(_) => "sidecore, urgency off".to_owned(),
         Who::RoundRobin => "round robin".to_owned(),
         Who::Threads => "threads".to_owned(),
     }
