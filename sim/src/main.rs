@@ -52,15 +52,22 @@ fn main() -> anyhow::Result<()> {
         );
     }
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
-    let mut made = Vec::new();
-    for (name, scenario) in ALL {
-        let wanted = options.scenarios.is_empty() || options.scenarios.iter().any(|n| n == name);
-        if wanted {
-            let scenario = scenario(options.seed, effort);
+    let wanted = ALL.into_iter().filter(|(name, _)| {
+        options.scenarios.is_empty() || options.scenarios.iter().any(|wanted| wanted == name)
+    });
+    let made: anyhow::Result<Vec<Scenario>> = std::thread::scope(|scope| {
+        let seed = options.seed;
+        let threads: Vec<_> =
+            wanted.map(|(_, make)| scope.spawn(move || make(seed, effort))).collect();
+        // Shown in their order, whoever is done first.
+        let made = threads.into_iter().map(|thread| {
+            let scenario = thread.join().map_err(|_| anyhow::anyhow!("a scenario failed"))?;
             show(&scenario, options.json)?;
-            made.push(scenario);
-        }
-    }
+            Ok(scenario)
+        });
+        made.collect()
+    });
+    let made = made?;
     match &options.out {
         Some(folder) => write(&made, folder, &options),
         None => Ok(()),

@@ -44,7 +44,7 @@ pub(super) fn scenario(seed: u64, effort: Effort) -> Scenario {
 fn row(who: Who, first: usize, how: (u64, Effort)) -> Vec<Cell> {
     let disks = (0..DISKS).map(|disk| (DISK, usize::from(disk >= first)));
     let guests = disks.chain([(REQUEST_RESPONSE, 0), (REQUEST_RESPONSE, 1)]).collect();
-    let outcome = measure(who, 2, guests, 200 * MS, how);
+    let outcome = measure(who, 2, guests, 100 * MS, how);
     let (disks, waiting) = outcome.guests.split_at(DISKS);
     let all = sums(disks.iter());
     let of_even_share =

@@ -64,7 +64,7 @@ fn table(name: &'static str, title: &str, load: Load, how: (u64, Effort)) -> Tab
 
 fn row(who: Who, cores: usize, guests: usize, load: Load, how: (u64, Effort)) -> Vec<Cell> {
     let placed = (0..guests).map(|guest| (load, guest % cores)).collect();
-    let outcome = measure(who, cores, placed, 200 * MS, how);
+    let outcome = measure(who, cores, placed, 100 * MS, how);
     let all = sums(outcome.guests.iter());
     let slowest = outcome.guests.iter().map(|guest| guest.requests).min().unwrap_or(0);
     vec![
