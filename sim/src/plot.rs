@@ -103,8 +103,13 @@ impl Figure {
 
 impl Panel {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()> {
-        let (x, y) =
+        let (mut x, y) =
             (self.range(|point| point.0, self.log.0), self.range(|point| point.1, self.log.1));
+        let first = self.points().map(|point| point.0).fold(f64::MAX, f64::min);
+        // Half of the width for points that nobody asked for is too much.
+        if !self.log.0 && first >= x.end / 3.0 {
+            x.start = first - x.end * 0.03;
+        }
         match self.log {
             (false, false) => self.draw_in::<RangedCoordf64, RangedCoordf64, _, _>(area, x, y),
             (false, true) => self.draw_in(area, x, y.log_scale()),
@@ -161,6 +166,10 @@ impl Panel {
         Ok(())
     }
 
+    fn points(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.series.iter().flat_map(|series| self.shown(series))
+    }
+
     /// An axis of factors has no place for what is not above 0.
     fn shown(&self, series: &Series) -> Vec<(f64, f64)> {
         let fits =
@@ -170,8 +179,7 @@ impl Panel {
 
     /// What an axis shows: from 0, or from the power of ten below what is least.
     fn range(&self, of: impl Fn(&(f64, f64)) -> f64, log: bool) -> std::ops::Range<f64> {
-        let shown =
-            || self.series.iter().flat_map(|series| self.shown(series)).map(|point| of(&point));
+        let shown = || self.points().map(|point| of(&point));
         let most = shown().fold(f64::MIN_POSITIVE, f64::max);
         if !log {
             return 0.0..most * 1.06;
