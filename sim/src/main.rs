@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -42,8 +43,19 @@ struct Options {
     json: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let What::Schedule(options) = Cli::parse().what;
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to be told when this fails.
+            let _ = writeln!(std::io::stderr(), "sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
     for name in &options.scenarios {
         anyhow::ensure!(
             ALL.iter().any(|(known, _)| known == name),
@@ -69,7 +81,7 @@ fn main() -> anyhow::Result<()> {
     });
     let made = made?;
     match &options.out {
-        Some(folder) => write(&made, folder, &options),
+        Some(folder) => write(&made, folder, options),
         None => Ok(()),
     }
 }

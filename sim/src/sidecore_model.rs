@@ -1,9 +1,8 @@
 //! A sidecore: the crate `schedule`, driven as `data/sidecore` drives it, with costs for memory.
 //!
 //! The order of the calls is that of `Sidecore::pass`, `Sidecore::visit` and `Sidecore::rest`, and only
-//! this file makes them. Every queue is a disk's, also where a load is
-//! called a stream; back-ends answer at once; commands, completions, and roads between sidecores
-//! have no part.
+//! this file makes them. Every queue is a disk's, also where a load is called a stream; back-ends
+//! answer at once; commands, completions, and roads between sidecores have no part.
 
 use schedule::{
     Budget, INTERRUPTION, Limits, Nanos, Policy, SHARE_USUAL, Schedule, Visit, Visited,

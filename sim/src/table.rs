@@ -120,7 +120,11 @@ impl Table {
                     Cell::None => serde_json::Value::Null,
                     Cell::Number(..) => cell.value().into(),
                 };
-                let key = heading.replace('%', "percent").replace("/s", "_per_s").replace(' ', "_");
+                let key = heading
+                    .replace('%', "percent")
+                    .replace('/', "_per_")
+                    .replace(", ", "_")
+                    .replace(' ', "_");
                 fields.insert(key, value);
             }
             text.push_str(&serde_json::Value::Object(fields).to_string());
