@@ -13,10 +13,15 @@ pub struct Limits {
     /// Time of one visit at most, nanoseconds, as far as the caller measures it; what was begun is
     /// finished. 25 us: five of them are what a switch to another thread costs under load.
     pub visit_ns_max: u64,
-    /// [`Policy::Adaptive`](crate::Policy): poll a queue for this long after its last work,
-    /// nanoseconds. 50 us: the order of what a kick costs a guest and its wake-up us.
-    pub spin_ns: u64,
+    /// What a kick costs, nanoseconds, until [`Schedule::set_kick_cost`](crate::Schedule) says what
+    /// was measured. 10 us: an exit of the guest, a wake-up of ours, and a cold start.
+    pub kick_ns: u32,
+    /// What looking at an empty queue costs beside others, nanoseconds. 100: one line that is cold.
+    pub look_ns: u32,
 }
+
+/// Whatever was measured, a kick costs no more than so many nanoseconds.
+pub(crate) const KICK_NS_MAX: u32 = 1_000_000;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -24,7 +29,8 @@ impl Default for Limits {
             visit_requests_max: 32,
             visit_bytes_max: 1 << 20,
             visit_ns_max: 25_000,
-            spin_ns: 50_000,
+            kick_ns: 10_000,
+            look_ns: 100,
         }
     }
 }
@@ -36,7 +42,8 @@ impl Limits {
             visit_requests_max: self.visit_requests_max.clamp(1, 1 << 16),
             visit_bytes_max: self.visit_bytes_max.clamp(1, 1 << 40),
             visit_ns_max: self.visit_ns_max.clamp(1, 1 << 40),
-            spin_ns: self.spin_ns,
+            kick_ns: self.kick_ns.clamp(1, KICK_NS_MAX),
+            look_ns: self.look_ns,
         }
     }
 }
@@ -76,6 +83,12 @@ impl Visited {
     #[inline]
     pub(crate) fn found_work(self) -> bool {
         self.requests > 0 || self.more || self.held || self.later
+    }
+
+    /// Whether it has nothing to do now, whatever it had.
+    #[inline]
+    pub(crate) fn left_empty(self) -> bool {
+        !self.more && !self.held && !self.later
     }
 
     /// Whether it has something to do, and can do nothing about it: a completion of its back-end will

@@ -27,6 +27,9 @@
 //! - A queue that asks little, and had work lately, may be served between the pieces of another's visit;
 //!   all such interruptions together take 9% of the time at most.
 //! - A kick of an armed queue leads to a visit in this pass or the next.
+//! - A queue of [`Policy::Adaptive`] costs, in looks and kicks, at most twice what the better of
+//!   [`Policy::Poll`] and [`Policy::Notify`] would have cost it, whatever its guest does, but for one
+//!   look a gap. The price of a kick may be set at any time ([`Schedule::set_kick_cost`]).
 //! - `begin`, `next` and `visited` cost the same however many queues are armed.
 //!
 //! Not here yet: a limit (not before a given time) is a reason to leave the lines.
@@ -35,14 +38,14 @@
 mod budget;
 mod lines;
 mod nanos;
-mod rest;
+mod policy;
 mod schedule;
 mod share;
 mod urgency;
 
 pub use budget::{Budget, Limits, Visited};
 pub use nanos::{Clock, Nanos};
-pub use rest::Policy;
+pub use policy::Policy;
 pub use schedule::{Schedule, Visit};
 pub use share::{REPAY_PASSES_MAX, SHARE_MAX, SHARE_USUAL};
 pub use urgency::{INTERRUPTION, WATCHED_MAX};

@@ -4,10 +4,10 @@
 //! polled queues, the one visited longest ago first. They are taken in turn. After a visit a queue
 //! stands at the end of the poll line, so a queue already visited at its head ends the pass.
 
-use crate::budget::{Budget, Limits, Visited};
+use crate::budget::{Budget, KICK_NS_MAX, Limits, Visited};
 use crate::lines::Lines;
 use crate::nanos::Nanos;
-use crate::rest::Policy;
+use crate::policy::{Learned, Policy, Polling, Prices};
 use crate::share::Account;
 use crate::urgency::{Habit, Urgency};
 
@@ -39,7 +39,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     state: State,
-    policy: Policy,
+    polling: Polling,
     /// It wanted more at its last visit.
     hungry: bool,
     /// It is polled, but only a completion of its back-end can let it go on.
@@ -56,10 +56,15 @@ pub(crate) struct Entry {
 pub struct Schedule {
     limits: Limits,
     entries: Vec<Entry>,
+    /// What only queues near idleness need.
+    learned: Vec<Learned>,
     lines: Lines<2>,
     idle: Lines<1>,
     urgency: Urgency,
     now: Nanos,
+    /// When this pass began.
+    begun: Nanos,
+    prices: Prices,
     /// Counts passes, from 2: a queue that was never visited (0) was not visited in the last one.
     pass: u64,
     /// Whose turn: the work line's, else the poll line's.
@@ -80,7 +85,7 @@ impl Schedule {
         let limits = limits.sane();
         let absent = Entry {
             state: State::Absent,
-            policy: Policy::default(),
+            polling: Polling::new(Policy::default(), limits.kick_ns),
             hungry: false,
             waits: false,
             pass: 0,
@@ -91,10 +96,13 @@ impl Schedule {
         Schedule {
             limits,
             entries: vec![absent; usize::from(queues_max)],
+            learned: vec![Learned::default(); usize::from(queues_max)],
             lines: Lines::new(queues_max),
             idle: Lines::new(queues_max),
             urgency: Urgency::new(),
             now: Nanos(0),
+            begun: Nanos(0),
+            prices: Prices::of_pass(limits.kick_ns, limits.look_ns, 0, false),
             pass: 2,
             work_turn: true,
             rival: 0,
@@ -117,8 +125,12 @@ impl Schedule {
         // The pass stays: a queue that was removed and added again is not visited twice.
         let pass = entry.pass;
         let (state, habit) = (State::Polled, Habit::new(Some(queue.into())));
+        let polling = Polling::new(policy, self.prices.kick);
         let (hungry, waits, last_work) = (false, false, now);
-        *entry = Entry { state, policy, hungry, waits, pass, last_work, account, habit };
+        *entry = Entry { state, polling, hungry, waits, pass, last_work, account, habit };
+        if let Some(learned) = self.learned.get_mut(usize::from(queue)) {
+            *learned = Learned::default();
+        }
         self.lines.move_to_end(POLL, queue);
         self.queues += 1;
         self.polled += 1;
@@ -154,23 +166,34 @@ impl Schedule {
         }
         entry.state = State::Polled;
         entry.last_work = now;
+        entry.polling.kicked();
         let just_visited = entry.pass + 1 >= self.pass;
         self.polled += 1;
         self.lines.move_to_end(if just_visited { POLL } else { WORK }, queue);
         true
     }
 
-    /// The back-end completed something of `queue`: its guest will soon ask again, so this counts
-    /// as work. An armed queue stays armed.
+    /// The back-end completed something of `queue`: its guest will soon ask again, so it is polled for
+    /// longer where the policy has an end to that. An armed queue stays armed.
     #[inline]
     pub fn completed(&mut self, queue: u16) {
-        self.touch(queue, self.now);
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        entry.last_work = self.now;
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
+        if entry.polling.completed(self.prices.kick) {
+            self.idle.leave(queue);
+        }
     }
 
     /// A pass starts. `now` is the time of everything in it.
     #[inline]
     pub fn begin(&mut self, now: Nanos) {
-        self.now = now;
+        let is_alone = self.polled.saturating_sub(self.waiting) <= 1;
+        let pass_ns = now.since(self.begun);
+        self.prices = Prices::of_pass(self.prices.kick, self.limits.look_ns, pass_ns, is_alone);
+        (self.now, self.begun) = (now, now);
         self.pass += 1;
         self.work_turn = true;
         self.rival = self.rival_next;
@@ -222,12 +245,16 @@ impl Schedule {
         if visited.found_work() && !visited.is_stuck() {
             entry.last_work = self.now;
         }
-        let waits = entry.policy.waits(visited, entry.last_work, self.now, self.limits.spin_ns);
+        let waited_ns = self.now.since(entry.last_work);
+        let waits = entry.polling.policy.waits(visited, waited_ns, self.prices.kick);
         if entry.waits != waits {
             entry.waits = waits;
             self.waiting = if waits { self.waiting + 1 } else { self.waiting - 1 };
         }
-        if entry.policy.arms(visited, entry.last_work, self.now, self.limits.spin_ns) {
+        let Some(learned) = self.learned.get_mut(usize::from(queue)) else {
+            return;
+        };
+        if entry.polling.visited(learned, visited, self.prices, self.now) {
             self.idle.move_to_end(IDLE, queue);
         } else {
             self.idle.leave(queue);
@@ -282,7 +309,7 @@ impl Schedule {
     pub fn interrupted(&mut self, queue: u16, visited: Visited) {
         self.urgency.took(visited.nanos);
         if visited.requests > 0 {
-            self.touch(queue, self.now);
+            self.found(queue);
             self.urgency.note(queue, visited, &mut self.entries);
         } else {
             // There is something that it cannot do now: looking again helps nobody.
@@ -309,6 +336,9 @@ impl Schedule {
         }
         entry.state = State::Armed;
         entry.hungry = false;
+        if let Some(learned) = self.learned.get_mut(usize::from(queue)) {
+            entry.polling.armed(learned, self.prices, self.now);
+        }
         self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         self.polled -= 1;
         self.lines.leave(queue);
@@ -318,7 +348,22 @@ impl Schedule {
     /// The second look found something (the caller turned kicks off again): `queue` stays polled,
     /// at its place in the line.
     pub fn found(&mut self, queue: u16) {
-        self.touch(queue, self.now);
+        let at = usize::from(queue);
+        let (Some(entry), Some(learned)) = (self.entries.get_mut(at), self.learned.get_mut(at))
+        else {
+            return;
+        };
+        entry.last_work = self.now;
+        if entry.state == State::Polled {
+            entry.polling.found(learned, self.prices.kick, self.now);
+        }
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
+        self.idle.leave(queue);
+    }
+
+    /// What a kick costs from now on, nanoseconds of the core; cut to at most a millisecond.
+    pub fn set_kick_cost(&mut self, kick_ns: u32) {
+        self.prices.kick = kick_ns.clamp(1, KICK_NS_MAX);
     }
 
     /// Queues that are polled.
@@ -359,13 +404,5 @@ impl Schedule {
         let queue = self.lines.first(POLL)?;
         let entry = self.entries.get(usize::from(queue))?;
         (entry.pass != self.pass).then_some(queue)
-    }
-
-    fn touch(&mut self, queue: u16, now: Nanos) {
-        if let Some(entry) = self.entries.get_mut(usize::from(queue)) {
-            entry.last_work = now;
-            self.waiting -= usize::from(std::mem::take(&mut entry.waits));
-            self.idle.leave(queue);
-        }
     }
 }

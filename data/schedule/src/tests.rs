@@ -53,7 +53,13 @@ enum Event {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    prop_oneof![Just(Policy::Poll), Just(Policy::Notify), Just(Policy::Adaptive)]
+    prop_oneof![
+        1 => Just(Policy::Poll),
+        1 => Just(Policy::Notify),
+        2 => Just(Policy::Adaptive),
+        1 => (0..40u16).prop_map(|quota| Policy::Es2 { quota }),
+        1 => Just(Policy::ELVIS),
+    ]
 }
 
 fn event(shares: std::ops::RangeInclusive<u32>, bytes_max: u64) -> impl Strategy<Value = Event> {
@@ -275,8 +281,8 @@ fn work_and_poll_lines_take_turns() {
 }
 
 #[test]
-fn an_adaptive_queue_is_armed_after_the_spin_and_woken_by_a_kick() {
-    let mut schedule = Schedule::new(Limits { spin_ns: 500, ..Limits::default() }, 1);
+fn an_adaptive_queue_is_armed_when_a_kick_is_spent_and_woken_by_one() {
+    let mut schedule = Schedule::new(Limits { kick_ns: 1000, ..Limits::default() }, 1);
     schedule.add(0, 100, Policy::Adaptive, Nanos(1000));
     let mut visit = |at: u64, visited: Visited| {
         schedule.begin(Nanos(at));
@@ -286,13 +292,15 @@ fn an_adaptive_queue_is_armed_after_the_spin_and_woken_by_a_kick() {
     };
     let work = Visited { requests: 1, ..Visited::default() };
     assert_eq!(visit(1400, work), (Some(0), None));
-    assert_eq!(visit(1899, Visited::default()), (Some(0), None));
-    assert_eq!(visit(1900, Visited::default()), (Some(0), Some(0)));
+    assert_eq!(visit(1800, Visited::default()), (Some(0), None));
+    assert_eq!(visit(2200, Visited::default()), (Some(0), None));
+    assert_eq!(visit(2399, Visited::default()), (Some(0), None));
+    assert_eq!(visit(2400, Visited::default()), (Some(0), Some(0)));
     schedule.found(0);
-    schedule.begin(Nanos(2399));
+    schedule.begin(Nanos(2899));
     assert!(schedule.next().is_some());
     schedule.visited(0, Visited::default());
-    assert_eq!(schedule.to_arm(), None, "what the second look found counts as work");
+    assert_eq!(schedule.to_arm(), None, "what the second look found ended the gap");
     schedule.armed(0);
     assert!(schedule.may_rest());
     schedule.begin(Nanos(9000));
@@ -305,7 +313,8 @@ fn an_adaptive_queue_is_armed_after_the_spin_and_woken_by_a_kick() {
 
 #[test]
 fn a_queue_that_is_held_is_waited_for_after_the_spin_and_looked_at_after_a_completion() {
-    let mut schedule = Schedule::new(Limits { spin_ns: 500, ..Limits::default() }, 2);
+    let limits = Limits { kick_ns: 500, look_ns: 1000, ..Limits::default() };
+    let mut schedule = Schedule::new(limits, 2);
     schedule.add(0, 100, Policy::Adaptive, Nanos(1000));
     schedule.add(1, 100, Policy::Adaptive, Nanos(1000));
     let held = Visited { more: true, held: true, ..Visited::default() };
@@ -338,15 +347,36 @@ fn a_queue_that_is_held_is_waited_for_after_the_spin_and_looked_at_after_a_compl
 }
 
 #[test]
-fn a_completion_keeps_a_queue_polled() {
-    let mut schedule = Schedule::new(Limits { spin_ns: 500, ..Limits::default() }, 1);
+fn a_completion_keeps_a_queue_polled_for_as_long_as_its_slack() {
+    let mut schedule = Schedule::new(Limits { kick_ns: 1000, ..Limits::default() }, 1);
     schedule.add(0, 100, Policy::Adaptive, Nanos(0));
-    for at in [400, 800, 1200] {
-        schedule.begin(Nanos(at));
+    let mut pass = |at: u64, requests| {
+        schedule.begin(Nanos(400 * at));
         assert!(schedule.next().is_some());
-        schedule.visited(0, Visited::default());
+        schedule.visited(0, Visited { requests, ..Visited::default() });
         schedule.completed(0);
-        assert_eq!(schedule.to_arm(), None, "at {at}");
+        schedule.to_arm()
+    };
+    // Two requests came before anybody looked: four kicks' worth of slack, beside the usual one.
+    assert!((1..=3).all(|at| pass(at, 1).is_none()));
+    assert!((4..16).all(|at| pass(at, 0).is_none()));
+    assert_eq!(pass(16, 0), Some(0), "whatever is completed");
+}
+
+#[test]
+fn a_dearer_kick_is_polled_for_longer() {
+    let limits = Limits { kick_ns: 1000, ..Limits::default() };
+    for (kick_ns, passes) in [(500, 5), (2000, 20), (0, 1), (u32::MAX, 10_000)] {
+        let mut schedule = Schedule::new(limits, 1);
+        schedule.set_kick_cost(kick_ns);
+        schedule.add(0, 100, Policy::Adaptive, Nanos(0));
+        let mut armed = (1..=20_000).map(|at| {
+            schedule.begin(Nanos(100 * at));
+            assert!(schedule.next().is_some());
+            schedule.visited(0, Visited::default());
+            schedule.to_arm()
+        });
+        assert_eq!(armed.position(|queue| queue.is_some()), Some(passes - 1), "{kick_ns} ns");
     }
 }
 
