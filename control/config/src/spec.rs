@@ -220,13 +220,20 @@ impl DiskSpec {
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Polled while that is cheaper than kicks, otherwise woken by kicks.
+    /// Polled while that is cheaper than kicks, otherwise woken by kicks: learned for each queue,
+    /// and never more than twice as dear as the better of `poll` and `notify`.
     #[default]
     Adaptive,
     /// Always polled: least latency, and the core is never idle.
     Poll,
     /// Only on a kick: least CPU, most exits.
     Notify,
+    /// As the paper ES2 has it: polled until a look finds fewer than 8 frames, or 4 requests of a
+    /// disk, then woken by a kick.
+    Es2,
+    /// As the paper ELVIS has it: polled from 10,000 kicks a second on, until fewer than 5,000
+    /// requests a second come.
+    Elvis,
 }
 
 /// Who opens the socket of a disk or NIC.
@@ -307,7 +314,9 @@ fn usual_drain_timeout() -> u32 {
 }
 
 words! {
-    Policy { Adaptive => "adaptive", Poll => "poll", Notify => "notify" }
+    Policy {
+        Adaptive => "adaptive", Poll => "poll", Notify => "notify", Es2 => "es2", Elvis => "elvis"
+    }
     Mode { Listen => "listen", Connect => "connect" }
     BackendKind { Null => "null", Memory => "memory", File => "file" }
     Cache { Auto => "auto", Direct => "direct", Page => "page" }

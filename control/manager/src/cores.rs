@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
 const QUEUES_MAX: u16 = 8192;
+
+/// Between two measurements of what a kick costs: a millionth of a core.
+const KNOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
     pub(crate) cpu: u32,
@@ -32,6 +36,8 @@ pub(crate) struct Cores {
     pub(crate) all: Vec<Core>,
     /// Which sidecores can hand frames to which.
     roads: BTreeSet<(usize, usize)>,
+    /// When they are next woken to learn what that takes.
+    knock_at: Instant,
 }
 
 impl Cores {
@@ -43,6 +49,7 @@ impl Cores {
         cpus: &[u32],
         workers: Option<CpuSet>,
         watches: bool,
+        now: Instant,
     ) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
         for (index, cpu) in cpus.iter().enumerate() {
@@ -63,7 +70,7 @@ impl Cores {
                 }
             }
         }
-        Ok(Cores { all, roads: BTreeSet::new() })
+        Ok(Cores { all, roads: BTreeSet::new(), knock_at: now })
     }
 
     /// The sidecore with the fewest queues. (By load and NUMA node: when placement is built.)
@@ -111,6 +118,23 @@ impl Cores {
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         self.all.iter_mut().for_each(Core::flush);
+    }
+
+    /// Wakes the sidecores that sleep, once in [`KNOCK_INTERVAL`], so that they know what a kick costs.
+    pub(crate) fn knock(&mut self, now: Instant) {
+        if now >= self.knock_at {
+            self.knock_at = now + KNOCK_INTERVAL;
+            self.with_queues().for_each(|core| core.handle.knock(crate::manager::now()));
+        }
+    }
+
+    /// When the next is due; never, without queues.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        self.with_queues().next().map(|_| self.knock_at)
+    }
+
+    fn with_queues(&self) -> impl Iterator<Item = &Core> {
+        self.all.iter().filter(|core| core.queues > 0)
     }
 
     /// Whether some command waits for room.

@@ -117,7 +117,7 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
     let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
         .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
     let watches = plan.sidecores.urgency == Urgency::Watch;
-    let cores = Cores::launch(&plan.sidecores.cpus, workers, watches)
+    let cores = Cores::launch(&plan.sidecores.cpus, workers, watches, now())
         .map_err(|e| failed("a sidecore", &e))?;
     let mut manager = Manager {
         poll,
@@ -275,7 +275,8 @@ impl Manager {
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
         let uplinks = self.network.uplinks.values().filter_map(Uplink::due_at);
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
-        let due = due.chain(uplinks).chain(self.queries.iter().map(MacQuery::due_at)).min();
+        let due = due.chain(uplinks).chain(self.cores.due_at());
+        let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
             true => Some(until.unwrap_or(INBOX_INTERVAL).min(INBOX_INTERVAL)),
@@ -451,6 +452,7 @@ impl Manager {
             self.retry_uplinks(now());
         }
         let now = now();
+        self.cores.knock(now);
         self.answer_overdue(now);
         self.answer_queries(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);

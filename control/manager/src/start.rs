@@ -92,7 +92,7 @@ pub(crate) fn make(
         kick: duplicate(facts.kick).map_err(|e| format!("the kick descriptor: {e}"))?,
         call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
         share: device.facts.share,
-        policy: policy_of(device.facts.policy),
+        policy: policy_of(device.facts.policy, matches!(device.kind, Kind::Disk(_))),
         counters: Arc::clone(device.counters),
     };
     Ok(Served::new(spec))
@@ -249,9 +249,12 @@ fn inflight_of(
     Inflight::new(area, format, size).map_err(|e| e.to_string())
 }
 
-/// As a sidecore's schedule takes it.
-pub(crate) fn policy_of(policy: config::spec::Policy) -> Policy {
+/// As a sidecore's schedule takes it. `awaited`: the guest waits for an answer to what it asks.
+pub(crate) fn policy_of(policy: config::spec::Policy, awaited: bool) -> Policy {
     match policy {
+        config::spec::Policy::Es2 if awaited => Policy::ES2_AWAITED,
+        config::spec::Policy::Es2 => Policy::ES2_ONE_WAY,
+        config::spec::Policy::Elvis => Policy::ELVIS,
         config::spec::Policy::Adaptive => Policy::Adaptive,
         config::spec::Policy::Poll => Policy::Poll,
         config::spec::Policy::Notify => Policy::Notify,

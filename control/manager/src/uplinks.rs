@@ -244,7 +244,7 @@ impl Manager {
                 key: uplink.key(queue),
                 port,
                 share: uplink.plan.share,
-                policy: policy_of(uplink.plan.policy),
+                policy: policy_of(uplink.plan.policy, false),
                 counters: Arc::clone(&uplink.work),
             };
             self.cores.send(uplink.place.home, Command::AttachHost(HostServed::new(spec)));

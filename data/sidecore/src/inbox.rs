@@ -6,12 +6,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rtrb::{Consumer, Producer};
 use switch::PortId;
 use virtqueue::Violation;
 
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
+use crate::knock::Knock;
 use crate::net::parcel::{Bell, road};
 use crate::net::{
     BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec,
@@ -104,6 +106,7 @@ pub struct Handle {
     pub(crate) event_fd: Arc<OwnedFd>,
     pub(crate) counters: Arc<SidecoreCounters>,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) knock: Arc<Knock>,
     pub(crate) thread: Option<JoinHandle<()>>,
 }
 
@@ -116,6 +119,13 @@ impl Handle {
         self.commands.push(command).map_err(|rtrb::PushError::Full(command)| command)?;
         wake(&self.command_fd);
         Ok(())
+    }
+
+    /// Wakes the sidecore, if it sleeps, to learn how long that takes. About once a second is enough.
+    pub fn knock(&self, now: Instant) {
+        if self.knock.stamp(now, &self.bell) {
+            wake(&self.command_fd);
+        }
     }
 
     /// The next event, if there is one.

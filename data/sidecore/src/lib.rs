@@ -27,6 +27,7 @@ mod counters;
 mod fetch;
 mod frames;
 mod inbox;
+mod knock;
 mod large;
 mod latency;
 mod net;

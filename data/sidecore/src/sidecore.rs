@@ -8,12 +8,13 @@ use std::sync::Arc;
 use backend::Io;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::thread::CpuSet;
-use schedule::{Clock, Nanos, Schedule};
+use schedule::{Clock, Limits, Nanos, Schedule};
 use virtqueue::Chain;
 
 use crate::alarm::Alarm;
 use crate::counters::SidecoreCounters;
 use crate::inbox::{Command, Event, Handle, reset};
+use crate::knock::{Knock, price};
 use crate::net::parcel::Bell;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
@@ -99,6 +100,8 @@ pub struct Sidecore {
     /// Places of roads from other sidecores.
     pub(crate) roads: Vec<u16>,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) knock: Arc<Knock>,
+    pub(crate) kick_ns: u64,
     pub(crate) counters: Arc<SidecoreCounters>,
 }
 
@@ -120,8 +123,11 @@ impl Sidecore {
         }
         let counters = Arc::new(SidecoreCounters::default());
         let bell = Bell::new(&command_fd);
+        let knock = Arc::new(Knock::default());
+        let limits = Limits::default();
         let handle = Handle {
             bell: Arc::clone(&bell),
+            knock: Arc::clone(&knock),
             commands: commands_in,
             events: events_out,
             command_fd: Arc::clone(&command_fd),
@@ -130,7 +136,7 @@ impl Sidecore {
             thread: None,
         };
         let queues_max = usize::from(spec.queues_max);
-        let mut schedule = Schedule::new(schedule::Limits::default(), spec.queues_max);
+        let mut schedule = Schedule::new(limits, spec.queues_max);
         schedule.watch(spec.watches);
         let sidecore = Sidecore {
             places: (0..queues_max).map(|_| Place::default()).collect(),
@@ -154,6 +160,8 @@ impl Sidecore {
             net: Net::new(spec.index, queues_max),
             roads: Vec::new(),
             bell,
+            knock,
+            kick_ns: limits.kick_ns.into(),
             counters,
         };
         Ok((sidecore, handle))
@@ -211,6 +219,14 @@ impl Sidecore {
         }
         self.bell.awake();
         slept
+    }
+
+    /// After a sleep that ended at `now`: what a kick costs is learned, when control woke it for that.
+    pub fn woke(&mut self, now: Nanos) {
+        let Some(took) = self.knock.took(now) else { return };
+        self.kick_ns = price(self.kick_ns, took);
+        self.schedule.set_kick_cost(u32::try_from(self.kick_ns).unwrap_or(u32::MAX));
+        self.counters.kick_ns.set(self.kick_ns);
     }
 
     /// Queues that have been idle long enough are polled no longer: kicks are asked for, then the

@@ -51,11 +51,15 @@ fn pin(spec: SidecoreSpec) -> io::Result<()> {
 /// long one, and once more after a sleep.
 fn run(sidecore: &mut Sidecore) {
     let clock = Since(instant());
+    sidecore.knock.begin(clock.0);
     let mut last = clock.now();
     while !sidecore.has_ended() {
         let progress = sidecore.pass(last, &clock);
         let slept = progress.is_idle() && sidecore.rest(last);
         let next = clock.now();
+        if slept {
+            sidecore.woke(next);
+        }
         let took = next.since(last);
         let counters = sidecore.counters();
         counters.passes.add(1);
@@ -79,6 +83,6 @@ impl Clock for Since {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one reader of the clock in the data path")]
-fn instant() -> Instant {
+pub(crate) fn instant() -> Instant {
     Instant::now()
 }

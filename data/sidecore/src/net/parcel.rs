@@ -163,6 +163,10 @@ impl Bell {
         fence(Ordering::SeqCst);
     }
 
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }

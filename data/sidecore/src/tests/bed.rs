@@ -296,6 +296,11 @@ impl Core {
         self.sidecore.rest(self.now)
     }
 
+    /// Whether something in its inbox's descriptor would end a sleep.
+    pub(super) fn rest_would_end(&self) -> bool {
+        count(&self.handle.command_fd) > 0
+    }
+
     pub(super) fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.handle.take_event()).collect()
     }

@@ -1,7 +1,9 @@
 //! Polled or armed, and when the thread may sleep. A sleep of these tests has its reason to end
 //! before it begins, so that none waits.
 
-use schedule::Policy;
+use std::time::Duration;
+
+use schedule::{Nanos, Policy};
 
 use super::bed::*;
 use crate::Command;
@@ -19,7 +21,9 @@ fn serve_first(core: &mut Core, guest: &mut Guest) {
 fn an_idle_queue_is_armed_beside_a_busy_one_and_a_kick_makes_it_polled() {
     let (mut busy, mut idle) = (Guest::new(ring(16)), Guest::new(ring(16)));
     let mut core = Core::new(2);
-    core.attach(&busy, busy.spec(1, &null()));
+    let mut always = busy.spec(1, &null());
+    always.policy = Policy::Poll;
+    core.attach(&busy, always);
     let counters = core.attach(&idle, idle.spec(2, &null()));
     for _ in 0..200 {
         busy.ask(1, READ);
@@ -35,7 +39,13 @@ fn an_idle_queue_is_armed_beside_a_busy_one_and_a_kick_makes_it_polled() {
     core.passes(51);
     assert_eq!(idle.take_ok(), 1);
     assert_eq!(counters.snapshot().kicks, 1);
-    // Polled again: no kick is asked for, and none is needed.
+    // It had been idle for long; a few that come sooner make it polled again: no kick is asked for,
+    // and none is needed.
+    for _ in 0..5 {
+        idle.ask(1, READ);
+        core.passes(51);
+        assert_eq!(idle.take_ok(), 1);
+    }
     idle.add(0, READ, 0, 1);
     assert!(!idle.driver.publish(), "a polled queue asks for no kicks");
     core.pass();
@@ -72,7 +82,7 @@ fn it_sleeps_only_when_everything_is_armed_and_the_kick_that_ends_it_is_served()
     core.attach(&guest, guest.spec(1, &null()));
     assert!(core.pass().is_idle());
     assert!(!core.rest(), "it is still polled");
-    core.idle();
+    core.passes(12);
     guest.ask(1, READ);
     assert!(core.rest());
     assert_eq!(core.pass().requests, 1);
@@ -130,6 +140,24 @@ fn a_queue_of_policy_notify_is_armed_as_soon_as_it_is_empty() {
         assert_eq!(guest.take_ok(), 1);
     }
     assert_eq!(counters.snapshot().kicks, 5);
+}
+
+#[test]
+fn a_waking_by_control_says_what_a_kick_costs() {
+    let mut core = Core::new(1);
+    let start = crate::thread::instant();
+    core.handle.knock(start);
+    core.sidecore.knock.begin(start);
+    core.handle.knock(start);
+    assert!(!core.rest_would_end(), "it does not sleep, so nobody wakes it");
+    core.sidecore.bell.sleep();
+    core.handle.knock(start + Duration::from_micros(30));
+    assert!(core.rest_would_end());
+    core.sidecore.woke(Nanos(40_000));
+    // A quarter of the way from 10 us to 10 us and the guest's 2.
+    assert_eq!(core.sidecore.counters().snapshot().kick_ns, 10_500);
+    core.sidecore.woke(Nanos(50_000));
+    assert_eq!(core.sidecore.counters().snapshot().kick_ns, 10_500, "that was another's");
 }
 
 #[test]
