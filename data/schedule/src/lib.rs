@@ -13,7 +13,14 @@
 //!   while let Some(queue) = to_arm() enable its kicks, look at the ring again, then
 //!       armed(queue) | found(queue)  it was empty | it was not
 //!   between the pieces of a visit: advance, watched, may_interrupt, interrupted
-//!   at any time: kicked, completed, add, remove
+//!   at any time: kicked, completed, add, remove, set
+//! ```
+//!
+//! A visit of a queue whose limit ([`Gate`]) has nothing for it is answered by
+//! [`Schedule::wait_until`] instead of `visited`: it is out of the lines until then.
+//!
+//! ```text
+//!   next_due()                       when the first of those comes back: sleep no longer
 //! ```
 //!
 //! # What is promised
@@ -28,19 +35,20 @@
 //!   all such interruptions together take 9% of the time at most.
 //! - A kick of an armed queue leads to a visit in this pass or the next.
 //! - `begin`, `next` and `visited` cost the same however many queues are armed.
-//!
-//! Not here yet: a limit (not before a given time) is a reason to leave the lines.
 #![forbid(unsafe_code)]
 
 mod budget;
+mod limit;
 mod lines;
 mod nanos;
 mod rest;
 mod schedule;
 mod share;
 mod urgency;
+mod waits;
 
 pub use budget::{Budget, Limits, Visited};
+pub use limit::{Admission, BURST_MS_MIN, Gate, Limited, Meter, Meters, Rate};
 pub use nanos::{Clock, Nanos};
 pub use rest::Policy;
 pub use schedule::{Schedule, Visit};

@@ -10,6 +10,7 @@ use crate::nanos::Nanos;
 use crate::rest::Policy;
 use crate::share::Account;
 use crate::urgency::{Habit, Urgency};
+use crate::waits::Waits;
 
 /// Lines of the first table.
 const POLL: usize = 0;
@@ -34,6 +35,8 @@ enum State {
     Armed,
     /// It is visited in every pass.
     Polled,
+    /// It is visited after a moment, which is in `waits`; its kicks are off.
+    Limited,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,7 @@ pub struct Schedule {
     lines: Lines<2>,
     idle: Lines<1>,
     urgency: Urgency,
+    waits: Waits,
     now: Nanos,
     /// Counts passes, from 2: a queue that was never visited (0) was not visited in the last one.
     pass: u64,
@@ -94,6 +98,7 @@ impl Schedule {
             lines: Lines::new(queues_max),
             idle: Lines::new(queues_max),
             urgency: Urgency::new(),
+            waits: Waits::new(queues_max),
             now: Nanos(0),
             pass: 2,
             work_turn: true,
@@ -131,7 +136,7 @@ impl Schedule {
         };
         match entry.state {
             State::Absent => return,
-            State::Armed => {}
+            State::Armed | State::Limited => {}
             State::Polled => self.polled -= 1,
         }
         entry.state = State::Absent;
@@ -140,6 +145,54 @@ impl Schedule {
         self.urgency.forget(queue, &mut self.entries);
         self.lines.leave(queue);
         self.idle.leave(queue);
+        self.waits.remove(queue);
+    }
+
+    /// Another share and policy for `queue`, which keeps its credit and its place. What it waits for
+    /// may have changed, so a queue that waits for a moment is polled again. True when it was armed
+    /// and is polled from now on: the caller turns its kicks off.
+    pub fn set(&mut self, queue: u16, share: u32, policy: Policy, now: Nanos) -> bool {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return false;
+        };
+        if entry.state == State::Absent {
+            return false;
+        }
+        entry.account.set_share(share, &self.limits);
+        entry.policy = policy;
+        if entry.state == State::Limited {
+            self.waits.remove(queue);
+            self.poll_again(queue, now);
+        }
+        // Its last visit decided by the policy of then.
+        self.touch(queue, now);
+        policy == Policy::Poll && self.kicked(queue, now)
+    }
+
+    /// Instead of [`Schedule::visited`]: `queue` may take nothing before `moment`. It is out of the
+    /// lines until the pass that begins then, and comes back to the end of the poll line. Kicks
+    /// meanwhile mean nothing.
+    pub fn wait_until(&mut self, queue: u16, moment: Nanos) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        if entry.state != State::Polled {
+            return;
+        }
+        entry.state = State::Limited;
+        entry.hungry = false;
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
+        self.polled -= 1;
+        self.urgency.forget(queue, &mut self.entries);
+        self.lines.leave(queue);
+        self.idle.leave(queue);
+        self.waits.insert(queue, moment);
+    }
+
+    /// The moment at which the first queue that waits for one is to be visited.
+    #[inline]
+    pub fn next_due(&self) -> Option<Nanos> {
+        self.waits.first()
     }
 
     /// The guest kicked. An armed queue is polled from now on and goes to the work line, or, when
@@ -182,6 +235,9 @@ impl Schedule {
     #[inline]
     pub fn advance(&mut self, now: Nanos) {
         self.now = now;
+        while let Some(queue) = self.waits.pop_due(now) {
+            self.poll_again(queue, now);
+        }
     }
 
     /// The next queue of this pass, the two lines in turn; `None` when each had its turn. Bounded
@@ -327,13 +383,14 @@ impl Schedule {
         self.polled
     }
 
-    /// Queues here, polled or armed.
+    /// Queues here, polled or not.
     pub fn queues(&self) -> usize {
         self.queues
     }
 
-    /// Whether no queue needs a visit before a kick or, where it is held, a completion of its
-    /// back-end: the sidecore may sleep, as far as queues go. Any of the two is followed by a pass.
+    /// Whether no queue needs a visit before a kick, [`Schedule::next_due`] or, where it is held, a
+    /// completion of its back-end: the sidecore may sleep, as far as queues go. Any of these is
+    /// followed by a pass.
     #[inline]
     pub fn may_rest(&self) -> bool {
         self.polled == self.waiting
@@ -359,6 +416,17 @@ impl Schedule {
         let queue = self.lines.first(POLL)?;
         let entry = self.entries.get(usize::from(queue))?;
         (entry.pass != self.pass).then_some(queue)
+    }
+
+    /// A queue whose moment has come, or is no longer waited for. That it waited was no idleness.
+    fn poll_again(&mut self, queue: u16, now: Nanos) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        entry.state = State::Polled;
+        entry.last_work = now;
+        self.polled += 1;
+        self.lines.move_to_end(POLL, queue);
     }
 
     fn touch(&mut self, queue: u16, now: Nanos) {
