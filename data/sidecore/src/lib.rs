@@ -29,6 +29,7 @@ mod frames;
 mod inbox;
 mod large;
 mod latency;
+mod limited;
 mod net;
 mod places;
 mod publish;
@@ -46,7 +47,7 @@ pub use inbox::{Command, Event, Handle, Refusal, link};
 pub use latency::LatencySnapshot;
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
 pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec};
-pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec};
+pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;
 
