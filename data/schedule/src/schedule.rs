@@ -229,15 +229,15 @@ impl Schedule {
         self.rival = self.rival_next;
         self.rival_next = 0;
         self.urgency.begin(now, &mut self.entries);
+        while let Some(queue) = self.waits.pop_due(now) {
+            self.poll_again(queue, now);
+        }
     }
 
     /// Time has gone on within the pass.
     #[inline]
     pub fn advance(&mut self, now: Nanos) {
         self.now = now;
-        while let Some(queue) = self.waits.pop_due(now) {
-            self.poll_again(queue, now);
-        }
     }
 
     /// The next queue of this pass, the two lines in turn; `None` when each had its turn. Bounded
