@@ -42,13 +42,23 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         DiskCommand::Set { id, change } => {
             let disk: DiskView = client.send(Method::Patch, &path_of("disks", &id, ""), &change)?;
             output.show(&disk, |disk| {
-                format!(
-                    "disk {} has share {} and policy {} now\n",
-                    disk.id, disk.share, disk.policy
-                )
+                let limit = limit(disk).map(|limit| format!(", at most {limit}"));
+                let group = disk.group.as_ref().map(|group| format!(", in group {group}"));
+                let more = [limit, group].into_iter().flatten().collect::<String>();
+                let DiskView { id, share, policy, .. } = disk;
+                format!("disk {id} has share {share} and policy {policy} now{more}\n")
             })
         }
     }
+}
+
+/// Its own limit, in words.
+fn limit(disk: &DiskView) -> Option<String> {
+    let iops = disk.limit_iops.map(|iops| format!("{iops} requests/s"));
+    let bytes = disk.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
+    let limit = [iops, bytes].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let burst_ms = disk.limit_burst_ms?;
+    Some(format!("{limit}, bursts of {burst_ms} ms"))
 }
 
 fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -145,6 +155,8 @@ fn disk_text(disk: &DiskView) -> String {
         ("share", share.to_string()),
         ("policy", policy.to_string()),
     ]);
+    facts.extend(limit(disk).map(|limit| ("limit", limit)));
+    facts.extend(disk.group.clone().map(|group| ("group", group)));
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }

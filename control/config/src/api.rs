@@ -255,6 +255,18 @@ pub struct DiskView {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// Most requests a second; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_iops: Option<u32>,
+    /// Most bytes a second; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What may be used at once after a pause, as milliseconds of the full limit; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_burst_ms: Option<u32>,
+    /// The group whose limit holds for it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Seconds that a front-end waits for requests that the disk does not answer.

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::plan::{DiskPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
+use crate::plan::{DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
 use crate::size::Size;
 use crate::spec::Policy;
 
@@ -19,7 +19,7 @@ pub enum Change {
         /// Its name.
         id: String,
     },
-    /// Give a running disk another share or policy.
+    /// Give a running disk another share, policy, limit or group.
     Set {
         /// Its name.
         id: String,
@@ -27,6 +27,17 @@ pub enum Change {
         share: u32,
         /// Its policy from now on.
         policy: Policy,
+        /// Its limit from now on.
+        limit: LimitPlan,
+        /// Its group from now on.
+        group: Option<String>,
+    },
+    /// Make a group, or give it another limit.
+    SetGroup(GroupPlan),
+    /// Remove a group. No disk is in it by then.
+    RemoveGroup {
+        /// Its name.
+        id: String,
     },
     /// Give a running disk another capacity and tell its guest.
     Resize {
@@ -83,9 +94,18 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set { id, share, policy } => {
-                write!(f, "set disk {id} to share {share} and policy {policy}")
+            Change::Set { id, share, policy, limit, group } => {
+                write!(f, "set disk {id} to share {share} and policy {policy}")?;
+                if limit.is_some() {
+                    write!(f, ", at most {limit}")?;
+                }
+                group.iter().try_for_each(|group| write!(f, ", in group {group}"))
             }
+            Change::SetGroup(GroupPlan { id, limit }) if limit.is_some() => {
+                write!(f, "set group {id} to at most {limit}")
+            }
+            Change::SetGroup(GroupPlan { id, .. }) => write!(f, "set group {id} to no limit"),
+            Change::RemoveGroup { id } => write!(f, "removed group {id}"),
             Change::Resize { id, size_bytes } => {
                 write!(f, "resized disk {id} to {}", Size(*size_bytes))
             }
@@ -128,7 +148,13 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     let (mut removed, mut kept, mut added) = (Vec::new(), Vec::new(), Vec::new());
     network(running, wanted, (&mut removed, &mut kept, &mut added));
     difference.changes.append(&mut removed);
+    // Before the disks that come into it, and after those that leave it.
+    let is_new = |group: &&GroupPlan| !running.groups.contains(group);
+    kept.extend(wanted.groups.iter().filter(is_new).cloned().map(Change::SetGroup));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
+    let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
+    let gone = running.groups.iter().filter(is_gone);
+    kept.extend(gone.map(|group| Change::RemoveGroup { id: group.id.clone() }));
     difference.changes.extend(kept);
     difference.changes.extend(added);
     let daemon = [
@@ -250,9 +276,10 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
-    if (old.share, old.policy) != (new.share, new.policy) {
-        let (id, share, policy) = (new.id.clone(), new.share, new.policy);
-        changes.push(Change::Set { id, share, policy });
+    let what = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
+    if what(old) != what(new) {
+        let (share, policy, limit, group) = what(new);
+        changes.push(Change::Set { id: new.id.clone(), share, policy, limit, group });
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()

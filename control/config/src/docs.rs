@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 use crate::openapi;
 use crate::routes::ROUTES;
 use crate::schema::words_of;
-use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec, SwitchSpec, UplinkSpec};
+use crate::spec::{
+    DaemonSpec, DiskSpec, GroupSpec, NicSpec, SidecoresSpec, SwitchSpec, UplinkSpec,
+};
 
 const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
                     instead. -->";
@@ -30,6 +32,7 @@ pub fn config_markdown() -> String {
     section::<DaemonSpec>(&mut text, "[daemon]");
     section::<SidecoresSpec>(&mut text, "[sidecores]");
     section::<DiskSpec>(&mut text, "[[disk]]");
+    section::<GroupSpec>(&mut text, "[[group]]");
     section::<SwitchSpec>(&mut text, "[[switch]]");
     section::<UplinkSpec>(&mut text, "[[switch.uplink]]");
     section::<NicSpec>(&mut text, "[[nic]]");

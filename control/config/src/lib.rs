@@ -30,8 +30,8 @@ pub use diff::{Change, Difference, diff};
 pub use mac::Mac;
 pub use mistake::{Mistake, Refusal};
 pub use plan::{
-    DiskPlan, HostCpus, HostPlan, NicPeer, NicPlan, NullPlan, Origin, Plan, Source, SwitchPlan,
-    UplinkPlan, VlanPlan,
+    DiskPlan, GroupPlan, HostCpus, HostPlan, LimitPlan, NicPeer, NicPlan, NullPlan, Origin, Plan,
+    Source, SwitchPlan, UplinkPlan, VlanPlan,
 };
 pub use size::Size;
-pub use spec::{DiskSpec, NicSpec, Spec, SwitchSpec, UplinkSpec};
+pub use spec::{DiskSpec, GroupSpec, NicSpec, Spec, SwitchSpec, UplinkSpec};

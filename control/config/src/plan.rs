@@ -16,6 +16,7 @@ use crate::spec::{
 
 mod disk;
 mod from_api;
+mod limit;
 mod names;
 mod network;
 mod nic;
@@ -24,6 +25,7 @@ mod reading;
 mod switch;
 
 pub use disk::{DiskPlan, Source};
+pub use limit::{GroupPlan, LimitPlan};
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
@@ -52,6 +54,8 @@ pub struct Plan {
     pub sidecores: SidecoresPlan,
     /// The disks: those of the file in its order, then those made through the API.
     pub disks: Vec<DiskPlan>,
+    /// The groups of the file, in its order. That of each disk is among them.
+    pub groups: Vec<GroupPlan>,
     /// The switches, in the same order.
     pub switches: Vec<SwitchPlan>,
     /// The NICs, in the same order. Each one's switch is among `switches`.
@@ -123,6 +127,7 @@ pub fn api_error(kind: ErrorKind, mistakes: &[Mistake]) -> ApiError {
 pub(crate) struct Defaults<'a> {
     pub(crate) daemon: &'a DaemonSpec,
     pub(crate) policy: Policy,
+    pub(crate) groups: &'a [GroupPlan],
 }
 
 fn resolve(
@@ -136,11 +141,13 @@ fn resolve(
     let daemon = resolve_daemon(daemon, folder, mistakes);
     let sidecores = resolve_sidecores(sidecores, host, mistakes);
     let in_force = running.map_or(&daemon, |plan| &plan.daemon);
-    let defaults = Defaults { daemon: in_force, policy: document.spec.sidecores.policy };
+    let groups = limit::resolve_groups(&document.spec.group, mistakes);
+    let policy = document.spec.sidecores.policy;
+    let defaults = Defaults { daemon: in_force, policy, groups: &groups };
     let reading = reading::Reading { document, folder, defaults, running };
     let devices = reading.devices(mistakes)?;
     let (disks, switches, nics) = (devices.disks, devices.switches, devices.nics);
-    Some(Plan { daemon, sidecores: sidecores?, disks, switches, nics })
+    Some(Plan { daemon, sidecores: sidecores?, disks, groups, switches, nics })
 }
 
 fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) -> DaemonSpec {

@@ -344,7 +344,8 @@ mod tests {
         };
         assert_eq!(call.unwrap(), Call::AddDisk(spec));
         let call = Operation::ChangeDisk.call("a", br#"{"policy":"poll"}"#).unwrap();
-        let change = DiskChange { share: None, policy: Some(crate::spec::Policy::Poll) };
+        let change =
+            DiskChange { policy: Some(crate::spec::Policy::Poll), ..DiskChange::default() };
         assert_eq!(call, Call::ChangeDisk { id: "a".into(), change });
         let call = Operation::ResizeDisk.call("a", br#"{"size":1024}"#).unwrap();
         let resize = DiskResize { size: crate::Size(1024) };

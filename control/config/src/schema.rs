@@ -234,7 +234,7 @@ fn first_sentence(text: &str) -> &str {
 }
 
 /// The candidate that the operator most likely meant, if any is near.
-fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
     // Long texts are no misspelling of a field, and the distance is quadratic.
     if written.len() > 40 {
         return None;

@@ -26,8 +26,10 @@ macro_rules! words {
     )+};
 }
 
+mod limit;
 mod net;
 
+pub use limit::*;
 pub use net::*;
 
 /// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
@@ -53,6 +55,8 @@ pub struct Spec {
     pub sidecores: SidecoresSpec,
     /// The disks, one `[[disk]]` each.
     pub disk: Vec<DiskSpec>,
+    /// Disks that have a limit together, one `[[group]]` each.
+    pub group: Vec<GroupSpec>,
     /// The network switches, one `[[switch]]` each.
     pub switch: Vec<SwitchSpec>,
     /// The NICs, one `[[nic]]` each.
@@ -187,6 +191,27 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most requests a second of all its queues together. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000_000)))]
+    pub limit_iops: Option<u32>,
+    /// Most bytes a second, read and written, of all its queues together: `4K` or more. Default: no
+    /// limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    pub limit_bytes: Option<Size>,
+    /// What may be used at once after a pause, as milliseconds of the full limit. Default: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 4, max = 60000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
+        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+    pub limit_burst_ms: Option<u32>,
+    /// The group of the file whose limit holds for it too. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub group: Option<String>,
     /// Serve guests whose memory is not sealed against shrinking. Such a front-end can make the
     /// daemon's accesses fail by truncating its memory; leave it off unless a VMM needs it.
     #[serde(default)]
@@ -291,6 +316,26 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most requests a second of all its queues together; 0 for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000)))]
+    pub limit_iops: Option<u32>,
+    /// Most bytes a second, read and written, of all its queues together; 0 for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    pub limit_bytes: Option<Size>,
+    /// What may be used at once after a pause, as milliseconds of the full limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 4, max = 60000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
+        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+    pub limit_burst_ms: Option<u32>,
+    /// The group of the file whose limit holds for it too; an empty name for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub group: Option<String>,
 }
 
 /// A new capacity for a running disk. The guest is told.

@@ -22,6 +22,7 @@ use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
 use crate::manager::now;
+use crate::service::Metered;
 use crate::start::{self, Left};
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
@@ -99,6 +100,8 @@ pub(crate) struct Device {
     /// What its plan says, whatever it is.
     pub(crate) facts: Facts,
     pub(crate) kind: Kind,
+    /// What its queues are counted on.
+    pub(crate) metered: Metered,
     pub(crate) listener: Option<OwnedFd>,
     pub(crate) links: BTreeMap<u32, Link>,
     /// The link that brought memory: its queues run.
@@ -152,6 +155,7 @@ impl Device {
             number,
             facts,
             kind,
+            metered: Metered::default(),
             listener: None,
             links: BTreeMap::new(),
             runner: None,
@@ -263,6 +267,7 @@ impl Device {
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },
             kind: &self.kind,
+            limited: &self.metered.limited,
             facts: &self.facts,
             counters: &queue.counters,
             left: queue.left,

@@ -48,26 +48,19 @@ impl Manager {
 
     pub(crate) fn change(&mut self, id: &str, change: &DiskChange) -> Answered {
         self.check_made_by_api(id)?;
-        let default = self.plan.sidecores.policy;
+        let after = self.plan.disk_changed(id, change)?;
         let before = self.plan.disk(id).cloned().ok_or_else(|| ApiError::no_such_disk(id))?;
-        let mut after = before.clone();
-        if let Some(share) = change.share {
-            (after.share, after.spec.share) = (share, share);
-        }
-        if let Some(policy) = change.policy {
-            after.spec.policy = Some(policy);
-        }
-        after.policy = after.spec.policy.unwrap_or(default);
-        let (share, policy) = (after.share, after.policy);
+        let (share, policy, limit) = (after.share, after.policy, after.limit);
+        let group = after.group.clone();
         self.set_plan(after);
         if let Err(error) = self.keep() {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
         }
         if let Some(number) = self.number_of(id) {
-            self.restart(number);
+            self.set_service(number);
         }
-        info!(disk = id, share, %policy, "set");
+        info!(disk = id, share, %policy, %limit, group, "set");
         self.show(id, true)
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use config::plan::{DiskPlan, NicPlan, Origin};
+use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin};
 use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, Policy};
 use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
@@ -23,6 +23,8 @@ pub(crate) struct Facts {
     pub(crate) mode: Mode,
     pub(crate) share: u32,
     pub(crate) policy: Policy,
+    pub(crate) limit: LimitPlan,
+    pub(crate) group: Option<String>,
     pub(crate) allow_unsealed_memory: bool,
     /// Seconds that a front-end waits for its queues.
     pub(crate) drain_timeout_s: u32,
@@ -92,6 +94,8 @@ impl From<&DiskPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
+            limit: plan.limit,
+            group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             drain_timeout_s: plan.drain_timeout_s,
             rings: plan.queues,
@@ -108,6 +112,8 @@ impl From<&NicPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
+            limit: LimitPlan::default(),
+            group: None,
             allow_unsealed_memory: plan.allow_unsealed_memory,
             // Its queues wait for no disk.
             drain_timeout_s: DRAIN_TIMEOUT_DEFAULT_S,

@@ -45,6 +45,7 @@ mod nic_calls;
 mod poll;
 mod reload;
 mod reload_net;
+mod service;
 mod shut;
 mod sockets;
 mod start;

@@ -26,6 +26,7 @@ use crate::lent::Lent;
 use crate::network::Network;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
+use crate::service::Groups;
 use crate::shut::Shut;
 use crate::sockets;
 use crate::state::StateFile;
@@ -84,6 +85,8 @@ pub(crate) struct Manager {
     /// Switches, wires, and ports that lead to the host.
     pub(crate) network: Network,
     pub(crate) taps: MadeTaps,
+    /// The meters of the plan's groups.
+    pub(crate) groups: Groups,
     /// Operators who wait for tables of addresses.
     pub(crate) queries: Vec<MacQuery>,
     pub(crate) next_query: u64,
@@ -128,6 +131,7 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         devices: BTreeMap::new(),
         network: Network::default(),
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
+        groups: Groups::default(),
         queries: Vec::new(),
         next_query: 0,
         shut: Vec::new(),

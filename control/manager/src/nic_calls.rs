@@ -128,7 +128,7 @@ impl Manager {
             (plan.share, plan.policy) = (after.share, after.policy);
             self.change_uplink(uplink, plan);
         }
-        self.restart(number);
+        self.set_service(number);
     }
 
     /// Takes the cable of any NIC out, or puts it in. One of the file follows the file again when the

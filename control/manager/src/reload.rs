@@ -97,7 +97,9 @@ impl Manager {
         self.plan.disks = wanted.disks;
         self.plan.switches = wanted.switches;
         self.plan.nics = wanted.nics;
+        self.plan.groups = wanted.groups;
         self.plan.sidecores.policy = wanted.sidecores.policy;
+        self.set_services(&difference.changes);
         let mut late = Vec::new();
         for mut device in prepared.opened {
             prepared.hosts.wire(&mut device);
@@ -219,11 +221,8 @@ impl Manager {
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(id),
             },
-            Change::Set { id, .. } => {
-                if let Some(number) = self.number_of(id) {
-                    self.restart(number);
-                }
-            }
+            // Done when all plans are in force.
+            Change::Set { .. } | Change::SetGroup(_) | Change::RemoveGroup { .. } => {}
             Change::Resize { id, size_bytes } => {
                 let Some(number) = self.number_of(id) else { return };
                 if let Err(error) = self.begin_resize(number, Size(*size_bytes)) {

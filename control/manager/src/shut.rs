@@ -231,6 +231,7 @@ impl Manager {
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
         self.devices.insert(number, device);
+        self.meter(number);
         if let Err(error) = self.plug_in(number) {
             if let Some(mut device) = self.devices.remove(&number) {
                 device.close_socket();

@@ -11,10 +11,11 @@ pub struct Limits {
     /// 0.1 ms of copying.
     pub visit_bytes_max: u64,
     /// Time of one visit at most, nanoseconds, as far as the caller measures it; what was begun is
-    /// finished. 25 us: five of them are what a switch to another thread costs under load.
+    /// finished. 25 us: a hundredth of the slice of a scheduler that knows threads only.
     pub visit_ns_max: u64,
     /// What a kick costs, nanoseconds, until [`Schedule::set_kick_cost`](crate::Schedule) says what
-    /// was measured. 10 us: an exit of the guest, a wake-up of ours, and a cold start.
+    /// was measured. 40 us: an exit of the guest, a wake-up of ours, and, since a guest that waits is a
+    /// core that does nothing, four times as much again as the wake-up.
     pub kick_ns: u32,
     /// What looking at an empty queue costs beside others, nanoseconds. 100: one line that is cold.
     pub look_ns: u32,
@@ -29,7 +30,7 @@ impl Default for Limits {
             visit_requests_max: 32,
             visit_bytes_max: 1 << 20,
             visit_ns_max: 25_000,
-            kick_ns: 10_000,
+            kick_ns: 40_000,
             look_ns: 100,
         }
     }

@@ -13,7 +13,14 @@
 //!   while let Some(queue) = to_arm() enable its kicks, look at the ring again, then
 //!       armed(queue) | found(queue)  it was empty | it was not
 //!   between the pieces of a visit: advance, watched, may_interrupt, interrupted
-//!   at any time: kicked, completed, add, remove
+//!   at any time: kicked, completed, add, remove, set
+//! ```
+//!
+//! A visit of a queue whose limit ([`Gate`]) has nothing for it is answered by
+//! [`Schedule::wait_until`] instead of `visited`: it is out of the lines until then.
+//!
+//! ```text
+//!   next_due()                       when the first of those comes back: sleep no longer
 //! ```
 //!
 //! # What is promised
@@ -31,19 +38,20 @@
 //!   [`Policy::Poll`] and [`Policy::Notify`] would have cost it, whatever its guest does, but for one
 //!   look a gap. The price of a kick may be set at any time ([`Schedule::set_kick_cost`]).
 //! - `begin`, `next` and `visited` cost the same however many queues are armed.
-//!
-//! Not here yet: a limit (not before a given time) is a reason to leave the lines.
 #![forbid(unsafe_code)]
 
 mod budget;
+mod limit;
 mod lines;
 mod nanos;
 mod policy;
 mod schedule;
 mod share;
 mod urgency;
+mod waits;
 
 pub use budget::{Budget, Limits, Visited};
+pub use limit::{Admission, BURST_MS_MIN, Gate, Limited, Meter, Meters, Rate};
 pub use nanos::{Clock, Nanos};
 pub use policy::Policy;
 pub use schedule::{Schedule, Visit};

@@ -10,6 +10,7 @@ use crate::nanos::Nanos;
 use crate::policy::{Learned, Policy, Polling, Prices};
 use crate::share::Account;
 use crate::urgency::{Habit, Urgency};
+use crate::waits::Waits;
 
 /// Lines of the first table.
 const POLL: usize = 0;
@@ -26,6 +27,9 @@ pub struct Visit {
     pub budget: Budget,
 }
 
+/// Looking at all polled queues takes no longer, as far as policies have a say, nanoseconds.
+const CROWD_NS: u64 = 5_000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not here.
@@ -34,6 +38,8 @@ enum State {
     Armed,
     /// It is visited in every pass.
     Polled,
+    /// It is visited after a moment, which is in `waits`; its kicks are off.
+    Limited,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +67,7 @@ pub struct Schedule {
     lines: Lines<2>,
     idle: Lines<1>,
     urgency: Urgency,
+    waits: Waits,
     now: Nanos,
     /// When this pass began.
     begun: Nanos,
@@ -100,6 +107,7 @@ impl Schedule {
             lines: Lines::new(queues_max),
             idle: Lines::new(queues_max),
             urgency: Urgency::new(),
+            waits: Waits::new(queues_max),
             now: Nanos(0),
             begun: Nanos(0),
             prices: Prices::of_pass(limits.kick_ns, limits.look_ns, 0, false),
@@ -143,7 +151,7 @@ impl Schedule {
         };
         match entry.state {
             State::Absent => return,
-            State::Armed => {}
+            State::Armed | State::Limited => {}
             State::Polled => self.polled -= 1,
         }
         entry.state = State::Absent;
@@ -152,6 +160,57 @@ impl Schedule {
         self.urgency.forget(queue, &mut self.entries);
         self.lines.leave(queue);
         self.idle.leave(queue);
+        self.waits.remove(queue);
+    }
+
+    /// Another share and policy for `queue`, which keeps its credit and its place. What it waits for
+    /// may have changed, so a queue that waits for a moment is polled again. True when it was armed
+    /// and is polled from now on: the caller turns its kicks off.
+    pub fn set(&mut self, queue: u16, share: u32, policy: Policy, now: Nanos) -> bool {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return false;
+        };
+        if entry.state == State::Absent {
+            return false;
+        }
+        entry.account.set_share(share, &self.limits);
+        if entry.polling.policy != policy {
+            entry.polling = Polling::new(policy, self.prices.kick);
+        }
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
+        // Its last visit decided by the policy of then.
+        self.idle.leave(queue);
+        if entry.state == State::Limited {
+            self.waits.remove(queue);
+            self.poll_again(queue, now);
+        }
+        policy == Policy::Poll && self.kicked(queue, now)
+    }
+
+    /// Instead of [`Schedule::visited`]: `queue` may take nothing before `moment`. It is out of the
+    /// lines until the pass that begins then, and comes back to the end of the poll line. Kicks
+    /// meanwhile mean nothing.
+    pub fn wait_until(&mut self, queue: u16, moment: Nanos) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        if entry.state != State::Polled {
+            return;
+        }
+        entry.state = State::Limited;
+        entry.hungry = false;
+        self.waiting -= usize::from(std::mem::take(&mut entry.waits));
+        self.polled -= 1;
+        self.urgency.forget(queue, &mut self.entries);
+        self.lines.leave(queue);
+        self.idle.leave(queue);
+        self.waits.insert(queue, moment);
+    }
+
+    /// The moment at which the first queue that waits for one is to be visited.
+    #[inline]
+    pub fn next_due(&self) -> Option<Nanos> {
+        self.waits.first()
     }
 
     /// The guest kicked. An armed queue is polled from now on and goes to the work line, or, when
@@ -190,7 +249,10 @@ impl Schedule {
     /// A pass starts. `now` is the time of everything in it.
     #[inline]
     pub fn begin(&mut self, now: Nanos) {
-        let is_alone = self.polled.saturating_sub(self.waiting) <= 1;
+        // Where looking at all of them takes long, each is charged as if it kept the core awake: what is
+        // little for each is the whole core for all, and who waits for its turn waits longer.
+        let looks_ns = self.polled as u64 * u64::from(self.limits.look_ns);
+        let is_alone = self.polled.saturating_sub(self.waiting) <= 1 || looks_ns > CROWD_NS;
         let pass_ns = now.since(self.begun);
         self.prices = Prices::of_pass(self.prices.kick, self.limits.look_ns, pass_ns, is_alone);
         (self.now, self.begun) = (now, now);
@@ -199,6 +261,9 @@ impl Schedule {
         self.rival = self.rival_next;
         self.rival_next = 0;
         self.urgency.begin(now, &mut self.entries);
+        while let Some(queue) = self.waits.pop_due(now) {
+            self.poll_again(queue, now);
+        }
     }
 
     /// Time has gone on within the pass.
@@ -372,13 +437,14 @@ impl Schedule {
         self.polled
     }
 
-    /// Queues here, polled or armed.
+    /// Queues here, polled or not.
     pub fn queues(&self) -> usize {
         self.queues
     }
 
-    /// Whether no queue needs a visit before a kick or, where it is held, a completion of its
-    /// back-end: the sidecore may sleep, as far as queues go. Any of the two is followed by a pass.
+    /// Whether no queue needs a visit before a kick, [`Schedule::next_due`] or, where it is held, a
+    /// completion of its back-end: the sidecore may sleep, as far as queues go. Any of these is
+    /// followed by a pass.
     #[inline]
     pub fn may_rest(&self) -> bool {
         self.polled == self.waiting
@@ -404,5 +470,16 @@ impl Schedule {
         let queue = self.lines.first(POLL)?;
         let entry = self.entries.get(usize::from(queue))?;
         (entry.pass != self.pass).then_some(queue)
+    }
+
+    /// A queue whose moment has come, or is no longer waited for. That it waited was no idleness.
+    fn poll_again(&mut self, queue: u16, now: Nanos) {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
+        entry.state = State::Polled;
+        entry.last_work = now;
+        self.polled += 1;
+        self.lines.move_to_end(POLL, queue);
     }
 }

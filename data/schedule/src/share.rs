@@ -57,6 +57,12 @@ impl Account {
         self.share
     }
 
+    /// Another share from the next pass on. What it has and owes stays.
+    pub(crate) fn set_share(&mut self, share: u32, limits: &Limits) {
+        self.share = share.clamp(1, SHARE_MAX);
+        self.quantum = quantum(self.share, self.rival, limits);
+    }
+
     /// Gives what a pass gives, `rival` being the largest share among the hungry (0: nobody is).
     /// `None` when the queue still owes. What was not used before is not saved up.
     #[inline]

@@ -20,6 +20,10 @@ struct Guest {
     overtaken: Vec<u32>,
     /// Passes begun since then.
     passes_waited: u32,
+    /// Its next visit finds that it may do nothing for so long.
+    limit_ns: Option<u64>,
+    /// It waits for that.
+    limited: Option<Nanos>,
 }
 
 impl Guest {
@@ -39,6 +43,15 @@ enum Event {
         request_bytes: u64,
     },
     Remove(u16),
+    Set {
+        queue: u16,
+        share: u32,
+        policy: Policy,
+    },
+    Limit {
+        queue: u16,
+        wait_ns: u64,
+    },
     Arrive {
         queue: u16,
         requests: u64,
@@ -65,6 +78,10 @@ fn policy() -> impl Strategy<Value = Policy> {
 fn event(shares: std::ops::RangeInclusive<u32>, bytes_max: u64) -> impl Strategy<Value = Event> {
     let queue = 0..QUEUES;
     prop_oneof![
+        1 => (queue.clone(), shares.clone(), policy())
+            .prop_map(|(queue, share, policy)| Event::Set { queue, share, policy }),
+        1 => (queue.clone(), 0..10_000u64)
+            .prop_map(|(queue, wait_ns)| Event::Limit { queue, wait_ns }),
         2 => (queue.clone(), shares, policy(), 0..=bytes_max).prop_map(
             |(queue, share, policy, request_bytes)| Event::Add { queue, share, policy, request_bytes }
         ),
@@ -102,10 +119,34 @@ impl World {
             Event::Add { queue, share, policy, request_bytes } => {
                 self.schedule.add(queue, share, policy, self.now);
                 let overtaken = vec![0; usize::from(QUEUES)];
-                let (backlog, armed, passes_waited) = (0, false, 0);
-                let guest =
-                    Guest { policy, request_bytes, backlog, armed, overtaken, passes_waited };
+                let guest = Guest {
+                    policy,
+                    request_bytes,
+                    backlog: 0,
+                    armed: false,
+                    overtaken,
+                    passes_waited: 0,
+                    limit_ns: None,
+                    limited: None,
+                };
                 self.guests[usize::from(queue)] = Some(guest);
+            }
+            Event::Set { queue, share, policy } => {
+                let woke = self.schedule.set(queue, share, policy, self.now);
+                let Some(guest) = &mut self.guests[usize::from(queue)] else {
+                    return assert!(!woke);
+                };
+                assert_eq!(woke, guest.armed && policy == Policy::Poll);
+                guest.policy = policy;
+                guest.armed &= !woke;
+                if guest.limited.take().is_some() {
+                    guest.forget_waiting();
+                }
+            }
+            Event::Limit { queue, wait_ns } => {
+                if let Some(guest) = &mut self.guests[usize::from(queue)] {
+                    guest.limit_ns = Some(wait_ns);
+                }
             }
             Event::Remove(queue) => {
                 self.schedule.remove(queue);
@@ -118,15 +159,17 @@ impl World {
         }
         let here = || self.guests.iter().flatten();
         assert_eq!(self.schedule.queues(), here().count());
-        assert_eq!(self.schedule.polled(), here().filter(|guest| !guest.armed).count());
-        if here().all(|guest| guest.armed) {
+        let is_away = |guest: &Guest| guest.armed || guest.limited.is_some();
+        assert_eq!(self.schedule.polled(), here().filter(|guest| !is_away(guest)).count());
+        assert_eq!(self.schedule.next_due(), here().filter_map(|guest| guest.limited).min());
+        if here().all(is_away) {
             assert!(self.schedule.may_rest());
         }
         // Not armed, yet left alone: only with something that it cannot do, and never when it must be
         // polled.
         let may_wait = |guest: &Guest| guest.backlog > 0 && guest.policy != Policy::Poll;
         if self.schedule.may_rest() {
-            assert!(here().all(|guest| guest.armed || may_wait(guest)));
+            assert!(here().all(|guest| is_away(guest) || may_wait(guest)));
         }
     }
 
@@ -147,7 +190,12 @@ impl World {
     fn pass(&mut self, full: u16, during: &[(u16, u64)]) {
         self.now = self.now.after(1000);
         self.schedule.begin(self.now);
-        self.guests.iter_mut().flatten().for_each(|guest| guest.passes_waited += 1);
+        for guest in self.guests.iter_mut().flatten() {
+            if guest.limited.take_if(|moment| *moment <= self.now).is_some() {
+                guest.forget_waiting();
+            }
+            guest.passes_waited += 1;
+        }
         let mut seen = BTreeSet::new();
         let mut arrivals = during.iter();
         while let Some(visit) = self.schedule.next() {
@@ -158,7 +206,8 @@ impl World {
             }
         }
         for (index, guest) in self.guests.iter().enumerate() {
-            let Some(guest) = guest.as_ref().filter(|guest| guest.backlog > 0) else { continue };
+            let waits = |guest: &&Guest| guest.backlog > 0 && guest.limited.is_none();
+            let Some(guest) = guest.as_ref().filter(waits) else { continue };
             // One more than the promise: a queue can become non-empty after its turn.
             let passes_max = if self.debts { REPAY_PASSES_MAX + 1 } else { 1 };
             assert!(guest.passes_waited <= passes_max, "queue {index} is starved: {guest:?}");
@@ -171,7 +220,8 @@ impl World {
         let Budget { requests, bytes, .. } = budget;
         assert!((1..=32).contains(&requests) && (1..=MIB).contains(&bytes), "{visit:?}");
         for (index, other) in self.guests.iter_mut().enumerate() {
-            let Some(other) = other.as_mut().filter(|other| other.backlog > 0) else { continue };
+            let waits = |guest: &&mut Guest| guest.backlog > 0 && guest.limited.is_none();
+            let Some(other) = other.as_mut().filter(waits) else { continue };
             if index != usize::from(queue) {
                 other.overtaken[usize::from(queue)] += 1;
                 let times = other.overtaken[usize::from(queue)];
@@ -182,7 +232,13 @@ impl World {
             panic!("queue {queue} is not here");
         };
         assert!(!guest.armed, "queue {queue} is armed");
+        assert!(guest.limited.is_none(), "queue {queue} may do nothing yet");
         guest.forget_waiting();
+        if let Some(wait_ns) = guest.limit_ns.take() {
+            let moment = self.now.after(wait_ns);
+            guest.limited = Some(moment);
+            return self.schedule.wait_until(queue, moment);
+        }
         let mut visited =
             Visited { more: true, held: full && guest.backlog > 0, ..Visited::default() };
         while !visited.held && visited.requests < requests && visited.bytes < bytes {
@@ -389,8 +445,35 @@ fn numbers_that_are_no_queue_do_nothing() {
         schedule.visited(queue, Visited::default());
         schedule.armed(queue);
         schedule.found(queue);
+        schedule.wait_until(queue, Nanos(0));
         assert!(!schedule.kicked(queue, Nanos(0)));
+        assert!(!schedule.set(queue, 1, Policy::Poll, Nanos(0)));
     }
     schedule.begin(Nanos(1));
     assert_eq!((schedule.next(), schedule.to_arm(), schedule.queues()), (None, None, 0));
+}
+
+#[test]
+fn a_queue_keeps_what_it_owes_when_its_share_changes() {
+    let mut schedule = Schedule::new(Limits::default(), 2);
+    schedule.add(0, 100, Policy::Poll, Nanos(0));
+    schedule.add(1, 100, Policy::Poll, Nanos(0));
+    let more = Visited { requests: 1, bytes: 4 * MIB, more: true, ..Visited::default() };
+    schedule.begin(Nanos(1));
+    while let Some(visit) = schedule.next() {
+        schedule.visited(visit.queue, more);
+    }
+    assert!(!schedule.set(0, 200, Policy::Adaptive, Nanos(2)));
+    // Three visits' bytes are owed. The first pass still divides as if both had the same share; after it
+    // the other repays half as fast.
+    let mut passes = [0; 2];
+    for pass in 0..8 {
+        schedule.begin(Nanos(3 + pass));
+        while let Some(visit) = schedule.next() {
+            let first = &mut passes[usize::from(visit.queue)];
+            *first = if *first == 0 { pass + 1 } else { *first };
+            schedule.visited(visit.queue, Visited { more: true, ..Visited::default() });
+        }
+    }
+    assert_eq!(passes, [4, 6]);
 }

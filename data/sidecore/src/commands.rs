@@ -28,6 +28,7 @@ impl Sidecore {
                 Command::Attach(served) => self.attach(served, now),
                 Command::Detach(key) => self.detach(key),
                 Command::SetCall(key, call) => self.set_call(key, call),
+                Command::SetService(key, service) => self.set_service(key, service, now),
                 Command::SetBridge(bridge, kind) => self.net.set_bridge(bridge, kind.as_ref()),
                 Command::SetPort(bridge, port, spec) => {
                     self.net.set_port(bridge, port, spec, &self.places);
@@ -182,7 +183,7 @@ impl Sidecore {
         }
     }
 
-    fn find(&self, key: QueueKey) -> Option<u16> {
+    pub(crate) fn find(&self, key: QueueKey) -> Option<u16> {
         let at = |place: &Place| place.served().is_some_and(|served| served.key() == key);
         self.places.iter().position(at).map(|queue| queue as u16)
     }

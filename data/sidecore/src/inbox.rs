@@ -18,7 +18,7 @@ use crate::net::parcel::{Bell, road};
 use crate::net::{
     BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec,
 };
-use crate::served::{QueueKey, Served};
+use crate::served::{QueueKey, Served, Service};
 
 /// What control asks of a sidecore.
 #[derive(Debug)]
@@ -31,6 +31,9 @@ pub enum Command {
     /// Call through this descriptor from now on; no need to detach. The guest is called once, since
     /// a call may have gone to the old one.
     SetCall(QueueKey, Option<OwnedFd>),
+    /// Serve this queue so from now on; no need to detach. It keeps its credit, its place in line and
+    /// whether it waits for a kick, unless it is to be polled always. Nothing is answered.
+    SetService(QueueKey, Service),
     /// There is such a bridge from now on, or, with `None`, no longer. Said to every sidecore, before
     /// its ports and after them. A bridge that is there stays as it is.
     SetBridge(BridgeId, Option<BridgeKind>),

@@ -20,6 +20,10 @@ const KICK_NS_MIN: u64 = 2_000;
 const KICK_NS_MAX: u64 = 200_000;
 /// A stamp that is older was for a sidecore that did not sleep any more.
 const WAKING_NS_MAX: u64 = 1_000_000;
+/// A waking costs as much: what this core spends, and four times that for the guest that waits meanwhile. By
+/// the core's time alone a guest that asks every 30 us would be kicked for each request, at five times the
+/// latency, for a core that has nothing else to do.
+const WAKING_WEIGHT: u64 = 5;
 /// A new value counts for one part in so many.
 const WEIGHT: u64 = 4;
 
@@ -58,7 +62,7 @@ impl Knock {
 
 /// The price of a kick after a waking that took so long, nanoseconds: moved towards it by a quarter.
 pub(crate) fn price(old_ns: u64, woke_ns: u64) -> u64 {
-    let kick_ns = (woke_ns + GUEST_NS).clamp(KICK_NS_MIN, KICK_NS_MAX);
+    let kick_ns = (woke_ns * WAKING_WEIGHT + GUEST_NS).clamp(KICK_NS_MIN, KICK_NS_MAX);
     (old_ns * (WEIGHT - 1) + kick_ns) / WEIGHT
 }
 
@@ -91,10 +95,10 @@ mod tests {
 
     #[test]
     fn the_price_follows_what_is_measured_within_bounds() {
-        let after = |woke_ns| (0..100).fold(10_000, |old_ns, _| price(old_ns, woke_ns));
-        assert!((5_990..=6_000).contains(&after(4_000)));
+        let after = |woke_ns| (0..100).fold(40_000, |old_ns, _| price(old_ns, woke_ns));
+        assert!((21_990..=22_004).contains(&after(4_000)));
         assert!((2_000..=2_004).contains(&after(0)));
         assert!((199_990..=200_000).contains(&after(1_000_000)));
-        assert_eq!(price(10_000, 12_000), 11_000);
+        assert_eq!(price(10_000, 12_000), 23_000);
     }
 }

@@ -30,6 +30,7 @@ mod inbox;
 mod knock;
 mod large;
 mod latency;
+mod limited;
 mod net;
 mod places;
 mod publish;
@@ -47,7 +48,7 @@ pub use inbox::{Command, Event, Handle, Refusal, link};
 pub use latency::LatencySnapshot;
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
 pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec};
-pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec};
+pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;
 

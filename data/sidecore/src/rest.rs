@@ -73,12 +73,17 @@ impl Rest {
         let _ = epoll::delete(&self.set, kick);
     }
 
-    /// Looks for events; waits until there is one, unless `wait` is false. At most 64 are taken;
+    /// Looks for events; waits until there is one, unless `wait` is false, and for at most so long
+    /// (rounded up to whole milliseconds: a limit's burst is longer). At most 64 are taken;
     /// the others are found by the next look. [`Self::next`] hands them out. True when a signal ended
     /// it.
-    pub(crate) fn look(&mut self, wait: bool) -> bool {
-        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let timeout = if wait { None } else { Some(&no_time) };
+    pub(crate) fn look(&mut self, wait: bool, at_most_ns: Option<u64>) -> bool {
+        let wait_ns = if wait { at_most_ns } else { Some(0) };
+        let timeout = wait_ns.map(|wait_ns| Timespec {
+            tv_sec: (wait_ns / 1_000_000_000) as i64,
+            tv_nsec: (wait_ns % 1_000_000_000) as _,
+        });
+        let timeout = timeout.as_ref();
         // A signal is a reason to look again, no more; other errors cannot happen to a valid set.
         let found = epoll::wait(&self.set, &mut self.events[..], timeout);
         self.found = found.unwrap_or(0).min(EVENTS);

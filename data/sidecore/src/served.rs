@@ -7,7 +7,7 @@ use backend::{Backend, Io};
 use device::blk::Blk;
 use device::net::Net;
 use guest_memory::{GuestMap, Health, Loss};
-use schedule::{Nanos, Policy};
+use schedule::{Gate, Nanos, Policy};
 use switch::PortId;
 use virtqueue::{Queue, Violation};
 
@@ -46,8 +46,22 @@ pub struct ServedSpec {
     pub share: u32,
     /// When to poll and when to wait for a kick.
     pub policy: Policy,
+    /// What it holds of its limits; `None` without any. Queues of a NIC have none.
+    pub gate: Option<Box<Gate>>,
     /// Where its work is counted.
     pub counters: Arc<QueueCounters>,
+}
+
+/// What of a queue can be changed while it is served.
+#[derive(Debug)]
+pub struct Service {
+    /// Weight among the queues of a sidecore; 100 is usual.
+    pub share: u32,
+    /// When to poll and when to wait for a kick.
+    pub policy: Policy,
+    /// A new gate, or `None` for no limit. If it counts on the meters that the queue is counted on
+    /// already, the queue keeps what it holds.
+    pub gate: Option<Box<Gate>>,
 }
 
 /// What the chains of a queue are, and who answers them.
@@ -98,6 +112,7 @@ pub(crate) struct Ring {
     pub(crate) call: Option<OwnedFd>,
     pub(crate) share: u32,
     pub(crate) policy: Policy,
+    pub(crate) gate: Option<Box<Gate>>,
     pub(crate) counters: Arc<QueueCounters>,
     /// Completions were written and not shown.
     pub(crate) unshown: bool,
@@ -245,7 +260,8 @@ pub(crate) struct DiskRole {
 impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
-        let ServedSpec { key, queue, memory, role, kick, call, share, policy, counters } = spec;
+        let ServedSpec { key, queue, memory, role, kick, call, share, policy, gate, counters } =
+            spec;
         let role = match role {
             RoleSpec::Disk { blk, backend } => {
                 let at_once = backend.answers_at_once();
@@ -277,6 +293,7 @@ impl Served {
             call,
             share,
             policy,
+            gate,
             counters,
             unshown,
             is_watched: false,
@@ -312,8 +329,8 @@ impl Served {
             }
             Role::Receive(receive) => RoleSpec::Receive(receive.nic),
         };
-        let Ring { key, queue, memory, kick, call, share, policy, counters, .. } = ring;
-        ServedSpec { key, queue, memory, role, kick, call, share, policy, counters }
+        let Ring { key, queue, memory, kick, call, share, policy, gate, counters, .. } = ring;
+        ServedSpec { key, queue, memory, role, kick, call, share, policy, gate, counters }
     }
 
     /// Its ring and its disk, when it is a disk's.

@@ -95,6 +95,8 @@ pub struct Sidecore {
     pub(crate) unclocked: Vec<u16>,
     /// Of the watched queues, the one that is looked at first.
     pub(crate) first_watched: usize,
+    /// Until when the queue that was served last may take nothing.
+    pub(crate) limited_until: Option<Nanos>,
     pub(crate) stopping: bool,
     pub(crate) net: Net,
     /// Places of roads from other sidecores.
@@ -156,6 +158,7 @@ impl Sidecore {
             unshown: Vec::with_capacity(queues_max),
             unclocked: Vec::with_capacity(queues_max),
             first_watched: 0,
+            limited_until: None,
             stopping: false,
             net: Net::new(spec.index, queues_max),
             roads: Vec::new(),
@@ -203,7 +206,8 @@ impl Sidecore {
             || !self.leaving.is_empty() && self.io.in_flight() == 0
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.has_ended();
-        if !self.schedule.may_rest() || waits || !self.watches_completions() {
+        let is_due = self.schedule.next_due().is_some_and(|due| due <= now);
+        if !self.schedule.may_rest() || is_due || waits || !self.watches_completions() {
             return false;
         }
         // Asked last: requests that wait for those of another sidecore are woken only from now on.
@@ -316,7 +320,8 @@ impl Sidecore {
 
     /// Looks for kicks, completions and commands; waits for one of them if asked to.
     fn look(&mut self, wait: bool, now: Nanos) -> u32 {
-        if self.rest.look(wait) && wait {
+        let at_most_ns = self.schedule.next_due().map(|due| due.since(now));
+        if self.rest.look(wait, at_most_ns) && wait {
             // Nobody is called while it sleeps.
             self.alarm.stop();
         }

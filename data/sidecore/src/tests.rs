@@ -6,6 +6,7 @@ mod calling;
 mod commands;
 mod file;
 mod large;
+mod limits;
 mod losing;
 mod net;
 mod resting;

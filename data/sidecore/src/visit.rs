@@ -72,8 +72,18 @@ impl Sidecore {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else {
             return self.visit_frames(queue, budget, at);
         };
-        let (visited, ended) =
-            disk.fetch(ring, &mut self.io, &mut self.chain, budget, piece.slice_bytes, at);
+        let (io, chain) = (&mut self.io, &mut self.chain);
+        let (visited, ended) = if ring.gate.is_none() {
+            disk.fetch(ring, io, chain, budget, piece.slice_bytes, at)
+        } else {
+            match disk.fetch_limited(ring, io, chain, budget, piece.slice_bytes, at) {
+                Ok(fetched) => fetched,
+                Err(until) => {
+                    self.limited_until = Some(until);
+                    return Visited::default();
+                }
+            }
+        };
         if ended > 0 {
             if disk.unclocked == 0 {
                 disk.unclocked_since = at;
@@ -97,6 +107,9 @@ impl Sidecore {
         }
         self.schedule.advance(at);
         self.schedule.visited(queue, total);
+        if let Some(until) = self.limited_until.take() {
+            self.schedule.wait_until(queue, until);
+        }
     }
 
     /// After a piece that is not the last one.
@@ -167,6 +180,9 @@ impl Sidecore {
         visited.nanos = after.since(at);
         self.counters.interruptions.add(1);
         self.schedule.interrupted(queue, visited);
+        if let Some(until) = self.limited_until.take() {
+            self.schedule.wait_until(queue, until);
+        }
         after
     }
 }

@@ -1,5 +1,6 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
+use super::limit::{LimitPlan, LimitSpec, check_group};
 use super::names::{self, Named, Origin, absolute, check_bounds};
 use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, Policy, Size};
 
@@ -84,6 +85,10 @@ pub struct DiskPlan {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// What all its queues together may do.
+    pub limit: LimitPlan,
+    /// The group whose limit holds for it too.
+    pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Seconds that a front-end waits for requests that the disk does not answer, 1 to 86,400.
@@ -157,6 +162,9 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
+    let DiskSpec { limit_iops: iops, limit_bytes: bytes, limit_burst_ms: burst_ms, .. } = *spec;
+    let limit = LimitSpec { iops, bytes, burst_ms }.resolve(at, &mut found);
+    check_group(spec.group.as_deref(), defaults.groups, &origin, at, &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);
         return None;
@@ -172,6 +180,8 @@ pub(super) fn resolve(
         queues: spec.queues,
         share: spec.share,
         policy: spec.policy.unwrap_or(defaults.policy),
+        limit,
+        group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         drain_timeout_s: spec.drain_timeout,
         spec: spec.clone(),

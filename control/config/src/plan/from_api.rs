@@ -3,7 +3,9 @@
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path};
-use crate::spec::{DISKS_MAX, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec};
+use crate::spec::{
+    DISKS_MAX, DiskChange, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec,
+};
 
 impl Plan {
     /// What a disk asked for through the API would be, beside those of this plan.
@@ -19,6 +21,36 @@ impl Plan {
         made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
         made.clashes(&disks, &at, &mut mistakes);
         fitting(made, &mistakes)
+    }
+
+    /// What a disk made through the API would be with that change: its share, policy, limit and group may
+    /// differ from what it is, and nothing else.
+    pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
+        let old = self.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        if *change == DiskChange::default() {
+            let hint =
+                "name one of share, policy, limit_iops, limit_bytes, limit_burst_ms and group";
+            return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
+        }
+        let mut spec = old.spec.clone();
+        spec.share = change.share.unwrap_or(spec.share);
+        spec.policy = change.policy.or(spec.policy);
+        spec.limit_iops = change.limit_iops.or(spec.limit_iops).filter(|iops| *iops != 0);
+        spec.limit_bytes = change.limit_bytes.or(spec.limit_bytes).filter(|bytes| bytes.0 != 0);
+        spec.limit_burst_ms = change.limit_burst_ms.or(spec.limit_burst_ms);
+        if spec.limit_iops.is_none()
+            && spec.limit_bytes.is_none()
+            && change.limit_burst_ms.is_none()
+        {
+            // It goes with the limit that it was the burst of.
+            spec.limit_burst_ms = None;
+        }
+        spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
+        let mut mistakes = Vec::new();
+        let (defaults, at) = (self.defaults(), Path::root());
+        let origin = old.origin.clone();
+        let made = disk::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
+        sound(made, &mistakes)
     }
 
     /// What a switch asked for through the API would be, beside those of this plan.
@@ -103,7 +135,7 @@ impl Plan {
     }
 
     fn defaults(&self) -> Defaults<'_> {
-        Defaults { daemon: &self.daemon, policy: self.sidecores.policy }
+        Defaults { daemon: &self.daemon, policy: self.sidecores.policy, groups: &self.groups }
     }
 
     fn all_switches(&self) -> Vec<&SwitchPlan> {

@@ -47,7 +47,7 @@ impl Reading<'_> {
         let mut switches = self.switches(&kept, mistakes);
         let mut nics = self.nics(&disks, &switches, &kept, mistakes);
         let taken = self.kept();
-        self.check_kept(&taken.nics, &taken.switches, mistakes);
+        self.check_kept(&taken, mistakes);
         disks.extend(taken.disks);
         switches.extend(taken.switches);
         nics.extend(taken.nics);
@@ -143,10 +143,21 @@ impl Reading<'_> {
         self.document.spec.switch.iter().any(|spec| spec.id == switch)
     }
 
-    /// A NIC of the API may be on a switch of the file, which then may not go.
-    fn check_kept(&self, nics: &[NicPlan], kept: &[SwitchPlan], mistakes: &mut Vec<Mistake>) {
-        let is_there = |id: &str| self.declares(id) || kept.iter().any(|switch| switch.id == id);
-        for nic in nics {
+    /// A NIC of the API may be on a switch of the file, and a disk in a group, which then may not go.
+    fn check_kept(&self, kept: &Devices, mistakes: &mut Vec<Mistake>) {
+        let has_group = |id: &str| self.document.spec.group.iter().any(|group| group.id == id);
+        for disk in &kept.disks {
+            let Some(group) = disk.group.as_deref().filter(|id| !has_group(id)) else { continue };
+            let wrong = format!("{} is in group {group:?}, which is gone", disk.named().text());
+            let right = format!(
+                "keep the group, or take the disk out first: `sidecore disk set {} --group ''`",
+                disk.id
+            );
+            mistakes.push(Mistake::new(Path::root(), wrong, right));
+        }
+        let switches = &kept.switches;
+        let is_there = |id: &str| self.declares(id) || switches.iter().any(|it| it.id == id);
+        for nic in &kept.nics {
             let Some(id) = nic.switch().filter(|id| !is_there(id)) else { continue };
             let wrong = format!("{} is on switch {id:?}, which is gone", nic.named().text());
             let right =

@@ -113,6 +113,7 @@ impl Guest {
             call: Some(copy(&self.call)),
             share: schedule::SHARE_USUAL,
             policy: Policy::Adaptive,
+            gate: None,
             counters: Arc::new(QueueCounters::default()),
         }
     }

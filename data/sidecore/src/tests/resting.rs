@@ -154,10 +154,10 @@ fn a_waking_by_control_says_what_a_kick_costs() {
     core.handle.knock(start + Duration::from_micros(30));
     assert!(core.rest_would_end());
     core.sidecore.woke(Nanos(40_000));
-    // A quarter of the way from 10 us to 10 us and the guest's 2.
-    assert_eq!(core.sidecore.counters().snapshot().kick_ns, 10_500);
+    // A quarter of the way from 40 us to five times 10 us and the guest's 2.
+    assert_eq!(core.sidecore.counters().snapshot().kick_ns, 43_000);
     core.sidecore.woke(Nanos(50_000));
-    assert_eq!(core.sidecore.counters().snapshot().kick_ns, 10_500, "that was another's");
+    assert_eq!(core.sidecore.counters().snapshot().kick_ns, 43_000, "that was another's");
 }
 
 #[test]

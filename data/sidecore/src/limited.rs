@@ -1,0 +1,93 @@
+//! A piece of a visit under a limit: what it may take now, and other settings for a queue that is
+//! served.
+//!
+//! Not the rule of a limit (`schedule`), nor who waits (`visit`).
+
+use backend::Io;
+use schedule::{Admission, Budget, Nanos, Policy, Visited};
+use virtqueue::Chain;
+
+use crate::places::served_at;
+use crate::served::{DiskRole, QueueKey, Ring, Role, Service};
+use crate::sidecore::Sidecore;
+
+impl DiskRole {
+    /// [`DiskRole::fetch`] of a queue with a gate: within what its limits allow, and counted on them.
+    ///
+    /// # Errors
+    /// Until when it may take nothing.
+    #[inline(never)]
+    pub(crate) fn fetch_limited(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        chain: &mut Chain,
+        budget: Budget,
+        slice_bytes: u64,
+        now: Nanos,
+    ) -> Result<(Visited, u64), Nanos> {
+        let is_slicing = self.large.is_under_way();
+        let budget = match self.admit(ring, io, budget, now) {
+            Admission::Go(budget) => budget,
+            Admission::Wait(until) => return Err(until),
+        };
+        let before = transferred(ring);
+        let (visited, ended) = self.fetch(ring, io, chain, budget, slice_bytes, now);
+        let bytes = transferred(ring).wrapping_sub(before);
+        // A request in slices was counted whole when it was begun.
+        let requests = visited.requests.saturating_sub(is_slicing.into());
+        if let Some(gate) = &mut ring.gate {
+            gate.charge(requests, bytes, visited.wants_more(), now);
+        }
+        Ok((visited, ended))
+    }
+
+    /// Allowance is taken only for a ring that has work and a back-end that has room: others could have
+    /// used it.
+    fn admit(&mut self, ring: &mut Ring, io: &Io, budget: Budget, now: Nanos) -> Admission {
+        // That request is counted; the next one has a piece of its own.
+        if self.large.is_under_way() {
+            return Admission::Go(Budget { requests: 1, ..budget });
+        }
+        let Some(gate) = &mut ring.gate else { return Admission::Go(budget) };
+        if !gate.is_open(now) {
+            let at_once = self.backend.answers_at_once();
+            let has_room =
+                at_once || self.slots.has_room() && io.room() > 0 && self.backend.has_room(io);
+            if !has_room || ring.health.is_lost() || !ring.queue.has_new(&ring.memory) {
+                // What it finds nevertheless is counted afterwards.
+                return Admission::Go(Budget { requests: 1, bytes: 1, ..budget });
+            }
+        }
+        gate.admit(budget, now)
+    }
+}
+
+/// Bytes that were read and written so far, of requests that were taken.
+fn transferred(ring: &Ring) -> u64 {
+    ring.counters.read_bytes.get().wrapping_add(ring.counters.written_bytes.get())
+}
+
+impl Sidecore {
+    /// Another share, policy and limit for a queue, which goes on where it is.
+    pub(crate) fn set_service(&mut self, key: QueueKey, service: Service, now: Nanos) {
+        let Some(queue) = self.find(key) else { return };
+        let Some(served) = served_at(&mut self.places, queue) else { return };
+        let ring = &mut served.ring;
+        let Service { share, policy, gate } = service;
+        (ring.share, ring.policy) = (share, policy);
+        match (&ring.gate, &gate) {
+            (Some(old), Some(new)) if old.is_like(new) => {}
+            _ => ring.gate = gate,
+        }
+        // A receive queue is not visited, and one that leaves is visited no more.
+        if matches!(served.role, Role::Receive(_)) || ring.leaving {
+            return;
+        }
+        // Without kicks to wait for, only polling finds anything.
+        let policy = if ring.is_watched { policy } else { Policy::Poll };
+        if self.schedule.set(queue, share, policy, now) && !ring.health.is_lost() {
+            ring.queue.disarm();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Limits, and settings that change under load, of a built daemon: nothing is lost, and so much is
+//! done as was allowed.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::frontend::{FrontendSpec, LINUX_FEATURES};
+use tests::daemon::{Daemon, pause};
+use tests::load::Load;
+
+/// How long a count runs.
+const COUNTED: Duration = Duration::from_secs(2);
+
+fn spec() -> FrontendSpec {
+    FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() }
+}
+
+/// Requests a second of all `loads` together, from what the daemon answered.
+fn rate(loads: &[&Load]) -> Result<f64> {
+    let count = || loads.iter().map(|load| load.done()).sum::<u64>();
+    let (began_ns, before) = (now_ns(), count());
+    pause(COUNTED);
+    let (done, took) = (count() - before, Duration::from_nanos(now_ns() - began_ns));
+    ensure!(took < 2 * COUNTED, "the machine was away for {took:?}");
+    Ok(done as f64 / took.as_secs_f64())
+}
+
+fn ensure_within(rate: f64, wanted: f64) -> Result<()> {
+    println!("{rate:.1} requests a second, {wanted} are allowed");
+    ensure!((rate / wanted - 1.0).abs() <= 0.02, "{rate:.1} a second instead of {wanted}");
+    Ok(())
+}
+
+#[test]
+fn a_disk_and_a_group_keep_to_their_limits() -> Result<()> {
+    let disks = "[[group]]\nid = \"tenant\"\nlimit_iops = 3000\n\
+                 [[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"4M\"\nlimit_iops = 2000\n\
+                 [[disk]]\nid = \"b\"\nbackend = \"memory\"\nsize = \"4M\"\ngroup = \"tenant\"\n\
+                 [[disk]]\nid = \"c\"\npath = \"c.raw\"\nsize = \"4M\"\ngroup = \"tenant\"\n";
+    let mut daemon = Daemon::start("limits", disks)?;
+    ensure!(daemon.shown("a", "limit_iops")? == 2000 && daemon.shown("b", "group")? == "tenant");
+    let mut frontends = ["a", "b", "c"].map(|id| daemon.frontend(id, &spec()));
+    let [a, b, c] = &mut frontends;
+    let (a, _) = Load::start(a.as_mut().ok().context("no front-end")?)?;
+    let (b, _) = Load::start(b.as_mut().ok().context("no front-end")?)?;
+    let (c, _) = Load::start(c.as_mut().ok().context("no front-end")?)?;
+    // Until the bursts are used up, 100 ms of each limit.
+    for load in [&a, &b, &c] {
+        load.await_requests(500)?;
+    }
+    ensure_within(rate(&[&a])?, 2000.0)?;
+    ensure_within(rate(&[&b, &c])?, 3000.0)?;
+    // A group's limit is changed in the file, and holds at once for those in it.
+    let file = daemon.dir().join("sidecore.toml");
+    std::fs::write(&file, std::fs::read_to_string(&file)?.replace("3000", "1000"))?;
+    daemon.ask("reload")?;
+    b.await_requests(200)?;
+    ensure_within(rate(&[&b, &c])?, 1000.0)?;
+    daemon.is_alive()?;
+    for load in [a, b, c] {
+        load.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn settings_change_under_load_and_nothing_is_lost() -> Result<()> {
+    let group = "[[group]]\nid = \"tenant\"\nlimit_iops = 20000\n";
+    let mut daemon = Daemon::start("limits-change", group)?;
+    daemon.ask("disk add a --path a.raw --size 4M")?;
+    daemon.ask("disk add b --backend memory --size 4M")?;
+    let mut frontends = [daemon.frontend("a", &spec())?, daemon.frontend("b", &spec())?];
+    let [a, b] = &mut frontends;
+    let loads = [Load::start(a)?.0, Load::start(b)?.0];
+    let mut seed = 0x5eed_u64;
+    let mut below = |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % bound
+    };
+    for change in 0..200u32 {
+        let id = if below(2) == 0 { "a" } else { "b" };
+        let setting = match below(6) {
+            0 => format!("--share {}", 1 + below(1000)),
+            1 => format!("--policy {}", ["poll", "notify", "adaptive"][below(3) as usize]),
+            2 => format!("--limit-iops {}", [0, 500, 5000, 100_000][below(4) as usize]),
+            3 => format!("--limit-bytes {}", ["0", "2M", "40M", "4G"][below(4) as usize]),
+            4 => "--group tenant".to_string(),
+            _ => "--group=".to_string(),
+        };
+        daemon.ask(&format!("disk set {id} {setting}"))?;
+        // No queue is detached for it, so that none is seen without one.
+        ensure!(daemon.shown(id, "queues_attached")? == 1, "change {change}: {setting}");
+        if change % 8 == 0 {
+            for load in &loads {
+                load.await_requests(8)?;
+            }
+        }
+    }
+    // Back to no limit at all, both go on.
+    for (id, load) in ["a", "b"].iter().zip(&loads) {
+        daemon.ask(&format!("disk set {id} --limit-iops 0 --limit-bytes 0 --group="))?;
+        load.await_requests(1000)?;
+        ensure!(daemon.shown(id, "counters")?["errors"] == 0);
+    }
+    daemon.is_alive()?;
+    for load in loads {
+        let done = load.finish()?;
+        println!("{} requests, the longest took {} ns", done.requests, done.max_ns);
+    }
+    Ok(())
+}
