@@ -7,6 +7,7 @@ mod commands;
 mod file;
 mod large;
 mod losing;
+mod moves;
 mod net;
 mod resting;
 mod serving;

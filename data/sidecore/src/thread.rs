@@ -1,7 +1,7 @@
 //! The thread of a sidecore: pinned, named, and the one place that reads its clock.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -10,6 +10,9 @@ use schedule::{Clock, Nanos};
 
 use crate::inbox::Handle;
 use crate::sidecore::{Sidecore, SidecoreSpec};
+
+/// When time begins, for all sidecores: what one of them notes means the same on another.
+static START: OnceLock<Instant> = OnceLock::new();
 
 /// Starts a sidecore on a thread of its own.
 ///
@@ -50,7 +53,7 @@ fn pin(spec: SidecoreSpec) -> io::Result<()> {
 /// Passes until told to stop. The clock is read once for each, about once in 5 us within a
 /// long one, and once more after a sleep.
 fn run(sidecore: &mut Sidecore) {
-    let clock = Since(instant());
+    let clock = Since(*START.get_or_init(instant));
     let mut last = clock.now();
     while !sidecore.has_ended() {
         let progress = sidecore.pass(last, &clock);
@@ -68,7 +71,7 @@ fn run(sidecore: &mut Sidecore) {
     }
 }
 
-/// The time since a sidecore's start.
+/// The time since the first sidecore's start.
 struct Since(Instant);
 
 impl Clock for Since {
