@@ -152,7 +152,7 @@ fn a_sidecore_that_sleeps_is_woken_for_what_comes_and_for_what_will_not() {
 fn a_large_request_under_way_goes_along() {
     let (mut guest, mut a, mut b, disk) = pair();
     let spare = guest.map.area_at_user(SPARE_AT, SPARE).unwrap();
-    let len = 5 * SLICE_BYTES;
+    let len = 20 * SLICE_BYTES;
     let bytes: Vec<u8> = (0..len).map(|at| ((at * 7) >> 5) as u8).collect();
     assert!(spare.write(0, &bytes));
     let buffer = |device_writes| [Buffer { gpa: SPARE_AT, len: len as u32, device_writes }];
