@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::slots::Kind;
 use serde_json::Value;
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, await_that};
 use tests::hostile_bed::is_long;
 use tests::load::Load;
 use tests::mover::{Mover, Wish};
@@ -134,6 +135,12 @@ fn disks_are_changed_cut_off_and_removed_while_their_queues_move() -> Result<()>
     let mut frontend = daemon.frontend("steady", &spec(1))?;
     let (load, _) = Load::start(&mut frontend)?;
     load.await_requests(10)?;
+    // Each sidecore has its io_uring from the first file on.
+    for to in [0, 1] {
+        await_that(Duration::from_secs(20), "the disk to move", || {
+            Ok(Mover::new(daemon.dir()).move_disk("steady", to)? == Wish::Done)
+        })?;
+    }
     let descriptors = daemon.descriptors()?;
     let moved = Arc::new(AtomicU64::new(0));
     for number in 0..12u64 {
@@ -149,8 +156,7 @@ fn disks_are_changed_cut_off_and_removed_while_their_queues_move() -> Result<()>
         let thread = std::thread::spawn(move || keep_moving(&mover, &disk, &stopped, &counted));
         let single = Single::new(&mut other)?;
         for round in 0..20 {
-            let queue = other.queues().get_mut((round % 4) as usize).ok_or_else(|| anyhow!("-"))?;
-            single.exercise(queue, round)?;
+            single.exercise(other.queue((round % 4) as u16), round)?;
             if round % 5 == 0 {
                 daemon.ask(&format!("disk set {id} --share {}", round + 1))?;
             }
@@ -185,7 +191,7 @@ fn a_daemon_that_is_stopped_in_the_middle_of_moves_ends_in_order() -> Result<()>
         let (mut movers, mut frontends) = (Vec::new(), Vec::new());
         let stop = Arc::new(AtomicBool::new(false));
         for name in NAMES {
-            frontends.push(daemon.frontend(name, &spec(2))?);
+            frontends.push(daemon.frontend(name, &spec(1))?);
             let (mover, stopped) = (Mover::new(daemon.dir()), Arc::clone(&stop));
             movers.push(std::thread::spawn(move || {
                 // The end of the API is the end of this.
@@ -221,7 +227,8 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     said("disk move a --to 2", "there is no sidecore 2: there are 2, from 0 on")?;
     said("disk move a --to 1", "no queue of disk \"a\" is served now")?;
     said("disk move n --to 1", "its queues stay where its port is at home")?;
-    let _frontend = daemon.frontend("a", &spec(1))?;
+    let mut frontend = daemon.frontend("a", &spec(1))?;
+    Single::new(&mut frontend)?.exercise(frontend.queue(0), 1)?;
     said("disk move a --to 1 --queue 1", "queue 1 of disk \"a\" is not served now")?;
     let to = 1 - sidecore_of(&daemon, "a")?.unwrap_or(0);
     let view = daemon.ask(&format!("disk move a --to {to} --queue 0"))?;
