@@ -15,6 +15,7 @@
 //! | `load` | reads and writes that are compared, on a thread of their own |
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
+//! | `mover` | an operator who moves queues between sidecores, many a second |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
 //! | `own_network` | a network namespace of a test's own |
 //! | `packets` | TCP and UDP packets, and what arrives of them put together again |
@@ -35,6 +36,7 @@ pub mod ledger;
 pub mod load;
 pub mod mixed;
 pub mod mounts;
+pub mod mover;
 pub mod neighbour;
 pub mod own_network;
 pub mod packets;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use config::Size;
-use config::spec::{DaemonSpec, DiskChange, DiskSpec};
+use config::spec::{DaemonSpec, DiskChange, DiskMove, DiskSpec};
 
 use crate::vmm::Vmm;
 
@@ -98,7 +98,13 @@ Examples:
     #[command(after_help = "\
 Examples:
   sidecore sidecores
-  sidecore sidecores --json")]
+  sidecore sidecores --json
+
+BUSY is the share of the last quarter of a second that went into passes which found work. All other
+numbers are totals since the daemon started, and --json prints totals only. AVOIDED are requests
+and frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
+queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how
+long nobody looked at those that came: 99 of 100 for no longer than that.")]
     Sidecores,
     /// Let the daemon read its configuration file again.
     #[command(after_help = "\
@@ -195,6 +201,22 @@ Examples:
     Clear {
         /// Name of the disk.
         id: String,
+    },
+    /// Move queues of a running disk to another sidecore.
+    #[command(after_help = "\
+Its guest goes on: nothing is lost, and the queue stands still for less than a millisecond.
+A queue whose requests take longer to end stays where it is; try again. Any disk can be
+moved, also one that the configuration file declares. `sidecore show` says where its queues
+are, `sidecore sidecores` what each sidecore has to do.
+
+Examples:
+  sidecore disk move vm1-root --to 1
+  sidecore disk move vm1-data --queue 3 --to 0")]
+    Move {
+        /// Name of the disk.
+        id: String,
+        #[command(flatten)]
+        wish: DiskMove,
     },
     /// Change a disk while it runs.
     #[command(after_help = "\

@@ -39,6 +39,18 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/clear"))?;
             output.show(&disk, |disk| format!("disk {} may flush again\n", disk.id))
         }
+        DiskCommand::Move { id, wish } => {
+            let path = path_of("disks", &id, "/move");
+            let disk: DiskView = client.send(Method::Post, &path, &wish)?;
+            output.show(&disk, |disk| match wish.queue {
+                Some(queue) => {
+                    format!("queue {queue} of disk {} is at sidecore {} now\n", disk.id, wish.to)
+                }
+                None => {
+                    format!("the queues of disk {} are at sidecore {} now\n", disk.id, wish.to)
+                }
+            })
+        }
         DiskCommand::Set { id, change } => {
             let disk: DiskView = client.send(Method::Patch, &path_of("disks", &id, ""), &change)?;
             output.show(&disk, |disk| {

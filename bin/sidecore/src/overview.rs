@@ -1,9 +1,11 @@
 //! The commands that ask about everything: disks and NICs together, sidecores, the file.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use config::api::{
     ApiError, DiskList, DiskView, ErrorKind, NicList, NicView, ReloadView, SidecoreList,
+    SidecoreView,
 };
 use config::routes::Method;
 use serde::Serialize;
@@ -14,7 +16,7 @@ use crate::disk;
 use crate::failure::Failure;
 use crate::nic;
 use crate::output::Output;
-use crate::table::{Align, Table, duration};
+use crate::table::{Align, Table, duration, latency};
 
 /// What `ls` prints.
 #[derive(Serialize)]
@@ -68,39 +70,72 @@ pub(crate) fn show(args: &ShowArgs, client: &Client, output: &Output) -> Result<
     }
 }
 
+/// How long the share of busy time is looked at.
+const BUSY_TIME: Duration = Duration::from_millis(250);
+
 /// `sidecores`
 pub(crate) fn sidecores(client: &Client, output: &Output) -> Result<(), Failure> {
+    let first: SidecoreList = client.ask(Method::Get, "/v1/sidecores")?;
+    if output.json {
+        return output.show(&first, |_| String::new());
+    }
+    pause(BUSY_TIME);
     let list: SidecoreList = client.ask(Method::Get, "/v1/sidecores")?;
-    output.show(&list, |list| {
-        let columns = [
-            "SIDECORE",
-            "CPU",
-            "QUEUES",
-            "PASSES",
-            "BUSY",
-            "IDLE",
-            "ASLEEP",
-            "SLEEPS",
-            "KICKS",
-            "IO ERRORS",
-        ];
-        let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
-        for core in &list.sidecores {
-            table.row(vec![
-                core.index.to_string(),
-                core.cpu.map_or("any".to_string(), |cpu| cpu.to_string()),
-                core.queues.to_string(),
-                core.passes.to_string(),
-                duration(core.busy_ns),
-                duration(core.idle_ns),
-                duration(core.asleep_ns),
-                core.sleeps.to_string(),
-                core.kicks.to_string(),
-                core.io_errors.to_string(),
-            ]);
-        }
-        table.text()
-    })
+    output.show(&list, |list| sidecores_text(&first, list))
+}
+
+#[expect(clippy::disallowed_methods, reason = "time must pass between two looks at a counter")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
+    let columns = [
+        "SIDECORE",
+        "CPU",
+        "BUSY",
+        "QUEUES",
+        "REQUESTS",
+        "KICKS",
+        "AVOIDED",
+        "SLEEPS",
+        "ASLEEP",
+        "IN",
+        "OUT",
+        "STAYED",
+        "PAUSE",
+        "IO ERRORS",
+    ];
+    let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
+    for core in &now.sidecores {
+        let earlier = before.sidecores.iter().find(|earlier| earlier.index == core.index);
+        table.row(vec![
+            core.index.to_string(),
+            core.cpu.map_or("any".to_string(), |cpu| cpu.to_string()),
+            earlier.and_then(|earlier| busy(earlier, core)).unwrap_or("-".to_string()),
+            core.queues.to_string(),
+            core.requests.to_string(),
+            core.kicks.to_string(),
+            core.kicks_avoided.to_string(),
+            core.sleeps.to_string(),
+            duration(core.asleep_ns),
+            core.moves_in.to_string(),
+            core.moves_out.to_string(),
+            core.moves_stayed.to_string(),
+            latency(core.move_pause_p99_ns),
+            core.io_errors.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// The busy share of the time between two looks, in percent. Sleep is counted when it ends, so the time
+/// between the looks is taken for all that is neither busy nor idle.
+fn busy(before: &SidecoreView, now: &SidecoreView) -> Option<String> {
+    let spent = |of: fn(&SidecoreView) -> u64| of(now).checked_sub(of(before));
+    let busy = spent(|core| core.busy_ns)?;
+    let all = busy.saturating_add(spent(|core| core.idle_ns)?).max(BUSY_TIME.as_nanos() as u64);
+    Some(format!("{}%", busy.saturating_mul(100) / all))
 }
 
 /// `reload`
@@ -116,4 +151,45 @@ pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
         }
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sidecore_is_shown_in_a_line_and_busy_as_of_late() {
+        let before = SidecoreView {
+            cpu: Some(4),
+            busy_ns: 5_000_000,
+            idle_ns: 95_000_000,
+            asleep_ns: 3_000_000_000,
+            sleeps: 1,
+            ..SidecoreView::default()
+        };
+        let now = SidecoreView {
+            queues: 12,
+            busy_ns: 80_000_000,
+            idle_ns: 105_000_000,
+            asleep_ns: 3_165_000_000,
+            requests: 1_000,
+            kicks: 10,
+            kicks_avoided: 990,
+            moves_in: 3,
+            moves_out: 2,
+            moves_stayed: 1,
+            move_pause_p99_ns: 41_983,
+            ..before.clone()
+        };
+        let asleep = SidecoreView { index: 1, ..SidecoreView::default() };
+        let list = |core| SidecoreList { sidecores: vec![core, asleep.clone()] };
+        assert_eq!(
+            sidecores_text(&list(before), &list(now)),
+            "\
+SIDECORE  CPU  BUSY  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
+       0    4   30%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
+       1  any    0%       0         0      0        0       0    0 ns   0    0       0        -          0
+"
+        );
+    }
 }

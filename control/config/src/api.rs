@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    BackendKind, Cache, DiskChange, DiskResize, DiskSpec, LinkState, Mode, NicChange, NicSpec,
-    Policy, SwitchSpec,
+    BackendKind, Cache, DiskChange, DiskMove, DiskResize, DiskSpec, LinkState, Mode, NicChange,
+    NicSpec, Policy, SwitchSpec,
 };
 
 mod net;
@@ -52,6 +52,13 @@ pub enum Call {
     ClearDisk {
         /// Its name.
         id: String,
+    },
+    /// Move queues of a disk to another sidecore. Answer: [`Answer::Disk`].
+    MoveDisk {
+        /// Its name.
+        id: String,
+        /// Which queues, and where to.
+        wish: DiskMove,
     },
     /// Every NIC, without its queues. Answer: [`Answer::Nics`].
     ListNics,
@@ -410,6 +417,30 @@ pub struct SidecoreView {
     pub asleep_ns: u64,
     /// Kicks it took.
     pub kicks: u64,
+    /// Requests and frames it took from rings.
+    #[serde(default)]
+    pub requests: u64,
+    /// Requests and frames that needed no kick: those it took, less its kicks.
+    #[serde(default)]
+    pub kicks_avoided: u64,
+    /// Queues that came from another sidecore while they ran.
+    #[serde(default)]
+    pub moves_in: u64,
+    /// Queues that went to another sidecore while they ran.
+    #[serde(default)]
+    pub moves_out: u64,
+    /// Queues that were to go to another sidecore and stayed, most because requests did not end in time.
+    #[serde(default)]
+    pub moves_stayed: u64,
+    /// Half of the queues that came were looked at by nobody for no longer than so many nanoseconds.
+    #[serde(default)]
+    pub move_pause_p50_ns: u64,
+    /// The same for 99 of 100.
+    #[serde(default)]
+    pub move_pause_p99_ns: u64,
+    /// The same for all.
+    #[serde(default)]
+    pub move_pause_max_ns: u64,
     /// Times that the kernel took no requests at all; they were tried again.
     #[serde(default)]
     pub io_errors: u64,

@@ -8,7 +8,9 @@ use crate::api::{
 };
 use crate::plan::api_error;
 use crate::read;
-use crate::spec::{DiskChange, DiskResize, DiskSpec, LinkChange, NicChange, NicSpec, SwitchSpec};
+use crate::spec::{
+    DiskChange, DiskMove, DiskResize, DiskSpec, LinkChange, NicChange, NicSpec, SwitchSpec,
+};
 
 /// What a request asks for; also OpenAPI's `operationId`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,7 @@ pub enum Operation {
     RemoveDisk,
     ResizeDisk,
     ClearDisk,
+    MoveDisk,
     ListNics,
     AddNic,
     ShowNic,
@@ -71,7 +74,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 20] = [
+pub const ROUTES: [Route; 21] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -143,6 +146,18 @@ pub const ROUTES: [Route; 20] = [
         success: 200,
         answer: schema_of::<DiskView>,
         refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::MoveDisk,
+        method: Method::Post,
+        path: "/v1/disks/{id}/move",
+        summary: "Move queues of a running disk, wherever it was declared, to another sidecore. \
+                  Answered when they are there; 503 if their requests did not end in time, and they \
+                  are served where they were.",
+        body: Some(schema_of::<DiskMove>),
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 422],
     },
     Route {
         operation: Operation::ListNics,
@@ -291,6 +306,7 @@ impl Operation {
             Operation::RemoveDisk => Call::RemoveDisk { id },
             Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)? },
             Operation::ClearDisk => Call::ClearDisk { id },
+            Operation::MoveDisk => Call::MoveDisk { id, wish: body_of(body)? },
             Operation::ListNics => Call::ListNics,
             Operation::AddNic => Call::AddNic(body_of(body)?),
             Operation::ShowNic => Call::ShowNic { id },

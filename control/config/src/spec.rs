@@ -346,6 +346,21 @@ pub struct DiskResize {
     pub size: Size,
 }
 
+/// Another sidecore for queues of a disk, while they run. They stay there until they are moved again or
+/// their front-end starts them anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[serde(deny_unknown_fields)]
+pub struct DiskMove {
+    /// Number of the sidecore to move to.
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
+    pub to: u16,
+    /// The queue to move. Without it, all that are served.
+    #[cfg_attr(feature = "cli", arg(long, value_name = "QUEUE"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
+}
+
 fn one_queue() -> u16 {
     1
 }

@@ -41,6 +41,7 @@ impl Manager {
                 Err(error) => reply.answer(Err(error)),
             },
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
+            Call::MoveDisk { id, wish } => self.move_queues(&id, &wish, reply),
             call => self.answer_net(call, reply),
         }
     }

@@ -22,6 +22,7 @@ use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
 use crate::manager::now;
+use crate::moves::Moving;
 use crate::service::Metered;
 use crate::start::{self, Left};
 
@@ -65,6 +66,8 @@ pub(crate) struct Attached {
 pub(crate) struct QueueState {
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) attached: Option<Attached>,
+    /// It goes to another sidecore, while it is attached.
+    pub(crate) moving: Option<Moving>,
     /// A sidecore had it before, in this process.
     pub(crate) was_attached: bool,
     /// A start that failed: the link and its count of changes then. Not tried again before more
@@ -84,6 +87,7 @@ impl QueueState {
         QueueState {
             counters: Arc::new(QueueCounters::default()),
             attached: None,
+            moving: None,
             was_attached: false,
             gave_up: None,
             left: None,

@@ -18,7 +18,7 @@
 //! | `address_space` | how much memory front-ends may lend |
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
-//! | `cores` | the sidecores from this side |
+//! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
@@ -38,6 +38,7 @@ mod lent;
 mod links;
 mod log_rate;
 mod manager;
+mod moves;
 mod net_views;
 mod network;
 mod nic;

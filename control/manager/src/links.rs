@@ -320,15 +320,15 @@ impl Manager {
     fn pass_call_on(&mut self, number: u32, id: u32, queue: u16) {
         let Some(device) = self.devices.get(&number) else { return };
         let attached = device.queues.get(usize::from(queue)).and_then(|q| q.attached);
-        let Some(attached) = attached.filter(|a| a.link == id && a.leaving.is_none()) else {
+        if attached.is_none_or(|attached| attached.link != id || attached.leaving.is_some()) {
             return;
-        };
+        }
         let facts = device.links.get(&id).and_then(|link| link.session.ready(queue));
         let call = facts.and_then(|facts| facts.call).map(Lent::try_clone).transpose();
         match call {
             Ok(call) => {
                 let command = sidecore::Command::SetCall(device.key(queue), call);
-                self.cores.send(attached.sidecore, command);
+                self.tell(number, queue, command);
             }
             // Without it the guest would never be called again; a new connection starts afresh.
             Err(error) => self.close_link(number, id, &format!("no descriptor is left: {error}")),

@@ -23,6 +23,7 @@ use crate::cores::{self, Cores};
 use crate::device::{Attached, Device};
 use crate::kind::DevicePlan;
 use crate::lent::Lent;
+use crate::moves::Moves;
 use crate::network::Network;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
@@ -93,6 +94,7 @@ pub(crate) struct Manager {
     /// Devices of the plan that are not open.
     pub(crate) shut: Vec<Shut>,
     pub(crate) waiting: Vec<Waiting>,
+    pub(crate) moves: Moves,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
     /// Of which front-ends take their part.
@@ -136,6 +138,7 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
         next_query: 0,
         shut: Vec::new(),
         waiting: Vec::new(),
+        moves: Moves::default(),
         reloading: None,
         addresses: AddressSpace::default(),
         reserve: sockets::reserve(),
@@ -294,6 +297,9 @@ impl Manager {
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
         while let Some(event) = self.cores.take_event(core) {
             match event {
+                Event::Prepared(id) => self.move_is_prepared(id),
+                Event::Moved(id) => self.move_is_over(id, None),
+                Event::Stayed(id, why) => self.move_is_over(id, Some(&why)),
                 Event::Detached(served) => self.queue_is_back(core, served, None),
                 Event::Refused(served, why) => {
                     self.queue_is_back(core, served, Some(&why.to_string()));
@@ -312,6 +318,7 @@ impl Manager {
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
         let (key, base) = (served.key(), served.queue().base());
         let made_wait = served.into_spec().memory.health().loss() == Some(Loss::Call);
+        self.call_move_off(key.device, key.queue, true);
         let Some(device) = self.devices.get_mut(&key.device) else { return };
         if device.kind.nic().is_none() {
             self.cores.give_load(core, 1);
@@ -380,7 +387,8 @@ impl Manager {
             return;
         };
         attached.leaving = Some(now());
-        self.cores.send(attached.sidecore, Command::Detach(key));
+        self.call_move_off(number, index, false);
+        self.tell(number, index, Command::Detach(key));
     }
 
     /// Brings every device that was touched to where its sessions and plan want it.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use config::Change;
 use config::plan::LimitPlan;
 use schedule::{Gate, Limited, Meters, Rate};
-use sidecore::{Command, Service};
+use sidecore::{Command, QueueKey, Service};
 
 use crate::manager::Manager;
 use crate::start::policy_of;
@@ -68,12 +68,12 @@ impl Manager {
         let Some(device) = self.devices.get(&number) else { return };
         let is_disk = matches!(device.kind, crate::kind::Kind::Disk(_));
         let (share, policy) = (device.facts.share, policy_of(device.facts.policy, is_disk));
-        for index in device.attached() {
-            let queue = device.queues.get(usize::from(index));
-            let Some(attached) = queue.and_then(|queue| queue.attached) else { continue };
-            let gate = Gate::new(device.metered.limited.clone()).map(Box::new);
-            let service = Service { share, policy, gate };
-            self.cores.send(attached.sidecore, Command::SetService(device.key(index), service));
+        let limited = device.metered.limited.clone();
+        let queues: Vec<(u16, QueueKey)> =
+            device.attached().into_iter().map(|index| (index, device.key(index))).collect();
+        for (index, key) in queues {
+            let gate = Gate::new(limited.clone()).map(Box::new);
+            self.tell(number, index, Command::SetService(key, Service { share, policy, gate }));
         }
     }
 

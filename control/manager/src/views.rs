@@ -70,6 +70,14 @@ pub(crate) fn sidecore(index: u16, core: &Core) -> SidecoreView {
         sleeps: counters.sleeps,
         asleep_ns: counters.asleep_ns,
         kicks: counters.kicks,
+        requests: counters.requests,
+        kicks_avoided: counters.requests.saturating_sub(counters.kicks),
+        moves_in: counters.moves_in,
+        moves_out: counters.moves_out,
+        moves_stayed: counters.moves_stayed,
+        move_pause_p50_ns: counters.pauses.quantile_ns(0.5),
+        move_pause_p99_ns: counters.pauses.quantile_ns(0.99),
+        move_pause_max_ns: counters.pauses.quantile_ns(1.0),
         io_errors: counters.io_errors,
     }
 }

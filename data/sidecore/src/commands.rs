@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use schedule::{Nanos, Policy};
+use schedule::Nanos;
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
@@ -27,6 +27,8 @@ impl Sidecore {
             match command {
                 Command::Attach(served) => self.attach(served, now),
                 Command::Detach(key) => self.detach(key),
+                Command::Prepare(arrival) => self.prepare(arrival),
+                Command::Move(key, departure) => self.begin_move(key, departure, now),
                 Command::SetCall(key, call) => self.set_call(key, call),
                 Command::SetService(key, service) => self.set_service(key, service, now),
                 Command::SetBridge(bridge, kind) => self.net.set_bridge(bridge, kind.as_ref()),
@@ -60,6 +62,14 @@ impl Sidecore {
             served.role.end(&mut self.io);
             return self.send(Event::Refused(served, refusal));
         }
+        // A call may have been lost between two owners of this ring; one too many is harmless.
+        served.ring.call(&mut self.alarm);
+        self.put(queue, epoch, served, now);
+    }
+
+    /// Serves the queue from now on, at a place that is free.
+    pub(crate) fn put(&mut self, queue: u16, epoch: u32, mut served: Box<Served>, now: Nanos) {
+        let Some(place) = self.places.get_mut(usize::from(queue)) else { return };
         place.epoch = epoch;
         // A receive queue is not visited, it is delivered to; it is kicked for buffers that were waited for.
         let is_visited = !matches!(served.role, Role::Receive(_));
@@ -68,26 +78,22 @@ impl Sidecore {
             Some(kick) => self.rest.watch(kick, queue, epoch).is_ok(),
             None => false,
         };
-        // Without kicks to wait for, only polling finds anything.
-        let policy = if watched { ring.policy } else { Policy::Poll };
+        ring.is_watched = watched;
         if is_visited {
-            self.schedule.add(queue, ring.share, policy, now);
+            self.schedule.add(queue, ring.share, ring.policy_here(), now);
             self.schedule.set_owner(queue, Some(ring.key.device));
         }
         ring.queue.expect_writes(!is_visited);
-        ring.is_watched = watched;
         ring.leaving = false;
         if !ring.health.is_lost() {
             ring.queue.disarm();
         }
-        // A call may have been lost between two owners of this ring; one too many is harmless.
-        ring.call(&mut self.alarm);
         place.tenant = Tenant::Queue(served);
         self.count_queues();
         self.examine(queue);
     }
 
-    fn detach(&mut self, key: QueueKey) {
+    pub(crate) fn detach(&mut self, key: QueueKey) {
         let Some(queue) = self.find(key) else { return };
         let Some(served) = served_at(&mut self.places, queue) else { return };
         if std::mem::replace(&mut served.ring.leaving, true) {
@@ -97,6 +103,7 @@ impl Sidecore {
             self.rest.forget(kick);
         }
         self.net.detach(&served.role, queue);
+        self.cancel_move(queue);
         self.net.desk.roads.forget(queue);
         self.schedule.remove(queue);
         self.leaving.push(queue);

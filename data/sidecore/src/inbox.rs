@@ -14,6 +14,7 @@ use virtqueue::Violation;
 
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
 use crate::knock::Knock;
+use crate::moves::{Arrival, Departure, MoveId, Stay};
 use crate::net::parcel::{Bell, road};
 use crate::net::{
     BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec,
@@ -28,6 +29,12 @@ pub enum Command {
     /// Give this queue back when nothing of it is in flight. Answered by [`Event::Detached`], or
     /// not at all when there is no such queue.
     Detach(QueueKey),
+    /// A queue of a disk is to come here. Answered by [`Event::Prepared`], or [`Event::Stayed`].
+    Prepare(Box<Arrival>),
+    /// Hand this queue over. Answered by [`Event::Moved`] of the new owner, or [`Event::Stayed`] of this
+    /// one; in between nothing should be asked of the queue. [`Command::Detach`] and
+    /// [`Command::Stop`] call it off when they come in time.
+    Move(QueueKey, Box<Departure>),
     /// Call through this descriptor from now on; no need to detach. The guest is called once, since
     /// a call may have gone to the old one.
     SetCall(QueueKey, Option<OwnedFd>),
@@ -63,6 +70,12 @@ pub enum Command {
 pub enum Event {
     /// The queue, no longer served; everything that was taken is completed and shown.
     Detached(Box<Served>),
+    /// A place is held for the queue that is to come.
+    Prepared(MoveId),
+    /// The queue is here and was looked at.
+    Moved(MoveId),
+    /// The queue is where it was.
+    Stayed(MoveId, Stay),
     /// The queue was not attached: here it is again.
     Refused(Box<Served>, Refusal),
     /// The host port, no longer served.

@@ -11,6 +11,8 @@ pub(crate) struct Place {
     pub(crate) tenant: Tenant,
     /// Counts the tenants that were here; names their kicks and seeds their tags.
     pub(crate) epoch: u32,
+    /// A queue is to come here from another sidecore.
+    pub(crate) reserved: bool,
 }
 
 /// Who has a place.
@@ -26,7 +28,7 @@ pub(crate) enum Tenant {
 
 impl Place {
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.tenant, Tenant::Empty)
+        matches!(self.tenant, Tenant::Empty) && !self.reserved
     }
 
     /// Whether nothing is here that control must have back.
@@ -42,6 +44,17 @@ impl Place {
         match &self.tenant {
             Tenant::Queue(served) => Some(served),
             Tenant::Host(_) | Tenant::Road(_) | Tenant::Empty => None,
+        }
+    }
+
+    /// Takes the queue out, whatever is in flight of it.
+    pub(crate) fn take_queue(&mut self) -> Option<Box<Served>> {
+        match std::mem::take(&mut self.tenant) {
+            Tenant::Queue(served) => Some(served),
+            other => {
+                self.tenant = other;
+                None
+            }
         }
     }
 

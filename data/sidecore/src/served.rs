@@ -403,7 +403,27 @@ impl Role {
     }
 }
 
+impl DiskRole {
+    /// It is at a place of another sidecore now, whose `io` this back-end of the same disk has joined.
+    /// Nothing of it is with a back-end.
+    pub(crate) fn come_to(&mut self, place: u16, epoch: u32, backend: Backend) {
+        (self.place, self.backend) = (place, backend);
+        self.slots.begin(epoch);
+    }
+
+    /// Whether nothing of it is with a back-end. A large request under way is not: it goes on wherever the
+    /// queue is.
+    pub(crate) fn is_drained(&self, ring: &Ring) -> bool {
+        ring.queue.in_flight() == u16::from(self.large.is_under_way())
+    }
+}
+
 impl Ring {
+    /// When it is polled. Without kicks to wait for, only polling finds anything.
+    pub(crate) fn policy_here(&self) -> Policy {
+        if self.is_watched { self.policy } else { Policy::Poll }
+    }
+
     /// What the loss of this queue's health means for it. The queue takes nothing more, and nothing
     /// of it is stored into memory that others can see.
     #[cold]

@@ -15,6 +15,7 @@ use crate::alarm::Alarm;
 use crate::counters::SidecoreCounters;
 use crate::inbox::{Command, Event, Handle, reset};
 use crate::knock::{Knock, price};
+use crate::moves::Moves;
 use crate::net::parcel::Bell;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
@@ -50,7 +51,7 @@ pub struct SidecoreSpec {
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Commands taken.
+    /// Commands taken, and queues that came from other sidecores.
     pub commands: u32,
     /// Requests taken from rings.
     pub requests: u32,
@@ -99,6 +100,7 @@ pub struct Sidecore {
     pub(crate) limited_until: Option<Nanos>,
     pub(crate) stopping: bool,
     pub(crate) net: Net,
+    pub(crate) moves: Moves,
     /// Places of roads from other sidecores.
     pub(crate) roads: Vec<u16>,
     pub(crate) bell: Arc<Bell>,
@@ -161,6 +163,7 @@ impl Sidecore {
             limited_until: None,
             stopping: false,
             net: Net::new(spec.index, queues_max),
+            moves: Moves::default(),
             roads: Vec::new(),
             bell,
             knock,
@@ -176,7 +179,10 @@ impl Sidecore {
     pub fn pass(&mut self, now: Nanos, clock: &impl Clock) -> Progress {
         let mut now = now;
         self.clock_answered(now);
-        let mut progress = Progress { commands: self.take_commands(now), ..Progress::default() };
+        let came = self.take_arrivals(now);
+        let mut progress =
+            Progress { commands: came + self.take_commands(now), ..Progress::default() };
+        self.hand_over(now);
         if now.since(self.looked) >= LOOK_INTERVAL_NS {
             progress.kicks = self.look(false, now);
         }
@@ -190,7 +196,9 @@ impl Sidecore {
         self.enter();
         progress.reaped = self.reap(now);
         self.arm_idle();
+        self.hand_over(now);
         self.let_go();
+        self.counters.requests.add(progress.requests.into());
         progress
     }
 
@@ -205,6 +213,7 @@ impl Sidecore {
             || !self.unsent.is_empty()
             || !self.leaving.is_empty() && self.io.in_flight() == 0
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
+            || self.moves.keep_awake()
             || self.has_ended();
         let is_due = self.schedule.next_due().is_some_and(|due| due <= now);
         if !self.schedule.may_rest() || is_due || waits || !self.watches_completions() {
@@ -216,8 +225,9 @@ impl Sidecore {
         }
         // And so for parcels: who sends one from now on rings.
         self.bell.sleep();
-        let slept = !self.has_parcels();
+        let slept = !self.has_parcels() && !self.moves.has_some();
         if slept {
+            self.moves.slept();
             self.counters.sleeps.add(1);
             self.look(true, now);
         }
@@ -259,7 +269,10 @@ impl Sidecore {
 
     /// Whether [`Command::Stop`] came and every queue is given back.
     pub fn has_ended(&self) -> bool {
-        self.stopping && self.unsent.is_empty() && self.places.iter().all(Place::is_given_back)
+        self.stopping
+            && self.unsent.is_empty()
+            && !self.moves.awaits()
+            && self.places.iter().all(Place::is_given_back)
     }
 
     /// The counters that [`Handle::counters`] shows.

@@ -11,6 +11,9 @@ use schedule::{Clock, Nanos};
 use crate::inbox::Handle;
 use crate::sidecore::{Sidecore, SidecoreSpec};
 
+/// When time begins, for all sidecores: what one of them notes means the same on another.
+static START: OnceLock<Instant> = OnceLock::new();
+
 /// Starts a sidecore on a thread of its own.
 ///
 /// # Errors
@@ -46,9 +49,6 @@ fn pin(spec: SidecoreSpec) -> io::Result<()> {
     sched_setaffinity(None, &set)
         .map_err(|error| io::Error::other(format!("cannot run on cpu {cpu}: {error}")))
 }
-
-/// When time began, for all sidecores: limits are words of several of them.
-static START: OnceLock<Instant> = OnceLock::new();
 
 /// Passes until told to stop. The clock is read once for each, about once in 5 us within a
 /// long one, and once more after a sleep.

@@ -1,0 +1,229 @@
+//! Queues of disks that are moved between sidecores: who asked, where each is, and what waits for it.
+//!
+//! How a queue travels is the sidecores' affair ([`sidecore::handover`]). Here: one move a queue at a
+//! time, from the operator's word to the answer. While a sidecore has been told to hand a queue over it
+//! is not known who has it, for about a millisecond; what is to be said of the queue is kept until the
+//! answer, and said to whoever has it then. Called by `answers` (operators) and `manager` (events, and
+//! all that is said of an attached queue).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use config::api::{ApiError, ErrorKind};
+use config::spec::DiskMove;
+use sidecore::{Command, Departure, MoveId, Stay, handover};
+use tracing::{debug, info};
+
+use crate::api::Reply;
+use crate::device::QueueState;
+use crate::manager::Manager;
+
+/// A queue that is being moved.
+pub(crate) struct Moving {
+    id: MoveId,
+    to: usize,
+    /// For its owner, until the new one has prepared itself.
+    departure: Option<Box<Departure>>,
+    /// What is to be said to whoever has the queue in the end; at most one command of a kind.
+    held: Vec<Command>,
+}
+
+/// An operator who waits.
+struct Waiting {
+    device: u32,
+    /// Moves that are not answered.
+    open: BTreeSet<MoveId>,
+    problems: Vec<String>,
+    reply: Reply,
+}
+
+/// All moves that are under way.
+#[derive(Default)]
+pub(crate) struct Moves {
+    last: u64,
+    /// Which queue of which device.
+    of: BTreeMap<MoveId, (u32, u16)>,
+    waiting: Vec<Waiting>,
+}
+
+impl Moving {
+    /// Keeps what is said of a queue whose owner is not known; says whether it did. A newer call
+    /// descriptor takes the place of one that waits, so that front-ends cannot use up ours.
+    fn hold(&mut self, command: Command) -> Option<Command> {
+        if self.departure.is_some() {
+            return Some(command);
+        }
+        let kind = std::mem::discriminant(&command);
+        self.held.retain(|held| std::mem::discriminant(held) != kind);
+        self.held.push(command);
+        None
+    }
+}
+
+impl Manager {
+    /// Says something of an attached queue to the sidecore that has it, now or when that is known.
+    pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
+        let Some(queue) = self.queue_mut(number, index) else { return };
+        let Some(attached) = queue.attached else { return };
+        let command = match &mut queue.moving {
+            Some(moving) => moving.hold(command),
+            None => Some(command),
+        };
+        if let Some(command) = command {
+            self.cores.send(attached.sidecore, command);
+        }
+    }
+
+    /// Moves queues of a disk. The operator is answered when all are where they were to be, or are not
+    /// going there.
+    pub(crate) fn move_queues(&mut self, id: &str, wish: &DiskMove, reply: Reply) {
+        let (number, queues) = match self.movable(id, wish) {
+            Ok(found) => found,
+            Err(error) => return reply.answer(Err(error)),
+        };
+        let to = usize::from(wish.to);
+        let moves: Vec<MoveId> =
+            queues.into_iter().filter_map(|index| self.begin_move(number, index, to)).collect();
+        info!(disk = id, to, queues = moves.len(), "moving");
+        let open = moves.into_iter().collect();
+        self.moves.waiting.push(Waiting { device: number, open, problems: Vec::new(), reply });
+        self.answer_moved();
+    }
+
+    /// The queues that a wish is about and that are elsewhere.
+    fn movable(&self, id: &str, wish: &DiskMove) -> Result<(u32, Vec<u16>), ApiError> {
+        let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
+        if self.plan.nic(id).is_some() {
+            let error = format!("{id:?} is a nic: its queues stay where its port is at home");
+            return Err(refused(error, "only queues of disks are moved"));
+        }
+        if self.plan.disk(id).is_none() {
+            return Err(ApiError::no_such_disk(id));
+        }
+        let count = self.cores.all.len();
+        if usize::from(wish.to) >= count {
+            let error = format!("there is no sidecore {}: there are {count}, from 0 on", wish.to);
+            return Err(refused(error, "`sidecore sidecores` lists them"));
+        }
+        let placed =
+            "a queue has a sidecore while its front-end runs it; `sidecore show` says which";
+        let device = self.number_of(id).and_then(|number| self.devices.get(&number));
+        let attached = device.map(|device| device.attached()).unwrap_or_default();
+        let Some(device) = device.filter(|_| !attached.is_empty()) else {
+            return Err(refused(format!("no queue of disk {id:?} is served now"), placed));
+        };
+        let queues = match wish.queue {
+            Some(queue) if attached.contains(&queue) => vec![queue],
+            Some(queue) => {
+                let error = format!("queue {queue} of disk {id:?} is not served now");
+                return Err(refused(error, placed));
+            }
+            None => attached,
+        };
+        let busy = |queue: &&u16| {
+            let queue = device.queues.get(usize::from(**queue));
+            queue.is_some_and(|queue| {
+                queue.moving.is_some() || queue.attached.is_some_and(|a| a.leaving.is_some())
+            })
+        };
+        if let Some(queue) = queues.iter().find(busy) {
+            let error = format!("queue {queue} of disk {id:?} is being moved or stopped");
+            return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
+        }
+        let is_elsewhere = |queue: &u16| {
+            let attached = device.queues.get(usize::from(*queue)).and_then(|q| q.attached);
+            attached.is_some_and(|attached| attached.sidecore != usize::from(wish.to))
+        };
+        Ok((device.number, queues.into_iter().filter(is_elsewhere).collect()))
+    }
+
+    /// Has the new owner prepare itself.
+    fn begin_move(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
+        let backend = self.disk_parts(number)?.disk.backend();
+        let id = MoveId(self.moves.last + 1);
+        let (arrival, departure) = handover(id, &self.cores.all.get(to)?.handle, backend);
+        let departure = Some(departure);
+        self.queue_mut(number, index)?.moving =
+            Some(Moving { id, to, departure, held: Vec::new() });
+        self.moves.last = id.0;
+        self.moves.of.insert(id, (number, index));
+        self.cores.send(to, Command::Prepare(arrival));
+        Some(id)
+    }
+
+    /// The new owner is ready: the old one may hand the queue over.
+    pub(crate) fn move_is_prepared(&mut self, id: MoveId) {
+        // Called off meanwhile, if it is not found: the new owner sees that by itself.
+        let Some(&(number, index)) = self.moves.of.get(&id) else { return };
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let key = device.key(index);
+        let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
+        let departure = queue.moving.as_mut().and_then(|moving| moving.departure.take());
+        if let (Some(attached), Some(departure)) = (queue.attached, departure) {
+            self.cores.send(attached.sidecore, Command::Move(key, departure));
+        }
+    }
+
+    /// A queue is at its new owner, or (with a reason) still at the old one.
+    pub(crate) fn move_is_over(&mut self, id: MoveId, why: Option<&Stay>) {
+        let Some(&(number, index)) = self.moves.of.get(&id) else { return };
+        let Some(queue) = self.queue_mut(number, index) else { return };
+        let (Some(moving), Some(attached)) = (queue.moving.take(), queue.attached.as_mut()) else {
+            return self.move_ended(id, Some("it is not served any more"));
+        };
+        if why.is_none() {
+            let from = std::mem::replace(&mut attached.sidecore, moving.to);
+            self.cores.give_load(from, 1);
+            self.cores.take_load(moving.to, 1);
+            debug!(device = number, queue = index, from, to = moving.to, "moved");
+        }
+        for command in moving.held {
+            self.tell(number, index, command);
+        }
+        let why = why.map(ToString::to_string);
+        self.move_ended(id, why.as_deref());
+    }
+
+    /// The queue is about to be asked for, or is back: a move that its owner was not told of is called
+    /// off; with `back` any is.
+    pub(crate) fn call_move_off(&mut self, number: u32, index: u16, back: bool) {
+        let Some(queue) = self.queue_mut(number, index) else { return };
+        let moving = queue.moving.take_if(|moving| back || moving.departure.is_some());
+        if let Some(moving) = moving {
+            self.move_ended(moving.id, Some("it is being stopped"));
+        }
+    }
+
+    fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
+        let Some((_, index)) = self.moves.of.remove(&id) else { return };
+        for waiting in &mut self.moves.waiting {
+            if let (true, Some(problem)) = (waiting.open.remove(&id), problem) {
+                waiting.problems.push(format!("queue {index}: {problem}"));
+            }
+        }
+        self.answer_moved();
+    }
+
+    /// Answers those whose moves are all over.
+    fn answer_moved(&mut self) {
+        while let Some(at) = self.moves.waiting.iter().position(|waiting| waiting.open.is_empty()) {
+            let Waiting { device, problems, reply, .. } = self.moves.waiting.swap_remove(at);
+            let Some(device) = self.devices.get(&device) else {
+                reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the disk is gone", "")));
+                continue;
+            };
+            let id = &device.facts.id;
+            let answer = if problems.is_empty() {
+                self.show(id, true)
+            } else {
+                let error = format!("disk {id:?} was not moved: {}", problems.join("; "));
+                let hint = "what stayed is served where it was; try again in a moment";
+                Err(ApiError::new(ErrorKind::Busy, error, hint))
+            };
+            reply.answer(answer);
+        }
+    }
+
+    fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut QueueState> {
+        self.devices.get_mut(&number)?.queues.get_mut(usize::from(index))
+    }
+}

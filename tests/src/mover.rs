@@ -1,0 +1,67 @@
+//! An operator who moves queues of disks between sidecores, faster than a command line could be started.
+//!
+//! Speaks to the API's socket itself, one request a connection. Not for other calls: those are
+//! [`crate::daemon::Daemon::ask`]'s.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// How long an answer may take: a move waits for the sidecores, and they for their turn on busy processors.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// What became of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Its queues are there.
+    Done,
+    /// Refused for now: requests of a queue did not end in time, or something else happens to it.
+    NotNow,
+    /// Refused: there is no such disk or queue.
+    Never,
+}
+
+/// Where the API is.
+#[derive(Clone, Debug)]
+pub struct Mover {
+    socket: PathBuf,
+}
+
+impl Mover {
+    /// Of the daemon whose folder this is.
+    pub fn new(folder: &Path) -> Mover {
+        Mover { socket: folder.join("api.sock") }
+    }
+
+    /// Moves every queue of `disk` to sidecore `to`.
+    ///
+    /// # Errors
+    /// No answer, or one that is none of [`Wish`].
+    pub fn move_disk(&self, disk: &str, to: u16) -> Result<Wish> {
+        let answer = self.post(&format!("/v1/disks/{disk}/move"), &format!("{{\"to\":{to}}}"))?;
+        let status = answer.split(' ').nth(1).context("an answer without a status")?;
+        Ok(match status {
+            "200" => Wish::Done,
+            "503" => Wish::NotNow,
+            "404" | "422" => Wish::Never,
+            _ => bail!("moving {disk} to {to}: {answer}"),
+        })
+    }
+
+    fn post(&self, path: &str, body: &str) -> Result<String> {
+        let mut stream = UnixStream::connect(&self.socket).context("the API")?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nHost: sidecore\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
