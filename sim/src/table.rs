@@ -154,10 +154,14 @@ mod tests {
             table.text(),
             "A title\n\nwho       mean us     %\nsidecore     12.3     -\nx             1.0  33.3\n"
         );
+        let lines: Vec<serde_json::Value> =
+            table.json().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(
-            table.json(),
-            "{\"mean_us\":12.345,\"percent\":null,\"table\":\"t\",\"who\":\"sidecore\"}\n\
-             {\"mean_us\":0.95,\"percent\":33.333,\"table\":\"t\",\"who\":\"x\"}\n"
+            lines,
+            [
+                serde_json::json!({"mean_us": 12.345, "percent": null, "table": "t", "who": "sidecore"}),
+                serde_json::json!({"mean_us": 0.95, "percent": 33.333, "table": "t", "who": "x"}),
+            ]
         );
     }
 

@@ -20,6 +20,8 @@ use crate::{
 
 /// What a pass takes, in the tests' time.
 pub(super) const PASS_NS: u64 = 1_000;
+/// Passes after which a queue without work is armed, beside others too: its looks have cost what a kick does.
+pub(super) const IDLE_PASSES: u32 = 500;
 /// Bytes of the data of one request.
 pub(super) const BLOCK: usize = 4096;
 /// Bytes of a disk.
@@ -287,7 +289,7 @@ impl Core {
 
     /// Passes without work until nothing is polled.
     pub(super) fn idle(&mut self) {
-        for _ in 0..200 {
+        for _ in 0..IDLE_PASSES {
             self.pass();
         }
     }

@@ -25,7 +25,7 @@ fn an_idle_queue_is_armed_beside_a_busy_one_and_a_kick_makes_it_polled() {
     always.policy = Policy::Poll;
     core.attach(&busy, always);
     let counters = core.attach(&idle, idle.spec(2, &null()));
-    for _ in 0..200 {
+    for _ in 0..IDLE_PASSES {
         busy.ask(1, READ);
         assert_eq!(core.pass().requests, 1);
         assert_eq!(busy.take_ok(), 1);
@@ -82,7 +82,7 @@ fn it_sleeps_only_when_everything_is_armed_and_the_kick_that_ends_it_is_served()
     core.attach(&guest, guest.spec(1, &null()));
     assert!(core.pass().is_idle());
     assert!(!core.rest(), "it is still polled");
-    core.passes(12);
+    core.passes(42);
     guest.ask(1, READ);
     assert!(core.rest());
     assert_eq!(core.pass().requests, 1);
