@@ -114,6 +114,17 @@ impl Backend {
         }
     }
 
+    /// Of a request to a back-end that answers at once, what is done in one go, where `wanted` bytes would
+    /// suit the caller: for `null` all of it, since it takes no time; for a file in memory 64 KiB at least,
+    /// since each part is a system call.
+    pub fn slice_bytes(&self, wanted: u64) -> u64 {
+        match self {
+            Backend::Null(_) => u64::MAX,
+            Backend::Memory(_) => wanted,
+            Backend::File(_) => wanted.max(64 << 10),
+        }
+    }
+
     /// Whether another request may be submitted, as far as this disk's share of `io` goes: at most 256
     /// commands with the kernel, fewer when `io` is more than half full. False: leave the request in
     /// its ring. Cheap; to be asked beside [`Io::room`].

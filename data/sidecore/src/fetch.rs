@@ -57,6 +57,7 @@ impl DiskRole {
     ) -> (Visited, u64) {
         let mut tally = Tally::default();
         let mut visited = Visited { more: true, ..Visited::default() };
+        let slice_bytes = self.backend.slice_bytes(slice_bytes);
         if self.large.is_under_way() {
             visited.requests = 1;
             visited.bytes = self.slice(ring, io, slice_bytes, &mut tally);
