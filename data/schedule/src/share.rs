@@ -21,6 +21,9 @@ pub const SHARE_MAX: u32 = 10_000;
 /// requests of a visit, 2048 to 1.
 pub const REPAY_PASSES_MAX: u32 = 64;
 
+/// A visit is charged the time of so many at most: what takes longer is a thread that others held up.
+const TIME_VISITS_MAX: i64 = 8;
+
 /// One request in the currency of `Credit::requests`: fractions let small shares add up.
 const REQUEST: i64 = 1 << 16;
 
@@ -93,7 +96,8 @@ impl Account {
     #[inline]
     pub(crate) fn charge(&mut self, requests: u32, bytes: u64, nanos: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let nanos = i64::try_from(nanos).unwrap_or(i64::MAX);
+        let nanos =
+            i64::try_from(nanos).unwrap_or(i64::MAX).min(self.quantum.nanos * TIME_VISITS_MAX);
         self.credit.requests = self.credit.requests.saturating_sub(i64::from(requests) * REQUEST);
         self.credit.bytes = self.credit.bytes.saturating_sub(bytes);
         self.credit.nanos = self.credit.nanos.saturating_sub(nanos);

@@ -291,6 +291,13 @@ impl Sidecore {
         }
     }
 
+    /// What was queued for disks goes to the kernel now. No system call when that is nothing.
+    pub(crate) fn hand_over_io(&mut self) {
+        if self.io.hand_over().is_err() {
+            self.counters.io_errors.add(1);
+        }
+    }
+
     fn enter(&mut self) {
         if self.io.enter().is_err() {
             // What was queued stays queued and is submitted by a later pass.
@@ -319,9 +326,7 @@ impl Sidecore {
             self.schedule.completed(tag.queue);
         }
         // What was resumed goes to the kernel now: the next pass may be after a sleep.
-        if self.io.hand_over().is_err() {
-            self.counters.io_errors.add(1);
-        }
+        self.hand_over_io();
         while let Some(queue) = self.unshown.pop() {
             if let Some(served) = served_at(&mut self.places, queue) {
                 served.ring.publish(&mut self.alarm);

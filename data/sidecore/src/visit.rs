@@ -10,14 +10,17 @@ use crate::large::SLICE_BYTES;
 use crate::places::{disk_at, served_at};
 use crate::sidecore::Sidecore;
 
-/// A piece while nobody else is watched, or of frames: some 13 us of copying, then the clock is read.
-const ALONE: Piece = Piece { requests: u32::MAX, bytes: 128 << 10, slice_bytes: SLICE_BYTES };
+/// What frames were brought is shown, and called for, after each piece: so theirs are larger.
+const FRAMES: Piece = Piece { requests: u32::MAX, ..ALONE };
+/// A piece while nobody else is watched: some 13 us of copying, then the clock is read.
+const ALONE: Piece = Piece { requests: 16, bytes: 128 << 10, slice_bytes: SLICE_BYTES };
 /// A piece while others are watched: 2 us of copying, or a few small requests. A queue that asks little
 /// waits for half of one, on average.
 const WATCHFUL: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
-/// So many bytes after the last one, the clock is read again: some 4 us. A visit of fewer is too short to
-/// be measured.
+/// So many bytes or requests after the last time, the clock is read again: some 4 us of copying, or 1 us and
+/// more of requests. A visit of fewer is too short to be measured.
 const CLOCK_BYTES: u64 = 40 << 10;
+const CLOCK_REQUESTS: u32 = 16;
 
 /// What is done between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +35,9 @@ struct Piece {
 #[derive(Clone, Copy, Debug)]
 struct Course {
     total: Visited,
-    /// `total.bytes` when the clock was read last.
+    /// Of `total`, when the clock was read last.
     clocked_bytes: u64,
+    clocked_requests: u32,
     /// When the visit began, moved on by what interrupted it.
     since: Nanos,
     at: Nanos,
@@ -45,15 +49,18 @@ impl Sidecore {
     pub(crate) fn visit(&mut self, visit: Visit, now: Nanos, clock: &impl Clock) -> (u32, Nanos) {
         let Visit { queue, budget } = visit;
         let is_watchful = self.schedule.watches_others(queue);
-        // What frames were brought is shown, and called for, after each piece: so theirs are larger.
-        let is_cut_small = is_watchful && disk_at(&mut self.places, queue).is_some();
-        let piece = if is_cut_small { WATCHFUL } else { ALONE };
+        let piece = match disk_at(&mut self.places, queue) {
+            Some(_) if is_watchful => WATCHFUL,
+            Some(_) => ALONE,
+            None => FRAMES,
+        };
         let total = Visited::default();
-        let mut course = Course { total, clocked_bytes: 0, since: now, at: now };
+        let mut course =
+            Course { total, clocked_bytes: 0, clocked_requests: 0, since: now, at: now };
         loop {
             let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
             course.add(visited);
-            if course.total.bytes - course.clocked_bytes >= CLOCK_BYTES {
+            if course.is_to_be_clocked() {
                 course.read(clock);
             }
             if !visited.wants_more() || !course.is_within(budget) {
@@ -106,8 +113,12 @@ impl Sidecore {
             }
         }
         self.schedule.advance(at);
-        self.schedule.visited(queue, total);
-        if let Some(until) = self.limited_until.take() {
+        let until = self.limited_until.take();
+        // Nothing was found out about its ring, when it may take nothing.
+        if until.is_none() || total.requests > 0 {
+            self.schedule.visited(queue, total);
+        }
+        if let Some(until) = until {
             self.schedule.wait_until(queue, until);
         }
     }
@@ -133,6 +144,8 @@ impl Sidecore {
             if urgent == queue || !self.has_new(urgent) {
                 continue;
             }
+            // What others have given to a disk is not on this one's account.
+            self.hand_over_io();
             course.read(clock);
             if !self.schedule.may_interrupt(course.at) {
                 break;
@@ -158,20 +171,22 @@ impl Sidecore {
         {
             served.ring.queue.disarm();
         }
+        let was_listed =
+            disk_at(&mut self.places, queue).is_some_and(|(_, disk)| disk.unclocked > 0);
         let mut visited = self.serve(queue, INTERRUPTION, WATCHFUL, at);
+        // What a disk was given goes to the kernel now: the pass may take long.
+        self.hand_over_io();
         let after = if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
             ring.publish(&mut self.alarm);
             let after = clock.now();
-            // Of an earlier visit in this pass, too, if there was one.
-            let since = if disk.unclocked_since < at { disk.unclocked_since } else { at };
-            ring.counters.latency.add(after.since(since), std::mem::take(&mut disk.unclocked));
+            // With those of an earlier visit in this pass it is left to the next.
+            if !was_listed && disk.unclocked > 0 {
+                ring.counters.latency.add(after.since(at), std::mem::take(&mut disk.unclocked));
+                self.unclocked.pop();
+            }
             ring.counters.visits.add(1);
             if ring.queue.violation().is_some() || ring.health.is_lost() {
                 self.examine(queue);
-            }
-            // What a disk was given goes to the kernel now: the pass may take long.
-            if self.io.hand_over().is_err() {
-                self.counters.io_errors.add(1);
             }
             after
         } else {
@@ -210,8 +225,15 @@ impl Course {
         self.total.nanos = nanos;
     }
 
+    #[inline]
+    fn is_to_be_clocked(&self) -> bool {
+        self.total.bytes - self.clocked_bytes >= CLOCK_BYTES
+            || self.total.requests - self.clocked_requests >= CLOCK_REQUESTS
+    }
+
     fn read(&mut self, clock: &impl Clock) {
         self.at = clock.now();
+        self.clocked_requests = self.total.requests;
         self.total.nanos = self.at.since(self.since);
         self.clocked_bytes = self.total.bytes;
     }

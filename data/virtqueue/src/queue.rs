@@ -114,7 +114,7 @@ impl Queue {
         }
     }
 
-    /// Whether a chain is there that [`Self::peek`] would look at. Reads the driver's index when none is
+    /// Whether a chain is there that [`Self::peek`] would look at, of an in-flight record too. Reads the driver's index when none is
     /// known.
     #[inline]
     pub fn has_new(&mut self, map: &GuestMap) -> bool {
@@ -123,8 +123,14 @@ impl Queue {
         }
         match &mut self.ring {
             // What is wrong is found again, and said, by a look at the chain.
-            Ring::Split(ring, _) => ring.is_ready(map).unwrap_or(true),
-            Ring::Packed(ring, _) => ring.is_ready(),
+            Ring::Split(ring, record) => {
+                let is_left = record.as_ref().is_some_and(|record| record.next_left().is_some());
+                is_left || ring.is_ready(map).unwrap_or(true)
+            }
+            Ring::Packed(ring, record) => {
+                let is_left = record.as_ref().is_some_and(|record| record.next_left().is_some());
+                is_left || ring.is_ready()
+            }
         }
     }
 

@@ -29,8 +29,8 @@ pub struct GroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub limit_iops: Option<u32>,
-    /// Most bytes a second, read and written, of all its disks together: `4K` or more. Default: no
-    /// limit.
+    /// Most bytes a second, read and written, of all its disks together: `4K` or more; discards and
+    /// zeroing count as requests only. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<Size>,
     /// What may be used at once after a pause, as milliseconds of the full limit. Default: 100.
