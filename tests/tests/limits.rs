@@ -1,6 +1,8 @@
 //! Limits, and settings that change under load, of a built daemon: nothing is lost, and so much is
 //! done as was allowed.
 
+#![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
