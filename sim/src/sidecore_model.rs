@@ -5,7 +5,7 @@
 //! answer at once; commands, completions, and roads between sidecores have no part.
 
 use schedule::{
-    Budget, INTERRUPTION, Limits, Nanos, Policy, SHARE_USUAL, Schedule, Visit, Visited,
+    Budget, INTERRUPTION, Limits, Nanos, Piece, Policy, SHARE_USUAL, Schedule, Visit, Visited,
 };
 
 use crate::costs::{
@@ -24,26 +24,14 @@ const EVENTS: usize = 64;
 const SHOW_EVERY: u32 = 16;
 /// Larger requests are worked on in slices where they do not fit a piece (the same file).
 const SMALL_BYTES: u64 = 32 << 10;
-/// Pieces of a visit, and when the clock is read (`data/sidecore/src/visit.rs`).
-const ALONE: Piece = Piece { requests: u32::MAX, bytes: 128 << 10, slice_bytes: 256 << 10 };
-const WATCHFUL: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
-const CLOCK_BYTES: u64 = 40 << 10;
-
-/// What is done between two looks.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    requests: u32,
-    bytes: u64,
-    slice_bytes: u64,
-}
-
 /// How far a visit is.
 #[derive(Clone, Copy, Debug)]
 struct Course {
     visit: Visit,
     is_watchful: bool,
     total: Visited,
-    clocked_bytes: u64,
+    /// What `total` was when the clock was read last.
+    clocked: Visited,
     /// When it began, moved on by what interrupted it.
     since: u64,
 }
@@ -162,7 +150,7 @@ impl Sidecore {
         };
         let is_watchful = self.schedule.watches_others(visit.queue);
         let (total, since) = (Visited::default(), self.now.0);
-        let course = Course { visit, is_watchful, total, clocked_bytes: 0, since };
+        let course = Course { visit, is_watchful, total, clocked: total, since };
         if rings.is_empty(visit.queue) {
             self.end_visit(&course);
             return LOOK_NS;
@@ -216,7 +204,7 @@ impl Sidecore {
         }
         let mut took = 0;
         course.add(part.done);
-        if course.total.bytes - course.clocked_bytes >= CLOCK_BYTES {
+        if course.total.is_to_be_clocked(course.clocked) {
             self.read(&mut course);
             took += CLOCK_NS;
         }
@@ -257,7 +245,7 @@ impl Sidecore {
             if self.schedule.kicked(urgent, self.now) {
                 rings.arm(urgent, false);
             }
-            let part = Part::new(urgent, INTERRUPTION, WATCHFUL.slice_bytes);
+            let part = Part::new(urgent, INTERRUPTION, Piece::WATCHFUL.slice_bytes);
             self.at = At::Interruption(course, round, part, self.due);
             return took + VISIT_NS;
         }
@@ -293,7 +281,7 @@ impl Sidecore {
     fn read(&mut self, course: &mut Course) {
         self.now = Nanos(self.due);
         course.total.nanos = self.due - course.since;
-        course.clocked_bytes = course.total.bytes;
+        course.clocked = course.total;
     }
 
     fn end_visit(&mut self, course: &Course) {
@@ -372,13 +360,8 @@ impl Core for Sidecore {
 impl Course {
     /// The next piece of what is left of the visit.
     fn part(&self) -> Part {
-        let Budget { requests, bytes, nanos } = self.visit.budget;
-        let piece = if self.is_watchful { WATCHFUL } else { ALONE };
-        let budget = Budget {
-            requests: requests.saturating_sub(self.total.requests).min(piece.requests),
-            bytes: bytes.saturating_sub(self.total.bytes).min(piece.bytes),
-            nanos,
-        };
+        let piece = if self.is_watchful { Piece::WATCHFUL } else { Piece::ALONE };
+        let budget = piece.of(self.visit.budget, self.total);
         Part::new(self.visit.queue, budget, piece.slice_bytes)
     }
 

@@ -13,7 +13,7 @@ use crate::served::{DiskRole, Ring};
 
 /// Bytes that are copied in one go at most: 256 KiB, some 25 us. A multiple of every page and block size, so
 /// that slices end where whole pages do.
-pub(crate) const SLICE_BYTES: u64 = 256 << 10;
+pub(crate) const SLICE_BYTES: u64 = schedule::Piece::ALONE.slice_bytes;
 /// Bytes that are discarded or zeroed in one go: the kernel does that by whole pages.
 const ZEROED_BYTES: u64 = 1 << 20;
 

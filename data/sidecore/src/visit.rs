@@ -4,40 +4,17 @@
 //! Not what is done in a piece (`fetch` for disks, `frames` for NICs), nor whose turn it is and who may
 //! interrupt whom (`schedule`). Called by `sidecore`.
 
-use schedule::{Budget, Clock, INTERRUPTION, Nanos, Visit, Visited};
+use schedule::{Budget, Clock, INTERRUPTION, Nanos, Piece, Visit, Visited};
 
-use crate::large::SLICE_BYTES;
 use crate::places::{disk_at, served_at};
 use crate::sidecore::Sidecore;
-
-/// What frames were brought is shown, and called for, after each piece: so theirs are larger.
-const FRAMES: Piece = Piece { requests: u32::MAX, ..ALONE };
-/// A piece while nobody else is watched: some 13 us of copying, then the clock is read.
-const ALONE: Piece = Piece { requests: 16, bytes: 128 << 10, slice_bytes: SLICE_BYTES };
-/// A piece while others are watched: 2 us of copying, or a few small requests. A queue that asks little
-/// waits for half of one, on average.
-const WATCHFUL: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
-/// So many bytes or requests after the last time, the clock is read again: some 4 us of copying, or 1 us and
-/// more of requests. A visit of fewer is too short to be measured.
-const CLOCK_BYTES: u64 = 40 << 10;
-const CLOCK_REQUESTS: u32 = 16;
-
-/// What is done between two looks.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    requests: u32,
-    bytes: u64,
-    /// Of a request that is worked on in slices, one slice.
-    slice_bytes: u64,
-}
 
 /// How far a visit is.
 #[derive(Clone, Copy, Debug)]
 struct Course {
     total: Visited,
-    /// Of `total`, when the clock was read last.
-    clocked_bytes: u64,
-    clocked_requests: u32,
+    /// What `total` was when the clock was read last.
+    clocked: Visited,
     /// When the visit began, moved on by what interrupted it.
     since: Nanos,
     at: Nanos,
@@ -50,17 +27,16 @@ impl Sidecore {
         let Visit { queue, budget } = visit;
         let is_watchful = self.schedule.watches_others(queue);
         let piece = match disk_at(&mut self.places, queue) {
-            Some(_) if is_watchful => WATCHFUL,
-            Some(_) => ALONE,
-            None => FRAMES,
+            Some(_) if is_watchful => Piece::WATCHFUL,
+            Some(_) => Piece::ALONE,
+            None => Piece::FRAMES,
         };
-        let total = Visited::default();
-        let mut course =
-            Course { total, clocked_bytes: 0, clocked_requests: 0, since: now, at: now };
+        let nothing = Visited::default();
+        let mut course = Course { total: nothing, clocked: nothing, since: now, at: now };
         loop {
             let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
             course.add(visited);
-            if course.is_to_be_clocked() {
+            if course.total.is_to_be_clocked(course.clocked) {
                 course.read(clock);
             }
             if !visited.wants_more() || !course.is_within(budget) {
@@ -173,7 +149,7 @@ impl Sidecore {
         }
         let was_listed =
             disk_at(&mut self.places, queue).is_some_and(|(_, disk)| disk.unclocked > 0);
-        let mut visited = self.serve(queue, INTERRUPTION, WATCHFUL, at);
+        let mut visited = self.serve(queue, INTERRUPTION, Piece::WATCHFUL, at);
         // What a disk was given goes to the kernel now: the pass may take long.
         self.hand_over_io();
         let after = if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
@@ -202,18 +178,6 @@ impl Sidecore {
     }
 }
 
-impl Piece {
-    /// The next piece of what is left of a visit.
-    #[inline]
-    fn of(self, budget: Budget, done: Visited) -> Budget {
-        Budget {
-            requests: budget.requests.saturating_sub(done.requests).min(self.requests),
-            bytes: budget.bytes.saturating_sub(done.bytes).min(self.bytes),
-            nanos: budget.nanos,
-        }
-    }
-}
-
 impl Course {
     #[inline]
     fn add(&mut self, visited: Visited) {
@@ -225,17 +189,10 @@ impl Course {
         self.total.nanos = nanos;
     }
 
-    #[inline]
-    fn is_to_be_clocked(&self) -> bool {
-        self.total.bytes - self.clocked_bytes >= CLOCK_BYTES
-            || self.total.requests - self.clocked_requests >= CLOCK_REQUESTS
-    }
-
     fn read(&mut self, clock: &impl Clock) {
         self.at = clock.now();
-        self.clocked_requests = self.total.requests;
         self.total.nanos = self.at.since(self.since);
-        self.clocked_bytes = self.total.bytes;
+        self.clocked = self.total;
     }
 
     /// Whether the visit may begin another piece.
