@@ -6,6 +6,8 @@
 //! | `net_frontend` | a NIC's driver on such a front-end: frames out and in |
 //! | `slots` | virtio-blk requests at fixed places of guest memory |
 //! | `load` | keeps a number of them in flight and measures |
+//! | `verified` | reads and writes that are compared, on a thread of their own |
+//! | `mover` | an operator who moves queues between sidecores, many a second |
 //! | `content` | fills a disk, and looks whether it kept what was written |
 //! | `histogram` | latencies, with quantiles |
 //! | `server` | starts `sidecore` and `qemu-storage-daemon`, and ends them again |
@@ -20,9 +22,11 @@ pub mod content;
 pub mod frontend;
 pub mod histogram;
 pub mod load;
+pub mod mover;
 pub mod net_frontend;
 pub mod report;
 pub mod scratch;
 pub mod server;
 pub mod slots;
 pub mod testpmd;
+pub mod verified;

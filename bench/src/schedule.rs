@@ -7,8 +7,10 @@
 //! | `saturated` | kicks for each request where there is always work |
 //! | `between` | CPU, latency and kicks at set rates, for each policy |
 //! | `scaling` | time of a request with 1 to 4,096 busy queues |
+//! | `moving` | how long nobody looks at a queue that moves between sidecores |
 //!
-//! Every daemon runs as a process on core 0, the driver side is one thread on core 1. Rounds alternate
+//! Every daemon runs as a process on core 0, the driver side is one thread on core 1; for `moving` both
+//! have both. Rounds alternate
 //! between what is compared; a daemon that is not measured is stopped by a signal.
 
 mod between;
@@ -18,6 +20,7 @@ mod daemon;
 mod idle;
 pub(crate) mod lane;
 mod mixed;
+mod moving;
 mod saturated;
 mod scaling;
 
@@ -48,7 +51,7 @@ pub(crate) struct Options {
     quick: bool,
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t =
-        [Part::Mixed, Part::Idle, Part::Saturated, Part::Between, Part::Scaling])]
+        [Part::Mixed, Part::Idle, Part::Saturated, Part::Between, Part::Scaling, Part::Moving])]
     what: Vec<Part>,
     /// The sidecore program. Default: beside this one, or SIDECORE_BIN.
     #[arg(long, value_name = "PATH")]
@@ -67,6 +70,8 @@ enum Part {
     Between,
     /// 1 to 4,096 busy queues.
     Scaling,
+    /// Queues that move between two sidecores.
+    Moving,
 }
 
 impl Options {
@@ -90,6 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
             Part::Saturated => saturated::measure(options),
             Part::Between => between::measure(options),
             Part::Scaling => scaling::measure(options),
+            Part::Moving => moving::measure(options),
         };
         rows.extend(measured.with_context(|| format!("schedule, part {part:?}"))?);
         let waited_ns = CpuTime::own().since(before).waited_ns as f64;

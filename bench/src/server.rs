@@ -160,7 +160,7 @@ impl Server {
         let arguments =
             ["--object", "iothread,id=io", "--blockdev", &blockdev, "--export", &export];
         let program = Path::new("qemu-storage-daemon");
-        Server::start(Who::QemuStorageDaemon, dir, core, program, &arguments)
+        Server::start(Who::QemuStorageDaemon, dir, &core.to_string(), program, &arguments)
             .context("starting qemu-storage-daemon (Debian: apt-get install qemu-utils)")
     }
 
@@ -181,9 +181,39 @@ impl Server {
     /// The system's errors.
     pub fn sidecore_with(binary: &Path, dir: &Path, core: u16, devices: &str) -> Result<Server> {
         let config = dir.join("sidecore.toml");
-        std::fs::write(&config, daemon_config(dir, core) + devices)?;
+        std::fs::write(&config, daemon_config(dir, &core.to_string()) + devices)?;
         let config = config.display().to_string();
-        Server::start(Who::Sidecore, dir, core, binary, &["serve", "--config", &config])
+        Server::start(
+            Who::Sidecore,
+            dir,
+            &core.to_string(),
+            binary,
+            &["serve", "--config", &config],
+        )
+        .with_context(|| format!("starting {}", binary.display()))
+    }
+
+    /// The same with a sidecore on each of `cores`, each at real-time priority if `ahead`: then what else
+    /// runs on its core waits while it has something to do, as if the core were its own.
+    ///
+    /// # Errors
+    /// The system's errors.
+    pub fn sidecores_with(
+        binary: &Path,
+        dir: &Path,
+        cores: &str,
+        ahead: bool,
+        devices: &str,
+    ) -> Result<Server> {
+        let config = dir.join("sidecore.toml");
+        std::fs::write(&config, daemon_config(dir, cores) + devices)?;
+        let config = config.display().to_string();
+        let program = binary.display().to_string();
+        let (wrapper, arguments): (&Path, Vec<&str>) = match ahead {
+            true => (Path::new("chrt"), vec!["-f", "20", &program, "serve", "--config", &config]),
+            false => (binary, vec!["serve", "--config", &config]),
+        };
+        Server::start(Who::Sidecore, dir, cores, wrapper, &arguments)
             .with_context(|| format!("starting {}", binary.display()))
     }
 
@@ -257,13 +287,13 @@ impl Server {
     fn start(
         who: Who,
         dir: &Path,
-        core: u16,
+        cores: &str,
         program: &Path,
         arguments: &[&str],
     ) -> Result<Server> {
         let log = File::create(dir.join("log"))?;
         let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "taskset", "-c", &core.to_string()])
+            .args(["--pdeathsig", "KILL", "taskset", "-c", cores])
             .arg(program)
             .args(arguments)
             .stdin(Stdio::null())
@@ -309,11 +339,11 @@ pub fn sidecore_binary() -> Result<PathBuf> {
     )
 }
 
-fn daemon_config(dir: &Path, core: u16) -> String {
+fn daemon_config(dir: &Path, cores: &str) -> String {
     let place = dir.display();
     format!(
         "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\n\
-         state_dir = \"{place}/state\"\n\n[sidecores]\ncpus = \"{core}\"\n"
+         state_dir = \"{place}/state\"\n\n[sidecores]\ncpus = \"{cores}\"\n"
     )
 }
 

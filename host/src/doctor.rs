@@ -88,6 +88,7 @@ pub fn examine(root: &Path, probes: &Probes) -> Vec<Check> {
         cores(&topology),
         numa(&topology),
         isolated(&topology),
+        autogroup(&files),
         io_uring(&files, probes),
         ebpf(&files),
         net::taps(&files),
@@ -221,6 +222,32 @@ fn isolated(topology: &Topology) -> Check {
             config::cpus::format(&auto)
         ),
     )
+}
+
+/// With it, threads that one session started are one party of a processor. On Linux 6.18 such a party that
+/// always had something to run kept the kernel's own threads waiting for seconds; one of them ends direct
+/// writes to files.
+fn autogroup(files: &Files) -> Check {
+    let name = "autogroup";
+    match files.number("proc/sys/kernel/sched_autogroup_enabled") {
+        Some(1) => check(
+            name,
+            State::Warn,
+            "on",
+            "where a sidecore shares its cpu with other busy threads, requests to files can take seconds",
+            "`sysctl kernel.sched_autogroup_enabled=0`, or isolated cores",
+        ),
+        Some(_) => {
+            check(name, State::Ok, "off", "the kernel's threads get their turn on every cpu", "")
+        }
+        None => check(
+            name,
+            State::Ok,
+            "this kernel has none",
+            "the kernel's threads get their turn",
+            "",
+        ),
+    }
 }
 
 fn io_uring(files: &Files, probes: &Probes) -> Check {

@@ -33,10 +33,8 @@ pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod killer;
 pub mod ledger;
-pub mod load;
 pub mod mixed;
 pub mod mounts;
-pub mod mover;
 pub mod neighbour;
 pub mod own_network;
 pub mod packets;
@@ -45,3 +43,5 @@ pub mod raw_front_end;
 pub mod single;
 pub mod tenant;
 pub mod throttle;
+
+pub use bench::{mover, verified as load};

@@ -1,4 +1,4 @@
-//! What a daemon's sidecore counted, asked over its API: one HTTP request on a Unix socket.
+//! What a daemon's sidecores counted, asked over its API: one HTTP request on a Unix socket.
 //!
 //! Not a client of the whole API; that is the `sidecore` program.
 
@@ -21,6 +21,18 @@ pub(super) struct Counters {
     pub(super) busy_ns: u64,
     /// Queues it serves.
     pub(super) queues: u16,
+    /// Queues that came from other sidecores, and that were to go and did not.
+    #[serde(default)]
+    pub(super) moves_in: u64,
+    #[serde(default)]
+    pub(super) moves_stayed: u64,
+    /// How long nobody looked at a queue that came, nanoseconds.
+    #[serde(default)]
+    pub(super) move_pause_p50_ns: u64,
+    #[serde(default)]
+    pub(super) move_pause_p99_ns: u64,
+    #[serde(default)]
+    pub(super) move_pause_max_ns: u64,
 }
 
 #[derive(Deserialize)]
@@ -28,11 +40,11 @@ struct List {
     sidecores: Vec<Counters>,
 }
 
-/// Asks the daemon behind the socket `api` for the counters of its only sidecore.
+/// Asks the daemon behind the socket `api` for the counters of its sidecores.
 ///
 /// # Errors
 /// No answer within ten seconds, or another than that.
-pub(super) fn ask(api: &Path) -> Result<Counters> {
+pub(super) fn ask(api: &Path) -> Result<Vec<Counters>> {
     let mut stream = UnixStream::connect(api).context("connecting to the daemon's API")?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
@@ -43,12 +55,12 @@ pub(super) fn ask(api: &Path) -> Result<Counters> {
     read(&answer)
 }
 
-fn read(answer: &str) -> Result<Counters> {
+fn read(answer: &str) -> Result<Vec<Counters>> {
     let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
     ensure!(head.starts_with("HTTP/1.1 200"), "the daemon's API says: {answer}");
     let list: List = serde_json::from_str(body).with_context(|| format!("reading {body}"))?;
-    ensure!(list.sidecores.len() == 1, "{} sidecores instead of one", list.sidecores.len());
-    list.sidecores.first().copied().context("no sidecore")
+    ensure!(!list.sidecores.is_empty(), "no sidecore");
+    Ok(list.sidecores)
 }
 
 #[cfg(test)]
@@ -60,7 +72,8 @@ mod tests {
         let body = r#"{"sidecores":[{"index":0,"passes":7,"busy_ns":9,"idle_ns":1,"queues":3}]}"#;
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}");
         let found = read(&answer).expect("an answer");
-        assert_eq!(found, Counters { passes: 7, busy_ns: 9, queues: 3 });
+        let one = Counters { passes: 7, busy_ns: 9, queues: 3, ..Counters::default() };
+        assert_eq!(found, [one]);
         let refused = read("HTTP/1.1 500 no\r\n\r\nwhy").expect_err("a refusal");
         assert!(refused.to_string().contains("500 no"), "{refused}");
         assert!(read("HTTP/1.1 200 OK\r\n\r\n{\"sidecores\":[]}").is_err());

@@ -2,6 +2,8 @@
 //!
 //! Not here: what is asked of the disks.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec};
@@ -10,7 +12,7 @@ use bench::server::{CpuTime, Server};
 
 use super::counters::{self, Counters};
 use super::{Options, PATIENCE_NS};
-use crate::bed::SERVER_CORE;
+use crate::bed::{DRIVER_CORE, SERVER_CORE};
 
 /// One disk, as it stands in the configuration file.
 #[derive(Clone, Debug)]
@@ -68,6 +70,27 @@ impl Daemon {
         Ok(Daemon { server, dir })
     }
 
+    /// Starts one with a sidecore on each core, as [`Server::sidecores_with`].
+    pub(super) fn start_on_all(
+        options: &Options,
+        name: &str,
+        ahead: bool,
+        disks: &[Disk],
+    ) -> Result<Daemon> {
+        let dir = Scratch::new(&std::env::temp_dir(), name)?;
+        let place = dir.path().display().to_string();
+        let disks: String = disks.iter().map(|disk| disk.config(&place)).collect();
+        let cores = format!("{SERVER_CORE},{DRIVER_CORE}");
+        let binary = options.sidecore()?;
+        let server = Server::sidecores_with(&binary, dir.path(), &cores, ahead, &disks)?;
+        Ok(Daemon { server, dir })
+    }
+
+    /// Where its files are.
+    pub(super) fn place(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Connects to a disk as soon as it listens.
     pub(super) fn frontend(&mut self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
         self.server.frontend(id, spec).with_context(|| format!("disk {id}"))
@@ -99,6 +122,13 @@ impl Daemon {
 
     /// What its sidecore counted so far.
     pub(super) fn counters(&self) -> Result<Counters> {
+        let all = self.counters_of_all()?;
+        ensure!(all.len() == 1, "{} sidecores instead of one", all.len());
+        all.first().copied().context("no sidecore")
+    }
+
+    /// What each of its sidecores counted so far.
+    pub(super) fn counters_of_all(&self) -> Result<Vec<Counters>> {
         counters::ask(&self.dir.path().join("api.sock"))
     }
 

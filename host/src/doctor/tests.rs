@@ -31,7 +31,7 @@ fn good() -> Probes {
     }
 }
 
-const GOOD_HOST: [(&str, &str); 10] = [
+const GOOD_HOST: [(&str, &str); 11] = [
     ("sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
     ("sys/devices/system/cpu/online", "0-3\n"),
     ("sys/devices/system/cpu/isolated", "2-3\n"),
@@ -41,6 +41,7 @@ const GOOD_HOST: [(&str, &str); 10] = [
     ("dev/net/tun", ""),
     ("proc/net/protocols", "protocol  size sockets\nXDP 960 0\nPACKET 1 2\n"),
     ("proc/sys/vm/overcommit_memory", "0\n"),
+    ("proc/sys/kernel/sched_autogroup_enabled", "0\n"),
     ("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:   2097152 kB\n"),
 ];
 
@@ -93,6 +94,7 @@ fn what_is_switched_off_is_named_with_its_switch() {
     let tree = Tree::of(&[
         ("sys/module/kvm_amd/parameters/avic", "N\n"),
         ("proc/sys/kernel/io_uring_disabled", "2\n"),
+        ("proc/sys/kernel/sched_autogroup_enabled", "1\n"),
         ("proc/sys/vm/overcommit_memory", "2\n"),
         ("sys/kernel/btf/vmlinux", ""),
         ("proc/self/status", "CapEff:\t0000000000000000\n"),
@@ -101,6 +103,8 @@ fn what_is_switched_off_is_named_with_its_switch() {
     let checks = examine(tree.root(), &probes);
     assert!(of(&checks, "posted interrupts").todo.contains("kvm_amd avic=1"));
     assert!(of(&checks, "io_uring").todo.contains("kernel.io_uring_disabled=0"));
+    assert_eq!(of(&checks, "autogroup").state, State::Warn);
+    assert!(of(&checks, "autogroup").todo.contains("kernel.sched_autogroup_enabled=0"));
     assert!(of(&checks, "overcommit").todo.contains("vm.overcommit_memory=0"));
     assert!(of(&checks, "ebpf").todo.contains("CAP_BPF"));
 }
@@ -134,11 +138,11 @@ fn what_nics_lack_is_named_with_what_still_works() {
 fn odd_files_make_no_panic() {
     for odd in ["", "-1", "99999999999999999999999", "Y Y", "\0\u{fffd}", "CapEff:", "CapEff: zz"] {
         let files: Vec<(&str, &str)> = GOOD_HOST.iter().map(|(path, _)| (*path, odd)).collect();
-        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 13);
+        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 14);
     }
 }
 
 #[test]
 fn this_host_can_be_examined() {
-    assert_eq!(examine_this_host().len(), 13);
+    assert_eq!(examine_this_host().len(), 14);
 }

@@ -1,7 +1,7 @@
 //! An operator who moves queues of disks between sidecores, faster than a command line could be started.
 //!
 //! Speaks to the API's socket itself, one request a connection. Not for other calls: those are
-//! [`crate::daemon::Daemon::ask`]'s.
+//! the `sidecore` program's.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
