@@ -29,6 +29,7 @@ const SMALL_BYTES: u64 = 32 << 10;
 struct Course {
     visit: Visit,
     is_watchful: bool,
+    is_over: bool,
     total: Visited,
     /// What `total` was when the clock was read last.
     clocked: Visited,
@@ -150,7 +151,8 @@ impl Sidecore {
         };
         let is_watchful = self.schedule.watches_others(visit.queue);
         let (total, since) = (Visited::default(), self.now.0);
-        let course = Course { visit, is_watchful, total, clocked: total, since };
+        let is_over = false;
+        let course = Course { visit, is_watchful, is_over, total, clocked: total, since };
         if rings.is_empty(visit.queue) {
             self.end_visit(&course);
             return LOOK_NS;
@@ -212,18 +214,26 @@ impl Sidecore {
         if !part.done.wants_more() || !course.is_within() {
             rings.show(queue, self.due + took + CALL_NS + REPLY_NS);
             self.end_visit(&course);
+            if course.is_watchful && part.done.took_long() {
+                course.is_over = true;
+                self.look_around(course);
+            }
             return took + CALL_NS;
         }
         rings.show(queue, self.due + took + REPLY_NS);
         if course.is_watchful {
-            let watched = self.schedule.watched().len();
-            let first = self.first_watched + 1;
-            self.first_watched = if first < watched { first } else { 0 };
-            self.at = At::Between(course, Round { turn: 0, watched });
+            self.look_around(course);
         } else {
             self.at = At::Piece(course, course.part());
         }
         took
+    }
+
+    fn look_around(&mut self, course: Course) {
+        let watched = self.schedule.watched().len();
+        let first = self.first_watched + 1;
+        self.first_watched = if first < watched { first } else { 0 };
+        self.at = At::Between(course, Round { turn: 0, watched });
     }
 
     /// Looks at watched queues, up to one that has something.
@@ -249,7 +259,7 @@ impl Sidecore {
             self.at = At::Interruption(course, round, part, self.due);
             return took + VISIT_NS;
         }
-        self.at = At::Piece(course, course.part());
+        self.at = if course.is_over { At::Next } else { At::Piece(course, course.part()) };
         took
     }
 

@@ -34,5 +34,5 @@ pub use area::Area;
 pub use dirty_log::{DirtyLog, LOG_PAGE_SIZE};
 pub use faults::recover_from_sigbus;
 pub use health::{Health, Loss};
-pub use map::{GuestMap, REGIONS_MAX, Region, Span};
+pub use map::{GuestMap, REGIONS_MAX, Region, Span, prefetch_value};
 pub use mapping::{MapError, Mapping, Seal};

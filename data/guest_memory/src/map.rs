@@ -457,6 +457,17 @@ unsafe fn copy_lines(to: NonNull<u8>, from: NonNull<u8>, len: usize) {
     unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), len) };
 }
 
+/// Asks the processor for all lines of a value, for reading: a hint without effect on any.
+#[inline(always)]
+pub fn prefetch_value<T>(value: &T) {
+    const LINE: usize = 64;
+    let first = NonNull::from(value).cast::<u8>();
+    for at in (0..size_of::<T>()).step_by(LINE) {
+        // SAFETY: `at` is within the value.
+        prefetch_line(unsafe { first.add(at) });
+    }
+}
+
 #[inline]
 pub(crate) fn prefetch_line(place: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]

@@ -41,6 +41,13 @@ impl<const LINES: usize> Lines<LINES> {
         (first != NONE).then_some(first)
     }
 
+    /// Who stands behind `queue`, in whatever line that is.
+    #[inline]
+    pub(crate) fn after(&self, queue: u16) -> Option<u16> {
+        let after = self.links.get(usize::from(queue))?.after;
+        (after != NONE).then_some(after)
+    }
+
     /// Puts `queue` at the end of `line`, out of any line it stood in.
     #[inline]
     pub(crate) fn move_to_end(&mut self, line: usize, queue: u16) {
@@ -143,6 +150,9 @@ mod tests {
                 for (line, model) in model.iter().enumerate() {
                     prop_assert_eq!(lines.in_order(line), Vec::from(model.clone()));
                     prop_assert_eq!(lines.first(line), model.front().copied());
+                    for (at, queue) in model.iter().enumerate() {
+                        prop_assert_eq!(lines.after(*queue), model.get(at + 1).copied());
+                    }
                 }
             }
         }

@@ -43,6 +43,13 @@ impl Piece {
 }
 
 impl Visited {
+    /// Whether who is watched has waited long when a visit ends with this piece, so that the next one is not
+    /// begun before a look around: half of a slice.
+    #[inline]
+    pub fn took_long(self) -> bool {
+        self.bytes >= Piece::WATCHFUL.slice_bytes / 2
+    }
+
     /// Whether a visit that came so far is to be timed now, `clocked` being how far it was when the clock was
     /// read last.
     #[inline]

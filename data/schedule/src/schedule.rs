@@ -293,6 +293,14 @@ impl Schedule {
         }
     }
 
+    /// Whose turns probably come next, the nearer one first: for asking for what they will need. After the
+    /// last turn of a pass they are those of the next one.
+    #[inline]
+    pub fn coming(&self) -> [Option<u16>; 2] {
+        let first = self.lines.first(POLL);
+        [first, first.and_then(|queue| self.lines.after(queue))]
+    }
+
     /// What the visit of `queue` came to. The queue is charged and may become one to arm.
     #[inline]
     pub fn visited(&mut self, queue: u16, visited: Visited) {

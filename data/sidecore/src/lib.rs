@@ -21,6 +21,7 @@
 //! caller.
 //!
 //! Not here: where queues and their memory come from (`manager`), and what a policy is (`schedule`).
+mod ahead;
 mod alarm;
 mod commands;
 mod counters;

@@ -189,6 +189,7 @@ impl Sidecore {
         self.hear_roads(now);
         self.schedule.begin(now);
         while let Some(visit) = self.schedule.next() {
+            self.look_ahead();
             let (requests, then) = self.visit(visit, now, clock);
             progress.requests += requests;
             now = then;

@@ -40,13 +40,16 @@ impl Sidecore {
                 course.read(clock);
             }
             if !visited.wants_more() || !course.is_within(budget) {
-                break;
+                let Course { total, at, .. } = course;
+                self.end_visit(queue, total, at);
+                // What comes next may begin with a piece as long as this one was.
+                if is_watchful && visited.took_long() {
+                    self.look_around(queue, &mut course, clock);
+                }
+                return (total.requests, course.at);
             }
             self.between(queue, is_watchful, &mut course, clock);
         }
-        let Course { total, at, .. } = course;
-        self.end_visit(queue, total, at);
-        (total.requests, at)
     }
 
     /// A piece of a visit. What was completed is not shown.
@@ -107,9 +110,13 @@ impl Sidecore {
         {
             ring.queue.show();
         }
-        if !is_watchful {
-            return;
+        if is_watchful {
+            self.look_around(queue, course, clock);
         }
+    }
+
+    /// Serves the watched queues that have something, but `queue`, as far as there is time for them.
+    fn look_around(&mut self, queue: u16, course: &mut Course, clock: &impl Clock) {
         let watched = self.schedule.watched().len();
         // Each is the first to be looked at in turn: the time for interruptions may not be enough for all.
         self.first_watched =

@@ -303,6 +303,12 @@ impl Packed {
         available_flags(&self.ring, place)
     }
 
+    /// See [`crate::Queue::prefetch`].
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.ring.prefetch(usize::from(self.next().index) * DESCRIPTOR_SIZE);
+    }
+
     /// A hint: the line after the chain's last descriptor is likely the next chain's.
     #[inline]
     fn prefetch_after(&self, place: Place, map: &GuestMap) {

@@ -114,6 +114,15 @@ impl Queue {
         }
     }
 
+    /// Asks the processor for what the next look at the ring reads first; a hint without effect.
+    #[inline]
+    pub fn prefetch(&self) {
+        match &self.ring {
+            Ring::Split(ring, _) => ring.prefetch(),
+            Ring::Packed(ring, _) => ring.prefetch(),
+        }
+    }
+
     /// Whether a chain is there that [`Self::peek`] would look at, of an in-flight record too. Reads the driver's index when none is
     /// known.
     #[inline]

@@ -337,6 +337,13 @@ impl Split {
         }
     }
 
+    /// See [`crate::Queue::prefetch`].
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.avail.prefetch(INDEX);
+        self.avail.prefetch(RING + 2 * usize::from(self.next.get() & (self.size.get() - 1)));
+    }
+
     #[inline]
     fn prefetch_buffer(&self, ahead: u16, map: &GuestMap) {
         let head = self.head(self.next.get().wrapping_add(ahead));

@@ -55,3 +55,18 @@ fn without_watching_it_waits_for_its_turn() {
     assert_eq!(modest.take_ok(), 1);
     assert_eq!(core.sidecore.counters().snapshot().interruptions, 0);
 }
+
+#[test]
+fn after_a_visit_of_one_long_piece_it_is_looked_at_too() {
+    for (bytes, interruptions) in [(16 << 10, 1), (4 << 10, 0)] {
+        let (mut greedy, mut modest, mut core) = pair(0, true);
+        let data = Buffer { gpa: SPARE_AT, len: bytes, device_writes: true };
+        greedy.add_over(0, READ, 0, &[data]);
+        greedy.driver.publish();
+        modest.ask(1, READ);
+        core.pass();
+        assert_eq!([greedy.take_ok(), modest.take_ok()], [1, 1]);
+        let counted = core.sidecore.counters().snapshot().interruptions;
+        assert_eq!(counted, interruptions, "after {bytes} bytes");
+    }
+}
