@@ -26,7 +26,7 @@ impl Piece {
     pub const ALONE: Piece = Piece { requests: 16, bytes: 128 << 10, slice_bytes: 256 << 10 };
     /// While others are watched: 2 us of copying, or a few small requests. A queue that asks little waits
     /// for half of one, on average.
-    pub const WATCHFUL: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
+    pub const WATCHFUL: Piece = Piece { requests: 4, bytes: 8 << 10, slice_bytes: 8 << 10 };
     /// Of frames: what they brought is shown, and called for, after each piece, so theirs are larger.
     pub const FRAMES: Piece = Piece { requests: u32::MAX, ..Piece::ALONE };
 

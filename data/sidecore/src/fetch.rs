@@ -6,6 +6,7 @@ use request::{Op, Request, Status};
 use schedule::{Budget, Nanos, Visited};
 use virtqueue::{Chain, Ticket};
 
+use crate::done::Done;
 use crate::served::{DiskRole, Ring};
 use crate::slots::Owed;
 
@@ -54,7 +55,7 @@ impl DiskRole {
         budget: Budget,
         slice_bytes: u64,
         now: Nanos,
-    ) -> (Visited, u64) {
+    ) -> Done {
         let mut tally = Tally::default();
         let mut visited = Visited { more: true, ..Visited::default() };
         let slice_bytes = self.backend.slice_bytes(slice_bytes);
@@ -63,7 +64,7 @@ impl DiskRole {
             visited.bytes = self.slice(ring, io, slice_bytes, &mut tally);
             if self.large.is_under_way() {
                 tally.add_to(ring);
-                return (visited, tally.ended);
+                return Done::new(visited, tally.ended);
             }
         }
         while visited.requests < budget.requests && visited.bytes < budget.bytes {
@@ -93,7 +94,7 @@ impl DiskRole {
             }
         }
         tally.add_to(ring);
-        (visited, tally.ended)
+        Done::new(visited, tally.ended)
     }
 
     #[inline(always)]

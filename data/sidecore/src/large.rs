@@ -79,7 +79,7 @@ impl DiskRole {
         slice_bytes: u64,
         tally: &mut Tally,
     ) -> u64 {
-        let Some(mut owed) = self.large.owed.take() else { return 0 };
+        let Large { owed: Some(owed), segments } = &mut self.large else { return 0 };
         let Work { op, offset, len, reply, .. } = owed.work;
         let offset = offset + owed.done_bytes;
         let slice_bytes = match op {
@@ -87,7 +87,7 @@ impl DiskRole {
             Op::Read | Op::Write { .. } | Op::Flush => slice_bytes,
         };
         let slice = (slice_bytes - offset % slice_bytes).min(len - owed.done_bytes);
-        let segments = self.large.segments.get_mut(..owed.segments).unwrap_or_default();
+        let segments = segments.get_mut(..owed.segments).unwrap_or_default();
         let cut = cut(segments.get_mut(owed.next..).unwrap_or_default(), slice);
         let whole = cut.and_then(|(index, bytes)| {
             let last = segments.get_mut(owed.next + index)?;
@@ -109,11 +109,14 @@ impl DiskRole {
             }
         }
         owed.done_bytes += slice;
-        match outcome {
-            Outcome::Done(Status::Ok) if owed.done_bytes < len => self.large.owed = Some(owed),
-            Outcome::Done(status) => self.finish(ring, owed.ticket, reply, status, tally),
+        let status = match outcome {
+            Outcome::Done(Status::Ok) if owed.done_bytes < len => return slice,
+            Outcome::Done(status) => status,
             // A back-end that answers at once has no "later"; silence is a failure.
-            Outcome::Pending => self.finish(ring, owed.ticket, reply, Status::IoError, tally),
+            Outcome::Pending => Status::IoError,
+        };
+        if let Some(Owed { ticket, .. }) = self.large.owed.take() {
+            self.finish(ring, ticket, reply, status, tally);
         }
         slice
     }

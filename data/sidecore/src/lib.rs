@@ -25,6 +25,7 @@ mod ahead;
 mod alarm;
 mod commands;
 mod counters;
+mod done;
 mod fetch;
 mod frames;
 mod inbox;

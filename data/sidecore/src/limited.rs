@@ -4,9 +4,10 @@
 //! Not the rule of a limit (`schedule`), nor who waits (`visit`).
 
 use backend::Io;
-use schedule::{Admission, Budget, Nanos, Policy, Visited};
+use schedule::{Admission, Budget, Nanos, Policy};
 use virtqueue::Chain;
 
+use crate::done::Done;
 use crate::places::served_at;
 use crate::served::{DiskRole, QueueKey, Ring, Role, Service};
 use crate::sidecore::Sidecore;
@@ -25,21 +26,22 @@ impl DiskRole {
         budget: Budget,
         slice_bytes: u64,
         now: Nanos,
-    ) -> Result<(Visited, u64), Nanos> {
+    ) -> Result<Done, Nanos> {
         let is_slicing = self.large.is_under_way();
         let budget = match self.admit(ring, io, budget, now) {
             Admission::Go(budget) => budget,
             Admission::Wait(until) => return Err(until),
         };
         let before = transferred(ring);
-        let (visited, ended) = self.fetch(ring, io, chain, budget, slice_bytes, now);
+        let done = self.fetch(ring, io, chain, budget, slice_bytes, now);
+        let visited = done.visited();
         let bytes = transferred(ring).wrapping_sub(before);
         // A request in slices was counted whole when it was begun.
         let requests = visited.requests.saturating_sub(is_slicing.into());
         if let Some(gate) = &mut ring.gate {
             gate.charge(requests, bytes, visited.wants_more(), now);
         }
-        Ok((visited, ended))
+        Ok(done)
     }
 
     /// Allowance is taken only for a ring that has work and a back-end that has room: others could have

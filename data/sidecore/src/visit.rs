@@ -59,17 +59,18 @@ impl Sidecore {
             return self.visit_frames(queue, budget, at);
         };
         let (io, chain) = (&mut self.io, &mut self.chain);
-        let (visited, ended) = if ring.gate.is_none() {
+        let done = if ring.gate.is_none() {
             disk.fetch(ring, io, chain, budget, piece.slice_bytes, at)
         } else {
             match disk.fetch_limited(ring, io, chain, budget, piece.slice_bytes, at) {
-                Ok(fetched) => fetched,
+                Ok(done) => done,
                 Err(until) => {
                     self.limited_until = Some(until);
                     return Visited::default();
                 }
             }
         };
+        let ended = done.ended();
         if ended > 0 {
             if disk.unclocked == 0 {
                 disk.unclocked_since = at;
@@ -77,7 +78,7 @@ impl Sidecore {
             }
             disk.unclocked += ended;
         }
-        visited
+        done.visited()
     }
 
     #[inline]
@@ -137,6 +138,9 @@ impl Sidecore {
             course.at = self.interrupt(urgent, before, clock);
             course.since = course.since.after(course.at.since(before));
         }
+        if let Some(one) = self.schedule.watched().get(self.first_watched) {
+            self.keep_near(*one);
+        }
     }
 
     /// Whether there is something in the ring of a watched queue.
@@ -188,12 +192,11 @@ impl Sidecore {
 impl Course {
     #[inline]
     fn add(&mut self, visited: Visited) {
-        let Visited { requests, bytes, nanos, .. } = self.total;
+        self.total.requests += visited.requests;
+        self.total.bytes += visited.bytes;
         // How the last piece ended is how the visit ended.
-        self.total = visited;
-        self.total.requests += requests;
-        self.total.bytes += bytes;
-        self.total.nanos = nanos;
+        let Visited { more, held, later, .. } = visited;
+        (self.total.more, self.total.held, self.total.later) = (more, held, later);
     }
 
     fn read(&mut self, clock: &impl Clock) {

@@ -142,8 +142,8 @@ fn after_control_gave_a_connection_up_nothing_is_stored_for_what_was_in_flight()
     disk.backend.join(&mut io).unwrap();
     guest.ask(8, WRITE);
     let budget = Budget { requests: 32, bytes: 1 << 20, nanos: 25_000 };
-    let (visited, _) = disk.fetch(ring, &mut io, &mut Chain::default(), budget, 1 << 20, Nanos(1));
-    assert_eq!(visited.requests, 8);
+    let done = disk.fetch(ring, &mut io, &mut Chain::default(), budget, 1 << 20, Nanos(1));
+    assert_eq!(done.visited().requests, 8);
     let taken = ring.queue.in_flight();
     guest.map.health().lose(Loss::Memory);
     for _ in 0..10_000_000 {
