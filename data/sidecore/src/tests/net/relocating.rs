@@ -1,0 +1,1 @@
+//! NICs that go from one sidecore to another, each case by itself.
