@@ -45,3 +45,4 @@ pub mod raw_front_end;
 pub mod single;
 pub mod tenant;
 pub mod throttle;
+pub mod traffic;
