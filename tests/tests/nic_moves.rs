@@ -22,6 +22,7 @@ fn config() -> String {
     for (number, name) in (1..).zip(NAMES) {
         let mac = mac(number);
         config += &format!("[[nic]]\nid = \"{name}\"\nswitch = \"lan\"\nmac = \"{mac}\"\n");
+        config += "mtu = 9000\n";
     }
     config
 }

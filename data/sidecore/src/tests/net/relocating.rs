@@ -187,7 +187,9 @@ fn frames_wait_while_a_port_moves_and_none_longer_than_a_millisecond() {
     let mut nics: Vec<Nic> = (0..3).map(|_| Nic::usual()).collect();
     for (home, nic) in (0..).zip(&mut nics) {
         lans.plug(nic, home);
-        nic.send(&frame(ALL, mac(home as u8 + 1), 60));
+    }
+    for (home, nic) in (0..).zip(&mut nics) {
+        nic.send(&frame(ALL, mac(home + 1), 60));
         lans.passes(10);
     }
     nics.iter_mut().for_each(|nic| _ = (nic.take_frames(), nic.sent()));
