@@ -92,6 +92,7 @@ impl Accord {
 
 /// A port's queues between its homes.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "they go from place to place as pointers")]
 struct Handed {
     queues: Vec<Box<Served>>,
     flows: [u8; FLOWS],
@@ -101,6 +102,7 @@ struct Handed {
 
 /// What a sidecore is in a move.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "they go from place to place as pointers")]
 enum Part {
     OldHome { slot: Producer<Handed>, queues: Vec<Box<Served>> },
     NewHome { slot: Consumer<Handed> },

@@ -198,8 +198,8 @@ fn frames_wait_while_a_port_moves_and_none_longer_than_a_millisecond() {
     lans.tell_all();
     lans.cores[0].pass();
     lans.cores[1].pass();
-    for nic in 0..2 {
-        nics[nic].send(&frame(mac(2 - nic as u8), mac(1 + nic as u8), 60));
+    for (nic, number) in nics.iter_mut().zip([1, 2]) {
+        nic.send(&frame(mac(3 - number), mac(number), 60));
     }
     nics[1].send(&frame(ALL, mac(2), 60));
     for _ in 0..20 {
