@@ -10,8 +10,8 @@ use super::super::bed::{Core, count};
 use super::bed::{ALL, BRIDGE, Nic, USUAL, frame, key, mac, ring};
 use crate::net::relocate::HOLD_NS_MAX;
 use crate::{
-    BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, Refusal, Relocation, Served, Stay,
-    link, relocation,
+    BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, Refusal, Relocation, RoleSpec, Served,
+    Stay, link, relocation,
 };
 
 /// Sidecores with a switch, all of them linked.
@@ -86,7 +86,7 @@ impl Lans {
     /// Makes the parts of move `id`.
     fn begin(&mut self, id: u64, port: u16, from: u16, to: u16) {
         let cores = self.cores.len() as u16;
-        let parts = relocation(MoveId(id), (BRIDGE, PortId(port)), 2, (from, to), cores);
+        let parts = relocation(MoveId(id), (BRIDGE, PortId(port)), 4, (from, to), cores);
         self.parts = parts.into_iter().map(Some).collect();
     }
 
@@ -440,4 +440,37 @@ fn a_kick_between_two_homes_is_not_lost_and_who_sleeps_is_woken() {
     lans.cores[1].passes(2);
     assert_eq!(other.take_frames().len(), 1);
     assert_eq!(lans.cores[0].pass().kicks, 0, "it is not watched there any more");
+}
+
+#[test]
+fn a_flow_comes_on_the_pair_on_which_it_went_also_at_the_new_home() {
+    let mut lans = Lans::new(2, 64);
+    let mut pairs = [Nic::usual(), Nic::usual()];
+    let mut other = Nic::usual();
+    lans.counters.push(Arc::default());
+    lans.say(0, 0, true);
+    for (pair, nic) in (0..).zip(&mut pairs) {
+        for is_receive in [true, false] {
+            let mut spec = nic.spec(0, is_receive, None);
+            spec.key.queue += 2 * pair;
+            match &mut spec.role {
+                RoleSpec::Transmit(nic) | RoleSpec::Receive(nic) => nic.pair = pair,
+                RoleSpec::Disk { .. } => {}
+            }
+            lans.cores[0].send(Command::Attach(Served::new(spec)));
+            lans.cores[0].pass();
+        }
+        nic.post(100, 4096);
+    }
+    lans.plug(&mut other, 1);
+    for station in 10..26 {
+        pairs[1].send(&frame(mac(station), mac(1), 60));
+        lans.passes(4);
+    }
+    lans.move_it(1, 0, 0, 1);
+    for station in 10..26 {
+        other.send(&frame(mac(1), mac(station), 60));
+        lans.passes(4);
+    }
+    assert_eq!(pairs.map(|mut pair| pair.take_frames().len()), [0, 16]);
 }
