@@ -10,8 +10,8 @@ use super::super::bed::{Core, count};
 use super::bed::{ALL, BRIDGE, Nic, USUAL, frame, key, mac, ring};
 use crate::net::relocate::HOLD_NS_MAX;
 use crate::{
-    BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, Refusal, Relocation, RoleSpec, Served,
-    Stay, link, relocation,
+    BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, Refusal, Relocation, RoleSpec,
+    Served, Stay, link, relocation,
 };
 
 /// Sidecores with a switch, all of them linked.
