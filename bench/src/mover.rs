@@ -1,4 +1,4 @@
-//! An operator who moves queues of disks between sidecores, faster than a command line could be started.
+//! An operator who moves queues of disks, and NICs, between sidecores, faster than a command line could be started.
 //!
 //! Speaks to the API's socket itself, one request a connection. Not for other calls: those are
 //! the `sidecore` program's.
@@ -18,9 +18,9 @@ const ANSWER: Duration = Duration::from_secs(20);
 pub enum Wish {
     /// Its queues are there.
     Done,
-    /// Refused for now: requests of a queue did not end in time, or something else happens to it.
+    /// Refused for now: requests or frames did not end in time, or something else happens to it.
     NotNow,
-    /// Refused: there is no such disk or queue.
+    /// Refused: there is no such disk, queue or NIC.
     Never,
 }
 
@@ -41,13 +41,25 @@ impl Mover {
     /// # Errors
     /// No answer, or one that is none of [`Wish`].
     pub fn move_disk(&self, disk: &str, to: u16) -> Result<Wish> {
-        let answer = self.post(&format!("/v1/disks/{disk}/move"), &format!("{{\"to\":{to}}}"))?;
+        self.move_device("disks", disk, to)
+    }
+
+    /// Moves a NIC with all its queues.
+    ///
+    /// # Errors
+    /// As [`Mover::move_disk`].
+    pub fn move_nic(&self, nic: &str, to: u16) -> Result<Wish> {
+        self.move_device("nics", nic, to)
+    }
+
+    fn move_device(&self, kind: &str, id: &str, to: u16) -> Result<Wish> {
+        let answer = self.post(&format!("/v1/{kind}/{id}/move"), &format!("{{\"to\":{to}}}"))?;
         let status = answer.split(' ').nth(1).context("an answer without a status")?;
         Ok(match status {
             "200" => Wish::Done,
             "503" => Wish::NotNow,
             "404" | "422" => Wish::Never,
-            _ => bail!("moving {disk} to {to}: {answer}"),
+            _ => bail!("moving {id} to {to}: {answer}"),
         })
     }
 

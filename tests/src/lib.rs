@@ -43,5 +43,6 @@ pub mod raw_front_end;
 pub mod single;
 pub mod tenant;
 pub mod throttle;
+pub mod traffic;
 
 pub use bench::{mover, verified as load};

@@ -42,6 +42,11 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
             let nic: NicView = client.send(Method::Post, &path, &body)?;
             output.show(&nic, |nic| format!("the link of nic {} is {} now\n", nic.id, nic.link))
         }
+        NicCommand::Move { id, wish } => {
+            let path = path_of("nics", &id, "/move");
+            let nic: NicView = client.send(Method::Post, &path, &wish)?;
+            output.show(&nic, |nic| format!("nic {} is at sidecore {} now\n", nic.id, wish.to))
+        }
         NicCommand::Show { id, print } => {
             let nic: NicView = client.ask(Method::Get, &path_of("nics", &id, ""))?;
             present(&nic, &print, output)

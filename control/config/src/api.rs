@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{
     BackendKind, Cache, DiskChange, DiskMove, DiskResize, DiskSpec, LinkState, Mode, NicChange,
-    NicSpec, Policy, SwitchSpec,
+    NicMove, NicSpec, Policy, SwitchSpec,
 };
 
 mod net;
@@ -83,6 +83,13 @@ pub enum Call {
         id: String,
         /// Whether it is in from now on.
         link: LinkState,
+    },
+    /// Move a NIC of a switch to another sidecore. Answer: [`Answer::Nic`].
+    MoveNic {
+        /// Its name.
+        id: String,
+        /// Where to.
+        wish: NicMove,
     },
     /// Remove a NIC made through the API. Answer: [`Answer::Nic`], as it last was.
     RemoveNic {
@@ -429,7 +436,8 @@ pub struct SidecoreView {
     /// Queues that went to another sidecore while they ran.
     #[serde(default)]
     pub moves_out: u64,
-    /// Queues that were to go to another sidecore and stayed, most because requests did not end in time.
+    /// Queues of disks, and NICs, that were to go to another sidecore and stayed, most because requests or
+    /// frames under way did not end in time.
     #[serde(default)]
     pub moves_stayed: u64,
     /// Half of the queues that came were looked at by nobody for no longer than so many nanoseconds.

@@ -9,7 +9,7 @@ use crate::api::{
 use crate::plan::api_error;
 use crate::read;
 use crate::spec::{
-    DiskChange, DiskMove, DiskResize, DiskSpec, LinkChange, NicChange, NicSpec, SwitchSpec,
+    DiskChange, DiskMove, DiskResize, DiskSpec, LinkChange, NicChange, NicMove, NicSpec, SwitchSpec,
 };
 
 /// What a request asks for; also OpenAPI's `operationId`.
@@ -29,6 +29,7 @@ pub enum Operation {
     ShowNic,
     ChangeNic,
     RemoveNic,
+    MoveNic,
     SetLink,
     ListSwitches,
     AddSwitch,
@@ -74,7 +75,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 21] = [
+pub const ROUTES: [Route; 22] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -221,6 +222,18 @@ pub const ROUTES: [Route; 21] = [
         refusals: &[404, 409],
     },
     Route {
+        operation: Operation::MoveNic,
+        method: Method::Post,
+        path: "/v1/nics/{id}/move",
+        summary: "Move a NIC of a switch with all its queues, wherever it was declared, to another \
+                  sidecore. Answered when it is there; 503 if frames on their way did not arrive in \
+                  time, and it is served where it was.",
+        body: Some(schema_of::<NicMove>),
+        success: 200,
+        answer: schema_of::<NicView>,
+        refusals: &[404, 422],
+    },
+    Route {
         operation: Operation::ListSwitches,
         method: Method::Get,
         path: "/v1/switches",
@@ -312,6 +325,7 @@ impl Operation {
             Operation::ShowNic => Call::ShowNic { id },
             Operation::ChangeNic => Call::ChangeNic { id, change: body_of(body)? },
             Operation::RemoveNic => Call::RemoveNic { id },
+            Operation::MoveNic => Call::MoveNic { id, wish: body_of(body)? },
             Operation::SetLink => {
                 let LinkChange { link } = body_of(body)?;
                 Call::SetLink { id, link }

@@ -361,6 +361,17 @@ pub struct DiskMove {
     pub queue: Option<u16>,
 }
 
+/// Another sidecore for a NIC of a switch, with all its queues, while they run. It stays there until it is
+/// moved again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[serde(deny_unknown_fields)]
+pub struct NicMove {
+    /// Number of the sidecore to move to.
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
+    pub to: u16,
+}
+
 fn one_queue() -> u16 {
     1
 }

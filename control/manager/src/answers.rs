@@ -53,6 +53,7 @@ impl Manager {
             Call::ShowNic { id } => self.show_nic(&id, true),
             Call::AddNic(spec) => self.add_nic(&spec),
             Call::ChangeNic { id, change } => self.change_nic(&id, &change),
+            Call::MoveNic { id, wish } => return self.move_nic(&id, &wish, reply),
             Call::SetLink { id, link } => self.set_link(&id, link),
             Call::ListSwitches => Ok(self.list_switches()),
             Call::AddSwitch(spec) => self.add_switch(&spec),

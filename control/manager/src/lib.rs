@@ -43,6 +43,7 @@ mod net_views;
 mod network;
 mod nic;
 mod nic_calls;
+mod nic_moves;
 mod poll;
 mod reload;
 mod reload_net;

@@ -422,6 +422,10 @@ impl Manager {
 
     fn attach_if_ready(&mut self, number: u32, index: u16) {
         let Some(device) = self.devices.get_mut(&number) else { return };
+        if device.kind.nic().is_some_and(|nic| nic.travel.is_some()) {
+            // Where it is to start is known when the NIC has arrived.
+            return;
+        }
         match device.make_queue(index) {
             Ok(Some((link, served))) => {
                 let home = device.kind.nic().map(|nic| nic.plug.map(|plug| plug.place.home));

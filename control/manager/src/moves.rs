@@ -3,7 +3,8 @@
 //! How a queue travels is the sidecores' affair ([`sidecore::handover`]). Here: one move a queue at a
 //! time, from the operator's word to the answer. While a sidecore has been told to hand a queue over it
 //! is not known who has it, for about a millisecond; what is to be said of the queue is kept until the
-//! answer, and said to whoever has it then. Called by `answers` (operators) and `manager` (events, and
+//! answer, and said to whoever has it then. NICs, which move as a whole: `nic_moves`; operators wait for
+//! both here. Called by `answers` (operators) and `manager` (events, and
 //! all that is said of an attached queue).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,9 +41,19 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Moves {
     last: u64,
-    /// Which queue of which device.
-    of: BTreeMap<MoveId, (u32, u16)>,
+    /// Which queue of which device; `None` for a NIC with all of them.
+    of: BTreeMap<MoveId, (u32, Option<u16>)>,
     waiting: Vec<Waiting>,
+}
+
+impl Moves {
+    /// The number of a new move.
+    pub(crate) fn begin(&mut self, device: u32, queue: Option<u16>) -> MoveId {
+        self.last += 1;
+        let id = MoveId(self.last);
+        self.of.insert(id, (device, queue));
+        id
+    }
 }
 
 impl Moving {
@@ -62,6 +73,9 @@ impl Moving {
 impl Manager {
     /// Says something of an attached queue to the sidecore that has it, now or when that is known.
     pub(crate) fn tell(&mut self, number: u32, index: u16, command: Command) {
+        if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut()) {
+            return travel.hold(index, command);
+        }
         let Some(queue) = self.queue_mut(number, index) else { return };
         let Some(attached) = queue.attached else { return };
         let command = match &mut queue.moving {
@@ -84,8 +98,12 @@ impl Manager {
         let moves: Vec<MoveId> =
             queues.into_iter().filter_map(|index| self.begin_move(number, index, to)).collect();
         info!(disk = id, to, queues = moves.len(), "moving");
-        let open = moves.into_iter().collect();
-        self.moves.waiting.push(Waiting { device: number, open, problems: Vec::new(), reply });
+        self.await_moves(number, moves.into_iter().collect(), reply);
+    }
+
+    /// Answers an operator when these moves of one device are over.
+    pub(crate) fn await_moves(&mut self, device: u32, open: BTreeSet<MoveId>, reply: Reply) {
+        self.moves.waiting.push(Waiting { device, open, problems: Vec::new(), reply });
         self.answer_moved();
     }
 
@@ -94,7 +112,7 @@ impl Manager {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         if self.plan.nic(id).is_some() {
             let error = format!("{id:?} is a nic: its queues stay where its port is at home");
-            return Err(refused(error, "only queues of disks are moved"));
+            return Err(refused(error, "`sidecore nic move` moves it with its port"));
         }
         if self.plan.disk(id).is_none() {
             return Err(ApiError::no_such_disk(id));
@@ -139,13 +157,11 @@ impl Manager {
     /// Has the new owner prepare itself.
     fn begin_move(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
         let backend = self.disk_parts(number)?.disk.backend();
-        let id = MoveId(self.moves.last + 1);
+        let id = self.moves.begin(number, Some(index));
         let (arrival, departure) = handover(id, &self.cores.all.get(to)?.handle, backend);
         let departure = Some(departure);
         self.queue_mut(number, index)?.moving =
             Some(Moving { id, to, departure, held: Vec::new() });
-        self.moves.last = id.0;
-        self.moves.of.insert(id, (number, index));
         self.cores.send(to, Command::Prepare(arrival));
         Some(id)
     }
@@ -153,7 +169,7 @@ impl Manager {
     /// The new owner is ready: the old one may hand the queue over.
     pub(crate) fn move_is_prepared(&mut self, id: MoveId) {
         // Called off meanwhile, if it is not found: the new owner sees that by itself.
-        let Some(&(number, index)) = self.moves.of.get(&id) else { return };
+        let Some(&(number, Some(index))) = self.moves.of.get(&id) else { return };
         let Some(device) = self.devices.get_mut(&number) else { return };
         let key = device.key(index);
         let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
@@ -166,6 +182,7 @@ impl Manager {
     /// A queue is at its new owner, or (with a reason) still at the old one.
     pub(crate) fn move_is_over(&mut self, id: MoveId, why: Option<&Stay>) {
         let Some(&(number, index)) = self.moves.of.get(&id) else { return };
+        let Some(index) = index else { return self.nic_move_is_over(id, number, why) };
         let Some(queue) = self.queue_mut(number, index) else { return };
         let (Some(moving), Some(attached)) = (queue.moving.take(), queue.attached.as_mut()) else {
             return self.move_ended(id, Some("it is not served any more"));
@@ -193,11 +210,12 @@ impl Manager {
         }
     }
 
-    fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
+    pub(crate) fn move_ended(&mut self, id: MoveId, problem: Option<&str>) {
         let Some((_, index)) = self.moves.of.remove(&id) else { return };
         for waiting in &mut self.moves.waiting {
             if let (true, Some(problem)) = (waiting.open.remove(&id), problem) {
-                waiting.problems.push(format!("queue {index}: {problem}"));
+                let queue = index.map(|index| format!("queue {index}: ")).unwrap_or_default();
+                waiting.problems.push(format!("{queue}{problem}"));
             }
         }
         self.answer_moved();
@@ -208,14 +226,15 @@ impl Manager {
         while let Some(at) = self.moves.waiting.iter().position(|waiting| waiting.open.is_empty()) {
             let Waiting { device, problems, reply, .. } = self.moves.waiting.swap_remove(at);
             let Some(device) = self.devices.get(&device) else {
-                reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the disk is gone", "")));
+                reply.answer(Err(ApiError::new(ErrorKind::NotFound, "the device is gone", "")));
                 continue;
             };
-            let id = &device.facts.id;
+            let (id, is_nic) = (&device.facts.id, device.kind.nic().is_some());
             let answer = if problems.is_empty() {
-                self.show(id, true)
+                if is_nic { self.show_nic(id, true) } else { self.show(id, true) }
             } else {
-                let error = format!("disk {id:?} was not moved: {}", problems.join("; "));
+                let kind = if is_nic { "nic" } else { "disk" };
+                let error = format!("{kind} {id:?} was not moved: {}", problems.join("; "));
                 let hint = "what stayed is served where it was; try again in a moment";
                 Err(ApiError::new(ErrorKind::Busy, error, hint))
             };

@@ -213,6 +213,7 @@ impl Manager {
             return true;
         };
         let rings = usize::from(device.facts.rings);
+        self.forget_travel(number);
         if let Some(uplink) = uplink {
             self.remove_uplink(uplink);
             if self.network.uplinks.contains_key(&uplink) {
@@ -258,14 +259,19 @@ impl Manager {
 
     /// Before a switch has a port at home on `home`: frames can be handed over between that sidecore
     /// and those of its other ports.
-    fn connect_homes(&mut self, bridge: Option<BridgeId>, home: usize) {
+    pub(crate) fn connect_homes(&mut self, bridge: Option<BridgeId>, home: usize) {
         let switch = self.network.switches.iter().find(|switch| Some(switch.bridge) == bridge);
         let ports = switch.into_iter().flat_map(|switch| switch.ports.values());
         let home_of = |holder: &Holder| match holder {
-            Holder::Nic(number) => Some(self.devices.get(number)?.kind.nic()?.plug?.place.home),
-            Holder::Uplink(number) => Some(self.network.uplinks.get(number)?.place.home),
+            Holder::Nic(number) => {
+                let nic = self.devices.get(number)?.kind.nic()?;
+                // One that moves may be at either.
+                Some((nic.plug?.place.home, nic.travel.as_ref().map(|travel| travel.to)))
+            }
+            Holder::Uplink(number) => Some((self.network.uplinks.get(number)?.place.home, None)),
         };
-        for other in ports.filter_map(home_of).collect::<BTreeSet<usize>>() {
+        let homes = ports.filter_map(home_of).flat_map(|(home, next)| [Some(home), next]);
+        for other in homes.flatten().collect::<BTreeSet<usize>>() {
             self.cores.connect(home, other);
         }
     }

@@ -14,6 +14,7 @@ use switch::{Rules, Spoof};
 
 use crate::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
+use crate::nic_moves::Travel;
 
 /// A NIC that is open.
 pub(crate) struct NicParts {
@@ -27,6 +28,8 @@ pub(crate) struct NicParts {
     pub(crate) plug: Option<Plug>,
     /// Its switch was made anew: it is plugged in there when its queues are back.
     pub(crate) moving: bool,
+    /// It goes to another sidecore.
+    pub(crate) travel: Option<Travel>,
     /// When its guest was announced last.
     pub(crate) announced_at: Option<Instant>,
 }
@@ -45,8 +48,8 @@ impl NicParts {
         let live = Live::new(&shape);
         live.set_up(plan.link == LinkState::Up);
         let counters = Arc::default();
-        let (plug, moving, announced_at) = (None, false, None);
-        NicParts { plan, shape, live, counters, opened, plug, moving, announced_at }
+        let (plug, moving, travel, announced_at) = (None, false, None, None);
+        NicParts { plan, shape, live, counters, opened, plug, moving, travel, announced_at }
     }
 
     /// Whether its cable is in.

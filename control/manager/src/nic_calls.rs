@@ -165,10 +165,7 @@ impl Manager {
     /// where it is now.
     pub(crate) fn announce(&mut self, number: u32, mac: [u8; 6]) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let Some((nic, plug)) = device.kind.nic().and_then(|nic| Some((nic, nic.plug?))) else {
-            return;
-        };
-        let Plug { place, .. } = plug;
+        let Some(nic) = device.kind.nic() else { return };
         if !nic.may_announce(mac) {
             if device.may_log() {
                 warn!(nic = device.facts.id, "another address than its own was not announced");
@@ -182,7 +179,18 @@ impl Manager {
         if let Some(nic) = self.nic_parts_mut(number) {
             nic.announced_at = Some(now());
         }
-        self.cores.send(place.home, Command::Announce(place.bridge, place.port, mac));
+        self.say_announcement(number, mac);
+    }
+
+    /// Now, or when it is known where the NIC is.
+    pub(crate) fn say_announcement(&mut self, number: u32, mac: [u8; 6]) {
+        let Some(nic) = self.nic_parts_mut(number) else { return };
+        if let Some(travel) = &mut nic.travel {
+            return travel.hold_announcement(mac);
+        }
+        if let Some(Plug { place, .. }) = nic.plug {
+            self.cores.send(place.home, Command::Announce(place.bridge, place.port, mac));
+        }
     }
 
     pub(crate) fn check_nic_made_by_api(&self, id: &str) -> Result<(), ApiError> {

@@ -24,11 +24,14 @@ impl Sidecore {
         for _ in 0..COMMANDS_PER_PASS {
             let Ok(command) = self.commands.pop() else { break };
             taken += 1;
+            // Control may know what they came to, and this sidecore not yet.
+            self.go_on_relocating(now);
             match command {
                 Command::Attach(served) => self.attach(served, now),
                 Command::Detach(key) => self.detach(key),
                 Command::Prepare(arrival) => self.prepare(arrival),
                 Command::Move(key, departure) => self.begin_move(key, departure, now),
+                Command::Relocate(relocation) => self.relocate(relocation, now),
                 Command::SetCall(key, call) => self.set_call(key, call),
                 Command::SetService(key, service) => self.set_service(key, service, now),
                 Command::SetBridge(bridge, kind) => self.net.set_bridge(bridge, kind.as_ref()),
@@ -61,6 +64,9 @@ impl Sidecore {
         if let Err(refusal) = self.net.attach(&served.role, queue) {
             served.role.end(&mut self.io);
             return self.send(Event::Refused(served, refusal));
+        }
+        if let Some(port) = served.role.port() {
+            self.call_relocation_off(port);
         }
         // A call may have been lost between two owners of this ring; one too many is harmless.
         served.ring.call(&mut self.alarm);
@@ -102,8 +108,12 @@ impl Sidecore {
         if let Some(kick) = &served.ring.kick {
             self.rest.forget(kick);
         }
+        let port = served.role.port();
         self.net.detach(&served.role, queue);
-        self.cancel_move(queue);
+        match port {
+            Some(port) => self.call_relocation_off(port),
+            None => self.cancel_move(queue),
+        }
         self.net.desk.roads.forget(queue);
         self.schedule.remove(queue);
         self.leaving.push(queue);

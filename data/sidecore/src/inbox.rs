@@ -17,7 +17,7 @@ use crate::knock::Knock;
 use crate::moves::{Arrival, Departure, MoveId, Stay};
 use crate::net::parcel::{Bell, road};
 use crate::net::{
-    BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec,
+    BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec, Relocation,
 };
 use crate::served::{QueueKey, Served, Service};
 
@@ -35,6 +35,10 @@ pub enum Command {
     /// one; in between nothing should be asked of the queue. [`Command::Detach`] and
     /// [`Command::Stop`] call it off when they come in time.
     Move(QueueKey, Box<Departure>),
+    /// A NIC moves: this sidecore's part in it ([`relocation`](crate::relocation)). Said to every sidecore.
+    /// Answered by [`Event::Moved`] of the new home, or [`Event::Stayed`] of the old one; in between
+    /// nothing should be asked of its queues.
+    Relocate(Box<Relocation>),
     /// Call through this descriptor from now on; no need to detach. The guest is called once, since
     /// a call may have gone to the old one.
     SetCall(QueueKey, Option<OwnedFd>),
@@ -72,9 +76,9 @@ pub enum Event {
     Detached(Box<Served>),
     /// A place is held for the queue that is to come.
     Prepared(MoveId),
-    /// The queue is here and was looked at.
+    /// The queue is here and was looked at; or all queues of the NIC, and its port.
     Moved(MoveId),
-    /// The queue is where it was.
+    /// The queue is where it was, or the NIC.
     Stayed(MoveId, Stay),
     /// The queue was not attached: here it is again.
     Refused(Box<Served>, Refusal),

@@ -51,7 +51,7 @@ pub use inbox::{Command, Event, Handle, Refusal, link};
 pub use latency::LatencySnapshot;
 pub use moves::{Arrival, Departure, MoveId, Stay, handover};
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
-pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec};
+pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec, Relocation, relocation};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::launch;

@@ -9,8 +9,8 @@
 //!
 //! The queue passes through a ring of one that is made for this move ([`handover`]): whoever drops its end
 //! unused calls the move off, and the other end sees that. So no order of detach, stop and move leaves a
-//! queue behind. Not here: which queue goes where, and what is done about a refusal (`manager`). Queues of
-//! NICs stay where their port is at home.
+//! queue behind. Not here: which queue goes where, and what is done about a refusal (`manager`); queues of
+//! NICs, which go with their port (`net::relocate`).
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -18,10 +18,13 @@ use std::sync::atomic::{Ordering, fence};
 use backend::Backend;
 use rtrb::{Consumer, Producer, RingBuffer};
 use schedule::Nanos;
+use switch::PortId;
 
 use crate::inbox::{Event, Handle, Refusal};
+use crate::net::BridgeId;
 use crate::net::parcel::Bell;
-use crate::places::{Place, disk_at};
+use crate::net::relocate::Hold;
+use crate::places::{Place, disk_at, served_at};
 use crate::served::{QueueKey, Role, Served};
 use crate::sidecore::Sidecore;
 
@@ -43,11 +46,15 @@ pub enum Stay {
     #[error("it is being moved already")]
     Moving,
     /// It is a NIC's.
-    #[error("queues of a nic stay where its port is")]
+    #[error("queues of a nic go where its port goes")]
     Nic,
     /// Requests of it were with the back-end for longer than a move may take.
     #[error("requests of it did not end within 1 ms")]
     Busy,
+    /// Frames that were sent to the port of a NIC, or from it, were on their way for longer than a move
+    /// may take.
+    #[error("frames on their way to it or from it did not arrive within 1 ms")]
+    Unsettled,
     /// The new owner cannot take it.
     #[error("{0}")]
     Refused(Refusal),
@@ -137,8 +144,12 @@ struct Going {
 pub(crate) struct Moves {
     going: Vec<Going>,
     arrivals: Vec<Box<Arrival>>,
-    /// Moves whose queue came in the last pass, and since when it was not visited.
-    landed: Vec<(MoveId, Nanos)>,
+    /// Moves whose queues came in the last pass, since when these were not visited, and how many came.
+    pub(crate) landed: Vec<(MoveId, Nanos, u64)>,
+    /// Moves of NICs that it has a part in.
+    pub(crate) holds: Vec<Hold>,
+    /// Announcements that wait for the end of these.
+    pub(crate) unsaid: Vec<(BridgeId, PortId, [u8; 6])>,
     /// The starts of this pass and the one before, if there was no sleep between them.
     passes: [Option<Nanos>; 2],
 }
@@ -146,7 +157,7 @@ pub(crate) struct Moves {
 impl Moves {
     /// Whether the sidecore must not sleep for them.
     pub(crate) fn keep_awake(&self) -> bool {
-        !self.going.is_empty() || !self.landed.is_empty()
+        !self.going.is_empty() || !self.landed.is_empty() || !self.holds.is_empty()
     }
 
     /// Whether something came. To be asked after the bell was told of the sleep.
@@ -154,14 +165,19 @@ impl Moves {
         self.arrivals.iter().any(|arrival| arrival.is_due())
     }
 
-    /// Whether a queue may still come.
+    /// Whether a queue may still come, or go.
     pub(crate) fn awaits(&self) -> bool {
-        !self.arrivals.is_empty()
+        !self.arrivals.is_empty() || !self.holds.is_empty()
     }
 
     /// It slept: what was visited before the sleep says nothing of pauses.
     pub(crate) fn slept(&mut self) {
         self.passes = [None; 2];
+    }
+
+    /// When the pass before this one began, if there was no sleep between them.
+    pub(crate) fn before_last(&self) -> Option<Nanos> {
+        self.passes.last().copied().flatten()
     }
 
     fn at(&self, queue: u16) -> Option<usize> {
@@ -174,8 +190,8 @@ impl Sidecore {
     /// come. How many came.
     pub(crate) fn take_arrivals(&mut self, now: Nanos) -> u32 {
         self.moves.passes = [Some(now), self.moves.passes.first().copied().flatten()];
-        while let Some((id, since)) = self.moves.landed.pop() {
-            self.counters.pauses.add(now.since(since), 1);
+        while let Some((id, since, queues)) = self.moves.landed.pop() {
+            self.counters.pauses.add(now.since(since), queues);
             self.send(Event::Moved(id));
         }
         let (mut at, mut came) = (0, 0);
@@ -234,7 +250,7 @@ impl Sidecore {
         }
         self.put(queue, epoch, served, now);
         self.counters.moves_in.add(1);
-        self.moves.landed.push((id, since));
+        self.moves.landed.push((id, since, 1));
         if self.stopping {
             self.detach(key);
         }
@@ -257,7 +273,7 @@ impl Sidecore {
             (why, _) => return self.stay(departure, id, why.unwrap_or(Stay::Leaving)),
         };
         self.schedule.remove(queue);
-        let since = self.moves.passes.last().copied().flatten().unwrap_or(now);
+        let since = self.moves.before_last().unwrap_or(now);
         let until = now.after(DRAIN_NS_MAX);
         self.moves.going.push(Going { queue, departure, since, until });
     }
@@ -329,8 +345,9 @@ impl Sidecore {
     }
 
     /// A queue that takes nothing is served again.
-    fn go_on(&mut self, queue: u16, now: Nanos) {
-        let Some((ring, _)) = disk_at(&mut self.places, queue) else { return };
+    pub(crate) fn go_on(&mut self, queue: u16, now: Nanos) {
+        let Some(served) = served_at(&mut self.places, queue) else { return };
+        let ring = &mut served.ring;
         let (share, policy, device) = (ring.share, ring.policy_here(), ring.key.device);
         if !ring.health.is_lost() {
             ring.queue.disarm();

@@ -22,6 +22,7 @@ pub(crate) mod parcel;
 mod plain;
 mod port;
 mod receive;
+pub(crate) mod relocate;
 pub(crate) mod roads;
 pub(crate) mod route;
 mod transmit;
@@ -30,6 +31,7 @@ pub use host::{HostKey, HostServed, HostSpec};
 pub use macs::MacTable;
 pub use parcel::{Inbound, Outbound};
 pub use port::{BRIDGES_MAX, BridgeId, BridgeKind, PAIRS_MAX, PortSpec};
+pub use relocate::{Relocation, relocation};
 
 pub(crate) use transmit::Tally;
 

@@ -370,7 +370,7 @@ impl Role {
                 disk.place = place;
             }
             Role::Transmit(transmit) => {
-                transmit.cursor = 0;
+                (transmit.cursor, transmit.retry_at) = (0, Nanos(0));
                 transmit.lender = Lender { place, epoch, chain: 0 };
             }
             Role::Receive(receive) => *receive = Receive::new(receive.nic),
@@ -383,6 +383,16 @@ impl Role {
         match self {
             Role::Disk(disk) => disk.backend.leave(io),
             Role::Transmit(_) | Role::Receive(_) => {}
+        }
+    }
+
+    /// The port of a queue of a NIC.
+    pub(crate) fn port(&self) -> Option<(BridgeId, PortId)> {
+        match self {
+            Role::Disk(_) => None,
+            Role::Transmit(Transmit { nic, .. }) | Role::Receive(Receive { nic, .. }) => {
+                Some((nic.bridge, nic.port))
+            }
         }
     }
 

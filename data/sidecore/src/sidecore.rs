@@ -187,6 +187,7 @@ impl Sidecore {
             progress.kicks = self.look(false, now);
         }
         self.hear_roads(now);
+        self.go_on_relocating(now);
         self.schedule.begin(now);
         while let Some(visit) = self.schedule.next() {
             self.look_ahead();

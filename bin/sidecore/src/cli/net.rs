@@ -3,7 +3,7 @@
 //! As for disks: the options are the fields of the configuration file.
 
 use clap::{Args, Subcommand};
-use config::spec::{LinkState, NicChange, NicSpec, SwitchSpec};
+use config::spec::{LinkState, NicChange, NicMove, NicSpec, SwitchSpec};
 
 use super::PrintArgs;
 
@@ -48,6 +48,22 @@ Examples:
         /// Whether the cable is in from now on.
         #[arg(value_enum)]
         state: LinkState,
+    },
+    /// Move a NIC of a switch to another sidecore, with all its queues.
+    #[command(after_help = "\
+Its guest goes on: no frame is lost, doubled or overtaken, and its queues stand still for less
+than a millisecond. Frames for it, and broadcasts of its switch, wait for as long in the rings
+of their senders. If that is not enough, it stays where it is; try again. Any NIC of a switch
+can be moved, also one that the configuration file declares; one that is wired to the host
+cannot. `sidecore nic show` says where it is, `sidecore sidecores` what each has to do.
+
+Examples:
+  sidecore nic move vm1-net --to 1")]
+    Move {
+        /// Name of the NIC.
+        id: String,
+        #[command(flatten)]
+        wish: NicMove,
     },
     /// Show one NIC with its queues and what its port dropped.
     #[command(after_help = "\

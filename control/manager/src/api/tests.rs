@@ -96,7 +96,7 @@ fn every_route_reaches_the_control_loop_as_its_call() {
     let bodies = |route: &config::routes::Route| match route.operation {
         config::routes::Operation::AddDisk => r#"{"id":"vm 1","path":"/a"}"#,
         config::routes::Operation::ResizeDisk => r#"{"size":"1G"}"#,
-        config::routes::Operation::MoveDisk => r#"{"to":1}"#,
+        config::routes::Operation::MoveDisk | config::routes::Operation::MoveNic => r#"{"to":1}"#,
         config::routes::Operation::ChangeDisk => r#"{"share":5}"#,
         config::routes::Operation::AddNic => r#"{"id":"n","switch":"lan"}"#,
         config::routes::Operation::ChangeNic => r#"{"vlan":5}"#,

@@ -178,6 +178,10 @@ impl Sidecore {
         let net = &mut self.net;
         let Some(replica) = net.replicas.get_mut(usize::from(bridge.0)) else { return };
         let Some(replica) = replica.as_deref_mut() else { return };
+        if replica.holds > 0 {
+            self.moves.unsaid.push((bridge, port, mac));
+            return;
+        }
         let way = Way::new(replica, port);
         let mut room = ROOM;
         if let Some(place) = room.get_mut(FRONT..FRONT + RARP_SIZE) {

@@ -185,6 +185,8 @@ pub struct Outbound {
     bell: Arc<Bell>,
     /// Something was sent since the bell was rung.
     unrung: bool,
+    /// Parcels that came back. They come in the order in which they were sent.
+    returned: u64,
     /// Places that found no parcel, the one that waits for longest first.
     line: VecDeque<u16>,
     /// Whose visit it is, how many parcels it may still take, and whether it asked for one.
@@ -281,12 +283,23 @@ impl Outbound {
     pub(crate) fn take_back(&mut self) -> Option<Lender> {
         while let Ok(parcel) = self.back.pop() {
             let lender = parcel.lender;
+            self.returned += 1;
             self.put_back(parcel);
             if lender.is_some() {
                 return lender;
             }
         }
         None
+    }
+
+    /// As many have come back when all that was sent until now is unpacked.
+    pub(crate) fn mark(&self) -> u64 {
+        self.returned + (PARCELS - self.short.len() - self.large.len()) as u64
+    }
+
+    /// Whether all that was sent before that mark is unpacked, or never will be.
+    pub(crate) fn has_passed(&self, mark: u64) -> bool {
+        self.returned >= mark || self.is_dead()
     }
 
     /// Whether the other end has gone, or never had a place for it.
@@ -337,7 +350,8 @@ pub(crate) fn road(from_bell: &Arc<Bell>, to: u16, to_bell: &Arc<Bell>) -> (Outb
     let large = (0..LARGE).map(|_| Parcel::new(true)).collect();
     let bell = Arc::clone(to_bell);
     let (line, visitor) = (VecDeque::with_capacity(PARCELS), (u16::MAX, 0, false));
+    let (unrung, returned) = (false, 0);
     let outbound =
-        Outbound { to, out: out_in, back, short, large, bell, unrung: false, line, visitor };
+        Outbound { to, out: out_in, back, short, large, bell, unrung, returned, line, visitor };
     (outbound, Inbound { out, back: back_in, bell: Arc::clone(from_bell), kept: None })
 }

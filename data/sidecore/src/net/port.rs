@@ -8,13 +8,14 @@ use frame::flow_hash;
 use switch::{Bridge, DropReason, Limits, PortId, Rules};
 
 use crate::counters::PortCounters;
+use crate::net::parcel::To;
 
 /// Bridges of a daemon at most: a name is a place in a table.
 pub const BRIDGES_MAX: u16 = 4_096;
 /// Pairs of queues of one port at most.
 pub const PAIRS_MAX: usize = device::net::PAIRS_MAX as usize;
 /// Flows told apart at a port of several pairs, as many as a tun device has at first.
-const FLOWS: usize = 256;
+pub(crate) const FLOWS: usize = 256;
 /// No place of a sidecore, and no pair.
 const NOWHERE: u16 = u16::MAX;
 
@@ -41,7 +42,8 @@ pub enum BridgeKind {
 pub struct PortSpec {
     /// What may go in and out.
     pub rules: Rules,
-    /// The sidecore that has all its queues and descriptors: the index of its `SidecoreSpec`.
+    /// The sidecore that has all its queues and descriptors: the index of its `SidecoreSpec`. Of a port
+    /// that is there it is not believed: [`relocation`](crate::relocation) changes it.
     pub home: u16,
     /// The largest IP packet that is delivered there, bytes.
     pub mtu: u32,
@@ -56,6 +58,8 @@ pub(crate) struct Replica {
     pub(crate) bridge: Bridge,
     pub(crate) is_wire: bool,
     pub(crate) ports: Ports,
+    /// Ports that move to another sidecore: no flood is begun meanwhile.
+    pub(crate) holds: u16,
 }
 
 impl Replica {
@@ -64,7 +68,17 @@ impl Replica {
             BridgeKind::Switch { limits, seed } => (Bridge::switch(*limits, *seed), false),
             BridgeKind::Wire => (Bridge::wire(), true),
         };
-        Replica { id, bridge, is_wire, ports: Ports::default() }
+        Replica { id, bridge, is_wire, ports: Ports::default(), holds: 0 }
+    }
+
+    /// Whether what is for it waits until it has its new home.
+    #[cold]
+    pub(crate) fn is_held(&self, to: To) -> bool {
+        match to {
+            To::Port(port) => self.ports.get(port).is_some_and(|port| port.holds > 0),
+            // A flood that has begun, which is waited for.
+            To::All => false,
+        }
     }
 
     /// A frame that its sender, whose home is here, loses.
@@ -114,11 +128,20 @@ impl Ports {
         let Some(place) = self.0.get_mut(at) else { return false };
         let is_new = place.is_none();
         match place {
-            Some(port) => port.set(spec, here),
+            Some(port) => port.set(spec),
             None => *place = Some(Box::new(Port::new(spec, here))),
         }
         self.find_first();
         is_new
+    }
+
+    /// The port is at home elsewhere from now on.
+    pub(crate) fn set_home(&mut self, port: PortId, home: u16, here: u16) {
+        if let Some(port) = self.get_mut(port) {
+            (port.home, port.is_here) = (home, home == here);
+            port.settle();
+        }
+        self.find_first();
     }
 
     pub(crate) fn remove(&mut self, port: PortId) {
@@ -130,12 +153,15 @@ impl Ports {
 
     /// Marks the first port of each home.
     fn find_first(&mut self) {
-        let mut homes = Vec::new();
+        // A bit for each home that there can be: this is done in passes, too, where a port moves.
+        let mut seen = [0u64; (u16::MAX as usize + 1) / 64];
         for port in self.0.iter_mut().flatten() {
-            port.is_first = !homes.contains(&port.home);
-            if port.is_first {
-                homes.push(port.home);
-            }
+            let bit = 1 << (port.home % 64);
+            port.is_first = seen.get_mut(usize::from(port.home / 64)).is_some_and(|seen| {
+                let is_first = *seen & bit == 0;
+                *seen |= bit;
+                is_first
+            });
         }
     }
 }
@@ -167,6 +193,8 @@ pub(crate) struct Port {
     pub(crate) surely_fits: u32,
     mtu: u32,
     pub(crate) home: u16,
+    /// Moves of it that are not over.
+    holds: u8,
     /// The first of those that have this home: a flood is handed over at this one, once for all.
     pub(crate) is_first: bool,
     pub(crate) counters: Arc<PortCounters>,
@@ -181,27 +209,26 @@ impl Port {
     fn new(spec: PortSpec, here: u16) -> Port {
         let mut port = Port {
             sink: Sink::Nobody,
-            is_here: true,
+            is_here: spec.home == here,
             is_up: true,
             surely_fits: 0,
             mtu: 0,
-            home: 0,
+            home: spec.home,
+            holds: 0,
             is_first: false,
             counters: Arc::clone(&spec.counters),
             places: [NOWHERE; PAIRS_MAX],
             is_host: false,
             flows: Box::new([u8::MAX; FLOWS]),
         };
-        port.set(spec, here);
+        port.set(spec);
         port
     }
 
-    fn set(&mut self, spec: PortSpec, here: u16) {
+    fn set(&mut self, spec: PortSpec) {
         self.is_up = spec.rules.is_up;
         self.mtu = spec.mtu;
         self.surely_fits = spec.mtu.saturating_add(frame::FRAME_MIN);
-        self.home = spec.home;
-        self.is_here = spec.home == here;
         self.counters = spec.counters;
         self.settle();
     }
@@ -209,6 +236,26 @@ impl Port {
     /// Whether this sidecore is its home.
     pub(crate) fn is_here(&self) -> bool {
         self.is_here
+    }
+
+    /// It moves: nothing is handed over to it.
+    pub(crate) fn hold(&mut self) {
+        self.holds = self.holds.saturating_add(1);
+    }
+
+    /// A move of it is over.
+    pub(crate) fn let_go(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
+    }
+
+    /// Which flow came on which pair, for its next home.
+    pub(crate) fn flows(&self) -> &[u8; FLOWS] {
+        &self.flows
+    }
+
+    /// From its last home.
+    pub(crate) fn set_flows(&mut self, flows: &[u8; FLOWS]) {
+        *self.flows = *flows;
     }
 
     /// The queue or descriptor of `pair` is at `place` from now on.

@@ -70,6 +70,16 @@ impl Roads {
         self.all.iter_mut().for_each(Outbound::ring);
     }
 
+    /// Notes how far each road is, in `marks`, which is empty.
+    pub(crate) fn mark(&self, marks: &mut Vec<u64>) {
+        marks.extend(self.all.iter().map(Outbound::mark));
+    }
+
+    /// Whether all that was sent before [`Self::mark`] is unpacked. Roads are only added, at the end.
+    pub(crate) fn have_passed(&self, marks: &[u64]) -> bool {
+        self.all.iter().zip(marks).all(|(road, mark)| road.has_passed(*mark))
+    }
+
     /// Whether some parcel is back.
     #[inline]
     pub(crate) fn has_back(&self) -> bool {
@@ -83,7 +93,8 @@ impl Roads {
 }
 
 impl Desk {
-    /// Hands a frame over to the sidecore `home`. `Later`: no parcel is free, or enough are out.
+    /// Hands a frame over to the sidecore `home`. `Later`: no parcel is free, enough are out, or the port
+    /// moves.
     #[inline(never)]
     pub(crate) fn hand_over(
         &mut self,
@@ -94,6 +105,9 @@ impl Desk {
         frame: &Frame<'_>,
     ) -> Routed {
         let (to, home) = to;
+        if replica.holds > 0 && replica.is_held(to) {
+            return Routed::Later;
+        }
         let roads = &mut self.roads;
         // Control links two sidecores before ports of a bridge are at home on both.
         let road = roads.all.iter_mut().find(|road| road.to == home && !road.is_dead());

@@ -296,6 +296,10 @@ impl Desk {
         cursor: u16,
         now: Nanos,
     ) -> Routed {
+        if replica.holds > 0 && cursor == 0 && scope == Scope::Everywhere {
+            // A port moves: a flood reaches all of them before that or after it.
+            return Routed::Later;
+        }
         let mut next = cursor;
         while let Some(to) = replica.ports.next(next) {
             // A flood that was begun before goes on with at least one port.

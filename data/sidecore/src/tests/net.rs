@@ -9,5 +9,7 @@ mod hostile;
 mod losing;
 mod offloads;
 mod parcels;
+mod relocating;
+mod relocating_world;
 mod switching;
 mod wires;

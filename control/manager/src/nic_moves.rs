@@ -1,0 +1,153 @@
+//! NICs that are moved between sidecores: who may go, what waits meanwhile, and where they are then.
+//!
+//! How a NIC travels is the sidecores' affair ([`sidecore::relocation`]): all of them have a part in it,
+//! and one answers, in a millisecond or so. Until then it is not known who has its queues; what is to be
+//! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called by `answers`
+//! (operators), `moves` (the answer), and by all that concerns where a NIC is.
+
+use config::api::{ApiError, ErrorKind};
+use config::spec::NicMove;
+use sidecore::{Command, MoveId, Stay, relocation};
+use tracing::{debug, info};
+
+use crate::api::Reply;
+use crate::manager::Manager;
+use crate::nic::Plug;
+
+/// A NIC's way to another sidecore.
+pub(crate) struct Travel {
+    id: MoveId,
+    pub(crate) to: usize,
+    /// What is to be said of its queues to whoever has them in the end; at most one command of a kind for
+    /// each.
+    held: Vec<(u16, Command)>,
+    /// The address that its guest announced last.
+    announced: Option<[u8; 6]>,
+}
+
+impl Travel {
+    /// Keeps what is said of a queue. A newer one takes the place of one that waits, so that front-ends
+    /// cannot use up our descriptors.
+    pub(crate) fn hold(&mut self, index: u16, command: Command) {
+        let kind = std::mem::discriminant(&command);
+        self.held.retain(|(other, held)| *other != index || std::mem::discriminant(held) != kind);
+        self.held.push((index, command));
+    }
+
+    /// Keeps an announcement.
+    pub(crate) fn hold_announcement(&mut self, mac: [u8; 6]) {
+        self.announced = Some(mac);
+    }
+}
+
+impl Manager {
+    /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.
+    pub(crate) fn move_nic(&mut self, id: &str, wish: &NicMove, reply: Reply) {
+        let to = usize::from(wish.to);
+        let number = match self.nic_may_move(id, to) {
+            Ok(number) => number,
+            Err(error) => return reply.answer(Err(error)),
+        };
+        info!(nic = id, to, "moving");
+        let begun = self.begin_nic_move(number, to);
+        self.await_moves(number, begun.into_iter().collect(), reply);
+    }
+
+    /// Whether a NIC can go to sidecore `to` now: its number, or why not.
+    ///
+    /// # Errors
+    /// `Busy` when it can in a moment; anything else when it cannot as it is.
+    pub(crate) fn nic_may_move(&self, id: &str, to: usize) -> Result<u32, ApiError> {
+        let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
+        if self.plan.disk(id).is_some() {
+            let error = format!("{id:?} is a disk");
+            return Err(refused(error, "`sidecore disk move` moves its queues"));
+        }
+        let plan = self.plan.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        let count = self.cores.all.len();
+        if to >= count {
+            let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
+            return Err(refused(error, "`sidecore sidecores` lists them"));
+        }
+        if plan.host().is_some() {
+            let error =
+                format!("nic {id:?} is wired to the host, and a host port stays where it is");
+            return Err(refused(error, "only nics of a switch are moved"));
+        }
+        let device = self.number_of(id).and_then(|number| self.devices.get(&number));
+        let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
+        let Some((device, nic, _)) = nic.and_then(|(device, nic)| Some((device, nic, nic.plug?)))
+        else {
+            let error = format!("nic {id:?} is not at its switch now");
+            return Err(refused(error, "`sidecore nic show` says why"));
+        };
+        let is_leaving = device
+            .queues
+            .iter()
+            .any(|queue| queue.attached.is_some_and(|attached| attached.leaving.is_some()));
+        if nic.travel.is_some() || is_leaving || device.is_held_back() {
+            let error = format!("nic {id:?} is being moved, stopped or started");
+            return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
+        }
+        Ok(device.number)
+    }
+
+    /// Has a NIC that [may](Self::nic_may_move) go to sidecore `to`. `None`: it is there.
+    pub(crate) fn begin_nic_move(&mut self, number: u32, to: usize) -> Option<MoveId> {
+        let device = self.devices.get(&number)?;
+        let Plug { place, .. } = device.kind.nic()?.plug.filter(|plug| plug.place.home != to)?;
+        let queues = device.attached().len();
+        // Frames can go from there to wherever its switch has ports before it is there.
+        self.connect_homes(Some(place.bridge), to);
+        let id = self.moves.begin(number, None);
+        let travel = Travel { id, to, held: Vec::new(), announced: None };
+        self.nic_parts_mut(number)?.travel = Some(travel);
+        let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
+        let parts = relocation(id, port, queues, ends, self.cores.all.len() as u16);
+        for (core, part) in parts.into_iter().enumerate() {
+            self.cores.send(core, Command::Relocate(part));
+        }
+        Some(id)
+    }
+
+    /// A NIC is at its new home, or (with a reason) still at the old one.
+    pub(crate) fn nic_move_is_over(&mut self, id: MoveId, number: u32, why: Option<&Stay>) {
+        let rings = self.devices.get(&number).map_or(0, |device| device.facts.rings);
+        let travel = self.nic_parts_mut(number).and_then(|nic| {
+            let travel = nic.travel.take_if(|travel| travel.id == id)?;
+            Some((travel, nic.plug.as_mut()))
+        });
+        let Some((Travel { to, held, announced, .. }, plug)) = travel else {
+            return self.move_ended(id, Some("it is not there any more"));
+        };
+        if let (None, Some(plug)) = (why, plug) {
+            let from = std::mem::replace(&mut plug.place.home, to);
+            self.cores.give_load(from, rings.into());
+            self.cores.take_load(to, rings.into());
+            debug!(device = number, from, to, "moved");
+            let queues = self.devices.get_mut(&number).map(|device| &mut device.queues);
+            for queue in queues.into_iter().flatten() {
+                if let Some(attached) = &mut queue.attached {
+                    attached.sidecore = to;
+                }
+            }
+        }
+        for (index, command) in held {
+            self.tell(number, index, command);
+        }
+        if let Some(mac) = announced {
+            self.say_announcement(number, mac);
+        }
+        // What was not started meanwhile starts now.
+        self.touched.insert(number);
+        let why = why.map(ToString::to_string);
+        self.move_ended(id, why.as_deref());
+    }
+
+    /// Its port goes: whatever its sidecores come to, it is not there any more.
+    pub(crate) fn forget_travel(&mut self, number: u32) {
+        if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.take()) {
+            self.move_ended(travel.id, Some("it is being removed"));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A guest's NIC at work: numbered frames in several flows to another guest, and those of the other one
+//! looked at, on a thread of its own.
+//!
+//! A guest has at most so many frames under way as the other one has buffers, so that none may be lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bench::clock::now_ns;
+use bench::frontend::Frontend;
+use bench::net_frontend::{Header, Nic, Pair, Received, frames};
+
+use crate::daemon::pause;
+
+/// Frames under way to a guest; each takes at most two of its 256 buffers.
+const UNDER_WAY: u64 = 96;
+/// Bytes of the frames of each flow: copied, lent, and for all stations.
+const FLOWS: [usize; 4] = [64, 1_514, 3_000, 200];
+/// The flow that is sent to all.
+const FOR_ALL: usize = 3;
+/// Bytes of the longest.
+pub const LONGEST: u32 = 3_000;
+/// The type of frames that are none of this, and not looked at.
+pub const OTHERS: [u8; 2] = [0x88, 0xb6];
+const IDLE: Duration = Duration::from_micros(30);
+const END_NS: u64 = 20_000_000_000;
+
+/// A guest at work.
+#[derive(Debug)]
+pub struct Traffic {
+    stop: Arc<AtomicBool>,
+    /// Frames that it looked at.
+    taken: Arc<AtomicU64>,
+    thread: JoinHandle<Result<Done>>,
+    _frontend: Frontend,
+}
+
+/// What a guest did. Nothing was wrong, or it would be an error.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// Frames that it sent.
+    pub sent: u64,
+    /// Frames that came.
+    pub taken: u64,
+    /// The longest that none came, nanoseconds.
+    pub pause_ns: u64,
+}
+
+/// One end of it.
+struct End {
+    pair: Pair,
+    /// The guest's number, and the other's.
+    numbers: [u16; 2],
+    sent: [u64; FLOWS.len()],
+    came: [u64; FLOWS.len()],
+    mine: Arc<AtomicU64>,
+    others: Arc<AtomicU64>,
+    other_stopped: Arc<AtomicBool>,
+    other_sent: Arc<AtomicU64>,
+    i_sent: Arc<AtomicU64>,
+}
+
+/// Starts two guests that send to each other, numbered as their addresses are.
+///
+/// # Errors
+/// A NIC without a pair.
+pub fn start(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
+    let new = || [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+    let (taken, sent) = (new(), new());
+    // What a guest will have sent is known when it was told to stop and has.
+    let ended = [Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false))];
+    let [(first, one), (second, two)] = nics;
+    let mut guests = Vec::new();
+    for (at, nic, numbers) in [(0, first, [one, two]), (1, second, [two, one])] {
+        let (frontend, pairs) = nic.split();
+        let pair = pairs.into_iter().next().context("a NIC without a pair")?;
+        let end = End {
+            pair,
+            numbers,
+            sent: [0; FLOWS.len()],
+            came: [0; FLOWS.len()],
+            mine: Arc::clone(&taken[at]),
+            others: Arc::clone(&taken[1 - at]),
+            other_stopped: Arc::clone(&ended[1 - at]),
+            other_sent: Arc::clone(&sent[1 - at]),
+            i_sent: Arc::clone(&sent[at]),
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, i_stopped) = (Arc::clone(&stop), Arc::clone(&ended[at]));
+        let thread = std::thread::spawn(move || end.work(&stopped, &i_stopped));
+        guests.push(Traffic { stop, taken: Arc::clone(&taken[at]), thread, _frontend: frontend });
+    }
+    guests.try_into().map_err(|_| anyhow!("two guests"))
+}
+
+impl Traffic {
+    /// Waits until it has looked at so many frames more.
+    ///
+    /// # Errors
+    /// They do not come.
+    pub fn await_frames(&self, frames: u64) -> Result<()> {
+        let (from, until) = (self.taken.load(Ordering::Relaxed), now_ns() + END_NS);
+        while self.taken.load(Ordering::Relaxed) < from + frames {
+            ensure!(!self.thread.is_finished(), "a guest has ended");
+            ensure!(now_ns() < until, "no frames come");
+            pause(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// Ends both; all that was sent has come.
+///
+/// # Errors
+/// A frame that was lost, doubled, changed or overtaken, at whatever time.
+pub fn finish(guests: [Traffic; 2]) -> Result<[Done; 2]> {
+    guests.iter().for_each(|guest| guest.stop.store(true, Ordering::Relaxed));
+    let [one, two] = guests.map(|guest| {
+        let ended = guest.thread.join();
+        ended.map_err(|_| anyhow!("a guest panicked")).and_then(|done| done)
+    });
+    Ok([one?, two?])
+}
+
+impl End {
+    fn work(mut self, stop: &AtomicBool, i_stopped: &AtomicBool) -> Result<Done> {
+        let mut frame = Received::default();
+        let (mut last_ns, mut pause_ns, mut end_ns) = (now_ns(), 0, u64::MAX);
+        loop {
+            let mut is_idle = true;
+            while self.pair.receive_into(&mut frame)? {
+                self.look(&frame)?;
+                is_idle = false;
+            }
+            let now = now_ns();
+            if !is_idle {
+                pause_ns = pause_ns.max(now - last_ns);
+                last_ns = now;
+            }
+            if stop.load(Ordering::Relaxed) {
+                if end_ns == u64::MAX {
+                    self.pair.drain(END_NS / 1_000_000)?;
+                    i_stopped.store(true, Ordering::Release);
+                    end_ns = now + END_NS;
+                }
+                let has_all = self.other_stopped.load(Ordering::Acquire)
+                    && self.came.iter().sum::<u64>() == self.other_sent.load(Ordering::Relaxed);
+                let came = self.came;
+                ensure!(has_all || now < end_ns, "frames are lost: {came:?} came");
+                if has_all {
+                    let [sent, taken] = [self.sent, self.came].map(|flows| flows.iter().sum());
+                    return Ok(Done { sent, taken, pause_ns });
+                }
+            } else {
+                is_idle &= !self.send()?;
+            }
+            if is_idle {
+                pause(IDLE);
+            }
+        }
+    }
+
+    /// Sends a frame of each flow, as far as there is room. Whether it sent any.
+    fn send(&mut self) -> Result<bool> {
+        let mut has_sent = false;
+        let _ = self.pair.reap()?;
+        for (flow, len) in FLOWS.into_iter().enumerate() {
+            let sent = self.i_sent.load(Ordering::Relaxed);
+            if sent - self.others.load(Ordering::Relaxed).min(sent) >= UNDER_WAY {
+                break;
+            }
+            let [from, to] = self.numbers.map(frames::mac);
+            let to = if flow == FOR_ALL { [0xff; 6] } else { to };
+            let number = self.sent[flow];
+            // Before it is shown: the other one may have it before this one goes on.
+            self.i_sent.fetch_add(1, Ordering::Relaxed);
+            if !self.pair.add(&Header::default(), &bytes(to, from, flow, number, len), &[])? {
+                self.i_sent.fetch_sub(1, Ordering::Relaxed);
+                break;
+            }
+            self.sent[flow] += 1;
+            has_sent = true;
+        }
+        self.pair.flush()?;
+        Ok(has_sent)
+    }
+
+    /// It is the next one of its flow, whole.
+    fn look(&mut self, frame: &Received) -> Result<()> {
+        if frame.bytes.get(12..14) == Some(&OTHERS) {
+            return Ok(());
+        }
+        let flow = usize::from(*frame.bytes.get(14).context("a short frame")?);
+        let len = *FLOWS.get(flow).with_context(|| format!("a frame of flow {flow}"))?;
+        let [to, from] = self.numbers.map(frames::mac);
+        let to = if flow == FOR_ALL { [0xff; 6] } else { to };
+        let number = self.came[flow];
+        let expected = bytes(to, from, flow, number, len);
+        ensure!(
+            frame.bytes == expected,
+            "in flow {flow} came {:?} in place of {:?}, {} bytes",
+            frame.bytes.get(15..23),
+            expected.get(15..23),
+            frame.bytes.len()
+        );
+        self.came[flow] += 1;
+        self.mine.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn bytes(to: [u8; 6], from: [u8; 6], flow: usize, number: u64, len: usize) -> Vec<u8> {
+    let mut bytes = [&to[..], &from, &[0x88, 0xb5, flow as u8]].concat();
+    bytes.extend(number.to_le_bytes());
+    bytes.extend((bytes.len()..len).map(|at| (at as u64 * 7 + number) as u8));
+    bytes
+}
