@@ -234,12 +234,19 @@ impl Sidecore {
             let Some(urgent) = self.schedule.watched().get(at).copied() else { break };
             round.turn += 1;
             took += WATCH_NS;
-            if urgent == course.visit.queue || rings.is_empty(urgent) {
+            if urgent == course.visit.queue {
+                continue;
+            }
+            if rings.is_empty(urgent) {
+                self.schedule.found_empty(urgent, self.now);
                 continue;
             }
             self.read(&mut course);
             took += CLOCK_NS;
-            if !self.schedule.may_interrupt(self.now) {
+            if !self.schedule.may_interrupt(urgent, self.now) {
+                if self.schedule.may_ask_for_others() {
+                    continue;
+                }
                 break;
             }
             if self.schedule.kicked(urgent, self.now) {

@@ -225,6 +225,7 @@ fn served(
         call: None,
         share: 100,
         policy: Policy::Poll,
+        target_ns: None,
         gate: None,
         counters: Arc::default(),
     }))

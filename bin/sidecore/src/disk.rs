@@ -56,7 +56,9 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             output.show(&disk, |disk| {
                 let limit = limit(disk).map(|limit| format!(", at most {limit}"));
                 let group = disk.group.as_ref().map(|group| format!(", in group {group}"));
-                let more = [limit, group].into_iter().flatten().collect::<String>();
+                let target = disk.latency_target_us;
+                let target = target.map(|us| format!(", latency target {us} us"));
+                let more = [target, limit, group].into_iter().flatten().collect::<String>();
                 let DiskView { id, share, policy, .. } = disk;
                 format!("disk {id} has share {share} and policy {policy} now{more}\n")
             })
@@ -167,6 +169,9 @@ fn disk_text(disk: &DiskView) -> String {
         ("share", share.to_string()),
         ("policy", policy.to_string()),
     ]);
+    facts.extend(disk.latency_target_us.map(|target_us| {
+        ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
+    }));
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
     if disk.allow_unsealed_memory {

@@ -38,6 +38,9 @@ pub const QUEUES_MAX: u16 = 64;
 pub const SHARE_MAX: u32 = 10_000;
 /// Share of a disk or NIC that says nothing.
 pub const SHARE_DEFAULT: u32 = 100;
+/// Shortest and longest latency target, microseconds: less than a piece of another queue's turn nobody can
+/// have.
+pub const LATENCY_TARGET_US: (u32, u32) = (10, 1_000_000);
 /// Longest wait for a disk that does not answer, seconds.
 pub const DRAIN_TIMEOUT_MAX_S: u32 = 86_400;
 /// The same for a disk that says nothing, seconds.
@@ -191,6 +194,14 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most microseconds that a request is to wait in its queue before the daemon takes it. A queue
+    /// that misses this is served in the middle of other queues' turns, for which its own share pays, so
+    /// nobody else gets less; with `urgency = "off"` misses are only counted. Default: no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 1_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
+    pub latency_target_us: Option<u32>,
     /// Most requests a second of all its queues together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
@@ -316,6 +327,12 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most microseconds that a request is to wait in its queue; 0 for no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
+    pub latency_target_us: Option<u32>,
     /// Most requests a second of all its queues together; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]

@@ -23,6 +23,7 @@ pub(crate) struct Facts {
     pub(crate) mode: Mode,
     pub(crate) share: u32,
     pub(crate) policy: Policy,
+    pub(crate) latency_target_us: Option<u32>,
     pub(crate) limit: LimitPlan,
     pub(crate) group: Option<String>,
     pub(crate) allow_unsealed_memory: bool,
@@ -85,6 +86,13 @@ impl DevicePlan {
     }
 }
 
+impl Facts {
+    /// Its latency target as a sidecore takes it.
+    pub(crate) fn target_ns(&self) -> Option<u64> {
+        self.latency_target_us.map(|target_us| u64::from(target_us) * 1000)
+    }
+}
+
 impl From<&DiskPlan> for Facts {
     fn from(plan: &DiskPlan) -> Facts {
         Facts {
@@ -94,6 +102,7 @@ impl From<&DiskPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
+            latency_target_us: plan.latency_target_us,
             limit: plan.limit,
             group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
@@ -112,6 +121,7 @@ impl From<&NicPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
+            latency_target_us: plan.latency_target_us,
             limit: LimitPlan::default(),
             group: None,
             allow_unsealed_memory: plan.allow_unsealed_memory,

@@ -94,6 +94,7 @@ pub(crate) fn make(
         call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
         share: device.facts.share,
         policy: policy_of(device.facts.policy, matches!(device.kind, Kind::Disk(_))),
+        target_ns: device.facts.target_ns(),
         gate: Gate::new(device.limited.clone()).map(Box::new),
         counters: Arc::clone(device.counters),
     };

@@ -80,8 +80,7 @@ impl Sidecore {
         };
         ring.is_watched = watched;
         if is_visited {
-            self.schedule.add(queue, ring.share, ring.policy_here(), now);
-            self.schedule.set_owner(queue, Some(ring.key.device));
+            ring.line_up(&mut self.schedule, queue, now);
         }
         ring.queue.expect_writes(!is_visited);
         ring.leaving = false;

@@ -331,11 +331,9 @@ impl Sidecore {
     /// A queue that takes nothing is served again.
     fn go_on(&mut self, queue: u16, now: Nanos) {
         let Some((ring, _)) = disk_at(&mut self.places, queue) else { return };
-        let (share, policy, device) = (ring.share, ring.policy_here(), ring.key.device);
         if !ring.health.is_lost() {
             ring.queue.disarm();
         }
-        self.schedule.add(queue, share, policy, now);
-        self.schedule.set_owner(queue, Some(device));
+        ring.line_up(&mut self.schedule, queue, now);
     }
 }

@@ -85,6 +85,8 @@ pub struct DiskPlan {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
+    pub latency_target_us: Option<u32>,
     /// What all its queues together may do.
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
@@ -162,6 +164,14 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
+    if let Some(target_us) = spec.latency_target_us {
+        check_bounds(
+            target_us,
+            crate::spec::LATENCY_TARGET_US,
+            &at.key("latency_target_us"),
+            &mut found,
+        );
+    }
     let DiskSpec { limit_iops: iops, limit_bytes: bytes, limit_burst_ms: burst_ms, .. } = *spec;
     let limit = LimitSpec { iops, bytes, burst_ms }.resolve(at, &mut found);
     check_group(spec.group.as_deref(), defaults.groups, &origin, at, &mut found);
@@ -180,6 +190,7 @@ pub(super) fn resolve(
         queues: spec.queues,
         share: spec.share,
         policy: spec.policy.unwrap_or(defaults.policy),
+        latency_target_us: spec.latency_target_us,
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

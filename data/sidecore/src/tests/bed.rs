@@ -115,6 +115,7 @@ impl Guest {
             call: Some(copy(&self.call)),
             share: schedule::SHARE_USUAL,
             policy: Policy::Adaptive,
+            target_ns: None,
             gate: None,
             counters: Arc::new(QueueCounters::default()),
         }

@@ -130,6 +130,7 @@ impl Nic {
             call: Some(half.call.try_clone().unwrap()),
             share: schedule::SHARE_USUAL,
             policy: Policy::Adaptive,
+            target_ns: None,
             gate: None,
             counters: Arc::new(QueueCounters::default()),
         }
