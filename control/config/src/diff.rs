@@ -7,9 +7,10 @@
 
 use std::fmt;
 
-use crate::plan::{DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
+use crate::plan::{
+    DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, PolicyPlan, Source, SwitchPlan, UplinkPlan,
+};
 use crate::size::Size;
-use crate::spec::Policy;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub enum Change {
         /// Its share from now on.
         share: u32,
         /// Its policy from now on.
-        policy: Policy,
+        policy: PolicyPlan,
         /// Its latency target from now on, microseconds.
         latency_target_us: Option<u32>,
         /// Its limit from now on.

@@ -28,9 +28,11 @@ macro_rules! words {
 
 mod limit;
 mod net;
+mod policy;
 
 pub use limit::*;
 pub use net::*;
+pub use policy::*;
 
 /// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
 pub const QUEUES_MAX: u16 = 64;
@@ -107,6 +109,10 @@ pub struct SidecoresSpec {
     pub max: Option<u16>,
     /// When queues are polled, for disks and NICs that do not say.
     pub policy: Policy,
+    /// When the policy `es2` waits for a kick.
+    pub es2: Es2Spec,
+    /// When the policy `elvis` polls and when it waits for a kick.
+    pub elvis: ElvisSpec,
     /// Whether queues that ask little are served in the middle of other queues' turns.
     pub urgency: Urgency,
 }
@@ -118,6 +124,8 @@ impl Default for SidecoresSpec {
             min: None,
             max: None,
             policy: Policy::default(),
+            es2: Es2Spec::default(),
+            elvis: ElvisSpec::default(),
             urgency: Urgency::default(),
         }
     }
@@ -249,27 +257,6 @@ impl DiskSpec {
             ..DiskSpec::default()
         }
     }
-}
-
-/// When the queues of a disk or NIC are polled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// Polled while that is cheaper than kicks, otherwise woken by kicks: learned for each queue,
-    /// and never more than twice as dear as the better of `poll` and `notify`.
-    #[default]
-    Adaptive,
-    /// Always polled: least latency, and the core is never idle.
-    Poll,
-    /// Only on a kick: least CPU, most exits.
-    Notify,
-    /// As the paper ES2 has it: polled until a look finds fewer than 8 frames, or 4 requests of a
-    /// disk, then woken by a kick.
-    Es2,
-    /// As the paper ELVIS has it: polled from 10,000 kicks a second on, until fewer than 5,000
-    /// requests a second come.
-    Elvis,
 }
 
 /// Who opens the socket of a disk or NIC.

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin};
-use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, Policy};
+use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin, PolicyPlan};
+use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode};
 use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
@@ -22,7 +22,7 @@ pub(crate) struct Facts {
     pub(crate) socket: String,
     pub(crate) mode: Mode,
     pub(crate) share: u32,
-    pub(crate) policy: Policy,
+    pub(crate) policy: PolicyPlan,
     pub(crate) latency_target_us: Option<u32>,
     pub(crate) limit: LimitPlan,
     pub(crate) group: Option<String>,

@@ -67,8 +67,7 @@ impl Manager {
     pub(crate) fn set_service(&mut self, number: u32) {
         self.meter(number);
         let Some(device) = self.devices.get(&number) else { return };
-        let is_disk = matches!(device.kind, crate::kind::Kind::Disk(_));
-        let (share, policy) = (device.facts.share, policy_of(device.facts.policy, is_disk));
+        let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
         let target_ns = device.facts.target_ns();
         let limited = device.metered.limited.clone();
         let queues: Vec<(u16, QueueKey)> =

@@ -103,7 +103,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         queues_max: plan.queues,
         queues_attached: 0,
         share: plan.share,
-        policy: plan.policy,
+        policy: plan.policy.policy(),
         latency_target_us: plan.latency_target_us,
         limit_iops: plan.limit.iops,
         limit_bytes: plan.limit.bytes,

@@ -2,7 +2,7 @@
 
 use super::limit::{LimitPlan, LimitSpec, check_group};
 use super::names::{self, Named, Origin, absolute, check_bounds};
-use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, Policy, Size};
+use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
@@ -84,7 +84,7 @@ pub struct DiskPlan {
     /// 1 to 10,000.
     pub share: u32,
     /// When its queues are polled.
-    pub policy: Policy,
+    pub policy: PolicyPlan,
     /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
     pub latency_target_us: Option<u32>,
     /// What all its queues together may do.
@@ -189,7 +189,7 @@ pub(super) fn resolve(
         serial,
         queues: spec.queues,
         share: spec.share,
-        policy: spec.policy.unwrap_or(defaults.policy),
+        policy: defaults.policies.of_disk(spec.policy),
         latency_target_us: spec.latency_target_us,
         limit,
         group: spec.group.clone(),

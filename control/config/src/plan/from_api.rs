@@ -140,7 +140,7 @@ impl Plan {
     }
 
     fn defaults(&self) -> Defaults<'_> {
-        Defaults { daemon: &self.daemon, policy: self.sidecores.policy, groups: &self.groups }
+        Defaults { daemon: &self.daemon, policies: self.sidecores.policies, groups: &self.groups }
     }
 
     fn all_switches(&self) -> Vec<&SwitchPlan> {
