@@ -226,6 +226,7 @@ fn served(
         share: 100,
         policy: Policy::Poll,
         target_ns: None,
+        moderate_ns: 0,
         gate: None,
         counters: Arc::default(),
     }))

@@ -58,7 +58,8 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
                 let group = disk.group.as_ref().map(|group| format!(", in group {group}"));
                 let target = disk.latency_target_us;
                 let target = target.map(|us| format!(", latency target {us} us"));
-                let more = [target, limit, group].into_iter().flatten().collect::<String>();
+                let wait = disk.moderate_us.map(|us| format!(", calls may wait {us} us"));
+                let more = [target, wait, limit, group].into_iter().flatten().collect::<String>();
                 let DiskView { id, share, policy, .. } = disk;
                 format!("disk {id} has share {share} and policy {policy} now{more}\n")
             })
@@ -172,6 +173,7 @@ fn disk_text(disk: &DiskView) -> String {
     facts.extend(disk.latency_target_us.map(|target_us| {
         ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
     }));
+    facts.extend(disk.moderate_us.map(|us| ("calls", format!("may wait {us} us for others"))));
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
     if disk.allow_unsealed_memory {

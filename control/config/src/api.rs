@@ -265,6 +265,9 @@ pub struct DiskView {
     /// Most microseconds that a request is to wait in its queue; absent without a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_target_us: Option<u32>,
+    /// Microseconds for which the call for a completion may wait for others; absent where none waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moderate_us: Option<u32>,
     /// Most requests a second; absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_iops: Option<u32>,

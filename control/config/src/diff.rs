@@ -30,6 +30,8 @@ pub enum Change {
         policy: PolicyPlan,
         /// Its latency target from now on, microseconds.
         latency_target_us: Option<u32>,
+        /// For how long its calls may wait from now on, microseconds.
+        moderate_us: Option<u32>,
         /// Its limit from now on.
         limit: LimitPlan,
         /// Its group from now on.
@@ -97,10 +99,13 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set { id, share, policy, latency_target_us, limit, group } => {
+            Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group } => {
                 write!(f, "set disk {id} to share {share} and policy {policy}")?;
                 if let Some(target_us) = latency_target_us {
                     write!(f, ", latency target {target_us} us")?;
+                }
+                if let Some(wait_us) = moderate_us {
+                    write!(f, ", calls may wait {wait_us} us")?;
                 }
                 if limit.is_some() {
                     write!(f, ", at most {limit}")?;
@@ -282,13 +287,14 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
-    let what = |disk: &DiskPlan| {
-        (disk.share, disk.policy, disk.latency_target_us, disk.limit, disk.group.clone())
-    };
-    if what(old) != what(new) {
+    let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
+    let when = |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us);
+    if how(old) != how(new) || when(old) != when(new) {
         let id = new.id.clone();
-        let (share, policy, latency_target_us, limit, group) = what(new);
-        changes.push(Change::Set { id, share, policy, latency_target_us, limit, group });
+        let ((share, policy, limit, group), (latency_target_us, moderate_us)) =
+            (how(new), when(new));
+        let set = Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group };
+        changes.push(set);
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()

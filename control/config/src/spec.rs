@@ -43,6 +43,8 @@ pub const SHARE_DEFAULT: u32 = 100;
 /// Shortest and longest latency target, microseconds: less than a piece of another queue's turn nobody can
 /// have.
 pub const LATENCY_TARGET_US: (u32, u32) = (10, 1_000_000);
+/// Shortest and longest time for which a call may wait, microseconds: the sidecore is awake meanwhile.
+pub const MODERATE_US: (u32, u32) = (1, 1000);
 /// Longest wait for a disk that does not answer, seconds.
 pub const DRAIN_TIMEOUT_MAX_S: u32 = 86_400;
 /// The same for a disk that says nothing, seconds.
@@ -210,6 +212,14 @@ pub struct DiskSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
+    /// Microseconds for which the call that tells the guest of a completion may wait, while at least four
+    /// more of the same queue's requests are with the disk: fewer interrupts, for disks with many requests
+    /// in flight. With fewer it never waits. Default: calls do not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(1..=1000)))]
+    pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
@@ -320,6 +330,13 @@ pub struct DiskChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
+    /// Microseconds for which the call that tells the guest of a completion may wait for others; 0 for no
+    /// waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(0..=1000)))]
+    pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]

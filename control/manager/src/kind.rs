@@ -24,6 +24,7 @@ pub(crate) struct Facts {
     pub(crate) share: u32,
     pub(crate) policy: PolicyPlan,
     pub(crate) latency_target_us: Option<u32>,
+    pub(crate) moderate_us: Option<u32>,
     pub(crate) limit: LimitPlan,
     pub(crate) group: Option<String>,
     pub(crate) allow_unsealed_memory: bool,
@@ -91,6 +92,11 @@ impl Facts {
     pub(crate) fn target_ns(&self) -> Option<u64> {
         self.latency_target_us.map(|target_us| u64::from(target_us) * 1000)
     }
+
+    /// For how long its calls may wait, as a sidecore takes it.
+    pub(crate) fn moderate_ns(&self) -> u32 {
+        self.moderate_us.map_or(0, |wait_us| wait_us.saturating_mul(1000))
+    }
 }
 
 impl From<&DiskPlan> for Facts {
@@ -103,6 +109,7 @@ impl From<&DiskPlan> for Facts {
             share: plan.share,
             policy: plan.policy,
             latency_target_us: plan.latency_target_us,
+            moderate_us: plan.moderate_us,
             limit: plan.limit,
             group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
@@ -122,6 +129,8 @@ impl From<&NicPlan> for Facts {
             share: plan.share,
             policy: plan.policy,
             latency_target_us: plan.latency_target_us,
+            // Nothing of its queues is with a back-end: their calls are for whole visits.
+            moderate_us: None,
             limit: LimitPlan::default(),
             group: None,
             allow_unsealed_memory: plan.allow_unsealed_memory,

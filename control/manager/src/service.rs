@@ -68,13 +68,13 @@ impl Manager {
         self.meter(number);
         let Some(device) = self.devices.get(&number) else { return };
         let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
-        let target_ns = device.facts.target_ns();
+        let (target_ns, moderate_ns) = (device.facts.target_ns(), device.facts.moderate_ns());
         let limited = device.metered.limited.clone();
         let queues: Vec<(u16, QueueKey)> =
             device.attached().into_iter().map(|index| (index, device.key(index))).collect();
         for (index, key) in queues {
             let gate = Gate::new(limited.clone()).map(Box::new);
-            let service = Service { share, policy, target_ns, gate };
+            let service = Service { share, policy, target_ns, moderate_ns, gate };
             self.tell(number, index, Command::SetService(key, service));
         }
     }

@@ -96,6 +96,7 @@ pub(crate) fn make(
         share: device.facts.share,
         policy: policy_of(device.facts.policy),
         target_ns: device.facts.target_ns(),
+        moderate_ns: device.facts.moderate_ns(),
         gate: Gate::new(device.limited.clone()).map(Box::new),
         counters: Arc::clone(device.counters),
     };

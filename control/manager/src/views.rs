@@ -105,6 +105,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         share: plan.share,
         policy: plan.policy.policy(),
         latency_target_us: plan.latency_target_us,
+        moderate_us: plan.moderate_us,
         limit_iops: plan.limit.iops,
         limit_bytes: plan.limit.bytes,
         limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),

@@ -160,7 +160,7 @@ impl Sidecore {
                 continue;
             };
             self.leaving.swap_remove(at);
-            served.ring.publish(&mut self.alarm);
+            served.ring.publish_last(&mut self.alarm);
             served.role.end(&mut self.io);
             self.send(Event::Detached(served));
             self.count_queues();

@@ -31,6 +31,7 @@ mod knock;
 mod large;
 mod latency;
 mod limited;
+mod moderation;
 mod moves;
 mod net;
 mod places;

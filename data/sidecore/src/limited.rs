@@ -74,9 +74,10 @@ impl Sidecore {
         let Some(queue) = self.find(key) else { return };
         let Some(served) = served_at(&mut self.places, queue) else { return };
         let ring = &mut served.ring;
-        let Service { share, policy, target_ns, gate } = service;
+        let Service { share, policy, target_ns, moderate_ns, gate } = service;
         let is_aimed_anew = ring.target_ns != target_ns;
         (ring.share, ring.policy, ring.target_ns) = (share, policy, target_ns);
+        ring.moderation.set(moderate_ns);
         match (&ring.gate, &gate) {
             (Some(old), Some(new)) if old.is_like(new) => {}
             _ => ring.gate = gate,

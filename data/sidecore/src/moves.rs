@@ -289,7 +289,7 @@ impl Sidecore {
         let id = departure.id;
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return };
         let Some(mut served) = place.take_queue() else { return };
-        served.ring.publish(&mut self.alarm);
+        served.ring.publish_last(&mut self.alarm);
         if let Some((ring, disk)) = served.disk() {
             let unclocked = std::mem::take(&mut disk.unclocked);
             ring.counters.latency.add(now.since(disk.unclocked_since), unclocked);

@@ -13,6 +13,7 @@ use virtqueue::{Queue, Violation};
 
 use crate::counters::QueueCounters;
 use crate::large::Large;
+use crate::moderation::Moderation;
 use crate::net::BridgeId;
 use crate::net::parcel::Lender;
 use crate::net::roads::Waiting;
@@ -49,6 +50,8 @@ pub struct ServedSpec {
     /// How long a request is to wait in the ring at most, nanoseconds; `None` for no target. Of no
     /// meaning for a receive queue, which is not visited.
     pub target_ns: Option<u64>,
+    /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
+    pub moderate_ns: u32,
     /// What it holds of its limits; `None` without any. Queues of a NIC have none.
     pub gate: Option<Box<Gate>>,
     /// Where its work is counted.
@@ -64,6 +67,8 @@ pub struct Service {
     pub policy: Policy,
     /// How long a request is to wait in the ring at most, nanoseconds; `None` for no target.
     pub target_ns: Option<u64>,
+    /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
+    pub moderate_ns: u32,
     /// A new gate, or `None` for no limit. If it counts on the meters that the queue is counted on
     /// already, the queue keeps what it holds.
     pub gate: Option<Box<Gate>>,
@@ -118,6 +123,7 @@ pub(crate) struct Ring {
     pub(crate) share: u32,
     pub(crate) policy: Policy,
     pub(crate) target_ns: Option<u64>,
+    pub(crate) moderation: Moderation,
     pub(crate) gate: Option<Box<Gate>>,
     pub(crate) counters: Arc<QueueCounters>,
     /// Completions were written and not shown.
@@ -267,7 +273,7 @@ impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
         let ServedSpec { key, queue, memory, role, kick, call, counters, .. } = spec;
-        let ServedSpec { share, policy, target_ns, gate, .. } = spec;
+        let ServedSpec { share, policy, target_ns, moderate_ns, gate, .. } = spec;
         let role = match role {
             RoleSpec::Disk { blk, backend } => {
                 let at_once = backend.answers_at_once();
@@ -300,6 +306,7 @@ impl Served {
             share,
             policy,
             target_ns,
+            moderation: Moderation::new(moderate_ns),
             gate,
             counters,
             unshown,
@@ -337,7 +344,8 @@ impl Served {
             Role::Receive(receive) => RoleSpec::Receive(receive.nic),
         };
         let Ring { key, queue, memory, kick, call, counters, .. } = ring;
-        let Ring { share, policy, target_ns, gate, .. } = ring;
+        let Ring { share, policy, target_ns, moderation, gate, .. } = ring;
+        let moderate_ns = moderation.wait_ns();
         ServedSpec {
             key,
             queue,
@@ -348,6 +356,7 @@ impl Served {
             share,
             policy,
             target_ns,
+            moderate_ns,
             gate,
             counters,
         }

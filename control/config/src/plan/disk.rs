@@ -87,6 +87,8 @@ pub struct DiskPlan {
     pub policy: PolicyPlan,
     /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
     pub latency_target_us: Option<u32>,
+    /// Microseconds for which a call may wait, 1 to 1,000; `None` for no waiting.
+    pub moderate_us: Option<u32>,
     /// What all its queues together may do.
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
@@ -164,6 +166,9 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
+    if let Some(wait_us) = spec.moderate_us {
+        check_bounds(wait_us, crate::spec::MODERATE_US, &at.key("moderate_us"), &mut found);
+    }
     if let Some(target_us) = spec.latency_target_us {
         check_bounds(
             target_us,
@@ -191,6 +196,7 @@ pub(super) fn resolve(
         share: spec.share,
         policy: defaults.policies.of_disk(spec.policy),
         latency_target_us: spec.latency_target_us,
+        moderate_us: spec.moderate_us,
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

@@ -28,8 +28,8 @@ impl Plan {
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
         let old = self.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
         if *change == DiskChange::default() {
-            let hint = "name one of share, policy, latency_target_us, limit_iops, limit_bytes, \
-                 limit_burst_ms and group";
+            let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
+                 limit_bytes, limit_burst_ms and group";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         let mut spec = old.spec.clone();
@@ -37,6 +37,8 @@ impl Plan {
         spec.policy = change.policy.or(spec.policy);
         let target_us = change.latency_target_us.or(spec.latency_target_us);
         spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
+        let wait_us = change.moderate_us.or(spec.moderate_us);
+        spec.moderate_us = wait_us.filter(|wait_us| *wait_us != 0);
         spec.limit_iops = change.limit_iops.or(spec.limit_iops).filter(|iops| *iops != 0);
         spec.limit_bytes = change.limit_bytes.or(spec.limit_bytes).filter(|bytes| bytes.0 != 0);
         spec.limit_burst_ms = change.limit_burst_ms.or(spec.limit_burst_ms);

@@ -131,6 +131,7 @@ impl Nic {
             share: schedule::SHARE_USUAL,
             policy: Policy::Adaptive,
             target_ns: None,
+            moderate_ns: 0,
             gate: None,
             counters: Arc::new(QueueCounters::default()),
         }
