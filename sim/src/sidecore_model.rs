@@ -14,6 +14,7 @@ use crate::costs::{
 };
 use crate::measure::{CoreMeasures, Sleep};
 use crate::ring::Rings;
+use crate::stuck::Stuck;
 use crate::world::Core;
 
 /// Between two looks for kicks while something is polled (`data/sidecore/src/sidecore.rs`).
@@ -90,6 +91,7 @@ pub(crate) struct Sidecore {
     /// Whether the pass did anything.
     worked: bool,
     sleep: Sleep,
+    stuck: Option<Stuck>,
 }
 
 impl Sidecore {
@@ -117,7 +119,13 @@ impl Sidecore {
             first_watched: 0,
             worked: false,
             sleep: Sleep::default(),
+            stuck: None,
         }
+    }
+
+    /// From now on a visit also ends when the queue that is next in line is stuck.
+    pub(crate) fn end_early_for_stuck(&mut self) {
+        self.stuck = Some(Stuck::default());
     }
 
     fn begin(&mut self, rings: &mut Rings) -> u64 {
@@ -148,7 +156,7 @@ impl Sidecore {
         let Some(visit) = self.schedule.next() else {
             return self.end(rings);
         };
-        let is_watchful = self.schedule.watches_others(visit.queue);
+        let is_watchful = self.stuck.is_some() || self.schedule.watches_others(visit.queue);
         let (total, since) = (Visited::default(), self.now.0);
         let course = Course { visit, is_watchful, total, clocked: total, since };
         if rings.is_empty(visit.queue) {
@@ -209,7 +217,11 @@ impl Sidecore {
             took += CLOCK_NS;
         }
         let queue = course.visit.queue;
-        if !part.done.wants_more() || !course.is_within() {
+        let ends_early = self.stuck.is_some() && part.done.wants_more() && {
+            took += WATCH_NS + CLOCK_NS;
+            self.is_next_stuck(rings, self.due + took)
+        };
+        if !part.done.wants_more() || !course.is_within() || ends_early {
             rings.show(queue, self.due + took + CALL_NS + REPLY_NS);
             self.end_visit(&course);
             return took + CALL_NS;
@@ -224,6 +236,14 @@ impl Sidecore {
             self.at = At::Piece(course, course.part());
         }
         took
+    }
+
+    /// One look at whose turn is next.
+    fn is_next_stuck(&mut self, rings: &Rings, now: u64) -> bool {
+        let (Some(stuck), Some(next)) = (&mut self.stuck, self.schedule.next_in_line()) else {
+            return false;
+        };
+        !rings.is_empty(next) && stuck.look(next, rings.offered(next), now)
     }
 
     /// Looks at watched queues, up to one that has something.

@@ -425,6 +425,12 @@ impl Schedule {
         self.polled == self.waiting
     }
 
+    /// Who has its turn next, as far as can be said now.
+    pub fn next_in_line(&self) -> Option<u16> {
+        let work = self.lines.first(WORK);
+        work.filter(|_| self.work_turn).or_else(|| self.poll_head()).or(work)
+    }
+
     /// Moves the queue whose turn it is to the end of the poll line.
     #[inline]
     fn take_turn(&mut self) -> Option<u16> {
