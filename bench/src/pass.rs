@@ -387,6 +387,8 @@ fn served(
         call: None,
         share: 100,
         policy: Policy::Poll,
+        target_ns: None,
+        moderate_ns: 0,
         gate: None,
         counters: Arc::default(),
     }))

@@ -26,6 +26,7 @@ mod ring;
 mod round_robin;
 pub mod scenarios;
 mod sidecore_model;
+mod stuck;
 pub mod table;
 mod threads;
 mod world;

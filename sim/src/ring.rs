@@ -101,6 +101,11 @@ impl Rings {
         self.rings[usize::from(queue)].waiting.is_empty()
     }
 
+    /// Requests that its guest has put so far.
+    pub(crate) fn offered(&self, queue: u16) -> u64 {
+        self.rings[usize::from(queue)].offered
+    }
+
     /// Requests that wait in the rings of a core.
     pub(crate) fn waiting_at(&self, core: usize) -> usize {
         self.waiting.get(core).copied().unwrap_or(0)

@@ -14,6 +14,7 @@ use crate::costs::{
 };
 use crate::measure::{CoreMeasures, Sleep};
 use crate::ring::Rings;
+use crate::stuck::Stuck;
 use crate::world::Core;
 
 /// Between two looks for kicks while something is polled (`data/sidecore/src/sidecore.rs`).
@@ -91,6 +92,7 @@ pub(crate) struct Sidecore {
     /// Whether the pass did anything.
     worked: bool,
     sleep: Sleep,
+    stuck: Option<Stuck>,
 }
 
 impl Sidecore {
@@ -118,7 +120,13 @@ impl Sidecore {
             first_watched: 0,
             worked: false,
             sleep: Sleep::default(),
+            stuck: None,
         }
+    }
+
+    /// From now on a visit also ends when the queue that is next in line is stuck.
+    pub(crate) fn end_early_for_stuck(&mut self) {
+        self.stuck = Some(Stuck::default());
     }
 
     fn begin(&mut self, rings: &mut Rings) -> u64 {
@@ -149,7 +157,7 @@ impl Sidecore {
         let Some(visit) = self.schedule.next() else {
             return self.end(rings);
         };
-        let is_watchful = self.schedule.watches_others(visit.queue);
+        let is_watchful = self.stuck.is_some() || self.schedule.watches_others(visit.queue);
         let (total, since) = (Visited::default(), self.now.0);
         let is_over = false;
         let course = Course { visit, is_watchful, is_over, total, clocked: total, since };
@@ -211,7 +219,11 @@ impl Sidecore {
             took += CLOCK_NS;
         }
         let queue = course.visit.queue;
-        if !part.done.wants_more() || !course.is_within() {
+        let ends_early = self.stuck.is_some() && part.done.wants_more() && {
+            took += WATCH_NS + CLOCK_NS;
+            self.is_next_stuck(rings, self.due + took)
+        };
+        if !part.done.wants_more() || !course.is_within() || ends_early {
             rings.show(queue, self.due + took + CALL_NS + REPLY_NS);
             self.end_visit(&course);
             if course.is_watchful && part.done.took_long() {
@@ -236,6 +248,14 @@ impl Sidecore {
         self.at = At::Between(course, Round { turn: 0, watched });
     }
 
+    /// One look at whose turn is next.
+    fn is_next_stuck(&mut self, rings: &Rings, now: u64) -> bool {
+        let (Some(stuck), Some(next)) = (&mut self.stuck, self.schedule.next_in_line()) else {
+            return false;
+        };
+        !rings.is_empty(next) && stuck.look(next, rings.offered(next), now)
+    }
+
     /// Looks at watched queues, up to one that has something.
     fn between(&mut self, mut course: Course, mut round: Round, rings: &mut Rings) -> u64 {
         let mut took = 0;
@@ -244,12 +264,19 @@ impl Sidecore {
             let Some(urgent) = self.schedule.watched().get(at).copied() else { break };
             round.turn += 1;
             took += WATCH_NS;
-            if urgent == course.visit.queue || rings.is_empty(urgent) {
+            if urgent == course.visit.queue {
+                continue;
+            }
+            if rings.is_empty(urgent) {
+                self.schedule.found_empty(urgent, self.now);
                 continue;
             }
             self.read(&mut course);
             took += CLOCK_NS;
-            if !self.schedule.may_interrupt(self.now) {
+            if !self.schedule.may_interrupt(urgent, self.now) {
+                if self.schedule.may_ask_for_others() {
+                    continue;
+                }
                 break;
             }
             if self.schedule.kicked(urgent, self.now) {

@@ -24,6 +24,8 @@ pub(crate) enum Who {
     Sidecore(Policy),
     /// The same without urgency: no queue is served in the middle of another's visit.
     InTurn(Policy),
+    /// Visits end early for a queue that is stuck, as ELVIS has it; with urgency, or without.
+    Stuck(Policy, bool),
     /// Baseline: a poll of every queue, always.
     RoundRobin,
     /// Baseline: a thread for each device.
@@ -127,10 +129,13 @@ fn cores(setup: &Setup, homes: &[usize]) -> Vec<Box<dyn Core>> {
         (0u16..).zip(homes).filter(|(_, home)| **home == core).map(|(queue, _)| queue).collect()
     };
     match setup.who {
-        Who::Sidecore(policy) | Who::InTurn(policy) => (0..setup.cores)
+        Who::Sidecore(policy) | Who::InTurn(policy) | Who::Stuck(policy, _) => (0..setup.cores)
             .map(|core| {
-                let watch = matches!(setup.who, Who::Sidecore(_));
-                let sidecore = Sidecore::new(of(core), homes.len(), policy, watch);
+                let watch = matches!(setup.who, Who::Sidecore(_) | Who::Stuck(_, true));
+                let mut sidecore = Sidecore::new(of(core), homes.len(), policy, watch);
+                if matches!(setup.who, Who::Stuck(..)) {
+                    sidecore.end_early_for_stuck();
+                }
                 Box::new(sidecore) as Box<dyn Core>
             })
             .collect(),

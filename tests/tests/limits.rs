@@ -112,3 +112,48 @@ fn settings_change_under_load_and_nothing_is_lost() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn numbers_of_policies_change_under_load_and_nothing_is_lost() -> Result<()> {
+    let devices = "policy = \"es2\"\n\
+                   [[disk]]\nid = \"a\"\npath = \"a.raw\"\nsize = \"4M\"\n\
+                   [[disk]]\nid = \"b\"\nbackend = \"memory\"\nsize = \"4M\"\npolicy = \"elvis\"\n\
+                   [[nic]]\nid = \"n\"\nnull = \"generate\"\nrate = 1000\n";
+    let mut daemon = Daemon::start("policies", devices)?;
+    let mut frontends = [daemon.frontend("a", &spec())?, daemon.frontend("b", &spec())?];
+    let [a, b] = &mut frontends;
+    let loads = [Load::start(a)?.0, Load::start(b)?.0];
+    let file = daemon.dir().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file)?;
+    let with =
+        |numbers: &str| text.replacen("[sidecores]\n", &format!("[sidecores]\n{numbers}"), 1);
+    for round in 0..20 {
+        let (disk, nic, rate) = (1 + round % 32, 32 - round, 1000 * (1 + round));
+        let numbers = format!(
+            "es2 = {{ quota_disk = {disk}, quota_nic = {nic} }}\n\
+             elvis = {{ rate_in = {rate}, rate_out = {rate} }}\n"
+        );
+        std::fs::write(&file, with(&numbers))?;
+        let changes = daemon.ask("reload")?["changes"].to_string();
+        let wanted = [
+            format!("policy es2 (quota {disk})"),
+            "set nic n".to_string(),
+            format!("elvis (in at {rate}/s, out below {rate}/s)"),
+        ];
+        ensure!(wanted.iter().all(|wanted| changes.contains(wanted)), "{changes}");
+        for (id, load) in ["a", "b"].iter().zip(&loads) {
+            load.await_requests(16)?;
+            ensure!(daemon.shown(id, "queues_attached")? == 1, "{id} in round {round}");
+        }
+    }
+    for (number, wrong) in [
+        ("es2.quota_disk = 33\n", "33 is out of bounds"),
+        ("elvis.rate_out = 20000\n", "rate_out is 20000, but rate_in is 10000"),
+    ] {
+        std::fs::write(&file, with(number))?;
+        let refused = daemon.refuses("reload")?;
+        ensure!(refused.contains(wrong), "{refused}");
+    }
+    daemon.is_alive()?;
+    loads.into_iter().try_for_each(|load| load.finish().map(drop))
+}

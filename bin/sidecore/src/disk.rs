@@ -56,7 +56,10 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             output.show(&disk, |disk| {
                 let limit = limit(disk).map(|limit| format!(", at most {limit}"));
                 let group = disk.group.as_ref().map(|group| format!(", in group {group}"));
-                let more = [limit, group].into_iter().flatten().collect::<String>();
+                let target = disk.latency_target_us;
+                let target = target.map(|us| format!(", latency target {us} us"));
+                let wait = disk.moderate_us.map(|us| format!(", calls may wait {us} us"));
+                let more = [target, wait, limit, group].into_iter().flatten().collect::<String>();
                 let DiskView { id, share, policy, .. } = disk;
                 format!("disk {id} has share {share} and policy {policy} now{more}\n")
             })
@@ -167,6 +170,10 @@ fn disk_text(disk: &DiskView) -> String {
         ("share", share.to_string()),
         ("policy", policy.to_string()),
     ]);
+    facts.extend(disk.latency_target_us.map(|target_us| {
+        ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
+    }));
+    facts.extend(disk.moderate_us.map(|us| ("calls", format!("may wait {us} us for others"))));
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
     if disk.allow_unsealed_memory {

@@ -32,8 +32,11 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
             output.show(&nic, |nic| {
                 let NicView { id, share, policy, macs_max, spoof, .. } = nic;
                 let vlans = vlans_text(&nic.vlans, ", ");
+                let target = nic.latency_target_us;
+                let target = target.map_or_else(String::new, |us| format!(", target {us} us"));
                 format!(
-                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof {spoof}{vlans}\n"
+                    "nic {id} has share {share}, policy {policy}{target}, {macs_max} addresses, spoof \
+                     {spoof}{vlans}\n"
                 )
             })
         }
@@ -172,6 +175,11 @@ fn nic_text(nic: &NicView) -> String {
     ]);
     facts.extend(nic.sidecore.map(|core| ("sidecore", core.to_string())));
     facts.extend([("share", nic.share.to_string()), ("policy", nic.policy.to_string())]);
+    let missed: u64 = nic.queues.iter().map(|queue| queue.missed).sum();
+    facts.extend(
+        nic.latency_target_us
+            .map(|target_us| ("target", format!("{target_us} us, missed by {missed} frames"))),
+    );
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }

@@ -269,6 +269,12 @@ pub struct DiskView {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// Most microseconds that a request is to wait in its queue; absent without a target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_target_us: Option<u32>,
+    /// Microseconds for which the call for a completion may wait for others; absent where none waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moderate_us: Option<u32>,
     /// Most requests a second; absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_iops: Option<u32>,
@@ -386,6 +392,10 @@ pub struct CountersView {
     pub calls: u64,
     /// Turns in the sidecore's loop.
     pub visits: u64,
+    /// Requests that waited in their queue for longer than its latency target, at most: counted by when
+    /// the ring was looked at before.
+    #[serde(default)]
+    pub missed: u64,
     /// Requests taken and not yet answered, now.
     pub in_flight: u32,
     /// Half of the requests were answered within so many nanoseconds.

@@ -7,9 +7,10 @@
 
 use std::fmt;
 
-use crate::plan::{DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, Source, SwitchPlan, UplinkPlan};
+use crate::plan::{
+    DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, PolicyPlan, Source, SwitchPlan, UplinkPlan,
+};
 use crate::size::Size;
-use crate::spec::Policy;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +20,18 @@ pub enum Change {
         /// Its name.
         id: String,
     },
-    /// Give a running disk another share, policy, limit or group.
+    /// Give a running disk another share, policy, latency target, limit or group.
     Set {
         /// Its name.
         id: String,
         /// Its share from now on.
         share: u32,
         /// Its policy from now on.
-        policy: Policy,
+        policy: PolicyPlan,
+        /// Its latency target from now on, microseconds.
+        latency_target_us: Option<u32>,
+        /// For how long its calls may wait from now on, microseconds.
+        moderate_us: Option<u32>,
         /// Its limit from now on.
         limit: LimitPlan,
         /// Its group from now on.
@@ -74,7 +79,7 @@ pub enum Change {
         /// The uplink from now on.
         uplink: Box<UplinkPlan>,
     },
-    /// Give a running NIC other VLANs, addresses, share, policy or another state of its link.
+    /// Give a running NIC other VLANs, addresses, share, policy, latency target or another state of its link.
     SetNic(Box<NicPlan>),
     /// Make a switch with its uplinks.
     AddSwitch(Box<SwitchPlan>),
@@ -94,8 +99,14 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set { id, share, policy, limit, group } => {
+            Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group } => {
                 write!(f, "set disk {id} to share {share} and policy {policy}")?;
+                if let Some(target_us) = latency_target_us {
+                    write!(f, ", latency target {target_us} us")?;
+                }
+                if let Some(wait_us) = moderate_us {
+                    write!(f, ", calls may wait {wait_us} us")?;
+                }
                 if limit.is_some() {
                     write!(f, ", at most {limit}")?;
                 }
@@ -233,7 +244,7 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
             Some(old) if nic_changes_in_place(old, new) => {
                 let what = |nic: &NicPlan| {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
-                    (rules, nic.share, nic.policy, nic.link)
+                    (rules, nic.share, nic.policy, nic.latency_target_us, nic.link)
                 };
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
@@ -276,10 +287,14 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
-    let what = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
-    if what(old) != what(new) {
-        let (share, policy, limit, group) = what(new);
-        changes.push(Change::Set { id: new.id.clone(), share, policy, limit, group });
+    let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
+    let when = |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us);
+    if how(old) != how(new) || when(old) != when(new) {
+        let id = new.id.clone();
+        let ((share, policy, limit, group), (latency_target_us, moderate_us)) =
+            (how(new), when(new));
+        let set = Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group };
+        changes.push(set);
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()
@@ -433,6 +448,7 @@ nic = [
             "macs_max = 1",
             "spoof = \"deny\"",
             "policy = \"poll\"",
+            "latency_target_us = 100",
             "link = \"down\"",
         ] {
             let after = of(&format!("switch = \"s\", {fields}"));

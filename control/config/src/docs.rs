@@ -9,7 +9,8 @@ use crate::openapi;
 use crate::routes::ROUTES;
 use crate::schema::words_of;
 use crate::spec::{
-    DaemonSpec, DiskSpec, GroupSpec, NicSpec, SidecoresSpec, SwitchSpec, UplinkSpec,
+    DaemonSpec, DiskSpec, ElvisSpec, Es2Spec, GroupSpec, NicSpec, SidecoresSpec, SwitchSpec,
+    UplinkSpec,
 };
 
 const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
@@ -31,6 +32,8 @@ pub fn config_markdown() -> String {
     );
     section::<DaemonSpec>(&mut text, "[daemon]");
     section::<SidecoresSpec>(&mut text, "[sidecores]");
+    section::<Es2Spec>(&mut text, "[sidecores.es2]");
+    section::<ElvisSpec>(&mut text, "[sidecores.elvis]");
     section::<DiskSpec>(&mut text, "[[disk]]");
     section::<GroupSpec>(&mut text, "[[group]]");
     section::<SwitchSpec>(&mut text, "[[switch]]");
@@ -106,8 +109,12 @@ fn section<T: JsonSchema>(text: &mut String, header: &str) {
     let schema = schema_for!(T).to_value();
     let _ = write!(text, "\n## `{header}`\n\n");
     let definitions = schema["$defs"].as_object().cloned().unwrap_or_default();
-    // Only a switch has tables of its own.
-    let link = |_: &str| "[tables](#switchuplink)".to_string();
+    // Only a switch and the policies have tables of their own.
+    let link = |name: &str| match name {
+        "Es2Spec" => "[table](#sidecoreses2)".to_string(),
+        "ElvisSpec" => "[table](#sidecoreselvis)".to_string(),
+        _ => "[tables](#switchuplink)".to_string(),
+    };
     fields(text, &schema, &Types { definitions, link });
 }
 

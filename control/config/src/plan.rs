@@ -20,6 +20,7 @@ mod limit;
 mod names;
 mod network;
 mod nic;
+mod policy;
 mod port;
 mod reading;
 mod switch;
@@ -28,6 +29,7 @@ pub use disk::{DiskPlan, Source};
 pub use limit::{GroupPlan, LimitPlan};
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
+pub use policy::{Policies, PolicyPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
 pub use switch::{SwitchPlan, UplinkPlan};
 
@@ -67,8 +69,8 @@ pub struct Plan {
 pub struct SidecoresPlan {
     /// One sidecore for each, pinned to it. Never empty.
     pub cpus: Vec<u32>,
-    /// The policy of disks that have none of their own.
-    pub policy: Policy,
+    /// What policies mean, and that of devices that have none of their own.
+    pub policies: Policies,
     /// Whether queues that ask little may interrupt others.
     pub urgency: Urgency,
 }
@@ -126,7 +128,7 @@ pub fn api_error(kind: ErrorKind, mistakes: &[Mistake]) -> ApiError {
 /// What devices take from the rest of the spec.
 pub(crate) struct Defaults<'a> {
     pub(crate) daemon: &'a DaemonSpec,
-    pub(crate) policy: Policy,
+    pub(crate) policies: Policies,
     pub(crate) groups: &'a [GroupPlan],
 }
 
@@ -139,11 +141,12 @@ fn resolve(
 ) -> Option<Plan> {
     let Spec { daemon, sidecores, .. } = &document.spec;
     let daemon = resolve_daemon(daemon, folder, mistakes);
-    let sidecores = resolve_sidecores(sidecores, host, mistakes);
     let in_force = running.map_or(&daemon, |plan| &plan.daemon);
     let groups = limit::resolve_groups(&document.spec.group, mistakes);
-    let policy = document.spec.sidecores.policy;
-    let defaults = Defaults { daemon: in_force, policy, groups: &groups };
+    let at = Path::root().key("sidecores");
+    let policies = policy::resolve(&document.spec.sidecores, &at, mistakes);
+    let defaults = Defaults { daemon: in_force, policies, groups: &groups };
+    let sidecores = resolve_sidecores(sidecores, policies, host, mistakes);
     let reading = reading::Reading { document, folder, defaults, running };
     let devices = reading.devices(mistakes)?;
     let (disks, switches, nics) = (devices.disks, devices.switches, devices.nics);
@@ -164,6 +167,7 @@ fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) 
 
 fn resolve_sidecores(
     spec: &SidecoresSpec,
+    policies: Policies,
     host: &HostCpus,
     mistakes: &mut Vec<Mistake>,
 ) -> Option<SidecoresPlan> {
@@ -205,7 +209,7 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    Some(SidecoresPlan { cpus, policy: spec.policy, urgency: spec.urgency })
+    Some(SidecoresPlan { cpus, policies, urgency: spec.urgency })
 }
 
 #[cfg(test)]

@@ -28,9 +28,11 @@ macro_rules! words {
 
 mod limit;
 mod net;
+mod policy;
 
 pub use limit::*;
 pub use net::*;
+pub use policy::*;
 
 /// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
 pub const QUEUES_MAX: u16 = 64;
@@ -38,6 +40,11 @@ pub const QUEUES_MAX: u16 = 64;
 pub const SHARE_MAX: u32 = 10_000;
 /// Share of a disk or NIC that says nothing.
 pub const SHARE_DEFAULT: u32 = 100;
+/// Shortest and longest latency target, microseconds: less than a piece of another queue's turn nobody can
+/// have.
+pub const LATENCY_TARGET_US: (u32, u32) = (10, 1_000_000);
+/// Shortest and longest time for which a call may wait, microseconds: the sidecore is awake meanwhile.
+pub const MODERATE_US: (u32, u32) = (1, 1000);
 /// Longest wait for a disk that does not answer, seconds.
 pub const DRAIN_TIMEOUT_MAX_S: u32 = 86_400;
 /// The same for a disk that says nothing, seconds.
@@ -104,6 +111,10 @@ pub struct SidecoresSpec {
     pub max: Option<u16>,
     /// When queues are polled, for disks and NICs that do not say.
     pub policy: Policy,
+    /// When the policy `es2` waits for a kick.
+    pub es2: Es2Spec,
+    /// When the policy `elvis` polls and when it waits for a kick.
+    pub elvis: ElvisSpec,
     /// Whether queues that ask little are served in the middle of other queues' turns.
     pub urgency: Urgency,
 }
@@ -115,6 +126,8 @@ impl Default for SidecoresSpec {
             min: None,
             max: None,
             policy: Policy::default(),
+            es2: Es2Spec::default(),
+            elvis: ElvisSpec::default(),
             urgency: Urgency::default(),
         }
     }
@@ -191,6 +204,22 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most microseconds that a request is to wait in its queue before the daemon takes it. A queue
+    /// that misses this is served in the middle of other queues' turns, for which its own share pays, so
+    /// nobody else gets less; with `urgency = "off"` misses are only counted. Default: no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 1_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
+    pub latency_target_us: Option<u32>,
+    /// Microseconds for which the call that tells the guest of a completion may wait, while at least four
+    /// more of the same queue's requests are with the disk: fewer interrupts, for disks with many requests
+    /// in flight. With fewer it never waits. Default: calls do not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(1..=1000)))]
+    pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
@@ -238,27 +267,6 @@ impl DiskSpec {
             ..DiskSpec::default()
         }
     }
-}
-
-/// When the queues of a disk or NIC are polled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// Polled while that is cheaper than kicks, otherwise woken by kicks: learned for each queue,
-    /// and never more than twice as dear as the better of `poll` and `notify`.
-    #[default]
-    Adaptive,
-    /// Always polled: least latency, and the core is never idle.
-    Poll,
-    /// Only on a kick: least CPU, most exits.
-    Notify,
-    /// As the paper ES2 has it: polled until a look finds fewer than 8 frames, or 4 requests of a
-    /// disk, then woken by a kick.
-    Es2,
-    /// As the paper ELVIS has it: polled from 10,000 kicks a second on, until fewer than 5,000
-    /// requests a second come.
-    Elvis,
 }
 
 /// Who opens the socket of a disk or NIC.
@@ -316,6 +324,19 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most microseconds that a request is to wait in its queue; 0 for no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
+    pub latency_target_us: Option<u32>,
+    /// Microseconds for which the call that tells the guest of a completion may wait for others; 0 for no
+    /// waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(0..=1000)))]
+    pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin};
-use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, Policy};
+use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin, PolicyPlan};
+use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode};
 use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
@@ -22,7 +22,9 @@ pub(crate) struct Facts {
     pub(crate) socket: String,
     pub(crate) mode: Mode,
     pub(crate) share: u32,
-    pub(crate) policy: Policy,
+    pub(crate) policy: PolicyPlan,
+    pub(crate) latency_target_us: Option<u32>,
+    pub(crate) moderate_us: Option<u32>,
     pub(crate) limit: LimitPlan,
     pub(crate) group: Option<String>,
     pub(crate) allow_unsealed_memory: bool,
@@ -85,6 +87,18 @@ impl DevicePlan {
     }
 }
 
+impl Facts {
+    /// Its latency target as a sidecore takes it.
+    pub(crate) fn target_ns(&self) -> Option<u64> {
+        self.latency_target_us.map(|target_us| u64::from(target_us) * 1000)
+    }
+
+    /// For how long its calls may wait, as a sidecore takes it.
+    pub(crate) fn moderate_ns(&self) -> u32 {
+        self.moderate_us.map_or(0, |wait_us| wait_us.saturating_mul(1000))
+    }
+}
+
 impl From<&DiskPlan> for Facts {
     fn from(plan: &DiskPlan) -> Facts {
         Facts {
@@ -94,6 +108,8 @@ impl From<&DiskPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
+            latency_target_us: plan.latency_target_us,
+            moderate_us: plan.moderate_us,
             limit: plan.limit,
             group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
@@ -112,6 +128,9 @@ impl From<&NicPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
+            latency_target_us: plan.latency_target_us,
+            // Nothing of its queues is with a back-end: their calls are for whole visits.
+            moderate_us: None,
             limit: LimitPlan::default(),
             group: None,
             allow_unsealed_memory: plan.allow_unsealed_memory,

@@ -171,7 +171,8 @@ fn of_plan(plan: &NicPlan) -> NicView {
         queues_max: plan.queues,
         queues_attached: 0,
         share: plan.share,
-        policy: plan.policy,
+        policy: plan.policy.policy(),
+        latency_target_us: plan.latency_target_us,
         allow_unsealed_memory: plan.allow_unsealed_memory,
         sidecore: None,
         counters: PortCountersView::default(),
@@ -193,6 +194,7 @@ fn queue_views(device: &Device) -> Vec<NicQueueView> {
             kicks: snapshot.kicks,
             calls: snapshot.calls,
             visits: snapshot.visits,
+            missed: snapshot.missed,
         }
     };
     known.map(view).collect()

@@ -117,7 +117,8 @@ impl Manager {
             self.turn_link(number, after.link);
         }
         self.say_port(number);
-        if (before.share, before.policy) == (after.share, after.policy) {
+        let how = |plan: &NicPlan| (plan.share, plan.policy, plan.latency_target_us);
+        if how(before) == how(after) {
             return;
         }
         let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug);

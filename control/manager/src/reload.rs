@@ -98,7 +98,7 @@ impl Manager {
         self.plan.switches = wanted.switches;
         self.plan.nics = wanted.nics;
         self.plan.groups = wanted.groups;
-        self.plan.sidecores.policy = wanted.sidecores.policy;
+        self.plan.sidecores.policies = wanted.sidecores.policies;
         self.set_services(&difference.changes);
         let mut late = Vec::new();
         for mut device in prepared.opened {

@@ -1,4 +1,5 @@
-//! How queues are served, changed while they are: share, policy, and what they are counted on.
+//! How queues are served, changed while they are: share, policy, latency target, and what they
+//! are counted on.
 //!
 //! Not here: what a plan says (`config`), and how a queue keeps to a limit (`schedule`). Called by
 //! whoever has given a device another plan.
@@ -66,14 +67,15 @@ impl Manager {
     pub(crate) fn set_service(&mut self, number: u32) {
         self.meter(number);
         let Some(device) = self.devices.get(&number) else { return };
-        let is_disk = matches!(device.kind, crate::kind::Kind::Disk(_));
-        let (share, policy) = (device.facts.share, policy_of(device.facts.policy, is_disk));
+        let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
+        let (target_ns, moderate_ns) = (device.facts.target_ns(), device.facts.moderate_ns());
         let limited = device.metered.limited.clone();
         let queues: Vec<(u16, QueueKey)> =
             device.attached().into_iter().map(|index| (index, device.key(index))).collect();
         for (index, key) in queues {
             let gate = Gate::new(limited.clone()).map(Box::new);
-            self.tell(number, index, Command::SetService(key, Service { share, policy, gate }));
+            let service = Service { share, policy, target_ns, moderate_ns, gate };
+            self.tell(number, index, Command::SetService(key, service));
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use config::plan::PolicyPlan;
 use device::blk::Blk;
 use device::features;
 use device::net::Net;
@@ -93,7 +94,9 @@ pub(crate) fn make(
         kick: duplicate(facts.kick).map_err(|e| format!("the kick descriptor: {e}"))?,
         call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
         share: device.facts.share,
-        policy: policy_of(device.facts.policy, matches!(device.kind, Kind::Disk(_))),
+        policy: policy_of(device.facts.policy),
+        target_ns: device.facts.target_ns(),
+        moderate_ns: device.facts.moderate_ns(),
         gate: Gate::new(device.limited.clone()).map(Box::new),
         counters: Arc::clone(device.counters),
     };
@@ -251,15 +254,14 @@ fn inflight_of(
     Inflight::new(area, format, size).map_err(|e| e.to_string())
 }
 
-/// As a sidecore's schedule takes it. `awaited`: the guest waits for an answer to what it asks.
-pub(crate) fn policy_of(policy: config::spec::Policy, awaited: bool) -> Policy {
+/// As a sidecore's schedule takes it.
+pub(crate) fn policy_of(policy: PolicyPlan) -> Policy {
     match policy {
-        config::spec::Policy::Es2 if awaited => Policy::ES2_AWAITED,
-        config::spec::Policy::Es2 => Policy::ES2_ONE_WAY,
-        config::spec::Policy::Elvis => Policy::ELVIS,
-        config::spec::Policy::Adaptive => Policy::Adaptive,
-        config::spec::Policy::Poll => Policy::Poll,
-        config::spec::Policy::Notify => Policy::Notify,
+        PolicyPlan::Es2 { quota } => Policy::Es2 { quota },
+        PolicyPlan::Elvis { rate_in, rate_out } => Policy::Elvis { rate_in, rate_out },
+        PolicyPlan::Adaptive => Policy::Adaptive,
+        PolicyPlan::Poll => Policy::Poll,
+        PolicyPlan::Notify => Policy::Notify,
     }
 }
 

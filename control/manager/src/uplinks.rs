@@ -143,7 +143,7 @@ impl Manager {
                 let plan = &parts.plan;
                 (parts.opened.take(), plan.share, plan.policy, Some(Guest::from(plan)))
             }
-            None => (None, config::spec::SHARE_DEFAULT, config::spec::Policy::default(), None),
+            None => (None, config::spec::SHARE_DEFAULT, config::plan::PolicyPlan::default(), None),
         };
         let plan = UplinkPlan { host, vlan: VlanPlan::None, macs_max: 1, share, policy };
         let number = self.name_uplink();
@@ -244,7 +244,7 @@ impl Manager {
                 key: uplink.key(queue),
                 port,
                 share: uplink.plan.share,
-                policy: policy_of(uplink.plan.policy, false),
+                policy: policy_of(uplink.plan.policy),
                 counters: Arc::clone(&uplink.work),
             };
             self.cores.send(uplink.place.home, Command::AttachHost(HostServed::new(spec)));

@@ -13,7 +13,7 @@
 //!   while let Some(queue) = to_arm() enable its kicks, look at the ring again, then
 //!       armed(queue) | found(queue)  it was empty | it was not
 //!   between the pieces of a visit: advance, watched, may_interrupt, interrupted
-//!   at any time: kicked, completed, add, remove, set
+//!   at any time: kicked, completed, add, remove, set, set_target
 //! ```
 //!
 //! A visit of a queue whose limit ([`Gate`]) has nothing for it is answered by
@@ -33,6 +33,8 @@
 //!   whichever of them they use most of.
 //! - A queue that asks little, and had work lately, may be served between the pieces of another's visit;
 //!   all such interruptions together take 9% of the time at most.
+//! - A queue that misses its latency target may be served so too, for what its last turn left of its share:
+//!   between two visits of a queue such another has one visit and at most what that left of one before.
 //! - A kick of an armed queue leads to a visit in this pass or the next.
 //! - A queue of [`Policy::Adaptive`] costs, in looks and kicks, at most twice what the better of
 //!   [`Policy::Poll`] and [`Policy::Notify`] would have cost it, whatever its guest does, but for one
@@ -40,6 +42,7 @@
 //! - `begin`, `next` and `visited` cost the same however many queues are armed.
 #![forbid(unsafe_code)]
 
+mod aim;
 mod budget;
 mod limit;
 mod lines;

@@ -4,6 +4,7 @@
 //! polled queues, the one visited longest ago first. They are taken in turn. After a visit a queue
 //! stands at the end of the poll line, so a queue already visited at its head ends the pass.
 
+use crate::aim::Aim;
 use crate::budget::{Budget, KICK_NS_MAX, Limits, Visited};
 use crate::lines::Lines;
 use crate::nanos::Nanos;
@@ -11,6 +12,8 @@ use crate::policy::{Learned, Policy, Polling, Prices};
 use crate::share::Account;
 use crate::urgency::{Habit, Urgency};
 use crate::waits::Waits;
+
+mod interruptions;
 
 /// Lines of the first table.
 const POLL: usize = 0;
@@ -50,10 +53,12 @@ pub(crate) struct Entry {
     hungry: bool,
     /// It is polled, but only a completion of its back-end can let it go on.
     waits: bool,
+    /// It has a latency target.
+    is_aimed: bool,
     /// The pass of its last turn; 0: none.
     pass: u64,
     pub(crate) last_work: Nanos,
-    account: Account,
+    pub(crate) account: Account,
     pub(crate) habit: Habit,
 }
 
@@ -64,6 +69,8 @@ pub struct Schedule {
     entries: Vec<Entry>,
     /// What only queues near idleness need.
     learned: Vec<Learned>,
+    /// What only queues with a latency target need.
+    aims: Vec<Aim>,
     lines: Lines<2>,
     idle: Lines<1>,
     urgency: Urgency,
@@ -71,6 +78,8 @@ pub struct Schedule {
     now: Nanos,
     /// When this pass began.
     begun: Nanos,
+    /// When the last turn began.
+    turn: Nanos,
     prices: Prices,
     /// Counts passes, from 2: a queue that was never visited (0) was not visited in the last one.
     pass: u64,
@@ -95,6 +104,7 @@ impl Schedule {
             polling: Polling::new(Policy::default(), limits.kick_ns),
             hungry: false,
             waits: false,
+            is_aimed: false,
             pass: 0,
             last_work: Nanos(0),
             account: Account::new(1, &limits),
@@ -104,12 +114,14 @@ impl Schedule {
             limits,
             entries: vec![absent; usize::from(queues_max)],
             learned: vec![Learned::default(); usize::from(queues_max)],
+            aims: vec![Aim::default(); usize::from(queues_max)],
             lines: Lines::new(queues_max),
             idle: Lines::new(queues_max),
             urgency: Urgency::new(),
             waits: Waits::new(queues_max),
             now: Nanos(0),
             begun: Nanos(0),
+            turn: Nanos(0),
             prices: Prices::of_pass(limits.kick_ns, limits.look_ns, 0, false),
             pass: 2,
             work_turn: true,
@@ -134,8 +146,8 @@ impl Schedule {
         let pass = entry.pass;
         let (state, habit) = (State::Polled, Habit::new(Some(queue.into())));
         let polling = Polling::new(policy, self.prices.kick);
-        let (hungry, waits, last_work) = (false, false, now);
-        *entry = Entry { state, polling, hungry, waits, pass, last_work, account, habit };
+        let (hungry, waits, is_aimed, last_work) = (false, false, false, now);
+        *entry = Entry { state, polling, hungry, waits, is_aimed, pass, last_work, account, habit };
         if let Some(learned) = self.learned.get_mut(usize::from(queue)) {
             *learned = Learned::default();
         }
@@ -226,6 +238,11 @@ impl Schedule {
         entry.state = State::Polled;
         entry.last_work = now;
         entry.polling.kicked();
+        if entry.is_aimed
+            && let Some(aim) = self.aims.get_mut(usize::from(queue))
+        {
+            aim.restart(now);
+        }
         let just_visited = entry.pass + 1 >= self.pass;
         self.polled += 1;
         self.lines.move_to_end(if just_visited { POLL } else { WORK }, queue);
@@ -282,6 +299,7 @@ impl Schedule {
             let entry = self.entries.get_mut(usize::from(queue))?;
             entry.pass = self.pass;
             if let Some(budget) = entry.account.budget(self.rival, &self.limits) {
+                self.turn = self.now;
                 return Some(Visit { queue, budget });
             }
             // It owes: left out, at its place in the order, and as hungry as it was.
@@ -301,14 +319,15 @@ impl Schedule {
         [first, first.and_then(|queue| self.lines.after(queue))]
     }
 
-    /// What the visit of `queue` came to. The queue is charged and may become one to arm.
+    /// What the visit of `queue` came to. The queue is charged and may become one to arm. How many requests
+    /// missed the queue's latency target.
     #[inline]
-    pub fn visited(&mut self, queue: u16, visited: Visited) {
+    pub fn visited(&mut self, queue: u16, visited: Visited) -> u32 {
         let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
-            return;
+            return 0;
         };
         if entry.state != State::Polled {
-            return;
+            return 0;
         }
         entry.account.charge(visited.requests, visited.bytes, visited.nanos);
         entry.hungry = visited.wants_more();
@@ -324,8 +343,16 @@ impl Schedule {
             entry.waits = waits;
             self.waiting = if waits { self.waiting + 1 } else { self.waiting - 1 };
         }
+        let mut missed = 0;
+        if entry.is_aimed
+            && let Some(aim) = self.aims.get_mut(usize::from(queue))
+        {
+            missed = aim.turn(visited.requests, self.turn, self.now);
+            // One that wants more than its turn was has nothing left to be urgent with.
+            entry.habit.presses = aim.is_late() && !entry.hungry;
+        }
         let Some(learned) = self.learned.get_mut(usize::from(queue)) else {
-            return;
+            return missed;
         };
         if entry.polling.visited(learned, visited, self.prices, self.now) {
             self.idle.move_to_end(IDLE, queue);
@@ -335,59 +362,7 @@ impl Schedule {
         if visited.requests > 0 {
             self.urgency.note(queue, visited, &mut self.entries);
         }
-    }
-
-    /// Whose queue that is. Of the queues of one owner one is watched at a time; with `None` it never is;
-    /// without this each is its own.
-    pub fn set_owner(&mut self, queue: u16, owner: Option<u32>) {
-        self.urgency.forget(queue, &mut self.entries);
-        if let Some(entry) = self.entries.get_mut(usize::from(queue)) {
-            entry.habit.owner = owner;
-        }
-    }
-
-    /// Whether queues are watched at all; they are, until something else is said.
-    pub fn watch(&mut self, on: bool) {
-        self.urgency.turn(on, &mut self.entries);
-    }
-
-    /// Queues to look at between the pieces of a visit: at most [`WATCHED_MAX`](crate::WATCHED_MAX), armed
-    /// ones among them.
-    #[inline]
-    pub fn watched(&self) -> &[u16] {
-        self.urgency.watched()
-    }
-
-    /// Whether a queue other than `queue` is watched.
-    #[inline]
-    pub fn watches_others(&self, queue: u16) -> bool {
-        match self.urgency.watched() {
-            [] => false,
-            [only] => *only != queue,
-            _ => true,
-        }
-    }
-
-    /// Whether a watched queue that has something may be served now, within
-    /// [`INTERRUPTION`](crate::INTERRUPTION); then [`Schedule::interrupted`] is said.
-    #[inline]
-    pub fn may_interrupt(&mut self, now: Nanos) -> bool {
-        self.advance(now);
-        self.urgency.may_interrupt(now)
-    }
-
-    /// `queue` was served in the middle of another's visit, for `visited.nanos`. Its turn in the pass,
-    /// and its credit, are as they were.
-    #[inline]
-    pub fn interrupted(&mut self, queue: u16, visited: Visited) {
-        self.urgency.took(visited.nanos);
-        if visited.requests > 0 {
-            self.found(queue);
-            self.urgency.note(queue, visited, &mut self.entries);
-        } else {
-            // There is something that it cannot do now: looking again helps nobody.
-            self.urgency.forget(queue, &mut self.entries);
-        }
+        missed
     }
 
     /// A queue that has been without work for long enough, each once. The caller enables its kicks,
@@ -458,6 +433,12 @@ impl Schedule {
         self.polled == self.waiting
     }
 
+    /// Who has its turn next, as far as can be said now.
+    pub fn next_in_line(&self) -> Option<u16> {
+        let work = self.lines.first(WORK);
+        work.filter(|_| self.work_turn).or_else(|| self.poll_head()).or(work)
+    }
+
     /// Moves the queue whose turn it is to the end of the poll line.
     #[inline]
     fn take_turn(&mut self) -> Option<u16> {
@@ -487,6 +468,9 @@ impl Schedule {
         };
         entry.state = State::Polled;
         entry.last_work = now;
+        if let Some(aim) = self.aims.get_mut(usize::from(queue)) {
+            aim.restart(now);
+        }
         self.polled += 1;
         self.lines.move_to_end(POLL, queue);
     }

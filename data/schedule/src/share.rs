@@ -92,6 +92,12 @@ impl Account {
         Some(Budget { requests: requests as u32, bytes, nanos })
     }
 
+    /// Whether something of its last turn is left, in each currency.
+    pub(crate) fn has_credit(&self) -> bool {
+        let Credit { requests, bytes, nanos } = self.credit;
+        requests > 0 && bytes > 0 && nanos > 0
+    }
+
     /// Takes off what was used. A request may be larger than the budget's rest: that is owed.
     #[inline]
     pub(crate) fn charge(&mut self, requests: u32, bytes: u64, nanos: u64) {

@@ -5,6 +5,10 @@
 //! longer visit the caller looks at their rings, and serves what it finds. All interruptions together may
 //! take a fixed part of the time, so that what the others lose by them is bounded, whatever arrives.
 //!
+//! A queue that is late by its latency target ([`crate::aim`]) is watched too, light or not. What it is served
+//! in interruptions its own credit pays for, as a visit's part: so nobody loses a share by it, and when the
+//! credit is used up it waits for its turn.
+//!
 //! Not the looking and serving (the caller's), nor how a visit is cut into pieces.
 
 use crate::budget::{Budget, Visited};
@@ -45,13 +49,21 @@ pub(crate) struct Habit {
     /// Whose it is: of the queues of one owner, one is watched at a time. `None`: it never is.
     pub(crate) owner: Option<u32>,
     pub(crate) is_watched: bool,
+    /// It is late, and a turn leaves it credit.
+    pub(crate) presses: bool,
 }
 
 impl Habit {
     /// That of a queue nobody has seen at work: not light.
     pub(crate) fn new(owner: Option<u32>) -> Habit {
         let bytes = 2 * LIGHT_BYTES as u32;
-        Habit { requests: 2 * LIGHT_REQUESTS * REQUEST, bytes, owner, is_watched: false }
+        Habit {
+            requests: 2 * LIGHT_REQUESTS * REQUEST,
+            bytes,
+            owner,
+            is_watched: false,
+            presses: false,
+        }
     }
 
     /// A visit that found work.
@@ -69,6 +81,11 @@ impl Habit {
     fn is_light(self) -> bool {
         self.requests <= LIGHT_REQUESTS * REQUEST && u64::from(self.bytes) <= LIGHT_BYTES
     }
+
+    #[inline]
+    fn is_to_be_watched(self) -> bool {
+        self.is_light() || self.presses
+    }
 }
 
 /// The watched queues of a sidecore, and the time left for them.
@@ -83,6 +100,8 @@ pub(crate) struct Urgency {
     saved_ns: i64,
     /// Until when `saved_ns` was worked out.
     since: Nanos,
+    /// Its own credit pays for the interruption under way.
+    is_on_credit: bool,
 }
 
 impl Urgency {
@@ -94,6 +113,7 @@ impl Urgency {
             checked: 0,
             saved_ns: SAVED_NS,
             since: Nanos(0),
+            is_on_credit: false,
         }
     }
 
@@ -115,12 +135,14 @@ impl Urgency {
     pub(crate) fn note(&mut self, queue: u16, visited: Visited, entries: &mut [Entry]) {
         let Some(Entry { habit, .. }) = entries.get_mut(usize::from(queue)) else { return };
         habit.note(visited);
-        if habit.is_light() != habit.is_watched && (habit.is_watched || self.len < WATCHED_MAX) {
+        let may_change = habit.is_watched || habit.presses || self.len < WATCHED_MAX;
+        if habit.is_to_be_watched() != habit.is_watched && may_change {
             self.change(queue, entries);
         }
     }
 
-    /// It became light, or is so no longer, or found another of its owner's watched when it did.
+    /// It became light or late, or is so no longer, or found another of its owner's watched when it did. One
+    /// that is late takes the place of one that is only light.
     #[cold]
     fn change(&mut self, queue: u16, entries: &mut [Entry]) {
         let Some(Entry { habit, .. }) = entries.get_mut(usize::from(queue)) else { return };
@@ -133,6 +155,13 @@ impl Urgency {
         };
         if !self.is_on || owner.is_none() || self.watched().iter().any(is_owners) {
             return;
+        }
+        if self.len == WATCHED_MAX {
+            let is_only_light = |other: &&u16| {
+                entries.get(usize::from(**other)).is_some_and(|other| !other.habit.presses)
+            };
+            let Some(other) = self.watched().iter().find(is_only_light).copied() else { return };
+            self.forget(other, entries);
         }
         if let (Some(place), Some(entry)) =
             (self.watched.get_mut(self.len), entries.get_mut(usize::from(queue)))
@@ -166,24 +195,42 @@ impl Urgency {
         }
     }
 
-    /// Whether an interruption may begin now. Its time is then taken by [`Self::took`], and may be more
-    /// than was saved up; the next one waits longer for that.
+    /// Whether an interruption for `queue` may begin now. Its time is then taken by [`Self::took`], and may be
+    /// more than was saved up; the next one waits longer for that.
     #[inline]
-    pub(crate) fn may_interrupt(&mut self, now: Nanos) -> bool {
+    pub(crate) fn may_interrupt(&mut self, queue: u16, now: Nanos, entries: &[Entry]) -> bool {
         let gained = now.since(self.since).min(1 << 32) * PART / 256;
         // What is too little to count is kept for the next time.
         if gained > 0 {
             self.since = now;
             self.saved_ns = (self.saved_ns + gained as i64).min(SAVED_NS);
         }
-        self.saved_ns > 0
+        let Some(Entry { habit, account, .. }) = entries.get(usize::from(queue)) else {
+            return false;
+        };
+        self.is_on_credit = habit.presses && (self.saved_ns <= 0 || !habit.is_light());
+        if self.is_on_credit { account.has_credit() } else { self.saved_ns > 0 }
     }
 
-    /// An interruption took so long.
+    /// Whether somebody's own credit might pay for an interruption.
+    pub(crate) fn some_press(&self, entries: &[Entry]) -> bool {
+        let presses =
+            |at: &u16| entries.get(usize::from(*at)).is_some_and(|entry| entry.habit.presses);
+        self.watched().iter().any(presses)
+    }
+
+    /// An interruption for `queue` is over. Whether its own credit paid for it.
     #[inline]
-    pub(crate) fn took(&mut self, ns: u64) {
-        let ns = i64::try_from(ns).unwrap_or(i64::MAX);
+    pub(crate) fn took(&mut self, queue: u16, visited: Visited, entries: &mut [Entry]) -> bool {
+        if std::mem::take(&mut self.is_on_credit) {
+            if let Some(Entry { account, .. }) = entries.get_mut(usize::from(queue)) {
+                account.charge(visited.requests, visited.bytes, visited.nanos);
+            }
+            return true;
+        }
+        let ns = i64::try_from(visited.nanos).unwrap_or(i64::MAX);
         self.saved_ns = self.saved_ns.saturating_sub(ns).max(-OWED_NS_MAX);
+        false
     }
 }
 
@@ -191,7 +238,7 @@ impl Urgency {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{PART, SAVED_NS, STALE_NS, Urgency, WATCHED_MAX};
+    use super::{PART, SAVED_NS, STALE_NS, WATCHED_MAX};
     use crate::{Limits, Nanos, Policy, Schedule, Visited};
 
     /// A guest whose pages come from far away, or a thread that others held up.
@@ -285,11 +332,11 @@ mod tests {
         fn interruptions_take_their_part_at_most(
             steps in prop::collection::vec((0..50_000u64, 0..LONGEST_NS), 1..500),
         ) {
-            let (mut urgency, mut now, mut taken) = (Urgency::new(), 0, 0);
+            let (mut schedule, mut now, mut taken) = (busy(1), 0, 0);
             for (wait, takes) in steps {
                 now += wait;
-                if urgency.may_interrupt(Nanos(now)) {
-                    urgency.took(takes);
+                if schedule.may_interrupt(0, Nanos(now)) {
+                    schedule.interrupted(0, Visited { nanos: takes, ..SMALL });
                     (now, taken) = (now + takes, taken + takes);
                 }
                 let most = now * PART / 256 + SAVED_NS as u64 + LONGEST_NS;

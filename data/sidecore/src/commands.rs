@@ -86,8 +86,7 @@ impl Sidecore {
         };
         ring.is_watched = watched;
         if is_visited {
-            self.schedule.add(queue, ring.share, ring.policy_here(), now);
-            self.schedule.set_owner(queue, Some(ring.key.device));
+            ring.line_up(&mut self.schedule, queue, now);
         }
         ring.queue.expect_writes(!is_visited);
         ring.leaving = false;
@@ -171,7 +170,7 @@ impl Sidecore {
                 continue;
             };
             self.leaving.swap_remove(at);
-            served.ring.publish(&mut self.alarm);
+            served.ring.publish_last(&mut self.alarm);
             served.role.end(&mut self.io);
             self.send(Event::Detached(served));
             self.count_queues();

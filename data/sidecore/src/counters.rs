@@ -86,6 +86,8 @@ counters! {
         calls,
         /// Visits that found something.
         visits,
+        /// Requests that waited in the ring for longer than the queue's latency target.
+        missed,
         /// Requests taken and not ended.
         in_flight,
     }

@@ -33,6 +33,7 @@ mod knock;
 mod large;
 mod latency;
 mod limited;
+mod moderation;
 mod moves;
 mod net;
 mod places;

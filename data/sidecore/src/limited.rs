@@ -76,8 +76,10 @@ impl Sidecore {
         let Some(queue) = self.find(key) else { return };
         let Some(served) = served_at(&mut self.places, queue) else { return };
         let ring = &mut served.ring;
-        let Service { share, policy, gate } = service;
-        (ring.share, ring.policy) = (share, policy);
+        let Service { share, policy, target_ns, moderate_ns, gate } = service;
+        let is_aimed_anew = ring.target_ns != target_ns;
+        (ring.share, ring.policy, ring.target_ns) = (share, policy, target_ns);
+        ring.moderation.set(moderate_ns);
         match (&ring.gate, &gate) {
             (Some(old), Some(new)) if old.is_like(new) => {}
             _ => ring.gate = gate,
@@ -90,6 +92,10 @@ impl Sidecore {
         let policy = if ring.is_watched { policy } else { Policy::Poll };
         if self.schedule.set(queue, share, policy, now) && !ring.health.is_lost() {
             ring.queue.disarm();
+        }
+        // What is known of how it does holds for this target alone.
+        if is_aimed_anew {
+            self.schedule.set_target(queue, target_ns);
         }
     }
 }

@@ -305,7 +305,7 @@ impl Sidecore {
         let id = departure.id;
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return };
         let Some(mut served) = place.take_queue() else { return };
-        served.ring.publish(&mut self.alarm);
+        served.ring.publish_last(&mut self.alarm);
         if let Some((ring, disk)) = served.disk() {
             let unclocked = std::mem::take(&mut disk.unclocked);
             ring.counters.latency.add(now.since(disk.unclocked_since), unclocked);
@@ -348,11 +348,9 @@ impl Sidecore {
     pub(crate) fn go_on(&mut self, queue: u16, now: Nanos) {
         let Some(served) = served_at(&mut self.places, queue) else { return };
         let ring = &mut served.ring;
-        let (share, policy, device) = (ring.share, ring.policy_here(), ring.key.device);
         if !ring.health.is_lost() {
             ring.queue.disarm();
         }
-        self.schedule.add(queue, share, policy, now);
-        self.schedule.set_owner(queue, Some(device));
+        ring.line_up(&mut self.schedule, queue, now);
     }
 }

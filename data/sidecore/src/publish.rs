@@ -2,9 +2,13 @@
 
 use guest_memory::Loss;
 use rustix::io::Errno;
+use schedule::Nanos;
 
 use crate::alarm::Alarm;
+use crate::moderation::Fate;
+use crate::places::served_at;
 use crate::served::Ring;
+use crate::sidecore::Sidecore;
 
 impl Ring {
     /// Shows what was completed since the last time, and calls the guest when it asked for it.
@@ -20,6 +24,49 @@ impl Ring {
         }
     }
 
+    /// The same after completions of the back-end, when more may follow soon: the call may be put off. True
+    /// when one is from now on; then [`Self::publish_put_off`] is to be asked in every pass.
+    #[inline]
+    pub(crate) fn publish_reaped(&mut self, alarm: &mut Alarm, now: Nanos) -> bool {
+        if self.moderation.is_off() {
+            self.publish(alarm);
+            return false;
+        }
+        self.publish_moderated(alarm, now)
+    }
+
+    #[inline(never)]
+    fn publish_moderated(&mut self, alarm: &mut Alarm, now: Nanos) -> bool {
+        if !self.unshown || self.health.is_lost() {
+            return false;
+        }
+        let fate = self.moderation.completed(self.queue.in_flight(), now);
+        if fate == Fate::Now {
+            self.publish(alarm);
+        } else {
+            // Not asked yet: what the guest wants is looked up for all of them when the call is due.
+            self.unshown = false;
+            self.queue.show();
+        }
+        fate == Fate::Waits
+    }
+
+    /// Makes the call that was put off if it is due; false when none waits any more.
+    pub(crate) fn publish_put_off(&mut self, alarm: &mut Alarm, now: Nanos) -> bool {
+        let fate = self.moderation.passed(now);
+        if fate == Some(Fate::Now) {
+            self.unshown = true;
+            self.publish(alarm);
+        }
+        fate == Some(Fate::WaitsToo)
+    }
+
+    /// As [`Self::publish`], with the call that was put off, if one was: the queue goes.
+    pub(crate) fn publish_last(&mut self, alarm: &mut Alarm) {
+        self.unshown |= self.moderation.end();
+        self.publish(alarm);
+    }
+
     /// Calls the guest, unless its health is lost: one that blocks must not be tried twice, and its
     /// other queues have calls that block as well. A full eventfd means that a call is on its way; an
     /// error means that the front-end is gone, which control learns from its socket. Interrupted is
@@ -31,5 +78,16 @@ impl Ring {
             self.health.lose(Loss::Call);
         }
         self.counters.calls.add(1);
+    }
+}
+
+impl Sidecore {
+    /// Makes the calls that were put off and are due.
+    #[inline(never)]
+    pub(crate) fn call_put_off(&mut self, now: Nanos) {
+        let (places, alarm) = (&mut self.places, &mut self.alarm);
+        self.put_off.retain(|queue| {
+            served_at(places, *queue).is_some_and(|served| served.ring.publish_put_off(alarm, now))
+        });
     }
 }

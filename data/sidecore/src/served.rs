@@ -7,12 +7,13 @@ use backend::{Backend, Io};
 use device::blk::Blk;
 use device::net::Net;
 use guest_memory::{GuestMap, Health, Loss};
-use schedule::{Gate, Nanos, Policy};
+use schedule::{Gate, Nanos, Policy, Schedule};
 use switch::PortId;
 use virtqueue::{Queue, Violation};
 
 use crate::counters::QueueCounters;
 use crate::large::Large;
+use crate::moderation::Moderation;
 use crate::net::BridgeId;
 use crate::net::parcel::Lender;
 use crate::net::roads::Waiting;
@@ -46,6 +47,11 @@ pub struct ServedSpec {
     pub share: u32,
     /// When to poll and when to wait for a kick.
     pub policy: Policy,
+    /// How long a request is to wait in the ring at most, nanoseconds; `None` for no target. Of no
+    /// meaning for a receive queue, which is not visited.
+    pub target_ns: Option<u64>,
+    /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
+    pub moderate_ns: u32,
     /// What it holds of its limits; `None` without any. Queues of a NIC have none.
     pub gate: Option<Box<Gate>>,
     /// Where its work is counted.
@@ -59,6 +65,10 @@ pub struct Service {
     pub share: u32,
     /// When to poll and when to wait for a kick.
     pub policy: Policy,
+    /// How long a request is to wait in the ring at most, nanoseconds; `None` for no target.
+    pub target_ns: Option<u64>,
+    /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
+    pub moderate_ns: u32,
     /// A new gate, or `None` for no limit. If it counts on the meters that the queue is counted on
     /// already, the queue keeps what it holds.
     pub gate: Option<Box<Gate>>,
@@ -112,6 +122,8 @@ pub(crate) struct Ring {
     pub(crate) call: Option<OwnedFd>,
     pub(crate) share: u32,
     pub(crate) policy: Policy,
+    pub(crate) target_ns: Option<u64>,
+    pub(crate) moderation: Moderation,
     pub(crate) gate: Option<Box<Gate>>,
     pub(crate) counters: Arc<QueueCounters>,
     /// Completions were written and not shown.
@@ -260,8 +272,8 @@ pub(crate) struct DiskRole {
 impl Served {
     /// Takes the memory that serving will need.
     pub fn new(spec: ServedSpec) -> Box<Served> {
-        let ServedSpec { key, queue, memory, role, kick, call, share, policy, gate, counters } =
-            spec;
+        let ServedSpec { key, queue, memory, role, kick, call, counters, .. } = spec;
+        let ServedSpec { share, policy, target_ns, moderate_ns, gate, .. } = spec;
         let role = match role {
             RoleSpec::Disk { blk, backend } => {
                 let at_once = backend.answers_at_once();
@@ -293,6 +305,8 @@ impl Served {
             call,
             share,
             policy,
+            target_ns,
+            moderation: Moderation::new(moderate_ns),
             gate,
             counters,
             unshown,
@@ -329,8 +343,23 @@ impl Served {
             }
             Role::Receive(receive) => RoleSpec::Receive(receive.nic),
         };
-        let Ring { key, queue, memory, kick, call, share, policy, gate, counters, .. } = ring;
-        ServedSpec { key, queue, memory, role, kick, call, share, policy, gate, counters }
+        let Ring { key, queue, memory, kick, call, counters, .. } = ring;
+        let Ring { share, policy, target_ns, moderation, gate, .. } = ring;
+        let moderate_ns = moderation.wait_ns();
+        ServedSpec {
+            key,
+            queue,
+            memory,
+            role,
+            kick,
+            call,
+            share,
+            policy,
+            target_ns,
+            moderate_ns,
+            gate,
+            counters,
+        }
     }
 
     /// Its ring and its disk, when it is a disk's.
@@ -430,8 +459,15 @@ impl DiskRole {
 
 impl Ring {
     /// When it is polled. Without kicks to wait for, only polling finds anything.
-    pub(crate) fn policy_here(&self) -> Policy {
+    fn policy_here(&self) -> Policy {
         if self.is_watched { self.policy } else { Policy::Poll }
+    }
+
+    /// It is visited at this place from now on.
+    pub(crate) fn line_up(&self, schedule: &mut Schedule, place: u16, now: Nanos) {
+        schedule.add(place, self.share, self.policy_here(), now);
+        schedule.set_owner(place, Some(self.key.device));
+        schedule.set_target(place, self.target_ns);
     }
 
     /// What the loss of this queue's health means for it. The queue takes nothing more, and nothing

@@ -92,6 +92,8 @@ pub struct Sidecore {
     pub(crate) leaving: Vec<u16>,
     /// Places with completions to show after reaping.
     pub(crate) unshown: Vec<u16>,
+    /// Places with a call that was put off.
+    pub(crate) put_off: Vec<u16>,
     /// Requests that were answered in their visit: their latency is known at the next pass.
     pub(crate) unclocked: Vec<u16>,
     /// Of the watched queues, the one that is looked at first.
@@ -158,6 +160,7 @@ impl Sidecore {
             event_fd,
             leaving: Vec::with_capacity(queues_max),
             unshown: Vec::with_capacity(queues_max),
+            put_off: Vec::with_capacity(queues_max),
             unclocked: Vec::with_capacity(queues_max),
             first_watched: 0,
             limited_until: None,
@@ -179,6 +182,9 @@ impl Sidecore {
     pub fn pass(&mut self, now: Nanos, clock: &impl Clock) -> Progress {
         let mut now = now;
         self.clock_answered(now);
+        if !self.put_off.is_empty() {
+            self.call_put_off(now);
+        }
         let came = self.take_arrivals(now);
         let mut progress =
             Progress { commands: came + self.take_commands(now), ..Progress::default() };
@@ -213,6 +219,7 @@ impl Sidecore {
     pub fn rest(&mut self, now: Nanos) -> bool {
         let waits = !self.commands.is_empty()
             || !self.unsent.is_empty()
+            || !self.put_off.is_empty()
             || !self.leaving.is_empty() && self.io.in_flight() == 0
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.moves.keep_awake()
@@ -330,8 +337,10 @@ impl Sidecore {
         // What was resumed goes to the kernel now: the next pass may be after a sleep.
         self.hand_over_io();
         while let Some(queue) = self.unshown.pop() {
-            if let Some(served) = served_at(&mut self.places, queue) {
-                served.ring.publish(&mut self.alarm);
+            if let Some(served) = served_at(&mut self.places, queue)
+                && served.ring.publish_reaped(&mut self.alarm, now)
+            {
+                self.put_off.push(queue);
             }
             self.examine(queue);
         }

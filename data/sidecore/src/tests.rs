@@ -8,6 +8,7 @@ mod file;
 mod large;
 mod limits;
 mod losing;
+mod moderating;
 mod moves;
 mod net;
 mod resting;

@@ -96,7 +96,10 @@ impl Sidecore {
         let until = self.limited_until.take();
         // Nothing was found out about its ring, when it may take nothing.
         if until.is_none() || total.requests > 0 {
-            self.schedule.visited(queue, total);
+            let missed = self.schedule.visited(queue, total);
+            if missed > 0 {
+                self.count_missed(queue, missed);
+            }
         }
         if let Some(until) = until {
             self.schedule.wait_until(queue, until);
@@ -125,13 +128,21 @@ impl Sidecore {
         for turn in 0..watched {
             let at = (self.first_watched + turn) % watched;
             let Some(urgent) = self.schedule.watched().get(at).copied() else { break };
-            if urgent == queue || !self.has_new(urgent) {
+            if urgent == queue {
+                continue;
+            }
+            if !self.has_new(urgent) {
+                // The clock may have been read a piece or two ago: the wait is rather over- than underrated.
+                self.schedule.found_empty(urgent, course.at);
                 continue;
             }
             // What others have given to a disk is not on this one's account.
             self.hand_over_io();
             course.read(clock);
-            if !self.schedule.may_interrupt(course.at) {
+            if !self.schedule.may_interrupt(urgent, course.at) {
+                if self.schedule.may_ask_for_others() {
+                    continue;
+                }
                 break;
             }
             let before = course.at;
@@ -140,6 +151,14 @@ impl Sidecore {
         }
         if let Some(one) = self.schedule.watched().get(self.first_watched) {
             self.keep_near(*one);
+        }
+    }
+
+    /// So many requests waited for longer than their queue's target.
+    #[cold]
+    fn count_missed(&mut self, queue: u16, missed: u32) {
+        if let Some(served) = served_at(&mut self.places, queue) {
+            served.ring.counters.missed.add(missed.into());
         }
     }
 
@@ -181,7 +200,10 @@ impl Sidecore {
         };
         visited.nanos = after.since(at);
         self.counters.interruptions.add(1);
-        self.schedule.interrupted(queue, visited);
+        let missed = self.schedule.interrupted(queue, visited);
+        if missed > 0 {
+            self.count_missed(queue, missed);
+        }
         if let Some(until) = self.limited_until.take() {
             self.schedule.wait_until(queue, until);
         }

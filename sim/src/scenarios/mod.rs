@@ -6,6 +6,7 @@ mod idle;
 mod imbalance;
 mod mixed;
 mod scaling;
+mod stuck;
 
 use schedule::Policy;
 
@@ -62,11 +63,12 @@ pub struct Scenario {
 type Made = (&'static str, fn(u64, Effort) -> Scenario);
 
 /// Every scenario by name; each is made from a seed.
-pub const ALL: [Made; 4] = [
+pub const ALL: [Made; 5] = [
     ("mixed", mixed::scenario),
     ("scaling", scaling::scenario),
     ("imbalance", imbalance::scenario),
     ("idle", idle::scenario),
+    ("stuck", stuck::scenario),
 ];
 
 /// Who is compared, in the order of the legends.
@@ -80,6 +82,8 @@ fn name(who: Who) -> String {
     match who {
         Who::Sidecore(Policy::Adaptive) => "sidecore".to_owned(),
         Who::Sidecore(policy) => format!("sidecore, {policy:?}").to_lowercase(),
+        Who::Stuck(_, true) => "sidecore, stuck too".to_owned(),
+        Who::Stuck(_, false) => "sidecore, stuck instead".to_owned(),
         Who::InTurn(_) => "sidecore, urgency off".to_owned(),
         Who::RoundRobin => "round robin".to_owned(),
         Who::Threads => "threads".to_owned(),

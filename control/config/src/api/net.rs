@@ -69,6 +69,9 @@ pub struct NicView {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// Most microseconds that a frame is to wait in a transmit queue; absent without a target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_target_us: Option<u32>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// The sidecore that has all of its queues.
@@ -159,6 +162,10 @@ pub struct NicQueueView {
     pub calls: u64,
     /// Turns in the sidecore's loop.
     pub visits: u64,
+    /// Frames that waited in a transmit queue for longer than its latency target, at most: counted by
+    /// when the ring was looked at before.
+    #[serde(default)]
+    pub missed: u64,
 }
 
 /// What a port did.

@@ -2,7 +2,7 @@
 
 use super::limit::{LimitPlan, LimitSpec, check_group};
 use super::names::{self, Named, Origin, absolute, check_bounds};
-use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, Policy, Size};
+use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
@@ -84,7 +84,11 @@ pub struct DiskPlan {
     /// 1 to 10,000.
     pub share: u32,
     /// When its queues are polled.
-    pub policy: Policy,
+    pub policy: PolicyPlan,
+    /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
+    pub latency_target_us: Option<u32>,
+    /// Microseconds for which a call may wait, 1 to 1,000; `None` for no waiting.
+    pub moderate_us: Option<u32>,
     /// What all its queues together may do.
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
@@ -162,6 +166,17 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
+    if let Some(wait_us) = spec.moderate_us {
+        check_bounds(wait_us, crate::spec::MODERATE_US, &at.key("moderate_us"), &mut found);
+    }
+    if let Some(target_us) = spec.latency_target_us {
+        check_bounds(
+            target_us,
+            crate::spec::LATENCY_TARGET_US,
+            &at.key("latency_target_us"),
+            &mut found,
+        );
+    }
     let DiskSpec { limit_iops: iops, limit_bytes: bytes, limit_burst_ms: burst_ms, .. } = *spec;
     let limit = LimitSpec { iops, bytes, burst_ms }.resolve(at, &mut found);
     check_group(spec.group.as_deref(), defaults.groups, &origin, at, &mut found);
@@ -179,7 +194,9 @@ pub(super) fn resolve(
         serial,
         queues: spec.queues,
         share: spec.share,
-        policy: spec.policy.unwrap_or(defaults.policy),
+        policy: defaults.policies.of_disk(spec.policy),
+        latency_target_us: spec.latency_target_us,
+        moderate_us: spec.moderate_us,
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

@@ -28,13 +28,17 @@ impl Plan {
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
         let old = self.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
         if *change == DiskChange::default() {
-            let hint =
-                "name one of share, policy, limit_iops, limit_bytes, limit_burst_ms and group";
+            let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
+                 limit_bytes, limit_burst_ms and group";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         let mut spec = old.spec.clone();
         spec.share = change.share.unwrap_or(spec.share);
         spec.policy = change.policy.or(spec.policy);
+        let target_us = change.latency_target_us.or(spec.latency_target_us);
+        spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
+        let wait_us = change.moderate_us.or(spec.moderate_us);
+        spec.moderate_us = wait_us.filter(|wait_us| *wait_us != 0);
         spec.limit_iops = change.limit_iops.or(spec.limit_iops).filter(|iops| *iops != 0);
         spec.limit_bytes = change.limit_bytes.or(spec.limit_bytes).filter(|bytes| bytes.0 != 0);
         spec.limit_burst_ms = change.limit_burst_ms.or(spec.limit_burst_ms);
@@ -87,7 +91,8 @@ impl Plan {
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
         if *change == NicChange::default() {
-            let hint = "name one of share, policy, vlan, trunk, native, macs_max and spoof";
+            let hint = "name one of share, policy, latency_target_us, vlan, trunk, native, macs_max \
+                        and spoof";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
@@ -98,6 +103,8 @@ impl Plan {
         let mut spec = old.spec.clone();
         spec.share = change.share.unwrap_or(spec.share);
         spec.policy = change.policy.or(spec.policy);
+        let target_us = change.latency_target_us.or(spec.latency_target_us);
+        spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
         spec.macs_max = change.macs_max.or(spec.macs_max);
         spec.spoof = change.spoof.or(spec.spoof);
         match (change.vlan, &change.trunk) {
@@ -135,7 +142,7 @@ impl Plan {
     }
 
     fn defaults(&self) -> Defaults<'_> {
-        Defaults { daemon: &self.daemon, policy: self.sidecores.policy, groups: &self.groups }
+        Defaults { daemon: &self.daemon, policies: self.sidecores.policies, groups: &self.groups }
     }
 
     fn all_switches(&self) -> Vec<&SwitchPlan> {

@@ -2,11 +2,11 @@
 
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
-use super::{Defaults, Mistake, Mode, Path, Policy};
+use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
-    ETHERNET_HEADER, FRAME_MIN, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT, NicSpec, NullKind,
-    PAIRS_MAX, SHARE_MAX, Spoof,
+    ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
+    NicSpec, NullKind, PAIRS_MAX, SHARE_MAX, Spoof,
 };
 
 /// One NIC, resolved.
@@ -39,7 +39,9 @@ pub struct NicPlan {
     /// 1 to 10,000.
     pub share: u32,
     /// When its queues are polled.
-    pub policy: Policy,
+    pub policy: PolicyPlan,
+    /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
+    pub latency_target_us: Option<u32>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// What was written; with it the NIC is saved, and planned again.
@@ -99,6 +101,9 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
+    if let Some(target_us) = spec.latency_target_us {
+        check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
+    }
     let peer = resolve_peer(spec, at, &mut found);
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, &mut found);
@@ -125,7 +130,8 @@ pub(super) fn resolve(
         mtu: spec.mtu,
         link: spec.link,
         share: spec.share,
-        policy: spec.policy.unwrap_or(defaults.policy),
+        policy: defaults.policies.of_nic(spec.policy),
+        latency_target_us: spec.latency_target_us,
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })

@@ -54,20 +54,21 @@ impl Reading<'_> {
         Some(Devices { disks, switches, nics })
     }
 
-    /// What the API made, as it will be: a policy that was inherited follows the file's.
+    /// What the API made, as it will be: a policy that was inherited follows the file's,
+    /// and so do its numbers.
     fn kept(&self) -> Devices {
         let of_api = |origin: &Origin| *origin == Origin::Api;
-        let policy = self.defaults.policy;
+        let policies = self.defaults.policies;
         let mut kept = Devices { disks: Vec::new(), switches: Vec::new(), nics: Vec::new() };
         let Some(running) = self.running else { return kept };
         kept.disks.extend(running.disks.iter().filter(|disk| of_api(&disk.origin)).cloned());
         kept.nics.extend(running.nics.iter().filter(|nic| of_api(&nic.origin)).cloned());
         kept.switches.extend(running.switches.iter().filter(|it| of_api(&it.origin)).cloned());
-        kept.disks.iter_mut().for_each(|disk| disk.policy = disk.spec.policy.unwrap_or(policy));
-        kept.nics.iter_mut().for_each(|nic| nic.policy = nic.spec.policy.unwrap_or(policy));
+        kept.disks.iter_mut().for_each(|disk| disk.policy = policies.of_disk(disk.spec.policy));
+        kept.nics.iter_mut().for_each(|nic| nic.policy = policies.of_nic(nic.spec.policy));
         for switch in &mut kept.switches {
             for (uplink, spec) in switch.uplinks.iter_mut().zip(&switch.spec.uplink) {
-                uplink.policy = spec.policy.unwrap_or(policy);
+                uplink.policy = policies.of_nic(spec.policy);
             }
         }
         kept

@@ -2,7 +2,7 @@
 
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, VlanPlan, VlanSpec};
-use super::{Defaults, Mistake, Path, Policy};
+use super::{Defaults, Mistake, Path, PolicyPlan};
 use crate::spec::{AGEING_MAX_S, MACS_MAX, SHARE_MAX, SwitchSpec, UPLINKS_MAX, UplinkSpec};
 
 /// One switch, resolved.
@@ -34,7 +34,7 @@ pub struct UplinkPlan {
     /// 1 to 10,000.
     pub share: u32,
     /// When it is polled.
-    pub policy: Policy,
+    pub policy: PolicyPlan,
 }
 
 impl UplinkPlan {
@@ -112,6 +112,6 @@ fn resolve_uplink(
     let macs_max = spec.macs_max.unwrap_or(macs_of_switch.max(1));
     check_bounds(macs_max.into(), (1, MACS_MAX.into()), &at.key("macs_max"), mistakes);
     check_bounds(spec.share, (1, SHARE_MAX), &at.key("share"), mistakes);
-    let policy = spec.policy.unwrap_or(defaults.policy);
+    let policy = defaults.policies.of_nic(spec.policy);
     Some(UplinkPlan { host: host?, vlan, macs_max, share: spec.share, policy })
 }

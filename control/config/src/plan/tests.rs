@@ -28,7 +28,7 @@ fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
     assert_eq!(plan.daemon, DaemonSpec::default());
     assert_eq!(
         plan.sidecores,
-        SidecoresPlan { cpus: vec![3], policy: Policy::Adaptive, urgency: Urgency::Watch }
+        SidecoresPlan { cpus: vec![3], policies: Policies::default(), urgency: Urgency::Watch }
     );
     assert_eq!(plan.disks, []);
 }
@@ -45,7 +45,7 @@ fn defaults_are_filled_in() {
     assert_eq!(disk.source, Source::File { path, size_bytes: None, cache: Cache::Auto });
     assert_eq!(disk.serial, "a-rather-long-name-o");
     assert_eq!(&disk.serial_bytes(), b"a-rather-long-name-o");
-    assert_eq!((disk.queues, disk.share, disk.policy), (1, 100, Policy::Poll));
+    assert_eq!((disk.queues, disk.share, disk.policy), (1, 100, PolicyPlan::Poll));
     assert_eq!(disk.origin, Origin::File { file: "sidecore.toml".into(), line: 6 });
 }
 

@@ -282,6 +282,15 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most microseconds that a request is to wait in its queue before the daemon takes it, for its
+    /// transmit queues. A queue
+    /// that misses this is served in the middle of other queues' turns, for which its own share pays, so
+    /// nobody else gets less; with `urgency = "off"` misses are only counted. Default: no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 1_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
+    pub latency_target_us: Option<u32>,
     /// Serve guests whose memory is not sealed against shrinking. Such a front-end can make the
     /// daemon's accesses fail by truncating its memory; leave it off unless a VMM needs it.
     #[serde(default)]
@@ -314,6 +323,7 @@ impl NicSpec {
             mode: Mode::Listen,
             share: SHARE_DEFAULT,
             policy: None,
+            latency_target_us: None,
             allow_unsealed_memory: false,
         }
     }
@@ -387,6 +397,12 @@ pub struct NicChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
+    /// Most microseconds that a request is to wait in its queue, for transmit queues; 0 for no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
+    pub latency_target_us: Option<u32>,
     /// Its frames have no tag, and are of this VLAN; 0 takes every rule about VLANs away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 4094))]

@@ -115,6 +115,8 @@ impl Guest {
             call: Some(copy(&self.call)),
             share: schedule::SHARE_USUAL,
             policy: Policy::Adaptive,
+            target_ns: None,
+            moderate_ns: 0,
             gate: None,
             counters: Arc::new(QueueCounters::default()),
         }

@@ -21,7 +21,13 @@ fn gate(device: Option<Arc<Meters>>, group: Option<Arc<Meters>>) -> Option<Box<G
 }
 
 fn service(policy: Policy, device: Option<Arc<Meters>>) -> Service {
-    Service { share: SHARE_USUAL, policy, gate: gate(device, None) }
+    Service {
+        share: SHARE_USUAL,
+        policy,
+        target_ns: None,
+        moderate_ns: 0,
+        gate: gate(device, None),
+    }
 }
 
 /// Takes what was answered and asks for the same again. How many that were.

@@ -70,3 +70,37 @@ fn after_a_visit_of_one_long_piece_it_is_looked_at_too() {
         assert_eq!(counted, interruptions, "after {bytes} bytes");
     }
 }
+
+#[test]
+fn one_that_misses_its_target_is_served_early_and_pays_with_its_credit() {
+    let (mut greedy, mut aimed) = (Guest::new(ring(64)), Guest::new(ring(64)));
+    let mut core = Core::new(2);
+    core.tick_ns = TICK_NS;
+    let policy = Policy::Poll;
+    core.attach(&greedy, ServedSpec { policy, ..greedy.spec(1, &memory()) });
+    let target_ns = Some(10_000);
+    let counters =
+        core.attach(&aimed, ServedSpec { policy, target_ns, ..aimed.spec(2, &memory()) });
+    // Eight at once, seen 20 us after the last look: neither light nor in time.
+    for _ in 0..8 {
+        core.passes(1);
+        aimed.ask(8, READ);
+        core.now = core.now.after(20_000);
+        core.pass();
+        assert_eq!(aimed.take_ok(), 8);
+    }
+    let interruptions = |core: &Core| core.sidecore.counters().snapshot().interruptions;
+    assert_eq!(counters.snapshot().missed, 64);
+    assert_eq!(interruptions(&core), 0);
+    for number in 0..4 {
+        let gpa = SPARE_AT + number as u64 * u64::from(LARGE);
+        greedy.add_over(number, READ, 0, &[Buffer { gpa, len: LARGE, device_writes: true }]);
+    }
+    greedy.driver.publish();
+    aimed.ask(8, READ);
+    core.pass();
+    assert_eq!(aimed.take_ok(), 8);
+    assert!(interruptions(&core) >= 2, "four requests each");
+    core.passes(8);
+    assert_eq!(greedy.take_ok(), 4);
+}

@@ -2,11 +2,9 @@
 
 use crate::mac::Mac;
 use crate::plan::{
-    HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, UplinkPlan, VlanPlan, load,
+    HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, PolicyPlan, UplinkPlan, VlanPlan, load,
 };
-use crate::spec::{
-    LinkState, Mode, NicChange, NicSpec, Policy, Spoof, SwitchSpec, UplinkSpec, Via,
-};
+use crate::spec::{LinkState, Mode, NicChange, NicSpec, Spoof, SwitchSpec, UplinkSpec, Via};
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 }
@@ -48,13 +46,13 @@ fn what_an_operator_writes_becomes_a_plan() {
         vlan: VlanPlan::None,
         macs_max: 8192,
         share: 100,
-        policy: Policy::Poll,
+        policy: PolicyPlan::Poll,
     };
     let eth = UplinkPlan {
         host: HostPlan::Interface { name: "eth1".into(), via: Via::Xdp },
         vlan: VlanPlan::Trunk { native: Some(1), allowed: vec![10, 20] },
         share: 7,
-        policy: Policy::Notify,
+        policy: PolicyPlan::Notify,
         ..tap.clone()
     };
     assert_eq!(switch.uplinks, [tap, eth]);
@@ -63,7 +61,7 @@ fn what_an_operator_writes_becomes_a_plan() {
     assert_eq!(first.socket, "/run/sidecore/vm1-net.sock");
     assert_eq!((first.mac, first.mtu, first.queues), (Mac::of_name("vm1-net"), 1500, 1));
     assert_eq!((&first.vlan, first.macs_max), (&VlanPlan::Access(10), 1024));
-    assert_eq!((first.link, first.policy), (LinkState::Up, Policy::Poll));
+    assert_eq!((first.link, first.policy), (LinkState::Up, PolicyPlan::Poll));
     let eth0 = HostPlan::Interface { name: "eth0".into(), via: Via::Packet };
     assert_eq!(second.host(), Some(&eth0));
     assert_eq!((second.mac.to_string().as_str(), second.mtu), ("52:54:00:00:00:01", 9000));
@@ -317,7 +315,7 @@ fn a_reload_may_not_take_away_what_the_api_stands_on() {
     let text = "sidecores.policy = \"poll\"\n[[switch]]\nid = \"lan\"\n";
     let kept = load(text, "f", "/etc", &host(), Some(&running)).unwrap();
     assert_eq!(kept.nics.len(), 1);
-    assert_eq!(kept.nics[0].policy, Policy::Poll, "what it inherits follows the file");
+    assert_eq!(kept.nics[0].policy, PolicyPlan::Poll, "what it inherits follows the file");
     assert_eq!(kept.switches.iter().map(|s| s.id.as_str()).collect::<Vec<_>>(), ["lan", "wan"]);
 }
 

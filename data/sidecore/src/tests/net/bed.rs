@@ -130,6 +130,8 @@ impl Nic {
             call: Some(half.call.try_clone().unwrap()),
             share: schedule::SHARE_USUAL,
             policy: Policy::Adaptive,
+            target_ns: None,
+            moderate_ns: 0,
             gate: None,
             counters: Arc::new(QueueCounters::default()),
         }
