@@ -46,7 +46,7 @@ pub struct ServedSpec {
     pub share: u32,
     /// When to poll and when to wait for a kick.
     pub policy: Policy,
-    /// What it holds of its limits; `None` without any. Queues of a NIC have none.
+    /// What it holds of its limits; `None` without any.
     pub gate: Option<Box<Gate>>,
     /// Where its work is counted.
     pub counters: Arc<QueueCounters>,
