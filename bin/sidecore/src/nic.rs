@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use config::Size;
 use config::api::{NicView, PortCountersView, VlanView};
 use config::routes::Method;
 use config::spec::{LinkChange, Spoof, fixed_in_a_nic};
@@ -32,8 +33,12 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
             output.show(&nic, |nic| {
                 let NicView { id, share, policy, macs_max, spoof, .. } = nic;
                 let vlans = vlans_text(&nic.vlans, ", ");
+                let limit = limit(nic).map(|limit| format!(", at most {limit}"));
+                let group = nic.group.as_ref().map(|group| format!(", in group {group}"));
+                let more = [limit, group].into_iter().flatten().collect::<String>();
                 format!(
-                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof {spoof}{vlans}\n"
+                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof \
+                     {spoof}{vlans}{more}\n"
                 )
             })
         }
@@ -124,6 +129,15 @@ fn connected(nic: &NicView) -> String {
     switch.or(tap).or(interface).or(null).unwrap_or_default()
 }
 
+/// Its own limit, in words.
+fn limit(nic: &NicView) -> Option<String> {
+    let packets = nic.limit_packets.map(|packets| format!("{packets} packets/s"));
+    let bytes = nic.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
+    let limit = [packets, bytes].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let burst_ms = nic.limit_burst_ms?;
+    Some(format!("{limit} each way, bursts of {burst_ms} ms"))
+}
+
 /// The rule about VLANs in words, after `before`; nothing when there is none.
 pub(crate) fn vlans_text(vlans: &VlanView, before: &str) -> String {
     let native = vlans.native.map(|native| format!(", native {native}")).unwrap_or_default();
@@ -167,6 +181,8 @@ fn nic_text(nic: &NicView) -> String {
     ]);
     facts.extend(nic.sidecore.map(|core| ("sidecore", core.to_string())));
     facts.extend([("share", nic.share.to_string()), ("policy", nic.policy.to_string())]);
+    facts.extend(limit(nic).map(|limit| ("limit", limit)));
+    facts.extend(nic.group.clone().map(|group| ("group", group)));
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }

@@ -34,7 +34,7 @@ pub enum Change {
     },
     /// Make a group, or give it another limit.
     SetGroup(GroupPlan),
-    /// Remove a group. No disk is in it by then.
+    /// Remove a group. Nothing is in it by then.
     RemoveGroup {
         /// Its name.
         id: String,
@@ -74,7 +74,8 @@ pub enum Change {
         /// The uplink from now on.
         uplink: Box<UplinkPlan>,
     },
-    /// Give a running NIC other VLANs, addresses, share, policy or another state of its link.
+    /// Give a running NIC other VLANs, addresses, share, policy, limit, group or another state of its
+    /// link.
     SetNic(Box<NicPlan>),
     /// Make a switch with its uplinks.
     AddSwitch(Box<SwitchPlan>),
@@ -101,7 +102,7 @@ impl fmt::Display for Change {
                 }
                 group.iter().try_for_each(|group| write!(f, ", in group {group}"))
             }
-            Change::SetGroup(GroupPlan { id, limit }) if limit.is_some() => {
+            Change::SetGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "set group {id} to at most {limit}")
             }
             Change::SetGroup(GroupPlan { id, .. }) => write!(f, "set group {id} to no limit"),
@@ -148,8 +149,9 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     let (mut removed, mut kept, mut added) = (Vec::new(), Vec::new(), Vec::new());
     network(running, wanted, (&mut removed, &mut kept, &mut added));
     difference.changes.append(&mut removed);
-    // Before the disks that come into it, and after those that leave it.
-    let is_new = |group: &&GroupPlan| !running.groups.contains(group);
+    // Before what comes into it, and after what leaves it.
+    let is_new =
+        |group: &&GroupPlan| running.group(&group.id).is_none_or(|old| old.limit != group.limit);
     kept.extend(wanted.groups.iter().filter(is_new).cloned().map(Change::SetGroup));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
@@ -233,7 +235,8 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
             Some(old) if nic_changes_in_place(old, new) => {
                 let what = |nic: &NicPlan| {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
-                    (rules, nic.share, nic.policy, nic.link)
+                    let service = (nic.share, nic.policy, nic.limit, nic.group.clone());
+                    (rules, service, nic.link)
                 };
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
@@ -433,6 +436,8 @@ nic = [
             "macs_max = 1",
             "spoof = \"deny\"",
             "policy = \"poll\"",
+            "limit_packets = 9",
+            "limit_bytes = \"1M\"",
             "link = \"down\"",
         ] {
             let after = of(&format!("switch = \"s\", {fields}"));

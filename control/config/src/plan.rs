@@ -16,6 +16,7 @@ use crate::spec::{
 
 mod disk;
 mod from_api;
+mod group;
 mod limit;
 mod names;
 mod network;
@@ -25,7 +26,8 @@ mod reading;
 mod switch;
 
 pub use disk::{DiskPlan, Source};
-pub use limit::{GroupPlan, LimitPlan};
+pub use group::GroupPlan;
+pub use limit::LimitPlan;
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use port::{HostPlan, NullPlan, VlanPlan};
@@ -54,7 +56,7 @@ pub struct Plan {
     pub sidecores: SidecoresPlan,
     /// The disks: those of the file in its order, then those made through the API.
     pub disks: Vec<DiskPlan>,
-    /// The groups of the file, in its order. That of each disk is among them.
+    /// The groups, in the same order. That of each disk and NIC is among them.
     pub groups: Vec<GroupPlan>,
     /// The switches, in the same order.
     pub switches: Vec<SwitchPlan>,
@@ -141,7 +143,7 @@ fn resolve(
     let daemon = resolve_daemon(daemon, folder, mistakes);
     let sidecores = resolve_sidecores(sidecores, host, mistakes);
     let in_force = running.map_or(&daemon, |plan| &plan.daemon);
-    let groups = limit::resolve_groups(&document.spec.group, mistakes);
+    let groups = group::resolve_all(document, running, mistakes);
     let policy = document.spec.sidecores.policy;
     let defaults = Defaults { daemon: in_force, policy, groups: &groups };
     let reading = reading::Reading { document, folder, defaults, running };

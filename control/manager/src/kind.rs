@@ -112,8 +112,8 @@ impl From<&NicPlan> for Facts {
             mode: plan.mode,
             share: plan.share,
             policy: plan.policy,
-            limit: LimitPlan::default(),
-            group: None,
+            limit: plan.limit,
+            group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             // Its queues wait for no disk.
             drain_timeout_s: DRAIN_TIMEOUT_DEFAULT_S,

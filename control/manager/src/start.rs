@@ -8,7 +8,7 @@ use device::blk::Blk;
 use device::features;
 use device::net::Net;
 use guest_memory::{Area, GuestMap};
-use schedule::{Gate, Limited, Policy};
+use schedule::Policy;
 use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::{RingAddresses, RingFacts};
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
@@ -54,7 +54,6 @@ impl Left {
 pub(crate) struct DeviceParts<'a> {
     pub(crate) key: QueueKey,
     pub(crate) kind: &'a Kind,
-    pub(crate) limited: &'a Limited,
     pub(crate) facts: &'a Facts,
     pub(crate) counters: &'a Arc<QueueCounters>,
     pub(crate) left: Option<Left>,
@@ -94,7 +93,8 @@ pub(crate) fn make(
         call: duplicate(facts.call).map_err(|e| format!("the call descriptor: {e}"))?,
         share: device.facts.share,
         policy: policy_of(device.facts.policy, matches!(device.kind, Kind::Disk(_))),
-        gate: Gate::new(device.limited.clone()).map(Box::new),
+        // Whoever keeps what it had gives it.
+        gate: None,
         counters: Arc::clone(device.counters),
     };
     Ok(Served::new(spec))

@@ -307,6 +307,11 @@ impl Served {
         self.ring.key
     }
 
+    /// What it holds of its limits from now on.
+    pub fn set_gate(&mut self, gate: Option<Box<Gate>>) {
+        self.ring.gate = gate;
+    }
+
     /// The ring, for its base and its violation.
     pub fn queue(&self) -> &Queue {
         &self.ring.queue

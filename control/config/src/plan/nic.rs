@@ -1,5 +1,7 @@
 //! One NIC: resolved from its spec.
 
+use super::group::check_group;
+use super::limit::{LimitPlan, LimitSpec};
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::{Defaults, Mistake, Mode, Path, Policy};
@@ -40,6 +42,10 @@ pub struct NicPlan {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// What all its queues together may send, and may receive.
+    pub limit: LimitPlan,
+    /// The group whose limit holds for it too.
+    pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// What was written; with it the NIC is saved, and planned again.
@@ -99,6 +105,8 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
+    let limit = LimitSpec::from(spec).resolve(at, &mut found);
+    check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     let peer = resolve_peer(spec, at, &mut found);
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, &mut found);
@@ -126,6 +134,8 @@ pub(super) fn resolve(
         link: spec.link,
         share: spec.share,
         policy: spec.policy.unwrap_or(defaults.policy),
+        limit,
+        group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })

@@ -109,17 +109,8 @@ impl Net {
                 Err(reason) => replica.dropped(role.nic.port, reason),
             }
             desk.charge_frame(before);
-            let ticket = ring.queue.advance(chain);
             taken += 1;
-            if desk.roads.of_chain > 0 || !role.waiting.is_empty() {
-                role.waiting.push(ticket, desk.roads.of_chain);
-                continue;
-            }
-            ring.queue.complete(ticket, 0);
-            ring.unshown = true;
-            if u32::is_multiple_of(taken, SHOW_EVERY) && !ring.health.is_lost() {
-                ring.queue.show();
-            }
+            role.end_frame(ring, chain, desk.roads.of_chain, taken);
         };
         if let Some(port) = replica.ports.get(role.nic.port) {
             port.counters.took(&tally);
@@ -131,6 +122,21 @@ impl Net {
 }
 
 impl Transmit {
+    /// The frame is over, the visit's `nth`: its chain is completed, or waits for its parcels, or behind
+    /// one that does.
+    #[inline(always)]
+    fn end_frame(&mut self, ring: &mut Ring, chain: &Chain, parcels: u16, nth: u32) {
+        let ticket = ring.queue.advance(chain);
+        if parcels > 0 || !self.waiting.is_empty() {
+            return self.waiting.push(ticket, parcels);
+        }
+        ring.queue.complete(ticket, 0);
+        ring.unshown = true;
+        if nth.is_multiple_of(SHOW_EVERY) && !ring.health.is_lost() {
+            ring.queue.show();
+        }
+    }
+
     /// The frame is not over, and its chain stays in the ring; `parcels` of it are out.
     #[cold]
     fn keep(&mut self, parcels: u16, routed: Routed, now: Nanos) -> Ended {

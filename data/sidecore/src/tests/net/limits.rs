@@ -198,7 +198,10 @@ fn floods_and_wires_keep_to_a_limit_too() {
         a.send(&frame(mac(1), mac(0), LEN));
     }
     lan.passes(10);
-    assert_eq!((a.sent(), b.take().len(), lan.only_dropped(to, DropReason::OverLimit)), (50, 4, 46));
+    assert_eq!(
+        (a.sent(), b.take().len(), lan.only_dropped(to, DropReason::OverLimit)),
+        (50, 4, 46)
+    );
 }
 
 /// A frame with a rest that is to be cut by whoever cannot take it whole.
@@ -225,7 +228,8 @@ fn large(payload: usize) -> (Header, Vec<u8>) {
 #[test]
 fn a_large_frame_is_one_packet_and_what_it_is_cut_into_as_many() {
     let mut lan = Lan::switch();
-    let mut nics = [Nic::usual(), Nic::usual(), Nic::new(ring(virtqueue::Format::Split, 256), PLAIN)];
+    let mut nics =
+        [Nic::usual(), Nic::usual(), Nic::new(ring(virtqueue::Format::Split, 256), PLAIN)];
     for nic in &mut nics {
         lan.plug(nic);
         nic.post(200, 2048);
@@ -266,8 +270,7 @@ fn a_group_counts_bytes_of_a_disk_and_a_nic_together() {
     let (mut lan, mut nics) = lan(2);
     let shared = Arc::new(Meter::new(rate(20_000 * 512)));
     let sent = Meters::with_bytes(None, Some(Arc::clone(&shared)));
-    let service =
-        Service { share: SHARE_USUAL, policy: Policy::Adaptive, gate: gate(None, sent) };
+    let service = Service { share: SHARE_USUAL, policy: Policy::Adaptive, gate: gate(None, sent) };
     lan.core.send(Command::SetService(key(0, false), service));
     lan.core.pass();
     let mut guest = disks::Guest::new(disks::ring(64));
