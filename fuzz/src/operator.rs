@@ -5,9 +5,9 @@
 //! bounds, and does not differ from itself; what is written as saved state is read back.
 
 use config::api::Call;
-use config::plan::{HostCpus, load};
+use config::plan::{GroupPlan, HostCpus, LimitPlan, load};
 use config::routes::ROUTES;
-use config::spec::{DISKS_MAX, NICS_MAX, NicSpec, SWITCHES_MAX};
+use config::spec::{DISKS_MAX, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX};
 use config::{HostPlan, Mac, NicPlan, NullPlan, Plan, VlanPlan, diff, saved};
 
 /// Makes one input happen: the first byte says what it is.
@@ -44,6 +44,7 @@ pub fn run(input: &[u8]) {
                     assert!(devices.disks.len() <= DISKS_MAX);
                     assert!(devices.nics.len() <= NICS_MAX);
                     assert!(devices.switches.len() <= SWITCHES_MAX);
+                    assert!(devices.groups.len() <= GROUPS_MAX);
                     let again = saved::read(&saved::write(&devices));
                     assert_eq!(again.as_ref(), Ok(&devices), "saved and read are different");
                 }
@@ -59,6 +60,15 @@ fn ask(mut base: Plan, call: Call) {
         Call::AddDisk(spec) => base.disk_from_api(&spec).iter().for_each(check_disk),
         Call::AddNic(spec) => base.nic_from_api(&spec).iter().for_each(check_nic),
         Call::AddSwitch(spec) => base.switch_from_api(&spec).iter().for_each(check_switch),
+        Call::AddGroup(spec) => base.group_from_api(&spec).iter().for_each(check_group),
+        Call::ChangeGroup { change, .. } => {
+            let spec = GroupSpec { id: "id".to_string(), ..GroupSpec::default() };
+            base.groups.extend(base.group_from_api(&spec));
+            match base.group_changed("id", &change) {
+                Ok(group) => check_group(&group),
+                Err(refusal) => assert!(!refusal.error.is_empty()),
+            }
+        }
         Call::ChangeNic { change, .. } => {
             let spec = NicSpec { switch: Some("s".to_string()), ..NicSpec::new("id") };
             base.nics.extend(base.nic_from_api(&spec));
@@ -104,6 +114,22 @@ fn check_devices(plan: &Plan) {
     plan.disks.iter().for_each(check_disk);
     plan.switches.iter().for_each(check_switch);
     plan.nics.iter().for_each(check_nic);
+    plan.groups.iter().for_each(check_group);
+    distinct(plan.groups.iter().map(|group| group.id.as_str()).collect(), "two groups of one name");
+    let groups = plan.disks.iter().filter_map(|disk| disk.group.as_deref());
+    let mut groups = groups.chain(plan.nics.iter().filter_map(|nic| nic.group.as_deref()));
+    assert!(groups.all(|id| plan.group(id).is_some()), "a member without its group");
+}
+
+fn check_group(group: &GroupPlan) {
+    assert!(!group.id.contains('/') && !group.id.is_empty());
+    check_limit(&group.limit);
+}
+
+fn check_limit(limit: &LimitPlan) {
+    assert!(limit.iops != Some(0) && limit.packets != Some(0));
+    assert!(limit.bytes.is_none_or(|bytes| bytes >= 4096));
+    assert!((4..=60_000).contains(&limit.burst_ms));
 }
 
 fn distinct<T: Ord>(mut all: Vec<T>, otherwise: &str) {
@@ -131,6 +157,7 @@ fn check_nic(nic: &NicPlan) {
     if let Some(HostPlan::Null(NullPlan::Generate { size, .. })) = nic.host() {
         assert!(*size >= 60 && *size <= u32::from(nic.mtu) + 14);
     }
+    check_limit(&nic.limit);
     check_vlan(&nic.vlan);
     assert!(nic.switch().is_some() || nic.vlan == VlanPlan::None);
 }
@@ -152,6 +179,7 @@ fn check_disk(disk: &config::DiskPlan) {
     assert!(disk.socket.starts_with('/') && disk.socket.len() <= 107);
     assert!(!disk.id.contains('/') && !disk.id.is_empty());
     assert!(disk.share >= 1);
+    check_limit(&disk.limit);
     if let Some(bytes) = disk.source.size_bytes() {
         assert!(bytes >= 512 && bytes % 512 == 0, "{bytes} bytes");
     }

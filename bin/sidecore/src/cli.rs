@@ -11,8 +11,10 @@ use config::spec::{DaemonSpec, DiskChange, DiskMove, DiskSpec};
 
 use crate::vmm::Vmm;
 
+mod group;
 mod net;
 
+pub(crate) use group::GroupCommand;
 pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
 
 /// Serve the disks and network cards of many virtual machines from a few cores.
@@ -86,6 +88,19 @@ Examples:
   sidecore switch rm lan"
     )]
     Switch(SwitchCommand),
+    /// Make, show, change, and remove groups: disks and NICs that have a limit together.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore group add tenant1 --limit-iops 5000 --limit-packets 100000
+  sidecore disk set vm1-root --group tenant1
+  sidecore nic set vm1-net --group tenant1
+  sidecore group show
+
+A group that the configuration file declares is changed there; then `sidecore reload`."
+    )]
+    Group(GroupCommand),
     /// List the disks and the NICs.
     #[command(after_help = "\
 Examples:
@@ -222,7 +237,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   sidecore disk set vm1-root --share 200
-  sidecore disk set vm1-root --policy poll")]
+  sidecore disk set vm1-root --policy poll
+  sidecore disk set vm1-root --limit-iops 2000 --limit-bytes 100M
+  sidecore disk set vm1-root --limit-iops 0 --group tenant1")]
     Set {
         /// Name of the disk.
         id: String,
@@ -331,14 +348,24 @@ mod tests {
     fn a_nic_s_options_make_the_same_spec_as_the_file() {
         let line = "sidecore nic add a --switch s --mac 02:00:00:00:00:01 --trunk 10,20 --native 1 \
                     --macs-max 4 --queues 2 --mtu 9000 --share 7 --policy poll --link down --mode \
-                    connect --socket /s --allow-unsealed-memory";
+                    connect --socket /s --allow-unsealed-memory --limit-packets 9 --limit-bytes 1M \
+                    --limit-burst-ms 20 --group g";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         let file = "[[nic]]\nid='a'\nswitch='s'\nmac='02:00:00:00:00:01'\ntrunk=[10,20]\nnative=1\n\
                     macs_max=4\nqueues=2\nmtu=9000\nshare=7\npolicy='poll'\nlink='down'\n\
-                    mode='connect'\nsocket='/s'\nallow_unsealed_memory=true";
+                    mode='connect'\nsocket='/s'\nallow_unsealed_memory=true\nlimit_packets=9\n\
+                    limit_bytes='1M'\nlimit_burst_ms=20\ngroup='g'";
         let document = config::read::Document::parse(file, "f").unwrap();
         assert_eq!(document.spec.nic, [args.nic]);
+        let line = "sidecore group add g --limit-iops 1 --limit-packets 2 --limit-bytes 4K \
+                    --limit-burst-ms 5";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Group(GroupCommand::Add(spec)) = cli.command else { panic!("not an add") };
+        let file = "[[group]]\nid='g'\nlimit_iops=1\nlimit_packets=2\nlimit_bytes='4K'\n\
+                    limit_burst_ms=5";
+        let document = config::read::Document::parse(file, "f").unwrap();
+        assert_eq!(document.spec.group, [spec]);
         let line = "sidecore nic add a --null generate --size 64 --rate 7";
         let cli = Cli::try_parse_from(line.split(' ')).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
@@ -370,6 +397,9 @@ mod tests {
             "sidecore nic add a --vlan 4095",
             "sidecore nic add a --mtu 67",
             "sidecore nic link a sideways",
+            "sidecore nic set a --limit-packets -1",
+            "sidecore group set a",
+            "sidecore group add a --limit-burst-ms 3",
             "sidecore switch add a --uplink lan0",
             "sidecore switch add a --uplink tap=lan0,vlan=0",
         ] {

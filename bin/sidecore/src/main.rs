@@ -10,6 +10,7 @@ mod disk;
 mod doctor;
 mod documents;
 mod failure;
+mod group;
 mod nic;
 mod output;
 mod overview;
@@ -46,6 +47,7 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Disk(command) => disk::run(command, &client, output)?,
         Command::Nic(command) => nic::run(command, &client, output)?,
         Command::Switch(command) => switch::run(command, &client, output)?,
+        Command::Group(command) => group::run(command, &client, output)?,
         Command::Ls => overview::list(&client, output)?,
         Command::Show(args) => overview::show(&args, &client, output)?,
         Command::Sidecores => overview::sidecores(&client, output)?,

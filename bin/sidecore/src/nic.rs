@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use config::Size;
 use config::api::{NicView, PortCountersView, VlanView};
 use config::routes::Method;
 use config::spec::{LinkChange, Spoof, fixed_in_a_nic};
@@ -33,10 +34,13 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
                 let NicView { id, share, policy, macs_max, spoof, .. } = nic;
                 let vlans = vlans_text(&nic.vlans, ", ");
                 let target = nic.latency_target_us;
-                let target = target.map_or_else(String::new, |us| format!(", target {us} us"));
+                let target = target.map(|us| format!(", target {us} us"));
+                let limit = limit(nic).map(|limit| format!(", at most {limit}"));
+                let group = nic.group.as_ref().map(|group| format!(", in group {group}"));
+                let more = [target, limit, group].into_iter().flatten().collect::<String>();
                 format!(
-                    "nic {id} has share {share}, policy {policy}{target}, {macs_max} addresses, spoof \
-                     {spoof}{vlans}\n"
+                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof \
+                     {spoof}{vlans}{more}\n"
                 )
             })
         }
@@ -132,6 +136,15 @@ fn connected(nic: &NicView) -> String {
     switch.or(tap).or(interface).or(null).unwrap_or_default()
 }
 
+/// Its own limit, in words.
+fn limit(nic: &NicView) -> Option<String> {
+    let packets = nic.limit_packets.map(|packets| format!("{packets} packets/s"));
+    let bytes = nic.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
+    let limit = [packets, bytes].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let burst_ms = nic.limit_burst_ms?;
+    Some(format!("{limit} each way, bursts of {burst_ms} ms"))
+}
+
 /// The rule about VLANs in words, after `before`; nothing when there is none.
 pub(crate) fn vlans_text(vlans: &VlanView, before: &str) -> String {
     let native = vlans.native.map(|native| format!(", native {native}")).unwrap_or_default();
@@ -180,6 +193,8 @@ fn nic_text(nic: &NicView) -> String {
         nic.latency_target_us
             .map(|target_us| ("target", format!("{target_us} us, missed by {missed} frames"))),
     );
+    facts.extend(limit(nic).map(|limit| ("limit", limit)));
+    facts.extend(nic.group.clone().map(|group| ("group", group)));
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }

@@ -85,7 +85,7 @@ pub(crate) fn sidecores(client: &Client, output: &Output) -> Result<(), Failure>
 }
 
 #[expect(clippy::disallowed_methods, reason = "time must pass between two looks at a counter")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 

@@ -8,12 +8,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    BackendKind, Cache, DiskChange, DiskMove, DiskResize, DiskSpec, LinkState, Mode, NicChange,
-    NicMove, NicSpec, Policy, SwitchSpec,
+    BackendKind, Cache, DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec,
+    LinkState, Mode, NicChange, NicMove, NicSpec, Policy, SwitchSpec,
 };
 
+mod group;
 mod net;
 
+pub use group::*;
 pub use net::*;
 
 /// One request of an operator.
@@ -111,6 +113,28 @@ pub enum Call {
         /// Its name.
         id: String,
     },
+    /// Every group. Answer: [`Answer::Groups`].
+    ListGroups,
+    /// One group. Answer: [`Answer::Group`].
+    ShowGroup {
+        /// Its name.
+        id: String,
+    },
+    /// Make a group. Answer: [`Answer::Group`].
+    AddGroup(GroupSpec),
+    /// Give a group made through the API another limit. Answer: [`Answer::Group`].
+    ChangeGroup {
+        /// Its name.
+        id: String,
+        /// What shall be different.
+        change: GroupChange,
+    },
+    /// Remove a group made through the API that nothing is in. Answer: [`Answer::Group`], as it last
+    /// was.
+    RemoveGroup {
+        /// Its name.
+        id: String,
+    },
     /// Every sidecore. Answer: [`Answer::Sidecores`].
     ListSidecores,
     /// Read the configuration file again. Answer: [`Answer::Reloaded`].
@@ -135,6 +159,10 @@ pub enum Answer {
     Switches(SwitchList),
     /// One switch.
     Switch(Box<SwitchView>),
+    /// Every group.
+    Groups(GroupList),
+    /// One group.
+    Group(Box<GroupView>),
     /// Every sidecore.
     Sidecores(SidecoreList),
     /// What a reload did.
@@ -161,7 +189,7 @@ pub struct ApiError {
 pub enum ErrorKind {
     /// 400: not a request that this API has.
     Malformed,
-    /// 404: no such disk, NIC, switch, or place.
+    /// 404: no such disk, NIC, switch, group, or place.
     NotFound,
     /// 409: does not go with what is there (the name is taken, the device is the file's).
     Conflict,
@@ -209,6 +237,15 @@ impl ApiError {
             ErrorKind::NotFound,
             format!("there is no nic {id:?}"),
             "`sidecore ls` lists the nics there are",
+        )
+    }
+
+    /// There is no group of that name.
+    pub fn no_such_group(id: &str) -> ApiError {
+        ApiError::new(
+            ErrorKind::NotFound,
+            format!("there is no group {id:?}"),
+            "`sidecore group show` lists the groups there are",
         )
     }
 

@@ -39,7 +39,7 @@ pub enum Change {
     },
     /// Make a group, or give it another limit.
     SetGroup(GroupPlan),
-    /// Remove a group. No disk is in it by then.
+    /// Remove a group. Nothing is in it by then.
     RemoveGroup {
         /// Its name.
         id: String,
@@ -79,7 +79,8 @@ pub enum Change {
         /// The uplink from now on.
         uplink: Box<UplinkPlan>,
     },
-    /// Give a running NIC other VLANs, addresses, share, policy, latency target or another state of its link.
+    /// Give a running NIC other VLANs, addresses, share, policy, latency target, limit, group or another
+    /// state of its link.
     SetNic(Box<NicPlan>),
     /// Make a switch with its uplinks.
     AddSwitch(Box<SwitchPlan>),
@@ -112,7 +113,7 @@ impl fmt::Display for Change {
                 }
                 group.iter().try_for_each(|group| write!(f, ", in group {group}"))
             }
-            Change::SetGroup(GroupPlan { id, limit }) if limit.is_some() => {
+            Change::SetGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "set group {id} to at most {limit}")
             }
             Change::SetGroup(GroupPlan { id, .. }) => write!(f, "set group {id} to no limit"),
@@ -159,8 +160,9 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     let (mut removed, mut kept, mut added) = (Vec::new(), Vec::new(), Vec::new());
     network(running, wanted, (&mut removed, &mut kept, &mut added));
     difference.changes.append(&mut removed);
-    // Before the disks that come into it, and after those that leave it.
-    let is_new = |group: &&GroupPlan| !running.groups.contains(group);
+    // Before what comes into it, and after what leaves it.
+    let is_new =
+        |group: &&GroupPlan| running.group(&group.id).is_none_or(|old| old.limit != group.limit);
     kept.extend(wanted.groups.iter().filter(is_new).cloned().map(Change::SetGroup));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
@@ -244,7 +246,9 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
             Some(old) if nic_changes_in_place(old, new) => {
                 let what = |nic: &NicPlan| {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
-                    (rules, nic.share, nic.policy, nic.latency_target_us, nic.link)
+                    let service = (nic.share, nic.policy, nic.latency_target_us);
+                    let limits = (nic.limit, nic.group.clone());
+                    (rules, service, limits, nic.link)
                 };
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
@@ -449,6 +453,8 @@ nic = [
             "spoof = \"deny\"",
             "policy = \"poll\"",
             "latency_target_us = 100",
+            "limit_packets = 9",
+            "limit_bytes = \"1M\"",
             "link = \"down\"",
         ] {
             let after = of(&format!("switch = \"s\", {fields}"));

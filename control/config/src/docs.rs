@@ -24,11 +24,11 @@ pub fn config_markdown() -> String {
          it, `sidecore reload` puts a changed one into force. A mistake is refused whole, before \
          anything changes, with its line and what would be right. The fields of `[[disk]]` are also \
          the body of `POST /v1/disks` and the options of `sidecore disk add`; so are those of \
-         `[[switch]]` and `[[nic]]`.\n\n\
+         `[[switch]]`, `[[nic]]` and `[[group]]`.\n\n\
          Sizes are bytes, or a whole number with K, M, G or T (powers of 1024): `\"10G\"`. A disk, \
-         a switch or a NIC is declared here or made through the API, and each keeps to its source: \
-         what the file declares is changed by editing the file. A NIC of the file is on a switch of \
-         the file; one of the API may be on either.\n"
+         a switch, a NIC or a group is declared here or made through the API, and each keeps to its \
+         source: what the file declares is changed by editing the file. What the file declares is on a \
+         switch and in a group of the file; what the API made may be on either.\n"
     );
     section::<DaemonSpec>(&mut text, "[daemon]");
     section::<SidecoresSpec>(&mut text, "[sidecores]");

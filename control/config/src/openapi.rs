@@ -25,7 +25,7 @@ pub fn document(version: &str) -> Value {
         "info": {
             "title": "Sidecore",
             "version": version,
-            "description": "Disks, NICs, switches and sidecores of one host, over a Unix socket. One request a \
+            "description": "Disks, NICs, switches, groups and sidecores of one host, over a Unix socket. One request a \
                             connection; bodies of at most 64 KiB.",
             "license": { "name": "Apache-2.0" },
         },
@@ -80,7 +80,7 @@ pub fn meaning(status: u16) -> &'static str {
         200 => "Done.",
         201 => "Made.",
         400 => "Not a request that this API has, or a body with mistakes.",
-        404 => "There is no such disk, NIC or switch.",
+        404 => "There is no such disk, NIC, switch or group.",
         409 => "Does not go with what is there: taken, or declared in the file.",
         413 => "The body is too long.",
         422 => "Well formed, but not possible.",

@@ -16,6 +16,7 @@ use crate::spec::{
 
 mod disk;
 mod from_api;
+mod group;
 mod limit;
 mod names;
 mod network;
@@ -26,7 +27,8 @@ mod reading;
 mod switch;
 
 pub use disk::{DiskPlan, Source};
-pub use limit::{GroupPlan, LimitPlan};
+pub use group::GroupPlan;
+pub use limit::LimitPlan;
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
@@ -56,7 +58,7 @@ pub struct Plan {
     pub sidecores: SidecoresPlan,
     /// The disks: those of the file in its order, then those made through the API.
     pub disks: Vec<DiskPlan>,
-    /// The groups of the file, in its order. That of each disk is among them.
+    /// The groups, in the same order. That of each disk and NIC is among them.
     pub groups: Vec<GroupPlan>,
     /// The switches, in the same order.
     pub switches: Vec<SwitchPlan>,
@@ -142,7 +144,7 @@ fn resolve(
     let Spec { daemon, sidecores, .. } = &document.spec;
     let daemon = resolve_daemon(daemon, folder, mistakes);
     let in_force = running.map_or(&daemon, |plan| &plan.daemon);
-    let groups = limit::resolve_groups(&document.spec.group, mistakes);
+    let groups = group::resolve_all(document, running, mistakes);
     let at = Path::root().key("sidecores");
     let policies = policy::resolve(&document.spec.sidecores, &at, mistakes);
     let defaults = Defaults { daemon: in_force, policies, groups: &groups };

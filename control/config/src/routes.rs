@@ -3,13 +3,14 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::api::{
-    ApiError, Call, DiskList, DiskView, ErrorKind, NicList, NicView, ReloadView, SidecoreList,
-    SwitchList, SwitchView, VersionView,
+    ApiError, Call, DiskList, DiskView, ErrorKind, GroupList, GroupView, NicList, NicView,
+    ReloadView, SidecoreList, SwitchList, SwitchView, VersionView,
 };
 use crate::plan::api_error;
 use crate::read;
 use crate::spec::{
-    DiskChange, DiskMove, DiskResize, DiskSpec, LinkChange, NicChange, NicMove, NicSpec, SwitchSpec,
+    DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec, LinkChange, NicChange,
+    NicMove, NicSpec, SwitchSpec,
 };
 
 /// What a request asks for; also OpenAPI's `operationId`.
@@ -35,6 +36,11 @@ pub enum Operation {
     AddSwitch,
     ShowSwitch,
     RemoveSwitch,
+    ListGroups,
+    AddGroup,
+    ShowGroup,
+    ChangeGroup,
+    RemoveGroup,
     ListSidecores,
     Reload,
     Version,
@@ -75,7 +81,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 22] = [
+pub const ROUTES: [Route; 27] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -275,6 +281,57 @@ pub const ROUTES: [Route; 22] = [
         refusals: &[404, 409],
     },
     Route {
+        operation: Operation::ListGroups,
+        method: Method::Get,
+        path: "/v1/groups",
+        summary: "Every group, with its members and what they used.",
+        body: None,
+        success: 200,
+        answer: schema_of::<GroupList>,
+        refusals: &[],
+    },
+    Route {
+        operation: Operation::AddGroup,
+        method: Method::Post,
+        path: "/v1/groups",
+        summary: "Make a group of disks and NICs that have a limit together. It survives a restart of \
+                  the daemon.",
+        body: Some(schema_of::<GroupSpec>),
+        success: 201,
+        answer: schema_of::<GroupView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        operation: Operation::ShowGroup,
+        method: Method::Get,
+        path: "/v1/groups/{id}",
+        summary: "One group, with its members and what they used.",
+        body: None,
+        success: 200,
+        answer: schema_of::<GroupView>,
+        refusals: &[404],
+    },
+    Route {
+        operation: Operation::ChangeGroup,
+        method: Method::Patch,
+        path: "/v1/groups/{id}",
+        summary: "Give a group made through the API another limit, which holds at once.",
+        body: Some(schema_of::<GroupChange>),
+        success: 200,
+        answer: schema_of::<GroupView>,
+        refusals: &[404, 409, 422],
+    },
+    Route {
+        operation: Operation::RemoveGroup,
+        method: Method::Delete,
+        path: "/v1/groups/{id}",
+        summary: "Remove a group made through the API. One that has members stays.",
+        body: None,
+        success: 200,
+        answer: schema_of::<GroupView>,
+        refusals: &[404, 409],
+    },
+    Route {
         operation: Operation::ListSidecores,
         method: Method::Get,
         path: "/v1/sidecores",
@@ -334,6 +391,11 @@ impl Operation {
             Operation::AddSwitch => Call::AddSwitch(body_of(body)?),
             Operation::ShowSwitch => Call::ShowSwitch { id },
             Operation::RemoveSwitch => Call::RemoveSwitch { id },
+            Operation::ListGroups => Call::ListGroups,
+            Operation::AddGroup => Call::AddGroup(body_of(body)?),
+            Operation::ShowGroup => Call::ShowGroup { id },
+            Operation::ChangeGroup => Call::ChangeGroup { id, change: body_of(body)? },
+            Operation::RemoveGroup => Call::RemoveGroup { id },
             Operation::ListSidecores => Call::ListSidecores,
             Operation::Reload => Call::Reload,
             Operation::Version => Call::Version,

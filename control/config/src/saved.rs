@@ -11,11 +11,15 @@ use serde_json::Value;
 
 use crate::mistake::{Mistake, Path};
 use crate::schema;
-use crate::spec::{DISKS_MAX, DiskSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec};
+use crate::spec::{
+    DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
+};
 
-/// The highest version that is read: with NICs and switches.
-pub const VERSION: u64 = 2;
-/// Disks alone. Still written when there is nothing else, so that an older program reads it.
+/// The highest version that is read: with groups.
+pub const VERSION: u64 = 3;
+/// With NICs and switches. Still written when there is no group, so that an older program reads it.
+const VERSION_OF_NICS: u64 = 2;
+/// Disks alone; likewise.
 const VERSION_OF_DISKS: u64 = 1;
 
 const FORMAT: &str = "sidecore-state";
@@ -29,6 +33,8 @@ pub struct Devices {
     pub switches: Vec<SwitchSpec>,
     /// The NICs.
     pub nics: Vec<NicSpec>,
+    /// The groups. Disks and NICs need them, so they are planned before all else.
+    pub groups: Vec<GroupSpec>,
 }
 
 /// The file.
@@ -41,6 +47,8 @@ struct Saved<'a> {
     switches: &'a [SwitchSpec],
     #[serde(skip_serializing_if = "<[NicSpec]>::is_empty")]
     nics: &'a [NicSpec],
+    #[serde(skip_serializing_if = "<[GroupSpec]>::is_empty")]
+    groups: &'a [GroupSpec],
 }
 
 /// Why a text is no saved state. Each says what to do; the daemon leaves the file as it is.
@@ -49,7 +57,7 @@ pub enum SavedError {
     /// Not JSON: cut off or overwritten.
     #[error(
         "the saved state is damaged ({0}); put a copy of it back, or move the file away and add \
-         the disks, switches and nics again"
+         the disks, switches, nics and groups again"
     )]
     Damaged(String),
     /// Some other JSON.
@@ -58,7 +66,8 @@ pub enum SavedError {
     /// Written by a newer program.
     #[error(
         "the saved state has version {found}, and this program reads up to {VERSION}; install the \
-         newer program again, or move the file away and add the disks, switches and nics again"
+         newer program again, or move the file away and add the disks, switches, nics and groups \
+         again"
     )]
     Newer {
         /// The version that was found.
@@ -68,12 +77,13 @@ pub enum SavedError {
 
 /// The text to keep.
 pub fn write(devices: &Devices) -> String {
-    let Devices { disks, switches, nics } = devices;
-    let version = match switches.is_empty() && nics.is_empty() {
-        true => VERSION_OF_DISKS,
-        false => VERSION,
+    let Devices { disks, switches, nics, groups } = devices;
+    let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
+        (true, true) => VERSION_OF_DISKS,
+        (true, false) => VERSION_OF_NICS,
+        (false, _) => VERSION,
     };
-    let saved = Saved { format: FORMAT, version, disks, switches, nics };
+    let saved = Saved { format: FORMAT, version, disks, switches, nics, groups };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
@@ -99,6 +109,7 @@ pub fn read(text: &str) -> Result<Devices, SavedError> {
         disks: list(&mut value, "disks", "disk", DISKS_MAX)?,
         switches: list(&mut value, "switches", "switch", SWITCHES_MAX)?,
         nics: list(&mut value, "nics", "nic", NICS_MAX)?,
+        groups: list(&mut value, "groups", "group", GROUPS_MAX)?,
     })
 }
 
@@ -145,7 +156,9 @@ mod tests {
             nics: vec![NicSpec { switch: Some("lan".into()), ..NicSpec::new("n") }],
             ..disks.clone()
         };
-        for devices in [disks, all, Devices::default()] {
+        let groups = vec![GroupSpec { limit_iops: Some(7), ..GroupSpec::default() }];
+        let grouped = Devices { groups, ..all.clone() };
+        for devices in [disks, all, grouped, Devices::default()] {
             assert_eq!(read(&write(&devices)).unwrap(), devices);
         }
     }
@@ -177,25 +190,25 @@ mod tests {
         for (text, why) in [
             ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
-                r#"{"format":"sidecore-state","version":3,"disks":[]}"#,
-                "the saved state has version 3, and this program reads up to 2; install the newer \
-                 program again, or move the file away and add the disks, switches and nics again",
+                r#"{"format":"sidecore-state","version":4,"disks":[]}"#,
+                "the saved state has version 4, and this program reads up to 3; install the newer \
+                 program again, or move the file away and add the disks, switches, nics and groups again",
             ),
             (
                 r#"{"format":"sidecore-state","version":1,"disks":[{"id":"a","queues":0,"x":1}]}"#,
                 "the saved state is damaged (disk[1].queues: 0 is out of bounds; `x` is not a \
                  field of disk[1]); put a copy of it back, or move the file away and add the disks, \
-                 switches and nics again",
+                 switches, nics and groups again",
             ),
             (
                 r#"{"format":"sidecore-state","version":2,"disks":[],"nics":[{"id":"n","mac":"x"}]}"#,
                 "the saved state is damaged (nic[1].mac: \"x\" is not an Ethernet address); put a \
-                 copy of it back, or move the file away and add the disks, switches and nics again",
+                 copy of it back, or move the file away and add the disks, switches, nics and groups again",
             ),
             (
                 r#"{"format":"sidecore-state","version":2,"disks":[],"nics":{}}"#,
                 "the saved state is damaged (`nics` is not a list); put a copy of it back, or move \
-                 the file away and add the disks, switches and nics again",
+                 the file away and add the disks, switches, nics and groups again",
             ),
         ] {
             assert_eq!(read(text).unwrap_err().to_string(), why);

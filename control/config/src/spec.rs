@@ -62,7 +62,7 @@ pub struct Spec {
     pub sidecores: SidecoresSpec,
     /// The disks, one `[[disk]]` each.
     pub disk: Vec<DiskSpec>,
-    /// Disks that have a limit together, one `[[group]]` each.
+    /// Disks and NICs that have a limit together, one `[[group]]` each.
     pub group: Vec<GroupSpec>,
     /// The network switches, one `[[switch]]` each.
     pub switch: Vec<SwitchSpec>,
@@ -237,7 +237,7 @@ pub struct DiskSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
         value_parser = clap::value_parser!(u32).range(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
-    /// The group of the file whose limit holds for it too. Default: none.
+    /// The group whose limit holds for it too. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
     pub group: Option<String>,
@@ -353,7 +353,7 @@ pub struct DiskChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
         value_parser = clap::value_parser!(u32).range(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
-    /// The group of the file whose limit holds for it too; an empty name for none.
+    /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
     pub group: Option<String>,

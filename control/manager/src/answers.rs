@@ -42,6 +42,14 @@ impl Manager {
             },
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
             Call::MoveDisk { id, wish } => self.move_queues(&id, &wish, reply),
+            Call::ListGroups
+            | Call::ShowGroup { .. }
+            | Call::AddGroup(_)
+            | Call::ChangeGroup { .. }
+            | Call::RemoveGroup { .. } => {
+                let answer = self.answer_group(call);
+                reply.answer(answer);
+            }
             call => self.answer_net(call, reply),
         }
     }

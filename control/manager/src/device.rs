@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use config::spec::Mode;
 use guest_memory::Seal;
+use schedule::Gate;
 use sidecore::{QueueCounters, QueueKey};
 use vhost_user::{Message, Scope, Session};
 use virtqueue::Format;
@@ -23,7 +24,7 @@ use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
 use crate::manager::now;
 use crate::moves::Moving;
-use crate::service::Metered;
+use crate::service::{Flow, Metered};
 use crate::start::{self, Left};
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
@@ -75,6 +76,8 @@ pub(crate) struct QueueState {
     pub(crate) gave_up: Option<(u32, u64)>,
     /// Where its ring stood last.
     pub(crate) left: Option<Left>,
+    /// What it held of its limits when it was served last.
+    pub(crate) gate: Option<Box<Gate>>,
     pub(crate) size: u16,
     pub(crate) format: Format,
     pub(crate) violation: Option<String>,
@@ -91,6 +94,7 @@ impl QueueState {
             was_attached: false,
             gave_up: None,
             left: None,
+            gate: None,
             size: 0,
             format: Format::Split,
             violation: None,
@@ -271,7 +275,6 @@ impl Device {
         let parts = start::DeviceParts {
             key: QueueKey { device: self.number, queue: index },
             kind: &self.kind,
-            limited: &self.metered.limited,
             facts: &self.facts,
             counters: &queue.counters,
             left: queue.left,
@@ -292,7 +295,7 @@ impl Device {
         let (features, logging) = (link.session.features(), link.session.is_logging());
         let lost = self.kind.disk().filter(|disk| disk.has_lost_what_it_held(&self.queues, link));
         let is_lost = lost.is_some();
-        let made = match lost {
+        let mut made = match lost {
             Some(disk) => Err(disk.lost_by()),
             None => start::make(&facts, features, logging, &link.front_end, &parts),
         };
@@ -304,6 +307,10 @@ impl Device {
             queue.violation = None;
             queue.problem = made.as_ref().err().map(|error| format!("cannot be served: {error}"));
             queue.gave_up = made.is_err().then_some((number, changes));
+            if let Ok(served) = &mut made {
+                let flow = Flow::of(&self.kind, index);
+                served.set_gate(self.metered.gate(flow, queue.gate.take()));
+            }
         }
         // Those of its rings that were set up before this one was told of.
         self.restarting |= is_lost && !self.attached().is_empty();

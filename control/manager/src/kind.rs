@@ -131,8 +131,8 @@ impl From<&NicPlan> for Facts {
             latency_target_us: plan.latency_target_us,
             // Nothing of its queues is with a back-end: their calls are for whole visits.
             moderate_us: None,
-            limit: LimitPlan::default(),
-            group: None,
+            limit: plan.limit,
+            group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,
             // Its queues wait for no disk.
             drain_timeout_s: DRAIN_TIMEOUT_DEFAULT_S,

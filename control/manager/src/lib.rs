@@ -32,6 +32,7 @@ mod device;
 mod disk;
 mod disk_calls;
 mod front_end;
+mod group_calls;
 mod host_ports;
 mod kind;
 mod lent;

@@ -14,7 +14,7 @@ use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
 use config::spec::{Mode, Urgency};
 use guest_memory::Loss;
-use sidecore::{Command, Event};
+use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
@@ -191,6 +191,10 @@ impl Manager {
         let wrong = |what: &str, id: &str, error: ApiError| {
             StartError(format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint))
         };
+        for spec in &kept.groups {
+            let group = self.plan.group_from_api(spec).map_err(|e| wrong("group", &spec.id, e))?;
+            self.plan.groups.push(group);
+        }
         for spec in &kept.disks {
             let disk = self.plan.disk_from_api(spec).map_err(|e| wrong("disk", &spec.id, e))?;
             self.plan.disks.push(disk.clone());
@@ -317,13 +321,15 @@ impl Manager {
 
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
         let (key, base) = (served.key(), served.queue().base());
-        let made_wait = served.into_spec().memory.health().loss() == Some(Loss::Call);
+        let ServedSpec { memory, gate, .. } = served.into_spec();
+        let made_wait = memory.health().loss() == Some(Loss::Call);
         self.call_move_off(key.device, key.queue, true);
         let Some(device) = self.devices.get_mut(&key.device) else { return };
         if device.kind.nic().is_none() {
             self.cores.give_load(core, 1);
         }
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
+        queue.gate = gate;
         let Some(attached) = queue.attached.take() else { return };
         queue.left = queue.left.map(|left| left.at(base));
         if let Some(link) = device.links.get_mut(&attached.link) {
@@ -542,14 +548,16 @@ impl Manager {
 
     /// What was made through the API, to be kept.
     pub(crate) fn keep(&self) -> std::io::Result<()> {
-        let Plan { disks, switches, nics, .. } = &self.plan;
+        let Plan { disks, switches, nics, groups, .. } = &self.plan;
         let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
         let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
         let nics = nics.iter().filter(|nic| nic.origin == Origin::Api);
+        let groups = groups.iter().filter(|group| group.origin == Origin::Api);
         self.state.write(&Devices {
             disks: disks.map(|disk| disk.spec.clone()).collect(),
             switches: switches.map(|switch| switch.spec.clone()).collect(),
             nics: nics.map(|nic| nic.spec.clone()).collect(),
+            groups: groups.map(|group| group.spec.clone()).collect(),
         })
     }
 

@@ -117,6 +117,10 @@ impl Manager {
             self.turn_link(number, after.link);
         }
         self.say_port(number);
+        let limits = |plan: &NicPlan| (plan.limit, plan.group.clone());
+        if limits(before) != limits(after) {
+            self.set_service(number);
+        }
         let how = |plan: &NicPlan| (plan.share, plan.policy, plan.latency_target_us);
         if how(before) == how(after) {
             return;

@@ -9,42 +9,106 @@ use std::sync::Arc;
 
 use config::Change;
 use config::plan::LimitPlan;
-use schedule::{Gate, Limited, Meters, Rate};
+use schedule::{Gate, Limited, Meter, Meters, Rate};
 use sidecore::{Command, QueueKey, Service};
 
+use crate::device::Device;
+use crate::kind::Kind;
 use crate::manager::Manager;
 use crate::start::policy_of;
+
+/// What the chains of a queue are counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Requests of a disk.
+    Disk,
+    /// What a guest sends.
+    Sent,
+    /// What it receives.
+    Received,
+}
+
+/// The meters of one limit, by what is counted. Disks and what NICs send have one meter of bytes; what
+/// NICs receive is counted apart, or whoever sends to them would take from what they may do.
+#[derive(Clone, Default)]
+struct Set {
+    disk: Option<Arc<Meters>>,
+    sent: Option<Arc<Meters>>,
+    received: Option<Arc<Meters>>,
+}
 
 /// Meters, and the limit that they were made for.
 #[derive(Clone, Default)]
 struct Made {
     limit: LimitPlan,
-    meters: Option<Arc<Meters>>,
+    set: Set,
 }
 
 /// What the queues of one device are counted on.
 #[derive(Default)]
 pub(crate) struct Metered {
     own: Made,
-    pub(crate) limited: Limited,
+    group: Set,
 }
 
 /// The meters of groups, by name.
 #[derive(Default)]
 pub(crate) struct Groups(BTreeMap<String, Made>);
 
+impl Flow {
+    /// That of queue `index` of a device. Of a NIC, ring 2p receives and ring 2p + 1 transmits for pair
+    /// p (VIRTIO 1.2, 5.1.2).
+    pub(crate) fn of(kind: &Kind, index: u16) -> Flow {
+        match kind {
+            Kind::Disk(_) => Flow::Disk,
+            Kind::Nic(_) if index.is_multiple_of(2) => Flow::Received,
+            Kind::Nic(_) => Flow::Sent,
+        }
+    }
+}
+
+impl Set {
+    fn new(limit: LimitPlan) -> Set {
+        let burst_ns = u64::from(limit.burst_ms) * 1_000_000;
+        let rate = |per_s: u64| Rate { per_s, burst_ns };
+        let bytes = || limit.bytes.map(|bytes| Arc::new(Meter::new(rate(bytes))));
+        let packets = limit.packets.map(|packets| rate(packets.into()));
+        let shared = bytes();
+        Set {
+            disk: Meters::with_bytes(limit.iops.map(|iops| rate(iops.into())), shared.clone()),
+            sent: Meters::with_bytes(packets, shared),
+            received: Meters::with_bytes(packets, bytes()),
+        }
+    }
+
+    fn of(&self, flow: Flow) -> Option<Arc<Meters>> {
+        match flow {
+            Flow::Disk => self.disk.clone(),
+            Flow::Sent => self.sent.clone(),
+            Flow::Received => self.received.clone(),
+        }
+    }
+}
+
 impl Made {
     /// Meters for `limit`: those that are there, unless they are for another. Others begin with a
     /// whole burst.
-    fn follow(&mut self, limit: LimitPlan) -> Option<Arc<Meters>> {
+    fn follow(&mut self, limit: LimitPlan) -> Set {
         if self.limit != limit {
-            let burst_ns = u64::from(limit.burst_ms) * 1_000_000;
-            let rate = |per_s: u64| Rate { per_s, burst_ns };
-            let (requests, bytes) =
-                (limit.iops.map(|iops| rate(iops.into())), limit.bytes.map(rate));
-            *self = Made { limit, meters: Meters::new(requests, bytes) };
+            *self = Made { limit, set: Set::new(limit) };
         }
-        self.meters.clone()
+        self.set.clone()
+    }
+}
+
+impl Metered {
+    /// A gate for a queue: `kept`, which it had when it was served last, if that counts on what it is
+    /// counted on now. A driver that has its queue start anew again and again has no new burst by that,
+    /// and takes no new place in its group's line, for which the others of the group would wait.
+    pub(crate) fn gate(&self, flow: Flow, kept: Option<Box<Gate>>) -> Option<Box<Gate>> {
+        let limited = Limited { device: self.own.set.of(flow), group: self.group.of(flow) };
+        let new = Gate::new(limited)?;
+        Some(kept.filter(|kept| kept.is_like(&new)).unwrap_or_else(|| Box::new(new)))
     }
 }
 
@@ -55,12 +119,12 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let of_plan = |id: &str| self.plan.groups.iter().find(|group| group.id == id);
         let group = device.facts.group.as_deref().and_then(of_plan);
-        let group = group.and_then(|group| {
+        let group = group.map(|group| {
             let made = self.groups.0.entry(group.id.clone()).or_default();
             made.follow(group.limit)
         });
-        let own = device.metered.own.follow(device.facts.limit);
-        device.metered.limited = Limited { device: own, group };
+        device.metered.own.follow(device.facts.limit);
+        device.metered.group = group.unwrap_or_default();
     }
 
     /// Has the queues of a device served as its plan says from now on, without detaching them.
@@ -69,24 +133,25 @@ impl Manager {
         let Some(device) = self.devices.get(&number) else { return };
         let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
         let (target_ns, moderate_ns) = (device.facts.target_ns(), device.facts.moderate_ns());
-        let limited = device.metered.limited.clone();
-        let queues: Vec<(u16, QueueKey)> =
-            device.attached().into_iter().map(|index| (index, device.key(index))).collect();
-        for (index, key) in queues {
-            let gate = Gate::new(limited.clone()).map(Box::new);
+        let gate = |index| device.metered.gate(Flow::of(&device.kind, index), None);
+        let queues = device.attached().into_iter();
+        let queues: Vec<(u16, QueueKey, Option<Box<Gate>>)> =
+            queues.map(|index| (index, device.key(index), gate(index))).collect();
+        for (index, key, gate) in queues {
             let service = Service { share, policy, target_ns, moderate_ns, gate };
             self.tell(number, index, Command::SetService(key, service));
         }
     }
 
-    /// The same for all disks that a reload has changed, or whose group it has changed. All plans are in
-    /// force.
+    /// The same for all devices that a reload has changed, or whose group it has changed. All plans are
+    /// in force.
     pub(crate) fn set_services(&mut self, changes: &[Change]) {
-        let is_there = |id: &String| self.plan.groups.iter().any(|group| group.id == *id);
-        self.groups.0.retain(|id, _| is_there(id));
+        self.forget_groups();
         let is_changed = |id: &str, group: Option<&str>| {
             changes.iter().any(|change| match change {
                 Change::Set { id: disk, .. } => disk == id,
+                // It was told before, when the groups were those of before.
+                Change::SetNic(nic) => nic.id == id,
                 Change::SetGroup(changed) => group == Some(changed.id.as_str()),
                 _ => false,
             })
@@ -97,5 +162,87 @@ impl Manager {
         });
         let numbers: Vec<u32> = devices.map(|device| device.number).collect();
         numbers.into_iter().for_each(|number| self.set_service(number));
+    }
+
+    /// The same for all members of a group.
+    pub(crate) fn set_services_of(&mut self, group: &str) {
+        let is_in =
+            |device: &&Device| device.facts.group.as_deref() == Some(group) && !device.removing;
+        let members = self.devices.values().filter(is_in);
+        let numbers: Vec<u32> = members.map(|device| device.number).collect();
+        numbers.into_iter().for_each(|number| self.set_service(number));
+    }
+
+    /// Lets the meters of groups go that are planned no more.
+    pub(crate) fn forget_groups(&mut self) {
+        let Manager { groups, plan, .. } = self;
+        groups.0.retain(|id, _| plan.group(id).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schedule::{Admission, Budget, Nanos};
+
+    use super::*;
+
+    const WHOLE: Budget = Budget { requests: 1, bytes: 1500, nanos: u64::MAX };
+
+    fn metered(limit: LimitPlan) -> Metered {
+        let mut own = Made::default();
+        own.follow(limit);
+        Metered { own, group: Set::default() }
+    }
+
+    /// How many of 100 starts of a queue may send one each, all at once.
+    fn starts(metered: &Metered, keeps: bool) -> usize {
+        let (mut kept, mut sent) = (None, 0);
+        for _ in 0..100 {
+            let mut gate = metered.gate(Flow::Sent, kept.take()).expect("a limit");
+            if matches!(gate.admit(WHOLE, Nanos(1_000_000_000)), Admission::Go(_)) {
+                gate.charge(1, 1500, true, Nanos(1_000_000_000));
+                sent += 1;
+            }
+            kept = Some(gate).filter(|_| keeps);
+        }
+        sent
+    }
+
+    #[test]
+    fn a_queue_that_starts_anew_has_the_place_it_had() {
+        let limit = LimitPlan { packets: Some(10), burst_ms: 400, ..LimitPlan::default() };
+        let one = metered(limit);
+        assert_eq!(starts(&one, true), 4);
+        // Who comes next has its turn behind one place, not behind a hundred.
+        let next = |metered: &Metered| {
+            let mut gate = metered.gate(Flow::Sent, None).expect("a limit");
+            match gate.admit(WHOLE, Nanos(1_000_000_000)) {
+                Admission::Wait(until) => until.0 - 1_000_000_000,
+                Admission::Go(_) => 0,
+            }
+        };
+        assert_eq!(next(&one), 200_000_000);
+        let other = metered(limit);
+        starts(&other, false);
+        assert!(next(&other) > 9_000_000_000, "or else this test shows nothing");
+    }
+
+    #[test]
+    fn disks_and_what_is_sent_share_bytes_and_what_is_received_is_apart() {
+        let limit = LimitPlan { bytes: Some(4096), burst_ms: 4, ..LimitPlan::default() };
+        let metered = metered(limit);
+        let goes = |flow| {
+            let mut gate = metered.gate(flow, None).expect("a limit");
+            let go = matches!(gate.admit(WHOLE, Nanos(0)), Admission::Go(_));
+            gate.charge(1, 4096, false, Nanos(0));
+            go
+        };
+        assert!(goes(Flow::Disk));
+        assert!(!goes(Flow::Sent), "the disk has used the second's bytes");
+        assert!(goes(Flow::Received));
+        let limit = LimitPlan { iops: Some(7), burst_ms: 4, ..LimitPlan::default() };
+        let gate = |flow| super::tests::metered(limit).gate(flow, None);
+        assert!(gate(Flow::Disk).is_some());
+        assert!(gate(Flow::Sent).is_none() && gate(Flow::Received).is_none());
     }
 }

@@ -9,7 +9,7 @@ use device::blk::Blk;
 use device::features;
 use device::net::Net;
 use guest_memory::{Area, GuestMap};
-use schedule::{Gate, Limited, Policy};
+use schedule::Policy;
 use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::{RingAddresses, RingFacts};
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
@@ -55,7 +55,6 @@ impl Left {
 pub(crate) struct DeviceParts<'a> {
     pub(crate) key: QueueKey,
     pub(crate) kind: &'a Kind,
-    pub(crate) limited: &'a Limited,
     pub(crate) facts: &'a Facts,
     pub(crate) counters: &'a Arc<QueueCounters>,
     pub(crate) left: Option<Left>,
@@ -97,7 +96,8 @@ pub(crate) fn make(
         policy: policy_of(device.facts.policy),
         target_ns: device.facts.target_ns(),
         moderate_ns: device.facts.moderate_ns(),
-        gate: Gate::new(device.limited.clone()).map(Box::new),
+        // Whoever keeps what it had gives it.
+        gate: None,
         counters: Arc::clone(device.counters),
     };
     Ok(Served::new(spec))

@@ -2,7 +2,8 @@
 //!
 //! A [`Meter`] is one word that all queues of a device or a group share, on whatever sidecore; a
 //! [`Gate`] is what one queue holds of its meters. Not here: which queue waits until when
-//! (`schedule`), and what a unit is: `sidecore` counts requests and bytes.
+//! (`schedule`), and what a unit is: `sidecore` counts requests of disks, packets of NICs, and bytes.
+//! What is said of requests here goes for packets too.
 //!
 //! The rule is GCRA (ITU-T I.371): the word is the moment at which all that was taken so far is
 //! earned. Whoever takes moves it on by what that costs, and may use it from a burst before that
@@ -101,19 +102,24 @@ impl Meter {
     }
 }
 
-/// The meters of one device or one group.
+/// The meters of one device or one group, for queues of one kind.
 #[derive(Debug)]
 pub struct Meters {
     requests: Option<Meter>,
-    bytes: Option<Meter>,
+    bytes: Option<Arc<Meter>>,
 }
 
 impl Meters {
     /// Those that are wanted, of which nothing was taken; `None` when none is.
     pub fn new(requests: Option<Rate>, bytes: Option<Rate>) -> Option<Arc<Meters>> {
+        Meters::with_bytes(requests, bytes.map(|rate| Arc::new(Meter::new(rate))))
+    }
+
+    /// The same with a meter of bytes that others count on too: requests of disks and packets of NICs
+    /// are different things, their bytes are not.
+    pub fn with_bytes(requests: Option<Rate>, bytes: Option<Arc<Meter>>) -> Option<Arc<Meters>> {
         let any = requests.is_some() || bytes.is_some();
-        let meters = || Meters { requests: requests.map(Meter::new), bytes: bytes.map(Meter::new) };
-        any.then(|| Arc::new(meters()))
+        any.then(|| Arc::new(Meters { requests: requests.map(Meter::new), bytes }))
     }
 }
 
@@ -259,7 +265,7 @@ impl Gate {
 fn meters(limited: &Limited) -> impl Iterator<Item = Option<&Meter>> {
     [limited.device.as_deref(), limited.group.as_deref()].into_iter().flat_map(|meters| {
         let of = |pick: fn(&Meters) -> Option<&Meter>| meters.and_then(pick);
-        [of(|meters| meters.requests.as_ref()), of(|meters| meters.bytes.as_ref())]
+        [of(|meters| meters.requests.as_ref()), of(|meters| meters.bytes.as_deref())]
     })
 }
 

@@ -61,7 +61,7 @@ impl Sidecore {
         if let Err(error) = served.role.begin(&mut self.io, queue, epoch) {
             return self.send(Event::Refused(served, Refusal::Kernel(error)));
         }
-        if let Err(refusal) = self.net.attach(&served.role, queue) {
+        if let Err(refusal) = self.net.attach(&served.role, queue, served.ring.gate.is_some()) {
             served.role.end(&mut self.io);
             return self.send(Event::Refused(served, refusal));
         }

@@ -208,6 +208,11 @@ impl PortCounters {
         self.taken_multicast.add(tally.multicast);
     }
 
+    /// Frames and bytes that were delivered.
+    pub(crate) fn delivered_so_far(&self) -> (u64, u64) {
+        (self.delivered_frames.get(), self.delivered_bytes.get())
+    }
+
     #[inline]
     pub(crate) fn delivered(&self, bytes: u32, is_multicast: bool) {
         self.delivered_frames.add(1);

@@ -25,7 +25,18 @@ impl Sidecore {
                 Role::Transmit(role) => {
                     let ring = &mut served.ring;
                     let (places, chain) = (&mut self.places, &mut self.chain);
-                    let visited = self.net.transmit(places, ring, role, chain, budget, now);
+                    let visited = if ring.gate.is_none() {
+                        self.net.transmit(places, ring, role, chain, budget, now)
+                    } else {
+                        self.net
+                            .transmit_limited(places, ring, role, chain, budget, now)
+                            .unwrap_or_else(|until| {
+                                self.limited_until = Some(until);
+                                // No parcel is kept for who can take none.
+                                self.net.desk.roads.forget(queue);
+                                Visited::default()
+                            })
+                    };
                     if visited.requests > 0 {
                         ring.counters.visits.add(1);
                     }

@@ -84,6 +84,9 @@ impl Sidecore {
             (Some(old), Some(new)) if old.is_like(new) => {}
             _ => ring.gate = gate,
         }
+        if !ring.leaving {
+            self.net.set_limited(&served.role, ring.gate.is_some());
+        }
         // A receive queue is not visited, and one that leaves is visited no more.
         if matches!(served.role, Role::Receive(_)) || ring.leaving {
             return;

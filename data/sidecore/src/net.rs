@@ -17,6 +17,7 @@ mod frames;
 mod gather;
 pub(crate) mod host;
 pub(crate) mod inbound;
+mod limited;
 mod macs;
 pub(crate) mod parcel;
 mod plain;

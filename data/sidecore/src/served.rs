@@ -52,7 +52,7 @@ pub struct ServedSpec {
     pub target_ns: Option<u64>,
     /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
     pub moderate_ns: u32,
-    /// What it holds of its limits; `None` without any. Queues of a NIC have none.
+    /// What it holds of its limits; `None` without any.
     pub gate: Option<Box<Gate>>,
     /// Where its work is counted.
     pub counters: Arc<QueueCounters>,
@@ -319,6 +319,11 @@ impl Served {
     /// Its name.
     pub fn key(&self) -> QueueKey {
         self.ring.key
+    }
+
+    /// What it holds of its limits from now on.
+    pub fn set_gate(&mut self, gate: Option<Box<Gate>>) {
+        self.ring.gate = gate;
     }
 
     /// The ring, for its base and its violation.

@@ -47,11 +47,13 @@ pub enum DropReason {
     HostError,
     /// It came to the host port's interface, and the kernel had no place to keep it.
     HostMissed,
+    /// The receiver's limit, or that of its group, allows no more now.
+    OverLimit,
 }
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [DropReason; 19] = [
+    pub const ALL: [DropReason; 20] = [
         DropReason::ShortHeader,
         DropReason::BadOffload,
         DropReason::Runt,
@@ -71,6 +73,7 @@ impl DropReason {
         DropReason::HostFull,
         DropReason::HostError,
         DropReason::HostMissed,
+        DropReason::OverLimit,
     ];
 
     /// How many there are: the size of a table of counters.
@@ -104,6 +107,7 @@ impl DropReason {
             DropReason::HostFull => "host_full",
             DropReason::HostError => "host_error",
             DropReason::HostMissed => "host_missed",
+            DropReason::OverLimit => "over_limit",
         }
     }
 
@@ -143,6 +147,7 @@ impl DropReason {
             DropReason::HostMissed => {
                 "frames came from the host's interface faster than they were taken"
             }
+            DropReason::OverLimit => "the receiver's limit, or its group's, was used up",
         }
     }
 }

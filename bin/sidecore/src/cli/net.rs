@@ -17,12 +17,14 @@ pub(crate) enum NicCommand {
         /// Name of the NIC.
         id: String,
     },
-    /// Change a NIC while it runs: its share, policy, VLANs and addresses.
+    /// Change a NIC while it runs: its share, policy, limit, group, VLANs and addresses.
     #[command(after_help = "\
 What else a NIC has, its guest learned when it connected: remove the NIC and add it again.
 
 Examples:
   sidecore nic set vm1-net --share 200
+  sidecore nic set vm1-net --limit-packets 100000 --limit-bytes 125M
+  sidecore nic set vm1-net --limit-packets 0 --group tenant1
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
   sidecore nic set vm1-net --spoof deny

@@ -72,6 +72,18 @@ pub struct NicView {
     /// Most microseconds that a frame is to wait in a transmit queue; absent without a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_target_us: Option<u32>,
+    /// Most packets a second that it sends, and that it receives; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_packets: Option<u32>,
+    /// Most bytes a second that it sends, and that it receives; absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What may be used at once after a pause, as milliseconds of the full limit; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_burst_ms: Option<u32>,
+    /// The group whose limit holds for it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// The sidecore that has all of its queues.

@@ -1,6 +1,7 @@
 //! One disk: resolved from its spec, and compared with its neighbours.
 
-use super::limit::{LimitPlan, LimitSpec, check_group};
+use super::group::check_group;
+use super::limit::{LimitPlan, LimitSpec};
 use super::names::{self, Named, Origin, absolute, check_bounds};
 use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
 
@@ -177,9 +178,8 @@ pub(super) fn resolve(
             &mut found,
         );
     }
-    let DiskSpec { limit_iops: iops, limit_bytes: bytes, limit_burst_ms: burst_ms, .. } = *spec;
-    let limit = LimitSpec { iops, bytes, burst_ms }.resolve(at, &mut found);
-    check_group(spec.group.as_deref(), defaults.groups, &origin, at, &mut found);
+    let limit = LimitSpec::from(spec).resolve(at, &mut found);
+    check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);
         return None;

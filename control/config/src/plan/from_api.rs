@@ -1,5 +1,6 @@
 //! One device more, or another, as an operator of the API asks for it; and what may not go.
 
+use super::limit::LimitSpec;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path};
@@ -39,16 +40,9 @@ impl Plan {
         spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
         let wait_us = change.moderate_us.or(spec.moderate_us);
         spec.moderate_us = wait_us.filter(|wait_us| *wait_us != 0);
-        spec.limit_iops = change.limit_iops.or(spec.limit_iops).filter(|iops| *iops != 0);
-        spec.limit_bytes = change.limit_bytes.or(spec.limit_bytes).filter(|bytes| bytes.0 != 0);
-        spec.limit_burst_ms = change.limit_burst_ms.or(spec.limit_burst_ms);
-        if spec.limit_iops.is_none()
-            && spec.limit_bytes.is_none()
-            && change.limit_burst_ms.is_none()
-        {
-            // It goes with the limit that it was the burst of.
-            spec.limit_burst_ms = None;
-        }
+        let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
+        (spec.limit_iops, spec.limit_bytes) = (limit.iops, limit.bytes);
+        spec.limit_burst_ms = limit.burst_ms;
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -86,13 +80,13 @@ impl Plan {
         fitting(made, &mistakes)
     }
 
-    /// What a NIC made through the API would be with that change: its shares, policy, VLANs and
-    /// addresses may differ from what it is, and nothing else.
+    /// What a NIC made through the API would be with that change: its share, policy, limit, group, VLANs
+    /// and addresses may differ from what it is, and nothing else.
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
         if *change == NicChange::default() {
-            let hint = "name one of share, policy, latency_target_us, vlan, trunk, native, macs_max \
-                        and spoof";
+            let hint = "name one of share, policy, latency_target_us, limit_packets, limit_bytes, \
+                        limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
@@ -105,6 +99,10 @@ impl Plan {
         spec.policy = change.policy.or(spec.policy);
         let target_us = change.latency_target_us.or(spec.latency_target_us);
         spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
+        let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
+        (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
+        spec.limit_burst_ms = limit.burst_ms;
+        spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
         spec.macs_max = change.macs_max.or(spec.macs_max);
         spec.spoof = change.spoof.or(spec.spoof);
         match (change.vlan, &change.trunk) {
@@ -131,12 +129,9 @@ impl Plan {
         if names.is_empty() {
             return Ok(());
         }
-        // A line that a terminal can show, however many there are.
-        let shown = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-        let more = if names.len() > 8 { ", ..." } else { "" };
         let count = names.len();
         let plural = if count == 1 { "" } else { "s" };
-        let error = format!("switch {id:?} has {count} nic{plural}: {shown}{more}");
+        let error = format!("switch {id:?} has {count} nic{plural}: {}", shorten(&names));
         let hint = "remove them first: `sidecore nic rm ID`, or take those of the file out of it";
         Err(ApiError::new(ErrorKind::Conflict, error, hint))
     }
@@ -150,7 +145,18 @@ impl Plan {
     }
 }
 
-fn check_room(kind: &str, kinds: &str, count: usize, most: usize) -> Result<(), ApiError> {
+/// A line that a terminal can show, however many names there are.
+pub(super) fn shorten(names: &[&str]) -> String {
+    let shown = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > 8 { format!("{shown}, ...") } else { shown }
+}
+
+pub(super) fn check_room(
+    kind: &str,
+    kinds: &str,
+    count: usize,
+    most: usize,
+) -> Result<(), ApiError> {
     if count < most {
         return Ok(());
     }
@@ -159,11 +165,11 @@ fn check_room(kind: &str, kinds: &str, count: usize, most: usize) -> Result<(), 
     Err(ApiError::new(ErrorKind::Conflict, error, hint))
 }
 
-fn sound<T>(made: Option<T>, mistakes: &[Mistake]) -> Result<T, ApiError> {
+pub(super) fn sound<T>(made: Option<T>, mistakes: &[Mistake]) -> Result<T, ApiError> {
     made.filter(|_| mistakes.is_empty()).ok_or_else(|| api_error(ErrorKind::Refused, mistakes))
 }
 
-fn fitting<T>(made: T, mistakes: &[Mistake]) -> Result<T, ApiError> {
+pub(super) fn fitting<T>(made: T, mistakes: &[Mistake]) -> Result<T, ApiError> {
     match mistakes.is_empty() {
         true => Ok(made),
         false => Err(api_error(ErrorKind::Conflict, mistakes)),

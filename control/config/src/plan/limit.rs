@@ -1,18 +1,19 @@
-//! Limits, and the groups that have one together: resolved from their specs.
+//! Limits: resolved from what was written of them. The groups that have one together: `group`.
 
-use super::names::{check_bounds, check_id};
-use super::{Mistake, Origin, Path, Size};
-use crate::schema::nearest;
+use super::names::check_bounds;
+use super::{DiskSpec, Mistake, Path, Size};
 use crate::spec::{
-    BURST_MS_DEFAULT, BURST_MS_MAX, BURST_MS_MIN, GROUPS_MAX, GroupSpec, LIMIT_BYTES_MIN,
-    LIMIT_IOPS_MAX,
+    BURST_MS_DEFAULT, BURST_MS_MAX, BURST_MS_MIN, DiskChange, GroupChange, GroupSpec,
+    LIMIT_BYTES_MIN, LIMIT_IOPS_MAX, LIMIT_PACKETS_MAX, NicChange, NicSpec,
 };
 
 /// At most so much a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitPlan {
-    /// Requests a second, 1 to 10^9; `None` for no limit.
+    /// Requests of disks a second, 1 to 10^9; `None` for no limit.
     pub iops: Option<u32>,
+    /// Packets of NICs a second each way, 1 to 10^9; `None` for no limit.
+    pub packets: Option<u32>,
     /// Bytes a second, 4,096 to 2^63 - 1; `None` for no limit.
     pub bytes: Option<u64>,
     /// What may be used at once after a pause, as milliseconds of the full limit, 4 to 60,000.
@@ -22,45 +23,87 @@ pub struct LimitPlan {
 impl LimitPlan {
     /// Whether there is one.
     pub fn is_some(&self) -> bool {
-        self.iops.is_some() || self.bytes.is_some()
+        self.iops.is_some() || self.packets.is_some() || self.bytes.is_some()
     }
 }
 
 /// As a list of changes says it.
 impl std::fmt::Display for LimitPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.iops, self.bytes.map(Size)) {
-            (None, None) => f.write_str("no limit"),
-            (Some(iops), None) => write!(f, "{iops} requests/s"),
-            (None, Some(bytes)) => write!(f, "{bytes} bytes/s"),
-            (Some(iops), Some(bytes)) => write!(f, "{iops} requests/s and {bytes} bytes/s"),
+        let parts = [
+            self.iops.map(|iops| format!("{iops} requests/s")),
+            self.packets.map(|packets| format!("{packets} packets/s")),
+            self.bytes.map(|bytes| format!("{} bytes/s", Size(bytes))),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.as_slice() {
+            [] => f.write_str("no limit"),
+            [one] => f.write_str(one),
+            [first @ .., last] => write!(f, "{} and {last}", first.join(", ")),
         }
     }
 }
 
-/// Disks that have a limit together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupPlan {
-    /// Its name.
-    pub id: String,
-    /// What they may do together.
-    pub limit: LimitPlan,
-}
-
-/// What was written of a limit, for a disk or a group.
+/// What was written of a limit.
 #[derive(Clone, Copy)]
 pub(super) struct LimitSpec {
+    /// The fields that are a limit where this was written.
+    of: &'static str,
     pub(super) iops: Option<u32>,
+    pub(super) packets: Option<u32>,
     pub(super) bytes: Option<Size>,
     pub(super) burst_ms: Option<u32>,
 }
 
+/// Takes the fields of a limit out of what can have one.
+macro_rules! limits_of {
+    ($($type:ident: $of:literal, $iops:expr, $packets:expr;)+) => {$(
+        impl From<&$type> for LimitSpec {
+            fn from(spec: &$type) -> LimitSpec {
+                let (iops, packets): (fn(&$type) -> _, fn(&$type) -> _) = ($iops, $packets);
+                LimitSpec {
+                    of: $of,
+                    iops: iops(spec),
+                    packets: packets(spec),
+                    bytes: spec.limit_bytes,
+                    burst_ms: spec.limit_burst_ms,
+                }
+            }
+        }
+    )+};
+}
+
+limits_of! {
+    DiskSpec: "`limit_iops` or `limit_bytes`", |disk| disk.limit_iops, |_| None;
+    DiskChange: "`limit_iops` or `limit_bytes`", |disk| disk.limit_iops, |_| None;
+    NicSpec: "`limit_packets` or `limit_bytes`", |_| None, |nic| nic.limit_packets;
+    NicChange: "`limit_packets` or `limit_bytes`", |_| None, |nic| nic.limit_packets;
+    GroupSpec: "`limit_iops`, `limit_packets` or `limit_bytes`", |group| group.limit_iops,
+        |group| group.limit_packets;
+    GroupChange: "`limit_iops`, `limit_packets` or `limit_bytes`", |group| group.limit_iops,
+        |group| group.limit_packets;
+}
+
 impl LimitSpec {
+    /// With what a change names, 0 being no limit.
+    pub(super) fn changed(self, change: LimitSpec) -> LimitSpec {
+        let iops = change.iops.or(self.iops).filter(|iops| *iops != 0);
+        let packets = change.packets.or(self.packets).filter(|packets| *packets != 0);
+        let bytes = change.bytes.or(self.bytes).filter(|bytes| bytes.0 != 0);
+        let is_none = iops.is_none() && packets.is_none() && bytes.is_none();
+        // It goes with the limit that it was the burst of.
+        let burst_ms = change.burst_ms.or(self.burst_ms.filter(|_| !is_none));
+        LimitSpec { of: self.of, iops, packets, bytes, burst_ms }
+    }
+
     /// Fills in the default and checks each value.
     pub(super) fn resolve(self, at: &Path, mistakes: &mut Vec<Mistake>) -> LimitPlan {
-        let LimitSpec { iops, bytes, burst_ms } = self;
+        let LimitSpec { of, iops, packets, bytes, burst_ms } = self;
         if let Some(iops) = iops {
             check_bounds(iops, (1, LIMIT_IOPS_MAX), &at.key("limit_iops"), mistakes);
+        }
+        if let Some(packets) = packets {
+            check_bounds(packets, (1, LIMIT_PACKETS_MAX), &at.key("limit_packets"), mistakes);
         }
         if let Some(bytes) = bytes.filter(|bytes| bytes.0 < LIMIT_BYTES_MIN) {
             let wrong = format!("{bytes} bytes a second are too few");
@@ -70,59 +113,15 @@ impl LimitSpec {
         if let Some(burst_ms) = burst_ms {
             let bounds = (BURST_MS_MIN, BURST_MS_MAX);
             check_bounds(burst_ms, bounds, &at.key("limit_burst_ms"), mistakes);
-            if iops.is_none() && bytes.is_none() {
-                let right = "add `limit_iops` or `limit_bytes`, or leave it out";
+            if iops.is_none() && packets.is_none() && bytes.is_none() {
+                let right = format!("add {of}, or leave it out");
                 let wrong = "there is a burst, and no limit";
                 mistakes.push(Mistake::new(at.key("limit_burst_ms"), wrong, right));
             }
         }
         let burst_ms = burst_ms.unwrap_or(BURST_MS_DEFAULT);
-        LimitPlan { iops, bytes: bytes.map(|bytes| bytes.0), burst_ms }
+        LimitPlan { iops, packets, bytes: bytes.map(|bytes| bytes.0), burst_ms }
     }
-}
-
-/// The groups of a file.
-pub(super) fn resolve_groups(specs: &[GroupSpec], mistakes: &mut Vec<Mistake>) -> Vec<GroupPlan> {
-    let mut groups: Vec<GroupPlan> = Vec::new();
-    if specs.len() > GROUPS_MAX {
-        let wrong = format!("{} groups are too many", specs.len());
-        let at = Path::item("group", GROUPS_MAX);
-        mistakes.push(Mistake::new(at, wrong, format!("at most {GROUPS_MAX}")));
-        return groups;
-    }
-    for (index, spec) in specs.iter().enumerate() {
-        let at = Path::item("group", index);
-        check_id(&spec.id, &at.key("id"), mistakes);
-        if groups.iter().any(|other| other.id == spec.id) {
-            let wrong = format!("there are two groups {:?}", spec.id);
-            mistakes.push(Mistake::new(at.key("id"), wrong, "give each group a name of its own"));
-        }
-        let GroupSpec { limit_iops: iops, limit_bytes: bytes, limit_burst_ms: burst_ms, .. } =
-            *spec;
-        let limit = LimitSpec { iops, bytes, burst_ms }.resolve(&at, mistakes);
-        groups.push(GroupPlan { id: spec.id.clone(), limit });
-    }
-    groups
-}
-
-/// Refuses a group that nobody declared.
-pub(super) fn check_group(
-    group: Option<&str>,
-    groups: &[GroupPlan],
-    origin: &Origin,
-    at: &Path,
-    mistakes: &mut Vec<Mistake>,
-) {
-    let Some(id) = group.filter(|id| groups.iter().all(|group| group.id != *id)) else { return };
-    let known: Vec<&str> = groups.iter().map(|group| group.id.as_str()).collect();
-    let right = match (nearest(id, &known), origin) {
-        (Some(near), _) => format!("did you mean {near:?}?"),
-        (None, Origin::File { .. }) => format!("declare it: [[group]] with id = {id:?}"),
-        (None, Origin::Api) => {
-            format!("declare it in the file: [[group]] with id = {id:?}; then `sidecore reload`")
-        }
-    };
-    mistakes.push(Mistake::new(at.key("group"), format!("there is no group {id:?}"), right));
 }
 
 #[cfg(test)]
@@ -151,8 +150,8 @@ limit_bytes = "100M"
     #[test]
     fn a_limit_has_its_defaults() {
         let plan = read(FILE, None).unwrap();
-        let group = LimitPlan { iops: Some(5000), bytes: None, burst_ms: 20 };
-        let disk = LimitPlan { iops: None, bytes: Some(100 << 20), burst_ms: 100 };
+        let group = LimitPlan { iops: Some(5000), burst_ms: 20, ..LimitPlan::default() };
+        let disk = LimitPlan { bytes: Some(100 << 20), burst_ms: 100, ..LimitPlan::default() };
         assert_eq!((plan.groups[0].limit, plan.disks[0].limit), (group, disk));
         assert_eq!(plan.disks[0].group.as_deref(), Some("tenant1"));
     }
@@ -174,8 +173,20 @@ limit_bytes = "100M"
             let refusal = read(&text, None).unwrap_err();
             assert!(refusal.contains(wrong) && refusal.contains(right), "{line}: {refusal}");
         }
+        for (line, wrong, right) in [
+            ("limit_packets = 0", "0 is out of bounds", "from 1 to 1000000000"),
+            ("limit_bytes = 4095", "4095 bytes a second are too few", "write 4K or more"),
+            ("limit_burst_ms = 4", "there is a burst, and no limit", "add `limit_packets`"),
+            ("limit_iops = 9", "`limit_iops` is not a field of nic", ""),
+            ("group = \"tenat1\"", "there is no group \"tenat1\"", "did you mean \"tenant1\"?"),
+        ] {
+            let group = "[[group]]\nid = \"tenant1\"\nlimit_packets = 7\n";
+            let text = format!("{group}[[nic]]\nid = \"n\"\nnull = \"drop\"\n{line}\n");
+            let refusal = read(&text, None).unwrap_err();
+            assert!(refusal.contains(wrong) && refusal.contains(right), "{line}: {refusal}");
+        }
         let twice = read("[[group]]\nid = \"g\"\n[[group]]\nid = \"g\"\n", None).unwrap_err();
-        assert!(twice.contains("there are two groups \"g\""), "{twice}");
+        assert!(twice.contains("the name \"g\" is taken by group \"g\" (f:1)"), "{twice}");
     }
 
     #[test]
@@ -212,7 +223,8 @@ limit_bytes = "100M"
         plan.disks.push(plan.disk_from_api(&spec).unwrap());
         let change = DiskChange { limit_bytes: Some(Size(8192)), ..DiskChange::default() };
         let set = plan.disk_changed("b", &change).unwrap();
-        assert_eq!(set.limit, LimitPlan { iops: Some(7), bytes: Some(8192), burst_ms: 100 });
+        let limit = LimitPlan { iops: Some(7), bytes: Some(8192), burst_ms: 100, packets: None };
+        assert_eq!(set.limit, limit);
         let away =
             DiskChange { limit_iops: Some(0), group: Some(String::new()), ..DiskChange::default() };
         let set = plan.disk_changed("b", &away).unwrap();

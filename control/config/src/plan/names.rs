@@ -6,7 +6,7 @@ use crate::plan::SOCKET_PATH_MAX;
 /// Longest name, in bytes.
 const ID_MAX: usize = 64;
 
-/// Where a disk, a NIC or a switch was declared. Each keeps to its source.
+/// Where a disk, a NIC, a switch or a group was declared. Each keeps to its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// In the configuration file.
@@ -33,11 +33,11 @@ impl std::fmt::Display for Origin {
 /// A device as its neighbours see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named<'a> {
-    /// `disk`, `nic` or `switch`.
+    /// `disk`, `nic`, `switch` or `group`.
     pub(super) kind: &'static str,
     pub(super) id: &'a str,
     pub(super) origin: &'a Origin,
-    /// None for a switch.
+    /// None for a switch or a group.
     pub(super) socket: Option<&'a str>,
 }
 

@@ -1,5 +1,7 @@
 //! One NIC: resolved from its spec.
 
+use super::group::check_group;
+use super::limit::{LimitPlan, LimitSpec};
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
@@ -42,6 +44,10 @@ pub struct NicPlan {
     pub policy: PolicyPlan,
     /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
     pub latency_target_us: Option<u32>,
+    /// What all its queues together may send, and may receive.
+    pub limit: LimitPlan,
+    /// The group whose limit holds for it too.
+    pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// What was written; with it the NIC is saved, and planned again.
@@ -104,6 +110,8 @@ pub(super) fn resolve(
     if let Some(target_us) = spec.latency_target_us {
         check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
     }
+    let limit = LimitSpec::from(spec).resolve(at, &mut found);
+    check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     let peer = resolve_peer(spec, at, &mut found);
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, &mut found);
@@ -132,6 +140,8 @@ pub(super) fn resolve(
         share: spec.share,
         policy: defaults.policies.of_nic(spec.policy),
         latency_target_us: spec.latency_target_us,
+        limit,
+        group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })

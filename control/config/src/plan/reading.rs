@@ -144,15 +144,17 @@ impl Reading<'_> {
         self.document.spec.switch.iter().any(|spec| spec.id == switch)
     }
 
-    /// A NIC of the API may be on a switch of the file, and a disk in a group, which then may not go.
+    /// What the API made may be on a switch of the file, and in a group, which then may not go.
     fn check_kept(&self, kept: &Devices, mistakes: &mut Vec<Mistake>) {
-        let has_group = |id: &str| self.document.spec.group.iter().any(|group| group.id == id);
-        for disk in &kept.disks {
-            let Some(group) = disk.group.as_deref().filter(|id| !has_group(id)) else { continue };
-            let wrong = format!("{} is in group {group:?}, which is gone", disk.named().text());
+        let has_group = |id: &str| self.defaults.groups.iter().any(|group| group.id == id);
+        let disks = kept.disks.iter().map(|disk| (disk.named(), disk.group.as_deref()));
+        let nics = kept.nics.iter().map(|nic| (nic.named(), nic.group.as_deref()));
+        for (named, group) in disks.chain(nics) {
+            let Some(group) = group.filter(|id| !has_group(id)) else { continue };
+            let wrong = format!("{} is in group {group:?}, which is gone", named.text());
+            let Named { kind, id, .. } = named;
             let right = format!(
-                "keep the group, or take the disk out first: `sidecore disk set {} --group ''`",
-                disk.id
+                "keep the group, or take the {kind} out first: `sidecore {kind} set {id} --group=`"
             );
             mistakes.push(Mistake::new(Path::root(), wrong, right));
         }

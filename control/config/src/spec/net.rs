@@ -10,6 +10,7 @@ use super::{Mode, Policy, SHARE_DEFAULT};
 use crate::mac::Mac;
 use crate::mistake::{Mistake, Path};
 use crate::schema;
+use crate::size::Size;
 
 /// Most pairs of queues of one NIC.
 pub const PAIRS_MAX: u16 = 16;
@@ -291,6 +292,30 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
+    /// Most packets a second that all its queues together send, and as many that they receive: each way
+    /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with
+    /// offloads. What the guest sends beyond it waits in its ring; what is sent to it is dropped, and
+    /// counted as `over_limit`. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000_000)))]
+    pub limit_packets: Option<u32>,
+    /// Most bytes a second that all its queues together send, and as many that they receive, with
+    /// Ethernet headers: `4K` or more. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    pub limit_bytes: Option<Size>,
+    /// What may be used at once after a pause, as milliseconds of the full limit. Default: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 4, max = 60000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
+        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+    pub limit_burst_ms: Option<u32>,
+    /// The group whose limit holds for it too. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub group: Option<String>,
     /// Serve guests whose memory is not sealed against shrinking. Such a front-end can make the
     /// daemon's accesses fail by truncating its memory; leave it off unless a VMM needs it.
     #[serde(default)]
@@ -324,6 +349,10 @@ impl NicSpec {
             share: SHARE_DEFAULT,
             policy: None,
             latency_target_us: None,
+            limit_packets: None,
+            limit_bytes: None,
+            limit_burst_ms: None,
+            group: None,
             allow_unsealed_memory: false,
         }
     }
@@ -403,6 +432,28 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
+    /// Most packets a second that all its queues together send, and as many that they receive; 0 for no
+    /// limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000)))]
+    pub limit_packets: Option<u32>,
+    /// Most bytes a second that all its queues together send, and as many that they receive; 0 for no
+    /// limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    pub limit_bytes: Option<Size>,
+    /// What may be used at once after a pause, as milliseconds of the full limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 4, max = 60000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
+        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+    pub limit_burst_ms: Option<u32>,
+    /// The group whose limit holds for it too; an empty name for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub group: Option<String>,
     /// Its frames have no tag, and are of this VLAN; 0 takes every rule about VLANs away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 4094))]

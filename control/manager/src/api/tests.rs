@@ -102,6 +102,8 @@ fn every_route_reaches_the_control_loop_as_its_call() {
         config::routes::Operation::ChangeNic => r#"{"vlan":5}"#,
         config::routes::Operation::SetLink => r#"{"link":"down"}"#,
         config::routes::Operation::AddSwitch => r#"{"id":"lan"}"#,
+        config::routes::Operation::AddGroup => r#"{"id":"g","limit_packets":5}"#,
+        config::routes::Operation::ChangeGroup => r#"{"limit_iops":5}"#,
         _ => "",
     };
     let mut wanted = Vec::new();

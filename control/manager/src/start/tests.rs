@@ -59,8 +59,7 @@ impl Fixture {
     fn try_base(&self, told: u32, negotiated: u64, left: Option<Left>) -> Result<u32, String> {
         let key = QueueKey { device: 0, queue: 0 };
         let (kind, facts, counters) = (&self.kind, &self.facts, &self.counters);
-        let limited = &schedule::Limited::default();
-        let parts = DeviceParts { key, kind, limited, facts, counters, left };
+        let parts = DeviceParts { key, kind, facts, counters, left };
         base_of(&ring(told), negotiated, &self.front_end, &parts)
     }
 }

@@ -155,6 +155,64 @@ proptest! {
     }
 
     #[test]
+    fn disks_and_nics_of_a_group_share_its_bytes_and_each_its_own_count(
+        mib_per_s in 4..200u64, iops in 500..5000u64, packets in 500..20_000u64,
+        disks in 1..4u32, nics in 1..4u32, pause_ns in 1000..100_000u64, seed in 1..u64::MAX,
+    ) {
+        let rate = |per_s: u64| Rate { per_s, burst_ns: 20 * MS };
+        let shared = Arc::new(Meter::new(rate(mib_per_s << 20)));
+        let meters = |per_s| Meters::with_bytes(Some(rate(per_s)), Some(Arc::clone(&shared)));
+        let (of_disks, of_nics) = (meters(iops), meters(packets));
+        let taker = |group: &Option<Arc<Meters>>, bytes| {
+            Taker::new(Limited { device: None, group: group.clone() }, bytes, 256, 0)
+        };
+        let mut takers: Vec<Taker> = (0..disks).map(|_| taker(&of_disks, 4096)).collect();
+        takers.extend((0..nics).map(|_| taker(&of_nics, 1500)));
+        run(&mut takers, 3, pause_ns, &mut Seed(seed));
+        let (disks, nics) = takers.split_at(disks as usize);
+        let count = |takers: &[Taker], per_s: u64| {
+            let promised = per_s + per_s / 50 + (per_s / 1000 + 1) * (takers.len() as u64 + 1) + 1;
+            let (most, _) = windows(takers, |_| 1, 3);
+            prop_assert!(most <= promised, "{most} in a second, promised at most {promised}");
+            Ok(())
+        };
+        count(disks, iops)?;
+        count(nics, packets)?;
+        let per_s = mib_per_s << 20;
+        let (most, least) = windows(&takers, |size| size, 3);
+        let chunks = takers.len() as u64 * (per_s / 1000 + 4096 + 1);
+        let promised = per_s + per_s / 50 + chunks;
+        prop_assert!(most <= promised, "{most} in a second, promised at most {promised}");
+        // Where bytes are what there is least of, all of them are had.
+        if iops * 4096 > 2 * per_s && packets * 1500 > 2 * per_s {
+            prop_assert!(least + per_s / 100 + chunks >= per_s, "{least} in a second of {per_s}");
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_beyond_a_limit_leaves_the_rate_and_no_more(
+        per_s in 500..20_000u64, excess in 2..20u64, burst_ms in 4..200u64, seed in 1..u64::MAX,
+    ) {
+        // Frames come by themselves, `excess` times as many as are allowed; nobody waits for a moment.
+        let mut taker = Taker::new(Limited { device: requests(per_s, burst_ms), group: None }, 64, 1, 0);
+        let (mut now, mut seed) = (Nanos(0), Seed(seed));
+        while now.0 < 4 * SECOND {
+            now = now.after(1 + seed.below(2 * SECOND / (per_s * excess)));
+            if taker.gate.is_open(now) || matches!(taker.gate.admit(WHOLE, now), Admission::Go(_)) {
+                taker.gate.charge(1, 64, true, now);
+                taker.log.push((now, 64));
+            }
+        }
+        let takers = [taker];
+        let (most, least) = windows(&takers, |_| 1, 4);
+        let chunk = per_s.div_ceil(1000);
+        let promised = per_s + (per_s * burst_ms / 1000).max(chunk) + chunk + 1;
+        prop_assert!(most <= promised, "{most} in a second, promised at most {promised}");
+        let slack = per_s / 100 + 2 * chunk + 1;
+        prop_assert!(least + slack >= per_s, "{least} in a second of {per_s}");
+    }
+
+    #[test]
     fn takers_that_always_want_more_get_the_same(
         per_s in 1000..20_000u64, count in 2..9u32, pause_ns in 1000..200_000u64,
         seed in 1..u64::MAX,

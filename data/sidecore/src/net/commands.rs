@@ -80,6 +80,9 @@ impl Net {
         };
         if at == (bridge, port) {
             self.put(bridge, port, pair, place, is_host);
+            if let Tenant::Queue(served) = tenant {
+                self.set_limited(&served.role, served.ring.gate.is_some());
+            }
         }
     }
 
@@ -103,8 +106,13 @@ impl Net {
         }
     }
 
-    /// A queue is attached at `place`.
-    pub(crate) fn attach(&mut self, role: &Role, place: u16) -> Result<(), Refusal> {
+    /// A queue is attached at `place`, with a limit or without.
+    pub(crate) fn attach(
+        &mut self,
+        role: &Role,
+        place: u16,
+        is_limited: bool,
+    ) -> Result<(), Refusal> {
         let is_known = match role {
             Role::Disk(_) => true,
             Role::Transmit(transmit) => {
@@ -117,7 +125,18 @@ impl Net {
                 self.put(bridge, port, pair, place, false)
             }
         };
+        self.set_limited(role, is_limited);
         if is_known { Ok(()) } else { Err(Refusal::NoPort) }
+    }
+
+    /// A queue has a limit from now on, or none: a port looks at what is delivered where one has.
+    pub(crate) fn set_limited(&mut self, role: &Role, is_limited: bool) {
+        let Role::Receive(receive) = role else { return };
+        let NicQueue { bridge, port, pair, .. } = receive.nic;
+        let port = self.replica(bridge).and_then(|replica| replica.ports.get_mut(port));
+        if let Some(port) = port.filter(|port| port.is_here()) {
+            port.set_limited(pair, is_limited);
+        }
     }
 
     /// The queue at `place` leaves: nothing more is delivered to it.

@@ -51,9 +51,23 @@ impl Desk {
         frame: &mut Frame<'_>,
         now: Nanos,
     ) -> Delivered {
-        if frame.len > port.surely_fits && self.is_over_mtu(port, frame) {
-            return Delivered::Dropped;
+        if frame.len > port.surely_fits
+            && let Some(delivered) = self.look_at(places, port, frame, now)
+        {
+            return delivered;
         }
+        self.give(places, port, frame, now)
+    }
+
+    /// [`Self::deliver`] of a frame that may be delivered.
+    #[inline(always)]
+    pub(crate) fn give(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Delivered {
         match port.sink {
             Sink::Queue(place) => self.give_queue(places, place, port, frame, now),
             Sink::Host(place) => self.give_host(places, place, port, frame, now),
@@ -90,7 +104,21 @@ impl Desk {
         Delivered::Full(reason)
     }
 
+    /// What becomes of a frame that is too long, or that a limit counts; `None` for all others.
     #[cold]
+    fn look_at(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Option<Delivered> {
+        if self.is_over_mtu(port, frame) {
+            return Some(Delivered::Dropped);
+        }
+        port.is_limited().then(|| self.deliver_limited(places, port, frame, now))
+    }
+
     fn is_over_mtu(&mut self, port: &Port, frame: &Frame<'_>) -> bool {
         let is_over = frame.offload.packet_len(frame.head(), frame.len) > port.mtu();
         if is_over {

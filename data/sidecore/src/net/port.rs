@@ -183,14 +183,19 @@ pub(crate) enum Sink {
     Elsewhere,
 }
 
+const _: () = assert!(PAIRS_MAX <= u16::BITS as usize);
+
 /// A port of a bridge.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) sink: Sink,
     is_here: bool,
     pub(crate) is_up: bool,
-    /// Frames up to this length are within the MTU whatever they are.
+    /// Frames up to this length are delivered without another look: within the MTU whatever they are.
+    /// 0 while some queue has a limit.
     pub(crate) surely_fits: u32,
+    /// The pairs whose receive queue has a limit, one bit each.
+    limited: u16,
     mtu: u32,
     pub(crate) home: u16,
     /// Moves of it that are not over.
@@ -212,6 +217,7 @@ impl Port {
             is_here: spec.home == here,
             is_up: true,
             surely_fits: 0,
+            limited: 0,
             mtu: 0,
             home: spec.home,
             holds: 0,
@@ -228,7 +234,6 @@ impl Port {
     fn set(&mut self, spec: PortSpec) {
         self.is_up = spec.rules.is_up;
         self.mtu = spec.mtu;
-        self.surely_fits = spec.mtu.saturating_add(frame::FRAME_MIN);
         self.counters = spec.counters;
         self.settle();
     }
@@ -258,6 +263,19 @@ impl Port {
         *self.flows = *flows;
     }
 
+    /// Whether the receive queue of `pair` has a limit.
+    pub(crate) fn set_limited(&mut self, pair: u16, is_limited: bool) {
+        let bit = bit_of(pair);
+        self.limited = if is_limited { self.limited | bit } else { self.limited & !bit };
+        self.settle();
+    }
+
+    /// Whether some of its receive queues has a limit.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited != 0
+    }
+
     /// The queue or descriptor of `pair` is at `place` from now on.
     pub(crate) fn put(&mut self, pair: u16, place: u16, is_host: bool) -> bool {
         let Some(at) = self.places.get_mut(usize::from(pair)) else { return false };
@@ -272,11 +290,14 @@ impl Port {
         let at = self.places.get_mut(usize::from(pair)).filter(|at| **at == place);
         if let Some(at) = at {
             *at = NOWHERE;
+            self.limited &= !bit_of(pair);
         }
         self.settle();
     }
 
     fn settle(&mut self) {
+        let fits = self.mtu.saturating_add(frame::FRAME_MIN);
+        self.surely_fits = if self.is_limited() { 0 } else { fits };
         let mut here = self.places.iter().filter(|place| **place != NOWHERE);
         self.sink = match (here.next(), here.next(), self.is_host) {
             _ if !self.is_here => Sink::Elsewhere,
@@ -329,4 +350,9 @@ impl Port {
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu
     }
+}
+
+/// The bit of a pair; none for one that cannot be.
+fn bit_of(pair: u16) -> u16 {
+    1u16.checked_shl(pair.into()).unwrap_or(0)
 }

@@ -458,7 +458,7 @@ impl Sidecore {
         // Queues of NICs need nothing of the kernel.
         let _ = served.role.begin(&mut self.io, at, epoch);
         // A port that has gone meanwhile has nothing delivered.
-        let _ = self.net.attach(&served.role, at);
+        let _ = self.net.attach(&served.role, at, served.ring.gate.is_some());
         self.put(at, epoch, served, now);
         if self.stopping {
             self.detach(key);

@@ -47,21 +47,41 @@ impl Net {
         budget: Budget,
         now: Nanos,
     ) -> Visited {
+        self.take_frames(places, ring, role, chain, budget, None, now).0
+    }
+
+    /// The same, and no frame is begun once `most` was taken; with it, how many were, and their bytes.
+    /// What a budget counts is other: copies, and what walking a chain costs.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "each is one of the visit's circumstances")]
+    pub(crate) fn take_frames(
+        &mut self,
+        places: &mut [Place],
+        ring: &mut Ring,
+        role: &mut Transmit,
+        chain: &mut Chain,
+        budget: Budget,
+        most: Option<Budget>,
+        now: Nanos,
+    ) -> (Visited, (u32, u64)) {
         let Net { replicas, desk, .. } = self;
         desk.begin(budget);
         if now < role.retry_at {
-            return desk.visited(Ended::Later);
+            return (desk.visited(Ended::Later), (0, 0));
         }
         let replica =
             replicas.get_mut(usize::from(role.nic.bridge.0)).and_then(Option::as_deref_mut);
         // Without its bridge nothing is taken: control attaches in another order.
-        let Some(replica) = replica else { return desk.visited(Ended::Empty) };
+        let Some(replica) = replica else { return (desk.visited(Ended::Empty), (0, 0)) };
         let way = Way::new(replica, role.nic.port);
         let (mut room, mut tally) = (ROOM, Tally::default());
         desk.roads.lent = role.waiting.lent;
-        let mut taken = 0;
+        let mut taken: u32 = 0;
         let ended = loop {
             if !desk.may_go_on() {
+                break Ended::Budget;
+            }
+            if most.is_some_and(|most| taken >= most.requests || tally.bytes >= most.bytes) {
                 break Ended::Budget;
             }
             if role.waiting.is_full() {
@@ -89,28 +109,34 @@ impl Net {
                 Err(reason) => replica.dropped(role.nic.port, reason),
             }
             desk.charge_frame(before);
-            let ticket = ring.queue.advance(chain);
             taken += 1;
-            if desk.roads.of_chain > 0 || !role.waiting.is_empty() {
-                role.waiting.push(ticket, desk.roads.of_chain);
-                continue;
-            }
-            ring.queue.complete(ticket, 0);
-            ring.unshown = true;
-            if u32::is_multiple_of(taken, SHOW_EVERY) && !ring.health.is_lost() {
-                ring.queue.show();
-            }
+            role.end_frame(ring, chain, desk.roads.of_chain, taken);
         };
         if let Some(port) = replica.ports.get(role.nic.port) {
             port.counters.took(&tally);
         }
         ring.counters.requests.add(taken.into());
         role.waiting.lent = desk.roads.lent;
-        desk.visited(ended)
+        (desk.visited(ended), (taken, tally.bytes))
     }
 }
 
 impl Transmit {
+    /// The frame is over, the visit's `nth`: its chain is completed, or waits for its parcels, or behind
+    /// one that does.
+    #[inline(always)]
+    fn end_frame(&mut self, ring: &mut Ring, chain: &Chain, parcels: u16, nth: u32) {
+        let ticket = ring.queue.advance(chain);
+        if parcels > 0 || !self.waiting.is_empty() {
+            return self.waiting.push(ticket, parcels);
+        }
+        ring.queue.complete(ticket, 0);
+        ring.unshown = true;
+        if nth.is_multiple_of(SHOW_EVERY) && !ring.health.is_lost() {
+            ring.queue.show();
+        }
+    }
+
     /// The frame is not over, and its chain stays in the ring; `parcels` of it are out.
     #[cold]
     fn keep(&mut self, parcels: u16, routed: Routed, now: Nanos) -> Ended {

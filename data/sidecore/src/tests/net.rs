@@ -6,6 +6,7 @@ mod bed;
 mod buffers;
 mod flooding;
 mod hostile;
+mod limits;
 mod losing;
 mod offloads;
 mod parcels;

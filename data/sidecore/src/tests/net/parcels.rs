@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use frame::Header;
+use schedule::{Gate, Limited, Meters, Policy, Rate};
 use switch::{DropReason, Limits, PortId, Rules};
 use virtqueue::Format;
 
 use super::super::bed::{Core, count};
 use super::bed::{ALL, BRIDGE, Nic, USUAL, frame, key, mac, ring};
-use crate::{BridgeKind, Command, Event, PortCounters, PortSpec, Served, link};
+use crate::{BridgeKind, Command, Event, PortCounters, PortSpec, Served, Service, link};
 
 /// Two sidecores and a switch with ports on both.
 struct Two {
@@ -255,4 +256,37 @@ fn queues_that_are_never_empty_leave_parcels_to_the_others() {
     }
     assert_eq!(sent[2], 100, "{sent:?}");
     assert!(sent[0].abs_diff(sent[1]) * 10 < sent[0], "{sent:?}");
+}
+
+#[test]
+fn a_limit_holds_for_what_another_sidecore_sends_and_its_parcels_go_back() {
+    let mut two = Two::new(17);
+    let (mut one, mut other) = (Nic::usual(), Nic::usual());
+    two.plug(&one, 0);
+    let to = two.plug(&other, 1);
+    one.post(10, 4096);
+    other.post(200, 4096);
+    meet(&mut two, &mut one, &mut other);
+    two.cores[1].now = two.cores[1].now.after(1_000_000_000);
+    let rate = Rate { per_s: 1000, burst_ns: 4_000_000 };
+    let (device, group) = (Meters::new(Some(rate), None), None);
+    let gate = Gate::new(Limited { device, group }).map(Box::new);
+    let service = Service {
+        target_ns: None,
+        moderate_ns: 0,
+        share: schedule::SHARE_USUAL,
+        policy: Policy::Adaptive,
+        gate,
+    };
+    two.cores[1].send(Command::SetService(key(to, true), service));
+    two.cores[1].pass();
+    // Copied ones and lent ones: all come back to their sender.
+    for len in [60, 3000].repeat(50) {
+        one.send(&frame(mac(2), mac(1), len));
+        two.passes(4);
+    }
+    two.passes(400);
+    assert_eq!((one.sent(), other.take().len()), (100, 4));
+    let drops = two.counters[usize::from(to)].snapshot().drops;
+    assert_eq!((drops.of(DropReason::OverLimit), drops.total()), (96, 96));
 }
