@@ -2,7 +2,7 @@
 # GROUP: the daemon served by our own front-end: rings, dirty log, memory, resize, idle cost, attach, NICs
 # Run by x.d/test.sh.
 
-FRONTEND_CASES=(front_end dirty_log memory resize run_time limits moves connect attach idle
+FRONTEND_CASES=(front_end dirty_log memory resize run_time limits moves cores connect attach idle
     nic_control nic_offloads)
 
 group_frontend() {

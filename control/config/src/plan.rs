@@ -67,6 +67,8 @@ pub struct Plan {
 pub struct SidecoresPlan {
     /// One sidecore for each, pinned to it. Never empty.
     pub cpus: Vec<u32>,
+    /// So many of them are in use at least: 1 to all.
+    pub min: usize,
     /// The policy of disks that have none of their own.
     pub policy: Policy,
     /// Whether queues that ask little may interrupt others.
@@ -205,7 +207,7 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    Some(SidecoresPlan { cpus, policy: spec.policy, urgency: spec.urgency })
+    Some(SidecoresPlan { cpus, min: min.max(1), policy: spec.policy, urgency: spec.urgency })
 }
 
 #[cfg(test)]

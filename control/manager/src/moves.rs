@@ -3,8 +3,8 @@
 //! How a queue travels is the sidecores' affair ([`sidecore::handover`]). Here: one move a queue at a
 //! time, from the operator's word to the answer. While a sidecore has been told to hand a queue over it
 //! is not known who has it, for about a millisecond; what is to be said of the queue is kept until the
-//! answer, and said to whoever has it then. Called by `answers` (operators) and `manager` (events, and
-//! all that is said of an attached queue).
+//! answer, and said to whoever has it then. Called by `answers` (operators), `balance` (loads) and
+//! `manager` (events, and all that is said of an attached queue).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,8 @@ use crate::manager::Manager;
 pub(crate) struct Moving {
     id: MoveId,
     to: usize,
+    /// An operator's wish: there it stays.
+    by_hand: bool,
     /// For its owner, until the new one has prepared itself.
     departure: Option<Box<Departure>>,
     /// What is to be said to whoever has the queue in the end; at most one command of a kind.
@@ -46,6 +48,11 @@ pub(crate) struct Moves {
 }
 
 impl Moving {
+    /// Where it goes.
+    pub(crate) fn to(&self) -> usize {
+        self.to
+    }
+
     /// Keeps what is said of a queue whose owner is not known; says whether it did. A newer call
     /// descriptor takes the place of one that waits, so that front-ends cannot use up ours.
     fn hold(&mut self, command: Command) -> Option<Command> {
@@ -81,15 +88,26 @@ impl Manager {
             Err(error) => return reply.answer(Err(error)),
         };
         let to = usize::from(wish.to);
+        self.balance.wake(to);
         let moves: Vec<MoveId> =
-            queues.into_iter().filter_map(|index| self.begin_move(number, index, to)).collect();
+            queues.into_iter().filter_map(|index| self.bring(number, index, to)).collect();
         info!(disk = id, to, queues = moves.len(), "moving");
         let open = moves.into_iter().collect();
         self.moves.waiting.push(Waiting { device: number, open, problems: Vec::new(), reply });
         self.answer_moved();
     }
 
-    /// The queues that a wish is about and that are elsewhere.
+    /// Has a queue stay where an operator wants it, and moves it there if it is elsewhere.
+    fn bring(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
+        let attached = self.queue_mut(number, index)?.attached.as_mut()?;
+        if attached.sidecore == to {
+            attached.by_hand = true;
+            return None;
+        }
+        self.begin_move(number, index, to, true)
+    }
+
+    /// The queues that a wish is about.
     fn movable(&self, id: &str, wish: &DiskMove) -> Result<(u32, Vec<u16>), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         if self.plan.nic(id).is_some() {
@@ -129,21 +147,23 @@ impl Manager {
             let error = format!("queue {queue} of disk {id:?} is being moved or stopped");
             return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
         }
-        let is_elsewhere = |queue: &u16| {
-            let attached = device.queues.get(usize::from(*queue)).and_then(|q| q.attached);
-            attached.is_some_and(|attached| attached.sidecore != usize::from(wish.to))
-        };
-        Ok((device.number, queues.into_iter().filter(is_elsewhere).collect()))
+        Ok((device.number, queues))
     }
 
     /// Has the new owner prepare itself.
-    fn begin_move(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
+    pub(crate) fn begin_move(
+        &mut self,
+        number: u32,
+        index: u16,
+        to: usize,
+        by_hand: bool,
+    ) -> Option<MoveId> {
         let backend = self.disk_parts(number)?.disk.backend();
         let id = MoveId(self.moves.last + 1);
         let (arrival, departure) = handover(id, &self.cores.all.get(to)?.handle, backend);
         let departure = Some(departure);
         self.queue_mut(number, index)?.moving =
-            Some(Moving { id, to, departure, held: Vec::new() });
+            Some(Moving { id, to, by_hand, departure, held: Vec::new() });
         self.moves.last = id.0;
         self.moves.of.insert(id, (number, index));
         self.cores.send(to, Command::Prepare(arrival));
@@ -171,6 +191,7 @@ impl Manager {
             return self.move_ended(id, Some("it is not served any more"));
         };
         if why.is_none() {
+            attached.by_hand |= moving.by_hand;
             let from = std::mem::replace(&mut attached.sidecore, moving.to);
             self.cores.give_load(from, 1);
             self.cores.take_load(moving.to, 1);
@@ -223,7 +244,7 @@ impl Manager {
         }
     }
 
-    fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut QueueState> {
+    pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut QueueState> {
         self.devices.get_mut(&number)?.queues.get_mut(usize::from(index))
     }
 }

@@ -20,6 +20,7 @@ use crate::net::parcel::Bell;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};
+use crate::sample::Sampling;
 use crate::served::Role;
 
 /// Commands that wait at most.
@@ -106,6 +107,7 @@ pub struct Sidecore {
     pub(crate) bell: Arc<Bell>,
     pub(crate) knock: Arc<Knock>,
     pub(crate) kick_ns: u64,
+    pub(crate) sampling: Sampling,
     pub(crate) counters: Arc<SidecoreCounters>,
 }
 
@@ -168,6 +170,7 @@ impl Sidecore {
             bell,
             knock,
             kick_ns: limits.kick_ns.into(),
+            sampling: Sampling::new(spec.index),
             counters,
         };
         Ok((sidecore, handle))
@@ -188,8 +191,12 @@ impl Sidecore {
         }
         self.hear_roads(now);
         self.schedule.begin(now);
+        let is_sample = self.sampling.begin();
         while let Some(visit) = self.schedule.next() {
-            let (requests, then) = self.visit(visit, now, clock);
+            let (requests, then) = match is_sample {
+                false => self.visit(visit, now, clock),
+                true => self.timed_visit(visit, clock),
+            };
             progress.requests += requests;
             now = then;
         }
@@ -199,6 +206,9 @@ impl Sidecore {
         self.hand_over(now);
         self.let_go();
         self.counters.requests.add(progress.requests.into());
+        if is_sample {
+            self.end_sample(!progress.is_idle());
+        }
         progress
     }
 
