@@ -11,8 +11,8 @@
 //! - A move that is not part of parking lowers the larger load of the two sidecores concerned; or, off
 //!   one that is full, it goes to one with two busy queues less, so that all have more equal parts.
 //! - Queues that go on asking for the same lead to a bounded number of decisions: a move of the first kind
-//!   lowers the sum of the squares of what is asked of each sidecore, one of the second kind is not undone
-//!   by the first, and parking leaves all below [`REST_MAX`], where nothing is moved.
+//!   lowers the sum of the squares of what is asked of each sidecore, those of the second kind are
+//!   counted, and parking leaves all below [`REST_MAX`], where nothing is moved.
 
 use crate::nanos::Nanos;
 
@@ -23,6 +23,9 @@ pub const HOT: u32 = 850;
 const HOT_LOOKS: u32 = 3;
 /// Above this it has no time left, and its queues may be asking for more than they get.
 const FULL: u32 = 980;
+/// While some sidecore is full, at most so many queues are moved for equal parts alone: what is asked of a
+/// full one is not known, so such a move may be no gain.
+const EVENED_MAX: u32 = 64;
 /// Below this a queue has room on its sidecore: it is not moved away, and new ones may come.
 pub const ROOM: u32 = 700;
 /// When without one sidecore all others would stay below this for [`QUIET_LOOKS`] looks, it is parked.
@@ -127,6 +130,8 @@ pub struct Placement {
     emptying: u32,
     /// Looks until one may be emptied again.
     pause: u32,
+    /// Queues that were moved for equal parts, since some sidecore is full.
+    evened: u32,
 }
 
 impl Placement {
@@ -134,7 +139,8 @@ impl Placement {
     pub fn new(nodes: &[u32], min: usize) -> Placement {
         let core = |node: &u32| Core { node: *node, is: Use::Parked, load: 0, hot: 0 };
         let cores = nodes.iter().map(core).collect();
-        let mut placement = Placement { cores, min: min.max(1), quiet: 0, emptying: 0, pause: 0 };
+        let (quiet, emptying, pause, evened) = (0, 0, 0, 0);
+        let mut placement = Placement { cores, min: min.max(1), quiet, emptying, pause, evened };
         placement.fill();
         placement
     }
@@ -198,6 +204,7 @@ impl Placement {
             return Decision::Move { queue, to };
         }
         if let Some((queue, to)) = self.evener_move(now, queues) {
+            self.evened += 1;
             return Decision::Move { queue, to };
         }
         let is_hot = |core: &Core| core.hot >= HOT_LOOKS;
@@ -242,6 +249,9 @@ impl Placement {
             if is_needed && core.is != Use::InUse {
                 (core.is, self.quiet) = (Use::InUse, 0);
             }
+        }
+        if self.cores.iter().all(|core| core.load < FULL) {
+            self.evened = 0;
         }
         self.fill();
     }
@@ -298,13 +308,16 @@ impl Placement {
         })
     }
 
-    /// The move from a full sidecore to one on which two busy queues less have to share: loads do not tell
-    /// how much is asked of what is full. Of its queues the one that has most.
+    /// When all there are are in use and full: the move from one of them to one on which two busy queues
+    /// less have to share, since loads do not tell how much is asked. Of its queues the one that has most.
     fn evener_move(&self, now: Nanos, queues: &[QueueLoad]) -> Option<(usize, usize)> {
+        let is_full = |core: &Core| core.is == Use::InUse && core.load >= FULL;
+        if self.evened >= EVENED_MAX || !self.cores.iter().all(is_full) {
+            return None;
+        }
         let is_busy = |queue: &&QueueLoad| queue.load >= GAIN_MIN;
         let busy = |core: usize| queues.iter().filter(is_busy).filter(|q| q.core == core).count();
-        let full = self.all(|core| core.is == Use::InUse && core.load >= FULL);
-        let (most, from) = full.map(|core| (busy(core), core)).max()?;
+        let (most, from) = self.all(is_full).map(|core| (busy(core), core)).max()?;
         let each = queues.iter().enumerate();
         let movable = each.filter(|(_, q)| q.core == from && is_busy(q) && q.may_move(now));
         let (queue, largest) = movable.max_by_key(|(_, queue)| queue.load)?;
