@@ -11,6 +11,7 @@ mod losing;
 mod moves;
 mod net;
 mod resting;
+mod sampled;
 mod serving;
 mod slots;
 mod urgent;
