@@ -82,17 +82,19 @@ fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result
     let list = await_states(&daemon, ["in_use", "in_use"], "another to come into use")
         .or_else(|error| streams.done().map_or_else(Err, |_| Err(error)))?;
     let mut grown = list;
-    await_that(PATIENCE, "queues to be on both", || {
+    await_that(PATIENCE, "both to work for queues of theirs", || {
         streams.done()?;
         grown = daemon.ask("sidecores")?;
-        Ok(each(&grown, "queues").iter().all(|queues| queues.as_u64() > Some(0)))
+        let have = |name| each(&grown, name).iter().all(|value| value.as_u64() > Some(0));
+        Ok(have("queues") && have("busy_percent"))
     })
     .with_context(|| format!("{grown:#}"))?;
     ensure!(sum(&grown, "queues") == DISKS && sum(&grown, "moves_in") > moved, "{grown:#}");
     let before = streams.done()?;
-    await_that(PATIENCE, "the streams to go on", || Ok(streams.done()? > before + 100))?;
+    await_that(PATIENCE, "the streams to go on", || Ok(streams.done()? > before + 300))?;
+    let grown = daemon.ask("sidecores")?;
     println!(
-        "under load: busy {:?} %, queues {:?}, {} moves",
+        "under load: busy {:?} %, queues {:?}, moves {:?}",
         each(&grown, "busy_percent"),
         each(&grown, "queues"),
         sum(&grown, "moves_in") - moved

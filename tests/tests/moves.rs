@@ -49,6 +49,18 @@ fn sidecore_of(daemon: &Daemon, disk: &str) -> Result<Option<u64>> {
     Ok(daemon.shown(disk, "queues")?[0]["sidecore"].as_u64())
 }
 
+/// Where each disk is then: brought there by hand, they are moved by nobody else.
+fn bring_by_hand(mover: &Mover) -> Result<Vec<u64>> {
+    let mut at = Vec::new();
+    for (name, to) in NAMES.into_iter().zip([0, 1, 0, 1]) {
+        await_that(Duration::from_secs(20), "the disk to be moved by hand", || {
+            Ok(mover.move_disk(name, to)? == Wish::Done)
+        })?;
+        at.push(u64::from(to));
+    }
+    Ok(at)
+}
+
 #[test]
 fn random_moves_under_load_cost_no_request() -> Result<()> {
     let wanted: u64 = if is_long() { 10_000 } else { 1_000 };
@@ -63,14 +75,7 @@ fn random_moves_under_load_cost_no_request() -> Result<()> {
         frontends.push(frontend);
     }
     let mover = Mover::new(daemon.dir());
-    // Brought somewhere by hand, they are moved by nobody else.
-    let mut at = Vec::new();
-    for (name, to) in NAMES.into_iter().zip([0, 1, 0, 1]) {
-        await_that(Duration::from_secs(20), "the disk to be moved by hand", || {
-            Ok(mover.move_disk(name, to)? == Wish::Done)
-        })?;
-        at.push(u64::from(to));
-    }
+    let mut at = bring_by_hand(&mover)?;
     let list = daemon.ask("sidecores")?;
     let before = ["moves_in", "moves_out", "moves_stayed"].map(|name| field(&list, name).0);
     let (mut seed, mut moved, mut stayed) = (Seed(0x5eed_0005), 0, 0);
