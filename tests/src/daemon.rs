@@ -38,17 +38,26 @@ impl Daemon {
         Daemon::start_on(name, "0", disks)
     }
 
-    /// As [`Daemon::start`], with a sidecore on each of `cpus` (as in the file).
+    /// As [`Daemon::start`], with a sidecore on each of `cpus` (as in the file), all of them in use.
     ///
     /// # Errors
     /// As [`Daemon::start`].
     pub fn start_on(name: &str, cpus: &str, disks: &str) -> Result<Daemon> {
+        let min = count(cpus).with_context(|| format!("{cpus:?} is no list of cpus"))?;
+        Daemon::start_with(name, &format!("cpus = \"{cpus}\"\nmin = {min}"), disks)
+    }
+
+    /// As [`Daemon::start`], with `sidecores` as the lines of that part of the file.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_with(name: &str, sidecores: &str, disks: &str) -> Result<Daemon> {
         let dir = Scratch::new(&std::env::temp_dir(), name)?;
         let notify = UnixDatagram::bind(dir.path().join("notify"))?;
         notify.set_read_timeout(Some(START))?;
         let file = format!(
             "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
-             [sidecores]\ncpus = \"{cpus}\"\n{disks}"
+             [sidecores]\n{sidecores}\n{disks}"
         );
         std::fs::create_dir(dir.path().join("state"))?;
         std::fs::write(dir.path().join("sidecore.toml"), file)?;
@@ -303,6 +312,16 @@ pub fn await_that(
 #[expect(clippy::disallowed_methods, reason = "nothing that could be waited for")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);
+}
+
+/// How many cpus a list names.
+fn count(cpus: &str) -> Option<usize> {
+    let number = |text: &str| text.parse::<usize>().ok();
+    let piece = |piece: &str| match piece.split_once('-') {
+        Some((first, last)) => (number(last)? + 1).checked_sub(number(first)?),
+        None => number(piece).map(|_| 1),
+    };
+    cpus.split(',').map(piece).sum()
 }
 
 /// Dies with the thread that starts it, so that a killed test leaves none behind.

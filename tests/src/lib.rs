@@ -41,6 +41,7 @@ pub mod packets;
 pub mod power_cut;
 pub mod raw_front_end;
 pub mod single;
+pub mod streams;
 pub mod tenant;
 pub mod throttle;
 pub mod traffic;

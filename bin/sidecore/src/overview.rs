@@ -93,6 +93,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     let columns = [
         "SIDECORE",
         "CPU",
+        "STATE",
         "BUSY",
         "QUEUES",
         "REQUESTS",
@@ -106,12 +107,18 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         "PAUSE",
         "IO ERRORS",
     ];
-    let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
+    let mut columns = columns.map(|name| (name, Align::Right)).to_vec();
+    let has_nodes = now.sidecores.iter().any(|core| core.node.is_some());
+    if has_nodes {
+        columns.push(("NODE", Align::Right));
+    }
+    let mut table = Table::new(&columns);
     for core in &now.sidecores {
         let earlier = before.sidecores.iter().find(|earlier| earlier.index == core.index);
-        table.row(vec![
+        let mut row = vec![
             core.index.to_string(),
             core.cpu.map_or("any".to_string(), |cpu| cpu.to_string()),
+            core.state.word().to_string(),
             earlier.and_then(|earlier| busy(earlier, core)).unwrap_or("-".to_string()),
             core.queues.to_string(),
             core.requests.to_string(),
@@ -124,7 +131,11 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
             core.moves_stayed.to_string(),
             latency(core.move_pause_p99_ns),
             core.io_errors.to_string(),
-        ]);
+        ];
+        if has_nodes {
+            row.push(core.node.map_or("-".to_string(), |node| node.to_string()));
+        }
+        table.row(row);
     }
     table.text()
 }
@@ -155,6 +166,8 @@ pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use config::api::SidecoreState;
+
     use super::*;
 
     #[test]
@@ -181,15 +194,22 @@ mod tests {
             move_pause_p99_ns: 41_983,
             ..before.clone()
         };
-        let asleep = SidecoreView { index: 1, ..SidecoreView::default() };
+        let state = SidecoreState::Parked;
+        let asleep = SidecoreView { index: 1, state, ..SidecoreView::default() };
         let list = |core| SidecoreList { sidecores: vec![core, asleep.clone()] };
         assert_eq!(
             sidecores_text(&list(before), &list(now)),
             "\
-SIDECORE  CPU  BUSY  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
-       0    4   30%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
-       1  any    0%       0         0      0        0       0    0 ns   0    0       0        -          0
+SIDECORE  CPU   STATE  BUSY  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
+       0    4  in use   30%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
+       1  any  parked    0%       0         0      0        0       0    0 ns   0    0       0        -          0
 "
         );
+        let of_node = |node| SidecoreView { node, ..SidecoreView::default() };
+        let both = SidecoreList { sidecores: vec![of_node(Some(1)), of_node(Some(0))] };
+        let text = sidecores_text(&both, &both);
+        let last = |line: &str| line.split(' ').next_back().map(str::to_string);
+        let column: Vec<String> = text.lines().filter_map(last).collect();
+        assert_eq!(column, ["NODE", "1", "0"]);
     }
 }

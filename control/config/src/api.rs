@@ -393,6 +393,9 @@ pub struct QueueView {
     /// The sidecore that serves it; absent while none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// What it took of that sidecore's time at the last look, in percent.
+    #[serde(default)]
+    pub busy_percent: u32,
     /// Entries of its ring.
     pub size: u16,
     /// `split` or `packed`.
@@ -448,6 +451,30 @@ pub struct SidecoreList {
     pub sidecores: Vec<SidecoreView>,
 }
 
+/// Whether a sidecore is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SidecoreState {
+    /// It has queues, or gets the next ones.
+    #[default]
+    InUse,
+    /// There is too little to do: its queues are being moved to others, then it is parked.
+    Leaving,
+    /// It sleeps, until the load asks for it or a queue is moved there.
+    Parked,
+}
+
+impl SidecoreState {
+    /// As it is shown.
+    pub fn word(self) -> &'static str {
+        match self {
+            SidecoreState::InUse => "in use",
+            SidecoreState::Leaving => "leaving",
+            SidecoreState::Parked => "parked",
+        }
+    }
+}
+
 /// One sidecore as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SidecoreView {
@@ -456,6 +483,16 @@ pub struct SidecoreView {
     /// The cpu it is pinned to; absent if it is not pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
+    /// Its NUMA node; absent on a host that has one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
+    /// Whether it is in use.
+    #[serde(default)]
+    pub state: SidecoreState,
+    /// Time it worked, of the time between the last two looks, in percent; looking at empty queues is no
+    /// work. A look is made every 100 ms while there is load, else every second.
+    #[serde(default)]
+    pub busy_percent: u32,
     /// Queues it serves.
     pub queues: u16,
     /// Trips of its loop.

@@ -175,6 +175,7 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("sidecores.cpus", running.sidecores.cpus != wanted.sidecores.cpus),
+        ("sidecores.min", running.sidecores.min != wanted.sidecores.min),
         ("sidecores.urgency", running.sidecores.urgency != wanted.sidecores.urgency),
     ];
     for (name, differs) in daemon {
@@ -345,6 +346,7 @@ disk = [
         let running = plan(BASE, None);
         let text = r#"
 sidecores.cpus = "0-1"
+sidecores.min = 2
 daemon.run_dir = "/elsewhere"
 disk = [
     { id = "new", path = "/a.img" },
@@ -365,7 +367,10 @@ disk = [
                 "added disk d",
             ]
         );
-        assert_eq!(difference.restart_needed, ["daemon.run_dir", "sidecores.cpus"]);
+        assert_eq!(
+            difference.restart_needed,
+            ["daemon.run_dir", "sidecores.cpus", "sidecores.min"]
+        );
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub struct Plan {
 pub struct SidecoresPlan {
     /// One sidecore for each, pinned to it. Never empty.
     pub cpus: Vec<u32>,
+    /// So many of them are in use at least: 1 to all.
+    pub min: usize,
     /// What policies mean, and that of devices that have none of their own.
     pub policies: Policies,
     /// Whether queues that ask little may interrupt others.
@@ -211,7 +213,7 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    Some(SidecoresPlan { cpus, policies, urgency: spec.urgency })
+    Some(SidecoresPlan { cpus, min: min.max(1), policies, urgency: spec.urgency })
 }
 
 #[cfg(test)]

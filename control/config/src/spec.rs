@@ -100,12 +100,13 @@ pub struct SidecoresSpec {
     /// isolated cores if there are any, otherwise as few as suit the machine, never the first core
     /// if there is another.
     pub cpus: String,
-    /// Fewest sidecores to be content with: refused if the host cannot give so many.
+    /// Fewest sidecores in use: when there is little to do the others sleep, and their queues are moved
+    /// away. Refused if the host cannot give so many. Default: 1.
     #[schemars(range(min = 1, max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u16>,
-    /// Most sidecores: of `cpus`, the first so many are used. Without it, all of a list, or what
-    /// `auto` finds suitable.
+    /// Most sidecores: of `cpus`, the first so many are used, between `min` and all of them as the load
+    /// asks for. Without it, all of a list, or what `auto` finds suitable.
     #[schemars(range(min = 1, max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u16>,
@@ -367,8 +368,8 @@ pub struct DiskResize {
     pub size: Size,
 }
 
-/// Another sidecore for queues of a disk, while they run. They stay there until they are moved again or
-/// their front-end starts them anew.
+/// Another sidecore for queues of a disk, while they run. They stay there, whatever the loads, until they
+/// are moved again or their front-end starts them anew; meanwhile that sidecore is not parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]

@@ -104,7 +104,7 @@ impl Manager {
     }
 
     fn sidecores(&self) -> Answer {
-        let view = |(index, core)| views::sidecore(index as u16, core);
+        let view = |(index, core)| views::sidecore(index as u16, core, &self.balance);
         Answer::Sidecores(SidecoreList {
             sidecores: self.cores.all.iter().enumerate().map(view).collect(),
         })

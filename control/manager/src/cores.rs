@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
-const QUEUES_MAX: u16 = 8192;
+pub(crate) const QUEUES_MAX: u16 = 8192;
 
 /// Between two measurements of what a kick costs: a millionth of a core.
 const KNOCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -73,7 +73,17 @@ impl Cores {
         Ok(Cores { all, roads: BTreeSet::new(), knock_at: now })
     }
 
-    /// The sidecore with the fewest queues. (By load and NUMA node: when placement is built.)
+    /// Queues of that sidecore.
+    pub(crate) fn queues(&self, core: usize) -> usize {
+        self.all.get(core).map_or(0, |core| core.queues)
+    }
+
+    /// Whether some sidecore has queues.
+    pub(crate) fn has_queues(&self) -> bool {
+        self.with_queues().next().is_some()
+    }
+
+    /// The sidecore with the fewest queues, whatever they ask of it. For what cannot be moved later.
     pub(crate) fn place(&self) -> Option<usize> {
         (0..self.all.len()).min_by_key(|core| self.all.get(*core).map_or(usize::MAX, |c| c.queues))
     }

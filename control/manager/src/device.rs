@@ -17,6 +17,7 @@ use vhost_user::{Message, Scope, Session};
 use virtqueue::Format;
 
 use crate::address_space::AddressSpace;
+use crate::balance::Weighed;
 use crate::connection::Connection;
 use crate::front_end::FrontEnd;
 use crate::kind::{Facts, Kind};
@@ -26,6 +27,7 @@ use crate::manager::now;
 use crate::moves::Moving;
 use crate::service::{Flow, Metered};
 use crate::start::{self, Left};
+use crate::whereabouts::Whereabouts;
 
 /// Front-ends of one device at a time: one that runs it, others that only ask.
 pub(crate) const LINKS_MAX: usize = 4;
@@ -61,6 +63,8 @@ pub(crate) struct Attached {
     pub(crate) link: u32,
     /// When detach was asked, if it was.
     pub(crate) leaving: Option<Instant>,
+    /// An operator brought it there, and there it stays.
+    pub(crate) by_hand: bool,
 }
 
 /// One queue, attached or not.
@@ -69,6 +73,8 @@ pub(crate) struct QueueState {
     pub(crate) attached: Option<Attached>,
     /// It goes to another sidecore, while it is attached.
     pub(crate) moving: Option<Moving>,
+    /// What it asks of its sidecore.
+    pub(crate) weighed: Weighed,
     /// A sidecore had it before, in this process.
     pub(crate) was_attached: bool,
     /// A start that failed: the link and its count of changes then. Not tried again before more
@@ -91,6 +97,7 @@ impl QueueState {
             counters: Arc::new(QueueCounters::default()),
             attached: None,
             moving: None,
+            weighed: Weighed::default(),
             was_attached: false,
             gave_up: None,
             left: None,
@@ -130,6 +137,8 @@ pub(crate) struct Device {
     pub(crate) closed_until: Option<Instant>,
     pub(crate) log: LogRate,
     pub(crate) closer: Closer,
+    /// On which node its guest's memory is.
+    pub(crate) whereabouts: Whereabouts,
 }
 
 impl Link {
@@ -177,6 +186,7 @@ impl Device {
             closed_until: None,
             log: LogRate::default(),
             closer: Closer::default(),
+            whereabouts: Whereabouts::default(),
         }
     }
 

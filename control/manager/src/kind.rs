@@ -185,6 +185,11 @@ impl Kind {
         }
     }
 
+    /// Whether its queues can go to another sidecore while they are served.
+    pub(crate) fn can_move(&self) -> bool {
+        self.disk().is_some()
+    }
+
     /// Whether no front-end may be there: a NIC whose cable is out.
     pub(crate) fn is_off(&self) -> bool {
         self.nic().is_some_and(|nic| !nic.is_up())

@@ -19,6 +19,7 @@
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
+//! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@
 mod address_space;
 mod answers;
 pub mod api;
+mod balance;
 mod connection;
 mod cores;
 mod device;
@@ -58,5 +60,6 @@ mod taps;
 mod unsynced;
 mod uplinks;
 mod views;
+mod whereabouts;
 
 pub use manager::{Options, StartError, run};

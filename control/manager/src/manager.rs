@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Calls, Reply};
+use crate::balance::{Balance, nodes_of};
 use crate::cores::{self, Cores};
 use crate::device::{Attached, Device};
 use crate::kind::DevicePlan;
@@ -82,6 +83,7 @@ pub(crate) struct Manager {
     pub(crate) state: StateFile,
     pub(crate) unsynced: Unsynced,
     pub(crate) cores: Cores,
+    pub(crate) balance: Balance,
     pub(crate) devices: BTreeMap<u32, Device>,
     /// Switches, wires, and ports that lead to the host.
     pub(crate) network: Network,
@@ -124,12 +126,15 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
     let watches = plan.sidecores.urgency == Urgency::Watch;
     let cores = Cores::launch(&plan.sidecores.cpus, workers, watches, now())
         .map_err(|e| failed("a sidecore", &e))?;
+    let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
+    let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
     let mut manager = Manager {
         poll,
         options,
         state,
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
         cores,
+        balance,
         devices: BTreeMap::new(),
         network: Network::default(),
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
@@ -287,6 +292,7 @@ impl Manager {
         let uplinks = self.network.uplinks.values().filter_map(Uplink::due_at);
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.cores.due_at());
+        let due = due.chain(self.balance.due_at(&self.cores));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
@@ -435,9 +441,11 @@ impl Manager {
         match device.make_queue(index) {
             Ok(Some((link, served))) => {
                 let home = device.kind.nic().map(|nic| nic.plug.map(|plug| plug.place.home));
-                let Some(sidecore) = home.unwrap_or_else(|| self.cores.place()) else { return };
-                if let Some(queue) = device.queues.get_mut(usize::from(index)) {
-                    queue.attached = Some(Attached { sidecore, link, leaving: None });
+                let place = home.unwrap_or_else(|| self.place_queue(number));
+                let Some(sidecore) = place else { return };
+                if let Some(queue) = self.queue_mut(number, index) {
+                    let (leaving, by_hand) = (None, false);
+                    queue.attached = Some(Attached { sidecore, link, leaving, by_hand });
                     queue.was_attached = true;
                 }
                 if home.is_none() {
@@ -475,6 +483,7 @@ impl Manager {
         }
         let now = now();
         self.cores.knock(now);
+        self.balance(now);
         self.answer_overdue(now);
         self.answer_queries(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);

@@ -4,8 +4,8 @@
 //! time, from the operator's word to the answer. While a sidecore has been told to hand a queue over it
 //! is not known who has it, for about a millisecond; what is to be said of the queue is kept until the
 //! answer, and said to whoever has it then. NICs, which move as a whole: `nic_moves`; operators wait for
-//! both here. Called by `answers` (operators) and `manager` (events, and
-//! all that is said of an attached queue).
+//! both here. Called by `answers` (operators), `balance` (loads) and `manager` (events, and all that is
+//! said of an attached queue).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +22,8 @@ use crate::manager::Manager;
 pub(crate) struct Moving {
     id: MoveId,
     to: usize,
+    /// An operator's wish: there it stays.
+    by_hand: bool,
     /// For its owner, until the new one has prepared itself.
     departure: Option<Box<Departure>>,
     /// What is to be said to whoever has the queue in the end; at most one command of a kind.
@@ -57,6 +59,11 @@ impl Moves {
 }
 
 impl Moving {
+    /// Where it goes.
+    pub(crate) fn to(&self) -> usize {
+        self.to
+    }
+
     /// Keeps what is said of a queue whose owner is not known; says whether it did. A newer call
     /// descriptor takes the place of one that waits, so that front-ends cannot use up ours.
     fn hold(&mut self, command: Command) -> Option<Command> {
@@ -95,8 +102,9 @@ impl Manager {
             Err(error) => return reply.answer(Err(error)),
         };
         let to = usize::from(wish.to);
+        self.balance.wake(to);
         let moves: Vec<MoveId> =
-            queues.into_iter().filter_map(|index| self.begin_move(number, index, to)).collect();
+            queues.into_iter().filter_map(|index| self.bring(number, index, to)).collect();
         info!(disk = id, to, queues = moves.len(), "moving");
         self.await_moves(number, moves.into_iter().collect(), reply);
     }
@@ -107,7 +115,17 @@ impl Manager {
         self.answer_moved();
     }
 
-    /// The queues that a wish is about and that are elsewhere.
+    /// Has a queue stay where an operator wants it, and moves it there if it is elsewhere.
+    fn bring(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
+        let attached = self.queue_mut(number, index)?.attached.as_mut()?;
+        if attached.sidecore == to {
+            attached.by_hand = true;
+            return None;
+        }
+        self.begin_move(number, index, to, true)
+    }
+
+    /// The queues that a wish is about.
     fn movable(&self, id: &str, wish: &DiskMove) -> Result<(u32, Vec<u16>), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         if self.plan.nic(id).is_some() {
@@ -147,21 +165,23 @@ impl Manager {
             let error = format!("queue {queue} of disk {id:?} is being moved or stopped");
             return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
         }
-        let is_elsewhere = |queue: &u16| {
-            let attached = device.queues.get(usize::from(*queue)).and_then(|q| q.attached);
-            attached.is_some_and(|attached| attached.sidecore != usize::from(wish.to))
-        };
-        Ok((device.number, queues.into_iter().filter(is_elsewhere).collect()))
+        Ok((device.number, queues))
     }
 
     /// Has the new owner prepare itself.
-    fn begin_move(&mut self, number: u32, index: u16, to: usize) -> Option<MoveId> {
+    pub(crate) fn begin_move(
+        &mut self,
+        number: u32,
+        index: u16,
+        to: usize,
+        by_hand: bool,
+    ) -> Option<MoveId> {
         let backend = self.disk_parts(number)?.disk.backend();
         let id = self.moves.begin(number, Some(index));
         let (arrival, departure) = handover(id, &self.cores.all.get(to)?.handle, backend);
         let departure = Some(departure);
         self.queue_mut(number, index)?.moving =
-            Some(Moving { id, to, departure, held: Vec::new() });
+            Some(Moving { id, to, by_hand, departure, held: Vec::new() });
         self.cores.send(to, Command::Prepare(arrival));
         Some(id)
     }
@@ -188,6 +208,7 @@ impl Manager {
             return self.move_ended(id, Some("it is not served any more"));
         };
         if why.is_none() {
+            attached.by_hand |= moving.by_hand;
             let from = std::mem::replace(&mut attached.sidecore, moving.to);
             self.cores.give_load(from, 1);
             self.cores.take_load(moving.to, 1);
@@ -242,7 +263,7 @@ impl Manager {
         }
     }
 
-    fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut QueueState> {
+    pub(crate) fn queue_mut(&mut self, number: u32, index: u16) -> Option<&mut QueueState> {
         self.devices.get_mut(&number)?.queues.get_mut(usize::from(index))
     }
 }

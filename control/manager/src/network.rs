@@ -163,7 +163,7 @@ impl Manager {
             return Ok(());
         };
         let (peer, id) = (nic.plan.peer.clone(), nic.plan.id.clone());
-        let home = self.cores.place().unwrap_or_default();
+        let home = self.place_fixed().unwrap_or_default();
         if let NicPeer::Switch(switch) = &peer {
             self.connect_homes(self.network.switch(switch).map(|switch| switch.bridge), home);
         }
@@ -278,7 +278,7 @@ impl Manager {
 
     /// A place for an uplink of that switch.
     pub(crate) fn place_of_uplink(&mut self, bridge: BridgeId, uplink: u32) -> Option<Place> {
-        let home = self.cores.place().unwrap_or_default();
+        let home = self.place_fixed().unwrap_or_default();
         self.connect_homes(Some(bridge), home);
         let switch = self.network.switches.iter_mut().find(|switch| switch.bridge == bridge)?;
         let port = switch.take_port(Holder::Uplink(uplink))?;

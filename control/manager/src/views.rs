@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use config::api::{CountersView, DiskState, DiskView, FaultsView, QueueView, SidecoreView};
+use config::api::{
+    CountersView, DiskState, DiskView, FaultsView, QueueView, SidecoreState, SidecoreView,
+};
 use config::plan::DiskPlan;
+use schedule::Use;
 use sidecore::QueueSnapshot;
 use virtqueue::Format;
 
+use crate::balance::Balance;
 use crate::cores::Core;
 use crate::device::{Device, Link, QueueState};
 use crate::disk::DiskParts;
@@ -58,11 +62,18 @@ pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
 }
 
 /// One sidecore.
-pub(crate) fn sidecore(index: u16, core: &Core) -> SidecoreView {
+pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreView {
     let counters = core.handle.counters();
     SidecoreView {
         index,
         cpu: Some(core.cpu),
+        node: balance.node(index.into()),
+        state: match balance.state(index.into()) {
+            Use::InUse => SidecoreState::InUse,
+            Use::Leaving => SidecoreState::Leaving,
+            Use::Parked => SidecoreState::Parked,
+        },
+        busy_percent: percent(balance.load(index.into())),
         queues: counters.queues as u16,
         passes: counters.passes,
         busy_ns: counters.busy_ns,
@@ -184,11 +195,17 @@ fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> Queue
     QueueView {
         index,
         sidecore: queue.attached.map(|attached| attached.sidecore as u16),
+        busy_percent: queue.attached.map_or(0, |_| percent(queue.weighed.load)),
         size: queue.size,
         format: format(queue.format).to_string(),
         violation: queue.violation.clone(),
         counters: sum(std::slice::from_ref(snapshot)),
     }
+}
+
+/// Of thousandths.
+fn percent(load: u32) -> u32 {
+    (load + 5) / 10
 }
 
 /// The name of a ring's format.

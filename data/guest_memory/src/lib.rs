@@ -29,6 +29,7 @@ mod faults;
 mod health;
 mod map;
 mod mapping;
+mod node;
 
 pub use area::Area;
 pub use dirty_log::{DirtyLog, LOG_PAGE_SIZE};
@@ -36,3 +37,4 @@ pub use faults::recover_from_sigbus;
 pub use health::{Health, Loss};
 pub use map::{GuestMap, REGIONS_MAX, Region, Span, prefetch_value};
 pub use mapping::{MapError, Mapping, Seal};
+pub use node::Pages;

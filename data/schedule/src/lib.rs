@@ -1,4 +1,5 @@
-//! Which queue next, and for how much. The whole of a sidecore's decisions, and nothing else.
+//! Which queue next, and for how much: the whole of a sidecore's decisions. And, in `placement`, which
+//! sidecore has which queue, and how many of them are in use: control's, which asks now and then.
 //!
 //! Pure: no clock (time is an argument), no memory of a guest, no I/O, no dependency; after
 //! [`Schedule::add`] nothing is allocated. A queue is a number below `queues_max`; what stands behind
@@ -48,6 +49,7 @@ mod limit;
 mod lines;
 mod nanos;
 mod piece;
+mod placement;
 mod policy;
 mod schedule;
 mod share;
@@ -58,6 +60,9 @@ pub use budget::{Budget, Limits, Visited};
 pub use limit::{Admission, BURST_MS_MIN, Gate, Limited, Meter, Meters, Rate};
 pub use nanos::{Clock, Nanos};
 pub use piece::Piece;
+pub use placement::{
+    CoreLoad, Decision, HOT, LOAD_FULL, MOVE_PAUSE_NS, Placement, QueueLoad, REST_MAX, ROOM, Use,
+};
 pub use policy::Policy;
 pub use schedule::{Schedule, Visit};
 pub use share::{REPAY_PASSES_MAX, SHARE_MAX, SHARE_USUAL};

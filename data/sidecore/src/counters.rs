@@ -90,6 +90,8 @@ counters! {
         missed,
         /// Requests taken and not ended.
         in_flight,
+        /// Nanoseconds of those visits, from samples.
+        work_ns,
     }
     /// From taking a request to showing its completion, nanoseconds.
     latency: Latency => LatencySnapshot,
@@ -104,6 +106,11 @@ counters! {
         busy_ns,
         /// Nanoseconds in passes that found none.
         idle_ns,
+        /// Nanoseconds of visits that found something, from samples.
+        work_ns,
+        /// Nanoseconds of visits that found nothing, in passes that found work: a part of the busy ones that
+        /// is no work. From samples.
+        looks_ns,
         /// Times it slept.
         sleeps,
         /// Nanoseconds asleep.
@@ -183,6 +190,13 @@ impl DropsSnapshot {
     /// Each reason for which something was dropped, in the order of [`DropReason::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|reason| (*reason, self.of(*reason))).filter(|(_, n)| *n > 0)
+    }
+}
+
+impl QueueCounters {
+    /// Nanoseconds of visits that found something, from samples; without looking at all the others.
+    pub fn work_ns(&self) -> u64 {
+        self.work_ns.get()
     }
 }
 

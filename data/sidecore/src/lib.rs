@@ -40,6 +40,7 @@ mod places;
 mod publish;
 mod reap;
 mod rest;
+mod sample;
 mod served;
 mod sidecore;
 mod slots;

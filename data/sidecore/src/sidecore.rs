@@ -20,6 +20,7 @@ use crate::net::parcel::Bell;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};
+use crate::sample::Sampling;
 use crate::served::Role;
 
 /// Commands that wait at most.
@@ -108,6 +109,7 @@ pub struct Sidecore {
     pub(crate) bell: Arc<Bell>,
     pub(crate) knock: Arc<Knock>,
     pub(crate) kick_ns: u64,
+    pub(crate) sampling: Sampling,
     pub(crate) counters: Arc<SidecoreCounters>,
 }
 
@@ -171,6 +173,7 @@ impl Sidecore {
             bell,
             knock,
             kick_ns: limits.kick_ns.into(),
+            sampling: Sampling::new(spec.index),
             counters,
         };
         Ok((sidecore, handle))
@@ -195,11 +198,16 @@ impl Sidecore {
         self.hear_roads(now);
         self.go_on_relocating(now);
         self.schedule.begin(now);
+        let is_sample = self.sampling.begin();
         while let Some(visit) = self.schedule.next() {
             self.look_ahead();
-            let (requests, then) = self.visit(visit, now, clock);
-            progress.requests += requests;
+            let begun = if is_sample { self.begin_timing(clock) } else { now };
+            let (requests, then) = self.visit(visit, begun, clock);
             now = then;
+            if is_sample {
+                now = self.end_timing(visit.queue, begun, requests, clock);
+            }
+            progress.requests += requests;
         }
         self.enter();
         progress.reaped = self.reap(now);
@@ -207,6 +215,9 @@ impl Sidecore {
         self.hand_over(now);
         self.let_go();
         self.counters.requests.add(progress.requests.into());
+        if is_sample {
+            self.end_sample(!progress.is_idle());
+        }
         progress
     }
 

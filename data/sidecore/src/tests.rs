@@ -12,6 +12,7 @@ mod moderating;
 mod moves;
 mod net;
 mod resting;
+mod sampled;
 mod serving;
 mod slots;
 mod urgent;

@@ -191,6 +191,7 @@ impl Sidecore {
                 self.unclocked.pop();
             }
             ring.counters.visits.add(1);
+            ring.counters.work_ns.add(after.since(at));
             if ring.queue.violation().is_some() || ring.health.is_lost() {
                 self.examine(queue);
             }
@@ -199,6 +200,8 @@ impl Sidecore {
             clock.now()
         };
         visited.nanos = after.since(at);
+        self.sampling.interrupted_ns += visited.nanos;
+        self.counters.work_ns.add(visited.nanos);
         self.counters.interruptions.add(1);
         let missed = self.schedule.interrupted(queue, visited);
         if missed > 0 {

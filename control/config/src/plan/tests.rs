@@ -28,7 +28,12 @@ fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
     assert_eq!(plan.daemon, DaemonSpec::default());
     assert_eq!(
         plan.sidecores,
-        SidecoresPlan { cpus: vec![3], policies: Policies::default(), urgency: Urgency::Watch }
+        SidecoresPlan {
+            cpus: vec![3],
+            min: 1,
+            policies: Policies::default(),
+            urgency: Urgency::Watch
+        }
     );
     assert_eq!(plan.disks, []);
 }
@@ -51,14 +56,17 @@ fn defaults_are_filled_in() {
 
 #[test]
 fn cpus_are_chosen_as_written() {
-    for (text, cpus) in [
-        ("cpus = \"2,1\"", vec![2, 1]),
-        ("cpus = \"1-3\"\nmax = 2", vec![1, 2]),
-        ("max = 2", vec![3, 2]),
-        ("min = 2", vec![3, 2]),
-        ("max = 100", vec![3, 2, 1]),
+    for (text, cpus, min) in [
+        ("cpus = \"2,1\"", vec![2, 1], 1),
+        ("cpus = \"1-3\"\nmax = 2", vec![1, 2], 1),
+        ("cpus = \"1-3\"\nmin = 2", vec![1, 2, 3], 2),
+        ("max = 2", vec![3, 2], 1),
+        ("min = 2", vec![3, 2], 2),
+        ("max = 100", vec![3, 2, 1], 1),
+        ("min = 2\nmax = 3", vec![3, 2, 1], 2),
     ] {
-        assert_eq!(plan(&format!("[sidecores]\n{text}")).sidecores.cpus, cpus, "{text}");
+        let sidecores = plan(&format!("[sidecores]\n{text}")).sidecores;
+        assert_eq!((sidecores.cpus, sidecores.min), (cpus, min), "{text}");
     }
 }
 

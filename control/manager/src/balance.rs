@@ -1,0 +1,296 @@
+//! The sidecores' loads, looked at now and then, and what follows from them.
+//!
+//! What follows is `schedule::Placement`'s to say, of whatever kind a queue's device is; here is what it
+//! is told, and that it is done. How a queue travels is `moves`', how loads are counted the sidecores'.
+//! Called by `manager` when a look is due, and by whoever needs a sidecore for something.
+
+use std::time::{Duration, Instant};
+
+use schedule::{CoreLoad, Decision, LOAD_FULL, Nanos, Placement, QueueLoad, Use};
+use tracing::{debug, info};
+
+use crate::cores::{Cores, QUEUES_MAX};
+use crate::device::{Device, QueueState};
+use crate::manager::Manager;
+
+/// Between two looks while there is load, or a sidecore that may be parked.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// And otherwise: a look at a thousand queues takes 0.1 ms.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Counts of a sidecore at the last look.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    busy_ns: u64,
+    looks_ns: u64,
+    work_ns: u64,
+}
+
+/// What a look finds of a sidecore.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    load: u32,
+    /// Of its visits, nanoseconds: its queues have the load in the same proportions as this.
+    work_ns: u64,
+}
+
+/// Of one queue, what looks need to remember.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Weighed {
+    /// Its count at the last look.
+    work_ns: u64,
+    /// Its part of its sidecore's load, thousandths; half of it is of before the last look.
+    pub(crate) load: u32,
+    /// When it was moved last, or was to be.
+    moved: Option<Nanos>,
+}
+
+/// What is known of the sidecores' loads.
+pub(crate) struct Balance {
+    placement: Placement,
+    /// The NUMA node of each sidecore; empty on a host that has one only.
+    nodes: Vec<u32>,
+    start: Instant,
+    last: Instant,
+    next: Instant,
+    seen: Vec<Seen>,
+}
+
+/// The NUMA node of each cpu; nothing where all are on one.
+pub(crate) fn nodes_of(cpus: &[u32], topology: &host::Topology) -> Vec<u32> {
+    if topology.nodes().len() < 2 {
+        return Vec::new();
+    }
+    let node = |cpu: &u32| topology.cpus.iter().find(|c| c.cpu == *cpu).map_or(0, |c| c.node);
+    cpus.iter().map(node).collect()
+}
+
+impl Balance {
+    /// `count` sidecores on `nodes`, as [`nodes_of`] says; at least `min` are to be in use.
+    pub(crate) fn new(count: usize, nodes: Vec<u32>, min: usize, now: Instant) -> Balance {
+        let placement = match nodes.len() == count {
+            true => Placement::new(&nodes, min),
+            false => Placement::new(&vec![0; count], min),
+        };
+        let (next, seen) = (now + IDLE_INTERVAL, vec![Seen::default(); count]);
+        Balance { placement, nodes, start: now, last: now, next, seen }
+    }
+
+    /// Its NUMA node, if there are several.
+    pub(crate) fn node(&self, core: usize) -> Option<u32> {
+        self.nodes.get(core).copied()
+    }
+
+    pub(crate) fn state(&self, core: usize) -> Use {
+        self.placement.state(core)
+    }
+
+    /// What it worked at the last look, thousandths of its time.
+    pub(crate) fn load(&self, core: usize) -> u32 {
+        self.placement.load(core)
+    }
+
+    /// Something comes to that sidecore, whatever its load.
+    pub(crate) fn wake(&mut self, core: usize) {
+        if self.placement.state(core) == Use::Parked {
+            info!(sidecore = core, "it is in use");
+        }
+        self.placement.wake(core);
+    }
+
+    /// Whether nodes are worth asking for.
+    pub(crate) fn has_nodes(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// When the next look is due; never, when nothing is attached and nothing can be parked.
+    pub(crate) fn due_at(&self, cores: &Cores) -> Option<Instant> {
+        let is_quiet = !cores.has_queues() && !self.placement.is_restless();
+        let is_least = self.placement.in_use() <= self.placement.min();
+        (!is_quiet || !is_least).then_some(self.next)
+    }
+
+    fn nanos(&self, now: Instant) -> Nanos {
+        Nanos(now.saturating_duration_since(self.start).as_nanos() as u64)
+    }
+
+    /// What the sidecores did since the last look.
+    fn measure(&mut self, cores: &Cores, now: Instant) -> Vec<Found> {
+        let time_ns = now.saturating_duration_since(self.last).as_nanos().max(1) as u64;
+        self.last = now;
+        let found = cores.all.iter().zip(&mut self.seen).map(|(core, seen)| {
+            let counters = core.handle.counters();
+            let (busy_ns, looks_ns) = (counters.busy_ns, counters.looks_ns);
+            let before =
+                std::mem::replace(seen, Seen { busy_ns, looks_ns, work_ns: counters.work_ns });
+            let busy_ns = busy_ns.saturating_sub(before.busy_ns);
+            // From samples: now and then a little more than all of it.
+            let busy_ns = busy_ns.saturating_sub(looks_ns.saturating_sub(before.looks_ns));
+            Found {
+                load: part(busy_ns, time_ns, LOAD_FULL),
+                work_ns: counters.work_ns.saturating_sub(before.work_ns),
+            }
+        });
+        found.collect()
+    }
+}
+
+impl Weighed {
+    fn look(&mut self, work_ns: u64, core: Found) {
+        let did_ns = work_ns.saturating_sub(std::mem::replace(&mut self.work_ns, work_ns));
+        self.load = (self.load + part(did_ns, core.work_ns, core.load)) / 2;
+    }
+}
+
+/// So much of `whole` as `some` is of `all`; at most all of it.
+fn part(some: u64, all: u64, whole: u32) -> u32 {
+    let all = all.max(1);
+    (u128::from(some.min(all)) * u128::from(whole) / u128::from(all)) as u32
+}
+
+impl Manager {
+    /// The sidecore for a queue of a device that is attached now. It may be moved later.
+    pub(crate) fn place_queue(&mut self, number: u32) -> Option<usize> {
+        let node = self.memory_node(number);
+        let place = self.balance.placement.place(node, |core| self.cores.queues(core));
+        if let Some(core) = place.filter(|core| self.cores.queues(*core) < QUEUES_MAX.into()) {
+            return Some(core);
+        }
+        self.place_fixed()
+    }
+
+    /// The sidecore for what stays there: that with the fewest queues, in use or not.
+    pub(crate) fn place_fixed(&mut self) -> Option<usize> {
+        let core = self.cores.place()?;
+        self.balance.wake(core);
+        Some(core)
+    }
+
+    /// Looks at the loads, if that is due.
+    pub(crate) fn balance(&mut self, now: Instant) {
+        let is_due = self.balance.due_at(&self.cores).is_some_and(|due| due <= now);
+        if !is_due || self.is_stopping() {
+            return;
+        }
+        let found = self.balance.measure(&self.cores, now);
+        let at = self.balance.nanos(now);
+        let (names, queues) = self.weigh(&found, at, now);
+        let needed = self.needed(queues.len());
+        let load = |(found, is_needed): (&Found, &bool)| CoreLoad {
+            load: found.load,
+            is_needed: *is_needed,
+        };
+        let loads: Vec<CoreLoad> = found.iter().zip(&needed).map(load).collect();
+        match self.balance.placement.decide(at, &loads, &queues) {
+            Decision::Stay => {}
+            Decision::Move { queue, to } => self.relieve(names.get(queue), to, at),
+            Decision::Empty { core, moves } => {
+                debug!(sidecore = core, queues = moves.len(), "being emptied");
+                moves.into_iter().for_each(|(queue, to)| self.relieve(names.get(queue), to, at));
+            }
+            Decision::Park { core } => info!(sidecore = core, "it is parked"),
+        }
+        let is_restless = self.balance.placement.is_restless();
+        self.balance.next = now + if is_restless { LOOK_INTERVAL } else { IDLE_INTERVAL };
+    }
+
+    /// Every attached queue, and what it weighs.
+    fn weigh(
+        &mut self,
+        found: &[Found],
+        at: Nanos,
+        now: Instant,
+    ) -> (Vec<(u32, u16)>, Vec<QueueLoad>) {
+        let (mut names, mut queues) = (Vec::new(), Vec::new());
+        let has_nodes = self.balance.has_nodes();
+        for device in self.devices.values_mut() {
+            let node = has_nodes.then(|| device.memory_node(now)).flatten();
+            let kind_moves = device.kind.can_move();
+            for (index, queue) in (0..).zip(&mut device.queues) {
+                let Some(attached) = queue.attached else { continue };
+                let core = attached.sidecore;
+                queue
+                    .weighed
+                    .look(queue.counters.work_ns(), found.get(core).copied().unwrap_or_default());
+                if queue.moving.is_some() || attached.leaving.is_some() {
+                    queue.weighed.moved = Some(at);
+                }
+                let Weighed { load, moved, .. } = queue.weighed;
+                let can_move = kind_moves && !attached.by_hand;
+                names.push((device.number, index));
+                queues.push(QueueLoad { core, load, can_move, node, moved });
+            }
+        }
+        (names, queues)
+    }
+
+    /// The sidecores that are not to be parked though no queue says so: homes of ports, those to which a
+    /// queue is on its way; all of them, when the others could not hold the queues.
+    fn needed(&self, queues: usize) -> Vec<bool> {
+        let rest = self.balance.placement.in_use().saturating_sub(1);
+        let is_crowded = queues > rest * usize::from(QUEUES_MAX) / 2;
+        let mut needed = vec![is_crowded; self.cores.all.len()];
+        let home = |device: &Device| Some(device.kind.nic()?.plug?.place.home);
+        let moving = |queue: &QueueState| queue.moving.as_ref().map(|moving| moving.to());
+        let devices = self.devices.values();
+        let to =
+            devices.flat_map(|device| device.queues.iter().filter_map(moving).chain(home(device)));
+        let uplinks = self.network.uplinks.values().map(|uplink| uplink.place.home);
+        for core in to.chain(uplinks) {
+            if let Some(needed) = needed.get_mut(core) {
+                *needed = true;
+            }
+        }
+        needed
+    }
+
+    /// Moves a queue to where there is more room for it.
+    fn relieve(&mut self, name: Option<&(u32, u16)>, to: usize, at: Nanos) {
+        let Some(&(number, index)) = name else { return };
+        let Some(queue) = self.queue_mut(number, index) else { return };
+        queue.weighed.moved = Some(at);
+        let (from, load) = (queue.attached.map(|attached| attached.sidecore), queue.weighed.load);
+        let moved = self.begin_move(number, index, to, false);
+        debug!(device = number, queue = index, from, to, load, begun = moved.is_some(), "balance");
+    }
+
+    /// The NUMA node of a device's guest, if there are several and it is known.
+    fn memory_node(&mut self, number: u32) -> Option<u32> {
+        if !self.balance.has_nodes() {
+            return None;
+        }
+        self.devices.get_mut(&number)?.memory_node(crate::manager::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_its_part_of_the_load_and_half_of_it_at_once() {
+        let core = Found { load: 800, work_ns: 1_000_000 };
+        let mut queue = Weighed::default();
+        queue.look(250_000, core);
+        assert_eq!(queue.load, 100);
+        queue.look(500_000, core);
+        assert_eq!(queue.load, 150);
+        queue.look(500_000, core);
+        assert_eq!(queue.load, 75);
+        // Read after the sidecore's: more than all.
+        queue.look(u64::MAX, core);
+        assert_eq!(queue.load, (75 + 800) / 2);
+        queue.look(u64::MAX, Found::default());
+        assert_eq!(queue.load, 218);
+    }
+
+    #[test]
+    fn nodes_matter_where_there_are_several() {
+        let cpu =
+            |cpu: u32, node: u32| host::topology::Cpu { cpu, core: cpu, node, isolated: false };
+        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)] };
+        assert_eq!(nodes_of(&[0, 1], &one), [0; 0]);
+        let two = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)] };
+        assert_eq!(nodes_of(&[3, 1], &two), [1, 0]);
+    }
+}

@@ -1,0 +1,34 @@
+//! On which NUMA node the memory of a device's guest is: asked rarely, and again while little of it is
+//! there. On hosts with one node nothing is asked.
+
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+
+/// Until it is asked again, while most pages are not there: a guest touches its memory as it starts.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// What was found last.
+#[derive(Default)]
+pub(crate) struct Whereabouts {
+    /// Of which front-end.
+    link: Option<u32>,
+    node: Option<u32>,
+    again_at: Option<Instant>,
+}
+
+impl Device {
+    /// The node of the memory of its front-end, as far as that is known.
+    pub(crate) fn memory_node(&mut self, now: Instant) -> Option<u32> {
+        let runner = self.runner?;
+        let is_known = self.whereabouts.link == Some(runner);
+        if is_known && self.whereabouts.again_at.is_none_or(|at| at > now) {
+            return self.whereabouts.node;
+        }
+        let pages = self.links.get(&runner)?.front_end.memory(false).ok()?.sample_pages();
+        let is_settled = 2 * pages.there >= pages.asked;
+        let again_at = (!is_settled).then(|| now + AGAIN);
+        self.whereabouts = Whereabouts { link: Some(runner), node: pages.node, again_at };
+        pages.node
+    }
+}

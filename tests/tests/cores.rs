@@ -1,0 +1,161 @@
+//! Sidecores come into use when there is load, and are parked when there is none.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use serde_json::Value;
+use tests::daemon::{Daemon, await_that};
+use tests::single::Single;
+use tests::streams::{MEMORY_BYTES, Streams};
+
+const DISKS: u64 = 6;
+const DISK_BYTES: u64 = 8 << 20;
+/// Growing takes a second, shrinking three; the processors may be busy with something else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn disks() -> String {
+    let disk = |number: u64| {
+        format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"{DISK_BYTES}\"\n")
+    };
+    (0..DISKS).map(disk).collect()
+}
+
+/// A field of each sidecore.
+fn each<'a>(list: &'a Value, name: &str) -> Vec<&'a Value> {
+    list["sidecores"].as_array().into_iter().flatten().map(|core| &core[name]).collect()
+}
+
+fn sum(list: &Value, name: &str) -> u64 {
+    each(list, name).into_iter().filter_map(Value::as_u64).sum()
+}
+
+fn await_states(daemon: &Daemon, wanted: [&str; 2], what: &str) -> Result<Value> {
+    let mut list = Value::Null;
+    let reached = await_that(PATIENCE, what, || {
+        list = daemon.ask("sidecores")?;
+        Ok(each(&list, "state") == wanted)
+    });
+    reached.with_context(|| format!("{list:#}\n{}", daemon.last_words()))?;
+    Ok(list)
+}
+
+fn check_disks(daemon: &Daemon) -> Result<()> {
+    for number in 0..DISKS {
+        let counters = daemon.shown(&format!("d{number}"), "counters")?;
+        ensure!(counters["errors"] == 0 && counters["in_flight"] == 0, "d{number}: {counters}");
+    }
+    Ok(())
+}
+
+fn has_two_processors() -> Result<bool> {
+    let count = rustix::thread::sched_getaffinity(None)?.count();
+    if count < 2 {
+        println!("skipped: one processor only");
+    }
+    Ok(count >= 2)
+}
+
+#[test]
+fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result<()> {
+    if !has_two_processors()? {
+        return Ok(());
+    }
+    let lines = "cpus = \"0-1\"\nmin = 1\nmax = 2";
+    let mut daemon = Daemon::start_with("cores", lines, &disks())?;
+    let memory_bytes = (MEMORY_BYTES + FILL_MEMORY_BYTES).next_multiple_of(1 << 20) + (1 << 20);
+    let spec = FrontendSpec { memory_bytes, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut frontends: Vec<Frontend> = (0..DISKS)
+        .map(|number| daemon.frontend(&format!("d{number}"), &spec))
+        .collect::<Result<_>>()?;
+    for frontend in &mut frontends {
+        let sectors = frontend.capacity_sectors()?;
+        fill(frontend, sectors)?;
+    }
+    let list = await_states(&daemon, ["in_use", "parked"], "one sidecore in use")?;
+    ensure!(each(&list, "queues") == [DISKS, 0], "all are to be on the one in use: {list:#}");
+
+    let moved = sum(&list, "moves_in");
+    let streams = Streams::start(&mut frontends)?;
+    let list = await_states(&daemon, ["in_use", "in_use"], "another to come into use")
+        .or_else(|error| streams.done().map_or_else(Err, |_| Err(error)))?;
+    let mut grown = list;
+    await_that(PATIENCE, "both to work for queues of theirs", || {
+        streams.done()?;
+        grown = daemon.ask("sidecores")?;
+        let have = |name| each(&grown, name).iter().all(|value| value.as_u64() > Some(0));
+        Ok(have("queues") && have("busy_percent"))
+    })
+    .with_context(|| format!("{grown:#}"))?;
+    ensure!(sum(&grown, "queues") == DISKS && sum(&grown, "moves_in") > moved, "{grown:#}");
+    let before = streams.done()?;
+    await_that(PATIENCE, "the streams to go on", || Ok(streams.done()? > before + 300))?;
+    let grown = daemon.ask("sidecores")?;
+    println!(
+        "under load: busy {:?} %, queues {:?}, moves {:?}",
+        each(&grown, "busy_percent"),
+        each(&grown, "queues"),
+        sum(&grown, "moves_in") - moved
+    );
+
+    let queues = streams.finish()?;
+    // Which of the two stays is not promised.
+    let mut list = Value::Null;
+    await_that(PATIENCE, "one to be parked", || {
+        list = daemon.ask("sidecores")?;
+        Ok(each(&list, "state").iter().filter(|state| **state == "parked").count() == 1)
+    })
+    .with_context(|| format!("{list:#}\n{}", daemon.last_words()))?;
+    let parked = |core: &&Value| core["state"] == "parked";
+    let parked = list["sidecores"].as_array().into_iter().flatten().find(parked);
+    ensure!(parked.is_some_and(|core| core["queues"] == 0), "{list:#}");
+    ensure!(sum(&list, "queues") == DISKS && sum(&list, "io_errors") == 0, "{list:#}");
+    println!(
+        "afterwards: queues {:?}, came {:?}, went {:?}, stayed {:?}, pause p99 {:?} ns",
+        each(&list, "queues"),
+        each(&list, "moves_in"),
+        each(&list, "moves_out"),
+        each(&list, "moves_stayed"),
+        each(&list, "move_pause_p99_ns")
+    );
+    check_disks(&daemon)?;
+    daemon.await_sleep()?;
+    drop((queues, frontends));
+    daemon.stop()
+}
+
+#[test]
+fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<()> {
+    if !has_two_processors()? {
+        return Ok(());
+    }
+    let mut daemon = Daemon::start_with("cores-hand", "cpus = \"0-1\"", &disks())?;
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut held = daemon.frontend("d0", &spec)?;
+    let single = Single::new(&mut held)?;
+    single.exercise(held.queue(0), 1)?;
+    await_states(&daemon, ["in_use", "parked"], "one in use")?;
+    daemon.ask("disk move d0 --to 1")?;
+    single.exercise(held.queue(0), 2)?;
+    // The first has nothing, and goes: what an operator brought to the other stays there.
+    let list = await_states(&daemon, ["parked", "in_use"], "the other to be in use alone")?;
+    ensure!(each(&list, "queues") == [0, 1], "{list:#}");
+    // New ones go where the others are; moved to the parked one, this one wakes it.
+    let mut other = daemon.frontend("d1", &spec)?;
+    let second = Single::new(&mut other)?;
+    second.exercise(other.queue(0), 1)?;
+    ensure!(daemon.shown("d1", "queues")?[0]["sidecore"] == 1, "{:#}", daemon.ask("sidecores")?);
+    let view = daemon.ask("disk move d1 --to 0")?;
+    ensure!(view["queues"][0]["sidecore"] == 0, "{view}");
+    await_states(&daemon, ["in_use", "in_use"], "both to be in use")?;
+    second.exercise(other.queue(0), 2)?;
+    single.exercise(held.queue(0), 3)?;
+    // With its front-end the wish is gone.
+    held.disconnect()?;
+    await_states(&daemon, ["in_use", "parked"], "the second to be parked")?;
+    second.exercise(other.queue(0), 3)?;
+    daemon.is_alive()?;
+    daemon.stop()
+}
