@@ -25,6 +25,9 @@ const EVENTS: usize = 64;
 const SHOW_EVERY: u32 = 16;
 /// Larger requests are worked on in slices where they do not fit a piece (the same file).
 const SMALL_BYTES: u64 = 32 << 10;
+/// Between two looks whether the next in line is stuck.
+const LOOKING: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
+
 /// How far a visit is.
 #[derive(Clone, Copy, Debug)]
 struct Course {
@@ -165,7 +168,7 @@ impl Sidecore {
             self.end_visit(&course);
             return LOOK_NS;
         }
-        self.at = At::Piece(course, course.part());
+        self.at = At::Piece(course, course.part(&self.schedule, self.now));
         VISIT_NS
     }
 
@@ -214,7 +217,8 @@ impl Sidecore {
         }
         let mut took = 0;
         course.add(part.done);
-        if course.total.is_to_be_clocked(course.clocked) {
+        let is_quiet = part.slice_bytes == Piece::QUIET.slice_bytes;
+        if course.total.is_to_be_clocked(course.clocked) || is_quiet {
             self.read(&mut course);
             took += CLOCK_NS;
         }
@@ -236,7 +240,7 @@ impl Sidecore {
         if course.is_watchful {
             self.look_around(course);
         } else {
-            self.at = At::Piece(course, course.part());
+            self.at = At::Piece(course, course.part(&self.schedule, self.now));
         }
         took
     }
@@ -286,7 +290,11 @@ impl Sidecore {
             self.at = At::Interruption(course, round, part, self.due);
             return took + VISIT_NS;
         }
-        self.at = if course.is_over { At::Next } else { At::Piece(course, course.part()) };
+        self.at = if course.is_over {
+            At::Next
+        } else {
+            At::Piece(course, course.part(&self.schedule, self.now))
+        };
         took
     }
 
@@ -396,8 +404,12 @@ impl Core for Sidecore {
 
 impl Course {
     /// The next piece of what is left of the visit.
-    fn part(&self) -> Part {
-        let piece = if self.is_watchful { Piece::WATCHFUL } else { Piece::ALONE };
+    fn part(&self, schedule: &Schedule, now: Nanos) -> Part {
+        let piece = match schedule.watched() {
+            // Only the next in line is looked at.
+            [] if self.is_watchful => LOOKING,
+            _ => schedule.piece(self.is_watchful, now),
+        };
         let budget = piece.of(self.visit.budget, self.total);
         Part::new(self.visit.queue, budget, piece.slice_bytes)
     }

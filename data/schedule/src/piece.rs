@@ -24,9 +24,19 @@ const CLOCK_REQUESTS: u32 = 16;
 impl Piece {
     /// While nobody else is watched: some 13 us of copying, then the clock is read. A slice: 25 us.
     pub const ALONE: Piece = Piece { requests: 16, bytes: 128 << 10, slice_bytes: 256 << 10 };
-    /// While others are watched: 2 us of copying, or a few small requests. A queue that asks little waits
+    /// While others are watched: 1 us of copying, or a few small requests. A queue that asks little waits
     /// for half of one, on average.
     pub const WATCHFUL: Piece = Piece { requests: 4, bytes: 8 << 10, slice_bytes: 8 << 10 };
+    /// While none of those that are watched will ask soon, going by what each did so far: a slice is shorter
+    /// than [`Piece::QUIET_NS`], and the clock is read after each.
+    pub const QUIET: Piece = Piece { requests: 16, bytes: 32 << 10, slice_bytes: 32 << 10 };
+    /// So long before the first of them is expected, nanoseconds, pieces are small again.
+    pub const QUIET_NS: u64 = 5_000;
+    /// While one is expected. What that costs is made up for by the time before, so only where each asks at
+    /// distances of [`Piece::REGULAR_NS`] and more.
+    pub const NEAR: Piece = Piece { slice_bytes: 4 << 10, ..Piece::WATCHFUL };
+    /// Nanoseconds.
+    pub const REGULAR_NS: u64 = 16_000;
     /// Of frames: what they brought is shown, and called for, after each piece, so theirs are larger.
     pub const FRAMES: Piece = Piece { requests: u32::MAX, ..Piece::ALONE };
 

@@ -360,7 +360,7 @@ impl Schedule {
             self.idle.leave(queue);
         }
         if visited.requests > 0 {
-            self.urgency.note(queue, visited, &mut self.entries);
+            self.urgency.note(queue, visited, self.now, &mut self.entries);
         }
         missed
     }

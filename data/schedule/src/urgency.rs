@@ -13,6 +13,7 @@
 
 use crate::budget::{Budget, Visited};
 use crate::nanos::Nanos;
+use crate::piece::Piece;
 use crate::schedule::Entry;
 
 /// Queues watched at a time. Each costs a look, some nanoseconds, for each piece of a visit.
@@ -51,6 +52,38 @@ pub(crate) struct Habit {
     pub(crate) is_watched: bool,
     /// It is late, and a turn leaves it credit.
     pub(crate) presses: bool,
+    /// When it was seen at work last, while it is watched.
+    worked: Nanos,
+    gaps: Gaps,
+}
+
+/// The least time from one time at work to the next, of the last eight to fifteen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gaps {
+    /// Of the eight before, nanoseconds; 0 while there were fewer.
+    least_ns: u32,
+    /// Of those since.
+    next_ns: u32,
+    seen: u8,
+}
+
+impl Gaps {
+    const EACH: u8 = 8;
+
+    #[inline]
+    fn note(&mut self, gap_ns: u64) {
+        let gap_ns = gap_ns.min(u32::MAX.into()) as u32;
+        self.next_ns = if self.seen == 0 { gap_ns } else { self.next_ns.min(gap_ns) };
+        self.seen += 1;
+        if self.seen == Gaps::EACH {
+            (self.least_ns, self.seen) = (self.next_ns, 0);
+        }
+    }
+
+    fn least_ns(self) -> u64 {
+        let least_ns = if self.seen == 0 { self.least_ns } else { self.least_ns.min(self.next_ns) };
+        least_ns.into()
+    }
 }
 
 impl Habit {
@@ -63,7 +96,16 @@ impl Habit {
             owner,
             is_watched: false,
             presses: false,
+            worked: Nanos(0),
+            gaps: Gaps::default(),
         }
+    }
+
+    /// Until when it will hardly ask again, going by its last times: an eighth of the least time between two
+    /// is left for what comes a little sooner.
+    fn quiet_until(self) -> Nanos {
+        let least_ns = self.gaps.least_ns();
+        self.worked.after(least_ns - least_ns / 8)
     }
 
     /// A visit that found work.
@@ -102,6 +144,10 @@ pub(crate) struct Urgency {
     since: Nanos,
     /// Its own credit pays for the interruption under way.
     is_on_credit: bool,
+    /// Until when nothing is to be expected of any watched queue.
+    pub(crate) quiet_until: Nanos,
+    /// How visits are cut from then on.
+    pub(crate) piece: Piece,
 }
 
 impl Urgency {
@@ -114,6 +160,8 @@ impl Urgency {
             saved_ns: SAVED_NS,
             since: Nanos(0),
             is_on_credit: false,
+            quiet_until: Nanos(0),
+            piece: Piece::WATCHFUL,
         }
     }
 
@@ -132,9 +180,15 @@ impl Urgency {
 
     /// `queue` was visited and did something.
     #[inline]
-    pub(crate) fn note(&mut self, queue: u16, visited: Visited, entries: &mut [Entry]) {
+    pub(crate) fn note(&mut self, queue: u16, visited: Visited, now: Nanos, entries: &mut [Entry]) {
         let Some(Entry { habit, .. }) = entries.get_mut(usize::from(queue)) else { return };
         habit.note(visited);
+        if habit.is_watched {
+            habit.gaps.note(now.since(habit.worked));
+            habit.worked = now;
+            self.expect(entries);
+        }
+        let Some(Entry { habit, .. }) = entries.get(usize::from(queue)) else { return };
         let may_change = habit.is_watched || habit.presses || self.len < WATCHED_MAX;
         if habit.is_to_be_watched() != habit.is_watched && may_change {
             self.change(queue, entries);
@@ -167,8 +221,22 @@ impl Urgency {
             (self.watched.get_mut(self.len), entries.get_mut(usize::from(queue)))
         {
             (*place, entry.habit.is_watched) = (queue, true);
+            // What it did before is not known.
+            entry.habit.gaps = Gaps::default();
             self.len += 1;
+            self.expect(entries);
         }
+    }
+
+    /// Works out when the first of the watched may ask again.
+    fn expect(&mut self, entries: &[Entry]) {
+        let habits =
+            || self.watched().iter().filter_map(|at| Some(entries.get(usize::from(*at))?.habit));
+        let is_regular = |habit: Habit| habit.gaps.least_ns() >= Piece::REGULAR_NS;
+        let are_regular = self.len > 0 && habits().all(is_regular);
+        let first = habits().map(Habit::quiet_until).min();
+        self.piece = if are_regular { Piece::NEAR } else { Piece::WATCHFUL };
+        self.quiet_until = first.unwrap_or_default();
     }
 
     /// `queue` is watched no longer.
@@ -179,6 +247,7 @@ impl Urgency {
         let Some(at) = self.watched().iter().position(|other| *other == queue) else { return };
         self.len -= 1;
         self.watched.swap(at, self.len);
+        self.expect(entries);
     }
 
     /// A pass starts: one of the watched queues is looked at, and let go when it had no work for long.
@@ -239,7 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{PART, SAVED_NS, STALE_NS, WATCHED_MAX};
-    use crate::{Limits, Nanos, Policy, Schedule, Visited};
+    use crate::{Limits, Nanos, Piece, Policy, Schedule, Visited};
 
     /// A guest whose pages come from far away, or a thread that others held up.
     const LONGEST_NS: u64 = 5_000_000;
@@ -304,6 +373,40 @@ mod tests {
         let now = schedule.watched();
         assert_eq!(now.len(), 4, "{now:?}");
         assert!(now.iter().all(|queue| !first.contains(queue)));
+    }
+
+    #[test]
+    fn pieces_are_large_until_shortly_before_one_is_expected() {
+        const GAP_NS: u64 = 20_000;
+        let mut schedule = busy(2);
+        for turn in 0..64 {
+            let at = turn * GAP_NS;
+            pass(&mut schedule, at, |queue| if queue == 1 { SMALL } else { LARGE });
+            if turn >= 32 {
+                let piece = |ns: u64| schedule.piece(true, Nanos(at + ns));
+                assert_eq!(piece(1_000), Piece::QUIET, "at {turn}");
+                assert_eq!(piece(GAP_NS - GAP_NS / 8 - Piece::QUIET_NS), Piece::QUIET);
+                assert_eq!(piece(GAP_NS - GAP_NS / 8 - Piece::QUIET_NS + 1), Piece::NEAR);
+                assert_eq!(schedule.piece(false, Nanos(at)), Piece::ALONE);
+            }
+        }
+        // One that comes sooner once, and nothing is taken for granted any more.
+        let at = 63 * GAP_NS + 8_000;
+        pass(&mut schedule, at, |queue| if queue == 1 { SMALL } else { LARGE });
+        assert_eq!(schedule.piece(true, Nanos(at + 3_000)), Piece::WATCHFUL);
+    }
+
+    #[test]
+    fn of_one_that_is_watched_anew_nothing_is_known() {
+        let mut schedule = busy(2);
+        passes(&mut schedule, 0, |queue| if queue == 1 { SMALL } else { LARGE });
+        assert_eq!(schedule.piece(true, Nanos(70)), Piece::WATCHFUL);
+        let later = 64 + STALE_NS + 1000;
+        passes(&mut schedule, later, |queue| if queue == 1 { Visited::default() } else { LARGE });
+        assert!(schedule.watched().is_empty());
+        pass(&mut schedule, later + 100, |queue| if queue == 1 { SMALL } else { LARGE });
+        assert_eq!(schedule.watched(), [1]);
+        assert_eq!(schedule.piece(true, Nanos(later + 101)), Piece::WATCHFUL);
     }
 
     #[test]

@@ -26,17 +26,17 @@ impl Sidecore {
     pub(crate) fn visit(&mut self, visit: Visit, now: Nanos, clock: &impl Clock) -> (u32, Nanos) {
         let Visit { queue, budget } = visit;
         let is_watchful = self.schedule.watches_others(queue);
-        let piece = match disk_at(&mut self.places, queue) {
-            Some(_) if is_watchful => Piece::WATCHFUL,
-            Some(_) => Piece::ALONE,
-            None => Piece::FRAMES,
-        };
+        let is_disk = disk_at(&mut self.places, queue).is_some();
         let nothing = Visited::default();
         let mut course = Course { total: nothing, clocked: nothing, since: now, at: now };
         loop {
+            let piece = match is_disk {
+                true => self.schedule.piece(is_watchful, course.at),
+                false => Piece::FRAMES,
+            };
             let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
             course.add(visited);
-            if course.total.is_to_be_clocked(course.clocked) {
+            if course.total.is_to_be_clocked(course.clocked) || piece == Piece::QUIET {
                 course.read(clock);
             }
             if !visited.wants_more() || !course.is_within(budget) {

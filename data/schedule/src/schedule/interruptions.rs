@@ -6,6 +6,7 @@
 use crate::aim::Aim;
 use crate::budget::Visited;
 use crate::nanos::Nanos;
+use crate::piece::Piece;
 use crate::schedule::Schedule;
 
 impl Schedule {
@@ -63,6 +64,16 @@ impl Schedule {
         }
     }
 
+    /// How the visit of a disk's queue is cut from `now` on, while others are watched or not.
+    #[inline]
+    pub fn piece(&self, is_watchful: bool, now: Nanos) -> Piece {
+        match is_watchful {
+            false => Piece::ALONE,
+            true if now.after(Piece::QUIET_NS) <= self.urgency.quiet_until => Piece::QUIET,
+            true => self.urgency.piece,
+        }
+    }
+
     /// Whether `queue`, which is watched and has something, may be served now, within
     /// [`INTERRUPTION`](crate::INTERRUPTION); then [`Schedule::interrupted`] is said.
     #[inline]
@@ -95,7 +106,7 @@ impl Schedule {
             self.found(queue);
             // A queue that takes more than an interruption allows is not light for that.
             if !is_on_credit {
-                self.urgency.note(queue, visited, &mut self.entries);
+                self.urgency.note(queue, visited, self.now, &mut self.entries);
             }
         } else {
             // There is something that it cannot do now: looking again helps nobody.
