@@ -186,7 +186,7 @@ impl Urgency {
         if habit.is_watched {
             habit.gaps.note(now.since(habit.worked));
             habit.worked = now;
-            self.expect(entries);
+            self.foresee(entries);
         }
         let Some(Entry { habit, .. }) = entries.get(usize::from(queue)) else { return };
         let may_change = habit.is_watched || habit.presses || self.len < WATCHED_MAX;
@@ -224,12 +224,12 @@ impl Urgency {
             // What it did before is not known.
             entry.habit.gaps = Gaps::default();
             self.len += 1;
-            self.expect(entries);
+            self.foresee(entries);
         }
     }
 
     /// Works out when the first of the watched may ask again.
-    fn expect(&mut self, entries: &[Entry]) {
+    fn foresee(&mut self, entries: &[Entry]) {
         let habits =
             || self.watched().iter().filter_map(|at| Some(entries.get(usize::from(*at))?.habit));
         let is_regular = |habit: Habit| habit.gaps.least_ns() >= Piece::REGULAR_NS;
@@ -247,7 +247,7 @@ impl Urgency {
         let Some(at) = self.watched().iter().position(|other| *other == queue) else { return };
         self.len -= 1;
         self.watched.swap(at, self.len);
-        self.expect(entries);
+        self.foresee(entries);
     }
 
     /// A pass starts: one of the watched queues is looked at, and let go when it had no work for long.

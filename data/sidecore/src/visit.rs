@@ -36,7 +36,8 @@ impl Sidecore {
             };
             let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
             course.add(visited);
-            if course.total.is_to_be_clocked(course.clocked) || piece == Piece::QUIET {
+            let is_long = piece == Piece::QUIET && visited.took_long();
+            if is_long || course.total.is_to_be_clocked(course.clocked) {
                 course.read(clock);
             }
             if !visited.wants_more() || !course.is_within(budget) {

@@ -58,7 +58,7 @@ fn without_watching_it_waits_for_its_turn() {
 
 #[test]
 fn after_a_visit_of_one_long_piece_it_is_looked_at_too() {
-    for (bytes, interruptions) in [(16 << 10, 1), (4 << 10, 0)] {
+    for (bytes, interruptions) in [(16 << 10, 1), (2 << 10, 0)] {
         let (mut greedy, mut modest, mut core) = pair(0, true);
         let data = Buffer { gpa: SPARE_AT, len: bytes, device_writes: true };
         greedy.add_over(0, READ, 0, &[data]);
