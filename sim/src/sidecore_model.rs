@@ -217,7 +217,8 @@ impl Sidecore {
         }
         let mut took = 0;
         course.add(part.done);
-        let is_long = part.slice_bytes == Piece::QUIET.slice_bytes && part.done.took_long();
+        let is_long = part.slice_bytes == Piece::QUIET.slice_bytes
+            && part.done.bytes >= Piece::WATCHFUL.bytes;
         if is_long || course.total.is_to_be_clocked(course.clocked) {
             self.read(&mut course);
             took += CLOCK_NS;

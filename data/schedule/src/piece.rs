@@ -28,7 +28,7 @@ impl Piece {
     /// for half of one, on average.
     pub const WATCHFUL: Piece = Piece { requests: 4, bytes: 8 << 10, slice_bytes: 8 << 10 };
     /// While none of those that are watched will ask soon, going by what each did so far: a slice is shorter
-    /// than [`Piece::QUIET_NS`], and the clock is read after each that is long.
+    /// than [`Piece::QUIET_NS`], and the clock is read after each that is longer than a watchful one.
     pub const QUIET: Piece = Piece { requests: 16, bytes: 32 << 10, slice_bytes: 32 << 10 };
     /// So long before the first of them is expected, nanoseconds, pieces are small again.
     pub const QUIET_NS: u64 = 5_000;
