@@ -68,7 +68,7 @@ fn each_reason_has_its_number_name_and_sentence() {
         let is_plain = reason.name().bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
         assert!(is_plain, "{}", reason.name());
     }
-    assert_eq!(DropReason::COUNT, 19);
+    assert_eq!(DropReason::COUNT, 20);
 }
 
 #[test]
