@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
+use sidecore::{Command, Event, Handle, SidecoreSpec, Wait, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
 pub(crate) const QUEUES_MAX: u16 = 8192;
@@ -49,6 +49,7 @@ impl Cores {
         cpus: &[u32],
         workers: Option<CpuSet>,
         watches: bool,
+        wait: Wait,
         now: Instant,
     ) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
@@ -60,7 +61,7 @@ impl Cores {
                 watches,
                 queues_max: QUEUES_MAX,
             };
-            match launch(spec) {
+            match launch(spec, wait) {
                 Ok(handle) => {
                     all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });
                 }

@@ -124,7 +124,11 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
     let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
         .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
     let watches = plan.sidecores.urgency == Urgency::Watch;
-    let cores = Cores::launch(&plan.sidecores.cpus, workers, watches, now())
+    let wait = match plan.sidecores.wait {
+        config::spec::Wait::Spin => sidecore::Wait::Spin,
+        config::spec::Wait::Line => sidecore::Wait::Line,
+    };
+    let cores = Cores::launch(&plan.sidecores.cpus, workers, watches, wait, now())
         .map_err(|e| failed("a sidecore", &e))?;
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
     let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());

@@ -146,3 +146,17 @@ fn odd_files_make_no_panic() {
 fn this_host_can_be_examined() {
     assert_eq!(examine_this_host().len(), 14);
 }
+
+#[test]
+fn how_a_processor_can_wait_is_said() {
+    let found = |flags: &str| {
+        let text = format!("flags : fpu {flags}\n");
+        let tree = Tree::of(&[("proc/cpuinfo", &text)]);
+        let check = of(&examine(tree.root(), &good()), "waiting on a line").clone();
+        assert_eq!(check.means.contains("refused"), check.found.starts_with("neither"));
+        check.found
+    };
+    assert_eq!(found("waitpkg"), "umwait (WAITPKG)");
+    assert_eq!(found("mwaitx"), "mwaitx (MONITORX)");
+    assert_eq!(found("monitor"), "neither umwait (WAITPKG) nor mwaitx (MONITORX)");
+}
