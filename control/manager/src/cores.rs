@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
+use config::plan::SidecoresPlan;
+use config::spec::{self, Urgency};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sidecore::{Command, Event, Handle, SidecoreSpec, Wait, launch, link};
 
@@ -41,19 +43,22 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// One for each of `cpus`, pinned to it; `workers` and `watches` as in [`SidecoreSpec`].
+    /// Those of the plan, each pinned to its cpu; `workers` as in [`SidecoreSpec`].
     ///
     /// # Errors
     /// What starting one of them said; none is left running.
     pub(crate) fn launch(
-        cpus: &[u32],
+        plan: &SidecoresPlan,
         workers: Option<CpuSet>,
-        watches: bool,
-        wait: Wait,
         now: Instant,
     ) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
-        for (index, cpu) in cpus.iter().enumerate() {
+        let watches = plan.urgency == Urgency::Watch;
+        let wait = match plan.wait {
+            spec::Wait::Spin => Wait::Spin,
+            spec::Wait::Line => Wait::Line,
+        };
+        for (index, cpu) in plan.cpus.iter().enumerate() {
             let spec = SidecoreSpec {
                 index: index as u16,
                 cpu: Some(*cpu),
