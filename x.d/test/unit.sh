@@ -15,7 +15,17 @@ group_unit() {
     as_root lost-flush cargo test -p backend --test faults -- --ignored lost
     as_root block-devices cargo test -p backend --test model -- --ignored block
     as_root held-devices cargo test -p backend --lib -- --ignored block_device
+    on_a_line
     deny
+}
+
+# on_a_line: the tests that run umwait or mwaitx.
+on_a_line() {
+    if grep -qwE 'waitpkg|mwaitx' /proc/cpuinfo; then
+        check_command waiting-on-a-line cargo test -p guest_memory --lib -- --ignored line::
+    elif [[ -z $CASES || " $CASES " == *' waiting-on-a-line '* ]]; then
+        skipped waiting-on-a-line 'this processor has neither WAITPKG nor MONITORX'
+    fi
 }
 
 # as_root NAME COMMAND...: for tests that need a loop device.

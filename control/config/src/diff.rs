@@ -177,6 +177,7 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         ("sidecores.cpus", running.sidecores.cpus != wanted.sidecores.cpus),
         ("sidecores.min", running.sidecores.min != wanted.sidecores.min),
         ("sidecores.urgency", running.sidecores.urgency != wanted.sidecores.urgency),
+        ("sidecores.wait", running.sidecores.wait != wanted.sidecores.wait),
     ];
     for (name, differs) in daemon {
         if differs {
@@ -316,7 +317,8 @@ mod tests {
     use crate::plan::{HostCpus, load};
 
     fn plan(text: &str, running: Option<&Plan>) -> Plan {
-        let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 };
+        let host =
+            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false };
         load(text, "f", "/etc", &host, running).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
@@ -371,6 +373,18 @@ disk = [
             difference.restart_needed,
             ["daemon.run_dir", "sidecores.cpus", "sidecores.min"]
         );
+    }
+
+    #[test]
+    fn how_sidecores_wait_changes_at_a_restart() {
+        let able =
+            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: true };
+        let running = plan(BASE, None);
+        let text = format!("sidecores.wait = \"line\"\n{BASE}");
+        let wanted = load(&text, "f", "/etc", &able, Some(&running)).unwrap();
+        let difference = diff(&running, &wanted);
+        assert_eq!(words(&difference), [""; 0]);
+        assert_eq!(difference.restart_needed, ["sidecores.wait"]);
     }
 
     #[test]

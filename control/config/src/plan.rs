@@ -11,7 +11,7 @@ use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
-    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec, Urgency,
+    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec, Urgency, Wait,
 };
 
 mod disk;
@@ -47,6 +47,8 @@ pub struct HostCpus {
     pub auto: Vec<u32>,
     /// How many of them suit this machine when the operator sets no `max`.
     pub auto_count: u16,
+    /// Whether they can wait on a cache line.
+    pub waits_on_lines: bool,
 }
 
 /// What will run.
@@ -77,6 +79,8 @@ pub struct SidecoresPlan {
     pub policies: Policies,
     /// Whether queues that ask little may interrupt others.
     pub urgency: Urgency,
+    /// What they do between two looks that find nothing.
+    pub wait: Wait,
 }
 
 /// Reads a configuration file's text into a plan.
@@ -213,7 +217,13 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    Some(SidecoresPlan { cpus, min: min.max(1), policies, urgency: spec.urgency })
+    if spec.wait == Wait::Line && !host.waits_on_lines {
+        let wrong = "this processor has neither WAITPKG (umwait) nor MONITORX (mwaitx)";
+        let right = "write wait = \"spin\", or leave it out";
+        mistakes.push(Mistake::new(at.key("wait"), wrong, right));
+    }
+    let SidecoresSpec { urgency, wait, .. } = *spec;
+    Some(SidecoresPlan { cpus, min: min.max(1), policies, urgency, wait })
 }
 
 #[cfg(test)]

@@ -118,6 +118,8 @@ pub struct SidecoresSpec {
     pub elvis: ElvisSpec,
     /// Whether queues that ask little are served in the middle of other queues' turns.
     pub urgency: Urgency,
+    /// What a sidecore does when it has looked at what it polls and found nothing.
+    pub wait: Wait,
 }
 
 impl Default for SidecoresSpec {
@@ -130,6 +132,7 @@ impl Default for SidecoresSpec {
             es2: Es2Spec::default(),
             elvis: ElvisSpec::default(),
             urgency: Urgency::default(),
+            wait: Wait::default(),
         }
     }
 }
@@ -144,6 +147,18 @@ pub enum Urgency {
     Watch,
     /// They wait for their turn.
     Off,
+}
+
+/// What a sidecore does when it has looked at what it polls and found nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// It looks again at once.
+    #[default]
+    Spin,
+    /// While one queue is polled, it waits for at most 10 us for its ring to change, and takes less power
+    /// meanwhile. Refused where the processor has neither WAITPKG (Intel) nor MONITORX (AMD).
+    Line,
 }
 
 /// One disk of one guest.

@@ -288,9 +288,12 @@ mod tests {
     fn nodes_matter_where_there_are_several() {
         let cpu =
             |cpu: u32, node: u32| host::topology::Cpu { cpu, core: cpu, node, isolated: false };
-        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)] };
+        let one = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0)], line_wait: None };
         assert_eq!(nodes_of(&[0, 1], &one), [0; 0]);
-        let two = host::Topology { cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)] };
+        let two = host::Topology {
+            cpus: vec![cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)],
+            line_wait: None,
+        };
         assert_eq!(nodes_of(&[3, 1], &two), [1, 0]);
     }
 }

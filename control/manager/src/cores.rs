@@ -4,8 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
+use config::plan::SidecoresPlan;
+use config::spec::{self, Urgency};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use sidecore::{Command, Event, Handle, SidecoreSpec, launch, link};
+use sidecore::{Command, Event, Handle, SidecoreSpec, Wait, launch, link};
 
 /// Queues of one sidecore at most. A place costs about 100 bytes, a queue brings the rest.
 pub(crate) const QUEUES_MAX: u16 = 8192;
@@ -41,18 +43,22 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// One for each of `cpus`, pinned to it; `workers` and `watches` as in [`SidecoreSpec`].
+    /// Those of the plan, each pinned to its cpu; `workers` as in [`SidecoreSpec`].
     ///
     /// # Errors
     /// What starting one of them said; none is left running.
     pub(crate) fn launch(
-        cpus: &[u32],
+        plan: &SidecoresPlan,
         workers: Option<CpuSet>,
-        watches: bool,
         now: Instant,
     ) -> io::Result<Cores> {
         let mut all: Vec<Core> = Vec::new();
-        for (index, cpu) in cpus.iter().enumerate() {
+        let watches = plan.urgency == Urgency::Watch;
+        let wait = match plan.wait {
+            spec::Wait::Spin => Wait::Spin,
+            spec::Wait::Line => Wait::Line,
+        };
+        for (index, cpu) in plan.cpus.iter().enumerate() {
             let spec = SidecoreSpec {
                 index: index as u16,
                 cpu: Some(*cpu),
@@ -60,7 +66,7 @@ impl Cores {
                 watches,
                 queues_max: QUEUES_MAX,
             };
-            match launch(spec) {
+            match launch(spec, wait) {
                 Ok(handle) => {
                     all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });
                 }

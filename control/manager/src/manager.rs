@@ -12,7 +12,7 @@ use config::Plan;
 use config::api::ApiError;
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
-use config::spec::{Mode, Urgency};
+use config::spec::Mode;
 use guest_memory::Loss;
 use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
@@ -123,9 +123,8 @@ pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
     let kept = state.read().map_err(StartError)?;
     let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
         .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
-    let watches = plan.sidecores.urgency == Urgency::Watch;
-    let cores = Cores::launch(&plan.sidecores.cpus, workers, watches, now())
-        .map_err(|e| failed("a sidecore", &e))?;
+    let cores =
+        Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
     let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
     let mut manager = Manager {

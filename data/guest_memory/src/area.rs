@@ -252,8 +252,9 @@ impl Area {
         self.at::<u16>(at).map(|place| unsafe { AtomicU16::from_ptr(place.as_ptr()) })
     }
 
+    /// The `len` bytes from `at`, if they are all within.
     #[inline]
-    fn range(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn range(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         let fits = at.checked_add(len).is_some_and(|end| end <= self.len);
         // SAFETY: `at <= self.len` by the check.
         fits.then(|| unsafe { self.base.add(at) })

@@ -11,7 +11,7 @@
 //!   reap -| backend     completions, each by its tag
 //!         | device      status -> guest;  virtqueue: complete
 //! publish | virtqueue   used index in steps of 16, at most one call a visit
-//!   rest -| spin | arm kicks and look again | sleep until kick, completion, or inbox
+//!   rest -| spin, or wait on the ring's line | arm kicks and look again | sleep until kick, completion, or inbox
 //! ```
 //!
 //! [`Sidecore`] owns its queues: each [`Served`] is moved in by [`Command::Attach`] and moved out
@@ -26,6 +26,7 @@ mod alarm;
 mod commands;
 mod counters;
 mod done;
+mod doze;
 mod fetch;
 mod frames;
 mod inbox;
@@ -56,7 +57,7 @@ pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, 
 pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec, Relocation, relocation};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
-pub use thread::launch;
+pub use thread::{Wait, launch};
 
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ const REAPED_PER_PASS: usize = 256;
 /// Submission entries of the io_uring.
 const IO_ENTRIES: u32 = 1024;
 /// Between two looks for kicks while something is polled, nanoseconds.
-const LOOK_INTERVAL_NS: u64 = 50_000;
+pub(crate) const LOOK_INTERVAL_NS: u64 = 50_000;
 
 /// What a sidecore is made of.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use crate::plan::{
 use crate::spec::{LinkState, Mode, NicChange, NicSpec, Spoof, SwitchSpec, UplinkSpec, Via};
 
 fn host() -> HostCpus {
-    HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1 }
+    HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false }
 }
 
 fn plan(text: &str) -> Plan {
