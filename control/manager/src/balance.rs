@@ -298,7 +298,16 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
+    use config::HostCpus;
+    use sidecore::{BridgeId, MoveId};
+    use switch::PortId;
+
     use super::*;
+    use crate::device::Attached;
+    use crate::kind::Facts;
+    use crate::network::Place;
+    use crate::nic::{NicParts, Plug};
+    use crate::nic_moves::Travel;
 
     #[test]
     fn a_queue_has_its_part_of_the_load_and_half_of_it_at_once() {
@@ -315,6 +324,62 @@ mod tests {
         assert_eq!(queue.load, (75 + 800) / 2);
         queue.look(u64::MAX, Found::default());
         assert_eq!(queue.load, 218);
+    }
+
+    fn nic() -> Device {
+        let text = "[daemon]\nrun_dir = \"/run\"\n[sidecores]\ncpus = \"0\"\n[[switch]]\nid = \"lan\"\n\
+                    [[nic]]\nid = \"a\"\nswitch = \"lan\"\nqueues = 2\n";
+        let host = HostCpus { online: vec![0], auto: vec![0], auto_count: 1 };
+        let plan = config::plan::load(text, "file", "/", &host, None).expect("a plan");
+        let plan = plan.nic("a").expect("a NIC").clone();
+        Device::new(7, Facts::from(&plan), Kind::Nic(NicParts::new(plan, None)))
+    }
+
+    fn parts(device: &mut Device) -> &mut NicParts {
+        match &mut device.kind {
+            Kind::Nic(nic) => nic,
+            Kind::Disk(_) => unreachable!("it is a NIC"),
+        }
+    }
+
+    #[test]
+    fn a_nic_is_weighed_as_a_whole_and_rests_while_it_is_on_its_way() {
+        let (mut device, at) = (nic(), Nanos(5));
+        assert_eq!(device.weigh(&[], at, None), [], "it is nowhere");
+        let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
+        parts(&mut device).plug = Some(Plug::new(place));
+        let of = |load, can_move, moved| {
+            vec![((7, None), QueueLoad { core: 1, load, can_move, node: None, moved })]
+        };
+        assert_eq!(device.weigh(&[], at, None), of(0, true, None), "without a guest");
+        for queue in &mut device.queues[..3] {
+            queue.attached = Some(Attached { sidecore: 1, link: 0, leaving: None, by_hand: false });
+            queue.weighed.load = 200;
+        }
+        assert_eq!(device.weigh(&[], at, None), of(300, true, None));
+        let travel = Travel::new(MoveId(1), 0, true);
+        parts(&mut device).travel = Some(travel);
+        assert_eq!(device.weigh(&[], at, None), of(150, true, Some(at)));
+        parts(&mut device).travel = None;
+        assert_eq!(device.weigh(&[], Nanos(9), None), of(75, true, Some(at)));
+        if let Some(queue) = device.queues[2].attached.as_mut() {
+            queue.leaving = Some(crate::manager::now());
+        }
+        assert_eq!(device.weigh(&[], Nanos(9), None), of(36, true, Some(Nanos(9))));
+    }
+
+    #[test]
+    fn a_nic_that_an_operator_moved_stays_until_its_front_end_goes_and_a_wire_always() {
+        let mut device = nic();
+        let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
+        let can_move = |device: &mut Device| device.weigh(&[], Nanos(5), None)[0].1.can_move;
+        parts(&mut device).plug = Some(Plug { by_hand: true, ..Plug::new(place) });
+        assert!(!can_move(&mut device));
+        device.kind.reset();
+        assert!(can_move(&mut device));
+        parts(&mut device).plug = Some(Plug::new(Place { is_wire: true, ..place }));
+        device.kind.reset();
+        assert!(!can_move(&mut device));
     }
 
     #[test]
