@@ -26,12 +26,15 @@ pub const LONGEST: u32 = 3_000;
 /// The type of frames that are none of this, and not looked at.
 pub const OTHERS: [u8; 2] = [0x88, 0xb6];
 const IDLE: Duration = Duration::from_micros(30);
+/// Between frames when it has little to do.
+const EASED: Duration = Duration::from_millis(2);
 const END_NS: u64 = 20_000_000_000;
 
 /// A guest at work.
 #[derive(Debug)]
 pub struct Traffic {
     stop: Arc<AtomicBool>,
+    eased: Arc<AtomicBool>,
     /// Frames that it looked at.
     taken: Arc<AtomicU64>,
     thread: JoinHandle<Result<Done>>,
@@ -61,6 +64,7 @@ struct End {
     other_stopped: Arc<AtomicBool>,
     other_sent: Arc<AtomicU64>,
     i_sent: Arc<AtomicU64>,
+    eased: Arc<AtomicBool>,
 }
 
 /// Starts two guests that send to each other, numbered as their addresses are.
@@ -77,6 +81,7 @@ pub fn start(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
     for (at, nic, numbers) in [(0, first, [one, two]), (1, second, [two, one])] {
         let (frontend, pairs) = nic.split();
         let pair = pairs.into_iter().next().context("a NIC without a pair")?;
+        let (stop, eased) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let end = End {
             pair,
             numbers,
@@ -87,16 +92,22 @@ pub fn start(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
             other_stopped: Arc::clone(&ended[1 - at]),
             other_sent: Arc::clone(&sent[1 - at]),
             i_sent: Arc::clone(&sent[at]),
+            eased: Arc::clone(&eased),
         };
-        let stop = Arc::new(AtomicBool::new(false));
         let (stopped, i_stopped) = (Arc::clone(&stop), Arc::clone(&ended[at]));
         let thread = std::thread::spawn(move || end.work(&stopped, &i_stopped));
-        guests.push(Traffic { stop, taken: Arc::clone(&taken[at]), thread, _frontend: frontend });
+        let taken = Arc::clone(&taken[at]);
+        guests.push(Traffic { stop, eased, taken, thread, _frontend: frontend });
     }
     guests.try_into().map_err(|_| anyhow!("two guests"))
 }
 
 impl Traffic {
+    /// From now on it sends a few frames now and then, so that a sidecore has nearly nothing to do.
+    pub fn ease(&self) {
+        self.eased.store(true, Ordering::Relaxed);
+    }
+
     /// Waits until it has looked at so many frames more.
     ///
     /// # Errors
@@ -157,7 +168,9 @@ impl End {
             } else {
                 is_idle &= !self.send()?;
             }
-            if is_idle {
+            if self.eased.load(Ordering::Relaxed) {
+                pause(EASED);
+            } else if is_idle {
                 pause(IDLE);
             }
         }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bench::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use bench::net_frontend::{Nic, NicSpec, frames};
 use serde_json::Value;
 use tests::daemon::{Daemon, await_that};
 use tests::single::Single;
 use tests::streams::{MEMORY_BYTES, Streams};
+use tests::traffic::{self, LONGEST};
 
 const DISKS: u64 = 6;
 const DISK_BYTES: u64 = 8 << 20;
@@ -157,5 +159,91 @@ fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<(
     await_states(&daemon, ["in_use", "parked"], "the second to be parked")?;
     second.exercise(other.queue(0), 3)?;
     daemon.is_alive()?;
+    daemon.stop()
+}
+
+const LAN: [&str; 2] = ["one", "two"];
+
+fn nic(daemon: &Daemon, name: &str) -> Result<Nic> {
+    let nic =
+        Nic::connect(&daemon.socket(name), NicSpec { send_bytes: LONGEST, ..NicSpec::default() })?;
+    await_that(PATIENCE, "both queues to be attached", || {
+        Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
+    })?;
+    Ok(nic)
+}
+
+/// Where its port is.
+fn home(daemon: &Daemon, name: &str) -> Result<u64> {
+    let view = daemon.ask(&format!("nic show {name}"))?;
+    view["sidecore"].as_u64().with_context(|| format!("it is nowhere: {view}"))
+}
+
+fn check_frames(daemon: &Daemon, done: [traffic::Done; 2]) -> Result<()> {
+    for (name, done) in LAN.into_iter().zip(done) {
+        let counters = daemon.ask(&format!("nic show {name}"))?["counters"].clone();
+        ensure!(counters["dropped_frames"] == 0, "{name}: {counters}");
+        ensure!(counters["taken_frames"] == done.sent, "{name}: {counters}");
+        ensure!(counters["delivered_frames"] == done.taken, "{name}: {counters}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<()> {
+    if !has_two_processors()? {
+        return Ok(());
+    }
+    let mac = |number| frames::mac(number).map(|byte| format!("{byte:02x}")).join(":");
+    let (one, two) = (mac(1), mac(2));
+    let lan = format!(
+        "[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"one\"\nswitch = \"lan\"\nmac = \"{one}\"\n\
+         mtu = 9000\n{}",
+        disks()
+    );
+    let mut daemon = Daemon::start_with("cores-nics", "cpus = \"0-1\"\nmin = 1\nmax = 2", &lan)?;
+    await_states(&daemon, ["in_use", "parked"], "one in use")?;
+    ensure!(home(&daemon, "one")? == 0, "{:#}", daemon.ask("sidecores")?);
+    // Operators' wishes have both in use: so the other NIC is placed on that which has less.
+    daemon.ask("nic move one --to 0")?;
+    let mut held = daemon
+        .frontend("d0", &FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() })?;
+    Single::new(&mut held)?.exercise(held.queue(0), 1)?;
+    daemon.ask("disk move d0 --to 1")?;
+    await_states(&daemon, ["in_use", "in_use"], "both in use")?;
+    daemon.ask(&format!("nic add two --switch lan --mac {two} --mtu 9000"))?;
+    ensure!(home(&daemon, "two")? == 1, "{:#}", daemon.ask("sidecores")?);
+    let guests = traffic::start([(nic(&daemon, "one")?, 1), (nic(&daemon, "two")?, 2)])?;
+    guests.iter().try_for_each(|guest| guest.await_frames(1_000))?;
+    let busy = daemon.ask("sidecores")?;
+    println!("busy {:?} %", each(&busy, "busy_percent"));
+
+    // The wish for the disk goes with its front-end, the load nearly, and the NIC with the frames.
+    held.disconnect()?;
+    guests.iter().for_each(traffic::Traffic::ease);
+    let list = await_states(&daemon, ["in_use", "parked"], "the second to be parked")?;
+    ensure!(each(&list, "queues")[1] == 0 && home(&daemon, "two")? == 0, "{list:#}");
+    ensure!(each(&list, "moves_out")[1].as_u64() > Some(1), "two queues went: {list:#}");
+    guests.iter().try_for_each(|guest| guest.await_frames(100))?;
+    let done = traffic::finish(guests)?;
+    check_frames(&daemon, done)?;
+
+    for name in LAN {
+        await_that(PATIENCE, "the guests to be gone", || {
+            Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 0)
+        })?;
+    }
+    // Nobody is there any more, nor the wish for the first: it follows to where an operator has the other.
+    daemon.ask("nic move two --to 1")?;
+    let list = await_states(&daemon, ["parked", "in_use"], "the first to be parked")?;
+    ensure!([home(&daemon, "one")?, home(&daemon, "two")?] == [1, 1], "{list:#}");
+    println!(
+        "{} frames; came {:?}, stayed {:?}, the longest pause of a guest {} ns",
+        done[0].sent + done[1].sent,
+        each(&list, "moves_in"),
+        each(&list, "moves_stayed"),
+        done[0].pause_ns.max(done[1].pause_ns)
+    );
+    daemon.await_sleep()?;
     daemon.stop()
 }

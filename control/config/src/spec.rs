@@ -398,8 +398,8 @@ pub struct DiskMove {
     pub queue: Option<u16>,
 }
 
-/// Another sidecore for a NIC of a switch, with all its queues, while they run. It stays there until it is
-/// moved again.
+/// Another sidecore for a NIC of a switch, with all its queues, while they run. It stays there, whatever the
+/// loads, until it is moved again or its front-end goes; meanwhile that sidecore is not parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]

@@ -1,7 +1,8 @@
 //! The sidecores' loads, looked at now and then, and what follows from them.
 //!
-//! What follows is `schedule::Placement`'s to say, of whatever kind a queue's device is; here is what it
-//! is told, and that it is done. How a queue travels is `moves`', how loads are counted the sidecores'.
+//! What follows is `schedule::Placement`'s to say, of queues of disks and of NICs with all of theirs
+//! alike; here is what it is told, and that it is done. How they travel is `moves`' and `nic_moves`', how
+//! loads are counted the sidecores'.
 //! Called by `manager` when a look is due, and by whoever needs a sidecore for something.
 
 use std::time::{Duration, Instant};
@@ -10,8 +11,13 @@ use schedule::{CoreLoad, Decision, LOAD_FULL, Nanos, Placement, QueueLoad, Use};
 use tracing::{debug, info};
 
 use crate::cores::{Cores, QUEUES_MAX};
-use crate::device::{Device, QueueState};
+use crate::device::Device;
+use crate::kind::Kind;
 use crate::manager::Manager;
+use crate::moves::Moving;
+
+/// What may go elsewhere: a queue of a device, or (`None`) a NIC with all of its.
+type Name = (u32, Option<u16>);
 
 /// Between two looks while there is load, or a sidecore that may be parked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -142,6 +148,36 @@ impl Weighed {
     }
 }
 
+impl Device {
+    /// What of it may go elsewhere as a whole: each queue of a disk; a NIC, with or without a guest.
+    fn weigh(&mut self, found: &[Found], at: Nanos, node: Option<u32>) -> Vec<(Name, QueueLoad)> {
+        let (number, mut rests) = (self.number, self.is_held_back());
+        let (mut weighed, mut sum) = (Vec::new(), 0);
+        for (index, queue) in (0..).zip(&mut self.queues) {
+            let Some(attached) = queue.attached else { continue };
+            let core = attached.sidecore;
+            let its = found.get(core).copied().unwrap_or_default();
+            queue.weighed.look(queue.counters.work_ns(), its);
+            if queue.moving.is_some() || attached.leaving.is_some() {
+                queue.weighed.moved = Some(at);
+                rests = true;
+            }
+            let Weighed { load, moved, .. } = queue.weighed;
+            sum += load;
+            let can_move = !attached.by_hand;
+            let queue = QueueLoad { core, load, can_move, node, moved };
+            weighed.push(((number, Some(index)), queue));
+        }
+        let Kind::Nic(nic) = &mut self.kind else { return weighed };
+        let Some(plug) = &mut nic.plug else { return Vec::new() };
+        if rests || nic.travel.is_some() {
+            plug.moved = Some(at);
+        }
+        let (core, can_move, moved) = (plug.place.home, plug.can_move(), plug.moved);
+        vec![((number, None), QueueLoad { core, load: sum, can_move, node, moved })]
+    }
+}
+
 /// So much of `whole` as `some` is of `all`; at most all of it.
 fn part(some: u64, all: u64, whole: u32) -> u32 {
     let all = all.max(1);
@@ -149,14 +185,12 @@ fn part(some: u64, all: u64, whole: u32) -> u32 {
 }
 
 impl Manager {
-    /// The sidecore for a queue of a device that is attached now. It may be moved later.
-    pub(crate) fn place_queue(&mut self, number: u32) -> Option<usize> {
+    /// The sidecore for so many queues of a device that start now, together. They may be moved later.
+    pub(crate) fn place_movable(&mut self, number: u32, queues: usize) -> Option<usize> {
         let node = self.memory_node(number);
         let place = self.balance.placement.place(node, |core| self.cores.queues(core));
-        if let Some(core) = place.filter(|core| self.cores.queues(*core) < QUEUES_MAX.into()) {
-            return Some(core);
-        }
-        self.place_fixed()
+        let has_room = |core: &usize| self.cores.queues(*core) + queues <= QUEUES_MAX.into();
+        place.filter(has_room).or_else(|| self.place_fixed())
     }
 
     /// The sidecore for what stays there: that with the fewest queues, in use or not.
@@ -175,7 +209,7 @@ impl Manager {
         let found = self.balance.measure(&self.cores, now);
         let at = self.balance.nanos(now);
         let (names, queues) = self.weigh(&found, at, now);
-        let needed = self.needed(queues.len());
+        let needed = self.needed();
         let load = |(found, is_needed): (&Found, &bool)| CoreLoad {
             load: found.load,
             is_needed: *is_needed,
@@ -194,49 +228,32 @@ impl Manager {
         self.balance.next = now + if is_restless { LOOK_INTERVAL } else { IDLE_INTERVAL };
     }
 
-    /// Every attached queue, and what it weighs.
-    fn weigh(
-        &mut self,
-        found: &[Found],
-        at: Nanos,
-        now: Instant,
-    ) -> (Vec<(u32, u16)>, Vec<QueueLoad>) {
-        let (mut names, mut queues) = (Vec::new(), Vec::new());
+    /// All that a sidecore has, and what it weighs.
+    fn weigh(&mut self, found: &[Found], at: Nanos, now: Instant) -> (Vec<Name>, Vec<QueueLoad>) {
         let has_nodes = self.balance.has_nodes();
-        for device in self.devices.values_mut() {
+        let weigh = |device: &mut Device| {
             let node = has_nodes.then(|| device.memory_node(now)).flatten();
-            let kind_moves = device.kind.can_move();
-            for (index, queue) in (0..).zip(&mut device.queues) {
-                let Some(attached) = queue.attached else { continue };
-                let core = attached.sidecore;
-                queue
-                    .weighed
-                    .look(queue.counters.work_ns(), found.get(core).copied().unwrap_or_default());
-                if queue.moving.is_some() || attached.leaving.is_some() {
-                    queue.weighed.moved = Some(at);
-                }
-                let Weighed { load, moved, .. } = queue.weighed;
-                let can_move = kind_moves && !attached.by_hand;
-                names.push((device.number, index));
-                queues.push(QueueLoad { core, load, can_move, node, moved });
-            }
-        }
-        (names, queues)
+            device.weigh(found, at, node)
+        };
+        self.devices.values_mut().flat_map(weigh).unzip()
     }
 
-    /// The sidecores that are not to be parked though no queue says so: homes of ports, those to which a
-    /// queue is on its way; all of them, when the others could not hold the queues.
-    fn needed(&self, queues: usize) -> Vec<bool> {
+    /// The sidecores that are not to be parked though nothing that was weighed says so: homes of uplinks,
+    /// those to which something is on its way; all of them, when the others could not hold the queues.
+    fn needed(&self) -> Vec<bool> {
+        let count = self.cores.all.len();
+        let queues: usize = (0..count).map(|core| self.cores.queues(core)).sum();
         let rest = self.balance.placement.in_use().saturating_sub(1);
         let is_crowded = queues > rest * usize::from(QUEUES_MAX) / 2;
-        let mut needed = vec![is_crowded; self.cores.all.len()];
-        let home = |device: &Device| Some(device.kind.nic()?.plug?.place.home);
-        let moving = |queue: &QueueState| queue.moving.as_ref().map(|moving| moving.to());
-        let devices = self.devices.values();
-        let to =
-            devices.flat_map(|device| device.queues.iter().filter_map(moving).chain(home(device)));
+        let mut needed = vec![is_crowded; count];
+        let to = |device| {
+            let Device { queues, kind, .. }: &Device = device;
+            let travel = kind.nic().and_then(|nic| nic.travel.as_ref()).map(|travel| travel.to);
+            let moving = queues.iter().filter_map(|queue| queue.moving.as_ref());
+            moving.map(Moving::to).chain(travel)
+        };
         let uplinks = self.network.uplinks.values().map(|uplink| uplink.place.home);
-        for core in to.chain(uplinks) {
+        for core in self.devices.values().flat_map(to).chain(uplinks) {
             if let Some(needed) = needed.get_mut(core) {
                 *needed = true;
             }
@@ -244,14 +261,30 @@ impl Manager {
         needed
     }
 
-    /// Moves a queue to where there is more room for it.
-    fn relieve(&mut self, name: Option<&(u32, u16)>, to: usize, at: Nanos) {
+    /// Moves a queue, or a NIC, to where there is more room for it.
+    fn relieve(&mut self, name: Option<&Name>, to: usize, at: Nanos) {
         let Some(&(number, index)) = name else { return };
+        let Some(index) = index else { return self.relieve_of_nic(number, to, at) };
         let Some(queue) = self.queue_mut(number, index) else { return };
         queue.weighed.moved = Some(at);
         let (from, load) = (queue.attached.map(|attached| attached.sidecore), queue.weighed.load);
         let moved = self.begin_move(number, index, to, false);
         debug!(device = number, queue = index, from, to, load, begun = moved.is_some(), "balance");
+    }
+
+    /// A NIC that cannot go just now, or stays, is looked at again after a pause.
+    fn relieve_of_nic(&mut self, number: u32, to: usize, at: Nanos) {
+        let plug = self.nic_parts_mut(number).and_then(|nic| nic.plug.as_mut());
+        let from = plug.map(|plug| {
+            plug.moved = Some(at);
+            plug.place.home
+        });
+        let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
+            return;
+        };
+        let may = self.nic_may_move(&id, to).is_ok_and(|found| found == number);
+        let moved = if may { self.begin_nic_move(number, to, false) } else { None };
+        debug!(device = number, from, to, begun = moved.is_some(), "balance");
     }
 
     /// The NUMA node of a device's guest, if there are several and it is known.
@@ -265,7 +298,16 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
+    use config::HostCpus;
+    use sidecore::{BridgeId, MoveId};
+    use switch::PortId;
+
     use super::*;
+    use crate::device::Attached;
+    use crate::kind::Facts;
+    use crate::network::Place;
+    use crate::nic::{NicParts, Plug};
+    use crate::nic_moves::Travel;
 
     #[test]
     fn a_queue_has_its_part_of_the_load_and_half_of_it_at_once() {
@@ -282,6 +324,63 @@ mod tests {
         assert_eq!(queue.load, (75 + 800) / 2);
         queue.look(u64::MAX, Found::default());
         assert_eq!(queue.load, 218);
+    }
+
+    fn nic() -> Device {
+        let text = "[daemon]\nrun_dir = \"/run\"\n[sidecores]\ncpus = \"0\"\n[[switch]]\nid = \"lan\"\n\
+                    [[nic]]\nid = \"a\"\nswitch = \"lan\"\nqueues = 2\n";
+        let host =
+            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let plan = config::plan::load(text, "file", "/", &host, None).expect("a plan");
+        let plan = plan.nic("a").expect("a NIC").clone();
+        Device::new(7, Facts::from(&plan), Kind::Nic(NicParts::new(plan, None)))
+    }
+
+    fn parts(device: &mut Device) -> &mut NicParts {
+        match &mut device.kind {
+            Kind::Nic(nic) => nic,
+            Kind::Disk(_) => unreachable!("it is a NIC"),
+        }
+    }
+
+    #[test]
+    fn a_nic_is_weighed_as_a_whole_and_rests_while_it_is_on_its_way() {
+        let (mut device, at) = (nic(), Nanos(5));
+        assert_eq!(device.weigh(&[], at, None), [], "it is nowhere");
+        let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
+        parts(&mut device).plug = Some(Plug::new(place));
+        let of = |load, can_move, moved| {
+            vec![((7, None), QueueLoad { core: 1, load, can_move, node: None, moved })]
+        };
+        assert_eq!(device.weigh(&[], at, None), of(0, true, None), "without a guest");
+        for queue in &mut device.queues[..3] {
+            queue.attached = Some(Attached { sidecore: 1, link: 0, leaving: None, by_hand: false });
+            queue.weighed.load = 200;
+        }
+        assert_eq!(device.weigh(&[], at, None), of(300, true, None));
+        let travel = Travel::new(MoveId(1), 0, true);
+        parts(&mut device).travel = Some(travel);
+        assert_eq!(device.weigh(&[], at, None), of(150, true, Some(at)));
+        parts(&mut device).travel = None;
+        assert_eq!(device.weigh(&[], Nanos(9), None), of(75, true, Some(at)));
+        if let Some(queue) = device.queues[2].attached.as_mut() {
+            queue.leaving = Some(crate::manager::now());
+        }
+        assert_eq!(device.weigh(&[], Nanos(9), None), of(36, true, Some(Nanos(9))));
+    }
+
+    #[test]
+    fn a_nic_that_an_operator_moved_stays_until_its_front_end_goes_and_a_wire_always() {
+        let mut device = nic();
+        let place = Place { bridge: BridgeId(0), port: PortId(0), home: 1, is_wire: false };
+        let can_move = |device: &mut Device| device.weigh(&[], Nanos(5), None)[0].1.can_move;
+        parts(&mut device).plug = Some(Plug { by_hand: true, ..Plug::new(place) });
+        assert!(!can_move(&mut device));
+        device.kind.reset();
+        assert!(can_move(&mut device));
+        parts(&mut device).plug = Some(Plug::new(Place { is_wire: true, ..place }));
+        device.kind.reset();
+        assert!(!can_move(&mut device));
     }
 
     #[test]

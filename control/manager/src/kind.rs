@@ -185,11 +185,6 @@ impl Kind {
         }
     }
 
-    /// Whether its queues can go to another sidecore while they are served.
-    pub(crate) fn can_move(&self) -> bool {
-        self.disk().is_some()
-    }
-
     /// Whether no front-end may be there: a NIC whose cable is out.
     pub(crate) fn is_off(&self) -> bool {
         self.nic().is_some_and(|nic| !nic.is_up())
@@ -200,9 +195,16 @@ impl Kind {
         self.disk().is_some_and(|disk| disk.resizing.is_some())
     }
 
-    /// The front-end that ran it is gone: the next driver starts anew.
-    pub(crate) fn reset(&self) {
+    /// The front-end that ran it is gone: the next driver starts anew, and a NIC may go where it likes.
+    pub(crate) fn reset(&mut self) {
         self.personality().reset();
+        let Kind::Nic(nic) = self else { return };
+        if let Some(plug) = &mut nic.plug {
+            plug.by_hand = false;
+        }
+        if let Some(travel) = &mut nic.travel {
+            travel.by_hand = false;
+        }
     }
 }
 

@@ -440,7 +440,7 @@ impl Manager {
         match device.make_queue(index) {
             Ok(Some((link, served))) => {
                 let home = device.kind.nic().map(|nic| nic.plug.map(|plug| plug.place.home));
-                let place = home.unwrap_or_else(|| self.place_queue(number));
+                let place = home.unwrap_or_else(|| self.place_movable(number, 1));
                 let Some(sidecore) = place else { return };
                 if let Some(queue) = self.queue_mut(number, index) {
                     let (leaving, by_hand) = (None, false);

@@ -33,7 +33,7 @@ pub(crate) struct Place {
     /// The sidecore that has all its queues and descriptors.
     pub(crate) home: usize,
     /// Only its home knows a wire.
-    is_wire: bool,
+    pub(crate) is_wire: bool,
 }
 
 /// What is at a port of a switch.
@@ -163,7 +163,11 @@ impl Manager {
             return Ok(());
         };
         let (peer, id) = (nic.plan.peer.clone(), nic.plan.id.clone());
-        let home = self.place_fixed().unwrap_or_default();
+        let home = match &peer {
+            NicPeer::Switch(_) => self.place_movable(number, rings),
+            NicPeer::Host(_) => self.place_fixed(),
+        };
+        let home = home.unwrap_or_default();
         if let NicPeer::Switch(switch) = &peer {
             self.connect_homes(self.network.switch(switch).map(|switch| switch.bridge), home);
         }
@@ -183,7 +187,7 @@ impl Manager {
         let place = Place { bridge, port, home, is_wire: matches!(peer, NicPeer::Host(_)) };
         self.cores.take_load(home, rings);
         if let Some(nic) = self.nic_parts_mut(number) {
-            nic.plug = Some(Plug { place, uplink: None });
+            nic.plug = Some(Plug::new(place));
         }
         self.say_port(number);
         if let NicPeer::Host(host) = peer {
@@ -209,7 +213,7 @@ impl Manager {
     /// device is settled again when it is back.
     pub(crate) fn unplug(&mut self, number: u32) -> bool {
         let Some(device) = self.devices.get(&number) else { return true };
-        let Some(Plug { place, uplink }) = device.kind.nic().and_then(|nic| nic.plug) else {
+        let Some(Plug { place, uplink, .. }) = device.kind.nic().and_then(|nic| nic.plug) else {
             return true;
         };
         let rings = usize::from(device.facts.rings);

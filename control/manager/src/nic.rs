@@ -9,6 +9,7 @@ use std::time::Instant;
 use config::plan::NicPlan;
 use config::spec::LinkState;
 use device::net::{Live, Shape};
+use schedule::Nanos;
 use sidecore::{PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
@@ -40,6 +41,23 @@ pub(crate) struct Plug {
     pub(crate) place: Place,
     /// The other end of its wire.
     pub(crate) uplink: Option<u32>,
+    /// An operator brought it there, and there it stays as long as its front-end does.
+    pub(crate) by_hand: bool,
+    /// When it was moved by its load last, or was to be.
+    pub(crate) moved: Option<Nanos>,
+}
+
+impl Plug {
+    /// Plugged in now, wherever that suits.
+    pub(crate) fn new(place: Place) -> Plug {
+        Plug { place, uplink: None, by_hand: false, moved: None }
+    }
+
+    /// Whether it may be moved for its load. The other end of a wire is a descriptor of the host, with a
+    /// place in a kernel queue.
+    pub(crate) fn can_move(&self) -> bool {
+        !self.place.is_wire && !self.by_hand
+    }
 }
 
 impl NicParts {

@@ -3,7 +3,7 @@
 //! How a NIC travels is the sidecores' affair ([`sidecore::relocation`]): all of them have a part in it,
 //! and one answers, in a millisecond or so. Until then it is not known who has its queues; what is to be
 //! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called by `answers`
-//! (operators), `moves` (the answer), and by all that concerns where a NIC is.
+//! (operators), `balance` (loads), `moves` (the answer), and by all that concerns where a NIC is.
 
 use config::api::{ApiError, ErrorKind};
 use config::spec::NicMove;
@@ -12,12 +12,13 @@ use tracing::{debug, info};
 
 use crate::api::Reply;
 use crate::manager::Manager;
-use crate::nic::Plug;
 
 /// A NIC's way to another sidecore.
 pub(crate) struct Travel {
     id: MoveId,
     pub(crate) to: usize,
+    /// An operator's wish: there it stays.
+    pub(crate) by_hand: bool,
     /// What is to be said of its queues to whoever has them in the end; at most one command of a kind for
     /// each.
     held: Vec<(u16, Command)>,
@@ -26,6 +27,10 @@ pub(crate) struct Travel {
 }
 
 impl Travel {
+    pub(crate) fn new(id: MoveId, to: usize, by_hand: bool) -> Travel {
+        Travel { id, to, by_hand, held: Vec::new(), announced: None }
+    }
+
     /// Keeps what is said of a queue. A newer one takes the place of one that waits, so that front-ends
     /// cannot use up our descriptors.
     pub(crate) fn hold(&mut self, index: u16, command: Command) {
@@ -49,7 +54,8 @@ impl Manager {
             Err(error) => return reply.answer(Err(error)),
         };
         info!(nic = id, to, "moving");
-        let begun = self.begin_nic_move(number, to);
+        self.balance.wake(to);
+        let begun = self.begin_nic_move(number, to, true);
         self.await_moves(number, begun.into_iter().collect(), reply);
     }
 
@@ -93,15 +99,24 @@ impl Manager {
     }
 
     /// Has a NIC that [may](Self::nic_may_move) go to sidecore `to`. `None`: it is there.
-    pub(crate) fn begin_nic_move(&mut self, number: u32, to: usize) -> Option<MoveId> {
+    pub(crate) fn begin_nic_move(
+        &mut self,
+        number: u32,
+        to: usize,
+        by_hand: bool,
+    ) -> Option<MoveId> {
+        let plug = self.nic_parts_mut(number)?.plug.as_mut()?;
+        let place = plug.place;
+        if place.home == to {
+            plug.by_hand |= by_hand;
+            return None;
+        }
         let device = self.devices.get(&number)?;
-        let Plug { place, .. } = device.kind.nic()?.plug.filter(|plug| plug.place.home != to)?;
         let queues = device.attached().len();
         // Frames can go from there to wherever its switch has ports before it is there.
         self.connect_homes(Some(place.bridge), to);
         let id = self.moves.begin(number, None);
-        let travel = Travel { id, to, held: Vec::new(), announced: None };
-        self.nic_parts_mut(number)?.travel = Some(travel);
+        self.nic_parts_mut(number)?.travel = Some(Travel::new(id, to, by_hand));
         let (port, ends) = ((place.bridge, place.port), (place.home as u16, to as u16));
         let parts = relocation(id, port, queues, ends, self.cores.all.len() as u16);
         for (core, part) in parts.into_iter().enumerate() {
@@ -117,11 +132,12 @@ impl Manager {
             let travel = nic.travel.take_if(|travel| travel.id == id)?;
             Some((travel, nic.plug.as_mut()))
         });
-        let Some((Travel { to, held, announced, .. }, plug)) = travel else {
+        let Some((Travel { to, by_hand, held, announced, .. }, plug)) = travel else {
             return self.move_ended(id, Some("it is not there any more"));
         };
         if let (None, Some(plug)) = (why, plug) {
             let from = std::mem::replace(&mut plug.place.home, to);
+            plug.by_hand |= by_hand;
             self.cores.give_load(from, rings.into());
             self.cores.take_load(to, rings.into());
             debug!(device = number, from, to, "moved");

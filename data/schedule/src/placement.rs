@@ -69,7 +69,7 @@ pub struct CoreLoad {
     pub is_needed: bool,
 }
 
-/// A queue at a look.
+/// A queue at a look; or several that only move together, as a NIC's do: for all of this they are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoad {
     /// Which sidecore has it.
