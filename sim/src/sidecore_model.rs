@@ -239,6 +239,7 @@ impl Sidecore {
         }
         rings.show(queue, self.due + took + REPLY_NS);
         if course.is_watchful {
+            self.schedule.cut(self.now);
             self.look_around(course);
         } else {
             self.at = At::Piece(course, course.part(&self.schedule, self.now));
@@ -276,14 +277,15 @@ impl Sidecore {
                 self.schedule.found_empty(urgent, self.now);
                 continue;
             }
-            self.read(&mut course);
-            took += CLOCK_NS;
             if !self.schedule.may_interrupt(urgent, self.now) {
                 if self.schedule.may_ask_for_others() {
                     continue;
                 }
                 break;
             }
+            self.read(&mut course);
+            took += CLOCK_NS;
+            self.schedule.advance(self.now);
             if self.schedule.kicked(urgent, self.now) {
                 rings.arm(urgent, false);
             }

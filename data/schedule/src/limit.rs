@@ -140,9 +140,26 @@ struct Hold {
     /// From when on.
     due: Nanos,
     used: u64,
+    /// What its last request was larger than was held, and is not paid yet.
+    owed: u64,
     /// What it takes next: what it had use for, so that a queue which asks seldom keeps no others
     /// waiting with what lapses.
     want: u64,
+}
+
+impl Hold {
+    /// Pays what is owed: what is there now, and then a chunk, whose moment is waited for. Not all at once:
+    /// who shares the limit would wait for it, and one with many queues would have others wait for seconds.
+    fn repay(&mut self, meter: &Meter, now: Nanos) {
+        if self.owed > 0 {
+            self.owed -= meter.take_due(self.owed, now);
+        }
+        if self.owed > 0 {
+            let units = self.owed.min(meter.chunk_max);
+            self.owed -= units;
+            self.due = meter.take(units, now);
+        }
+    }
 }
 
 /// What a queue may do.
@@ -201,6 +218,14 @@ impl Gate {
         for (index, (meter, hold)) in meters(limited).zip(holds).enumerate() {
             let Some(meter) = meter else { continue };
             if hold.left == 0 {
+                if hold.due <= now {
+                    hold.repay(meter, now);
+                }
+                if hold.due > now {
+                    let due = hold.due;
+                    self.until = None;
+                    return Admission::Wait(due);
+                }
                 let units = hold.want.clamp(1, meter.chunk_max);
                 *hold = Hold { left: units, due: meter.take(units, now), used: 0, ..*hold };
             }
@@ -233,7 +258,7 @@ impl Gate {
             let units = if index % 2 == 0 { u64::from(requests) } else { bytes };
             let excess = units.saturating_sub(hold.left);
             if excess > 0 {
-                meter.take(excess, now);
+                hold.owed = hold.owed.saturating_add(excess - meter.take_due(excess, now));
             }
             hold.used = hold.used.saturating_add(units);
             hold.left = hold.left.saturating_sub(units);

@@ -18,9 +18,10 @@ use crate::schedule::Entry;
 
 /// Queues watched at a time. Each costs a look, some nanoseconds, for each piece of a visit.
 pub const WATCHED_MAX: usize = 8;
-/// What one interruption may do: less than a piece of the visit that it interrupts.
+/// What one interruption may do: two small pieces of a visit. Its time is not looked at while it lasts, but is
+/// on the account afterwards.
 pub const INTERRUPTION: Budget =
-    Budget { requests: LIGHT_REQUESTS, bytes: LIGHT_BYTES, nanos: 3_000 };
+    Budget { requests: LIGHT_REQUESTS, bytes: LIGHT_BYTES, nanos: u64::MAX };
 
 /// A light queue's visit takes so much at most, on average.
 const LIGHT_REQUESTS: u32 = 4;
@@ -38,6 +39,11 @@ const PART: u64 = 23;
 const SAVED_NS: i64 = 20_000;
 /// What is owed at most: one that took longer was not at work all the time.
 const OWED_NS_MAX: i64 = 100_000_000;
+/// What a small piece costs beside a large one, nanoseconds: looking around, and beginning anew.
+const CUT_NS: i64 = 80;
+/// Small pieces may cost this part of the time (in 256ths), by that estimate; beyond it pieces are large,
+/// whoever is expected. As for interruptions, time for them is saved up to [`SAVED_NS`].
+const CUT_PART: u64 = 24;
 /// An interruption that took longer, nanoseconds, counts as one of many requests: what is slow is not light.
 const SLOW_NS: u64 = 20_000;
 const SLOW_REQUESTS: u32 = 64;
@@ -145,9 +151,12 @@ pub(crate) struct Urgency {
     /// Its own credit pays for the interruption under way.
     is_on_credit: bool,
     /// Until when nothing is to be expected of any watched queue.
-    pub(crate) quiet_until: Nanos,
+    quiet_until: Nanos,
     /// How visits are cut from then on.
-    pub(crate) piece: Piece,
+    piece: Piece,
+    /// For small pieces; as `saved_ns` and `since`.
+    cuts_ns: i64,
+    cuts_since: Nanos,
 }
 
 impl Urgency {
@@ -162,7 +171,27 @@ impl Urgency {
             is_on_credit: false,
             quiet_until: Nanos(0),
             piece: Piece::WATCHFUL,
+            cuts_ns: SAVED_NS,
+            cuts_since: Nanos(0),
         }
+    }
+
+    /// How a visit is cut from `now` on while others are watched.
+    #[inline]
+    pub(crate) fn piece(&self, now: Nanos) -> Piece {
+        let is_quiet = now.after(Piece::QUIET_NS) <= self.quiet_until;
+        if is_quiet || self.cuts_ns <= 0 { Piece::QUIET } else { self.piece }
+    }
+
+    /// A visit was cut and goes on.
+    #[inline]
+    pub(crate) fn cut(&mut self, now: Nanos) {
+        let gained = now.since(self.cuts_since).min(1 << 32) * CUT_PART / 256;
+        if gained > 0 {
+            self.cuts_since = now;
+            self.cuts_ns = (self.cuts_ns + gained as i64).min(SAVED_NS);
+        }
+        self.cuts_ns = (self.cuts_ns - CUT_NS).max(-SAVED_NS);
     }
 
     /// The watched queues.
@@ -183,15 +212,22 @@ impl Urgency {
     pub(crate) fn note(&mut self, queue: u16, visited: Visited, now: Nanos, entries: &mut [Entry]) {
         let Some(Entry { habit, .. }) = entries.get_mut(usize::from(queue)) else { return };
         habit.note(visited);
-        if habit.is_watched {
-            habit.gaps.note(now.since(habit.worked));
-            habit.worked = now;
-            self.foresee(entries);
-        }
+        self.seen(queue, now, entries);
         let Some(Entry { habit, .. }) = entries.get(usize::from(queue)) else { return };
         let may_change = habit.is_watched || habit.presses || self.len < WATCHED_MAX;
         if habit.is_to_be_watched() != habit.is_watched && may_change {
             self.change(queue, entries);
+        }
+    }
+
+    /// A queue was at work; one that is watched is expected by that.
+    #[inline]
+    pub(crate) fn seen(&mut self, queue: u16, now: Nanos, entries: &mut [Entry]) {
+        let Some(Entry { habit, .. }) = entries.get_mut(usize::from(queue)) else { return };
+        if habit.is_watched {
+            habit.gaps.note(now.since(habit.worked));
+            habit.worked = now;
+            self.foresee(entries);
         }
     }
 
@@ -307,7 +343,7 @@ impl Urgency {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{PART, SAVED_NS, STALE_NS, WATCHED_MAX};
+    use super::{CUT_NS, CUT_PART, PART, SAVED_NS, STALE_NS, WATCHED_MAX};
     use crate::{Limits, Nanos, Piece, Policy, Schedule, Visited};
 
     /// A guest whose pages come from far away, or a thread that others held up.
@@ -430,6 +466,26 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever the watched do, small pieces take their part at most, by the estimate of what each costs.
+        #[test]
+        fn small_pieces_are_bounded(
+            steps in prop::collection::vec((0..3_000u64, 0..20u8), 1..2_000),
+        ) {
+            let (mut schedule, mut now, mut small) = (busy(2), 0, 0);
+            for (takes, asks) in steps {
+                now += takes;
+                if asks == 0 {
+                    pass(&mut schedule, now, |queue| if queue == 1 { SMALL } else { LARGE });
+                }
+                if schedule.piece(true, Nanos(now)) != Piece::QUIET {
+                    small += 1;
+                }
+                schedule.cut(Nanos(now));
+                let most = now * CUT_PART / 256 + SAVED_NS as u64 + CUT_NS as u64;
+                prop_assert!(small * CUT_NS as u64 <= most, "{small} in {now} ns");
+            }
+        }
+
         /// Whatever comes, interruptions take a fixed part of the time and one more.
         #[test]
         fn interruptions_take_their_part_at_most(

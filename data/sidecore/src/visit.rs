@@ -116,6 +116,7 @@ impl Sidecore {
             ring.queue.show();
         }
         if is_watchful {
+            self.schedule.cut(course.at);
             self.look_around(queue, course, clock);
         }
     }
@@ -137,15 +138,17 @@ impl Sidecore {
                 self.schedule.found_empty(urgent, course.at);
                 continue;
             }
-            // What others have given to a disk is not on this one's account.
-            self.hand_over_io();
-            course.read(clock);
+            // By the time as it is known: a no must not cost those who are visited anything.
             if !self.schedule.may_interrupt(urgent, course.at) {
                 if self.schedule.may_ask_for_others() {
                     continue;
                 }
                 break;
             }
+            // What others have given to a disk is not on this one's account.
+            self.hand_over_io();
+            course.read(clock);
+            self.schedule.advance(course.at);
             let before = course.at;
             course.at = self.interrupt(urgent, before, clock);
             course.since = course.since.after(course.at.since(before));
@@ -191,8 +194,7 @@ impl Sidecore {
                 ring.counters.latency.add(after.since(at), std::mem::take(&mut disk.unclocked));
                 self.unclocked.pop();
             }
-            ring.counters.visits.add(1);
-            ring.counters.work_ns.add(after.since(at));
+            ring.counters.visits.add(u64::from(visited.requests > 0));
             if ring.queue.violation().is_some() || ring.health.is_lost() {
                 self.examine(queue);
             }
@@ -202,6 +204,9 @@ impl Sidecore {
         };
         visited.nanos = after.since(at);
         self.sampling.interrupted_ns += visited.nanos;
+        if let Some(served) = served_at(&mut self.places, queue) {
+            served.ring.counters.work_ns.add(visited.nanos);
+        }
         self.counters.work_ns.add(visited.nanos);
         self.counters.interruptions.add(1);
         let missed = self.schedule.interrupted(queue, visited);

@@ -318,3 +318,44 @@ fn takers_on_many_threads_lose_no_count() {
     assert_eq!(moments.len(), 40_000 - 1000 + 1);
     assert_eq!(moments.last(), Some(&((40_000 - 1000) * 1000)));
 }
+
+/// A member with many queues keeps a rest of a chunk on each, then begins one largest request on each: what
+/// these are too large by is paid a chunk at a time, between what others take.
+#[test]
+fn one_with_many_queues_does_not_lock_its_group_for_long() {
+    const LARGEST: u64 = 126 * (128 << 10);
+    const QUEUES: usize = 64;
+    let rate = Rate { per_s: 100_000_000, burst_ns: 100 * MS };
+    let group = Meters::new(None, Some(rate)).unwrap();
+    let limited = || Limited { device: None, group: Some(Arc::clone(&group)) };
+    let mut gates: Vec<Gate> = (0..QUEUES).map(|_| Gate::new(limited()).unwrap()).collect();
+    let now = Nanos(SECOND);
+    for bytes in [512, 512, LARGEST] {
+        for gate in &mut gates {
+            assert!(matches!(gate.admit(WHOLE, now), Admission::Go(_)));
+            gate.charge(1, bytes, true, now);
+        }
+    }
+    // All of them come again, and then somebody else.
+    let all_wait =
+        gates.iter_mut().all(|gate| matches!(gate.admit(WHOLE, now), Admission::Wait(_)));
+    assert!(all_wait);
+    let mut other = Gate::new(limited()).unwrap();
+    let waited_ns = match other.admit(WHOLE, now) {
+        Admission::Wait(until) => until.since(now),
+        Admission::Go(_) => 0,
+    };
+    assert!(waited_ns <= (QUEUES as u64 + 1) * MS, "{} ms", waited_ns / MS);
+    // And what was taken too much is paid before they go on: 1 GiB of 100 MB a second. (The first has paid some
+    // of it from the burst.)
+    let mut at = now;
+    for ms in 1..4_000 {
+        at = now.after(ms * MS);
+        let goes = gates.iter_mut().any(|gate| matches!(gate.admit(WHOLE, at), Admission::Go(_)));
+        assert!(!goes, "after {ms} ms");
+    }
+    assert!((0..8_000).any(|ms| {
+        let at = at.after(ms * MS);
+        gates.iter_mut().any(|gate| matches!(gate.admit(WHOLE, at), Admission::Go(_)))
+    }));
+}

@@ -69,9 +69,14 @@ impl Schedule {
     pub fn piece(&self, is_watchful: bool, now: Nanos) -> Piece {
         match is_watchful {
             false => Piece::ALONE,
-            true if now.after(Piece::QUIET_NS) <= self.urgency.quiet_until => Piece::QUIET,
-            true => self.urgency.piece,
+            true => self.urgency.piece(now),
         }
+    }
+
+    /// A visit was cut while others are watched, and goes on after a look at them.
+    #[inline]
+    pub fn cut(&mut self, now: Nanos) {
+        self.urgency.cut(now);
     }
 
     /// Whether `queue`, which is watched and has something, may be served now, within
@@ -105,7 +110,9 @@ impl Schedule {
         if visited.requests > 0 {
             self.found(queue);
             // A queue that takes more than an interruption allows is not light for that.
-            if !is_on_credit {
+            if is_on_credit {
+                self.urgency.seen(queue, self.now, &mut self.entries);
+            } else {
                 self.urgency.note(queue, visited, self.now, &mut self.entries);
             }
         } else {

@@ -190,10 +190,16 @@ fn what_is_large_or_wrong_is_counted_too() {
     guest.driver.publish();
     core.passes(100);
     assert_eq!(guest.take_ok(), 1);
-    core.now = core.now.after(980 * MS);
-    core.passes(100);
+    // It is paid for a millisecond at a time, so that others of its group are not kept waiting.
+    for _ in 0..980 {
+        core.now = core.now.after(MS);
+        core.passes(3);
+    }
     assert_eq!(guest.take_ok(), 0);
-    core.now = core.now.after(20 * MS);
+    for _ in 0..20 {
+        core.now = core.now.after(MS);
+        core.passes(3);
+    }
     core.passes(100);
     assert_eq!(guest.take_ok(), 1);
 }
