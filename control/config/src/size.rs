@@ -24,7 +24,7 @@ pub enum SizeError {
     #[error("{0:?} is not a unit of size")]
     Unit(String),
     /// The unit is one of bits.
-    #[error("{0:?} is a unit of bits: write bytes, not bits")]
+    #[error("{0:?} is a unit of bits, and sizes are in bytes, not bits")]
     Bits(String),
     /// More than 2^63 - 1 bytes.
     #[error("{0:?} is more than 8 EiB")]
@@ -144,8 +144,8 @@ mod tests {
             ("1.5G", "\"1.5G\" is not a size"),
             ("10X", "\"X\" is not a unit of size"),
             ("10GG", "\"GG\" is not a unit of size"),
-            ("100Mbit", "\"Mbit\" is a unit of bits: write bytes, not bits"),
-            ("1 Gbit/s", "\"Gbit/s\" is a unit of bits: write bytes, not bits"),
+            ("100Mbit", "\"Mbit\" is a unit of bits, and sizes are in bytes, not bits"),
+            ("1 Gbit/s", "\"Gbit/s\" is a unit of bits, and sizes are in bytes, not bits"),
             ("8388608T", "\"8388608T\" is more than 8 EiB"),
             ("99999999999999999999", "\"99999999999999999999\" is more than 8 EiB"),
         ] {
