@@ -237,8 +237,8 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     };
     said("disk move b --to 1", "there is no disk \"b\"")?;
     said("disk move a --to 2", "there is no sidecore 2: there are 2, from 0 on")?;
-    said("disk move a --to 1", "no queue of disk \"a\" is served now")?;
-    said("disk move n --to 1", "its queues stay where its port is at home")?;
+    said("disk move a --to 1", "no guest runs disk \"a\"; there is nothing to move")?;
+    said("disk move n --to 1", "\"n\" is a nic; use `sidecore nic move`")?;
     said("nic move a --to 1", "\"a\" is a disk")?;
     let mut frontend = daemon.frontend("a", &spec(1))?;
     Single::new(&mut frontend)?.exercise(frontend.queue(0), 1)?;

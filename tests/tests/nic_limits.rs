@@ -157,7 +157,7 @@ fn limits_that_are_none_are_refused_and_say_what_would_be() -> Result<()> {
         ("nic set a --limit-burst-ms 9", "there is a burst, and no limit", "add `limit_packets`"),
         ("nic set a --group fil", "there is no group \"fil\"", "did you mean \"file\"?"),
         ("nic set a --group other", "there is no group \"other\"", "`sidecore group add other`"),
-        ("nic add b --switch lan --limit-packets 0", "0 is not in 1..=1000000000", ""),
+        ("nic add b --switch lan --limit-packets 0", "invalid value '0'", "from 1 to 1000000000"),
         ("group set file --limit-iops 7", "group \"file\" is declared in", "sidecore reload"),
         ("group rm file", "group \"file\" is declared in", "change it there"),
         ("group add file --limit-iops 7", "is taken by group \"file\"", "a name of its own"),
@@ -174,7 +174,10 @@ fn limits_that_are_none_are_refused_and_say_what_would_be() -> Result<()> {
     let file = daemon.dir().join("sidecore.toml");
     std::fs::write(&file, std::fs::read_to_string(&file)?.replace("= 9", "= 10"))?;
     let done = daemon.ask("reload")?;
-    ensure!(done["changes"][0] == "set group file to at most 10 packets/s", "{done}");
+    ensure!(
+        done["changes"][0] == "set group file to at most 10 packets/s, bursts of 100 ms",
+        "{done}"
+    );
     Ok(())
 }
 

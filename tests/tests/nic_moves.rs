@@ -218,7 +218,7 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     said("nic move one --to 2", "there is no sidecore 2: there are 2, from 0 on")?;
     said("nic move wired --to 1", "a host port stays where it is")?;
     said("nic move disk --to 1", "\"disk\" is a disk")?;
-    said("disk move one --to 1", "its queues stay where its port is at home")?;
+    said("disk move one --to 1", "\"one\" is a nic; use `sidecore nic move`")?;
     // Also before a guest is there: then its queues start where it is.
     let to = 1 - home(&daemon, "one")?;
     let view = daemon.ask(&format!("nic move one --to {to}"))?;

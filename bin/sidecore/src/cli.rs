@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use config::Size;
-use config::spec::{DaemonSpec, DiskChange, DiskMove, DiskSpec};
+use config::spec::{DiskChange, DiskMove, DiskSpec};
 
 use crate::vmm::Vmm;
 
@@ -36,11 +36,10 @@ Examples:
 Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration; 3 no daemon reached."
 )]
 pub(crate) struct Cli {
-    /// Unix socket of the daemon's API.
-    #[arg(long, global = true, env = "SIDECORE_API", value_name = "SOCKET",
-          default_value_t = DaemonSpec::default().api, hide_env_values = true,
-          help_heading = "Global options")]
-    pub(crate) api: String,
+    /// Unix socket of the daemon's API [env: SIDECORE_API] [default: /run/sidecore/api.sock].
+    // The variable is read in `main`: clap would count it as given, and show it as needed in usage lines.
+    #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global options")]
+    pub(crate) api: Option<String>,
     /// Print JSON.
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -115,8 +114,15 @@ Examples:
   sidecore sidecores
   sidecore sidecores --json
 
-BUSY is the share of the last quarter of a second that went into passes which found work. All other
-numbers are totals since the daemon started, and --json prints totals only. AVOIDED are requests
+STATE: `in use` has queues, or gets the next ones; `leaving` has too little to do, and its queues
+are being moved to others; then it is `parked`: it has no queue and sleeps until the load asks for it
+or a queue is moved there. QUEUES are those it serves now: of disks one for each ring, of NICs both of
+each pair.
+
+BUSY is the share of the last quarter of a second that went into passes which found work; busy_percent
+of --json is about the time between the daemon's own last two looks, and leaves out the looks at empty
+queues in such passes, so it is lower where many are polled. ASLEEP counts sleeps that have ended. It
+and what follows QUEUES are totals since the daemon started. AVOIDED are requests
 and frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
 queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how
 long nobody looked at those that came: 99 of 100 for no longer than that.")]
@@ -202,7 +208,8 @@ Examples:
     Resize {
         /// Name of the disk.
         id: String,
-        /// The new capacity, such as 20G; a multiple of 512 bytes.
+        /// The new capacity, such as 20G (powers of 1024); a multiple of 512 bytes.
+        #[arg(value_parser = config::number::size)]
         size: Size,
     },
     /// Let a disk flush again that could not make data stable. Check its data first.
@@ -219,10 +226,14 @@ Examples:
     },
     /// Move queues of a running disk to another sidecore.
     #[command(after_help = "\
-Its guest goes on: nothing is lost, and the queue stands still for less than a millisecond.
-A queue whose requests take longer to end stays where it is; try again. Any disk can be
-moved, also one that the configuration file declares. `sidecore show` says where its queues
-are, `sidecore sidecores` what each sidecore has to do.
+Its guest goes on: nothing is lost, and the queue stands still for less than a millisecond
+if the sidecores have their cpus to themselves. A queue whose requests take longer to end
+stays where it is; try again. Any disk can be moved, also one that the configuration file
+declares. `sidecore show` says where its queues are, `sidecore sidecores` what each
+sidecore has to do.
+
+They stay there, whatever the loads, until they are moved again or their front-end starts
+them anew; meanwhile that sidecore is not parked.
 
 Examples:
   sidecore disk move vm1-root --to 1
@@ -269,7 +280,10 @@ Examples:
   sidecore show vm1-root
   sidecore show vm1-root --json | jq .counters.latency_p99_ns
   sidecore show vm1-root --print qemu --memory 4G
-  sidecore show vm1-net")]
+  sidecore show vm1-net
+
+P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the daemon took
+them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.")]
 pub(crate) struct ShowArgs {
     /// Name of the disk or NIC.
     pub(crate) id: String,
@@ -283,7 +297,8 @@ pub(crate) struct PrintArgs {
     #[arg(long, value_enum, value_name = "VMM")]
     pub(crate) print: Option<Vmm>,
     /// The guest's memory in what `--print` prints; the same as the VMM is given otherwise.
-    #[arg(long, value_name = "SIZE", default_value = "2G", requires = "print")]
+    #[arg(long, value_name = "SIZE", default_value = "2G", requires = "print",
+          value_parser = config::number::size)]
     pub(crate) memory: Size,
 }
 
@@ -306,6 +321,21 @@ mod tests {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(after.contains("Examples:\n  sidecore "), "{}", command.get_name());
         });
+    }
+
+    #[test]
+    fn the_socket_s_default_in_the_help_is_the_daemon_s() {
+        let help = Cli::command().render_long_help().to_string();
+        let api = config::spec::DaemonSpec::default().api;
+        assert!(help.contains(&format!("[env: SIDECORE_API] [default: {api}]")), "{help}");
+    }
+
+    #[test]
+    fn a_refused_line_shows_no_option_as_needed_that_is_not() {
+        for line in ["sidecore disk move a", "sidecore --json disk move a"] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
+            assert!(!error.contains("--api <SOCKET>"), "{error}");
+        }
     }
 
     #[test]
@@ -389,6 +419,10 @@ mod tests {
     fn nonsense_is_refused() {
         for line in [
             "sidecore disk set a",
+            "sidecore disk set a --limit-iops 5k",
+            "sidecore disk set a --latency-target-us 200us",
+            "sidecore disk set a --limit-burst-ms 3",
+            "sidecore nic set a --limit-bytes 100Mbit",
             "sidecore disk add a --queues 65",
             "sidecore disk add a --size 1X",
             "sidecore show a --memory 1G",

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use config::Size;
 use config::api::{CountersView, DiskView, FaultsView};
 use config::routes::Method;
-use config::spec::DiskResize;
+use config::spec::{DiskChange, DiskResize};
 
 use crate::cli::{AddArgs, DiskCommand, PrintArgs};
 use crate::client::{Client, path_of};
@@ -53,18 +53,35 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         }
         DiskCommand::Set { id, change } => {
             let disk: DiskView = client.send(Method::Patch, &path_of("disks", &id, ""), &change)?;
-            output.show(&disk, |disk| {
-                let limit = limit(disk).map(|limit| format!(", at most {limit}"));
-                let group = disk.group.as_ref().map(|group| format!(", in group {group}"));
-                let target = disk.latency_target_us;
-                let target = target.map(|us| format!(", latency target {us} us"));
-                let wait = disk.moderate_us.map(|us| format!(", calls may wait {us} us"));
-                let more = [target, wait, limit, group].into_iter().flatten().collect::<String>();
-                let DiskView { id, share, policy, .. } = disk;
-                format!("disk {id} has share {share} and policy {policy} now{more}\n")
-            })
+            output.show(&disk, |disk| set_text(disk, &change))
         }
     }
+}
+
+/// What a disk has after a change. What the change took away is said, too.
+fn set_text(disk: &DiskView, change: &DiskChange) -> String {
+    let said = |value: Option<String>, is_named: bool, none: &str| {
+        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
+    };
+    let target = disk.latency_target_us.map(|us| format!("latency target {us} us"));
+    let wait = disk.moderate_us.map(|us| format!("calls may wait {us} us"));
+    let limit = limit(disk).map(|limit| format!("at most {limit}"));
+    let group = disk.group.as_ref().map(|group| format!("in group {group}"));
+    let limits = change.limit_iops.is_some() || change.limit_bytes.is_some();
+    let more = [
+        said(target, change.latency_target_us.is_some(), "no latency target"),
+        said(wait, change.moderate_us.is_some(), "calls do not wait"),
+        said(limit, limits, "no limit of its own"),
+        said(group, change.group.is_some(), "in no group"),
+    ];
+    let more: String = more.into_iter().flatten().collect();
+    let DiskView { id, share, .. } = disk;
+    format!("disk {id} has share {share} and policy {} now{more}\n", policy(disk))
+}
+
+/// Its policy with its numbers.
+fn policy(disk: &DiskView) -> String {
+    disk.policy_as.clone().unwrap_or_else(|| disk.policy.to_string())
 }
 
 /// Its own limit, in words.
@@ -159,7 +176,6 @@ fn disk_text(disk: &DiskView) -> String {
         ("cache", served.map_or(cache.to_string(), |served| format!("{cache} ({served})")))
     }));
     let size = format!("{} ({} bytes)", Size(disk.size_bytes), disk.size_bytes);
-    let (share, policy) = (disk.share, disk.policy);
     let access = if disk.readonly { "read only" } else { "read and write" };
     facts.extend([
         ("size", size),
@@ -167,8 +183,8 @@ fn disk_text(disk: &DiskView) -> String {
         ("access", access.to_string()),
         ("serial", disk.serial.clone()),
         ("queues", format!("{} of {} attached", disk.queues_attached, disk.queues_max)),
-        ("share", share.to_string()),
-        ("policy", policy.to_string()),
+        ("share", disk.share.to_string()),
+        ("policy", policy(disk)),
     ]);
     facts.extend(disk.latency_target_us.map(|target_us| {
         ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
@@ -234,4 +250,30 @@ fn queues_text(disk: &DiskView) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_says_what_is_so_and_what_is_so_no_longer() {
+        let disk: DiskView = serde_json::from_value(serde_json::json!({
+            "id": "a", "declared": "api", "state": "running", "socket": "/s", "mode": "listen",
+            "backend": "null", "size_bytes": 512, "block_size_bytes": 512, "readonly": false,
+            "serial": "", "queues_max": 1, "queues_attached": 0, "share": 7, "policy": "es2",
+            "policy_as": "es2 (quota 3)", "latency_target_us": 200, "allow_unsealed_memory": false,
+            "counters": CountersView::default(),
+        }))
+        .unwrap();
+        let share = DiskChange { share: Some(7), ..DiskChange::default() };
+        let now = "disk a has share 7 and policy es2 (quota 3) now, latency target 200 us";
+        assert_eq!(set_text(&disk, &share), format!("{now}\n"));
+        let limit = DiskChange { limit_iops: Some(0), group: Some(String::new()), ..share };
+        assert_eq!(set_text(&disk, &limit), format!("{now}, no limit of its own, in no group\n"));
+        let disk = DiskView { latency_target_us: None, ..disk };
+        let target = DiskChange { latency_target_us: Some(0), ..DiskChange::default() };
+        assert!(set_text(&disk, &target).ends_with(" now, no latency target\n"));
+        assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
+    }
 }

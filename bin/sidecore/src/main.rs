@@ -19,9 +19,11 @@ mod switch;
 mod table;
 mod vmm;
 
+use std::env::VarError;
 use std::process::ExitCode;
 
 use clap::Parser;
+use config::spec::DaemonSpec;
 
 use crate::cli::{Cli, Command};
 use crate::client::Client;
@@ -40,8 +42,22 @@ fn main() -> ExitCode {
     }
 }
 
+/// As written on the command line, else as the environment has it, else the usual one.
+fn socket_of_the_api(written: Option<String>) -> Result<String, Failure> {
+    let of_environment = || match std::env::var("SIDECORE_API") {
+        Ok(socket) => Ok(Some(socket)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(socket)) => {
+            let hint = "give the API a socket whose name is UTF-8";
+            Err(Failure::usage(format!("SIDECORE_API: {socket:?} is not UTF-8"), hint))
+        }
+    };
+    let socket = written.map_or_else(of_environment, |written| Ok(Some(written)))?;
+    Ok(socket.unwrap_or_else(|| DaemonSpec::default().api))
+}
+
 fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
-    let client = Client::new(cli.api);
+    let client = Client::new(socket_of_the_api(cli.api)?);
     match cli.command {
         Command::Serve(args) => serve::serve(&args, output)?,
         Command::Disk(command) => disk::run(command, &client, output)?,

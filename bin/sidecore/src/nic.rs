@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use config::Size;
 use config::api::{NicView, PortCountersView, VlanView};
 use config::routes::Method;
-use config::spec::{LinkChange, Spoof, fixed_in_a_nic};
+use config::spec::{LinkChange, NicChange, Spoof, fixed_in_a_nic};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
 use crate::client::{Client, path_of};
@@ -30,19 +30,7 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
             }
             let path = path_of("nics", &id, "");
             let nic: NicView = client.send(Method::Patch, &path, &change)?;
-            output.show(&nic, |nic| {
-                let NicView { id, share, policy, macs_max, spoof, .. } = nic;
-                let vlans = vlans_text(&nic.vlans, ", ");
-                let target = nic.latency_target_us;
-                let target = target.map(|us| format!(", target {us} us"));
-                let limit = limit(nic).map(|limit| format!(", at most {limit}"));
-                let group = nic.group.as_ref().map(|group| format!(", in group {group}"));
-                let more = [target, limit, group].into_iter().flatten().collect::<String>();
-                format!(
-                    "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof \
-                     {spoof}{vlans}{more}\n"
-                )
-            })
+            output.show(&nic, |nic| set_text(nic, &change))
         }
         NicCommand::Link { id, state } => {
             let (path, body) = (path_of("nics", &id, "/link"), LinkChange { link: state });
@@ -136,6 +124,34 @@ fn connected(nic: &NicView) -> String {
     switch.or(tap).or(interface).or(null).unwrap_or_default()
 }
 
+/// What a NIC has after a change. What the change took away is said, too.
+fn set_text(nic: &NicView, change: &NicChange) -> String {
+    let said = |value: Option<String>, is_named: bool, none: &str| {
+        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
+    };
+    let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
+    let limit = limit(nic).map(|limit| format!("at most {limit}"));
+    let group = nic.group.as_ref().map(|group| format!("in group {group}"));
+    let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();
+    let more = [
+        said(target, change.latency_target_us.is_some(), "no latency target"),
+        said(limit, limits, "no limit of its own"),
+        said(group, change.group.is_some(), "in no group"),
+    ];
+    let more: String = more.into_iter().flatten().collect();
+    let NicView { id, share, macs_max, spoof, .. } = nic;
+    let (policy, vlans) = (policy(nic), vlans_text(&nic.vlans, ", "));
+    format!(
+        "nic {id} has share {share}, policy {policy}, {macs_max} addresses, spoof \
+         {spoof}{vlans}{more}\n"
+    )
+}
+
+/// Its policy with its numbers.
+fn policy(nic: &NicView) -> String {
+    nic.policy_as.clone().unwrap_or_else(|| nic.policy.to_string())
+}
+
 /// Its own limit, in words.
 fn limit(nic: &NicView) -> Option<String> {
     let packets = nic.limit_packets.map(|packets| format!("{packets} packets/s"));
@@ -187,7 +203,7 @@ fn nic_text(nic: &NicView) -> String {
         ),
     ]);
     facts.extend(nic.sidecore.map(|core| ("sidecore", core.to_string())));
-    facts.extend([("share", nic.share.to_string()), ("policy", nic.policy.to_string())]);
+    facts.extend([("share", nic.share.to_string()), ("policy", policy(nic))]);
     let missed: u64 = nic.queues.iter().map(|queue| queue.missed).sum();
     facts.extend(
         nic.latency_target_us
@@ -347,6 +363,17 @@ mod tests {
              QUEUE  DOES      CORE       RING  KICKS  CALLS  VISITS\n    \
                  0  receive      0  256 split      0      7       0\n    \
                  1  transmit     0  256 split      0      7       0\n"
+        );
+    }
+
+    #[test]
+    fn a_change_says_what_is_so_and_what_is_so_no_longer() {
+        let change = NicChange { limit_packets: Some(0), ..NicChange::default() };
+        let nic = NicView { latency_target_us: Some(100), ..nic() };
+        assert_eq!(
+            set_text(&nic, &change),
+            "nic vm1-net has share 100, policy adaptive, 1024 addresses, spoof allow, trunk 10,20, \
+             native 1, latency target 100 us, no limit of its own\n"
         );
     }
 

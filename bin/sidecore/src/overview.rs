@@ -107,7 +107,8 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         "PAUSE",
         "IO ERRORS",
     ];
-    let mut columns = columns.map(|name| (name, Align::Right)).to_vec();
+    let align = |name| if name == "STATE" { Align::Left } else { Align::Right };
+    let mut columns = columns.map(|name| (name, align(name))).to_vec();
     let has_nodes = now.sidecores.iter().any(|core| core.node.is_some());
     if has_nodes {
         columns.push(("NODE", Align::Right));
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(
             sidecores_text(&list(before), &list(now)),
             "\
-SIDECORE  CPU   STATE  BUSY  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
+SIDECORE  CPU  STATE   BUSY  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
        0    4  in use   30%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
        1  any  parked    0%       0         0      0        0       0    0 ns   0    0       0        -          0
 "

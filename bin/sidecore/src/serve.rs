@@ -138,21 +138,32 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
 }
 
 fn check_report(file: &ConfigFile, plan: &Plan) -> serde_json::Value {
-    let Plan { disks, switches, nics, .. } = plan;
+    let Plan { disks, groups, switches, nics, .. } = plan;
     let cpus = &plan.sidecores.cpus;
-    let mut summary = format!("{} disks", disks.len());
+    let mut summary = counted(disks.len(), "disk", "disks");
     if !(nics.is_empty() && switches.is_empty()) {
-        summary += &format!(", {} nics, {} switches", nics.len(), switches.len());
+        let nics = counted(nics.len(), "nic", "nics");
+        summary += &format!(", {nics}, {}", counted(switches.len(), "switch", "switches"));
     }
-    summary += &format!(", sidecores on cpus {}", config::cpus::format(cpus));
+    if !groups.is_empty() {
+        summary += &format!(", {}", counted(groups.len(), "group", "groups"));
+    }
+    let (one, many) = ("a sidecore on cpu", "sidecores on cpus");
+    let on = if cpus.len() == 1 { one } else { many };
+    summary += &format!(", {on} {}", config::cpus::format(cpus));
     serde_json::json!({
         "file": file.name,
         "summary": summary,
         "cpus": cpus,
         "disks": disks.iter().map(|disk| &disk.id).collect::<Vec<_>>(),
+        "groups": groups.iter().map(|group| &group.id).collect::<Vec<_>>(),
         "switches": switches.iter().map(|switch| &switch.id).collect::<Vec<_>>(),
         "nics": nics.iter().map(|nic| &nic.id).collect::<Vec<_>>(),
     })
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// What a reload is refused with: every mistake with its place.

@@ -306,6 +306,9 @@ pub struct DiskView {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// That policy with its numbers, in words, such as `es2 (quota 4)`; absent where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_as: Option<String>,
     /// Most microseconds that a request is to wait in its queue; absent without a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_target_us: Option<u32>,
@@ -433,14 +436,15 @@ pub struct CountersView {
     /// Turns in the sidecore's loop.
     pub visits: u64,
     /// Requests that waited in their queue for longer than its latency target, at most: counted by when
-    /// the ring was looked at before.
+    /// the ring was looked at before. Waiting for a limit does not count.
     #[serde(default)]
     pub missed: u64,
     /// Requests taken and not yet answered, now.
     pub in_flight: u32,
-    /// Half of the requests were answered within so many nanoseconds.
+    /// Half of the requests were answered within so many nanoseconds, from when the daemon took them to
+    /// their completion: waiting in the ring, also for a limit, is not in it.
     pub latency_p50_ns: u64,
-    /// 99 of 100 requests were answered within so many nanoseconds.
+    /// The same for 99 of 100 requests.
     pub latency_p99_ns: u64,
 }
 
@@ -503,7 +507,7 @@ pub struct SidecoreView {
     pub idle_ns: u64,
     /// How often it slept.
     pub sleeps: u64,
-    /// Time asleep, in nanoseconds.
+    /// Time asleep, in nanoseconds; of sleeps that have ended.
     #[serde(default)]
     pub asleep_ns: u64,
     /// Kicks it took.

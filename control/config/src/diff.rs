@@ -37,7 +37,9 @@ pub enum Change {
         /// Its group from now on.
         group: Option<String>,
     },
-    /// Make a group, or give it another limit.
+    /// Make a group.
+    AddGroup(GroupPlan),
+    /// Give a group another limit.
     SetGroup(GroupPlan),
     /// Remove a group. Nothing is in it by then.
     RemoveGroup {
@@ -113,6 +115,10 @@ impl fmt::Display for Change {
                 }
                 group.iter().try_for_each(|group| write!(f, ", in group {group}"))
             }
+            Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
+                write!(f, "added group {id}: at most {limit}")
+            }
+            Change::AddGroup(GroupPlan { id, .. }) => write!(f, "added group {id}: no limit"),
             Change::SetGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "set group {id} to at most {limit}")
             }
@@ -161,9 +167,11 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     network(running, wanted, (&mut removed, &mut kept, &mut added));
     difference.changes.append(&mut removed);
     // Before what comes into it, and after what leaves it.
-    let is_new =
-        |group: &&GroupPlan| running.group(&group.id).is_none_or(|old| old.limit != group.limit);
-    kept.extend(wanted.groups.iter().filter(is_new).cloned().map(Change::SetGroup));
+    kept.extend(wanted.groups.iter().filter_map(|group| match running.group(&group.id) {
+        None => Some(Change::AddGroup(group.clone())),
+        Some(old) if old.limit != group.limit => Some(Change::SetGroup(group.clone())),
+        Some(_) => None,
+    }));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
     let gone = running.groups.iter().filter(is_gone);

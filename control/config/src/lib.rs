@@ -17,6 +17,7 @@ pub mod diff;
 pub mod docs;
 pub mod mac;
 pub mod mistake;
+pub mod number;
 pub mod openapi;
 pub mod plan;
 pub mod read;

@@ -205,12 +205,23 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("min"), wrong, "make min at most max"));
         return None;
     }
-    let count = max.unwrap_or(suitable.max(min)).min(candidates.len());
-    if count < min {
-        let wrong = format!("min is {min}, but there are {} cpus to use", candidates.len());
-        mistakes.push(Mistake::new(at.key("min"), wrong, "lower min, or give more cpus"));
+    let there = candidates.len();
+    for (name, wanted) in [("min", Some(min)), ("max", max)] {
+        // Without any cpu that is what is said, below.
+        let Some(wanted) = wanted.filter(|wanted| *wanted > there && there > 0) else { continue };
+        let are = if there == 1 { "is 1 cpu".to_string() } else { format!("are {there} cpus") };
+        let wrong = format!("{name} is {wanted}, but there {are} to use");
+        let right = match spec.cpus.trim() == "auto" && there < host.online.len() {
+            true => format!(
+                "lower {name}, or give more cpus: \"auto\" takes {there} here; write cpus = {:?}",
+                cpus::format(&host.online)
+            ),
+            false => format!("lower {name}, or give more cpus"),
+        };
+        mistakes.push(Mistake::new(at.key(name), wrong, right));
         return None;
     }
+    let count = max.unwrap_or(suitable.max(min)).min(there);
     let cpus: Vec<u32> = candidates.into_iter().take(count).collect();
     if cpus.is_empty() {
         let right = "write the cpus to use, such as cpus = \"1\"";

@@ -23,6 +23,9 @@ pub enum SizeError {
     /// The unit is not one of K, M, G, T.
     #[error("{0:?} is not a unit of size")]
     Unit(String),
+    /// The unit is one of bits.
+    #[error("{0:?} is a unit of bits, and sizes are in bytes, not bits")]
+    Bits(String),
     /// More than 2^63 - 1 bytes.
     #[error("{0:?} is more than 8 EiB")]
     TooLarge(String),
@@ -40,13 +43,17 @@ impl FromStr for Size {
         if digits.is_empty() || unit.starts_with('.') {
             return Err(SizeError::NotANumber(text.to_string()));
         }
-        let shift = match unit.trim_start().to_ascii_uppercase().as_str() {
+        let written = unit.trim_start();
+        let shift = match written.to_ascii_uppercase().as_str() {
             "" | "B" => 0,
             "K" | "KB" | "KIB" => 10,
             "M" | "MB" | "MIB" => 20,
             "G" | "GB" | "GIB" => 30,
             "T" | "TB" | "TIB" => 40,
-            _ => return Err(SizeError::Unit(unit.trim_start().to_string())),
+            unit if unit.trim_end_matches("/S").ends_with("BIT") || written.ends_with("bps") => {
+                return Err(SizeError::Bits(written.to_string()));
+            }
+            _ => return Err(SizeError::Unit(written.to_string())),
         };
         digits
             .parse::<u64>()
@@ -137,6 +144,8 @@ mod tests {
             ("1.5G", "\"1.5G\" is not a size"),
             ("10X", "\"X\" is not a unit of size"),
             ("10GG", "\"GG\" is not a unit of size"),
+            ("100Mbit", "\"Mbit\" is a unit of bits, and sizes are in bytes, not bits"),
+            ("1 Gbit/s", "\"Gbit/s\" is a unit of bits, and sizes are in bytes, not bits"),
             ("8388608T", "\"8388608T\" is more than 8 EiB"),
             ("99999999999999999999", "\"99999999999999999999\" is more than 8 EiB"),
         ] {

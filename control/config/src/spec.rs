@@ -106,7 +106,8 @@ pub struct SidecoresSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u16>,
     /// Most sidecores: of `cpus`, the first so many are used, between `min` and all of them as the load
-    /// asks for. Without it, all of a list, or what `auto` finds suitable.
+    /// asks for. Refused if the host cannot give so many. Without it, all of a list, or what `auto` finds
+    /// suitable.
     #[schemars(range(min = 1, max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u16>,
@@ -166,7 +167,8 @@ pub enum Wait {
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct DiskSpec {
-    /// Name of the disk: 1 to 64 of a-z, 0-9, `-`, `_`, `.`, beginning with a letter or digit.
+    /// Name of the disk: 1 to 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or
+    /// digit.
     pub id: String,
     /// Unix socket on which the VMM reaches the disk. Default: `<run_dir>/<id>.sock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,12 +190,13 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "CACHE"))]
     pub cache: Option<Cache>,
-    /// Capacity, such as `10G`; a multiple of 512 bytes. Needed for `null` and `memory`; for
-    /// `file`, the image's own size if it is not given. With it, an image that is shorter is made
-    /// longer, and one that is missing is made, empty: also at a restart. So leave it out once the
-    /// image is there, if its file system may be missing.
+    /// Capacity, such as `10G` (powers of 1024); a multiple of 512 bytes. Needed for `null` and `memory`;
+    /// for `file`, the image's own size if it is not given. With it, an image that is shorter is made
+    /// longer, and one that is missing is made, empty: also at a restart. So leave it out once the image
+    /// is there, if its file system may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub size: Option<Size>,
     /// The guest may not write.
     #[serde(default)]
@@ -222,11 +225,12 @@ pub struct DiskSpec {
     pub policy: Option<Policy>,
     /// Most microseconds that a request is to wait in its queue before the daemon takes it. A queue
     /// that misses this is served in the middle of other queues' turns, for which its own share pays, so
-    /// nobody else gets less; with `urgency = "off"` misses are only counted. Default: no target.
+    /// nobody else gets less; with `urgency = "off"` misses are only counted. Waiting for a limit does not
+    /// count. Default: no target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
+        value_parser = crate::number::micros(10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of a completion may wait, while at least four
     /// more of the same queue's requests are with the disk: fewer interrupts, for disks with many requests
@@ -234,24 +238,26 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u32).range(1..=1000)))]
+        value_parser = crate::number::micros(1..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000_000)))]
+        value_parser = crate::number::count(1..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
-    /// Most bytes a second, read and written, of all its queues together: `4K` or more. Default: no
-    /// limit.
+    /// Most bytes a second, read and written, of all its queues together: `4K` or more (powers of 1024).
+    /// Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit. Default: 100.
+    /// What may be used at once after a pause, as milliseconds of the full limit. A request
+    /// that is larger is served whole, and those after it wait until it is earned. Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+        value_parser = crate::number::millis(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -344,30 +350,32 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
+        value_parser = crate::number::micros(0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of a completion may wait for others; 0 for no
     /// waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u32).range(0..=1000)))]
+        value_parser = crate::number::micros(0..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000)))]
+        value_parser = crate::number::count(0..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
-    /// Most bytes a second, read and written, of all its queues together; 0 for no limit.
+    /// Most bytes a second, read and written, of all its queues together (K, M, G, T: powers of 1024); 0
+    /// for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
     /// What may be used at once after a pause, as milliseconds of the full limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+        value_parser = crate::number::millis(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -129,8 +129,8 @@ impl Manager {
     fn movable(&self, id: &str, wish: &DiskMove) -> Result<(u32, Vec<u16>), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         if self.plan.nic(id).is_some() {
-            let error = format!("{id:?} is a nic: its queues stay where its port is at home");
-            return Err(refused(error, "`sidecore nic move` moves it with its port"));
+            let error = format!("{id:?} is a nic; use `sidecore nic move`");
+            return Err(refused(error, "its queues are where its port is, and move with it"));
         }
         if self.plan.disk(id).is_none() {
             return Err(ApiError::no_such_disk(id));
@@ -145,7 +145,8 @@ impl Manager {
         let device = self.number_of(id).and_then(|number| self.devices.get(&number));
         let attached = device.map(|device| device.attached()).unwrap_or_default();
         let Some(device) = device.filter(|_| !attached.is_empty()) else {
-            return Err(refused(format!("no queue of disk {id:?} is served now"), placed));
+            let error = format!("no guest runs disk {id:?}; there is nothing to move");
+            return Err(refused(error, placed));
         };
         let queues = match wish.queue {
             Some(queue) if attached.contains(&queue) => vec![queue],

@@ -172,6 +172,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         queues_attached: 0,
         share: plan.share,
         policy: plan.policy.policy(),
+        policy_as: plan.policy.in_words(),
         latency_target_us: plan.latency_target_us,
         limit_packets: plan.limit.packets,
         limit_bytes: plan.limit.bytes,

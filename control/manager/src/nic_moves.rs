@@ -66,8 +66,8 @@ impl Manager {
     pub(crate) fn nic_may_move(&self, id: &str, to: usize) -> Result<u32, ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
         if self.plan.disk(id).is_some() {
-            let error = format!("{id:?} is a disk");
-            return Err(refused(error, "`sidecore disk move` moves its queues"));
+            let error = format!("{id:?} is a disk; use `sidecore disk move`");
+            return Err(refused(error, "it moves the queues of a disk"));
         }
         let plan = self.plan.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
         let count = self.cores.all.len();

@@ -222,7 +222,10 @@ impl Manager {
                 None => self.drop_shut(id),
             },
             // Done when all plans are in force.
-            Change::Set { .. } | Change::SetGroup(_) | Change::RemoveGroup { .. } => {}
+            Change::Set { .. }
+            | Change::AddGroup(_)
+            | Change::SetGroup(_)
+            | Change::RemoveGroup { .. } => {}
             Change::Resize { id, size_bytes } => {
                 let Some(number) = self.number_of(id) else { return };
                 if let Err(error) = self.begin_resize(number, Size(*size_bytes)) {

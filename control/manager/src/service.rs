@@ -152,7 +152,9 @@ impl Manager {
                 Change::Set { id: disk, .. } => disk == id,
                 // It was told before, when the groups were those of before.
                 Change::SetNic(nic) => nic.id == id,
-                Change::SetGroup(changed) => group == Some(changed.id.as_str()),
+                Change::AddGroup(changed) | Change::SetGroup(changed) => {
+                    group == Some(changed.id.as_str())
+                }
                 _ => false,
             })
         };

@@ -115,6 +115,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         queues_attached: 0,
         share: plan.share,
         policy: plan.policy.policy(),
+        policy_as: plan.policy.in_words(),
         latency_target_us: plan.latency_target_us,
         moderate_us: plan.moderate_us,
         limit_iops: plan.limit.iops,

@@ -23,7 +23,7 @@ What else a NIC has, its guest learned when it connected: remove the NIC and add
 
 Examples:
   sidecore nic set vm1-net --share 200
-  sidecore nic set vm1-net --limit-packets 100000 --limit-bytes 125M
+  sidecore nic set vm1-net --limit-packets 100000 --limit-bytes 125000000
   sidecore nic set vm1-net --limit-packets 0 --group tenant1
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
@@ -54,10 +54,14 @@ Examples:
     /// Move a NIC of a switch to another sidecore, with all its queues.
     #[command(after_help = "\
 Its guest goes on: no frame is lost, doubled or overtaken, and its queues stand still for less
-than a millisecond. Frames for it, and broadcasts of its switch, wait for as long in the rings
-of their senders. If that is not enough, it stays where it is; try again. Any NIC of a switch
-can be moved, also one that the configuration file declares; one that is wired to the host
-cannot. `sidecore nic show` says where it is, `sidecore sidecores` what each has to do.
+than a millisecond if the sidecores have their cpus to themselves. Frames for it, and broadcasts
+of its switch, wait for as long in the rings of their senders. If that is not enough, it stays
+where it is; try again. Any NIC of a switch can be moved, also one that the configuration file
+declares; one that is wired to the host cannot. `sidecore nic show` says where it is,
+`sidecore sidecores` what each has to do.
+
+It stays there, whatever the loads, until it is moved again; meanwhile that sidecore is not
+parked.
 
 Examples:
   sidecore nic move vm1-net --to 1")]

@@ -69,6 +69,9 @@ pub struct NicView {
     pub share: u32,
     /// When its queues are polled.
     pub policy: Policy,
+    /// That policy with its numbers, in words, such as `es2 (quota 8)`; absent where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_as: Option<String>,
     /// Most microseconds that a frame is to wait in a transmit queue; absent without a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_target_us: Option<u32>,

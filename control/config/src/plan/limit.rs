@@ -36,10 +36,9 @@ impl std::fmt::Display for LimitPlan {
             self.bytes.map(|bytes| format!("{} bytes/s", Size(bytes))),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        match parts.as_slice() {
-            [] => f.write_str("no limit"),
-            [one] => f.write_str(one),
-            [first @ .., last] => write!(f, "{} and {last}", first.join(", ")),
+        match parts.is_empty() {
+            true => f.write_str("no limit"),
+            false => write!(f, "{}, bursts of {} ms", parts.join(", "), self.burst_ms),
         }
     }
 }
@@ -201,8 +200,9 @@ limit_bytes = "100M"
         assert_eq!(
             changes(&text),
             [
-                "set group tenant1 to at most 6000 requests/s",
-                "set disk a to share 100 and policy adaptive, at most 1G bytes/s, in group tenant1",
+                "set group tenant1 to at most 6000 requests/s, bursts of 20 ms",
+                "set disk a to share 100 and policy adaptive, at most 1G bytes/s, bursts of 100 ms, in \
+                 group tenant1",
             ]
         );
         assert_eq!(

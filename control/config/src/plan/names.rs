@@ -88,16 +88,17 @@ pub(super) fn check_id(id: &str, at: &Path, mistakes: &mut Vec<Mistake>) {
         "a name cannot be empty".to_string()
     } else if id.len() > ID_MAX {
         format!("a name of {} bytes is too long", id.len())
-    } else if !id.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) {
-        format!("the name {id:?} does not begin with a letter or digit")
     } else if let Some(bad) =
         id.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.'))
     {
-        format!("{bad:?} is not possible in a name")
+        format!("the name {id:?} has {bad:?}, which is not possible in a name")
+    } else if let Some(first @ ('-' | '_' | '.')) = id.chars().next() {
+        format!("the name {id:?} begins with {first:?}, not with a letter or digit")
     } else {
         return;
     };
-    let right = "a name has 1 to 64 of a-z, 0-9, '-', '_', '.', and begins with a letter or digit";
+    let right = "a name has 1 to 64 of the lower-case letters a-z, digits, '-', '_' and '.', and begins \
+                 with a letter or digit";
     mistakes.push(Mistake::new(at.clone(), wrong, right));
 }
 

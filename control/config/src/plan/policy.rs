@@ -39,6 +39,12 @@ impl PolicyPlan {
             PolicyPlan::Elvis { .. } => Policy::Elvis,
         }
     }
+
+    /// With its numbers, in words; nothing for one that has none.
+    pub fn in_words(self) -> Option<String> {
+        let has_numbers = matches!(self, PolicyPlan::Es2 { .. } | PolicyPlan::Elvis { .. });
+        has_numbers.then(|| self.to_string())
+    }
 }
 
 /// As a list of changes says it: with its numbers, which may be what has changed.

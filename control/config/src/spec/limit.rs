@@ -28,32 +28,35 @@ pub const GROUPS_MAX: usize = 4096;
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct GroupSpec {
-    /// Name of the group: 1 to 64 of a-z, 0-9, `-`, `_`, `.`, beginning with a letter or digit.
+    /// Name of the group: 1 to 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or
+    /// digit.
     pub id: String,
     /// Most requests a second of all its disks together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000_000)))]
+        value_parser = crate::number::count(1..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most packets a second that all its NICs together send, and as many that they receive. A packet
     /// is what the guest's ring carries: up to 64 KiB with offloads. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000_000)))]
+        value_parser = crate::number::count(1..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
-    /// Most bytes a second that all its disks read and write and all its NICs send, together, and as
-    /// many that its NICs receive: `4K` or more; discards and zeroing count as requests only. Default:
-    /// no limit.
+    /// Most bytes a second that all its disks read and write and all its NICs send, together, and as many
+    /// that its NICs receive: `4K` or more (powers of 1024); discards and zeroing count as requests only.
+    /// Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit. Default: 100.
+    /// What may be used at once after a pause, as milliseconds of the full limit. A request
+    /// that is larger is served whole, and those after it wait until it is earned. Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+        value_parser = crate::number::millis(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
 }
 
@@ -67,24 +70,25 @@ pub struct GroupChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000)))]
+        value_parser = crate::number::count(0..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most packets a second that all its NICs together send, and as many that they receive; 0 for no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000)))]
+        value_parser = crate::number::count(0..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
     /// Most bytes a second that all its disks read and write and all its NICs send, together, and as
-    /// many that its NICs receive; 0 for no limit.
+    /// many that its NICs receive (K, M, G, T: powers of 1024); 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
     /// What may be used at once after a pause, as milliseconds of the full limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+        value_parser = crate::number::millis(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
 }

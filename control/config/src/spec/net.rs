@@ -49,7 +49,8 @@ pub const ETHERNET_HEADER: u32 = 14;
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct SwitchSpec {
-    /// Name of the switch: 1 to 64 of a-z, 0-9, `-`, `_`, `.`, beginning with a letter or digit.
+    /// Name of the switch: 1 to 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or
+    /// digit.
     pub id: String,
     /// Seconds for which the switch remembers where an address was last seen.
     #[serde(default = "usual_ageing")]
@@ -179,8 +180,8 @@ impl std::str::FromStr for UplinkSpec {
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
-    /// Name of the NIC: 1 to 64 of a-z, 0-9, `-`, `_`, `.`, beginning with a letter or digit. No disk
-    /// has the same.
+    /// Name of the NIC: 1 to 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or
+    /// digit. No disk has the same.
     pub id: String,
     /// The switch that it is a port of. A NIC has one of `switch`, `tap`, `interface` and `null`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -284,13 +285,13 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "POLICY"))]
     pub policy: Option<Policy>,
     /// Most microseconds that a request is to wait in its queue before the daemon takes it, for its
-    /// transmit queues. A queue
-    /// that misses this is served in the middle of other queues' turns, for which its own share pays, so
-    /// nobody else gets less; with `urgency = "off"` misses are only counted. Default: no target.
+    /// transmit queues. A queue that misses this is served in the middle of other queues' turns, for which its own share pays, so
+    /// nobody else gets less; with `urgency = "off"` misses are only counted. Waiting for a limit does not
+    /// count. Default: no target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u32).range(10..=1_000_000)))]
+        value_parser = crate::number::micros(10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive: each way
     /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with
@@ -299,18 +300,20 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000_000)))]
+        value_parser = crate::number::count(1..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
     /// Most bytes a second that all its queues together send, and as many that they receive, with
-    /// Ethernet headers: `4K` or more. Default: no limit.
+    /// Ethernet headers: `4K` or more (powers of 1024). Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit. Default: 100.
+    /// What may be used at once after a pause, as milliseconds of the full limit. A frame
+    /// that is larger passes whole, and those after it wait until it is earned. Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+        value_parser = crate::number::millis(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -430,25 +433,26 @@ pub struct NicChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000)))]
+        value_parser = crate::number::micros(0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive; 0 for no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000_000)))]
+        value_parser = crate::number::count(0..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
-    /// Most bytes a second that all its queues together send, and as many that they receive; 0 for no
-    /// limit.
+    /// Most bytes a second that all its queues together send, and as many that they receive (K, M,
+    /// G, T: powers of 1024); 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
+        value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
     /// What may be used at once after a pause, as milliseconds of the full limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = clap::value_parser!(u32).range(4..=60_000)))]
+        value_parser = crate::number::millis(4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
