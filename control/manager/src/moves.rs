@@ -56,6 +56,16 @@ impl Moves {
         self.of.insert(id, (device, queue));
         id
     }
+
+    /// Who waits for `before` waits for `next` from now on.
+    pub(crate) fn replace(&mut self, before: MoveId, next: MoveId) {
+        self.of.remove(&before);
+        for waiting in &mut self.waiting {
+            if waiting.open.remove(&before) {
+                waiting.open.insert(next);
+            }
+        }
+    }
 }
 
 impl Moving {

@@ -13,12 +13,18 @@ use tracing::{debug, info};
 use crate::api::Reply;
 use crate::manager::Manager;
 
+/// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps,
+/// or frames that are on their way, may come too late.
+const TRIES_MAX: u8 = 50;
+
 /// A NIC's way to another sidecore.
 pub(crate) struct Travel {
     id: MoveId,
     pub(crate) to: usize,
     /// An operator's wish: there it stays.
     pub(crate) by_hand: bool,
+    /// How often it is begun again when it did not come about.
+    tries_left: u8,
     /// What is to be said of its queues to whoever has them in the end; at most one command of a kind for
     /// each.
     held: Vec<(u16, Command)>,
@@ -28,7 +34,9 @@ pub(crate) struct Travel {
 
 impl Travel {
     pub(crate) fn new(id: MoveId, to: usize, by_hand: bool) -> Travel {
-        Travel { id, to, by_hand, held: Vec::new(), announced: None }
+        // The loads' wishes come again by themselves.
+        let tries_left = if by_hand { TRIES_MAX } else { 0 };
+        Travel { id, to, by_hand, tries_left, held: Vec::new(), announced: None }
     }
 
     /// Keeps what is said of a queue. A newer one takes the place of one that waits, so that front-ends
@@ -132,7 +140,7 @@ impl Manager {
             let travel = nic.travel.take_if(|travel| travel.id == id)?;
             Some((travel, nic.plug.as_mut()))
         });
-        let Some((Travel { to, by_hand, held, announced, .. }, plug)) = travel else {
+        let Some((Travel { to, by_hand, tries_left, held, announced, .. }, plug)) = travel else {
             return self.move_ended(id, Some("it is not there any more"));
         };
         if let (None, Some(plug)) = (why, plug) {
@@ -156,8 +164,26 @@ impl Manager {
         }
         // What was not started meanwhile starts now.
         self.touched.insert(number);
+        let is_late = matches!(why, Some(Stay::Unsettled));
+        if is_late && tries_left > 0 && self.try_again(id, number, to, tries_left - 1) {
+            return;
+        }
         let why = why.map(ToString::to_string);
         self.move_ended(id, why.as_deref());
+    }
+
+    /// Begins an operator's move again, in place of `before`. False: it cannot go now.
+    fn try_again(&mut self, before: MoveId, number: u32, to: usize, tries_left: u8) -> bool {
+        let id = self.devices.get(&number).map(|device| device.facts.id.clone());
+        if !id.is_some_and(|id| self.nic_may_move(&id, to).is_ok()) {
+            return false;
+        }
+        let Some(next) = self.begin_nic_move(number, to, true) else { return false };
+        if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut()) {
+            travel.tries_left = tries_left;
+        }
+        self.moves.replace(before, next);
+        true
     }
 
     /// Its port goes: whatever its sidecores come to, it is not there any more.

@@ -148,16 +148,15 @@ struct Hold {
 }
 
 impl Hold {
-    /// Pays what is owed: what is there now, and then a chunk, whose moment is waited for. Not all at once:
+    /// Pays what is owed: what is there now, and then, of more than a chunk, one, whose moment is waited for. Not all at once:
     /// who shares the limit would wait for it, and one with many queues would have others wait for seconds.
     fn repay(&mut self, meter: &Meter, now: Nanos) {
         if self.owed > 0 {
             self.owed -= meter.take_due(self.owed, now);
         }
-        if self.owed > 0 {
-            let units = self.owed.min(meter.chunk_max);
-            self.owed -= units;
-            self.due = meter.take(units, now);
+        if self.owed > meter.chunk_max {
+            self.owed -= meter.chunk_max;
+            self.due = meter.take(meter.chunk_max, now);
         }
     }
 }
@@ -227,7 +226,9 @@ impl Gate {
                     return Admission::Wait(due);
                 }
                 let units = hold.want.clamp(1, meter.chunk_max);
-                *hold = Hold { left: units, due: meter.take(units, now), used: 0, ..*hold };
+                // With what little is still owed, so that it is waited for once.
+                let due = meter.take(units.saturating_add(hold.owed), now);
+                *hold = Hold { left: units, due, used: 0, owed: 0, ..*hold };
             }
             if hold.due > now {
                 let due = hold.due;
