@@ -175,7 +175,7 @@ impl Manager {
     /// Begins an operator's move again, in place of `before`. False: it cannot go now.
     fn try_again(&mut self, before: MoveId, number: u32, to: usize, tries_left: u8) -> bool {
         let id = self.devices.get(&number).map(|device| device.facts.id.clone());
-        if !id.is_some_and(|id| self.nic_may_move(&id, to).is_ok()) {
+        if id.is_none_or(|id| self.nic_may_move(&id, to).is_err()) {
             return false;
         }
         let Some(next) = self.begin_nic_move(number, to, true) else { return false };
