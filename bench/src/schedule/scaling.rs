@@ -92,8 +92,16 @@ impl Bed {
             }
             frontends.push((frontend, lanes));
         }
-        let attached = daemon.counters()?.queues;
-        ensure!(attached == count, "{attached} queues are attached instead of {count}");
+        // The last of them may be on their way.
+        let start_ns = now_ns();
+        loop {
+            let attached = daemon.counters()?.queues;
+            if attached == count {
+                break;
+            }
+            let told = || format!("{attached} queues are attached instead of {count}");
+            ensure!(now_ns() - start_ns < PATIENCE_NS, told());
+        }
         daemon.stop()?;
         Ok(Bed { count, frontends, random: Random(0x5eed), blocks, daemon })
     }
