@@ -144,6 +144,14 @@ impl Bed {
         Bed::start_as(name, victim, disk, false)
     }
 
+    /// As [`Bed::start_beside`], apart as with [`Bed::start_apart`].
+    ///
+    /// # Errors
+    /// As [`Bed::start_apart`].
+    pub fn start_beside_apart(name: &str, victim: &str, disk: &str) -> Result<Bed> {
+        Bed::start_as(name, victim, disk, true)
+    }
+
     fn start_as(name: &str, victim: &str, disk: &str, apart: bool) -> Result<Bed> {
         let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let daemon = Daemon::start_on(
