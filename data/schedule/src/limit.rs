@@ -24,8 +24,9 @@ const CHUNK_NS: u64 = 1_000_000;
 /// How many chunks more it takes when nobody waits for them: a queue that is looked at every 4 ms only
 /// still gets its rate.
 const CHUNKS_MORE: u64 = 3;
-/// How long it may use that, once it may.
-const LAPSE_NS: u64 = 1_000_000;
+/// How long it may use that, once it may. Where nobody waits for a moment, as at a receiver, frames of
+/// a slow rate come milliseconds apart.
+const LAPSE_NS: u64 = 4_000_000;
 /// Binary places of [`Meter::unit_cost`].
 const FRACTION: u32 = 32;
 
@@ -148,8 +149,9 @@ struct Hold {
 }
 
 impl Hold {
-    /// Pays what is owed: what is there now, and then, of more than a chunk, one, whose moment is waited for. Not all at once:
-    /// who shares the limit would wait for it, and one with many queues would have others wait for seconds.
+    /// Pays what is owed: what is there now, and then, of more than a chunk, one, whose moment is
+    /// waited for. Not all at once: who shares the limit would wait for it, and one with many queues
+    /// would have others wait for seconds.
     fn repay(&mut self, meter: &Meter, now: Nanos) {
         if self.owed > 0 {
             self.owed -= meter.take_due(self.owed, now);
@@ -209,7 +211,7 @@ impl Gate {
     }
 
     /// What the queue may do of `budget` now. To be asked only when it has something to do: what is
-    /// taken here and not used within 1 ms is lost.
+    /// taken here and not used within 4 ms is lost.
     pub fn admit(&mut self, budget: Budget, now: Nanos) -> Admission {
         self.lapse(now);
         let mut granted = budget;
