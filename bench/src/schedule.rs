@@ -2,7 +2,7 @@
 //!
 //! | part | what |
 //! |---|---|
-//! | `mixed` | a client that waits for each answer, alone and beside six streams of 64 KiB |
+//! | `mixed` | a client that waits for each answer, alone and beside six streams of 64 KiB; how often the machine stops who copies |
 //! | `idle` | CPU of a daemon with a thousand attached queues of which none has work |
 //! | `saturated` | kicks for each request where there is always work |
 //! | `between` | CPU, latency and kicks at set rates, for each policy |
@@ -23,6 +23,7 @@ mod mixed;
 mod moving;
 mod saturated;
 mod scaling;
+mod stalls;
 
 use std::path::PathBuf;
 
@@ -90,7 +91,10 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     for part in &options.what {
         let (before, start_ns) = (CpuTime::own(), now_ns());
         let measured = match part {
-            Part::Mixed => mixed::measure(options),
+            Part::Mixed => mixed::measure(options).map(|mut rows| {
+                rows.extend(stalls::measure(options));
+                rows
+            }),
             Part::Idle => idle::measure(options),
             Part::Saturated => saturated::measure(options),
             Part::Between => between::measure(options),
