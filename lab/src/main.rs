@@ -1,0 +1,37 @@
+//! The lab: what a guest's I/O costs on real KVM, counted by the kernel that runs it, beside what people
+//! run today (`docs/decisions/0008-lab.md`). Run by `./x lab`.
+
+mod guest;
+mod orders;
+mod peer;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "lab", about = "What a guest's I/O costs on real KVM")]
+struct Arguments {
+    #[command(subcommand)]
+    job: Job,
+}
+
+#[derive(Debug, Subcommand)]
+enum Job {
+    /// In a guest that is measured: does loads on order
+    Guest {
+        /// The serial port that orders come from
+        port: std::path::PathBuf,
+    },
+    /// Beside a guest that is measured: the other end of its network loads
+    Peer {
+        /// The address to listen on
+        address: std::net::IpAddr,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().job {
+        Job::Guest { port } => guest::serve(&port),
+        Job::Peer { address } => peer::serve(address),
+    }
+}
