@@ -1,9 +1,17 @@
 //! The lab: what a guest's I/O costs on real KVM, counted by the kernel that runs it, beside what people
 //! run today (`docs/decisions/0008-lab.md`). Run by `./x lab`.
 
+#![expect(
+    clippy::disallowed_macros,
+    reason = "a program for people: rows to stdout, progress to stderr"
+)]
+
 mod guest;
 mod orders;
 mod peer;
+mod place;
+mod report;
+mod rows;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -17,6 +25,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Job {
+    /// Where guests run on real KVM: measures
+    Run(place::RunArguments),
+    /// Shows what was measured
+    Report(report::ReportArguments),
     /// In a guest that is measured: does loads on order
     Guest {
         /// The serial port that orders come from
@@ -31,6 +43,8 @@ enum Job {
 
 fn main() -> Result<()> {
     match Arguments::parse().job {
+        Job::Run(arguments) => place::run(&arguments),
+        Job::Report(arguments) => report::show(&arguments),
         Job::Guest { port } => guest::serve(&port),
         Job::Peer { address } => peer::serve(address),
     }
