@@ -55,17 +55,23 @@ lab_run() {
     need_l1_image
     local try
     for ((try = 1; try <= L1_TRIES; try++)); do
-        l1_once && return
-        say "L1 did not come to its end (time $try of $L1_TRIES)"
+        l1_once
+        case $(cat "$LAB/out/status" 2>/dev/null) in
+            0) return ;;
+            '')
+                say "L1 did not come to its end (time $try of $L1_TRIES)"
+                show_tail "$LAB/l1.console" 'the console of L1'
+                ;;
+            *) break ;;
+        esac
     done
-    show_tail "$LAB/l1.console" 'the console of L1'
     show_tail "$LAB/out/said" 'what the lab said'
     die 'the lab ended badly' "read $LAB/l1.console and $LAB/out/said"
 }
 
 # l1_once: L1 from its start to its end, with what the lab says in it on stderr meanwhile.
 l1_once() {
-    local began shown=0 lines pid status
+    local began shown=0 lines pid
     rm -f "$LAB"/out/{rows.json,said,status}
     say 'starting L1: no KVM of hardware here, so an emulated machine with KVM'
     qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-3000}" \
@@ -89,8 +95,6 @@ l1_once() {
     done
     wait "$pid" 2>/dev/null || true
     disown_pid "$pid"
-    status=$(cat "$LAB/out/status" 2>/dev/null) || status=none
-    [[ $status == 0 ]]
 }
 
 need_l1_image() {
@@ -131,7 +135,7 @@ need_l2_image() {
     copy_libraries "$tree/bin/lab" "$tree"
     : >"$tree/modules/order"
     local module
-    for module in virtio_pci virtio_blk virtio_net; do
+    for module in virtio_pci virtio_blk virtio_net ata_piix sd_mod; do
         copy_module "$module" "$tree"
     done
     pack_tree "$tree" "$LAB/l2.cpio"

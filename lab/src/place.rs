@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::rows::Row;
-use cells::Cell;
+use cells::{Cell, Experiment};
 use children::Children;
 use configurations::{CONFIGURATIONS, Configuration, Device};
 use tracing::Tracing;
@@ -25,10 +25,13 @@ use vm::{Vm, VmSpec};
 /// What the lab is run with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArguments {
-    /// What to measure: smoke, all
-    #[arg(default_value = "smoke")]
-    experiments: Vec<String>,
-    /// Fewer operations, and each number once
+    /// What to measure
+    #[arg(value_enum, default_value = "exits")]
+    experiment: Experiment,
+    /// Only configurations whose name begins so
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Each number once
     #[arg(long)]
     quick: bool,
     /// The sidecore program
@@ -57,14 +60,12 @@ const TRIES: u32 = 2;
 /// # Errors
 /// The place is not one (no KVM, no tracing), or a configuration fails each time.
 pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
-    let wanted = cells::wanted(&arguments.experiments)?;
     std::fs::create_dir_all(&arguments.dir)?;
     let tracing = Tracing::start().context("counting exits needs root, tracefs and KVM")?;
     let turns = if arguments.quick { 1 } else { 3 };
     for configuration in CONFIGURATIONS {
-        let cells: Vec<&Cell> =
-            wanted.iter().filter(|cell| cell.is_for(configuration)).copied().collect();
-        if cells.is_empty() {
+        let cells = arguments.experiment.cells(configuration);
+        if cells.is_empty() || !configuration.name.starts_with(&arguments.only) {
             continue;
         }
         eprintln!("{}: {} loads", configuration.name, cells.len());
@@ -97,7 +98,8 @@ fn measure(
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir)?;
     let mut children = Children::default();
-    let devices = configuration.serve(&arguments.sidecore, &dir, &mut children)?;
+    let served = configuration.serve(&arguments.sidecore, &dir, &mut children);
+    let devices = served.map_err(|error| with_ends(&error, &dir))?;
     let spec = VmSpec {
         kernel: &arguments.kernel,
         initramfs: &arguments.initramfs,
@@ -105,32 +107,33 @@ fn measure(
         options: &devices,
         machine: configuration.machine(),
     };
-    let mut vm = Vm::start(&spec, &mut children).with_context(|| ends_of(&dir))?;
+    let mut vm = Vm::start(&spec, &mut children).map_err(|error| with_ends(&error, &dir))?;
     if configuration.device == Device::Nic {
         configurations::peer(&mut children)?;
     }
     let mut rows = Vec::new();
     for cell in cells {
         for _ in 0..turns {
-            rows.extend(cell.turn(configuration, &mut vm, tracing).with_context(|| ends_of(&dir))?);
+            let turn = cell.turn(configuration, &mut vm, tracing);
+            rows.extend(turn.map_err(|error| with_ends(&error, &dir))?);
         }
     }
     vm.end();
     Ok(Row::medians(rows))
 }
 
-/// The ends of all logs of a folder, for who reads an error.
-fn ends_of(dir: &Path) -> String {
-    let mut said = String::from("what was said:");
+/// An error, and the ends of all logs of a folder, for who reads it.
+fn with_ends(error: &anyhow::Error, dir: &Path) -> anyhow::Error {
+    let mut said = format!("{error:#}");
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path.extension().is_some_and(|extension| extension == "log") {
-            let text = std::fs::read(&path).unwrap_or_default();
+        let text = std::fs::read(&path).unwrap_or_default();
+        if path.extension().is_some_and(|extension| extension == "log") && !text.is_empty() {
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().collect();
             let end = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n  ");
             said += &format!("\n{}:\n  {end}", path.display());
         }
     }
-    said
+    anyhow::anyhow!(said)
 }

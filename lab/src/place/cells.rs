@@ -17,7 +17,8 @@ pub(crate) struct Cell {
     kind: Kind,
     /// Operations, or of sends messages.
     operations: u64,
-    experiments: &'static [&'static str],
+    /// Part of the experiment `smoke`, too; all are of `exits`.
+    is_smoke: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,58 +32,50 @@ enum Kind {
 }
 
 const CELLS: &[Cell] = &[
-    cell("blk.randread.qd1", Device::Disk, Kind::Read { depth: 1 }, 2000, &["smoke", "exits"]),
-    cell("blk.randread.qd32", Device::Disk, Kind::Read { depth: 32 }, 20_000, &["smoke", "exits"]),
-    cell("blk.randwrite.qd1", Device::Disk, Kind::Write { depth: 1 }, 2000, &["exits"]),
-    cell("blk.randwrite.qd32", Device::Disk, Kind::Write { depth: 32 }, 20_000, &["exits"]),
-    cell("net.udp_rr", Device::Nic, Kind::UdpRr, 2000, &["smoke", "exits"]),
-    cell("net.tcp_rr", Device::Nic, Kind::TcpRr, 2000, &["exits"]),
-    cell(
-        "net.udp_send_256",
-        Device::Nic,
-        Kind::UdpSend { bytes: 256 },
-        20_000,
-        &["smoke", "exits"],
-    ),
-    cell(
-        "net.tcp_send_256",
-        Device::Nic,
-        Kind::TcpSend { bytes: 256 },
-        50_000,
-        &["smoke", "exits"],
-    ),
+    cell("blk.randread.qd1", Device::Disk, Kind::Read { depth: 1 }, 2000, true),
+    cell("blk.randread.qd32", Device::Disk, Kind::Read { depth: 32 }, 20_000, false),
+    cell("blk.randwrite.qd1", Device::Disk, Kind::Write { depth: 1 }, 2000, false),
+    cell("blk.randwrite.qd32", Device::Disk, Kind::Write { depth: 32 }, 20_000, false),
+    cell("net.udp_rr", Device::Nic, Kind::UdpRr, 2000, true),
+    cell("net.tcp_rr", Device::Nic, Kind::TcpRr, 2000, false),
+    cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
+    cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 50_000, false),
 ];
+/// Configurations of the experiment `smoke`.
+const SMOKE: [&str; 3] = ["qemu", "vhost-net", "sidecore"];
 
 const fn cell(
     name: &'static str,
     device: Device,
     kind: Kind,
     operations: u64,
-    experiments: &'static [&'static str],
+    is_smoke: bool,
 ) -> Cell {
-    Cell { name, device, kind, operations, experiments }
+    Cell { name, device, kind, operations, is_smoke }
 }
 
-/// The loads of these experiments.
-///
-/// # Errors
-/// There is none of that name.
-pub(crate) fn wanted(experiments: &[String]) -> Result<Vec<&'static Cell>> {
-    for experiment in experiments {
-        let known = CELLS.iter().any(|cell| cell.experiments.contains(&experiment.as_str()));
-        ensure!(known, "there is no experiment {experiment:?}; there are: smoke, exits");
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Experiment {
+    /// A request at a time, of a disk and by UDP, with QEMU, vhost-net and Sidecore
+    Smoke,
+    /// Exits by cause of all loads with all configurations (ES2, table I and figure 5; ELVIS, 4.3; exits a request on IDE, kvm-guest-io, 3.1)
+    Exits,
+}
+
+impl Experiment {
+    /// Its loads on this configuration.
+    pub(crate) fn cells(self, configuration: &Configuration) -> Vec<&'static Cell> {
+        let has = |cell: &&Cell| {
+            cell.device == configuration.device
+                && (self == Experiment::Exits
+                    || cell.is_smoke && SMOKE.contains(&configuration.name))
+        };
+        CELLS.iter().filter(has).collect()
     }
-    let is_wanted = |cell: &&Cell| {
-        cell.experiments.iter().any(|of| experiments.iter().any(|experiment| experiment == of))
-    };
-    Ok(CELLS.iter().filter(is_wanted).collect())
 }
 
 impl Cell {
-    pub(crate) fn is_for(&self, configuration: &Configuration) -> bool {
-        self.device == configuration.device
-    }
-
     fn order(&self, configuration: &Configuration) -> Order {
         let operations = self.operations;
         let device = configuration.disk().to_string();
@@ -127,7 +120,12 @@ impl Cell {
         let mut rows = per_operation(&counts, operations, &row);
         let seconds = elapsed_ns as f64 / 1e9;
         rows.push(row("exits_per_s", exits as f64 / seconds, "1/s"));
-        rows.push(row("ops_per_s", operations as f64 / seconds, "1/s"));
+        let rate = if self.device == Device::Disk { "iops" } else { "ops_per_s" };
+        rows.push(row(rate, operations as f64 / seconds, "1/s"));
+        if let Some(in_guest_ns) = counts.in_guest_ns {
+            let percent = in_guest_ns as f64 / elapsed_ns as f64 * 100.0;
+            rows.push(row("tig_percent", percent, "%"));
+        }
         if p50_ns > 0 {
             rows.push(row("p50_us", p50_ns as f64 / 1e3, "us"));
             rows.push(row("p99_us", p99_ns as f64 / 1e3, "us"));

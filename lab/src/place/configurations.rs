@@ -29,10 +29,9 @@ pub(crate) enum Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
     Qemu { iothread: bool },
-    Ahci,
+    Ide,
     StorageDaemon,
     Vhost { busy_us: u32 },
-    E1000,
     Sidecore { policy: &'static str },
 }
 
@@ -53,29 +52,34 @@ const fn nic(name: &'static str, server: Server) -> Configuration {
     Configuration { name, device: Device::Nic, server }
 }
 
+/// `sidecore` is the one of the papers: a core of its own that polls. The other policies decide by time,
+/// which is not time where the place is emulated.
 pub(crate) const CONFIGURATIONS: &[Configuration] = &[
     disk("qemu", Server::Qemu { iothread: false }),
     disk("qemu-iothread", Server::Qemu { iothread: true }),
     disk("qemu-storage-daemon", Server::StorageDaemon),
-    disk("sidecore", Server::Sidecore { policy: "adaptive" }),
-    disk("sidecore-poll", Server::Sidecore { policy: "poll" }),
-    disk("ahci", Server::Ahci),
+    disk("ide", Server::Ide),
+    disk("sidecore", Server::Sidecore { policy: "poll" }),
+    disk("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
+    disk("sidecore-es2", Server::Sidecore { policy: "es2" }),
+    disk("sidecore-notify", Server::Sidecore { policy: "notify" }),
     nic("vhost-net", Server::Vhost { busy_us: 0 }),
     nic("vhost-net-busy", Server::Vhost { busy_us: 50 }),
     nic("qemu", Server::Qemu { iothread: false }),
-    nic("sidecore", Server::Sidecore { policy: "adaptive" }),
-    nic("sidecore-poll", Server::Sidecore { policy: "poll" }),
-    nic("e1000", Server::E1000),
+    nic("sidecore", Server::Sidecore { policy: "poll" }),
+    nic("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
+    nic("sidecore-es2", Server::Sidecore { policy: "es2" }),
+    nic("sidecore-notify", Server::Sidecore { policy: "notify" }),
 ];
 
 impl Configuration {
     pub(crate) fn machine(&self) -> &'static str {
-        "q35"
+        if self.server == Server::Ide { "pc" } else { "q35" }
     }
 
     /// The disk as the guest names it.
     pub(crate) fn disk(&self) -> &'static str {
-        if self.server == Server::Ahci { "/dev/sda" } else { "/dev/vda" }
+        if self.server == Server::Ide { "/dev/sda" } else { "/dev/vda" }
     }
 
     /// Starts the serving side; gives QEMU's options for the device.
@@ -114,7 +118,7 @@ impl Configuration {
                 "-device",
                 "virtio-blk-pci,drive=d,iothread=t",
             ]),
-            Server::Ahci => words(&["-drive", &drive, "-device", "ide-hd,drive=d"]),
+            Server::Ide => words(&["-drive", &drive, "-device", "ide-hd,drive=d"]),
             Server::StorageDaemon => {
                 let node = format!(
                     "driver=host_device,node-name=d,filename={BACKING},cache.direct=on,aio=native"
@@ -156,9 +160,6 @@ impl Configuration {
             Server::Vhost { busy_us } => {
                 let busy = if busy_us > 0 { format!(",poll-us={busy_us}") } else { String::new() };
                 words(&["-netdev", &tap(&format!(",vhost=on{busy}")), "-device", &virtio])
-            }
-            Server::E1000 => {
-                words(&["-netdev", &tap(""), "-device", &format!("e1000,netdev=n,mac={MAC}")])
             }
             Server::Sidecore { policy } => {
                 let nic = format!("[[nic]]\nid = \"n\"\ntap = \"{TAP}\"\nmac = \"{MAC}\"\n");
@@ -207,7 +208,7 @@ fn start_sidecore(
     let at = dir.display();
     let config = format!(
         "[daemon]\napi = \"{at}/api.sock\"\nrun_dir = \"{at}/run\"\nstate_dir = \"{at}/state\"\n\n\
-         [sidecores]\ncpus = [{SERVER_CPU}]\npolicy = \"{policy}\"\n\n{device}"
+         [sidecores]\ncpus = \"{SERVER_CPU}\"\npolicy = \"{policy}\"\n\n{device}"
     );
     let file = dir.join("sidecore.toml");
     std::fs::write(&file, config)?;

@@ -1,7 +1,7 @@
 //! Exits, injections and doorbells, counted by the kernel's own histograms between a load's markers.
 //!
-//! Not what they mean (`cells`). The histograms are paused; CPUID on the leaf of a marker, which the kernel's
-//! tracepoint sees, starts and stops them, so nothing is switched, read or parsed while a load runs.
+//! Not what they mean (`cells`). The histograms are paused; CPUID on the leaf of a marker starts and stops them,
+//! so nothing is switched, read or parsed while a load runs.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -13,7 +13,12 @@ use anyhow::{Context, Result, ensure};
 use crate::orders::{MARKER_BEGIN, MARKER_END};
 
 const ROOT: &str = "/sys/kernel/tracing";
-const PROBE: &str = "lab/doorbell";
+const DOORBELL: &str = "lab/doorbell";
+/// KVM's answer to CPUID, whose second argument points to the leaf; what to do with the histograms there, and at
+/// which leaf. Two events, because the kernel refuses to start and to stop the same one at one.
+const MARKERS: [(&str, &str, u32); 2] =
+    [("lab/begin", "enable", MARKER_BEGIN), ("lab/end", "disable", MARKER_END)];
+const MARKED: &str = "kvm_cpuid leaf=+0(%si):u32";
 
 /// A histogram: its event, and the key it counts by.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +28,23 @@ struct Histogram {
 }
 
 const EXITS: Histogram = Histogram { event: "kvm/kvm_exit", key: "exit_reason" };
-const INJECTED: Histogram = Histogram { event: "kvm/kvm_inj_virq", key: "vec" };
+const INJECTED: Histogram = Histogram { event: "kvm/kvm_inj_virq", key: "common_pid" };
 const TO_USER: Histogram = Histogram { event: "kvm/kvm_userspace_exit", key: "reason" };
-const DOORBELLS: Histogram = Histogram { event: PROBE, key: "common_pid" };
-const ALL: [Histogram; 4] = [EXITS, INJECTED, TO_USER, DOORBELLS];
+const DOORBELLS: Histogram = Histogram { event: DOORBELL, key: "common_pid" };
+/// From each entry to the next exit, summed.
+const IN_GUEST: Histogram =
+    Histogram { event: "synthetic/lab_in_guest", key: "common_pid:vals=ns" };
+const ALL: [Histogram; 5] = [EXITS, INJECTED, TO_USER, DOORBELLS, IN_GUEST];
+/// What makes the event of [`IN_GUEST`]: at an entry the time is kept, at the next exit of the same vCPU the
+/// difference is an event.
+const SYNTHETIC: &str = "lab_in_guest u64 ns";
+const TIMERS: [(&str, &str); 2] = [
+    ("kvm/kvm_entry", "hist:keys=vcpu_id:began=common_timestamp"),
+    (
+        "kvm/kvm_exit",
+        "hist:keys=vcpu_id:ns=common_timestamp-$began:onmatch(kvm.kvm_entry).lab_in_guest($ns)",
+    ),
+];
 
 /// What was counted between two markers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +54,8 @@ pub(crate) struct Counts {
     pub(crate) injected: u64,
     pub(crate) to_user: u64,
     pub(crate) doorbells: u64,
+    /// Nanoseconds; where the clock of the place allows it.
+    pub(crate) in_guest_ns: Option<u64>,
 }
 
 /// The kernel's histograms, as long as this lives.
@@ -57,14 +77,22 @@ impl Tracing {
         // What an earlier lab left behind.
         clear();
         let tracing = Tracing { reasons };
-        append(&Path::new(ROOT).join("kprobe_events"), &format!("p:{PROBE} ioeventfd_write"))?;
-        let cpuid = file_of("kvm/kvm_cpuid", "trigger");
+        let probes = Path::new(ROOT).join("kprobe_events");
+        append(&probes, &format!("p:{DOORBELL} ioeventfd_write"))?;
+        for (marker, ..) in MARKERS {
+            append(&probes, &format!("p:{marker} {MARKED}"))?;
+        }
+        append(&Path::new(ROOT).join("synthetic_events"), SYNTHETIC)?;
+        for (event, timer) in TIMERS {
+            append(&file_of(event, "trigger"), timer)?;
+        }
         for histogram in ALL {
             let Histogram { event, key } = histogram;
             append(&file_of(event, "trigger"), &format!("hist:keys={key}:pause"))?;
             let name = event.replace('/', ":");
-            for (word, leaf) in [("enable", MARKER_BEGIN), ("disable", MARKER_END)] {
-                append(&cpuid, &format!("{word}_hist:{name} if function=={leaf:#x}"))?;
+            for (marker, word, leaf) in MARKERS {
+                let trigger = format!("{word}_hist:{name} if leaf=={leaf:#x}");
+                append(&file_of(marker, "trigger"), &trigger)?;
             }
         }
         Ok(tracing)
@@ -102,6 +130,7 @@ impl Tracing {
             injected: total(INJECTED)?,
             to_user: total(TO_USER)?,
             doorbells: total(DOORBELLS)?,
+            in_guest_ns: Some(sum_of(&std::fs::read_to_string(file_of(IN_GUEST.event, "hist"))?)),
         })
     }
 }
@@ -114,15 +143,21 @@ impl Drop for Tracing {
 
 /// Takes away every trigger and probe of the lab; what is not there is no fault.
 fn clear() {
-    let cpuid = file_of("kvm/kvm_cpuid", "trigger");
     for Histogram { event, key } in ALL {
         let name = event.replace('/', ":");
-        for (word, leaf) in [("enable", MARKER_BEGIN), ("disable", MARKER_END)] {
-            let _ = append(&cpuid, &format!("!{word}_hist:{name} if function=={leaf:#x}"));
+        for (marker, word, _) in MARKERS {
+            let _ = append(&file_of(marker, "trigger"), &format!("!{word}_hist:{name}"));
         }
         let _ = append(&file_of(event, "trigger"), &format!("!hist:keys={key}"));
     }
-    let _ = append(&Path::new(ROOT).join("kprobe_events"), &format!("-:{PROBE}"));
+    // What uses the synthetic event before the event.
+    for (event, timer) in TIMERS.iter().rev() {
+        let _ = append(&file_of(event, "trigger"), &format!("!{timer}"));
+    }
+    let _ = append(&Path::new(ROOT).join("synthetic_events"), &format!("!{SYNTHETIC}"));
+    for probe in [DOORBELL, MARKERS[0].0, MARKERS[1].0] {
+        let _ = append(&Path::new(ROOT).join("kprobe_events"), &format!("-:{probe}"));
+    }
 }
 
 fn file_of(event: &str, file: &str) -> PathBuf {
@@ -160,6 +195,12 @@ fn parse(text: &str, key: &str) -> BTreeMap<u64, u64> {
         }
     }
     found
+}
+
+/// The sum of `ns:` of lines such as `{ common_pid: 77 } hitcount: 2000  ns: 345`.
+fn sum_of(text: &str) -> u64 {
+    let value = |line: &str| line.split_once(" ns:")?.1.split_whitespace().next()?.parse().ok();
+    text.lines().filter_map(value).fold(0, u64::saturating_add)
 }
 
 /// Pairs such as `{ 0x078, "hlt" }`. The format has those of Intel's processors first, then AMD's.
@@ -200,6 +241,8 @@ mod tests {
         let text =
             "{ common_pid: CPU 0/KVM-77 } hitcount: 5\n{ common_pid:         77 } hitcount: 5\n";
         assert_eq!(parse(text, "common_pid"), BTreeMap::from([(77, 5)]));
+        let text = "{ common_pid:   77 } hitcount:   5  ns:   900\n{ common_pid: 78 } hitcount: 1  ns: 100\n";
+        assert_eq!(sum_of(text), 1000);
     }
 
     #[test]

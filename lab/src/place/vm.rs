@@ -65,7 +65,10 @@ impl Vm {
         })?;
         line.set_read_timeout(Some(BOOTS_WITHIN))?;
         let mut vm = Vm { line: BufReader::new(line), pid };
-        vm.pin()?;
+        waiting::until("a thread of QEMU's for the vCPU", BOOTS_WITHIN, || {
+            children.are_alive()?;
+            Ok(vm.pin()?.then_some(()))
+        })?;
         let mut words = String::new();
         vm.line.read_line(&mut words).context("the guest says nothing")?;
         ensure!(words.contains("ready"), "the guest says {words:?}");
@@ -89,8 +92,8 @@ impl Vm {
         }
     }
 
-    /// Its vCPU alone on one CPU, all else of QEMU on the other.
-    fn pin(&self) -> Result<()> {
+    /// Its vCPU alone on one CPU, all else of QEMU on the other. False when the vCPU has no thread yet.
+    fn pin(&self) -> Result<bool> {
         let mut seen = false;
         for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid))? {
             let entry = entry?;
@@ -102,8 +105,7 @@ impl Vm {
             cpus.set(if is_vcpu { VCPU_CPU } else { SERVER_CPU });
             sched_setaffinity(rustix::process::Pid::from_raw(tid), &cpus)?;
         }
-        ensure!(seen, "QEMU has no thread of a vCPU");
-        Ok(())
+        Ok(seen)
     }
 
     /// It is no longer needed. Its QEMU ends with the other programs.
