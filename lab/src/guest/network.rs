@@ -26,6 +26,8 @@ const WRITE_SIZES: RangeInclusive<u32> = 1..=1 << 20;
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Datagrams of a load that may be lost, or come back late. More of them are no measurement.
 const LOST_MAX: u32 = 100;
+/// Sendings of one datagram. Nobody is there then.
+const SENDINGS_MAX: u32 = 20;
 /// Until a connection stands.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// Until a peer goes on reading or answering; emulated machines have pauses of seconds.
@@ -194,12 +196,13 @@ impl Exchange {
         self.message[..numbered].copy_from_slice(&self.number.to_le_bytes()[..numbered]);
         let peer = self.peer;
         let whom = |verb| format!("{verb} {peer} (`lab peer` is the other end)");
-        loop {
+        for _ in 0..SENDINGS_MAX {
             send(&self.socket, &self.message).with_context(|| whom("sending to"))?;
             if self.comes_back(numbered).with_context(|| whom("waiting for"))? {
                 return Ok(());
             }
         }
+        bail!("{}: {SENDINGS_MAX} datagrams in a row were lost", whom("waiting for"));
     }
 
     /// Whether the answer to the last number came in time.

@@ -64,38 +64,41 @@ fn echo(mut answer: impl FnMut(u64) -> u32 + Send + 'static) -> Result<SocketAdd
 
 #[test]
 fn what_is_lost_is_sent_again_and_what_is_late_is_passed_over() -> Result<()> {
-    // Of seven one is lost and one comes twice.
-    let peer = echo(|seen| [1, 1, 0, 1, 2, 1, 1][seen as usize % 7])?;
+    // Of 20 one is lost and one comes twice.
+    let peer = echo(|seen| match seen % 20 {
+        5 => 0,
+        10 => 2,
+        _ => 1,
+    })?;
     for bytes in [1, 100] {
         let mut exchange = Exchange::new(peer, message(bytes, &DATAGRAM_SIZES)?, WAIT)?;
         let answer = exchange.measured(100)?;
         let Answer::Done { operations: 100, p50_ns, elapsed_ns, .. } = answer else {
             bail!("{answer:?}");
         };
-        // 116 exchanges; the warm-up's too were counted.
-        assert!((30..=45).contains(&exchange.lost), "{}", exchange.lost);
-        assert!(p50_ns < WAIT.as_nanos() as u64 && elapsed_ns > WAIT.as_nanos() as u64 * 10);
+        // 116 exchanges, the warm-up's too; a busy machine may be late with more.
+        assert!(exchange.lost >= 12, "{}", exchange.lost);
+        assert!(p50_ns < WAIT.as_nanos() as u64 && elapsed_ns > WAIT.as_nanos() as u64 * 4);
     }
     Ok(())
 }
 
 /// For tests: loopback loses nothing, and a busy machine is slow.
-const WAIT: Duration = Duration::from_millis(20);
+const WAIT: Duration = Duration::from_millis(150);
 
 #[test]
 fn too_much_loss_and_too_many_answers_are_errors() -> Result<()> {
-    for answers in [0, 3] {
+    let many = "more than 100 datagrams were lost or late";
+    let none = "20 datagrams in a row were lost";
+    for (answers, wait, lost, why) in
+        [(0, Duration::from_millis(1), 20, none), (3, LOST_AFTER, 101, many)]
+    {
         let peer = echo(move |_| answers)?;
         let message = message(16, &DATAGRAM_SIZES)?;
-        let mut exchange = Exchange::new(peer, message, Duration::from_millis(1))?;
-        assert_eq!(
-            said(exchange.measured(1000)),
-            format!(
-                "waiting for {peer} (`lab peer` is the other end): more than 100 datagrams were \
-                 lost or late"
-            )
-        );
-        assert_eq!(exchange.lost, 101);
+        let mut exchange = Exchange::new(peer, message, wait)?;
+        let whom = format!("waiting for {peer} (`lab peer` is the other end)");
+        assert_eq!(said(exchange.measured(1000)), format!("{whom}: {why}"));
+        assert_eq!(exchange.lost, lost);
     }
     Ok(())
 }
