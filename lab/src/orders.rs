@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A load, and how much of it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(tag = "load", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Order {
+pub(crate) enum Order {
     /// Random reads of 4 KiB from a block device, `depth` of them in flight.
     BlkRead {
         /// Path of the device.
@@ -67,7 +67,7 @@ pub enum Order {
 /// What it came to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// Between the markers.
     Done {
         /// So many.
@@ -87,8 +87,8 @@ pub enum Answer {
 }
 
 /// The leaf of CPUID that says that a load begins.
-pub const MARKER_BEGIN: u32 = 0x4c41_0001;
+pub(crate) const MARKER_BEGIN: u32 = 0x4c41_0001;
 /// And that it has ended.
-pub const MARKER_END: u32 = 0x4c41_0002;
+pub(crate) const MARKER_END: u32 = 0x4c41_0002;
 /// The port of the peer's UDP echo, UDP sink, TCP echo and TCP sink, in this order from here on.
-pub const PEER_PORT: u16 = 7001;
+pub(crate) const PEER_PORT: u16 = 7001;
