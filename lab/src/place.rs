@@ -31,7 +31,7 @@ pub(crate) struct RunArguments {
     /// Only configurations whose name begins so
     #[arg(long, default_value = "")]
     only: String,
-    /// Each number once
+    /// Each number once, from half the operations
     #[arg(long)]
     quick: bool,
     /// The sidecore program
@@ -54,6 +54,8 @@ pub(crate) const SERVER_CPU: usize = 1;
 
 /// A guest or its server that hangs is ended and started once more.
 const TRIES: u32 = 2;
+/// Of each load.
+const TURNS: u32 = 3;
 
 /// Runs what was asked for; rows go to stdout as they are known, progress to stderr.
 ///
@@ -62,7 +64,6 @@ const TRIES: u32 = 2;
 pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
     std::fs::create_dir_all(&arguments.dir)?;
     let tracing = Tracing::start().context("counting exits needs root, tracefs and KVM")?;
-    let turns = if arguments.quick { 1 } else { 3 };
     for configuration in CONFIGURATIONS {
         let cells = arguments.experiment.cells(configuration);
         if cells.is_empty() || !configuration.name.starts_with(&arguments.only) {
@@ -71,7 +72,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
         eprintln!("{}: {} loads", configuration.name, cells.len());
         let mut rows = Err(anyhow::anyhow!("not tried"));
         for tried in 1..=TRIES {
-            rows = measure(arguments, configuration, &cells, &tracing, turns);
+            rows = measure(arguments, configuration, &cells, &tracing);
             match &rows {
                 Ok(_) => break,
                 Err(error) => {
@@ -92,7 +93,6 @@ fn measure(
     configuration: &Configuration,
     cells: &[&Cell],
     tracing: &Tracing,
-    turns: u32,
 ) -> Result<Vec<Row>> {
     let dir = arguments.dir.join(configuration.name);
     let _ = std::fs::remove_dir_all(&dir);
@@ -111,10 +111,11 @@ fn measure(
     if configuration.device == Device::Nic {
         configurations::peer(&mut children)?;
     }
+    let turns = if arguments.quick { 1 } else { TURNS };
     let mut rows = Vec::new();
     for cell in cells {
         for _ in 0..turns {
-            let turn = cell.turn(configuration, &mut vm, tracing);
+            let turn = cell.turn(configuration, &mut vm, tracing, arguments.quick);
             rows.extend(turn.map_err(|error| with_ends(&error, &dir))?);
         }
     }

@@ -46,7 +46,7 @@ const RULES: [Rule; 7] = [
         name: "sleep",
         words: &["thread::sleep", "time::sleep"],
         within: &[],
-        except: &["bench", "tests"],
+        except: &["bench", "lab", "tests"],
         tests_too: false,
         instead: "wait for the thing itself (a descriptor, a channel, a deadline)",
     },
