@@ -35,12 +35,17 @@ need_guest_image() {
     for module in "${GUEST_MODULES[@]}"; do
         copy_module "$module" "$tree"
     done
-    # Not compressed: under emulation, unpacking takes longer than loading.
-    (cd "$tree" && find . -print0 | sort -z |
-        cpio --null --quiet --create --format=newc --owner=0:0) >"$INITRAMFS.part"
-    mv "$INITRAMFS.part" "$INITRAMFS"
+    pack_tree "$tree" "$INITRAMFS"
     printf '%s\n' "$stamp" >"$INITRAMFS.stamp"
-    rm -rf "$tree"
+}
+
+# pack_tree TREE FILE: an initramfs of a folder, which is removed. Not compressed: under emulation,
+# unpacking takes longer than loading.
+pack_tree() {
+    (cd "$1" && find . -print0 | sort -z |
+        cpio --null --quiet --create --format=newc --owner=0:0) >"$2.part"
+    mv "$2.part" "$2"
+    rm -rf "$1"
 }
 
 # What the initramfs was made of: a change of any of it makes it anew.
@@ -60,42 +65,57 @@ need_kernel() {
         awk '/Depends: linux-image-/ { print $2; exit }') || true
     [[ -n $package ]] || die 'apt knows no package linux-image-cloud-amd64' \
         'sudo apt-get update, then run this again (an amd64 machine with Debian 12 is expected)'
-    say "downloading $package (not installed, only unpacked)"
-    local downloads=$BUILD/downloads
-    mkdir -p "$downloads"
-    (cd "$downloads" && rm -f linux-image-*.deb && apt-get download "$package") \
-        >"$BUILD/apt.log" 2>&1 || {
-        show_tail "$BUILD/apt.log" 'the end of what apt said'
-        die "apt could not download $package" 'sudo apt-get update, then run this again'
-    }
-    rm -rf "$BUILD/guest/kernel"
-    mkdir -p "$BUILD/guest/kernel"
-    dpkg-deb -x "$downloads"/linux-image-*.deb "$BUILD/guest/kernel"
+    unpack_kernel "$package" "$BUILD/guest/kernel"
     cp "$BUILD"/guest/kernel/boot/vmlinuz-* "$KERNEL"
     printf '%s\n' "$package" >"$BUILD/guest/package"
 }
 
+# unpack_kernel PACKAGE DIR: a Debian package, downloaded and unpacked but not installed.
+unpack_kernel() {
+    say "downloading $1 (not installed, only unpacked)"
+    local downloads=$BUILD/downloads
+    mkdir -p "$downloads"
+    (cd "$downloads" && rm -f linux-image-*.deb && apt-get download "$1") >"$BUILD/apt.log" 2>&1 || {
+        show_tail "$BUILD/apt.log" 'the end of what apt said'
+        die "apt could not download $1" 'sudo apt-get update, then run this again'
+    }
+    rm -rf "$2"
+    mkdir -p "$2"
+    dpkg-deb -x "$downloads"/linux-image-*.deb "$2"
+    rm -f "$downloads"/linux-image-*.deb
+}
+
 # copy_program PATH TREE: a program and every library it names, at the same places.
 copy_program() {
-    local library
     cp -L "$1" "$2$1"
+    copy_libraries "$1" "$2"
+}
+
+# copy_libraries PROGRAM TREE: those it names.
+copy_libraries() {
+    local library
     ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
         mkdir -p "$2$(dirname "$library")"
         [[ -e $2$library ]] || cp -L "$library" "$2$library"
     done
 }
 
-# copy_module NAME TREE: a module after those it depends on; TREE/modules/order is the loading order.
+# copy_module NAME TREE [KERNEL]: a module after those it depends on, of the unpacked kernel package; those
+# that are built in are left out. TREE/modules/order is the loading order.
 copy_module() {
-    local name=${1//_/-} file need
-    file=$(find "$BUILD/guest/kernel/lib/modules" \( -name "${name//-/_}.ko" -o -name "$name.ko" \) \
-        -print -quit)
-    [[ -n $file ]] || die "the kernel has no module $1" \
-        "remove it from GUEST_MODULES in x.d/image.sh if it is built in now"
-    grep -qxF "$(basename "$file")" "$2/modules/order" && return 0
-    for need in $(grep -aoP '(?<=depends=)[^\x00]+' "$file" | tr ',' ' '); do
-        copy_module "$need" "$2"
+    local name=${1//_/-} kernel=${3:-$BUILD/guest/kernel} file unpacked need
+    ! grep -qE "/(${name//-/_}|$name)\.ko$" "$kernel"/lib/modules/*/modules.builtin || return 0
+    file=$(find "$kernel/lib/modules" -regextype posix-extended \
+        -regex ".*/(${name//-/_}|$name)\.ko(\.xz)?" -print -quit)
+    [[ -n $file ]] || die "the kernel has no module $1" "look for its new name in $kernel/lib/modules"
+    unpacked=$(basename "${file%.xz}")
+    grep -qxF "$unpacked" "$2/modules/order" && return 0
+    case $file in
+        *.xz) xz -dc "$file" >"$2/modules/$unpacked" ;;
+        *) cp "$file" "$2/modules/$unpacked" ;;
+    esac
+    for need in $(grep -aoP '(?<=depends=)[^\x00]+' "$2/modules/$unpacked" | tr ',' ' '); do
+        copy_module "$need" "$2" "$kernel"
     done
-    cp "$file" "$2/modules/"
-    basename "$file" >>"$2/modules/order"
+    printf '%s\n' "$unpacked" >>"$2/modules/order"
 }

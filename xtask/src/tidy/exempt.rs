@@ -27,6 +27,11 @@ const EXEMPTIONS: &[Exemption] = &[
         reason: "a timer that signals one thread, and a handler that does nothing",
     },
     Exemption {
+        path: "lab/src/guest/flight.rs",
+        rule: "unsafe",
+        reason: "io_uring takes addresses of memory that must stay",
+    },
+    Exemption {
         path: "tests/src/blkio_client.rs",
         rule: "unsafe",
         reason: "libblkio hands out completions as uninitialised places that it has filled",

@@ -22,7 +22,7 @@ struct Rule {
 }
 
 /// Programs and proofs: they may print, wait, and look at the clock.
-const PROGRAMS: [&str; 4] = ["bin", "bench", "tests", "xtask"];
+const PROGRAMS: [&str; 5] = ["bin", "bench", "lab", "tests", "xtask"];
 
 const RULES: [Rule; 7] = [
     Rule {
@@ -34,6 +34,7 @@ const RULES: [Rule; 7] = [
             "control/manager/src/manager.rs",
             "bin",
             "bench",
+            "lab",
             "tests",
             "xtask",
         ],
@@ -45,7 +46,7 @@ const RULES: [Rule; 7] = [
         name: "sleep",
         words: &["thread::sleep", "time::sleep"],
         within: &[],
-        except: &["bench", "tests"],
+        except: &["bench", "lab", "tests"],
         tests_too: false,
         instead: "wait for the thing itself (a descriptor, a channel, a deadline)",
     },

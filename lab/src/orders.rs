@@ -1,0 +1,94 @@
+//! What the place tells a guest to do, and what the guest answers: a JSON object a line each.
+//!
+//! Not how either is carried, nor how a load is done (`guest`). Used by both ends.
+
+use serde::{Deserialize, Serialize};
+
+/// A load, and how much of it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(tag = "load", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Order {
+    /// Random reads of 4 KiB from a block device, `depth` of them in flight.
+    BlkRead {
+        /// Path of the device.
+        device: String,
+        /// 1 to 128.
+        depth: u16,
+        /// So many in all.
+        operations: u64,
+    },
+    /// As `BlkRead`, writes.
+    BlkWrite {
+        /// Path of the device.
+        device: String,
+        /// 1 to 128.
+        depth: u16,
+        /// So many in all.
+        operations: u64,
+    },
+    /// A datagram of `bytes` to `peer` and one of as many back, one after the other.
+    UdpRr {
+        /// Address and port.
+        peer: String,
+        /// Of the datagram.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+    },
+    /// As `UdpRr`, over one TCP connection without delay.
+    TcpRr {
+        /// Address and port.
+        peer: String,
+        /// Of the message.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+    },
+    /// Datagrams of `bytes`, as fast as it goes.
+    UdpSend {
+        /// Address and port.
+        peer: String,
+        /// Of the datagram.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+    },
+    /// Writes of `bytes` to one TCP connection, as fast as it goes.
+    TcpSend {
+        /// Address and port.
+        peer: String,
+        /// Of the write.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+    },
+}
+
+/// What it came to.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    /// Between the markers.
+    Done {
+        /// So many.
+        operations: u64,
+        /// From the first to the end of the last, nanoseconds.
+        elapsed_ns: u64,
+        /// Half of them took no longer; 0 where single ones are not timed (sends).
+        p50_ns: u64,
+        /// 99 of 100 took no longer; 0 as above.
+        p99_ns: u64,
+    },
+    /// It could not be done, and why.
+    Failed {
+        /// In words.
+        error: String,
+    },
+}
+
+/// The leaf of CPUID that says that a load begins.
+pub(crate) const MARKER_BEGIN: u32 = 0x4c41_0001;
+/// And that it has ended.
+pub(crate) const MARKER_END: u32 = 0x4c41_0002;
+/// The port of the peer's UDP echo, UDP sink, TCP echo and TCP sink, in this order from here on.
+pub(crate) const PEER_PORT: u16 = 7001;
