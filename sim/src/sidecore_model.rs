@@ -5,7 +5,8 @@
 //! answer at once; commands, completions, and roads between sidecores have no part.
 
 use schedule::{
-    Budget, INTERRUPTION, Limits, Nanos, Piece, Policy, SHARE_USUAL, Schedule, Visit, Visited,
+    Budget, INTERRUPTION, LOOK_EVENTS_MAX, LOOK_INTERVAL_NS, Limits, Nanos, Piece, Policy,
+    SHARE_USUAL, Schedule, Visit, Visited,
 };
 
 use crate::costs::{
@@ -17,15 +18,7 @@ use crate::ring::Rings;
 use crate::stuck::Stuck;
 use crate::world::Core;
 
-/// Between two looks for kicks while something is polled (`data/sidecore/src/sidecore.rs`).
-const LOOK_INTERVAL_NS: u64 = 50_000;
-/// Kicks taken by one look (`data/sidecore/src/rest.rs`).
-const EVENTS: usize = 64;
-/// Requests after which a piece shows what was completed (`data/sidecore/src/fetch.rs`).
-const SHOW_EVERY: u32 = 16;
-/// Larger requests are worked on in slices where they do not fit a piece (the same file).
-const SMALL_BYTES: u64 = 32 << 10;
-/// Between two looks whether the next in line is stuck.
+/// Between two looks whether the next in line is stuck; the daemon has no such piece.
 const LOOKING: Piece = Piece { requests: 8, bytes: 16 << 10, slice_bytes: 16 << 10 };
 
 /// How far a visit is.
@@ -46,7 +39,7 @@ struct Course {
 struct Part {
     queue: u16,
     budget: Budget,
-    slice_bytes: u64,
+    piece: Piece,
     done: Visited,
     is_over: bool,
 }
@@ -148,7 +141,7 @@ impl Sidecore {
     /// Takes kicks. After a sleep with the time before it, as the daemon does.
     fn look(&mut self, rings: &mut Rings, now: Nanos) {
         self.looked = now;
-        for queue in self.signalled.drain(..self.signalled.len().min(EVENTS)) {
+        for queue in self.signalled.drain(..self.signalled.len().min(LOOK_EVENTS_MAX)) {
             self.worked = true;
             if self.schedule.kicked(queue, now) {
                 rings.arm(queue, false);
@@ -174,7 +167,7 @@ impl Sidecore {
 
     /// One request, or one slice of one. None when the part is over.
     fn serve(&mut self, part: &mut Part, rings: &mut Rings) -> Option<u64> {
-        let Part { queue, budget, slice_bytes, done, is_over } = part;
+        let Part { queue, budget, piece, done, is_over } = part;
         if *is_over || done.requests >= budget.requests || done.bytes >= budget.bytes {
             return None;
         }
@@ -183,14 +176,15 @@ impl Sidecore {
             return None;
         };
         let sliced = &mut self.sliced[usize::from(*queue)];
-        let is_large = bytes > SMALL_BYTES && bytes > slice_bytes.saturating_sub(done.bytes);
+        let is_large =
+            bytes > Piece::SMALL_BYTES && bytes > piece.slice_bytes.saturating_sub(done.bytes);
         if *sliced == 0 && is_large && done.bytes > 0 {
             return None;
         }
         done.requests += 1;
         let mut took = 0;
         if *sliced > 0 || is_large {
-            let slice = (*slice_bytes).min(bytes - *sliced);
+            let slice = piece.slice_bytes.min(bytes - *sliced);
             took += if *sliced == 0 { request_ns(slice) } else { bytes_ns(slice) };
             *is_over = *sliced == 0 || *sliced + slice < bytes;
             *sliced += slice;
@@ -204,7 +198,7 @@ impl Sidecore {
             done.bytes += bytes;
         }
         rings.take(*queue);
-        if done.requests.is_multiple_of(SHOW_EVERY) {
+        if done.requests.is_multiple_of(Piece::SHOW_EVERY) {
             rings.show(*queue, self.due + took + REPLY_NS);
         }
         Some(took)
@@ -217,8 +211,7 @@ impl Sidecore {
         }
         let mut took = 0;
         course.add(part.done);
-        let is_long = part.slice_bytes == Piece::QUIET.slice_bytes
-            && part.done.bytes >= Piece::WATCHFUL.bytes;
+        let is_long = part.piece.is_to_be_clocked(part.done);
         if is_long || course.total.is_to_be_clocked(course.clocked) {
             self.read(&mut course);
             took += CLOCK_NS;
@@ -289,7 +282,7 @@ impl Sidecore {
             if self.schedule.kicked(urgent, self.now) {
                 rings.arm(urgent, false);
             }
-            let part = Part::new(urgent, INTERRUPTION, Piece::WATCHFUL.slice_bytes);
+            let part = Part::new(urgent, INTERRUPTION, Piece::WATCHFUL);
             self.at = At::Interruption(course, round, part, self.due);
             return took + VISIT_NS;
         }
@@ -414,7 +407,7 @@ impl Course {
             _ => schedule.piece(self.is_watchful, now),
         };
         let budget = piece.of(self.visit.budget, self.total);
-        Part::new(self.visit.queue, budget, piece.slice_bytes)
+        Part::new(self.visit.queue, budget, piece)
     }
 
     fn add(&mut self, done: Visited) {
@@ -432,8 +425,8 @@ impl Course {
 }
 
 impl Part {
-    fn new(queue: u16, budget: Budget, slice_bytes: u64) -> Part {
+    fn new(queue: u16, budget: Budget, piece: Piece) -> Part {
         let done = Visited { more: true, ..Visited::default() };
-        Part { queue, budget, slice_bytes, done, is_over: false }
+        Part { queue, budget, piece, done, is_over: false }
     }
 }

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# GROUP: daemons with one rule removed, each of which a named test must catch (only with --all)
+# GROUP: the sources with one rule removed, each of which a named test must catch (only with --all)
 # ONLY: --all
 # A mutant is tests/mutants/NAME.patch, against the sources as they are now. Its head says
 #   # rule: what is removed
 #   # test: a command that must fail with it (SIDECORE_BIN is the mutant)
+#   # unit: or a command that must fail in a copy of the sources with it; then no daemon is built
 #   # says: an extended regular expression that the failing test must print
 # Run by x.d/test.sh; `./x test mutants/NAME` tries one.
 
@@ -34,13 +35,26 @@ mutant_tree() {
     done
 }
 
+# run_unit TREE COMMAND: in the mutated sources themselves.
+run_unit() {
+    (cd "$1" && CARGO_TARGET_DIR=$BUILD/mutants/target bash -c "$2")
+}
+
+# build_mutant NAME TREE: the daemon of the mutated sources.
+build_mutant() {
+    (cd "$2" && CARGO_TARGET_DIR=$BUILD/mutants/target cargo build --release -p sidecore-bin) &&
+        cp "$BUILD/mutants/target/release/sidecore" "$BUILD/mutants/$1"
+}
+
 # try_mutant NAME PATCH TREE
 try_mutant() {
-    local name=$1 patch=$2 tree=$3 log=$BUILD/test/mutants-$1.log started status=0 command says
+    local name=$1 patch=$2 tree=$3 log=$BUILD/test/mutants-$1.log started built=0 status=0
+    local command unit says
     started=$(now_ms)
     command=$(sed -n 's/^# test: //p' "$patch")
+    unit=$(sed -n 's/^# unit: //p' "$patch")
     says=$(sed -n 's/^# says: //p' "$patch")
-    if [[ -z $command || -z $says ]]; then
+    if [[ -z $command$unit || -z $says ]]; then
         failed "$name" 'its head names no test, or not what that says when it fails'
         return 1
     fi
@@ -50,19 +64,25 @@ try_mutant() {
         mutant_tree "$tree"
         return 1
     fi
-    say "mutants/$name: building the daemon with one rule less"
-    (cd "$tree" && CARGO_TARGET_DIR=$BUILD/mutants/target \
-        cargo build --release -p sidecore-bin) >"$log" 2>&1 || status=$?
+    if [[ -n $unit ]]; then
+        say "mutants/$name: $unit"
+        run_unit "$tree" "$unit" >"$log" 2>&1 || status=$?
+    else
+        say "mutants/$name: building the daemon with one rule less"
+        build_mutant "$name" "$tree" >"$log" 2>&1 || built=$?
+    fi
     patch -d "$tree" -p0 -R -s <"$patch"
-    if ((status != 0)); then
+    if ((built != 0)); then
         failed "$name" 'the daemon does not build with it'
         show_tail "$log" 'the end of what cargo said' 30
         return 1
     fi
-    cp "$BUILD/mutants/target/release/sidecore" "$BUILD/mutants/$name"
-    say "mutants/$name: $command"
-    if (export SIDECORE_BIN=$BUILD/mutants/$name && bash -c "$command") >"$log" 2>&1; then
-        failed "$name" "nothing noticed it: \`$command\` passed"
+    if [[ -z $unit ]]; then
+        say "mutants/$name: $command"
+        (export SIDECORE_BIN=$BUILD/mutants/$name && bash -c "$command") >"$log" 2>&1 || status=$?
+    fi
+    if ((status == 0)); then
+        failed "$name" "nothing noticed it: \`${unit:-$command}\` passed"
     elif grep -qE "$says" "$log"; then
         passed "$name" "caught in $(seconds_since "$started") s: $(grep -oE -m 1 "$says" "$log" | head -n 1)"
         # shellcheck disable=SC2154  # the colours are of say.sh

@@ -47,6 +47,7 @@ mod aim;
 mod budget;
 mod limit;
 mod lines;
+mod looks;
 mod nanos;
 mod piece;
 mod placement;
@@ -58,6 +59,7 @@ mod waits;
 
 pub use budget::{Budget, Limits, Visited};
 pub use limit::{Admission, BURST_MS_MIN, Gate, Limited, Meter, Meters, Rate};
+pub use looks::{LOOK_EVENTS_MAX, LOOK_INTERVAL_NS};
 pub use nanos::{Clock, Nanos};
 pub use piece::Piece;
 pub use placement::{

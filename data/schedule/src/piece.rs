@@ -1,9 +1,10 @@
-//! How a visit is cut into pieces, and when its time is measured.
+//! How a visit is cut into pieces, when its time is measured, and when what it did is shown.
 //!
 //! Not what is done in a piece, nor what is looked at between two of them: the caller's. Used by the
 //! sidecore and by the simulation, which must cut alike.
 
 use crate::budget::{Budget, Visited};
+use crate::urgency::INTERRUPTION;
 
 /// What is done between two looks around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,14 @@ impl Piece {
     pub const REGULAR_NS: u64 = 16_000;
     /// Of frames: what they brought is shown, and called for, after each piece, so theirs are larger.
     pub const FRAMES: Piece = Piece { requests: u32::MAX, ..Piece::ALONE };
+    /// Requests of up to so many bytes are taken whole, without asking what is left of the piece: some 3 us of
+    /// copying.
+    pub const SMALL_BYTES: u64 = 32 << 10;
+    /// Requests after which a piece of a disk shows what was completed. A driver that polls then works on
+    /// these while we work on the next: at depth 32 both sides are busy at once instead of in turns. In steps
+    /// of 8 they fight for the same cache lines and are slower than without; 16 gains a tenth
+    /// (`bench blk --backend null`).
+    pub const SHOW_EVERY: u32 = 16;
 
     /// The next piece of what is left of a visit.
     #[inline]
@@ -50,7 +59,39 @@ impl Piece {
             nanos: budget.nanos,
         }
     }
+
+    /// Whether the clock is read after this piece, which came to `visited`, whatever the visit came to: after
+    /// one that is long because nobody was expected, so that it is known when somebody is.
+    #[inline]
+    #[must_use]
+    pub fn is_to_be_clocked(self, visited: Visited) -> bool {
+        self == Piece::QUIET && visited.bytes >= Piece::WATCHFUL.bytes
+    }
+
+    /// Whether nothing of this one is larger than of `other`.
+    const fn is_within(self, other: Piece) -> bool {
+        self.requests <= other.requests
+            && self.bytes <= other.bytes
+            && self.slice_bytes <= other.slice_bytes
+    }
 }
+
+// The more is known of who will ask, the smaller or larger.
+const _: () = assert!(Piece::NEAR.is_within(Piece::WATCHFUL));
+const _: () = assert!(Piece::WATCHFUL.is_within(Piece::QUIET));
+const _: () = assert!(Piece::QUIET.is_within(Piece::ALONE));
+const _: () = assert!(Piece::ALONE.is_within(Piece::FRAMES));
+// While others are watched, a piece that has begun is over after one slice, or one small request, more.
+const _: () = assert!(Piece::QUIET.slice_bytes <= Piece::QUIET.bytes);
+const _: () = assert!(Piece::SMALL_BYTES <= Piece::QUIET.bytes);
+const _: () = assert!(Piece::NEAR.slice_bytes > 0 && Piece::NEAR.requests > 0);
+// An interruption is served in slices of a watchful piece, and may do two of those.
+const _: () = assert!(INTERRUPTION.bytes == 2 * Piece::WATCHFUL.bytes);
+const _: () = assert!(INTERRUPTION.requests == Piece::WATCHFUL.requests);
+// A whole piece of one that is alone is measured.
+const _: () = assert!(CLOCK_BYTES <= Piece::ALONE.bytes && CLOCK_REQUESTS <= Piece::ALONE.requests);
+// What is saved up before one is expected is more than what small pieces last.
+const _: () = assert!(2 * Piece::QUIET_NS < Piece::REGULAR_NS);
 
 impl Visited {
     /// Whether who is watched has waited long when a visit ends with this piece, so that the next one is not

@@ -14,11 +14,11 @@
 //! unless the operator asks for it.
 
 use guest_memory::{Area, LineWait};
-use schedule::{Clock, Nanos, Policy};
+use schedule::{Clock, LOOK_INTERVAL_NS, Nanos, Policy};
 
 use crate::places::served_at;
 use crate::served::Ring;
-use crate::sidecore::{LOOK_INTERVAL_NS, Sidecore};
+use crate::sidecore::Sidecore;
 
 /// The longest wait: what a command from control may be late by.
 const DOZE_NS_MAX: u64 = 10_000;

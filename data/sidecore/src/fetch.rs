@@ -3,18 +3,12 @@
 use backend::{Io, Outcome, Progress};
 use device::blk::{Parsed, Reply, Work};
 use request::{Op, Request, Status};
-use schedule::{Budget, Nanos, Visited};
+use schedule::{Budget, Nanos, Piece, Visited};
 use virtqueue::{Chain, Ticket};
 
 use crate::done::Done;
 use crate::served::{DiskRole, Ring};
 use crate::slots::Owed;
-
-/// Requests after which a visit shows what was completed. A driver that polls then works on these
-/// while we work on the next: at depth 32 both sides are busy at once instead of in turns. In steps
-/// of 8 they fight for the same cache lines and are slower than without; 16 gains a tenth
-/// (`bench blk --backend null`).
-const SHOW_EVERY: u32 = 16;
 
 /// What a visit did, counted in registers and added to the shared counters once.
 #[derive(Default)]
@@ -87,7 +81,8 @@ impl DiskRole {
                 Taken::Bytes(bytes) => {
                     visited.requests += 1;
                     visited.bytes += bytes;
-                    if visited.requests.is_multiple_of(SHOW_EVERY) && !ring.health.is_lost() {
+                    if visited.requests.is_multiple_of(Piece::SHOW_EVERY) && !ring.health.is_lost()
+                    {
                         ring.queue.show();
                     }
                 }
@@ -134,7 +129,7 @@ impl DiskRole {
             return Taken::Empty;
         }
         if at_once {
-            if work.len > SMALL_BYTES && work.len > slice_bytes.saturating_sub(done_bytes) {
+            if work.len > Piece::SMALL_BYTES && work.len > slice_bytes.saturating_sub(done_bytes) {
                 return self.take_large(ring, chain, &work, done_bytes, tally);
             }
             let request = work.request(chain);
@@ -231,10 +226,6 @@ fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
     ring.queue.abandon(ticket);
     tally.errors += 1;
 }
-
-/// Requests of up to so many bytes are taken without asking what is left of the piece: some 3 us of
-/// copying.
-const SMALL_BYTES: u64 = 32 << 10;
 
 /// What walking the chain cost, in bytes of a visit's budget: finding and checking a descriptor, and
 /// beginning a copy of it, takes about as long as copying 256 bytes (A31: beside chains of one-byte

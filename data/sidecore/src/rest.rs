@@ -10,9 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
+use schedule::LOOK_EVENTS_MAX;
 
-/// Events taken by one look.
-const EVENTS: usize = 64;
 /// Entries that are not queues.
 const INBOX: u64 = u64::MAX;
 const COMPLETIONS: u64 = u64::MAX - 1;
@@ -30,7 +29,7 @@ pub(crate) enum Woke {
 
 pub(crate) struct Rest {
     set: OwnedFd,
-    events: [Event; EVENTS],
+    events: [Event; LOOK_EVENTS_MAX],
     found: usize,
 }
 
@@ -39,7 +38,7 @@ impl Rest {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&set, inbox, EventData::new_u64(INBOX), EventFlags::IN)?;
         let nothing = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        Ok(Rest { set, events: [nothing; EVENTS], found: 0 })
+        Ok(Rest { set, events: [nothing; LOOK_EVENTS_MAX], found: 0 })
     }
 
     /// Watches the back-ends' completions; level-triggered, reset by whoever reaps.
@@ -74,7 +73,7 @@ impl Rest {
     }
 
     /// Looks for events; waits until there is one, unless `wait` is false, and for at most so long
-    /// (rounded up to whole milliseconds: a limit's burst is longer). At most 64 are taken;
+    /// (rounded up to whole milliseconds: a limit's burst is longer). At most [`LOOK_EVENTS_MAX`] are taken;
     /// the others are found by the next look. [`Self::next`] hands them out. True when a signal ended
     /// it.
     pub(crate) fn look(&mut self, wait: bool, at_most_ns: Option<u64>) -> bool {
@@ -86,7 +85,7 @@ impl Rest {
         let timeout = timeout.as_ref();
         // A signal is a reason to look again, no more; other errors cannot happen to a valid set.
         let found = epoll::wait(&self.set, &mut self.events[..], timeout);
-        self.found = found.unwrap_or(0).min(EVENTS);
+        self.found = found.unwrap_or(0).min(LOOK_EVENTS_MAX);
         found == Err(Errno::INTR)
     }
 

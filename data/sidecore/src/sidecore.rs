@@ -8,7 +8,7 @@ use std::sync::Arc;
 use backend::Io;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::thread::CpuSet;
-use schedule::{Clock, Limits, Nanos, Schedule};
+use schedule::{Clock, LOOK_INTERVAL_NS, Limits, Nanos, Schedule};
 use virtqueue::Chain;
 
 use crate::alarm::Alarm;
@@ -29,8 +29,6 @@ pub(crate) const INBOX_SIZE: usize = 1024;
 const REAPED_PER_PASS: usize = 256;
 /// Submission entries of the io_uring.
 const IO_ENTRIES: u32 = 1024;
-/// Between two looks for kicks while something is polled, nanoseconds.
-pub(crate) const LOOK_INTERVAL_NS: u64 = 50_000;
 
 /// What a sidecore is made of.
 #[derive(Clone, Copy, Debug)]

@@ -36,8 +36,7 @@ impl Sidecore {
             };
             let visited = self.serve(queue, piece.of(budget, course.total), piece, course.at);
             course.add(visited);
-            let is_long = piece == Piece::QUIET && visited.bytes >= Piece::WATCHFUL.bytes;
-            if is_long || course.total.is_to_be_clocked(course.clocked) {
+            if piece.is_to_be_clocked(visited) || course.total.is_to_be_clocked(course.clocked) {
                 course.read(clock);
             }
             if !visited.wants_more() || !course.is_within(budget) {

@@ -36,8 +36,17 @@ impl Client {
     }
 }
 
+/// How visits are cut.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// As the schedule says.
+    Told,
+    Always(Piece),
+}
+
 struct Core {
     schedule: Schedule,
+    cut: Cut,
     clients: Vec<Client>,
     targets: Vec<Option<u64>>,
     now: u64,
@@ -55,7 +64,8 @@ impl Core {
             targets.push(*target_ns);
         }
         let clients = clients.into_iter().map(|(client, ..)| client).collect();
-        Core { schedule, clients, targets, now: 1, longest_turn_ns: 0 }
+        let cut = Cut::Always(Piece::WATCHFUL);
+        Core { schedule, cut, clients, targets, now: 1, longest_turn_ns: 0 }
     }
 
     fn has_new(&self, queue: u16) -> bool {
@@ -81,6 +91,14 @@ impl Core {
             visited.bytes += client.bytes;
         }
         visited
+    }
+
+    /// The next piece of a visit.
+    fn piece(&self, is_watchful: bool) -> Piece {
+        match self.cut {
+            Cut::Told => self.schedule.piece(is_watchful, Nanos(self.now)),
+            Cut::Always(piece) => piece,
+        }
     }
 
     fn is_late(&self, queue: u16) -> bool {
@@ -132,9 +150,10 @@ impl Core {
                     turned = self.now;
                 }
                 let was_late = self.is_late(visit.queue);
+                let is_watchful = self.schedule.watches_others(visit.queue);
                 let (mut total, mut others_ns, began) = (Visited::default(), 0, self.now);
                 loop {
-                    let piece = Piece::WATCHFUL.of(visit.budget, total);
+                    let piece = self.piece(is_watchful).of(visit.budget, total);
                     let visited = self.serve(visit.queue, piece);
                     total.requests += visited.requests;
                     total.bytes += visited.bytes;
@@ -145,6 +164,9 @@ impl Core {
                         total.requests < requests && total.bytes < bytes && total.nanos < nanos;
                     if !total.more || !is_within {
                         break;
+                    }
+                    if is_watchful {
+                        self.schedule.cut(Nanos(self.now));
                     }
                     others_ns += self.between(visit.queue);
                 }
@@ -280,15 +302,21 @@ fn client() -> impl Strategy<Value = (usize, u64, u64, u32, Option<u64>)> {
     (1..40usize, 512..32_768u64, 0..40_000u64, 100..=1000u32, target_ns)
 }
 
+fn cut() -> impl Strategy<Value = Cut> {
+    let always = [Piece::NEAR, Piece::WATCHFUL, Piece::QUIET, Piece::ALONE].map(Cut::Always);
+    prop_oneof![Just(Cut::Told), prop::sample::select(always.to_vec())]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever targets are set by anybody: streams get their shares, nobody gets more than his, and the
+    /// Whatever targets are set by anybody, and however visits are cut: streams get their shares, nobody gets more than his, and the
     /// wait for a turn is bounded.
     #[test]
     fn nobody_loses_a_share_by_targets(
         others in prop::collection::vec(client(), 1..5),
         shares in prop::collection::vec((100..=1000u32, prop::option::of(1_000..500_000u64)), 2..5),
+        cut in cut(),
     ) {
         let mut clients: Vec<_> = shares
             .iter()
@@ -299,6 +327,7 @@ proptest! {
         }));
         let count = clients.len() as u64;
         let mut core = Core::new(clients);
+        core.cut = cut;
         core.run(200 * MS);
         let served = |at: usize| core.clients[at].served_ns as f64;
         let first = served(0) / f64::from(shares[0].0);

@@ -1,9 +1,12 @@
 //! Polled or armed, and when the thread may sleep. A sleep of these tests has its reason to end
 //! before it begins, so that none waits.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
-use schedule::{Nanos, Policy};
+use schedule::{Clock, Nanos, Policy};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
 
 use super::bed::*;
 use crate::Command;
@@ -72,6 +75,53 @@ fn whenever_a_request_comes_it_is_found_or_a_kick_is_wanted() {
             served += guest.take_ok();
         }
         assert_eq!(served, 1, "after {wait} passes");
+    }
+}
+
+/// A guest that asks in the middle of a pass: when the clock is read first.
+struct Meanwhile<'a> {
+    at: Nanos,
+    guest: RefCell<&'a mut Guest>,
+    /// Whether a kick was asked for then.
+    wanted: RefCell<Option<bool>>,
+}
+
+impl Clock for Meanwhile<'_> {
+    fn now(&self) -> Nanos {
+        self.wanted.borrow_mut().get_or_insert_with(|| {
+            let mut guest = self.guest.borrow_mut();
+            guest.add(1, READ, 0, 1);
+            guest.driver.publish()
+        });
+        self.at
+    }
+}
+
+/// It is looked at again once its kicks are on: what came after its visit, and before that, kicked nobody.
+#[test]
+fn what_comes_between_the_last_look_and_arming_is_found() {
+    for format in [Format::Split, Format::Packed] {
+        let spec = RingSpec { format, ..ring(16) };
+        let (mut idle, mut busy) = (Guest::new(spec), Guest::new(ring(128)));
+        let mut core = Core::new(2);
+        core.sidecore.schedule.watch(false);
+        let notified = crate::ServedSpec { policy: Policy::Notify, ..idle.spec(1, &null()) };
+        core.attach(&idle, notified);
+        let polled = crate::ServedSpec { policy: Policy::Poll, ..busy.spec(2, &null()) };
+        core.attach(&busy, polled);
+        core.passes(2);
+        // It is kicked, visited first, and armed at the end. The other is visited for so long that the clock
+        // is read.
+        idle.ask(1, READ);
+        busy.ask(32, READ);
+        core.now = core.now.after(1_000_000);
+        let guest = RefCell::new(&mut idle);
+        let clock = Meanwhile { at: core.now, guest, wanted: RefCell::default() };
+        core.sidecore.pass(core.now, &clock);
+        assert_eq!(clock.wanted.into_inner(), Some(false), "{format:?}: it was not armed yet");
+        assert_eq!((idle.take_ok(), busy.take_ok()), (1, 32), "{format:?}");
+        core.pass();
+        assert_eq!(idle.take_ok(), 1, "{format:?}");
     }
 }
 

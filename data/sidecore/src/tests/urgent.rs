@@ -1,10 +1,10 @@
 //! Queues that ask little, served between the pieces of other queues' visits.
 
-use schedule::Policy;
+use schedule::{Gate, Limited, Meters, Policy, Rate, SHARE_USUAL};
 use virtqueue::driver::Buffer;
 
 use super::bed::*;
-use crate::ServedSpec;
+use crate::{Command, ServedSpec, Service};
 
 /// The clock goes on so far at each reading: less than a visit may take.
 const TICK_NS: u64 = 1_000;
@@ -28,12 +28,17 @@ fn pair(requests: usize, is_watched: bool) -> (Guest, Guest, Core) {
         core.passes(8);
         assert_eq!(modest.take_ok(), 1);
     }
+    ask_large(&mut greedy, requests);
+    (greedy, modest, core)
+}
+
+/// So many requests of 64 KiB.
+fn ask_large(guest: &mut Guest, requests: usize) {
     for number in 0..requests {
         let gpa = SPARE_AT + number as u64 * u64::from(LARGE);
-        greedy.add_over(number, READ, 0, &[Buffer { gpa, len: LARGE, device_writes: true }]);
+        guest.add_over(number, READ, 0, &[Buffer { gpa, len: LARGE, device_writes: true }]);
     }
-    greedy.driver.publish();
-    (greedy, modest, core)
+    guest.driver.publish();
 }
 
 #[test]
@@ -72,6 +77,32 @@ fn after_a_visit_of_one_long_piece_it_is_looked_at_too() {
 }
 
 #[test]
+fn a_limit_holds_for_what_is_served_in_the_middle_of_a_visit_too() {
+    const MS: u64 = 1_000_000;
+    let (mut greedy, mut modest, mut core) = pair(0, true);
+    // Four at once, and then one a millisecond.
+    let device = Meters::new(Some(Rate { per_s: 1000, burst_ns: 4 * MS }), None);
+    let gate = Gate::new(Limited { device, group: None }).map(Box::new);
+    let (share, policy, target_ns, moderate_ns) = (SHARE_USUAL, Policy::Poll, None, 0);
+    let service = Service { share, policy, target_ns, moderate_ns, gate };
+    core.send(Command::SetService(key(2), service));
+    core.pass();
+    for _ in 0..4 {
+        modest.ask(1, READ);
+        core.pass();
+        assert_eq!(modest.take_ok(), 1);
+    }
+    ask_large(&mut greedy, 4);
+    modest.ask(1, READ);
+    core.passes(4);
+    assert_eq!((greedy.take_ok(), modest.take_ok()), (4, 0));
+    assert_eq!(core.sidecore.counters().snapshot().interruptions, 1, "it was asked for");
+    core.now = core.now.after(MS);
+    core.pass();
+    assert_eq!(modest.take_ok(), 1);
+}
+
+#[test]
 fn one_that_misses_its_target_is_served_early_and_pays_with_its_credit() {
     let (mut greedy, mut aimed) = (Guest::new(ring(64)), Guest::new(ring(64)));
     let mut core = Core::new(2);
@@ -92,11 +123,7 @@ fn one_that_misses_its_target_is_served_early_and_pays_with_its_credit() {
     let interruptions = |core: &Core| core.sidecore.counters().snapshot().interruptions;
     assert_eq!(counters.snapshot().missed, 64);
     assert_eq!(interruptions(&core), 0);
-    for number in 0..4 {
-        let gpa = SPARE_AT + number as u64 * u64::from(LARGE);
-        greedy.add_over(number, READ, 0, &[Buffer { gpa, len: LARGE, device_writes: true }]);
-    }
-    greedy.driver.publish();
+    ask_large(&mut greedy, 4);
     aimed.ask(8, READ);
     core.pass();
     assert_eq!(aimed.take_ok(), 8);
