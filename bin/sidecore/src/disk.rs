@@ -192,6 +192,7 @@ fn disk_text(disk: &DiskView) -> String {
     facts.extend(disk.moderate_us.map(|us| ("calls", format!("may wait {us} us for others"))));
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
+    facts.extend(table::held(&disk.counters.held, is_limited(disk)).map(|held| ("held", held)));
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -214,14 +215,23 @@ fn disk_text(disk: &DiskView) -> String {
     text
 }
 
+/// Whether a limit is there for it to wait for.
+fn is_limited(disk: &DiskView) -> bool {
+    disk.limit_burst_ms.is_some() || disk.group.is_some()
+}
+
 fn queues_text(disk: &DiskView) -> String {
     let columns = [
         "QUEUE", "CORE", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS", "KICKS",
         "CALLS", "FLIGHT", "P50", "P99",
     ];
-    let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
+    let mut columns = columns.to_vec();
+    let shows_held = is_limited(disk) || disk.counters.held.held > 0;
+    columns.extend(shows_held.then_some("HELD"));
+    let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Right)).collect();
+    let mut table = Table::new(&columns);
     let cells = |name: String, core: String, ring: String, counters: &CountersView| {
-        vec![
+        let mut cells = vec![
             name,
             core,
             ring,
@@ -235,7 +245,9 @@ fn queues_text(disk: &DiskView) -> String {
             counters.in_flight.to_string(),
             latency(counters.latency_p50_ns),
             latency(counters.latency_p99_ns),
-        ]
+        ];
+        cells.extend(shows_held.then(|| latency(counters.held.held_ns)));
+        cells
     };
     for queue in &disk.queues {
         let core = queue.sidecore.map_or("-".to_string(), |core| core.to_string());

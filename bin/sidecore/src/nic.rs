@@ -12,7 +12,7 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Table};
+use crate::table::{self, Align, Table, latency};
 use crate::vmm;
 
 /// `nic ...`
@@ -211,6 +211,7 @@ fn nic_text(nic: &NicView) -> String {
     );
     facts.extend(limit(nic).map(|limit| ("limit", limit)));
     facts.extend(nic.group.clone().map(|group| ("group", group)));
+    facts.extend(table::held(&nic.held, is_limited(nic)).map(|held| ("held", held)));
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -273,8 +274,14 @@ pub(crate) fn drops_text(ports: &[(&str, &PortCountersView)]) -> String {
     if count == 0 { String::new() } else { format!("\n{}", table.text()) }
 }
 
+/// Whether a limit is there for it to wait for.
+fn is_limited(nic: &NicView) -> bool {
+    nic.limit_burst_ms.is_some() || nic.group.is_some()
+}
+
 fn queues_text(nic: &NicView) -> String {
-    let mut table = Table::new(&[
+    let shows_held = is_limited(nic) || nic.held.held > 0;
+    let mut columns = vec![
         ("QUEUE", Align::Right),
         ("DOES", Align::Left),
         ("CORE", Align::Right),
@@ -282,10 +289,12 @@ fn queues_text(nic: &NicView) -> String {
         ("KICKS", Align::Right),
         ("CALLS", Align::Right),
         ("VISITS", Align::Right),
-    ]);
+    ];
+    columns.extend(shows_held.then_some(("HELD", Align::Right)));
+    let mut table = Table::new(&columns);
     for queue in &nic.queues {
         let does = if queue.index.is_multiple_of(2) { "receive" } else { "transmit" };
-        table.row(vec![
+        let mut row = vec![
             queue.index.to_string(),
             does.to_string(),
             queue.sidecore.map_or("-".to_string(), |core| core.to_string()),
@@ -293,7 +302,9 @@ fn queues_text(nic: &NicView) -> String {
             queue.kicks.to_string(),
             queue.calls.to_string(),
             queue.visits.to_string(),
-        ]);
+        ];
+        row.extend(shows_held.then(|| latency(queue.held.held_ns)));
+        table.row(row);
     }
     let mut text = table.text();
     for queue in &nic.queues {
@@ -306,7 +317,7 @@ fn queues_text(nic: &NicView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use config::api::{DropView, NicQueueView};
+    use config::api::{DropView, HeldView, NicQueueView};
 
     use super::*;
 
@@ -364,6 +375,19 @@ mod tests {
                  0  receive      0  256 split      0      7       0\n    \
                  1  transmit     0  256 split      0      7       0\n"
         );
+    }
+
+    #[test]
+    fn a_nic_with_a_limit_is_shown_with_what_it_waited_for_it() {
+        let held = HeldView { held: 7, held_ns: 1_500_000, ..HeldView::default() };
+        let queue = |index, held| NicQueueView { index, held, ..NicQueueView::default() };
+        let queues = vec![queue(0, HeldView::default()), queue(1, held)];
+        let nic = NicView { held, queues, group: Some("tenant".to_string()), ..nic() };
+        let text = nic_text(&nic);
+        assert!(text.contains("held        7 times by its limit, 1.5 ms in all\n"), "{text}");
+        let last = |line: &str| line.split("  ").last().map(|cell| cell.trim().to_string());
+        let column: Vec<String> = queues_text(&nic).lines().filter_map(last).collect();
+        assert_eq!(column, ["HELD", "-", "1.5 ms"]);
     }
 
     #[test]

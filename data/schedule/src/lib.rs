@@ -57,7 +57,7 @@ mod urgency;
 mod waits;
 
 pub use budget::{Budget, Limits, Visited};
-pub use limit::{Admission, BURST_MS_MIN, Gate, Limited, Meter, Meters, Rate};
+pub use limit::{Admission, BURST_MS_MIN, Gate, LimitOf, Limited, Meter, Meters, Rate, Waited};
 pub use nanos::{Clock, Nanos};
 pub use piece::Piece;
 pub use placement::{

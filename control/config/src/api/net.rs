@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::HeldView;
 use crate::mac::Mac;
 use crate::spec::{LinkState, Mode, NullKind, Policy, Spoof, Via};
 
@@ -92,6 +93,9 @@ pub struct NicView {
     /// The sidecore that has all of its queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// What its transmit queues waited for limits, all together.
+    #[serde(flatten)]
+    pub held: HeldView,
     /// What its port did.
     pub counters: PortCountersView,
     /// What the other end of its wire did; absent on a switch.
@@ -181,6 +185,9 @@ pub struct NicQueueView {
     /// when the ring was looked at before.
     #[serde(default)]
     pub missed: u64,
+    /// What it waited for limits; a receive queue waits for none.
+    #[serde(flatten)]
+    pub held: HeldView,
 }
 
 /// What a port did.
