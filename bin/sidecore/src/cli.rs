@@ -119,9 +119,11 @@ are being moved to others; then it is `parked`: it has no queue and sleeps until
 or a queue is moved there. QUEUES are those it serves now: of disks one for each ring, of NICs both of
 each pair.
 
-BUSY is the share of the last quarter of a second that went into passes which found work; busy_percent
-of --json is about the time between the daemon's own last two looks, and leaves out the looks at empty
-queues in such passes, so it is lower where many are polled. ASLEEP counts sleeps that have ended. It
+BUSY is the share of the last quarter of a second that went into passes which found work, and POLL that
+of passes which found none: the cpu was taken for looking at empty queues. What both leave of 100% it
+slept. busy_percent and poll_percent of --json are about the time between the daemon's own last two
+looks; the looks at empty queues in passes that found work are polling there, so busy_percent is lower
+where many are polled. ASLEEP counts sleeps that have ended. It
 and what follows QUEUES are totals since the daemon started. AVOIDED are requests
 and frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
 queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how

@@ -502,6 +502,10 @@ pub struct SidecoreView {
     /// work. A look is made every 100 ms while there is load, else every second.
     #[serde(default)]
     pub busy_percent: u32,
+    /// Time in which it looked at empty queues, of the same, in percent: it took its cpu, and worked nothing.
+    /// What these two leave of 100 it slept.
+    #[serde(default)]
+    pub poll_percent: u32,
     /// Queues it serves.
     pub queues: u16,
     /// Trips of its loop.

@@ -74,6 +74,7 @@ pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreVi
             Use::Parked => SidecoreState::Parked,
         },
         busy_percent: percent(balance.load(index.into())),
+        poll_percent: percent(balance.polled(index.into())),
         queues: counters.queues as u16,
         passes: counters.passes,
         busy_ns: counters.busy_ns,
