@@ -285,7 +285,12 @@ Examples:
   sidecore show vm1-net
 
 P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the daemon took
-them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.")]
+them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.
+
+held, and HELD of each queue, is that: how often a queue had something and had to wait for a limit, and
+how long, since the disk or NIC was made. A guest whose held grows by about the time that goes by has
+more to do than it is allowed. What comes for a NIC does not wait: what is too much is dropped, as
+over_limit. MULTICAST are frames to a multicast address, or to all.")]
 pub(crate) struct ShowArgs {
     /// Name of the disk or NIC.
     pub(crate) id: String,

@@ -81,15 +81,39 @@ pub(crate) fn latency(ns: u64) -> String {
     }
 }
 
+/// Two columns for the groups and limits of devices, in a list of which some has one or the other.
+pub(crate) struct Limits(bool);
+
+impl Limits {
+    /// `is_limited` is about each device of the list.
+    pub(crate) fn of(mut is_limited: impl Iterator<Item = bool>) -> Limits {
+        Limits(is_limited.any(|is_limited| is_limited))
+    }
+
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (&'static str, Align)> {
+        self.0.then_some([("GROUP", Align::Left), ("LIMIT", Align::Left)]).into_iter().flatten()
+    }
+
+    pub(crate) fn cells(
+        &self,
+        group: Option<&String>,
+        limit: Option<String>,
+    ) -> impl Iterator<Item = String> {
+        let none = || "-".to_string();
+        let cells = [group.cloned().unwrap_or_else(none), limit.unwrap_or_else(none)];
+        self.0.then_some(cells).into_iter().flatten()
+    }
+}
+
 /// What was waited for limits, in words, where there is a limit or was one.
 pub(crate) fn held(held: &HeldView, is_limited: bool) -> Option<String> {
     let HeldView { held: times, held_ns, group_held, group_held_ns } = *held;
     let group = match group_held {
         0 => String::new(),
-        _ => format!("; for the group {group_held} of them, {}", duration(group_held_ns)),
+        _ => format!("; {group_held} of them by its group's, {}", duration(group_held_ns)),
     };
     let is_shown = is_limited || times > 0;
-    is_shown.then(|| format!("{times} times by its limit, {} in all{group}", duration(held_ns)))
+    is_shown.then(|| format!("{times} times by its limits, {} in all{group}", duration(held_ns)))
 }
 
 #[cfg(test)]
@@ -108,11 +132,11 @@ mod tests {
     fn waits_are_shown_where_there_is_a_limit_or_was_one() {
         let mut view = HeldView::default();
         assert_eq!(held(&view, false), None);
-        assert_eq!(held(&view, true).unwrap(), "0 times by its limit, 0 ns in all");
+        assert_eq!(held(&view, true).unwrap(), "0 times by its limits, 0 ns in all");
         (view.held, view.held_ns) = (3, 2_500_000);
-        assert_eq!(held(&view, false).unwrap(), "3 times by its limit, 2.5 ms in all");
+        assert_eq!(held(&view, false).unwrap(), "3 times by its limits, 2.5 ms in all");
         (view.group_held, view.group_held_ns) = (1, 1_000_000);
-        assert!(held(&view, true).unwrap().ends_with("; for the group 1 of them, 1.0 ms"));
+        assert!(held(&view, true).unwrap().ends_with("; 1 of them by its group's, 1.0 ms"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HeldView {
     /// Times that a queue had something to be taken and had to wait for a limit, its device's or its
-    /// group's.
+    /// group's; a wait counts when it is over.
     #[serde(default)]
     pub held: u64,
     /// How long it had to, in nanoseconds; of several queues the sum.

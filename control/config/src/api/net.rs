@@ -197,13 +197,13 @@ pub struct PortCountersView {
     pub taken_frames: u64,
     /// Their bytes, with the Ethernet header.
     pub taken_bytes: u64,
-    /// Those to a group or to all.
+    /// Those to a multicast address, or to all.
     pub taken_multicast: u64,
     /// Frames delivered to it.
     pub delivered_frames: u64,
     /// Their bytes, with the Ethernet header.
     pub delivered_bytes: u64,
-    /// Those to a group or to all.
+    /// Those to a multicast address, or to all.
     pub delivered_multicast: u64,
     /// Frames that had to be cut or summed for it, since it lacks an offload.
     pub slow_frames: u64,
