@@ -117,27 +117,27 @@ fn held(counters: &QueueCounters) -> [u64; 4] {
 
 #[test]
 fn waits_for_a_limit_are_counted_for_who_set_it() {
-    let (mut own, mut of_group, mut free) =
-        (Guest::new(ring(64)), Guest::new(ring(64)), Guest::new(ring(64)));
-    let mut core = Core::new(3);
-    let gates = [gate(requests(1000), None), gate(requests(100_000), requests(1000)), None];
-    let guests = (1..).zip([&own, &of_group, &free].into_iter().zip(gates));
-    let counters: Vec<_> = guests
+    let mut guests = [0; 4].map(|_| Guest::new(ring(64)));
+    let mut core = Core::new(4);
+    let bytes = Meters::new(None, Some(Rate { per_s: 4096 * 1000, burst_ns: 4 * MS }));
+    let of_group = gate(requests(100_000), requests(1000));
+    let gates = [gate(requests(1000), None), gate(bytes, None), of_group, None];
+    let guests_and_gates = (1..).zip(guests.iter().zip(gates));
+    let counters: Vec<_> = guests_and_gates
         .map(|(number, (guest, gate))| {
             let spec = guest.spec(number, &null());
             core.attach(guest, crate::ServedSpec { gate, ..spec })
         })
         .collect();
-    let mut guests = [&mut own, &mut of_group, &mut free];
     guests.iter_mut().for_each(|guest| guest.ask(DEPTH, READ));
-    run(&mut [&mut core], &mut guests, 100);
-    let [own, of_group, free] = [0, 1, 2].map(|at| held(&counters[at]));
+    run(&mut [&mut core], &mut guests.each_mut(), 100);
+    let [own, of_bytes, of_group, free] = [0, 1, 2, 3].map(|at| held(&counters[at]));
     assert_eq!(free, [0; 4]);
-    assert_eq!(own[2..], [0; 2], "it is in no group");
+    assert_eq!([&own[2..], &of_bytes[2..]], [[0; 2]; 2], "they are in no group");
     assert_eq!(of_group[..2], of_group[2..], "its own limit is no hindrance");
-    for [times, ns, ..] in [own, of_group] {
-        // A request a millisecond, and the last wait is not over.
-        assert!((97..=100).contains(&times), "{times} waits");
+    for [times, ns, ..] in [own, of_bytes, of_group] {
+        // A request a millisecond, or two in two, and the last wait is not over.
+        assert!((48..=100).contains(&times), "{times} waits");
         assert!((97 * MS..=100 * MS).contains(&ns), "{ns} ns in {times} waits");
     }
 }
