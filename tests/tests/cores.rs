@@ -247,3 +247,25 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     daemon.await_sleep()?;
     daemon.stop()
 }
+
+#[test]
+fn a_sidecore_that_polls_says_that_it_takes_its_cpu_for_nothing() -> Result<()> {
+    let mut daemon = Daemon::start("cores-poll", "")?;
+    daemon.ask("disk add d0 --backend memory --size 4M --policy poll")?;
+    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let frontend = daemon.frontend("d0", &spec)?;
+    let await_poll = |what: &str, is_so: fn(u64) -> bool| {
+        let mut list = Value::Null;
+        let reached = await_that(PATIENCE, what, || {
+            list = daemon.ask("sidecores")?;
+            Ok(is_so(sum(&list, "poll_percent")) && sum(&list, "busy_percent") < 10)
+        });
+        println!("{what}: poll {} %", sum(&list, "poll_percent"));
+        reached.with_context(|| format!("{list:#}"))
+    };
+    await_poll("its cpu to be taken for nothing", |percent| percent > 90)?;
+    daemon.ask("disk set d0 --policy notify")?;
+    await_poll("it to sleep", |percent| percent < 10)?;
+    drop(frontend);
+    daemon.is_alive()
+}

@@ -66,6 +66,62 @@ fn a_disk_and_a_group_keep_to_their_limits() -> Result<()> {
     Ok(())
 }
 
+/// What a disk waited for limits: how often and how long, then the same for its group's limit.
+fn held(daemon: &Daemon, id: &str) -> Result<[u64; 4]> {
+    let counters = daemon.shown(id, "counters")?;
+    let count = |field: &str| counters[field].as_u64().with_context(|| format!("{counters}"));
+    Ok([count("held")?, count("held_ns")?, count("group_held")?, count("group_held_ns")?])
+}
+
+#[test]
+fn how_long_a_limit_holds_a_guest_is_shown_and_who_set_it() -> Result<()> {
+    let disks = "[[group]]\nid = \"tenant\"\nlimit_iops = 1000\n\
+                 [[disk]]\nid = \"own\"\nbackend = \"memory\"\nsize = \"4M\"\nlimit_iops = 1000\n\
+                 [[disk]]\nid = \"in\"\npath = \"in.raw\"\nsize = \"4M\"\ngroup = \"tenant\"\n\
+                 limit_iops = 100000\n\
+                 [[disk]]\nid = \"free\"\nbackend = \"memory\"\nsize = \"4M\"\n";
+    let mut daemon = Daemon::start("limits-held", disks)?;
+    let ids = ["own", "in", "free"];
+    let mut frontends = ids.map(|id| daemon.frontend(id, &spec()));
+    let mut loads = Vec::new();
+    for frontend in &mut frontends {
+        loads.push(Load::start(frontend.as_mut().ok().context("no front-end")?)?.0);
+    }
+    for load in &loads {
+        load.await_requests(500)?;
+    }
+    let look = || -> Result<(u64, [u64; 4], [u64; 4])> {
+        Ok((now_ns(), held(&daemon, "own")?, held(&daemon, "in")?))
+    };
+    for tried in 1.. {
+        let (began_ns, own_before, in_before) = look()?;
+        pause(COUNTED);
+        let (ended_ns, own, of_group) = look()?;
+        let took_ns = ended_ns - began_ns;
+        let share = |after: u64, before: u64| (after - before) as f64 / took_ns as f64;
+        let shares = [share(own[1], own_before[1]), share(of_group[3], in_before[3])];
+        println!("held {shares:?} of the time, {} and {} times", own[0], of_group[2]);
+        // A wait that began before counts when it ends.
+        ensure!(shares.iter().all(|share| *share < 1.02), "{shares:?}");
+        if shares.iter().all(|share| *share > 0.9) {
+            break;
+        }
+        // They may be low by as much as the machine was away.
+        ensure!(tried < 5, "held only {shares:?} of the time");
+    }
+    let [times, ns, of_group @ ..] = held(&daemon, "own")?;
+    ensure!(times > 100 && ns > 0 && of_group == [0, 0], "{times} {ns} {of_group:?}");
+    let [times, ns, group_times, group_ns] = held(&daemon, "in")?;
+    ensure!(group_times > 100 && times <= group_times + 10, "{times}, {group_times} of the group");
+    ensure!(ns >= group_ns);
+    ensure!(held(&daemon, "free")? == [0; 4] && daemon.shown("free", "counters")?["visits"] != 0);
+    let used = daemon.ask("group show tenant")?["used"].clone();
+    ensure!(used["held_ns"].as_u64() >= Some(group_ns), "{used}");
+    ensure!(used["held"].as_u64() >= Some(group_times), "{used}");
+    daemon.is_alive()?;
+    loads.into_iter().try_for_each(|load| load.finish().map(drop))
+}
+
 #[test]
 fn settings_change_under_load_and_nothing_is_lost() -> Result<()> {
     let group = "[[group]]\nid = \"tenant\"\nlimit_iops = 20000\n";

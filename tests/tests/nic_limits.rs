@@ -95,6 +95,29 @@ fn drops(view: &Value) -> Vec<(String, u64)> {
         .collect()
 }
 
+/// How often what a NIC sends waited for a limit, and how long; of its view.
+fn held(view: &Value) -> Result<[u64; 2]> {
+    let count = |field: &str| view[field].as_u64().with_context(|| format!("{field} of {view}"));
+    Ok([count("held")?, count("held_ns")?])
+}
+
+/// A sender that always has more than it may send waits nearly all the time.
+fn ensure_held(daemon: &Daemon, nics: &mut [Nic]) -> Result<()> {
+    for tried in 1.. {
+        let (began_ns, before) = (now_ns(), held(&daemon.ask("nic show a")?)?);
+        flood(nics, &[2], 1_000)?;
+        let (ended_ns, after) = (now_ns(), held(&daemon.ask("nic show a")?)?);
+        let share = (after[1] - before[1]) as f64 / (ended_ns - began_ns) as f64;
+        println!("held {share:.3} of the time, {} times", after[0] - before[0]);
+        ensure!(share < 1.03 && after[0] > before[0], "{before:?} {after:?}");
+        if share > 0.85 {
+            break;
+        }
+        ensure!(tried < TRIES, "held only {share:.3} of the time");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_a_guest_sends_waits_in_its_ring() -> Result<()> {
     let (mut daemon, mut nics) = lan("nic-limits-send", 2)?;
@@ -110,10 +133,17 @@ fn what_a_guest_sends_waits_in_its_ring() -> Result<()> {
         let before = drops(&daemon.ask("nic show a")?);
         ensure_rate(wanted, 0.01, |ms| Ok(flood(&mut nics, &[2], ms)?.0))?;
         ensure!(drops(&daemon.ask("nic show a")?) == before, "its sender lost some");
+        ensure_held(&daemon, &mut nics)?;
     }
     daemon.ask("nic set a --limit-bytes 0")?;
+    let before = held(&daemon.ask("nic show a")?)?;
     let (taken, _) = flood(&mut nics, &[2], 500)?;
     ensure!(taken > 5000, "{taken} frames without a limit");
+    let view = daemon.ask("nic show a")?;
+    ensure!(held(&view)? == before, "it waits without a limit: {view}");
+    // Queue 1 sends.
+    ensure!(held(&view["queues"][0])? == [0, 0] && held(&view["queues"][1])? == before, "{view}");
+    ensure!(held(&daemon.ask("nic show b")?)? == [0, 0]);
     daemon.is_alive()
 }
 
@@ -144,6 +174,10 @@ fn what_is_sent_to_a_guest_beyond_its_limit_is_dropped_at_its_port() -> Result<(
     let lost = dropped("b")? - before;
     ensure!(lost > 1000, "{lost} were counted as too many");
     ensure!(dropped("c")? == 0 && dropped("a")? == 0);
+    // Nobody waits for it: neither who sends nor who receives.
+    for id in ["a", "b", "c"] {
+        ensure!(held(&daemon.ask(&format!("nic show {id}"))?)? == [0, 0], "{id}");
+    }
     let switch = daemon.ask("switch show lan")?.to_string();
     ensure!(switch.contains("over_limit"), "{switch}");
     daemon.is_alive()

@@ -119,9 +119,11 @@ are being moved to others; then it is `parked`: it has no queue and sleeps until
 or a queue is moved there. QUEUES are those it serves now: of disks one for each ring, of NICs both of
 each pair.
 
-BUSY is the share of the last quarter of a second that went into passes which found work; busy_percent
-of --json is about the time between the daemon's own last two looks, and leaves out the looks at empty
-queues in such passes, so it is lower where many are polled. ASLEEP counts sleeps that have ended. It
+BUSY is the share of the last quarter of a second that went into passes which found work, and POLL that
+of passes which found none: the cpu was taken for looking at empty queues. What both leave of 100% it
+slept. busy_percent and poll_percent of --json are about the time between the daemon's own last two
+looks; the looks at empty queues in passes that found work are polling there, so busy_percent is lower
+where many are polled. ASLEEP counts sleeps that have ended. It
 and what follows QUEUES are totals since the daemon started. AVOIDED are requests
 and frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
 queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how
@@ -283,7 +285,12 @@ Examples:
   sidecore show vm1-net
 
 P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the daemon took
-them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.")]
+them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.
+
+held, and HELD of each queue, is that: how often a queue had something and had to wait for a limit, and
+how long, since the disk or NIC was made. A guest whose held grows by about the time that goes by has
+more to do than it is allowed. What comes for a NIC does not wait: what is too much is dropped, as
+over_limit. MULTICAST are frames to a multicast address, or to all.")]
 pub(crate) struct ShowArgs {
     /// Name of the disk or NIC.
     pub(crate) id: String,

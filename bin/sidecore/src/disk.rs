@@ -11,7 +11,7 @@ use crate::cli::{AddArgs, DiskCommand, PrintArgs};
 use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Table, latency};
+use crate::table::{self, Align, Limits, Table, latency};
 use crate::vmm;
 
 /// `disk ...`
@@ -86,11 +86,16 @@ fn policy(disk: &DiskView) -> String {
 
 /// Its own limit, in words.
 fn limit(disk: &DiskView) -> Option<String> {
+    let (limit, burst_ms) = (rates(disk)?, disk.limit_burst_ms?);
+    Some(format!("{limit}, bursts of {burst_ms} ms"))
+}
+
+/// The same without its burst.
+fn rates(disk: &DiskView) -> Option<String> {
     let iops = disk.limit_iops.map(|iops| format!("{iops} requests/s"));
     let bytes = disk.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
-    let limit = [iops, bytes].into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let burst_ms = disk.limit_burst_ms?;
-    Some(format!("{limit}, bursts of {burst_ms} ms"))
+    let rates = [iops, bytes].into_iter().flatten().collect::<Vec<_>>();
+    (!rates.is_empty()).then(|| rates.join(", "))
 }
 
 fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
@@ -132,7 +137,8 @@ pub(crate) fn present(disk: &DiskView, args: &PrintArgs, output: &Output) -> Res
 
 /// Disks, a line each.
 pub(crate) fn table(disks: &[DiskView]) -> String {
-    let mut table = Table::new(&[
+    let limits = Limits::of(disks.iter().map(is_limited));
+    let mut columns = vec![
         ("ID", Align::Left),
         ("STATE", Align::Left),
         ("BACKEND", Align::Left),
@@ -141,11 +147,12 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
         ("REQUESTS", Align::Right),
         ("ERRORS", Align::Right),
         ("P99", Align::Right),
-        ("DECLARED", Align::Left),
-        ("SOCKET", Align::Left),
-    ]);
+    ];
+    columns.extend(limits.columns());
+    columns.extend([("DECLARED", Align::Left), ("SOCKET", Align::Left)]);
+    let mut table = Table::new(&columns);
     for disk in disks {
-        table.row(vec![
+        let mut row = vec![
             disk.id.clone(),
             disk.state.word().to_string(),
             disk.backend.to_string(),
@@ -154,9 +161,10 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
             disk.counters.requests.to_string(),
             disk.counters.errors.to_string(),
             latency(disk.counters.latency_p99_ns),
-            disk.declared.clone(),
-            disk.socket.clone(),
-        ]);
+        ];
+        row.extend(limits.cells(disk.group.as_ref(), rates(disk)));
+        row.extend([disk.declared.clone(), disk.socket.clone()]);
+        table.row(row);
     }
     table.text()
 }
@@ -192,6 +200,7 @@ fn disk_text(disk: &DiskView) -> String {
     facts.extend(disk.moderate_us.map(|us| ("calls", format!("may wait {us} us for others"))));
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
+    facts.extend(table::held(&disk.counters.held, is_limited(disk)).map(|held| ("held", held)));
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -214,14 +223,23 @@ fn disk_text(disk: &DiskView) -> String {
     text
 }
 
+/// Whether a limit is there for it to wait for.
+fn is_limited(disk: &DiskView) -> bool {
+    disk.limit_burst_ms.is_some() || disk.group.is_some()
+}
+
 fn queues_text(disk: &DiskView) -> String {
     let columns = [
         "QUEUE", "CORE", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS", "KICKS",
         "CALLS", "FLIGHT", "P50", "P99",
     ];
-    let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
+    let mut columns = columns.to_vec();
+    let shows_held = is_limited(disk) || disk.counters.held.held > 0;
+    columns.extend(shows_held.then_some("HELD"));
+    let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Right)).collect();
+    let mut table = Table::new(&columns);
     let cells = |name: String, core: String, ring: String, counters: &CountersView| {
-        vec![
+        let mut cells = vec![
             name,
             core,
             ring,
@@ -235,7 +253,9 @@ fn queues_text(disk: &DiskView) -> String {
             counters.in_flight.to_string(),
             latency(counters.latency_p50_ns),
             latency(counters.latency_p99_ns),
-        ]
+        ];
+        cells.extend(shows_held.then(|| latency(counters.held.held_ns)));
+        cells
     };
     for queue in &disk.queues {
         let core = queue.sidecore.map_or("-".to_string(), |core| core.to_string());
@@ -254,6 +274,8 @@ fn queues_text(disk: &DiskView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use config::api::HeldView;
+
     use super::*;
 
     #[test]
@@ -275,5 +297,30 @@ mod tests {
         let target = DiskChange { latency_target_us: Some(0), ..DiskChange::default() };
         assert!(set_text(&disk, &target).ends_with(" now, no latency target\n"));
         assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
+        // Groups and limits are columns where somebody has one.
+        assert!(!table(std::slice::from_ref(&disk)).contains("GROUP"));
+        let held = HeldView { held: 3, held_ns: 2_500_000, ..HeldView::default() };
+        let counters = CountersView { held, ..CountersView::default() };
+        let limited = DiskView {
+            id: "b".to_string(),
+            limit_iops: Some(2000),
+            limit_bytes: Some(1 << 20),
+            limit_burst_ms: Some(100),
+            group: Some("tenant".to_string()),
+            counters,
+            ..disk.clone()
+        };
+        let text = disk_text(&limited);
+        assert!(text.contains("held        3 times by its limits, 2.5 ms in all\n"), "{text}");
+        assert!(text.contains("P99    HELD\n") && text.ends_with("2.5 ms\n"), "{text}");
+        assert_eq!(
+            table(&[disk, limited]),
+            "ID  STATE    BACKEND  SIZE  QUEUES  REQUESTS  ERRORS  P99  GROUP   \
+             LIMIT                        DECLARED  SOCKET\n\
+             a   running  null      512     0/1         0       0    -  -       \
+             -                            api       /s\n\
+             b   running  null      512     0/1         0       0    -  tenant  \
+             2000 requests/s, 1M bytes/s  api       /s\n"
+        );
     }
 }

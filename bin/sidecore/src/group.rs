@@ -11,7 +11,7 @@ use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::overview::pause;
-use crate::table::{self, Align, Table};
+use crate::table::{self, Align, Table, duration, latency};
 
 /// How long the use of a group is looked at.
 const USE_TIME: Duration = Duration::from_millis(250);
@@ -85,6 +85,9 @@ fn rates(before: &GroupUseView, now: &GroupUseView) -> GroupUseView {
         sent_bytes: rate(|used| used.sent_bytes),
         received_packets: rate(|used| used.received_packets),
         received_bytes: rate(|used| used.received_bytes),
+        held: rate(|used| used.held),
+        held_ns: rate(|used| used.held_ns),
+        over_limit_packets: rate(|used| used.over_limit_packets),
     }
 }
 
@@ -110,6 +113,7 @@ fn list_text(before: &GroupList, now: &GroupList) -> String {
         ("BYTES/S", Align::Right),
         ("RECEIVED/S", Align::Right),
         ("BYTES/S", Align::Right),
+        ("HELD/S", Align::Right),
         ("DECLARED", Align::Left),
         ("LIMIT", Align::Left),
     ]);
@@ -125,6 +129,7 @@ fn list_text(before: &GroupList, now: &GroupList) -> String {
             about(used.disk_bytes.saturating_add(used.sent_bytes)),
             used.received_packets.to_string(),
             about(used.received_bytes),
+            latency(used.held_ns),
             group.declared.clone(),
             limit(group),
         ]);
@@ -154,7 +159,16 @@ fn group_text(before: Option<&GroupView>, now: &GroupView) -> String {
         ),
         (
             "received",
-            format!("{} packets/s, {} bytes/s", used.received_packets, about(used.received_bytes)),
+            format!(
+                "{} packets/s, {} bytes/s, {} packets/s dropped over a limit",
+                used.received_packets,
+                about(used.received_bytes),
+                used.over_limit_packets
+            ),
+        ),
+        (
+            "held",
+            format!("{} times/s by its limit, {} a second", used.held, duration(used.held_ns)),
         ),
     ])
 }
@@ -179,6 +193,9 @@ mod tests {
                 sent_bytes: 1500 * scale,
                 received_packets: 0,
                 received_bytes: 25_000_000 * scale,
+                held: 200 * scale,
+                held_ns: 240_000_000 * scale,
+                over_limit_packets: 3 * scale,
             },
             ..GroupView::default()
         }
@@ -194,13 +211,14 @@ mod tests {
              disks       a, b\n\
              nics        n\n\
              used        4000 requests/s, 40 packets/s, 21K bytes/s (16K of disks, 6000 sent)\n\
-             received    0 packets/s, 95M bytes/s\n"
+             received    0 packets/s, 95M bytes/s, 12 packets/s dropped over a limit\n\
+             held        800 times/s by its limit, 960.0 ms a second\n"
         );
         let list = |scale| GroupList { groups: vec![group(scale)] };
         assert_eq!(
             list_text(&list(1), &list(2)),
-            "GROUP    DISKS  NICS  REQUESTS/S  SENT/S  BYTES/S  RECEIVED/S  BYTES/S  DECLARED  LIMIT\n\
-             tenant1      2     1        4000      40      21K           0      95M  api       \
+            "GROUP    DISKS  NICS  REQUESTS/S  SENT/S  BYTES/S  RECEIVED/S  BYTES/S    HELD/S  DECLARED  LIMIT\n\
+             tenant1      2     1        4000      40      21K           0      95M  960.0 ms  api       \
              5000 requests/s, 100M bytes/s, bursts of 100 ms\n"
         );
         assert!(list_text(&GroupList::default(), &GroupList::default()).starts_with("no groups; "));

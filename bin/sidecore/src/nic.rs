@@ -12,7 +12,7 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Table};
+use crate::table::{self, Align, Limits, Table, latency};
 use crate::vmm;
 
 /// `nic ...`
@@ -77,7 +77,8 @@ pub(crate) fn present(nic: &NicView, args: &PrintArgs, output: &Output) -> Resul
 
 /// NICs, a line each.
 pub(crate) fn table(nics: &[NicView]) -> String {
-    let mut table = Table::new(&[
+    let limits = Limits::of(nics.iter().map(is_limited));
+    let mut columns = vec![
         ("NIC", Align::Left),
         ("STATE", Align::Left),
         ("LINK", Align::Left),
@@ -87,11 +88,12 @@ pub(crate) fn table(nics: &[NicView]) -> String {
         ("TAKEN", Align::Right),
         ("DELIVERED", Align::Right),
         ("DROPPED", Align::Right),
-        ("DECLARED", Align::Left),
-        ("SOCKET", Align::Left),
-    ]);
+    ];
+    columns.extend(limits.columns());
+    columns.extend([("DECLARED", Align::Left), ("SOCKET", Align::Left)]);
+    let mut table = Table::new(&columns);
     for nic in nics {
-        table.row(vec![
+        let mut row = vec![
             nic.id.clone(),
             nic.state.word().to_string(),
             nic.link.to_string(),
@@ -101,9 +103,10 @@ pub(crate) fn table(nics: &[NicView]) -> String {
             nic.counters.taken_frames.to_string(),
             nic.counters.delivered_frames.to_string(),
             dropped(nic).to_string(),
-            nic.declared.clone(),
-            nic.socket.clone(),
-        ]);
+        ];
+        row.extend(limits.cells(nic.group.as_ref(), rates(nic)));
+        row.extend([nic.declared.clone(), nic.socket.clone()]);
+        table.row(row);
     }
     table.text()
 }
@@ -154,11 +157,16 @@ fn policy(nic: &NicView) -> String {
 
 /// Its own limit, in words.
 fn limit(nic: &NicView) -> Option<String> {
+    let (limit, burst_ms) = (rates(nic)?, nic.limit_burst_ms?);
+    Some(format!("{limit} each way, bursts of {burst_ms} ms"))
+}
+
+/// The same without its burst.
+fn rates(nic: &NicView) -> Option<String> {
     let packets = nic.limit_packets.map(|packets| format!("{packets} packets/s"));
     let bytes = nic.limit_bytes.map(|bytes| format!("{} bytes/s", Size(bytes)));
-    let limit = [packets, bytes].into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let burst_ms = nic.limit_burst_ms?;
-    Some(format!("{limit} each way, bursts of {burst_ms} ms"))
+    let rates = [packets, bytes].into_iter().flatten().collect::<Vec<_>>();
+    (!rates.is_empty()).then(|| rates.join(", "))
 }
 
 /// The rule about VLANs in words, after `before`; nothing when there is none.
@@ -211,6 +219,7 @@ fn nic_text(nic: &NicView) -> String {
     );
     facts.extend(limit(nic).map(|limit| ("limit", limit)));
     facts.extend(nic.group.clone().map(|group| ("group", group)));
+    facts.extend(table::held(&nic.held, is_limited(nic)).map(|held| ("held", held)));
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -229,10 +238,10 @@ fn counters_text(ports: &[(&str, &PortCountersView)]) -> String {
         ("PORT", Align::Left),
         ("TAKEN", Align::Right),
         ("BYTES", Align::Right),
-        ("TO GROUPS", Align::Right),
+        ("MULTICAST", Align::Right),
         ("DELIVERED", Align::Right),
         ("BYTES", Align::Right),
-        ("TO GROUPS", Align::Right),
+        ("MULTICAST", Align::Right),
         ("SLOW", Align::Right),
         ("DROPPED", Align::Right),
     ]);
@@ -273,8 +282,14 @@ pub(crate) fn drops_text(ports: &[(&str, &PortCountersView)]) -> String {
     if count == 0 { String::new() } else { format!("\n{}", table.text()) }
 }
 
+/// Whether a limit is there for it to wait for.
+fn is_limited(nic: &NicView) -> bool {
+    nic.limit_burst_ms.is_some() || nic.group.is_some()
+}
+
 fn queues_text(nic: &NicView) -> String {
-    let mut table = Table::new(&[
+    let shows_held = is_limited(nic) || nic.held.held > 0;
+    let mut columns = vec![
         ("QUEUE", Align::Right),
         ("DOES", Align::Left),
         ("CORE", Align::Right),
@@ -282,10 +297,12 @@ fn queues_text(nic: &NicView) -> String {
         ("KICKS", Align::Right),
         ("CALLS", Align::Right),
         ("VISITS", Align::Right),
-    ]);
+    ];
+    columns.extend(shows_held.then_some(("HELD", Align::Right)));
+    let mut table = Table::new(&columns);
     for queue in &nic.queues {
         let does = if queue.index.is_multiple_of(2) { "receive" } else { "transmit" };
-        table.row(vec![
+        let mut row = vec![
             queue.index.to_string(),
             does.to_string(),
             queue.sidecore.map_or("-".to_string(), |core| core.to_string()),
@@ -293,7 +310,9 @@ fn queues_text(nic: &NicView) -> String {
             queue.kicks.to_string(),
             queue.calls.to_string(),
             queue.visits.to_string(),
-        ]);
+        ];
+        row.extend(shows_held.then(|| latency(queue.held.held_ns)));
+        table.row(row);
     }
     let mut text = table.text();
     for queue in &nic.queues {
@@ -306,7 +325,7 @@ fn queues_text(nic: &NicView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use config::api::{DropView, NicQueueView};
+    use config::api::{DropView, HeldView, NicQueueView};
 
     use super::*;
 
@@ -354,7 +373,7 @@ mod tests {
              share       100\n\
              policy      adaptive\n\
              \n\
-             PORT   TAKEN  BYTES  TO GROUPS  DELIVERED  BYTES  TO GROUPS  SLOW  DROPPED\n\
+             PORT   TAKEN  BYTES  MULTICAST  DELIVERED  BYTES  MULTICAST  SLOW  DROPPED\n\
              guest     12   1200          1          9    900          2     0        3\n\
              \n\
              PORT   DROPPED  REASON    MEANS\n\
@@ -364,6 +383,19 @@ mod tests {
                  0  receive      0  256 split      0      7       0\n    \
                  1  transmit     0  256 split      0      7       0\n"
         );
+    }
+
+    #[test]
+    fn a_nic_with_a_limit_is_shown_with_what_it_waited_for_it() {
+        let held = HeldView { held: 7, held_ns: 1_500_000, ..HeldView::default() };
+        let queue = |index, held| NicQueueView { index, held, ..NicQueueView::default() };
+        let queues = vec![queue(0, HeldView::default()), queue(1, held)];
+        let nic = NicView { held, queues, group: Some("tenant".to_string()), ..nic() };
+        let text = nic_text(&nic);
+        assert!(text.contains("held        7 times by its limits, 1.5 ms in all\n"), "{text}");
+        let last = |line: &str| line.split("  ").last().map(|cell| cell.trim().to_string());
+        let column: Vec<String> = queues_text(&nic).lines().filter_map(last).collect();
+        assert_eq!(column, ["HELD", "-", "1.5 ms"]);
     }
 
     #[test]
@@ -401,5 +433,19 @@ mod tests {
              b        running  up    interface eth1 (xdp)  52:54:00:12:34:56    1/1     12          \
              9        4  api       /s\n"
         );
+        let limited = NicView {
+            limit_packets: Some(1000),
+            limit_burst_ms: Some(100),
+            group: Some("tenant".to_string()),
+            ..nic()
+        };
+        let text = table(&[nic(), limited]);
+        let after = |line: &str| line.split_once("DROPPED  ").map(|(_, after)| after.to_string());
+        assert_eq!(
+            text.lines().find_map(after).unwrap(),
+            "GROUP   LIMIT           DECLARED  SOCKET"
+        );
+        assert!(text.contains("        3  -       -               api       /s\n"), "{text}");
+        assert!(text.contains("        3  tenant  1000 packets/s  api       /s\n"), "{text}");
     }
 }

@@ -95,6 +95,7 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         "CPU",
         "STATE",
         "BUSY",
+        "POLL",
         "QUEUES",
         "REQUESTS",
         "KICKS",
@@ -120,7 +121,8 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
             core.index.to_string(),
             core.cpu.map_or("any".to_string(), |cpu| cpu.to_string()),
             core.state.word().to_string(),
-            earlier.and_then(|earlier| busy(earlier, core)).unwrap_or("-".to_string()),
+            part(earlier, core, |core| core.busy_ns),
+            part(earlier, core, |core| core.idle_ns),
             core.queues.to_string(),
             core.requests.to_string(),
             core.kicks.to_string(),
@@ -141,13 +143,20 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     table.text()
 }
 
-/// The busy share of the time between two looks, in percent. Sleep is counted when it ends, so the time
-/// between the looks is taken for all that is neither busy nor idle.
-fn busy(before: &SidecoreView, now: &SidecoreView) -> Option<String> {
-    let spent = |of: fn(&SidecoreView) -> u64| of(now).checked_sub(of(before));
-    let busy = spent(|core| core.busy_ns)?;
-    let all = busy.saturating_add(spent(|core| core.idle_ns)?).max(BUSY_TIME.as_nanos() as u64);
-    Some(format!("{}%", busy.saturating_mul(100) / all))
+/// A part of the time between two looks, in percent, or `-` where there was only one. Sleep is counted when
+/// it ends, so the time between the looks is taken for all that is neither busy nor idle.
+fn part(
+    before: Option<&SidecoreView>,
+    now: &SidecoreView,
+    what: fn(&SidecoreView) -> u64,
+) -> String {
+    let spent = |of: fn(&SidecoreView) -> u64| of(now).checked_sub(of(before?));
+    let percent = || {
+        let awake = spent(|core| core.busy_ns)?.saturating_add(spent(|core| core.idle_ns)?);
+        let all = awake.max(BUSY_TIME.as_nanos() as u64);
+        Some(format!("{}%", spent(what)?.saturating_mul(100) / all))
+    };
+    percent().unwrap_or("-".to_string())
 }
 
 /// `reload`
@@ -201,9 +210,9 @@ mod tests {
         assert_eq!(
             sidecores_text(&list(before), &list(now)),
             "\
-SIDECORE  CPU  STATE   BUSY  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
-       0    4  in use   30%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
-       1  any  parked    0%       0         0      0        0       0    0 ns   0    0       0        -          0
+SIDECORE  CPU  STATE   BUSY  POLL  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASLEEP  IN  OUT  STAYED    PAUSE  IO ERRORS
+       0    4  in use   30%    4%      12      1000     10      990       1   3.2 s   3    2       1  42.0 us          0
+       1  any  parked    0%    0%       0         0      0        0       0    0 ns   0    0       0        -          0
 "
         );
         let of_node = |node| SidecoreView { node, ..SidecoreView::default() };

@@ -1,5 +1,7 @@
 //! Tables whose columns align.
 
+use config::api::HeldView;
+
 /// Rows below a header. Numbers are aligned to the right, when the column says so.
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
@@ -79,6 +81,41 @@ pub(crate) fn latency(ns: u64) -> String {
     }
 }
 
+/// Two columns for the groups and limits of devices, in a list of which some has one or the other.
+pub(crate) struct Limits(bool);
+
+impl Limits {
+    /// `is_limited` is about each device of the list.
+    pub(crate) fn of(mut is_limited: impl Iterator<Item = bool>) -> Limits {
+        Limits(is_limited.any(|is_limited| is_limited))
+    }
+
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (&'static str, Align)> {
+        self.0.then_some([("GROUP", Align::Left), ("LIMIT", Align::Left)]).into_iter().flatten()
+    }
+
+    pub(crate) fn cells(
+        &self,
+        group: Option<&String>,
+        limit: Option<String>,
+    ) -> impl Iterator<Item = String> {
+        let none = || "-".to_string();
+        let cells = [group.cloned().unwrap_or_else(none), limit.unwrap_or_else(none)];
+        self.0.then_some(cells).into_iter().flatten()
+    }
+}
+
+/// What was waited for limits, in words, where there is a limit or was one.
+pub(crate) fn held(held: &HeldView, is_limited: bool) -> Option<String> {
+    let HeldView { held: times, held_ns, group_held, group_held_ns } = *held;
+    let group = match group_held {
+        0 => String::new(),
+        _ => format!("; {group_held} of them by its group's, {}", duration(group_held_ns)),
+    };
+    let is_shown = is_limited || times > 0;
+    is_shown.then(|| format!("{times} times by its limits, {} in all{group}", duration(held_ns)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +126,17 @@ mod tests {
         table.row(vec!["a-long-name".into(), "1G".into()]);
         table.row(vec!["b\x1b[31m".into(), "1024G".into()]);
         assert_eq!(table.text(), "ID            SIZE\na-long-name     1G\nb?[31m       1024G\n");
+    }
+
+    #[test]
+    fn waits_are_shown_where_there_is_a_limit_or_was_one() {
+        let mut view = HeldView::default();
+        assert_eq!(held(&view, false), None);
+        assert_eq!(held(&view, true).unwrap(), "0 times by its limits, 0 ns in all");
+        (view.held, view.held_ns) = (3, 2_500_000);
+        assert_eq!(held(&view, false).unwrap(), "3 times by its limits, 2.5 ms in all");
+        (view.group_held, view.group_held_ns) = (1, 1_000_000);
+        assert!(held(&view, true).unwrap().ends_with("; 1 of them by its group's, 1.0 ms"));
     }
 
     #[test]

@@ -13,9 +13,11 @@ use crate::spec::{
 };
 
 mod group;
+mod held;
 mod net;
 
 pub use group::*;
+pub use held::HeldView;
 pub use net::*;
 
 /// One request of an operator.
@@ -439,6 +441,9 @@ pub struct CountersView {
     /// the ring was looked at before. Waiting for a limit does not count.
     #[serde(default)]
     pub missed: u64,
+    /// What it waited for limits.
+    #[serde(flatten)]
+    pub held: HeldView,
     /// Requests taken and not yet answered, now.
     pub in_flight: u32,
     /// Half of the requests were answered within so many nanoseconds, from when the daemon took them to
@@ -497,6 +502,10 @@ pub struct SidecoreView {
     /// work. A look is made every 100 ms while there is load, else every second.
     #[serde(default)]
     pub busy_percent: u32,
+    /// Time in which it looked at empty queues, of the same, in percent: it took its cpu, and worked nothing.
+    /// What these two leave of 100 it slept.
+    #[serde(default)]
+    pub poll_percent: u32,
     /// Queues it serves.
     pub queues: u16,
     /// Trips of its loop.

@@ -28,8 +28,11 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Default)]
 struct Seen {
     busy_ns: u64,
+    idle_ns: u64,
     looks_ns: u64,
     work_ns: u64,
+    /// What it was awake for without work between the last two looks, thousandths of the time.
+    polled: u32,
 }
 
 /// What a look finds of a sidecore.
@@ -96,6 +99,11 @@ impl Balance {
         self.placement.load(core)
     }
 
+    /// What it was awake for without work at the last look, thousandths of its time.
+    pub(crate) fn polled(&self, core: usize) -> u32 {
+        self.seen.get(core).map_or(0, |seen| seen.polled)
+    }
+
     /// Something comes to that sidecore, whatever its load.
     pub(crate) fn wake(&mut self, core: usize) {
         if self.placement.state(core) == Use::Parked {
@@ -126,18 +134,31 @@ impl Balance {
         self.last = now;
         let found = cores.all.iter().zip(&mut self.seen).map(|(core, seen)| {
             let counters = core.handle.counters();
-            let (busy_ns, looks_ns) = (counters.busy_ns, counters.looks_ns);
-            let before =
-                std::mem::replace(seen, Seen { busy_ns, looks_ns, work_ns: counters.work_ns });
-            let busy_ns = busy_ns.saturating_sub(before.busy_ns);
-            // From samples: now and then a little more than all of it.
-            let busy_ns = busy_ns.saturating_sub(looks_ns.saturating_sub(before.looks_ns));
-            Found {
-                load: part(busy_ns, time_ns, LOAD_FULL),
-                work_ns: counters.work_ns.saturating_sub(before.work_ns),
-            }
+            let now = Seen {
+                busy_ns: counters.busy_ns,
+                idle_ns: counters.idle_ns,
+                looks_ns: counters.looks_ns,
+                work_ns: counters.work_ns,
+                polled: 0,
+            };
+            seen.follow(now, time_ns)
         });
         found.collect()
+    }
+}
+
+impl Seen {
+    /// The counts are `now` after so long: what was done since the last look.
+    fn follow(&mut self, now: Seen, time_ns: u64) -> Found {
+        let before = std::mem::replace(self, now);
+        let since = |of: fn(&Seen) -> u64| of(&now).saturating_sub(of(&before));
+        let awake_ns = since(|seen| seen.busy_ns);
+        // From samples: now and then a little more than all of it.
+        let looks_ns = since(|seen| seen.looks_ns).min(awake_ns);
+        let load = part(awake_ns - looks_ns, time_ns, LOAD_FULL);
+        let polled_ns = since(|seen| seen.idle_ns).saturating_add(looks_ns);
+        self.polled = part(polled_ns, time_ns, LOAD_FULL).min(LOAD_FULL - load);
+        Found { load, work_ns: since(|seen| seen.work_ns) }
     }
 }
 
@@ -324,6 +345,18 @@ mod tests {
         assert_eq!(queue.load, (75 + 800) / 2);
         queue.look(u64::MAX, Found::default());
         assert_eq!(queue.load, 218);
+    }
+
+    #[test]
+    fn a_sidecore_works_or_polls_or_sleeps() {
+        let mut seen = Seen::default();
+        let at = |busy_ns, idle_ns, looks_ns| Seen { busy_ns, idle_ns, looks_ns, ..seen };
+        let counts =
+            [at(300, 500, 100), at(300, 1500, 100), at(300, 1500, 100), at(1400, 1500, 200)];
+        let of = |now: &Seen| (seen.follow(*now, 1000).load, seen.polled);
+        let found: Vec<(u32, u32)> = counts.iter().map(of).collect();
+        // It slept for 200; polled; slept; was found busy for longer than the time that went by.
+        assert_eq!(found, [(200, 600), (0, 1000), (0, 0), (1000, 0)]);
     }
 
     fn nic() -> Device {

@@ -5,6 +5,7 @@
 use config::api::{Answer, ApiError, Call, ErrorKind, GroupList, GroupUseView, GroupView};
 use config::plan::GroupPlan;
 use config::spec::{GroupChange, GroupSpec};
+use switch::DropReason;
 use tracing::info;
 
 use crate::answers::{Answered, UNDONE, not_kept};
@@ -112,6 +113,8 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
         Kind::Disk(_) => {
             for queue in &device.queues {
                 let done = queue.counters.snapshot();
+                add(&mut used.held, done.group_held);
+                add(&mut used.held_ns, done.group_held_ns);
                 add(&mut used.requests, done.requests);
                 add(&mut used.disk_bytes, done.read_bytes.saturating_add(done.written_bytes));
             }
@@ -122,6 +125,12 @@ fn add_use(used: &mut GroupUseView, device: &Device) {
             add(&mut used.sent_bytes, done.taken_bytes);
             add(&mut used.received_packets, done.delivered_frames);
             add(&mut used.received_bytes, done.delivered_bytes);
+            add(&mut used.over_limit_packets, done.drops.of(DropReason::OverLimit));
+            for queue in &device.queues {
+                let done = queue.counters.snapshot();
+                add(&mut used.held, done.group_held);
+                add(&mut used.held_ns, done.group_held_ns);
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
 //! NICs and switches as operators are shown them. Disks and sidecores: `views`.
 
 use config::api::{
-    DropView, MacView, NicQueueView, NicState, NicView, PortCountersView, PortKind, PortView,
-    SwitchView, VlanView,
+    DropView, HeldView, MacView, NicQueueView, NicState, NicView, PortCountersView, PortKind,
+    PortView, SwitchView, VlanView,
 };
 use config::plan::{HostPlan, NicPlan};
 use config::spec::{LinkState, Via};
-use sidecore::PortCounters;
+use sidecore::{PortCounters, QueueSnapshot};
 
 use crate::device::{Device, QueueState};
 use crate::manager::Manager;
@@ -38,6 +38,7 @@ impl Manager {
             link: parts.link(),
             queues_attached: device.attached().len() as u16,
             sidecore: parts.plug.map(|plug| plug.place.home as u16),
+            held: held(device),
             counters: counters(&parts.counters),
             host: uplink.map(|uplink| counters(&uplink.counters)),
             queues: match queues {
@@ -180,10 +181,18 @@ fn of_plan(plan: &NicPlan) -> NicView {
         group: plan.group.clone(),
         allow_unsealed_memory: plan.allow_unsealed_memory,
         sidecore: None,
+        held: HeldView::default(),
         counters: PortCountersView::default(),
         host: None,
         queues: Vec::new(),
     }
+}
+
+/// What its transmit queues waited for limits.
+fn held(device: &Device) -> HeldView {
+    let snapshots: Vec<QueueSnapshot> =
+        device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
+    views::held(&snapshots)
 }
 
 fn queue_views(device: &Device) -> Vec<NicQueueView> {
@@ -200,6 +209,7 @@ fn queue_views(device: &Device) -> Vec<NicQueueView> {
             calls: snapshot.calls,
             visits: snapshot.visits,
             missed: snapshot.missed,
+            held: views::held(std::slice::from_ref(&snapshot)),
         }
     };
     known.map(view).collect()

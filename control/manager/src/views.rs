@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::api::{
-    CountersView, DiskState, DiskView, FaultsView, QueueView, SidecoreState, SidecoreView,
+    CountersView, DiskState, DiskView, FaultsView, HeldView, QueueView, SidecoreState, SidecoreView,
 };
 use config::plan::DiskPlan;
 use schedule::Use;
@@ -74,6 +74,7 @@ pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreVi
             Use::Parked => SidecoreState::Parked,
         },
         busy_percent: percent(balance.load(index.into())),
+        poll_percent: percent(balance.polled(index.into())),
         queues: counters.queues as u16,
         passes: counters.passes,
         busy_ns: counters.busy_ns,
@@ -236,8 +237,20 @@ fn sum(snapshots: &[QueueSnapshot]) -> CountersView {
         calls: total(|s| s.calls),
         visits: total(|s| s.visits),
         missed: total(|s| s.missed),
+        held: held(snapshots),
         in_flight: u32::try_from(total(|s| s.in_flight)).unwrap_or(u32::MAX),
         latency_p50_ns: latency.quantile_ns(0.5),
         latency_p99_ns: latency.quantile_ns(0.99),
+    }
+}
+
+/// What queues waited for limits, together.
+pub(crate) fn held(snapshots: &[QueueSnapshot]) -> HeldView {
+    let total = |of: fn(&QueueSnapshot) -> u64| snapshots.iter().map(of).sum();
+    HeldView {
+        held: total(|s| s.held),
+        held_ns: total(|s| s.held_ns),
+        group_held: total(|s| s.group_held),
+        group_held_ns: total(|s| s.group_held_ns),
     }
 }

@@ -58,7 +58,7 @@ mod urgency;
 mod waits;
 
 pub use budget::{Budget, Limits, Visited};
-pub use limit::{Admission, BURST_MS_MIN, Gate, Limited, Meter, Meters, Rate};
+pub use limit::{Admission, BURST_MS_MIN, Gate, LimitOf, Limited, Meter, Meters, Rate, Waited};
 pub use looks::{LOOK_EVENTS_MAX, LOOK_INTERVAL_NS};
 pub use nanos::{Clock, Nanos};
 pub use piece::Piece;

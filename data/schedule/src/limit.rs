@@ -172,6 +172,39 @@ pub enum Admission {
     Wait(Nanos),
 }
 
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitOf {
+    /// The device's own.
+    Device,
+    /// That of its group.
+    Group,
+}
+
+/// A wait for a limit, which is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// For whose.
+    pub limit: LimitOf,
+    /// How long, nanoseconds: until it asked again, which is a little after the moment that it waited for.
+    pub ns: u64,
+}
+
+/// A wait for a limit.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    limit: LimitOf,
+    since: Nanos,
+}
+
+impl Wait {
+    /// For the meter of that index.
+    fn new(meter: usize, since: Nanos) -> Wait {
+        let limit = if meter < 2 { LimitOf::Device } else { LimitOf::Group };
+        Wait { limit, since }
+    }
+}
+
 /// What one queue holds of the meters that count it: first those of its device, then those of its
 /// group; while it waits for one it keeps what it has of those before.
 ///
@@ -183,13 +216,15 @@ pub struct Gate {
     holds: [Hold; 4],
     /// When what is held lapses; `None` while it waits.
     until: Option<Nanos>,
+    /// What was answered last, when that was to wait, and nobody has asked how long it did.
+    wait: Option<Wait>,
 }
 
 impl Gate {
     /// A gate that holds nothing; `None` when nothing is limited.
     pub fn new(limited: Limited) -> Option<Gate> {
         let any = limited.device.is_some() || limited.group.is_some();
-        any.then(|| Gate { limited, holds: [Hold::default(); 4], until: None })
+        any.then(|| Gate { limited, holds: [Hold::default(); 4], until: None, wait: None })
     }
 
     /// Whether it counts on the meters that `other` counts on.
@@ -210,12 +245,19 @@ impl Gate {
             && self.meters().zip(&self.holds).all(|(meter, hold)| meter.is_none() || hold.left > 0)
     }
 
+    /// Its wait is over, if it waits: its moment has come, or is waited for no longer. For who counts
+    /// that; whoever does not ask is told nothing else.
+    pub fn end_wait(&mut self, now: Nanos) -> Option<Waited> {
+        let Wait { limit, since } = self.wait.take()?;
+        Some(Waited { limit, ns: now.since(since) })
+    }
+
     /// What the queue may do of `budget` now. To be asked only when it has something to do: what is
     /// taken here and not used within 4 ms is lost.
     pub fn admit(&mut self, budget: Budget, now: Nanos) -> Admission {
         self.lapse(now);
         let mut granted = budget;
-        let Gate { limited, holds, .. } = self;
+        let Gate { limited, holds, until, wait } = self;
         for (index, (meter, hold)) in meters(limited).zip(holds).enumerate() {
             let Some(meter) = meter else { continue };
             if hold.left == 0 {
@@ -223,9 +265,8 @@ impl Gate {
                     hold.repay(meter, now);
                 }
                 if hold.due > now {
-                    let due = hold.due;
-                    self.until = None;
-                    return Admission::Wait(due);
+                    (*until, *wait) = (None, Some(Wait::new(index, now)));
+                    return Admission::Wait(hold.due);
                 }
                 let units = hold.want.clamp(1, meter.chunk_max);
                 // With what little is still owed, so that it is waited for once.
@@ -233,9 +274,8 @@ impl Gate {
                 *hold = Hold { left: units, due, used: 0, owed: 0, ..*hold };
             }
             if hold.due > now {
-                let due = hold.due;
-                self.until = None;
-                return Admission::Wait(due);
+                (*until, *wait) = (None, Some(Wait::new(index, now)));
+                return Admission::Wait(hold.due);
             }
             if hold.used == 0 && hold.want > hold.left {
                 let more = (hold.want - hold.left).min(CHUNKS_MORE.saturating_mul(meter.chunk_max));
@@ -249,7 +289,7 @@ impl Gate {
                 granted.bytes = granted.bytes.min(hold.left);
             }
         }
-        self.until.get_or_insert(now.after(LAPSE_NS));
+        until.get_or_insert(now.after(LAPSE_NS));
         Admission::Go(granted)
     }
 

@@ -28,7 +28,7 @@ impl Sidecore {
             self.go_on_relocating(now);
             match command {
                 Command::Attach(served) => self.attach(served, now),
-                Command::Detach(key) => self.detach(key),
+                Command::Detach(key) => self.detach(key, now),
                 Command::Prepare(arrival) => self.prepare(arrival),
                 Command::Move(key, departure) => self.begin_move(key, departure, now),
                 Command::Relocate(relocation) => self.relocate(relocation, now),
@@ -44,7 +44,7 @@ impl Sidecore {
                 Command::LinkTo(road) => self.net.desk.roads.add(*road),
                 Command::LinkFrom(road) => self.add_road(road, now),
                 Command::ShowMacs(table) => self.show_macs(table, now),
-                Command::Stop => self.stop(),
+                Command::Stop => self.stop(now),
             }
         }
         taken
@@ -98,7 +98,7 @@ impl Sidecore {
         self.examine(queue);
     }
 
-    pub(crate) fn detach(&mut self, key: QueueKey) {
+    pub(crate) fn detach(&mut self, key: QueueKey, now: Nanos) {
         let Some(queue) = self.find(key) else { return };
         let Some(served) = served_at(&mut self.places, queue) else { return };
         if std::mem::replace(&mut served.ring.leaving, true) {
@@ -107,6 +107,7 @@ impl Sidecore {
         if let Some(kick) = &served.ring.kick {
             self.rest.forget(kick);
         }
+        served.end_wait(now);
         let port = served.role.port();
         self.net.detach(&served.role, queue);
         match port {
@@ -127,12 +128,12 @@ impl Sidecore {
         self.examine(queue);
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, now: Nanos) {
         self.stopping = true;
         let keys: Vec<QueueKey> =
             self.places.iter().filter_map(|place| Some(place.served()?.key())).collect();
         for key in keys {
-            self.detach(key);
+            self.detach(key, now);
         }
         let host = |place: &Place| match &place.tenant {
             Tenant::Host(host) => Some(host.key()),

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use schedule::{LimitOf, Waited};
 use switch::DropReason;
 
 use crate::latency::{Latency, LatencySnapshot};
@@ -92,6 +93,15 @@ counters! {
         in_flight,
         /// Nanoseconds of those visits, from samples.
         work_ns,
+        /// Waits for a limit that are over, of a queue that had something; of its device or its group. A
+        /// receive queue waits for none.
+        held,
+        /// Their nanoseconds.
+        held_ns,
+        /// Those for the group's limit.
+        group_held,
+        /// Their nanoseconds.
+        group_held_ns,
     }
     /// From taking a request to showing its completion, nanoseconds.
     latency: Latency => LatencySnapshot,
@@ -197,6 +207,17 @@ impl QueueCounters {
     /// Nanoseconds of visits that found something, from samples; without looking at all the others.
     pub fn work_ns(&self) -> u64 {
         self.work_ns.get()
+    }
+
+    /// A wait for a limit is over, if there was one.
+    pub(crate) fn waited(&self, waited: Option<Waited>) {
+        let Some(Waited { limit, ns }) = waited else { return };
+        self.held.add(1);
+        self.held_ns.add(ns);
+        if limit == LimitOf::Group {
+            self.group_held.add(1);
+            self.group_held_ns.add(ns);
+        }
     }
 }
 

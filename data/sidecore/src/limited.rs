@@ -9,7 +9,7 @@ use virtqueue::Chain;
 
 use crate::done::Done;
 use crate::places::served_at;
-use crate::served::{DiskRole, QueueKey, Ring, Role, Service};
+use crate::served::{DiskRole, QueueKey, Ring, Role, Served, Service};
 use crate::sidecore::Sidecore;
 
 impl DiskRole {
@@ -53,6 +53,7 @@ impl DiskRole {
         }
         let Some(gate) = &mut ring.gate else { return Admission::Go(budget) };
         if !gate.is_open(now) {
+            ring.counters.waited(gate.end_wait(now));
             let at_once = self.backend.answers_at_once();
             let has_room =
                 at_once || self.slots.has_room() && io.room() > 0 && self.backend.has_room(io);
@@ -70,19 +71,38 @@ fn transferred(ring: &Ring) -> u64 {
     ring.counters.read_bytes.get().wrapping_add(ring.counters.written_bytes.get())
 }
 
+impl Served {
+    /// It waits for its limit no longer, if it did. A receive queue does not: what is too much for it is
+    /// dropped.
+    pub(crate) fn end_wait(&mut self, now: Nanos) {
+        let Served { ring, role } = self;
+        if let Some(gate) = &mut ring.gate
+            && !matches!(role, Role::Receive(_))
+        {
+            ring.counters.waited(gate.end_wait(now));
+        }
+    }
+}
+
 impl Sidecore {
     /// Another share, policy and limit for a queue, which goes on where it is.
     pub(crate) fn set_service(&mut self, key: QueueKey, service: Service, now: Nanos) {
         let Some(queue) = self.find(key) else { return };
         let Some(served) = served_at(&mut self.places, queue) else { return };
+        let is_another = match (&served.ring.gate, &service.gate) {
+            (Some(old), Some(new)) => !old.is_like(new),
+            _ => true,
+        };
+        if is_another {
+            served.end_wait(now);
+        }
         let ring = &mut served.ring;
         let Service { share, policy, target_ns, moderate_ns, gate } = service;
         let is_aimed_anew = ring.target_ns != target_ns;
         (ring.share, ring.policy, ring.target_ns) = (share, policy, target_ns);
         ring.moderation.set(moderate_ns);
-        match (&ring.gate, &gate) {
-            (Some(old), Some(new)) if old.is_like(new) => {}
-            _ => ring.gate = gate,
+        if is_another {
+            ring.gate = gate;
         }
         if !ring.leaving {
             self.net.set_limited(&served.role, ring.gate.is_some());

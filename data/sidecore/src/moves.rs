@@ -252,7 +252,7 @@ impl Sidecore {
         self.counters.moves_in.add(1);
         self.moves.landed.push((id, since, 1));
         if self.stopping {
-            self.detach(key);
+            self.detach(key, now);
         }
     }
 

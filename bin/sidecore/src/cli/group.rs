@@ -43,7 +43,9 @@ Examples:
   sidecore group show tenant1 --json | jq .used.requests
 
 What is used is that of the last quarter of a second, as a rate. --json prints totals of the
-members instead, since each of them was made.")]
+members instead, since each of them was made. `held` says how often their queues had something and had
+to wait for the group's limit, and how long all of them together: with several queues that may be more
+than the time that went by. What comes for a NIC does not wait: it is dropped.")]
     Show {
         /// Name of the group.
         id: Option<String>,

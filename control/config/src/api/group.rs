@@ -54,4 +54,16 @@ pub struct GroupUseView {
     pub received_packets: u64,
     /// Their bytes.
     pub received_bytes: u64,
+    /// Times that a queue of its disks, or a transmit queue of its NICs, had something to be taken and had
+    /// to wait for the group's limit; of waits that are over.
+    #[serde(default)]
+    pub held: u64,
+    /// How long they had to, in nanoseconds; of several queues the sum, so that it may be more than the
+    /// time that went by.
+    #[serde(default)]
+    pub held_ns: u64,
+    /// Packets for its NICs that were dropped, since they were beyond a limit: the group's, or the NIC's
+    /// own.
+    #[serde(default)]
+    pub over_limit_packets: u64,
 }

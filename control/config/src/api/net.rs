@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::HeldView;
 use crate::mac::Mac;
 use crate::spec::{LinkState, Mode, NullKind, Policy, Spoof, Via};
 
@@ -92,6 +93,9 @@ pub struct NicView {
     /// The sidecore that has all of its queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// What its transmit queues waited for limits, all together.
+    #[serde(flatten)]
+    pub held: HeldView,
     /// What its port did.
     pub counters: PortCountersView,
     /// What the other end of its wire did; absent on a switch.
@@ -181,6 +185,9 @@ pub struct NicQueueView {
     /// when the ring was looked at before.
     #[serde(default)]
     pub missed: u64,
+    /// What it waited for limits; a receive queue waits for none.
+    #[serde(flatten)]
+    pub held: HeldView,
 }
 
 /// What a port did.
@@ -190,13 +197,13 @@ pub struct PortCountersView {
     pub taken_frames: u64,
     /// Their bytes, with the Ethernet header.
     pub taken_bytes: u64,
-    /// Those to a group or to all.
+    /// Those to a multicast address, or to all.
     pub taken_multicast: u64,
     /// Frames delivered to it.
     pub delivered_frames: u64,
     /// Their bytes, with the Ethernet header.
     pub delivered_bytes: u64,
-    /// Those to a group or to all.
+    /// Those to a multicast address, or to all.
     pub delivered_multicast: u64,
     /// Frames that had to be cut or summed for it, since it lacks an offload.
     pub slow_frames: u64,

@@ -19,6 +19,8 @@ struct Taker {
     /// When each of those in flight is answered.
     in_flight: Vec<Nanos>,
     wakes: Nanos,
+    /// When it was told to wait.
+    told: Option<Nanos>,
     /// When it took how much.
     log: Vec<(Nanos, u64)>,
 }
@@ -27,7 +29,7 @@ impl Taker {
     fn new(limited: Limited, bytes: u64, depth: u32, answer_ns: u64) -> Taker {
         let gate = Gate::new(limited).unwrap();
         let (in_flight, wakes, log) = (Vec::new(), Nanos(0), Vec::new());
-        Taker { gate, bytes, depth, answer_ns, in_flight, wakes, log }
+        Taker { gate, bytes, depth, answer_ns, in_flight, wakes, told: None, log }
     }
 
     /// One visit, as a sidecore makes it.
@@ -37,9 +39,12 @@ impl Taker {
         if self.wakes > now || waiting == 0 {
             return;
         }
+        let waited = self.gate.end_wait(now).map(|waited| waited.ns);
+        assert_eq!(waited, self.told.take().map(|since| now.since(since)));
         let budget = match self.gate.admit(WHOLE, now) {
             Admission::Wait(until) => {
                 assert!(until > now);
+                self.told = Some(now);
                 self.wakes = until;
                 return;
             }

@@ -461,7 +461,7 @@ impl Sidecore {
         let _ = self.net.attach(&served.role, at, served.ring.gate.is_some());
         self.put(at, epoch, served, now);
         if self.stopping {
-            self.detach(key);
+            self.detach(key, now);
         }
     }
 

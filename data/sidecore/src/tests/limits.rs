@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schedule::{Gate, Limited, Meters, Policy, Rate, SHARE_USUAL};
 
 use super::bed::*;
-use crate::{Command, Service};
+use crate::{Command, QueueCounters, Service};
 
 const MS: u64 = 1_000_000;
 /// Requests that each guest always has there.
@@ -107,6 +107,75 @@ fn it_sleeps_until_a_limit_is_due_and_goes_on_without_a_kick() {
     core.now = core.now.after(2 * MS);
     assert!(!core.rest(), "it is due");
     assert!(core.pass().requests > 0);
+}
+
+/// How often its queue waited for a limit, and how long: for any, and for that of its group.
+fn held(counters: &QueueCounters) -> [u64; 4] {
+    let counts = counters.snapshot();
+    [counts.held, counts.held_ns, counts.group_held, counts.group_held_ns]
+}
+
+#[test]
+fn waits_for_a_limit_are_counted_for_who_set_it() {
+    let mut guests = [0; 4].map(|_| Guest::new(ring(64)));
+    let mut core = Core::new(4);
+    let bytes = Meters::new(None, Some(Rate { per_s: 4096 * 1000, burst_ns: 4 * MS }));
+    let of_group = gate(requests(100_000), requests(1000));
+    let gates = [gate(requests(1000), None), gate(bytes, None), of_group, None];
+    let guests_and_gates = (1..).zip(guests.iter().zip(gates));
+    let counters: Vec<_> = guests_and_gates
+        .map(|(number, (guest, gate))| {
+            let spec = guest.spec(number, &null());
+            core.attach(guest, crate::ServedSpec { gate, ..spec })
+        })
+        .collect();
+    guests.iter_mut().for_each(|guest| guest.ask(DEPTH, READ));
+    run(&mut [&mut core], &mut guests.each_mut(), 100);
+    let [own, of_bytes, of_group, free] = [0, 1, 2, 3].map(|at| held(&counters[at]));
+    assert_eq!(free, [0; 4]);
+    assert_eq!([&own[2..], &of_bytes[2..]], [[0; 2]; 2], "they are in no group");
+    assert_eq!(of_group[..2], of_group[2..], "its own limit is no hindrance");
+    for [times, ns, ..] in [own, of_bytes, of_group] {
+        // A request a millisecond, or two in two, and the last wait is not over.
+        assert!((48..=100).contains(&times), "{times} waits");
+        assert!((97 * MS..=100 * MS).contains(&ns), "{ns} ns in {times} waits");
+    }
+}
+
+#[test]
+fn a_wait_counts_until_it_is_over_for_whatever_reason() {
+    let mut guest = Guest::new(ring(64));
+    let mut core = Core::new(1);
+    let spec = guest.spec(1, &null());
+    let counters =
+        core.attach(&guest, crate::ServedSpec { gate: gate(requests(10), None), ..spec });
+    guest.ask(1, READ);
+    core.passes(10);
+    assert_eq!((guest.take_ok(), held(&counters)), (1, [0; 4]), "it has nothing that waits");
+    guest.ask(2, READ);
+    core.passes(10);
+    assert_eq!(held(&counters)[0], 0, "it waits");
+    core.now = core.now.after(100 * MS);
+    core.passes(10);
+    let [times, first_ns, ..] = held(&counters);
+    assert_eq!(times, 1);
+    assert!((100 * MS..=101 * MS).contains(&first_ns), "{first_ns} ns");
+    // Without a limit, or a queue, nothing waits.
+    guest.take();
+    guest.ask(DEPTH, READ);
+    core.passes(10);
+    core.now = core.now.after(7 * MS);
+    core.send(Command::SetService(key(1), service(Policy::Adaptive, requests(5))));
+    core.passes(10);
+    let [times, second_ns, ..] = held(&counters);
+    assert_eq!(times, 2);
+    assert!((7 * MS..8 * MS).contains(&(second_ns - first_ns)), "{second_ns} ns");
+    core.now = core.now.after(9 * MS);
+    core.detach(1);
+    core.passes(10);
+    let [times, third_ns, ..] = held(&counters);
+    assert_eq!(times, 3);
+    assert!((9 * MS..10 * MS).contains(&(third_ns - second_ns)), "{third_ns} ns");
 }
 
 #[test]

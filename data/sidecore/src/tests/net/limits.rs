@@ -123,6 +123,26 @@ fn what_a_guest_sends_waits_in_its_ring_and_nothing_is_lost() {
 }
 
 #[test]
+fn what_waits_with_its_sender_is_counted_and_what_is_dropped_at_its_receiver_does_not_wait() {
+    let (mut lan, mut nics) = lan(3);
+    limit(&mut lan, 0, false, packets(1000));
+    limit(&mut lan, 1, true, packets(500));
+    flood(&mut lan, &mut nics, &[1], (8, LEN), 100);
+    assert!(lan.counters(1).drops.of(DropReason::OverLimit) > 0);
+    let mut held = |port, is_receive| {
+        let counters = lan.detach(port, is_receive).into_spec().counters.snapshot();
+        (counters.held, counters.held_ns, counters.group_held)
+    };
+    let (times, ns, of_group) = held(0, false);
+    // And until the last of them is sent.
+    assert!((90..=120).contains(&times) && of_group == 0, "{times} times, {of_group}");
+    assert!((98 * MS..=112 * MS).contains(&ns), "{ns} ns");
+    for (port, is_receive) in [(0, true), (1, true), (1, false), (2, true), (2, false)] {
+        assert_eq!(held(port, is_receive), (0, 0, 0), "{port} {is_receive}");
+    }
+}
+
+#[test]
 fn it_sleeps_until_frames_may_be_sent_and_the_limit_can_go_meanwhile() {
     let (mut lan, mut nics) = lan(2);
     limit(&mut lan, 0, false, packets(1000));
