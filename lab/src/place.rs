@@ -7,6 +7,7 @@
 mod cells;
 mod children;
 mod configurations;
+mod serving;
 mod tracing;
 mod vm;
 mod waiting;
@@ -18,7 +19,8 @@ use anyhow::{Context, Result};
 use crate::rows::Row;
 use cells::{Cell, Experiment};
 use children::Children;
-use configurations::{CONFIGURATIONS, Configuration, Device};
+use configurations::{Configuration, Device};
+use serving::Serving;
 use tracing::Tracing;
 use vm::{Vm, VmSpec};
 
@@ -64,7 +66,7 @@ const TURNS: u32 = 3;
 pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
     std::fs::create_dir_all(&arguments.dir)?;
     let tracing = Tracing::start().context("counting exits needs root, tracefs and KVM")?;
-    for configuration in CONFIGURATIONS {
+    for configuration in arguments.experiment.configurations() {
         let cells = arguments.experiment.cells(configuration);
         if cells.is_empty() || !configuration.name.starts_with(&arguments.only) {
             continue;
@@ -108,6 +110,8 @@ fn measure(
         machine: configuration.machine(),
     };
     let mut vm = Vm::start(&spec, &mut children).map_err(|error| with_ends(&error, &dir))?;
+    // Without the peer, which comes later.
+    let serving = Serving { pids: children.pids() };
     if configuration.device == Device::Nic {
         configurations::peer(&mut children)?;
     }
@@ -115,7 +119,7 @@ fn measure(
     let mut rows = Vec::new();
     for cell in cells {
         for _ in 0..turns {
-            let turn = cell.turn(configuration, &mut vm, tracing, arguments.quick);
+            let turn = cell.turn(configuration, &mut vm, &serving, tracing, arguments.quick);
             rows.extend(turn.map_err(|error| with_ends(&error, &dir))?);
         }
     }

@@ -2,9 +2,11 @@
 
 use anyhow::{Result, ensure};
 
-use super::configurations::{Configuration, Device, PEER};
+use super::configurations::{CONFIGURATIONS, Configuration, Device, PEER, QUOTAS};
+use super::serving::Serving;
 use super::tracing::{Counts, Tracing};
 use super::vm::Vm;
+use super::waiting;
 use crate::orders::{Answer, Order, PEER_PORT};
 use crate::rows::Row;
 
@@ -39,6 +41,7 @@ const CELLS: &[Cell] = &[
     cell("net.udp_rr", Device::Nic, Kind::UdpRr, 2000, true),
     cell("net.tcp_rr", Device::Nic, Kind::TcpRr, 2000, false),
     cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
+    cell("net.udp_send_1024", Device::Nic, Kind::UdpSend { bytes: 1024 }, 20_000, false),
     cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 50_000, false),
 ];
 /// Configurations of the experiment `smoke`.
@@ -61,15 +64,27 @@ pub(crate) enum Experiment {
     Smoke,
     /// Exits by cause of all loads with all configurations (ES2, table I and figure 5; ELVIS, 4.3; exits a request on IDE, kvm-guest-io, 3.1)
     Exits,
+    /// Exits against the quota of policy es2, for frames that are sent (ES2, figure 4)
+    Quota,
 }
 
 impl Experiment {
+    /// What it compares.
+    pub(crate) fn configurations(self) -> &'static [Configuration] {
+        if self == Experiment::Quota { QUOTAS } else { CONFIGURATIONS }
+    }
+
     /// Its loads on this configuration.
     pub(crate) fn cells(self, configuration: &Configuration) -> Vec<&'static Cell> {
         let has = |cell: &&Cell| {
             cell.device == configuration.device
-                && (self == Experiment::Exits
-                    || cell.is_smoke && SMOKE.contains(&configuration.name))
+                && match self {
+                    Experiment::Smoke => cell.is_smoke && SMOKE.contains(&configuration.name),
+                    Experiment::Exits => true,
+                    Experiment::Quota => {
+                        matches!(cell.kind, Kind::UdpSend { .. } | Kind::TcpSend { .. })
+                    }
+                }
         };
         CELLS.iter().filter(has).collect()
     }
@@ -97,12 +112,15 @@ impl Cell {
         &self,
         configuration: &Configuration,
         vm: &mut Vm,
+        serving: &Serving,
         tracing: &Tracing,
         quick: bool,
     ) -> Result<Vec<Row>> {
         let wanted = if quick { self.operations / 2 } else { self.operations };
         tracing.reset()?;
+        let (before, began) = (serving.cpu_ns(), waiting::now());
         let answer = vm.order(&self.order(configuration, wanted))?;
+        let (served_ns, took) = (serving.cpu_ns().saturating_sub(before), began.elapsed());
         let counts = tracing.counts()?;
         let Answer::Done { operations, elapsed_ns, p50_ns, p99_ns } = answer else {
             return Ok(Vec::new());
@@ -120,6 +138,9 @@ impl Cell {
         };
         let mut rows = per_operation(&counts, operations, &row);
         let seconds = elapsed_ns as f64 / 1e9;
+        // With the warm-up.
+        let percent = served_ns as f64 / took.as_nanos() as f64 * 100.0;
+        rows.push(row("server_cpu_percent", percent, "%"));
         rows.push(row("exits_per_s", exits as f64 / seconds, "1/s"));
         let rate = if self.device == Device::Disk { "iops" } else { "ops_per_s" };
         rows.push(row(rate, operations as f64 / seconds, "1/s"));

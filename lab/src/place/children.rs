@@ -30,6 +30,11 @@ impl Children {
         Ok(pid)
     }
 
+    /// Those that run so far.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.0.iter().map(|(_, child)| child.id()).collect()
+    }
+
     /// All of them still run.
     ///
     /// # Errors

@@ -28,11 +28,21 @@ pub(crate) enum Device {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
-    Qemu { iothread: bool },
+    Qemu {
+        iothread: bool,
+    },
     Ide,
     StorageDaemon,
-    Vhost { busy_us: u32 },
-    Sidecore { policy: &'static str },
+    Vhost {
+        busy_us: u32,
+    },
+    Sidecore {
+        policy: &'static str,
+    },
+    /// `es2` with this quota of frames, instead of 8.
+    Quota {
+        frames: u32,
+    },
 }
 
 /// One way to serve a device.
@@ -51,6 +61,16 @@ const fn disk(name: &'static str, server: Server) -> Configuration {
 const fn nic(name: &'static str, server: Server) -> Configuration {
     Configuration { name, device: Device::Nic, server }
 }
+
+/// For the choice of a quota (ES2, figure 4).
+pub(crate) const QUOTAS: &[Configuration] = &[
+    nic("es2-quota-2", Server::Quota { frames: 2 }),
+    nic("es2-quota-4", Server::Quota { frames: 4 }),
+    nic("es2-quota-8", Server::Quota { frames: 8 }),
+    nic("es2-quota-16", Server::Quota { frames: 16 }),
+    nic("es2-quota-32", Server::Quota { frames: 32 }),
+    nic("es2-quota-64", Server::Quota { frames: 64 }),
+];
 
 /// `sidecore` is the one of the papers: a core of its own that polls. The other policies decide by time,
 /// which is not time where the place is emulated.
@@ -133,10 +153,11 @@ impl Configuration {
                 await_socket(&socket, children)?;
                 vhost_user_disk(&socket)
             }
-            Server::Sidecore { policy } => {
+            Server::Sidecore { .. } => {
                 let disk =
                     format!("[[disk]]\nid = \"d\"\npath = \"{BACKING}\"\ncache = \"direct\"\n");
-                let socket = start_sidecore(sidecore, dir, policy, &disk, "d", children)?;
+                let socket =
+                    start_sidecore(sidecore, dir, &policy_of(self.server), &disk, "d", children)?;
                 vhost_user_disk(&socket)
             }
             _ => Vec::new(),
@@ -150,7 +171,7 @@ impl Configuration {
         children: &mut Children,
     ) -> Result<Vec<String>> {
         let _ = ip(&["link", "del", TAP]);
-        let own_tap = !matches!(self.server, Server::Sidecore { .. });
+        let own_tap = !matches!(self.server, Server::Sidecore { .. } | Server::Quota { .. });
         if own_tap {
             ip(&["tuntap", "add", TAP, "mode", "tap"])?;
         }
@@ -161,9 +182,10 @@ impl Configuration {
                 let busy = if busy_us > 0 { format!(",poll-us={busy_us}") } else { String::new() };
                 words(&["-netdev", &tap(&format!(",vhost=on{busy}")), "-device", &virtio])
             }
-            Server::Sidecore { policy } => {
+            Server::Sidecore { .. } | Server::Quota { .. } => {
                 let nic = format!("[[nic]]\nid = \"n\"\ntap = \"{TAP}\"\nmac = \"{MAC}\"\n");
-                let socket = start_sidecore(sidecore, dir, policy, &nic, "n", children)?;
+                let socket =
+                    start_sidecore(sidecore, dir, &policy_of(self.server), &nic, "n", children)?;
                 words(&[
                     "-chardev",
                     &format!("socket,id=c,path={}", socket.display()),
@@ -197,6 +219,17 @@ pub(crate) fn peer(children: &mut Children) -> Result<()> {
     Ok(())
 }
 
+/// Its lines in `[sidecores]`.
+fn policy_of(server: Server) -> String {
+    match server {
+        Server::Sidecore { policy } => format!("policy = \"{policy}\"\n"),
+        Server::Quota { frames } => {
+            format!("policy = \"es2\"\nes2 = {{ quota_nic = {frames} }}\n")
+        }
+        _ => String::new(),
+    }
+}
+
 fn start_sidecore(
     program: &Path,
     dir: &Path,
@@ -208,7 +241,7 @@ fn start_sidecore(
     let at = dir.display();
     let config = format!(
         "[daemon]\napi = \"{at}/api.sock\"\nrun_dir = \"{at}/run\"\nstate_dir = \"{at}/state\"\n\n\
-         [sidecores]\ncpus = \"{SERVER_CPU}\"\npolicy = \"{policy}\"\n\n{device}"
+         [sidecores]\ncpus = \"{SERVER_CPU}\"\n{policy}\n{device}"
     );
     let file = dir.join("sidecore.toml");
     std::fs::write(&file, config)?;

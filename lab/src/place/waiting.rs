@@ -27,8 +27,9 @@ pub(crate) fn until<T>(
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a bound for what others do")]
-fn now() -> Instant {
+/// The place's clock.
+#[expect(clippy::disallowed_methods, reason = "what others do is bounded and measured")]
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 

@@ -17,12 +17,13 @@ pub(super) struct Line {
 }
 
 /// What is shown, and what it is called; those of time only where time is time.
-const COLUMNS: [(&str, &str, bool); 9] = [
+const COLUMNS: [(&str, &str, bool); 10] = [
     ("doorbell_exits_per_op", "doorbells/op", false),
     ("exits_per_op", "exits/op", false),
     ("injections_per_op", "injections/op", false),
     ("user_exits_per_op", "to user/op", false),
     ("tig_percent", "in guest %", false),
+    ("server_cpu_percent", "servers' cpu %", false),
     ("iops", "iops", true),
     ("ops_per_s", "ops/s", true),
     ("p50_us", "p50 us", true),
