@@ -31,14 +31,24 @@ fn of_thread(task: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::super::waiting;
     use super::*;
 
     #[test]
-    fn time_of_this_process_is_there_and_grows() {
-        let own = Serving { pids: vec![std::process::id()] };
-        let before = own.cpu_ns();
-        let work = (0..3_000_000u64).fold(1, |sum: u64, at| sum.wrapping_mul(at | 1));
-        assert!(own.cpu_ns() > before, "{work}");
+    fn time_of_a_program_that_works_is_there_and_grows() {
+        // Not this process: of its threads some end meanwhile, and their time with them.
+        let mut works = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let served = Serving { pids: vec![works.id()] };
+        let grown = waiting::until("more time", Duration::from_secs(20), || {
+            let before = served.cpu_ns();
+            Ok((before > 0 && served.cpu_ns() > before).then_some(()))
+        });
+        let _ = works.kill();
+        let _ = works.wait();
+        grown.unwrap();
         assert_eq!(Serving { pids: vec![u32::MAX] }.cpu_ns(), 0);
     }
 }
