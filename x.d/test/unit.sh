@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: cargo test, rustfmt, clippy, tidy, shellcheck (with --all also cargo deny)
+# GROUP: cargo test, rustfmt, clippy, tidy, shellcheck (with --all also loom and cargo deny)
 # Run by x.d/test.sh.
 
 group_unit() {
@@ -15,8 +15,18 @@ group_unit() {
     as_root lost-flush cargo test -p backend --test faults -- --ignored lost
     as_root block-devices cargo test -p backend --test model -- --ignored block
     as_root held-devices cargo test -p backend --lib -- --ignored block_device
+    loom
     on_a_line
     deny
+}
+
+# loom: what sidecores share, in every interleaving. It needs a build of its own.
+loom() {
+    if [[ -n $TEST_ALL || " $CASES " == *' loom '* ]]; then
+        check_command loom env RUSTFLAGS='--cfg loom' cargo test --target-dir "$BUILD/loom" -p schedule -p sidecore --lib loom_
+    elif [[ -z $CASES ]]; then
+        skipped loom 'a build of its own, a minute or two: ./x test --all, or ./x test unit/loom'
+    fi
 }
 
 # on_a_line: the tests that run umwait or mwaitx.

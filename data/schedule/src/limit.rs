@@ -11,7 +11,11 @@
 //! is never given back: others have built on it.
 
 use std::sync::Arc;
+#[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[cfg(all(test, loom))]
+use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::budget::Budget;
 use crate::nanos::Nanos;
@@ -339,3 +343,5 @@ fn meters(limited: &Limited) -> impl Iterator<Item = Option<&Meter>> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, loom))]
+mod together;

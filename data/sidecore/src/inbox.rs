@@ -12,10 +12,11 @@ use rtrb::{Consumer, Producer};
 use switch::PortId;
 use virtqueue::Violation;
 
+use crate::bell::Bell;
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
 use crate::knock::Knock;
 use crate::moves::{Arrival, Departure, MoveId, Stay};
-use crate::net::parcel::{Bell, road};
+use crate::net::parcel::road;
 use crate::net::{
     BridgeId, BridgeKind, HostKey, HostServed, Inbound, MacTable, Outbound, PortSpec, Relocation,
 };

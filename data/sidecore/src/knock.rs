@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use schedule::Nanos;
 
-use crate::net::parcel::Bell;
+use crate::bell::Bell;
 
 /// What the guest pays for a kick: an exit, a write to an eventfd, and the way back. Nothing here can
 /// measure it; 2 us is usual with hardware virtualisation.

@@ -23,6 +23,7 @@
 //! Not here: where queues and their memory come from (`manager`), and what a policy is (`schedule`).
 mod ahead;
 mod alarm;
+mod bell;
 mod commands;
 mod counters;
 mod done;

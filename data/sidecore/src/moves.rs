@@ -20,9 +20,9 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use schedule::Nanos;
 use switch::PortId;
 
+use crate::bell::Bell;
 use crate::inbox::{Event, Handle, Refusal};
 use crate::net::BridgeId;
-use crate::net::parcel::Bell;
 use crate::net::relocate::Hold;
 use crate::places::{Place, disk_at, served_at};
 use crate::served::{QueueKey, Role, Served};

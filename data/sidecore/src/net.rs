@@ -9,6 +9,7 @@
 //! Not the rules of a bridge (`switch`), nor the bytes of a frame (`frame`). Called by `sidecore` for
 //! each visit of a transmit queue or a host port, and by `commands`.
 
+mod accord;
 pub(crate) mod commands;
 mod deliver;
 mod desk;

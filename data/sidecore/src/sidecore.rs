@@ -12,11 +12,11 @@ use schedule::{Clock, LOOK_INTERVAL_NS, Limits, Nanos, Schedule};
 use virtqueue::Chain;
 
 use crate::alarm::Alarm;
+use crate::bell::Bell;
 use crate::counters::SidecoreCounters;
 use crate::inbox::{Command, Event, Handle, reset};
 use crate::knock::{Knock, price};
 use crate::moves::Moves;
-use crate::net::parcel::Bell;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
 use crate::rest::{Rest, Woke, eventfd};

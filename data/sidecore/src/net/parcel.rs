@@ -9,16 +9,14 @@
 //! [`link`](crate::link).
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use frame::{FRAME_MAX, Offload};
 use guest_memory::{GuestMap, Span};
 use rtrb::{Consumer, Producer, RingBuffer};
 use switch::{PortId, VlanId};
 
-use crate::inbox::wake;
+use crate::bell::Bell;
 use crate::net::frames::{ROOM, Room};
 use crate::net::port::BridgeId;
 
@@ -133,42 +131,6 @@ impl Parcel {
         let bytes = self.bytes.get(..self.copied).unwrap_or_default();
         let spans = self.spans.get(..self.lent).unwrap_or_default();
         (&mut self.room, bytes, spans, &self.memory)
-    }
-}
-
-/// How a sidecore is woken by another one. The order on both sides is that of `arm`: whoever sends
-/// writes, then looks whether the other one sleeps; whoever goes to sleep says so, then looks.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    asleep: AtomicBool,
-    fd: Arc<OwnedFd>,
-}
-
-impl Bell {
-    pub(crate) fn new(fd: &Arc<OwnedFd>) -> Arc<Bell> {
-        Arc::new(Bell { asleep: AtomicBool::new(false), fd: Arc::clone(fd) })
-    }
-
-    /// After something was sent.
-    pub(crate) fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) {
-            wake(&self.fd);
-        }
-    }
-
-    /// Before the last look.
-    pub(crate) fn sleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
     }
 }
 

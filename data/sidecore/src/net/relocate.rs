@@ -13,7 +13,6 @@
 //! follows from that). Not here: which NIC goes where (`manager`), and queues of disks (`moves`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use schedule::Nanos;
@@ -22,6 +21,7 @@ use switch::PortId;
 use crate::inbox::{Event, Refusal};
 use crate::moves::{MoveId, Stay};
 use crate::net::Net;
+use crate::net::accord::{Accord, Word};
 use crate::net::port::{BridgeId, FLOWS, Port};
 use crate::places::{Place, Tenant, served_at};
 use crate::served::{Ring, Role, Served};
@@ -29,66 +29,6 @@ use crate::sidecore::Sidecore;
 
 /// How long frames may be held, nanoseconds, before the move is called off.
 pub(crate) const HOLD_NS_MAX: u64 = 1_000_000;
-
-/// What the word says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Word {
-    Deciding,
-    /// The queues are on their way: it cannot be called off any more.
-    Committed,
-    /// The new home has them.
-    Done,
-    /// Called off, and why.
-    OffLate,
-    OffLeaving,
-    OffMoving,
-    OffFull,
-}
-
-const WORDS: [Word; 7] = [
-    Word::Deciding,
-    Word::Committed,
-    Word::Done,
-    Word::OffLate,
-    Word::OffLeaving,
-    Word::OffMoving,
-    Word::OffFull,
-];
-
-impl Word {
-    /// Why the NIC is where it was, if it was called off.
-    fn why(self) -> Option<Stay> {
-        match self {
-            Word::Deciding | Word::Committed | Word::Done => None,
-            Word::OffLate => Some(Stay::Unsettled),
-            Word::OffLeaving => Some(Stay::Leaving),
-            Word::OffMoving => Some(Stay::Moving),
-            Word::OffFull => Some(Stay::Refused(Refusal::NoPlace)),
-        }
-    }
-}
-
-/// What the sidecores of one move share.
-#[derive(Debug)]
-struct Accord {
-    word: AtomicU8,
-    /// Sidecores that are not ready.
-    unready: AtomicU16,
-}
-
-impl Accord {
-    fn word(&self) -> Word {
-        let word = self.word.load(Ordering::Acquire);
-        WORDS.get(usize::from(word)).copied().unwrap_or(Word::OffLeaving)
-    }
-
-    /// Decides; false when that was done already.
-    fn decide(&self, word: Word) -> bool {
-        let (from, to) = (Word::Deciding as u8, word as u8);
-        self.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-}
 
 /// A port's queues between its homes.
 #[derive(Debug)]
@@ -145,8 +85,7 @@ pub fn relocation(
     (from, to): (u16, u16),
     sidecores: u16,
 ) -> Vec<Box<Relocation>> {
-    let unready = AtomicU16::new(sidecores);
-    let accord = Arc::new(Accord { word: AtomicU8::new(Word::Deciding as u8), unready });
+    let accord = Arc::new(Accord::new(sidecores));
     let (sends, gets) = RingBuffer::new(1);
     let (mut sends, mut gets) = (Some(sends), Some(gets));
     let part_of = |index: u16| {
@@ -337,10 +276,10 @@ impl Sidecore {
         }
         let has_passed = self.net.desk.roads.have_passed(&hold.relocation.marks);
         if hold.step == Step::Draining && has_passed {
-            hold.relocation.accord.unready.fetch_sub(1, Ordering::AcqRel);
+            hold.relocation.accord.ready();
             hold.step = Step::Ready;
         }
-        let is_agreed = hold.relocation.accord.unready.load(Ordering::Acquire) == 0;
+        let is_agreed = hold.relocation.accord.is_agreed();
         if is_agreed && hold.is_of_old_home() && self.are_drained(&hold.relocation.places) {
             self.commit(hold);
         }
@@ -443,7 +382,7 @@ impl Sidecore {
             }
         }
         self.unreserve(places);
-        hold.relocation.accord.word.store(Word::Done as u8, Ordering::Release);
+        hold.relocation.accord.done();
         self.counters.moves_in.add(came);
         self.moves.landed.push((id, since, came));
         true
