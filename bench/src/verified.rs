@@ -3,8 +3,8 @@
 //! It sleeps between completions, as a guest does, so that it can run beside anything. Every block
 //! belongs to one slot, so that what a read must find is known.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ const PATIENCE_NS: u64 = 20_000_000_000;
 pub struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
+    /// Why it has ended before it was told to.
+    fault: Arc<OnceLock<String>>,
     thread: JoinHandle<Result<Finished>>,
 }
 
@@ -65,8 +67,16 @@ impl Load {
         let queue = queues.next().context("a front-end without queues")?;
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&done));
-        let thread = std::thread::spawn(move || run(queue, &slots, &stopped, &counted));
-        Ok((Load { stop, done, thread }, queues.collect()))
+        let fault = Arc::new(OnceLock::new());
+        let told = Arc::clone(&fault);
+        let thread = std::thread::spawn(move || {
+            let ended = run(queue, &slots, &stopped, &counted);
+            if let Err(error) = &ended {
+                let _ = told.set(format!("{error:#}"));
+            }
+            ended
+        });
+        Ok((Load { stop, done, fault, thread }, queues.collect()))
     }
 
     /// Requests completed so far.
@@ -81,7 +91,10 @@ impl Load {
     pub fn await_requests(&self, more: u64) -> Result<()> {
         let (until, start_ns) = (self.done() + more, now_ns());
         while self.done() < until {
-            ensure!(!self.thread.is_finished(), "the load has ended");
+            if let Some(fault) = self.fault.get() {
+                bail!("the load has ended: {fault}");
+            }
+            ensure!(!self.thread.is_finished(), "the load has panicked");
             ensure!(now_ns() - start_ns < PATIENCE_NS, "the load does not go on");
             #[expect(clippy::disallowed_methods, reason = "a counter has no descriptor")]
             std::thread::sleep(Duration::from_millis(1));
