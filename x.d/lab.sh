@@ -135,7 +135,7 @@ lab_run_in_l1() {
 # count_retries: adds configurations that failed once, which the lab says.
 count_retries() {
     local times
-    times=$(grep -cE '\(time [0-9]+ of [0-9]+\)' "$LAB/out/said" 2>/dev/null) || true
+    times=$(grep -cE '\(time 1 of [0-9]+\)' "$LAB/out/said" 2>/dev/null) || true
     LAB_RETRIED=$((LAB_RETRIED + ${times:-0}))
 }
 
