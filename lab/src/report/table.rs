@@ -1,136 +1,86 @@
-//! One table for each load: a line for each configuration.
+//! Tables: of a load, with a line for each configuration, and others; as text.
+//!
+//! Not as a page (`html`).
 
-use crate::rows::Row;
+use super::columns::{COLUMNS, Column, Range};
+use super::groups::{Line, Load};
 
-/// A load, and what each configuration came to.
+/// Heads, and lines of as many cells.
 #[derive(Debug)]
-pub(super) struct Load {
-    pub(super) name: String,
-    pub(super) lines: Vec<Line>,
+pub(super) struct Table {
+    pub(super) heads: Vec<String>,
+    pub(super) lines: Vec<Vec<String>>,
+    /// How many columns at the left, and how many at the right, are words; the others are numbers.
+    pub(super) words: [usize; 2],
 }
 
-/// A configuration's.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) who: String,
-    values: Vec<Row>,
-}
+/// No such value.
+pub(super) const NONE: &str = "-";
 
-/// What is shown, and what it is called; those of time only where time is time.
-const COLUMNS: [(&str, &str, bool); 10] = [
-    ("doorbell_exits_per_op", "doorbells/op", false),
-    ("exits_per_op", "exits/op", false),
-    ("injections_per_op", "injections/op", false),
-    ("user_exits_per_op", "to user/op", false),
-    ("tig_percent", "in guest %", false),
-    ("server_cpu_percent", "servers' cpu %", false),
-    ("iops", "iops", true),
-    ("ops_per_s", "ops/s", true),
-    ("p50_us", "p50 us", true),
-    ("p99_us", "p99 us", true),
-];
-const CAUSES: &str = "exits_per_op.";
-
-/// Rows by load and configuration, in the order in which they come.
-pub(super) fn loads(rows: &[Row]) -> Vec<Load> {
-    let mut loads: Vec<Load> = Vec::new();
-    for row in rows {
-        let Some((name, what)) = split(&row.name) else { continue };
-        let at = loads.iter().position(|load| load.name == name).unwrap_or_else(|| {
-            loads.push(Load { name: name.to_string(), lines: Vec::new() });
-            loads.len() - 1
-        });
-        let lines = &mut loads[at].lines;
-        let at = lines.iter().position(|line| line.who == row.who).unwrap_or_else(|| {
-            lines.push(Line { who: row.who.clone(), values: Vec::new() });
-            lines.len() - 1
-        });
-        lines[at].values.push(Row { name: what.to_string(), ..row.clone() });
-    }
-    loads
-}
-
-/// `lab.blk.randread.qd1.exits_per_op.hlt` is load `blk.randread.qd1`, value `exits_per_op.hlt`.
-fn split(name: &str) -> Option<(&str, &str)> {
-    let rest = name.strip_prefix("lab.")?;
-    let cause = rest.find(&format!(".{CAUSES}"));
-    let at = cause.or_else(|| rest.rfind('.'))?;
-    Some((rest.get(..at)?, rest.get(at + 1..)?))
-}
-
-impl Line {
-    pub(super) fn value(&self, what: &str) -> Option<&Row> {
-        self.values.iter().find(|row| row.name == what)
-    }
-
-    /// Exits by cause, most first; those of less than a hundredth are left out.
-    pub(super) fn causes(&self) -> Vec<(&str, f64)> {
-        let mut causes: Vec<(&str, f64)> = self
-            .values
-            .iter()
-            .filter_map(|row| Some((row.name.strip_prefix(CAUSES)?, row.value)))
-            .filter(|(_, value)| *value >= 0.005)
-            .collect();
-        causes.sort_by(|one, other| other.1.total_cmp(&one.1));
-        causes
-    }
-
-    /// The cells of a table: who, the columns, the causes.
-    pub(super) fn cells(&self, emulated: bool) -> Vec<String> {
-        let mut cells = vec![self.who.clone()];
-        for (what, _, is_time) in COLUMNS {
-            if is_time && emulated {
-                continue;
+impl Table {
+    /// A line for each configuration. Where time is emulated, times are ratios only; elsewhere both.
+    pub(super) fn of(load: &Load, emulated: bool) -> Table {
+        let has = |column: &&Column| column.is_in(load);
+        let values: Vec<&Column> =
+            COLUMNS.iter().filter(has).filter(|column| !(emulated && column.is_time)).collect();
+        let mut heads = vec!["who".to_string()];
+        heads.extend(values.iter().map(|column| column.head.to_string()));
+        let baseline = load.baseline();
+        let mut ratios: Vec<&Column> = Vec::new();
+        for column in COLUMNS.iter().filter(has) {
+            if let Some(head) = baseline.and_then(|baseline| column.against(baseline)) {
+                heads.push(head);
+                ratios.push(column);
             }
-            cells.push(self.value(what).map_or_else(|| "-".to_string(), shown));
         }
-        let causes = self.causes();
-        let causes: Vec<String> =
-            causes.iter().map(|(cause, value)| format!("{cause} {value:.2}")).collect();
-        cells.push(causes.join(", "));
-        cells
-    }
-}
-
-/// A value; with its ends where they hide the second digit.
-fn shown(row: &Row) -> String {
-    let [least, most] = row.spread;
-    let digits = if row.value < 10.0 { 3 } else { 0 };
-    let value = format!("{:.*}", digits, row.value);
-    if most - least > row.value / 10.0 && most - least > 0.001 {
-        format!("{value} ({least:.digits$}-{most:.digits$})")
-    } else {
-        value
-    }
-}
-
-impl Load {
-    pub(super) fn heads(emulated: bool) -> Vec<&'static str> {
-        let mut heads = vec!["who"];
-        heads.extend(
-            COLUMNS.iter().filter(|(.., time)| !(emulated && *time)).map(|(_, head, _)| *head),
-        );
-        heads.push("exits by cause, an operation");
-        heads
+        let cells = |line: &Line| {
+            let shown = |range: Option<Range>| range.map_or_else(|| NONE.to_string(), Range::shown);
+            let mut cells = vec![line.who.clone()];
+            cells.extend(values.iter().map(|column| shown(column.of(line).map(Range::of))));
+            cells.extend(ratios.iter().map(|column| shown(ratio(column, line, baseline))));
+            cells
+        };
+        Table { heads, lines: load.lines.iter().map(cells).collect(), words: [1, 0] }
     }
 
-    /// As text, aligned.
-    pub(super) fn text(&self, emulated: bool) -> String {
-        let mut lines = vec![Load::heads(emulated).iter().map(ToString::to_string).collect()];
-        lines.extend(self.lines.iter().map(|line| line.cells(emulated)));
-        let columns = lines.first().map_or(0, Vec::len);
-        let widths: Vec<usize> = (0..columns)
-            .map(|at| {
-                lines.iter().filter_map(|line| line.get(at)).map(String::len).max().unwrap_or(0)
-            })
-            .collect();
-        let mut text = format!("{}\n", self.name);
-        for line in &lines {
-            let mut shown = String::from(" ");
+    /// Exits by cause of each configuration, most first. None if no exits are known.
+    pub(super) fn of_causes(load: &Load) -> Option<Table> {
+        let cells = |line: &Line| {
+            let causes = line.causes();
+            let causes: Vec<String> =
+                causes.iter().map(|(cause, value)| format!("{cause} {value:.2}")).collect();
+            (!causes.is_empty()).then(|| vec![line.who.clone(), causes.join(", ")])
+        };
+        let lines: Vec<Vec<String>> = load.lines.iter().filter_map(cells).collect();
+        let heads = ["who", "exits an operation by cause"].map(String::from).to_vec();
+        (!lines.is_empty()).then_some(Table { heads, lines, words: [2, 0] })
+    }
+
+    /// The column is of words, not numbers.
+    pub(super) fn is_of_words(&self, column: usize) -> bool {
+        let [left, right] = self.words;
+        column < left || column + right >= self.heads.len()
+    }
+
+    /// Aligned, each line after `indent`.
+    pub(super) fn text(&self, indent: &str) -> String {
+        let lines = || std::iter::once(&self.heads).chain(&self.lines);
+        let wide = |at: usize| {
+            let cells = lines().filter_map(|line| line.get(at));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.heads.len()).map(wide).collect();
+        let mut text = String::new();
+        for line in lines() {
+            let mut shown = String::from(indent);
             for (at, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                let is_text = at == 0 || at + 1 == columns;
-                shown +=
-                    &if is_text { format!(" {cell:<width$}") } else { format!("  {cell:>width$}") };
+                let between = if at == 0 { "" } else { "  " };
+                shown += between;
+                shown += &if self.is_of_words(at) {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                };
             }
             text += shown.trim_end();
             text.push('\n');
@@ -139,32 +89,59 @@ impl Load {
     }
 }
 
+/// What a configuration has of it, in parts of what the baseline has.
+pub(super) fn ratio(column: &Column, line: &Line, baseline: Option<&Line>) -> Option<Range> {
+    Range::of(column.of(line)?).against(column.of(baseline?)?)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::groups::{experiments, tests::measured};
     use super::*;
 
-    fn row(name: &str, who: &str, value: f64) -> Row {
-        Row { name: name.into(), who: who.into(), value, unit: "1/op".into(), spread: [value; 2] }
+    fn texts(emulated: bool) -> Vec<String> {
+        let found = experiments(&measured());
+        found[0].loads.iter().map(|load| Table::of(load, emulated).text("")).collect()
     }
 
     #[test]
-    fn a_table_has_a_line_for_each_configuration_and_its_causes() {
-        let rows = [
-            row("lab.blk.randread.qd1.exits_per_op", "qemu", 2.43),
-            row("lab.blk.randread.qd1.exits_per_op.hlt", "qemu", 0.95),
-            row("lab.blk.randread.qd1.exits_per_op.npf", "qemu", 1.0),
-            row("lab.blk.randread.qd1.p50_us", "qemu", 460.0),
-            row("lab.blk.randread.qd1.exits_per_op", "sidecore", 1.4),
-        ];
-        let loads = loads(&rows);
-        assert_eq!(loads.len(), 1);
-        let text = loads[0].text(true);
-        assert!(text.starts_with("blk.randread.qd1\n"), "{text}");
-        assert!(text.contains("npf 1.00, hlt 0.95"), "{text}");
-        assert!(!text.contains("p50"), "no time where time is emulated: {text}");
-        assert!(loads[0].text(false).contains("460"));
-        let mut widths =
-            text.lines().skip(1).map(|line| line.find("exits by").or(line.find("npf")));
-        assert_eq!(widths.next(), widths.next(), "{text}");
+    fn where_time_is_emulated_only_ratios_of_it_are_shown() {
+        let text = &texts(true)[0];
+        let heads: Vec<&str> = text.lines().next().unwrap_or_default().split("  ").collect();
+        let heads: Vec<&str> =
+            heads.into_iter().map(str::trim).filter(|head| !head.is_empty()).collect();
+        assert_eq!(heads, ["who", "doorbells/op", "exits/op", "rate x qemu", "p50 x qemu"]);
+        for hidden in ["ops/s", "exits/s", "us", "1880", "2820", "460", "345", "4321"] {
+            assert!(!text.contains(hidden), "{hidden} in {text}");
+        }
+        assert!(text.contains("1.50 (1.35-1.65)"), "2820 of 1880: {text}");
+        assert!(text.contains("0.75 (0.68-0.83)"), "345 of 460: {text}");
+    }
+
+    #[test]
+    fn where_time_is_time_both_are_shown() {
+        let text = &texts(false)[0];
+        for shown in ["ops/s", "exits/s", "p50 us", "1880", "4321", "rate x qemu", "1.50 ("] {
+            assert!(text.contains(shown), "{shown} not in {text}");
+        }
+    }
+
+    #[test]
+    fn numbers_end_below_each_other_and_what_nobody_has_is_no_column() {
+        let text = &texts(true)[1];
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("who                   exits/op"));
+        assert_eq!(lines.next(), Some("vhost-net  4.860 (4.374-5.346)"));
+        assert_eq!(lines.next(), Some("sidecore   4.400 (3.960-4.840)"));
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn causes_stand_in_a_table_of_their_own() {
+        let found = experiments(&measured());
+        let of = |at: usize| Table::of_causes(&found[0].loads[at]).map(|table| table.text("  "));
+        let text = of(0).unwrap_or_default();
+        assert_eq!(text, "  who   exits an operation by cause\n  qemu  npf 1.00, hlt 0.95\n");
+        assert_eq!(of(1), None);
     }
 }
