@@ -17,18 +17,17 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use serde_json::json;
 
 use crate::orders::{Answer, Order};
+use measure::Amount;
 
 /// Bytes of an order without its end; a path of 4,095 bytes fits.
 const LINE_MAX: usize = 8 << 10;
-/// Operations of an order: minutes of the fastest load there is.
-const OPERATIONS_MAX: u64 = 1_000_000_000;
 
 /// Does what is ordered until the port is closed. The first line it writes is `{"ready":true}`.
 ///
@@ -106,31 +105,25 @@ fn next_line(orders: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> 
 /// Does one order.
 fn obey(line: &[u8]) -> Result<Answer> {
     match serde_json::from_slice(line).context("no order")? {
-        Order::BlkRead { device, depth, operations } => {
-            block::load(&device, block::Way::Read, depth, counted(operations)?)
+        Order::BlkRead { device, depth, operations, for_ms } => {
+            block::load(&device, block::Way::Read, depth, Amount::new(operations, for_ms)?)
         }
-        Order::BlkWrite { device, depth, operations } => {
-            block::load(&device, block::Way::Write, depth, counted(operations)?)
+        Order::BlkWrite { device, depth, operations, for_ms } => {
+            block::load(&device, block::Way::Write, depth, Amount::new(operations, for_ms)?)
         }
-        Order::UdpRr { peer, bytes, operations } => {
-            network::udp_rr(reachable(&peer)?, bytes, counted(operations)?)
+        Order::UdpRr { peer, bytes, operations, for_ms } => {
+            network::udp_rr(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
-        Order::TcpRr { peer, bytes, operations } => {
-            network::tcp_rr(reachable(&peer)?, bytes, counted(operations)?)
+        Order::TcpRr { peer, bytes, operations, for_ms } => {
+            network::tcp_rr(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
-        Order::UdpSend { peer, bytes, operations } => {
-            network::udp_send(reachable(&peer)?, bytes, counted(operations)?)
+        Order::UdpSend { peer, bytes, operations, for_ms } => {
+            network::udp_send(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
-        Order::TcpSend { peer, bytes, operations } => {
-            network::tcp_send(reachable(&peer)?, bytes, counted(operations)?)
+        Order::TcpSend { peer, bytes, operations, for_ms } => {
+            network::tcp_send(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
     }
-}
-
-fn counted(operations: u64) -> Result<u64> {
-    let range = 1..=OPERATIONS_MAX;
-    ensure!(range.contains(&operations), "operations: {operations}, not 1 to {OPERATIONS_MAX}");
-    Ok(operations)
 }
 
 fn reachable(peer: &str) -> Result<SocketAddr> {

@@ -5,6 +5,9 @@
 use serde::{Deserialize, Serialize};
 
 /// A load, and how much of it.
+///
+/// Where it has `for_ms` (60,000 at most), the load of `operations` is repeated until so many milliseconds
+/// have passed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(tag = "load", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Order {
@@ -16,6 +19,9 @@ pub(crate) enum Order {
         depth: u16,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// As `BlkRead`, writes.
     BlkWrite {
@@ -25,6 +31,9 @@ pub(crate) enum Order {
         depth: u16,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// A datagram of `bytes` to `peer` and one of as many back, one after the other.
     UdpRr {
@@ -34,6 +43,9 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// As `UdpRr`, over one TCP connection without delay.
     TcpRr {
@@ -43,6 +55,9 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// Datagrams of `bytes`, as fast as it goes.
     UdpSend {
@@ -52,6 +67,9 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// Writes of `bytes` to one TCP connection, as fast as it goes.
     TcpSend {
@@ -61,6 +79,9 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
 }
 
@@ -70,7 +91,7 @@ pub(crate) enum Order {
 pub(crate) enum Answer {
     /// Between the markers.
     Done {
-        /// So many.
+        /// So many, of all repeats.
         operations: u64,
         /// From the first to the end of the last, nanoseconds.
         elapsed_ns: u64,

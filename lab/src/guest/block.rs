@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::flight::Flight;
 use super::latency::Latency;
-use super::measure::{measure, now_ns};
+use super::measure::{Amount, measure, now_ns};
 use crate::orders::Answer;
 
 /// Bytes of a request.
@@ -49,10 +49,10 @@ impl Block {
 ///
 /// # Errors
 /// What is wrong with the order or the device, or which request failed.
-pub(super) fn load(device: &str, way: Way, depth: u16, operations: u64) -> Result<Answer> {
+pub(super) fn load(device: &str, way: Way, depth: u16, amount: Amount) -> Result<Answer> {
     ensure!((1..=DEPTH_MAX).contains(&depth), "depth: {depth}, not 1 to {DEPTH_MAX}");
     let file = open(device, way, OFlags::DIRECT).with_context(|| format!("device {device}"))?;
-    on(file, way, depth, operations).with_context(|| format!("device {device}"))
+    on(file, way, depth, amount).with_context(|| format!("device {device}"))
 }
 
 /// Opens what is a disk or stands for one; a pipe would let us wait for ever.
@@ -65,18 +65,18 @@ fn open(device: &str, way: Way, how: OFlags) -> Result<File> {
 }
 
 /// As [`load`], on what is open.
-fn on(mut file: File, way: Way, depth: u16, operations: u64) -> Result<Answer> {
+fn on(mut file: File, way: Way, depth: u16, amount: Amount) -> Result<Answer> {
     let blocks = file.seek(SeekFrom::End(0))? / BLOCK_SIZE as u64;
     ensure!(blocks > 0, "smaller than a block of {BLOCK_SIZE} bytes");
     let mut places = Places { state: SEED, blocks };
     if depth == 1 {
         let mut one = One { block: Box::new(Block::filled(&mut places)), file, way, places };
-        return measure(operations, |count, latency| one.run(count, latency));
+        return measure(amount, |count, latency| one.run(count, latency));
     }
     let memory = (0..depth).map(|_| Block::filled(&mut places)).collect();
     let flight = Flight::new(file, way, memory).context("io_uring")?;
     let mut many = Many { since_ns: vec![0; usize::from(depth)], flight, places };
-    measure(operations, |count, latency| many.run(count, latency))
+    measure(amount, |count, latency| many.run(count, latency))
 }
 
 /// Where requests go: splitmix64.

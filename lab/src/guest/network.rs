@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 
-use super::measure::{measure, now_ns};
+use super::measure::{Amount, measure, now_ns};
 use crate::orders::Answer;
 
 /// A datagram over IPv4 holds no more.
@@ -33,14 +33,14 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// Until a peer goes on reading or answering; emulated machines have pauses of seconds.
 const STALL: Duration = Duration::from_secs(20);
 
-/// A datagram to the echo and back, `operations` times.
+/// A datagram to the echo and back, `amount` times.
 ///
 /// # Errors
 /// What is wrong with the order, or with the way to the peer.
-pub(super) fn udp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn udp_rr(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &DATAGRAM_SIZES)?;
     let mut exchange = Exchange::new(peer, message, LOST_AFTER)?;
-    let answer = exchange.measured(operations);
+    let answer = exchange.measured(amount);
     if exchange.lost > 0 {
         // Nobody may be there to read it.
         let _ = writeln!(io::stderr(), "lab: {} datagrams were lost or late", exchange.lost);
@@ -52,11 +52,11 @@ pub(super) fn udp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<An
 ///
 /// # Errors
 /// As [`udp_rr`].
-pub(super) fn udp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn udp_send(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &DATAGRAM_SIZES)?;
     let socket = connected(peer)?;
     socket.set_write_timeout(Some(LOST_AFTER))?;
-    measure(operations, |count, _| {
+    measure(amount, |count, _| {
         for _ in 0..count {
             send(&socket, &message)
                 .with_context(|| format!("sending to {peer} (`lab peer` is the other end)"))?;
@@ -65,16 +65,16 @@ pub(super) fn udp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<
     })
 }
 
-/// A message to the echo and back over one connection, `operations` times.
+/// A message to the echo and back over one connection, `amount` times.
 ///
 /// # Errors
 /// As [`udp_rr`].
-pub(super) fn tcp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn tcp_rr(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &EXCHANGE_SIZES)?;
     let mut back = vec![0; message.len()];
     let mut stream = dial(peer)?;
     stream.set_nodelay(true)?;
-    measure(operations, |count, latency| {
+    measure(amount, |count, latency| {
         let mut since = now_ns();
         for _ in 0..count {
             stream.write_all(&message).with_context(|| format!("sending to {peer}"))?;
@@ -92,10 +92,10 @@ pub(super) fn tcp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<An
 ///
 /// # Errors
 /// As [`udp_rr`], and that the sink did not take all of it.
-pub(super) fn tcp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn tcp_send(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &WRITE_SIZES)?;
     let mut stream = dial(peer)?;
-    let answer = measure(operations, |count, _| {
+    let answer = measure(amount, |count, _| {
         for _ in 0..count {
             stream.write_all(&message).with_context(|| format!("sending to {peer}"))?;
         }
@@ -175,8 +175,8 @@ impl Exchange {
         Ok(Exchange { socket, peer, message, back, number: 0, lost: 0 })
     }
 
-    fn measured(&mut self, operations: u64) -> Result<Answer> {
-        measure(operations, |count, latency| {
+    fn measured(&mut self, amount: Amount) -> Result<Answer> {
+        measure(amount, |count, latency| {
             let mut since = now_ns();
             for _ in 0..count {
                 self.once()?;

@@ -94,13 +94,14 @@ impl Cell {
     fn order(&self, configuration: &Configuration, operations: u64) -> Order {
         let device = configuration.disk().to_string();
         let at = |port: u16| format!("{PEER}:{}", PEER_PORT + port);
+        let for_ms = None;
         match self.kind {
-            Kind::Read { depth } => Order::BlkRead { device, depth, operations },
-            Kind::Write { depth } => Order::BlkWrite { device, depth, operations },
-            Kind::UdpRr => Order::UdpRr { peer: at(0), bytes: 1, operations },
-            Kind::UdpSend { bytes } => Order::UdpSend { peer: at(1), bytes, operations },
-            Kind::TcpRr => Order::TcpRr { peer: at(2), bytes: 1, operations },
-            Kind::TcpSend { bytes } => Order::TcpSend { peer: at(3), bytes, operations },
+            Kind::Read { depth } => Order::BlkRead { device, depth, operations, for_ms },
+            Kind::Write { depth } => Order::BlkWrite { device, depth, operations, for_ms },
+            Kind::UdpRr => Order::UdpRr { peer: at(0), bytes: 1, operations, for_ms },
+            Kind::UdpSend { bytes } => Order::UdpSend { peer: at(1), bytes, operations, for_ms },
+            Kind::TcpRr => Order::TcpRr { peer: at(2), bytes: 1, operations, for_ms },
+            Kind::TcpSend { bytes } => Order::TcpSend { peer: at(3), bytes, operations, for_ms },
         }
     }
 
