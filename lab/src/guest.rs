@@ -123,6 +123,12 @@ fn obey(line: &[u8]) -> Result<Answer> {
         Order::TcpSend { peer, bytes, operations, for_ms } => {
             network::tcp_send(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
+        Order::UdpReceive { peer, bytes, operations, for_ms } => {
+            network::udp_receive(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
+        }
+        Order::TcpReceive { peer, bytes, operations, for_ms } => {
+            network::tcp_receive(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
+        }
     }
 }
 

@@ -6,6 +6,7 @@
     reason = "a program for people: rows to stdout, progress to stderr"
 )]
 
+mod grant;
 mod guest;
 mod orders;
 mod peer;

@@ -71,11 +71,35 @@ pub(crate) enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u32>,
     },
+    /// Datagrams of `bytes` from `peer`, as fast as it goes.
+    UdpReceive {
+        /// Address and port.
+        peer: String,
+        /// Of the datagram.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
     /// Writes of `bytes` to one TCP connection, as fast as it goes.
     TcpSend {
         /// Address and port.
         peer: String,
         /// Of the write.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Messages of `bytes` from one TCP connection, as fast as it goes.
+    TcpReceive {
+        /// Address and port.
+        peer: String,
+        /// Of the read.
         bytes: u32,
         /// So many in all.
         operations: u64,
@@ -95,7 +119,7 @@ pub(crate) enum Answer {
         operations: u64,
         /// From the first to the end of the last, nanoseconds.
         elapsed_ns: u64,
-        /// Half of them took no longer; 0 where single ones are not timed (sends).
+        /// Half of them took no longer; 0 where single ones are not timed (as of sends).
         p50_ns: u64,
         /// 99 of 100 took no longer; 0 as above.
         p99_ns: u64,
@@ -111,5 +135,6 @@ pub(crate) enum Answer {
 pub(crate) const MARKER_BEGIN: u32 = 0x4c41_0001;
 /// And that it has ended.
 pub(crate) const MARKER_END: u32 = 0x4c41_0002;
-/// The port of the peer's UDP echo, UDP sink, TCP echo and TCP sink, in this order from here on.
+/// The port of the peer's UDP echo, UDP sink, TCP echo, TCP sink, UDP source and TCP source, in this order
+/// from here on.
 pub(crate) const PEER_PORT: u16 = 7001;

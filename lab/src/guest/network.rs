@@ -1,7 +1,9 @@
-//! Messages to a peer and back, one after the other, and messages as fast as they are taken.
+//! Messages to a peer and back, one after the other, and messages to it as fast as they are taken.
 //!
-//! The other end is `lab peer`. Everything that waits has an end: a peer that is silent is an error. Called
+//! Not messages from it (`receive`). The other end is `lab peer`. Everything that waits has an end: a peer that is silent is an error. Called
 //! by `guest`.
+
+mod receive;
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -13,14 +15,14 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 
 use super::measure::{Amount, measure, now_ns};
+use crate::grant::WRITE_SIZES;
 use crate::orders::Answer;
+pub(super) use receive::{tcp_receive, udp_receive};
 
 /// A datagram over IPv4 holds no more.
 const DATAGRAM_SIZES: RangeInclusive<u32> = 1..=65_507;
 /// What an echo surely takes while it sends back what came before.
 const EXCHANGE_SIZES: RangeInclusive<u32> = 1..=65_536;
-/// Of a write to a connection.
-const WRITE_SIZES: RangeInclusive<u32> = 1..=1 << 20;
 
 /// A datagram that is not back by then is lost; on one machine it takes a thousandth of that.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -107,9 +109,14 @@ pub(super) fn tcp_send(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<A
     Ok(answer)
 }
 
-fn message(bytes: u32, sizes: &RangeInclusive<u32>) -> Result<Vec<u8>> {
+fn within(bytes: u32, sizes: &RangeInclusive<u32>) -> Result<()> {
     let (least, most) = (sizes.start(), sizes.end());
     ensure!(sizes.contains(&bytes), "bytes: {bytes}, not {least} to {most}");
+    Ok(())
+}
+
+fn message(bytes: u32, sizes: &RangeInclusive<u32>) -> Result<Vec<u8>> {
+    within(bytes, sizes)?;
     Ok((0..bytes).map(|index| index as u8).collect())
 }
 

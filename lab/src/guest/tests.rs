@@ -2,18 +2,15 @@
 
 use std::fs::File;
 use std::io::Cursor;
-use std::sync::LazyLock;
 use std::thread;
 
-use anyhow::ensure;
 use proptest::prelude::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 use super::*;
 use crate::orders::PEER_PORT;
-use crate::peer;
-use crate::peer::tests::own_address;
+use crate::peer::tests::shared;
 
 /// What is answered to `orders`, after the first line.
 fn answers(orders: &[u8]) -> Result<Vec<Value>> {
@@ -31,11 +28,7 @@ fn error(answer: &Value) -> &str {
 
 /// An order that can be done anywhere.
 fn good() -> Result<String> {
-    // Nobody waits for its failure.
-    static PEER: LazyLock<Result<()>> =
-        LazyLock::new(|| peer::start(own_address(3).into()).map(drop));
-    ensure!(PEER.is_ok(), "no peer: {PEER:?}");
-    let peer = SocketAddr::new(own_address(3).into(), PEER_PORT);
+    let peer = SocketAddr::new(shared()?, PEER_PORT);
     Ok(json!({ "load": "udp_rr", "peer": peer, "bytes": 1, "operations": 20 }).to_string())
 }
 
@@ -62,7 +55,7 @@ fn orders_are_what_the_page_says() -> Result<()> {
 proptest! {
     #[test]
     fn orders_and_answers_come_through(
-        (kind, name) in (0..6, ".{0,40}"),
+        (kind, name) in (0..8, ".{0,40}"),
         (depth, bytes) in any::<(u16, u32)>(),
         for_ms in any::<Option<u32>>(),
         (operations, p50_ns, p99_ns, elapsed_ns) in any::<(u64, u64, u64, u64)>(),
@@ -74,6 +67,8 @@ proptest! {
             2 => Order::UdpRr { peer, bytes, operations, for_ms },
             3 => Order::TcpRr { peer, bytes, operations, for_ms },
             4 => Order::UdpSend { peer, bytes, operations, for_ms },
+            5 => Order::UdpReceive { peer, bytes, operations, for_ms },
+            6 => Order::TcpReceive { peer, bytes, operations, for_ms },
             _ => Order::TcpSend { peer, bytes, operations, for_ms },
         };
         let line = serde_json::to_string(&order)?;

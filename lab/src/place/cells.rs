@@ -31,6 +31,8 @@ enum Kind {
     TcpRr,
     UdpSend { bytes: u32 },
     TcpSend { bytes: u32 },
+    UdpReceive { bytes: u32 },
+    TcpReceive { bytes: u32 },
 }
 
 const CELLS: &[Cell] = &[
@@ -43,6 +45,9 @@ const CELLS: &[Cell] = &[
     cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
     cell("net.udp_send_1024", Device::Nic, Kind::UdpSend { bytes: 1024 }, 20_000, false),
     cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 50_000, false),
+    cell("net.udp_receive_256", Device::Nic, Kind::UdpReceive { bytes: 256 }, 20_000, false),
+    cell("net.udp_receive_1024", Device::Nic, Kind::UdpReceive { bytes: 1024 }, 20_000, false),
+    cell("net.tcp_receive_256", Device::Nic, Kind::TcpReceive { bytes: 256 }, 50_000, false),
 ];
 /// Configurations of the experiment `smoke`.
 const SMOKE: [&str; 3] = ["qemu", "vhost-net", "sidecore"];
@@ -101,6 +106,12 @@ impl Cell {
             Kind::UdpRr => Order::UdpRr { peer: at(0), bytes: 1, operations, for_ms },
             Kind::UdpSend { bytes } => Order::UdpSend { peer: at(1), bytes, operations, for_ms },
             Kind::TcpRr => Order::TcpRr { peer: at(2), bytes: 1, operations, for_ms },
+            Kind::UdpReceive { bytes } => {
+                Order::UdpReceive { peer: at(4), bytes, operations, for_ms }
+            }
+            Kind::TcpReceive { bytes } => {
+                Order::TcpReceive { peer: at(5), bytes, operations, for_ms }
+            }
             Kind::TcpSend { bytes } => Order::TcpSend { peer: at(3), bytes, operations, for_ms },
         }
     }
