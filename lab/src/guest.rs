@@ -111,6 +111,9 @@ fn obey(line: &[u8]) -> Result<Answer> {
         Order::BlkWrite { device, depth, operations, for_ms } => {
             block::load(&device, block::Way::Write, depth, Amount::new(operations, for_ms)?)
         }
+        Order::BlkMixed { device, readers, writers, operations, for_ms } => {
+            block::mixed(&device, readers, writers, Amount::new(operations, for_ms)?)
+        }
         Order::UdpRr { peer, bytes, operations, for_ms } => {
             network::udp_rr(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }

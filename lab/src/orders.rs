@@ -35,6 +35,20 @@ pub(crate) enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u32>,
     },
+    /// Random reads and writes of 4 KiB at the same time, by threads.
+    BlkMixed {
+        /// Path of the device.
+        device: String,
+        /// Threads that read, 1 to 16.
+        readers: u16,
+        /// Threads that write, 1 to 16.
+        writers: u16,
+        /// So many of all threads.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
     /// A datagram of `bytes` to `peer` and one of as many back, one after the other.
     UdpRr {
         /// Address and port.

@@ -1,7 +1,9 @@
 //! Random reads and writes of 4 KiB, past the page cache: one after the other by `pread` and `pwrite`, or
-//! several in flight by io_uring (`flight`).
+//! several in flight by io_uring (`flight`). Not of several threads (`mixed`).
 //!
 //! Writes overwrite whatever is there. Called by `guest`.
+
+mod mixed;
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -14,6 +16,7 @@ use super::flight::Flight;
 use super::latency::Latency;
 use super::measure::{Amount, measure, now_ns};
 use crate::orders::Answer;
+pub(super) use mixed::mixed;
 
 /// Bytes of a request.
 pub(super) const BLOCK_SIZE: usize = 4096;
@@ -66,13 +69,11 @@ fn open(device: &str, way: Way, how: OFlags) -> Result<File> {
 
 /// As [`load`], on what is open.
 fn on(mut file: File, way: Way, depth: u16, amount: Amount) -> Result<Answer> {
-    let blocks = file.seek(SeekFrom::End(0))? / BLOCK_SIZE as u64;
-    ensure!(blocks > 0, "smaller than a block of {BLOCK_SIZE} bytes");
-    let mut places = Places { state: SEED, blocks };
     if depth == 1 {
-        let mut one = One { block: Box::new(Block::filled(&mut places)), file, way, places };
+        let mut one = One::new(file, way, SEED)?;
         return measure(amount, |count, latency| one.run(count, latency));
     }
+    let mut places = Places::of(&mut file, SEED)?;
     let memory = (0..depth).map(|_| Block::filled(&mut places)).collect();
     let flight = Flight::new(file, way, memory).context("io_uring")?;
     let mut many = Many { since_ns: vec![0; usize::from(depth)], flight, places };
@@ -86,6 +87,12 @@ struct Places {
 }
 
 impl Places {
+    fn of(file: &mut File, seed: u64) -> Result<Places> {
+        let blocks = file.seek(SeekFrom::End(0))? / BLOCK_SIZE as u64;
+        ensure!(blocks > 0, "smaller than a block of {BLOCK_SIZE} bytes");
+        Ok(Places { state: seed, blocks })
+    }
+
     fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -110,26 +117,37 @@ struct One {
 }
 
 impl One {
+    fn new(mut file: File, way: Way, seed: u64) -> Result<One> {
+        let mut places = Places::of(&mut file, seed)?;
+        let block = Box::new(Block::filled(&mut places));
+        Ok(One { file, way, block, places })
+    }
+
     fn run(&mut self, operations: u64, latency: &mut Latency) -> Result<u64> {
         let mut since = now_ns();
         for _ in 0..operations {
-            let offset = self.places.next();
-            let moved = loop {
-                let moved = match self.way {
-                    Way::Read => self.file.read_at(&mut self.block.0, offset),
-                    Way::Write => self.file.write_at(&self.block.0, offset),
-                };
-                if !matches!(&moved, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
-                    break moved;
-                }
-            };
-            whole(self.way, moved)?;
+            self.once()?;
             // One look at the clock ends this one and starts the next.
             let now = now_ns();
             latency.record(now - since);
             since = now;
         }
         Ok(operations)
+    }
+
+    #[inline]
+    fn once(&mut self) -> Result<()> {
+        let offset = self.places.next();
+        let moved = loop {
+            let moved = match self.way {
+                Way::Read => self.file.read_at(&mut self.block.0, offset),
+                Way::Write => self.file.write_at(&self.block.0, offset),
+            };
+            if !matches!(&moved, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
+                break moved;
+            }
+        };
+        whole(self.way, moved)
     }
 }
 

@@ -29,6 +29,20 @@ impl Latency {
         self.longest_ns = self.longest_ns.max(ns);
     }
 
+    /// How many were counted.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Adds what another has counted.
+    pub(super) fn merge(&mut self, other: &Latency) {
+        for (bucket, count) in self.buckets.iter_mut().zip(other.buckets.iter()) {
+            *bucket += count;
+        }
+        self.count += other.count;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+
     pub(super) fn clear(&mut self) {
         self.buckets.fill(0);
         (self.count, self.longest_ns) = (0, 0);
@@ -102,6 +116,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn two_merged_are_as_one_of_all(
+            (one, other) in (vec(any::<u64>(), 0..50), vec(any::<u64>(), 0..50)),
+        ) {
+            let mut merged = of(&one);
+            merged.merge(&of(&other));
+            let all = of(&[one, other].concat());
+            prop_assert_eq!(&merged.buckets, &all.buckets);
+            prop_assert_eq!((merged.count(), merged.longest_ns), (all.count, all.longest_ns));
+        }
+
         /// Beside a sorted list: never below the truth, and 1/128 above at most.
         #[test]
         fn a_percentile_is_that_of_a_sorted_list(

@@ -55,7 +55,7 @@ fn orders_are_what_the_page_says() -> Result<()> {
 proptest! {
     #[test]
     fn orders_and_answers_come_through(
-        (kind, name) in (0..8, ".{0,40}"),
+        (kind, name) in (0..9, ".{0,40}"),
         (depth, bytes) in any::<(u16, u32)>(),
         for_ms in any::<Option<u32>>(),
         (operations, p50_ns, p99_ns, elapsed_ns) in any::<(u64, u64, u64, u64)>(),
@@ -69,6 +69,7 @@ proptest! {
             4 => Order::UdpSend { peer, bytes, operations, for_ms },
             5 => Order::UdpReceive { peer, bytes, operations, for_ms },
             6 => Order::TcpReceive { peer, bytes, operations, for_ms },
+            7 => Order::BlkMixed { device, readers: depth, writers: 3, operations, for_ms },
             _ => Order::TcpSend { peer, bytes, operations, for_ms },
         };
         let line = serde_json::to_string(&order)?;

@@ -27,6 +27,7 @@ pub(crate) struct Cell {
 enum Kind {
     Read { depth: u16 },
     Write { depth: u16 },
+    Mixed { readers: u16, writers: u16 },
     UdpRr,
     TcpRr,
     UdpSend { bytes: u32 },
@@ -40,6 +41,7 @@ const CELLS: &[Cell] = &[
     cell("blk.randread.qd32", Device::Disk, Kind::Read { depth: 32 }, 20_000, false),
     cell("blk.randwrite.qd1", Device::Disk, Kind::Write { depth: 1 }, 2000, false),
     cell("blk.randwrite.qd32", Device::Disk, Kind::Write { depth: 32 }, 20_000, false),
+    cell("blk.mixed4k", Device::Disk, Kind::Mixed { readers: 4, writers: 4 }, 4000, false),
     cell("net.udp_rr", Device::Nic, Kind::UdpRr, 2000, true),
     cell("net.tcp_rr", Device::Nic, Kind::TcpRr, 2000, false),
     cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
@@ -103,6 +105,9 @@ impl Cell {
         match self.kind {
             Kind::Read { depth } => Order::BlkRead { device, depth, operations, for_ms },
             Kind::Write { depth } => Order::BlkWrite { device, depth, operations, for_ms },
+            Kind::Mixed { readers, writers } => {
+                Order::BlkMixed { device, readers, writers, operations, for_ms }
+            }
             Kind::UdpRr => Order::UdpRr { peer: at(0), bytes: 1, operations, for_ms },
             Kind::UdpSend { bytes } => Order::UdpSend { peer: at(1), bytes, operations, for_ms },
             Kind::TcpRr => Order::TcpRr { peer: at(2), bytes: 1, operations, for_ms },

@@ -11,7 +11,7 @@ use super::*;
 const BLOCKS: u64 = 64;
 
 /// A file of zeroes, and a piece of a block that no request may reach.
-fn disk() -> Result<NamedTempFile> {
+pub(super) fn disk() -> Result<NamedTempFile> {
     let program = std::env::current_exe()?;
     let folder = program.parent().context("a program lies in a folder")?;
     let disk = NamedTempFile::new_in(folder)?;
@@ -19,7 +19,7 @@ fn disk() -> Result<NamedTempFile> {
     Ok(disk)
 }
 
-fn name(disk: &NamedTempFile) -> Result<&str> {
+pub(super) fn name(disk: &NamedTempFile) -> Result<&str> {
     disk.path().to_str().context("a path in UTF-8")
 }
 
