@@ -8,6 +8,7 @@ mod flight;
 mod latency;
 mod measure;
 mod network;
+mod spin;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use serde_json::json;
 
-use crate::orders::{Answer, Order};
+use crate::orders::{Answer, MARKER_BEGIN, MARKER_END, Order};
 use measure::Amount;
 
 /// Bytes of an order without its end; a path of 4,095 bytes fits.
@@ -131,6 +132,11 @@ fn obey(line: &[u8]) -> Result<Answer> {
         }
         Order::TcpReceive { peer, bytes, operations, for_ms } => {
             network::tcp_receive(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
+        }
+        Order::Spin { operations, for_ms } => spin::spin(operations, for_ms),
+        Order::Mark { end } => {
+            measure::mark(if end { MARKER_END } else { MARKER_BEGIN });
+            Ok(Answer::NOTHING)
         }
     }
 }

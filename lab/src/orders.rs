@@ -121,6 +121,19 @@ pub(crate) enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u32>,
     },
+    /// Computes, and does no I/O.
+    Spin {
+        /// So many in all, each of 1,000 steps.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Only the marker: what happens until the next is somebody else's load. The answer counts nothing.
+    Mark {
+        /// The one that ends.
+        end: bool,
+    },
 }
 
 /// What it came to.
@@ -143,6 +156,12 @@ pub(crate) enum Answer {
         /// In words.
         error: String,
     },
+}
+
+impl Answer {
+    /// To an order that is no load.
+    pub(crate) const NOTHING: Answer =
+        Answer::Done { operations: 0, elapsed_ns: 0, p50_ns: 0, p99_ns: 0 };
 }
 
 /// The leaf of CPUID that says that a load begins.

@@ -1,6 +1,6 @@
 //! One load: warmed up, then done between two markers that the kernel below sees.
 //!
-//! Not what the load does. The one place of the guest that reads the clock. Used by `block` and `network`.
+//! Not what the load does. The one place of the guest that reads the clock. Used by all loads.
 
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
@@ -99,7 +99,7 @@ fn warm_up(operations: u64) -> u64 {
 
 /// CPUID always exits, and the tracepoint for it knows the leaf. Other machines have no such instruction,
 /// and no lab.
-fn mark(leaf: u32) {
+pub(super) fn mark(leaf: u32) {
     #[cfg(target_arch = "x86_64")]
     std::hint::black_box(std::arch::x86_64::__cpuid(leaf));
     #[cfg(not(target_arch = "x86_64"))]

@@ -55,7 +55,7 @@ fn orders_are_what_the_page_says() -> Result<()> {
 proptest! {
     #[test]
     fn orders_and_answers_come_through(
-        (kind, name) in (0..9, ".{0,40}"),
+        (kind, name) in (0..11, ".{0,40}"),
         (depth, bytes) in any::<(u16, u32)>(),
         for_ms in any::<Option<u32>>(),
         (operations, p50_ns, p99_ns, elapsed_ns) in any::<(u64, u64, u64, u64)>(),
@@ -70,6 +70,8 @@ proptest! {
             5 => Order::UdpReceive { peer, bytes, operations, for_ms },
             6 => Order::TcpReceive { peer, bytes, operations, for_ms },
             7 => Order::BlkMixed { device, readers: depth, writers: 3, operations, for_ms },
+            8 => Order::Spin { operations, for_ms },
+            9 => Order::Mark { end: depth > 9 },
             _ => Order::TcpSend { peer, bytes, operations, for_ms },
         };
         let line = serde_json::to_string(&order)?;
@@ -127,6 +129,15 @@ fn a_bad_order_has_an_error_and_the_next_is_done() -> Result<()> {
         assert!(error(failed).starts_with(why), "{bad}: {failed}");
         assert_eq!(done["operations"], 20, "{bad}: {done}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_marker_is_an_order() -> Result<()> {
+    let orders = "{\"load\":\"mark\",\"end\":false}\n{\"load\":\"mark\",\"end\":true}\n";
+    let said = answers(orders.as_bytes())?;
+    let nothing = json!({ "operations": 0, "elapsed_ns": 0, "p50_ns": 0, "p99_ns": 0 });
+    assert_eq!(said, [nothing.clone(), nothing]);
     Ok(())
 }
 
