@@ -5,9 +5,9 @@
 
 mod block;
 mod flight;
-mod latency;
 mod measure;
 mod network;
+mod servers;
 mod spin;
 #[cfg(test)]
 mod tests;
@@ -26,6 +26,7 @@ use serde_json::json;
 
 use crate::orders::{Answer, MARKER_BEGIN, MARKER_END, Order};
 use measure::Amount;
+use servers::Servers;
 
 /// Bytes of an order without its end; a path of 4,095 bytes fits.
 const LINE_MAX: usize = 8 << 10;
@@ -59,13 +60,14 @@ fn make_raw(port: impl AsFd) -> Result<()> {
 fn converse(mut orders: impl BufRead, mut answers: impl Write) -> Result<()> {
     let mut say = |line: serde_json::Value| answers.write_all(format!("{line}\n").as_bytes());
     say(json!({ "ready": true })).context("writing")?;
+    let mut servers = Servers::default();
     let mut line = Vec::with_capacity(LINE_MAX);
     loop {
         let done = match next_line(&mut orders, &mut line).context("reading")? {
             Line::End => return Ok(()),
             // What a terminal sends when it is opened is no order.
             Line::Whole if line.trim_ascii().is_empty() => continue,
-            Line::Whole => obey(&line),
+            Line::Whole => obey(&line, &mut servers),
             Line::TooLong => Err(anyhow::anyhow!("a line of more than {LINE_MAX} bytes")),
         };
         let answer = done.unwrap_or_else(|error| Answer::Failed { error: format!("{error:#}") });
@@ -104,7 +106,7 @@ fn next_line(orders: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> 
 }
 
 /// Does one order.
-fn obey(line: &[u8]) -> Result<Answer> {
+fn obey(line: &[u8], servers: &mut Servers) -> Result<Answer> {
     match serde_json::from_slice(line).context("no order")? {
         Order::BlkRead { device, depth, operations, for_ms } => {
             block::load(&device, block::Way::Read, depth, Amount::new(operations, for_ms)?)
@@ -138,6 +140,7 @@ fn obey(line: &[u8]) -> Result<Answer> {
             measure::mark(if end { MARKER_END } else { MARKER_BEGIN });
             Ok(Answer::NOTHING)
         }
+        Order::Serve { server } => servers.start(server),
     }
 }
 

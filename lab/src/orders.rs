@@ -134,6 +134,21 @@ pub(crate) enum Order {
         /// The one that ends.
         end: bool,
     },
+    /// A server listens in the guest from then on, for loads of somebody else. The answer counts nothing.
+    Serve {
+        /// Which.
+        server: Server,
+    },
+}
+
+/// What the guest has, on all its addresses.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Server {
+    /// memcached, on port 11211
+    Memcached,
+    /// nginx, on port 80, with files /1k and /8k
+    Http,
 }
 
 /// What it came to.

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::flight::Flight;
-use super::latency::Latency;
-use super::measure::{Amount, measure, now_ns};
+use super::measure::{Amount, measure};
+use crate::latency::{Latency, now_ns};
 use crate::orders::Answer;
 pub(super) use mixed::mixed;
 

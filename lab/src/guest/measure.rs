@@ -1,11 +1,10 @@
 //! One load: warmed up, then done between two markers that the kernel below sees.
 //!
-//! Not what the load does. The one place of the guest that reads the clock. Used by all loads.
+//! Not what the load does. Used by all loads.
 
 use anyhow::{Result, ensure};
-use rustix::time::{ClockId, clock_gettime};
 
-use super::latency::Latency;
+use crate::latency::{Latency, now_ns};
 use crate::orders::{Answer, MARKER_BEGIN, MARKER_END};
 
 /// Operations of an order: minutes of the fastest load there is.
@@ -16,13 +15,6 @@ const FOR_MS_MAX: u32 = 60_000;
 const WARM_UP_MIN: u64 = 16;
 /// More do not change it, but cost time.
 const WARM_UP_MAX: u64 = 1000;
-
-/// Monotonic nanoseconds. Costs the guest no exit where its clock source is the TSC or kvm-clock.
-#[inline]
-pub(super) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
 
 /// How much of a load is done.
 #[derive(Clone, Copy, Debug)]

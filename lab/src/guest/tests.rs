@@ -9,7 +9,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 use super::*;
-use crate::orders::PEER_PORT;
+use crate::orders::{PEER_PORT, Server};
 use crate::peer::tests::shared;
 
 /// What is answered to `orders`, after the first line.
@@ -55,7 +55,7 @@ fn orders_are_what_the_page_says() -> Result<()> {
 proptest! {
     #[test]
     fn orders_and_answers_come_through(
-        (kind, name) in (0..11, ".{0,40}"),
+        (kind, name) in (0..12, ".{0,40}"),
         (depth, bytes) in any::<(u16, u32)>(),
         for_ms in any::<Option<u32>>(),
         (operations, p50_ns, p99_ns, elapsed_ns) in any::<(u64, u64, u64, u64)>(),
@@ -72,6 +72,9 @@ proptest! {
             7 => Order::BlkMixed { device, readers: depth, writers: 3, operations, for_ms },
             8 => Order::Spin { operations, for_ms },
             9 => Order::Mark { end: depth > 9 },
+            10 => Order::Serve {
+                server: if depth > 9 { Server::Http } else { Server::Memcached },
+            },
             _ => Order::TcpSend { peer, bytes, operations, for_ms },
         };
         let line = serde_json::to_string(&order)?;

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::OFlags;
 
 use super::{One, SEED, Way, open};
-use crate::guest::latency::Latency;
-use crate::guest::measure::{Amount, measure, now_ns};
+use crate::guest::measure::{Amount, measure};
+use crate::latency::{Latency, now_ns};
 use crate::orders::Answer;
 
 /// Of each kind.
