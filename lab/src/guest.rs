@@ -22,16 +22,17 @@ use anyhow::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
-use serde_json::json;
 
-use crate::orders::{Answer, MARKER_BEGIN, MARKER_END, Order};
+use crate::orders::{Answer, MARKER_BEGIN, MARKER_END, Order, Ready};
 use measure::Amount;
 use servers::Servers;
 
 /// Bytes of an order without its end; a path of 4,095 bytes fits.
 const LINE_MAX: usize = 8 << 10;
+/// Where the kernel says by what it tells the time.
+const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Does what is ordered until the port is closed. The first line it writes is `{"ready":true}`.
+/// Does what is ordered until the port is closed. The first line it writes is a [`Ready`].
 ///
 /// # Errors
 /// The port cannot be opened, read or written.
@@ -58,8 +59,9 @@ fn make_raw(port: impl AsFd) -> Result<()> {
 
 /// Answers each line of `orders` with one, to its end.
 fn converse(mut orders: impl BufRead, mut answers: impl Write) -> Result<()> {
-    let mut say = |line: serde_json::Value| answers.write_all(format!("{line}\n").as_bytes());
-    say(json!({ "ready": true })).context("writing")?;
+    let mut say = |line: &str| answers.write_all(format!("{line}\n").as_bytes());
+    let clocksource = std::fs::read_to_string(CLOCKSOURCE).unwrap_or_default().trim().to_owned();
+    say(&serde_json::to_string(&Ready { ready: true, clocksource })?).context("writing")?;
     let mut servers = Servers::default();
     let mut line = Vec::with_capacity(LINE_MAX);
     loop {
@@ -71,7 +73,7 @@ fn converse(mut orders: impl BufRead, mut answers: impl Write) -> Result<()> {
             Line::TooLong => Err(anyhow::anyhow!("a line of more than {LINE_MAX} bytes")),
         };
         let answer = done.unwrap_or_else(|error| Answer::Failed { error: format!("{error:#}") });
-        say(serde_json::to_value(answer)?).context("writing")?;
+        say(&serde_json::to_string(&answer)?).context("writing")?;
     }
 }
 

@@ -151,6 +151,15 @@ pub(crate) enum Server {
     Http,
 }
 
+/// The first line of a guest.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Ready {
+    /// True.
+    pub(crate) ready: bool,
+    /// Of its kernel; empty where that says none. Others than `kvm-clock` and `tsc` cost an exit a look.
+    pub(crate) clocksource: String,
+}
+
 /// What it came to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
