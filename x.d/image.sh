@@ -65,24 +65,24 @@ need_kernel() {
         awk '/Depends: linux-image-/ { print $2; exit }') || true
     [[ -n $package ]] || die 'apt knows no package linux-image-cloud-amd64' \
         'sudo apt-get update, then run this again (an amd64 machine with Debian 12 is expected)'
-    unpack_kernel "$package" "$BUILD/guest/kernel"
+    unpack_package "$package" "$BUILD/guest/kernel"
     cp "$BUILD"/guest/kernel/boot/vmlinuz-* "$KERNEL"
     printf '%s\n' "$package" >"$BUILD/guest/package"
 }
 
-# unpack_kernel PACKAGE DIR: a Debian package, downloaded and unpacked but not installed.
-unpack_kernel() {
+# unpack_package PACKAGE DIR: a Debian package, downloaded and unpacked but not installed.
+unpack_package() {
     say "downloading $1 (not installed, only unpacked)"
     local downloads=$BUILD/downloads
     mkdir -p "$downloads"
-    (cd "$downloads" && rm -f linux-image-*.deb && apt-get download "$1") >"$BUILD/apt.log" 2>&1 || {
+    (cd "$downloads" && rm -f "$1"_*.deb && apt-get download "$1") >"$BUILD/apt.log" 2>&1 || {
         show_tail "$BUILD/apt.log" 'the end of what apt said'
         die "apt could not download $1" 'sudo apt-get update, then run this again'
     }
     rm -rf "$2"
     mkdir -p "$2"
-    dpkg-deb -x "$downloads"/linux-image-*.deb "$2"
-    rm -f "$downloads"/linux-image-*.deb
+    dpkg-deb -x "$downloads/$1"_*.deb "$2"
+    rm -f "$downloads/$1"_*.deb
 }
 
 # copy_program PATH TREE: a program and every library it names, at the same places.

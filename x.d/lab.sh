@@ -5,6 +5,10 @@
 LAB=$BUILD/lab
 # Modules of L1: KVM, what shares files with the host, what the kernel's own servers of I/O need.
 L1_MODULES=(virtio_pci 9pnet_virtio 9p overlay kvm-amd tun tap bridge vhost_net null_blk brd)
+# Modules of L2: what its devices need, the emulated ones too.
+L2_MODULES=(virtio_pci virtio_blk virtio_net ata_piix sd_mod e1000)
+# What serves in L2, besides nginx.
+L2_PROGRAMS=(/usr/bin/memcached)
 # A machine that hangs is ended, and started once more.
 L1_TRIES=2
 
@@ -76,14 +80,15 @@ cmd_lab() {
 # need_lab: packages, programs, images.
 need_lab() {
     need_guests
-    need_packages xz-utils qemu-system-x86 qemu-system-common qemu-utils
+    need_packages xz-utils qemu-system-x86 qemu-system-common qemu-utils libssl3 libpcre2-8-0 zlib1g
     need_sidecore
     say 'building the lab'
     cargo_quietly build --release -p lab
     mkdir -p "$LAB/out"
     # Not where the next build writes while a guest runs it.
     cp --remove-destination "${CARGO_TARGET_DIR:-$ROOT/target}/release/lab" "$LAB/out/lab"
-    need_guest_image
+    need_lab_kernel
+    need_nginx
     need_l2_image
 }
 
@@ -95,7 +100,7 @@ has_kvm() { [[ $(accelerator) == kvm ]]; }
 lab_run() {
     rm -f "$LAB"/out/{rows.json,said,status}
     L1_WAITED='' LAB_RETRIED=0 LAB_FAILED=''
-    printf '%s\n' run --sidecore "$SIDECORE" --kernel "$KERNEL" --initramfs "$LAB/l2.cpio" \
+    printf '%s\n' run --sidecore "$SIDECORE" --kernel "$LAB/vmlinuz" --initramfs "$LAB/l2.cpio" \
         --dir /run/sidecore-lab "${LAB_ARGUMENTS[@]}" >"$LAB/out/arguments"
     if has_kvm; then
         local arguments
@@ -148,7 +153,7 @@ l1_once() {
     # Its threads have names: l1_waited looks for those of CPUs.
     qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-3000}" \
         -nodefaults -no-user-config -no-reboot -display none \
-        -kernel "$LAB/l1.vmlinuz" -initrd "$LAB/l1.cpio" \
+        -kernel "$LAB/vmlinuz" -initrd "$LAB/l1.cpio" \
         -append "console=ttyS0 quiet mitigations=off clocksource=tsc tsc=reliable no_timer_check panic=-1 lab.root=$ROOT lab.out=$LAB/out" \
         -serial "file:$LAB/l1.console" \
         -virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap \
@@ -190,17 +195,28 @@ l1_waited() {
     printf -v L1_WAITED '%d.%d' $((waited * 100 / (ran + waited))) $((waited * 1000 / (ran + waited) % 10))
 }
 
+# need_lab_kernel: of L1 and L2. Not the test guest's: that has neither KVM nor e1000.
+need_lab_kernel() {
+    [[ ! -f $LAB/vmlinuz ]] || return 0
+    local package
+    apt_lists
+    package=$(apt-cache depends linux-image-6.12-amd64 2>/dev/null |
+        awk '/Depends: linux-image-/ { print $2; exit }') || true
+    [[ -n $package ]] || die 'apt knows no package linux-image-6.12-amd64' \
+        'sudo apt-get update, then run this again (Debian 12 is expected)'
+    unpack_package "$package" "$LAB/kernel"
+    cp "$LAB"/kernel/boot/vmlinuz-* "$LAB/vmlinuz"
+}
+
+# need_nginx: unpacked only, so that none is started on this host.
+need_nginx() {
+    [[ -x $LAB/nginx/usr/sbin/nginx ]] || unpack_package nginx "$LAB/nginx"
+    ! ldd "$LAB/nginx/usr/sbin/nginx" | grep 'not found' >&2 ||
+        die 'nginx lacks these libraries' 'install the Debian packages that have them'
+}
+
 need_l1_image() {
-    local package stamp tree=$LAB/l1.tree
-    if [[ ! -f $LAB/l1.vmlinuz ]]; then
-        apt_lists
-        package=$(apt-cache depends linux-image-6.12-amd64 2>/dev/null |
-            awk '/Depends: linux-image-/ { print $2; exit }') || true
-        [[ -n $package ]] || die 'apt knows no package linux-image-6.12-amd64' \
-            'sudo apt-get update, then run this again (Debian 12 is expected)'
-        unpack_kernel "$package" "$LAB/kernel"
-        cp "$LAB"/kernel/boot/vmlinuz-* "$LAB/l1.vmlinuz"
-    fi
+    local stamp tree=$LAB/l1.tree
     stamp=$(cat "$ROOT/x.d/lab.sh" "$ROOT/x.d/image.sh" "$ROOT/x.d/lab/l1_init" | sha256sum)
     [[ -f $LAB/l1.cpio && $(cat "$LAB/l1.stamp" 2>/dev/null) == "$stamp" ]] && return 0
     say 'packing L1: busybox, and modules for KVM and 9p'
@@ -217,19 +233,29 @@ need_l1_image() {
     printf '%s\n' "$stamp" >"$LAB/l1.stamp"
 }
 
-# need_l2_image: the guest that is measured: the test guest's kernel and modules, and the lab.
+# need_l2_image: the guest that is measured: modules for its devices, the lab, and servers.
 need_l2_image() {
     local tree=$LAB/l2.tree
     rm -rf "$tree"
-    mkdir -p "$tree"/{bin,modules}
+    mkdir -p "$tree"/{bin,usr/bin,usr/sbin,modules,etc,run,tmp,www,var/lib/nginx,var/log/nginx}
     cp /bin/busybox "$tree/bin/busybox"
     cp "$ROOT/x.d/lab/l2_init" "$tree/init"
     cp "$LAB/out/lab" "$tree/bin/lab"
     copy_libraries "$tree/bin/lab" "$tree"
+    local program module
+    for program in "${L2_PROGRAMS[@]}"; do
+        copy_program "$program" "$tree"
+    done
+    cp "$LAB/nginx/usr/sbin/nginx" "$tree/usr/sbin/nginx"
+    copy_libraries "$tree/usr/sbin/nginx" "$tree"
+    cp "$ROOT/x.d/lab/l2_nginx.conf" "$tree/etc/nginx.conf"
+    printf 'root:x:0:0::/:/bin/sh\n' >"$tree/etc/passwd"
+    printf 'root:x:0:\n' >"$tree/etc/group"
+    head -c 1024 /dev/zero | tr '\0' x >"$tree/www/1k"
+    head -c 8192 /dev/zero | tr '\0' x >"$tree/www/8k"
     : >"$tree/modules/order"
-    local module
-    for module in virtio_pci virtio_blk virtio_net ata_piix sd_mod; do
-        copy_module "$module" "$tree"
+    for module in "${L2_MODULES[@]}"; do
+        copy_module "$module" "$tree" "$LAB/kernel"
     done
     pack_tree "$tree" "$LAB/l2.cpio"
 }

@@ -5,9 +5,10 @@
 
 mod block;
 mod flight;
-mod latency;
 mod measure;
 mod network;
+mod servers;
+mod spin;
 #[cfg(test)]
 mod tests;
 
@@ -17,20 +18,21 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
-use serde_json::json;
 
-use crate::orders::{Answer, Order};
+use crate::orders::{Answer, MARKER_BEGIN, MARKER_END, Order, Ready};
+use measure::Amount;
+use servers::Servers;
 
 /// Bytes of an order without its end; a path of 4,095 bytes fits.
 const LINE_MAX: usize = 8 << 10;
-/// Operations of an order: minutes of the fastest load there is.
-const OPERATIONS_MAX: u64 = 1_000_000_000;
+/// Where the kernel says by what it tells the time.
+const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Does what is ordered until the port is closed. The first line it writes is `{"ready":true}`.
+/// Does what is ordered until the port is closed. The first line it writes is a [`Ready`].
 ///
 /// # Errors
 /// The port cannot be opened, read or written.
@@ -57,19 +59,21 @@ fn make_raw(port: impl AsFd) -> Result<()> {
 
 /// Answers each line of `orders` with one, to its end.
 fn converse(mut orders: impl BufRead, mut answers: impl Write) -> Result<()> {
-    let mut say = |line: serde_json::Value| answers.write_all(format!("{line}\n").as_bytes());
-    say(json!({ "ready": true })).context("writing")?;
+    let mut say = |line: &str| answers.write_all(format!("{line}\n").as_bytes());
+    let clocksource = std::fs::read_to_string(CLOCKSOURCE).unwrap_or_default().trim().to_owned();
+    say(&serde_json::to_string(&Ready { ready: true, clocksource })?).context("writing")?;
+    let mut servers = Servers::default();
     let mut line = Vec::with_capacity(LINE_MAX);
     loop {
         let done = match next_line(&mut orders, &mut line).context("reading")? {
             Line::End => return Ok(()),
             // What a terminal sends when it is opened is no order.
             Line::Whole if line.trim_ascii().is_empty() => continue,
-            Line::Whole => obey(&line),
+            Line::Whole => obey(&line, &mut servers),
             Line::TooLong => Err(anyhow::anyhow!("a line of more than {LINE_MAX} bytes")),
         };
         let answer = done.unwrap_or_else(|error| Answer::Failed { error: format!("{error:#}") });
-        say(serde_json::to_value(answer)?).context("writing")?;
+        say(&serde_json::to_string(&answer)?).context("writing")?;
     }
 }
 
@@ -104,33 +108,42 @@ fn next_line(orders: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> 
 }
 
 /// Does one order.
-fn obey(line: &[u8]) -> Result<Answer> {
+fn obey(line: &[u8], servers: &mut Servers) -> Result<Answer> {
     match serde_json::from_slice(line).context("no order")? {
-        Order::BlkRead { device, depth, operations } => {
-            block::load(&device, block::Way::Read, depth, counted(operations)?)
+        Order::BlkRead { device, depth, operations, for_ms } => {
+            block::load(&device, block::Way::Read, depth, Amount::new(operations, for_ms)?)
         }
-        Order::BlkWrite { device, depth, operations } => {
-            block::load(&device, block::Way::Write, depth, counted(operations)?)
+        Order::BlkWrite { device, depth, operations, for_ms } => {
+            block::load(&device, block::Way::Write, depth, Amount::new(operations, for_ms)?)
         }
-        Order::UdpRr { peer, bytes, operations } => {
-            network::udp_rr(reachable(&peer)?, bytes, counted(operations)?)
+        Order::BlkMixed { device, readers, writers, operations, for_ms } => {
+            block::mixed(&device, readers, writers, Amount::new(operations, for_ms)?)
         }
-        Order::TcpRr { peer, bytes, operations } => {
-            network::tcp_rr(reachable(&peer)?, bytes, counted(operations)?)
+        Order::UdpRr { peer, bytes, operations, for_ms } => {
+            network::udp_rr(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
-        Order::UdpSend { peer, bytes, operations } => {
-            network::udp_send(reachable(&peer)?, bytes, counted(operations)?)
+        Order::TcpRr { peer, bytes, operations, for_ms } => {
+            network::tcp_rr(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
-        Order::TcpSend { peer, bytes, operations } => {
-            network::tcp_send(reachable(&peer)?, bytes, counted(operations)?)
+        Order::UdpSend { peer, bytes, operations, for_ms } => {
+            network::udp_send(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
         }
+        Order::TcpSend { peer, bytes, operations, for_ms } => {
+            network::tcp_send(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
+        }
+        Order::UdpReceive { peer, bytes, operations, for_ms } => {
+            network::udp_receive(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
+        }
+        Order::TcpReceive { peer, bytes, operations, for_ms } => {
+            network::tcp_receive(reachable(&peer)?, bytes, Amount::new(operations, for_ms)?)
+        }
+        Order::Spin { operations, for_ms } => spin::spin(operations, for_ms),
+        Order::Mark { end } => {
+            measure::mark(if end { MARKER_END } else { MARKER_BEGIN });
+            Ok(Answer::NOTHING)
+        }
+        Order::Serve { server } => servers.start(server),
     }
-}
-
-fn counted(operations: u64) -> Result<u64> {
-    let range = 1..=OPERATIONS_MAX;
-    ensure!(range.contains(&operations), "operations: {operations}, not 1 to {OPERATIONS_MAX}");
-    Ok(operations)
 }
 
 fn reachable(peer: &str) -> Result<SocketAddr> {

@@ -6,7 +6,10 @@
     reason = "a program for people: rows to stdout, progress to stderr"
 )]
 
+mod ask;
+mod grant;
 mod guest;
+mod latency;
 mod orders;
 mod peer;
 mod place;
@@ -39,6 +42,8 @@ enum Job {
         /// The address to listen on
         address: std::net::IpAddr,
     },
+    /// Beside a guest that is measured: asks a server in it
+    Ask(ask::AskArguments),
 }
 
 fn main() -> Result<()> {
@@ -46,6 +51,7 @@ fn main() -> Result<()> {
         Job::Run(arguments) => place::run(&arguments),
         Job::Report(arguments) => report::show(&arguments),
         Job::Guest { port } => guest::serve(&port),
+        Job::Ask(arguments) => ask::ask(&arguments),
         Job::Peer { address } => peer::serve(address),
     }
 }

@@ -1,7 +1,9 @@
-//! The other end of network loads: an echo and a sink, each for datagrams and for connections.
+//! The other end of network loads: an echo, a sink and a source, each for datagrams and for connections.
 //!
 //! Not what is measured, and nothing that measures. Runs in the place as `lab peer`, and ends with its
 //! process.
+
+mod source;
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,7 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::orders::PEER_PORT;
 
-/// Connections at once, of the echo and the sink together, each with a thread. One that is too many is
+/// Connections at once, of echo, sink and source together, each with a thread. One that is too many is
 /// closed at once.
 const CONNECTIONS_MAX: usize = 64;
 /// A guest that was ended in the midst of a load leaves a connection that nobody closes.
@@ -45,14 +47,17 @@ pub(crate) fn start(address: IpAddr) -> Result<Receiver<anyhow::Error>> {
     let at = |offset| SocketAddr::new(address, PEER_PORT + offset);
     let udp = |offset| UdpSocket::bind(at(offset)).with_context(|| format!("UDP {}", at(offset)));
     let tcp = |offset| TcpListener::bind(at(offset)).with_context(|| format!("TCP {}", at(offset)));
-    let (udp_echo, udp_sink, tcp_echo, tcp_sink) = (udp(0)?, udp(1)?, tcp(2)?, tcp(3)?);
+    let (udp_echo, udp_sink, udp_source) = (udp(0)?, udp(1)?, udp(4)?);
+    let (tcp_source, tcp_echo, tcp_sink) = (tcp(5)?, tcp(2)?, tcp(3)?);
     let open = Arc::new(AtomicUsize::new(0));
-    let open_too = Arc::clone(&open);
+    let [of_echo, of_sink, of_source] = [Arc::clone(&open), Arc::clone(&open), open];
     let (failing, failed) = channel();
     run("UDP echo", &failing, move || echo_datagrams(&udp_echo))?;
     run("UDP sink", &failing, move || sink_datagrams(&udp_sink))?;
-    run("TCP echo", &failing, move || accept(&tcp_echo, &open, echo))?;
-    run("TCP sink", &failing, move || accept(&tcp_sink, &open_too, sink))?;
+    run("UDP source", &failing, move || source::datagrams(&udp_source))?;
+    run("TCP echo", &failing, move || accept(&tcp_echo, &of_echo, echo))?;
+    run("TCP sink", &failing, move || accept(&tcp_sink, &of_sink, sink))?;
+    run("TCP source", &failing, move || accept(&tcp_source, &of_source, source::messages))?;
     Ok(failed)
 }
 

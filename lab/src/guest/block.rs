@@ -1,7 +1,9 @@
 //! Random reads and writes of 4 KiB, past the page cache: one after the other by `pread` and `pwrite`, or
-//! several in flight by io_uring (`flight`).
+//! several in flight by io_uring (`flight`). Not of several threads (`mixed`).
 //!
 //! Writes overwrite whatever is there. Called by `guest`.
+
+mod mixed;
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -11,9 +13,10 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::flight::Flight;
-use super::latency::Latency;
-use super::measure::{measure, now_ns};
+use super::measure::{Amount, measure};
+use crate::latency::{Latency, now_ns};
 use crate::orders::Answer;
+pub(super) use mixed::mixed;
 
 /// Bytes of a request.
 pub(super) const BLOCK_SIZE: usize = 4096;
@@ -49,10 +52,10 @@ impl Block {
 ///
 /// # Errors
 /// What is wrong with the order or the device, or which request failed.
-pub(super) fn load(device: &str, way: Way, depth: u16, operations: u64) -> Result<Answer> {
+pub(super) fn load(device: &str, way: Way, depth: u16, amount: Amount) -> Result<Answer> {
     ensure!((1..=DEPTH_MAX).contains(&depth), "depth: {depth}, not 1 to {DEPTH_MAX}");
     let file = open(device, way, OFlags::DIRECT).with_context(|| format!("device {device}"))?;
-    on(file, way, depth, operations).with_context(|| format!("device {device}"))
+    on(file, way, depth, amount).with_context(|| format!("device {device}"))
 }
 
 /// Opens what is a disk or stands for one; a pipe would let us wait for ever.
@@ -65,18 +68,16 @@ fn open(device: &str, way: Way, how: OFlags) -> Result<File> {
 }
 
 /// As [`load`], on what is open.
-fn on(mut file: File, way: Way, depth: u16, operations: u64) -> Result<Answer> {
-    let blocks = file.seek(SeekFrom::End(0))? / BLOCK_SIZE as u64;
-    ensure!(blocks > 0, "smaller than a block of {BLOCK_SIZE} bytes");
-    let mut places = Places { state: SEED, blocks };
+fn on(mut file: File, way: Way, depth: u16, amount: Amount) -> Result<Answer> {
     if depth == 1 {
-        let mut one = One { block: Box::new(Block::filled(&mut places)), file, way, places };
-        return measure(operations, |count, latency| one.run(count, latency));
+        let mut one = One::new(file, way, SEED)?;
+        return measure(amount, |count, latency| one.run(count, latency));
     }
+    let mut places = Places::of(&mut file, SEED)?;
     let memory = (0..depth).map(|_| Block::filled(&mut places)).collect();
     let flight = Flight::new(file, way, memory).context("io_uring")?;
     let mut many = Many { since_ns: vec![0; usize::from(depth)], flight, places };
-    measure(operations, |count, latency| many.run(count, latency))
+    measure(amount, |count, latency| many.run(count, latency))
 }
 
 /// Where requests go: splitmix64.
@@ -86,6 +87,12 @@ struct Places {
 }
 
 impl Places {
+    fn of(file: &mut File, seed: u64) -> Result<Places> {
+        let blocks = file.seek(SeekFrom::End(0))? / BLOCK_SIZE as u64;
+        ensure!(blocks > 0, "smaller than a block of {BLOCK_SIZE} bytes");
+        Ok(Places { state: seed, blocks })
+    }
+
     fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -110,26 +117,37 @@ struct One {
 }
 
 impl One {
+    fn new(mut file: File, way: Way, seed: u64) -> Result<One> {
+        let mut places = Places::of(&mut file, seed)?;
+        let block = Box::new(Block::filled(&mut places));
+        Ok(One { file, way, block, places })
+    }
+
     fn run(&mut self, operations: u64, latency: &mut Latency) -> Result<u64> {
         let mut since = now_ns();
         for _ in 0..operations {
-            let offset = self.places.next();
-            let moved = loop {
-                let moved = match self.way {
-                    Way::Read => self.file.read_at(&mut self.block.0, offset),
-                    Way::Write => self.file.write_at(&self.block.0, offset),
-                };
-                if !matches!(&moved, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
-                    break moved;
-                }
-            };
-            whole(self.way, moved)?;
+            self.once()?;
             // One look at the clock ends this one and starts the next.
             let now = now_ns();
             latency.record(now - since);
             since = now;
         }
         Ok(operations)
+    }
+
+    #[inline]
+    fn once(&mut self) -> Result<()> {
+        let offset = self.places.next();
+        let moved = loop {
+            let moved = match self.way {
+                Way::Read => self.file.read_at(&mut self.block.0, offset),
+                Way::Write => self.file.write_at(&self.block.0, offset),
+            };
+            if !matches!(&moved, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
+                break moved;
+            }
+        };
+        whole(self.way, moved)
     }
 }
 

@@ -1,7 +1,9 @@
-//! Messages to a peer and back, one after the other, and messages as fast as they are taken.
+//! Messages to a peer and back, one after the other, and messages to it as fast as they are taken.
 //!
-//! The other end is `lab peer`. Everything that waits has an end: a peer that is silent is an error. Called
+//! Not messages from it (`receive`). The other end is `lab peer`. Everything that waits has an end: a peer that is silent is an error. Called
 //! by `guest`.
+
+mod receive;
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -12,15 +14,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 
-use super::measure::{measure, now_ns};
+use super::measure::{Amount, measure};
+use crate::grant::WRITE_SIZES;
+use crate::latency::now_ns;
 use crate::orders::Answer;
+pub(super) use receive::{tcp_receive, udp_receive};
 
 /// A datagram over IPv4 holds no more.
 const DATAGRAM_SIZES: RangeInclusive<u32> = 1..=65_507;
 /// What an echo surely takes while it sends back what came before.
 const EXCHANGE_SIZES: RangeInclusive<u32> = 1..=65_536;
-/// Of a write to a connection.
-const WRITE_SIZES: RangeInclusive<u32> = 1..=1 << 20;
 
 /// A datagram that is not back by then is lost; on one machine it takes a thousandth of that.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -33,14 +36,14 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// Until a peer goes on reading or answering; emulated machines have pauses of seconds.
 const STALL: Duration = Duration::from_secs(20);
 
-/// A datagram to the echo and back, `operations` times.
+/// A datagram to the echo and back, `amount` times.
 ///
 /// # Errors
 /// What is wrong with the order, or with the way to the peer.
-pub(super) fn udp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn udp_rr(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &DATAGRAM_SIZES)?;
     let mut exchange = Exchange::new(peer, message, LOST_AFTER)?;
-    let answer = exchange.measured(operations);
+    let answer = exchange.measured(amount);
     if exchange.lost > 0 {
         // Nobody may be there to read it.
         let _ = writeln!(io::stderr(), "lab: {} datagrams were lost or late", exchange.lost);
@@ -52,11 +55,11 @@ pub(super) fn udp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<An
 ///
 /// # Errors
 /// As [`udp_rr`].
-pub(super) fn udp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn udp_send(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &DATAGRAM_SIZES)?;
     let socket = connected(peer)?;
     socket.set_write_timeout(Some(LOST_AFTER))?;
-    measure(operations, |count, _| {
+    measure(amount, |count, _| {
         for _ in 0..count {
             send(&socket, &message)
                 .with_context(|| format!("sending to {peer} (`lab peer` is the other end)"))?;
@@ -65,16 +68,16 @@ pub(super) fn udp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<
     })
 }
 
-/// A message to the echo and back over one connection, `operations` times.
+/// A message to the echo and back over one connection, `amount` times.
 ///
 /// # Errors
 /// As [`udp_rr`].
-pub(super) fn tcp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn tcp_rr(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &EXCHANGE_SIZES)?;
     let mut back = vec![0; message.len()];
     let mut stream = dial(peer)?;
     stream.set_nodelay(true)?;
-    measure(operations, |count, latency| {
+    measure(amount, |count, latency| {
         let mut since = now_ns();
         for _ in 0..count {
             stream.write_all(&message).with_context(|| format!("sending to {peer}"))?;
@@ -92,10 +95,10 @@ pub(super) fn tcp_rr(peer: SocketAddr, bytes: u32, operations: u64) -> Result<An
 ///
 /// # Errors
 /// As [`udp_rr`], and that the sink did not take all of it.
-pub(super) fn tcp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<Answer> {
+pub(super) fn tcp_send(peer: SocketAddr, bytes: u32, amount: Amount) -> Result<Answer> {
     let message = message(bytes, &WRITE_SIZES)?;
     let mut stream = dial(peer)?;
-    let answer = measure(operations, |count, _| {
+    let answer = measure(amount, |count, _| {
         for _ in 0..count {
             stream.write_all(&message).with_context(|| format!("sending to {peer}"))?;
         }
@@ -107,9 +110,14 @@ pub(super) fn tcp_send(peer: SocketAddr, bytes: u32, operations: u64) -> Result<
     Ok(answer)
 }
 
-fn message(bytes: u32, sizes: &RangeInclusive<u32>) -> Result<Vec<u8>> {
+fn within(bytes: u32, sizes: &RangeInclusive<u32>) -> Result<()> {
     let (least, most) = (sizes.start(), sizes.end());
     ensure!(sizes.contains(&bytes), "bytes: {bytes}, not {least} to {most}");
+    Ok(())
+}
+
+fn message(bytes: u32, sizes: &RangeInclusive<u32>) -> Result<Vec<u8>> {
+    within(bytes, sizes)?;
     Ok((0..bytes).map(|index| index as u8).collect())
 }
 
@@ -175,8 +183,8 @@ impl Exchange {
         Ok(Exchange { socket, peer, message, back, number: 0, lost: 0 })
     }
 
-    fn measured(&mut self, operations: u64) -> Result<Answer> {
-        measure(operations, |count, latency| {
+    fn measured(&mut self, amount: Amount) -> Result<Answer> {
+        measure(amount, |count, latency| {
             let mut since = now_ns();
             for _ in 0..count {
                 self.once()?;

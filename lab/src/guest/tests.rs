@@ -2,17 +2,15 @@
 
 use std::fs::File;
 use std::io::Cursor;
-use std::sync::LazyLock;
 use std::thread;
 
 use proptest::prelude::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::orders::PEER_PORT;
-use crate::peer;
-use crate::peer::tests::own_address;
+use crate::orders::{PEER_PORT, Server};
+use crate::peer::tests::shared;
 
 /// What is answered to `orders`, after the first line.
 fn answers(orders: &[u8]) -> Result<Vec<Value>> {
@@ -20,7 +18,8 @@ fn answers(orders: &[u8]) -> Result<Vec<Value>> {
     converse(Cursor::new(orders), &mut said)?;
     let lines: Vec<&[u8]> = said.split_inclusive(|byte| *byte == b'\n').collect();
     assert!(lines.iter().all(|line| line.ends_with(b"\n")));
-    assert_eq!(lines[0], b"{\"ready\":true}\n");
+    let ready: Ready = serde_json::from_slice(lines[0])?;
+    assert!(ready.ready);
     Ok(lines[1..].iter().map(|line| serde_json::from_slice(line)).collect::<Result<_, _>>()?)
 }
 
@@ -30,22 +29,20 @@ fn error(answer: &Value) -> &str {
 
 /// An order that can be done anywhere.
 fn good() -> Result<String> {
-    // Nobody waits for its failure.
-    static PEER: LazyLock<Result<()>> =
-        LazyLock::new(|| peer::start(own_address(3).into()).map(drop));
-    ensure!(PEER.is_ok(), "no peer: {PEER:?}");
-    let peer = SocketAddr::new(own_address(3).into(), PEER_PORT);
+    let peer = SocketAddr::new(shared()?, PEER_PORT);
     Ok(json!({ "load": "udp_rr", "peer": peer, "bytes": 1, "operations": 20 }).to_string())
 }
 
 #[test]
 fn orders_are_what_the_page_says() -> Result<()> {
     let blk = r#"{"load":"blk_read","device":"/dev/vda","depth":1,"operations":2000}"#;
-    let order = Order::BlkRead { device: "/dev/vda".to_owned(), depth: 1, operations: 2000 };
+    let order =
+        Order::BlkRead { device: "/dev/vda".to_owned(), depth: 1, operations: 2000, for_ms: None };
     assert_eq!(serde_json::from_str::<Order>(blk)?, order);
     assert_eq!(serde_json::to_string(&order)?, blk);
     let udp = r#"{"load":"udp_rr","peer":"10.0.0.1:7001","bytes":1,"operations":9}"#;
-    let order = Order::UdpRr { peer: "10.0.0.1:7001".to_owned(), bytes: 1, operations: 9 };
+    let order =
+        Order::UdpRr { peer: "10.0.0.1:7001".to_owned(), bytes: 1, operations: 9, for_ms: None };
     assert_eq!(serde_json::from_str::<Order>(udp)?, order);
     let done = r#"{"operations":20,"elapsed_ns":9,"p50_ns":1,"p99_ns":2}"#;
     let answer = Answer::Done { operations: 20, elapsed_ns: 9, p50_ns: 1, p99_ns: 2 };
@@ -59,18 +56,27 @@ fn orders_are_what_the_page_says() -> Result<()> {
 proptest! {
     #[test]
     fn orders_and_answers_come_through(
-        (kind, name) in (0..6, ".{0,40}"),
+        (kind, name) in (0..12, ".{0,40}"),
         (depth, bytes) in any::<(u16, u32)>(),
+        for_ms in any::<Option<u32>>(),
         (operations, p50_ns, p99_ns, elapsed_ns) in any::<(u64, u64, u64, u64)>(),
     ) {
         let (device, peer) = (name.clone(), name.clone());
         let order = match kind {
-            0 => Order::BlkRead { device, depth, operations },
-            1 => Order::BlkWrite { device, depth, operations },
-            2 => Order::UdpRr { peer, bytes, operations },
-            3 => Order::TcpRr { peer, bytes, operations },
-            4 => Order::UdpSend { peer, bytes, operations },
-            _ => Order::TcpSend { peer, bytes, operations },
+            0 => Order::BlkRead { device, depth, operations, for_ms },
+            1 => Order::BlkWrite { device, depth, operations, for_ms },
+            2 => Order::UdpRr { peer, bytes, operations, for_ms },
+            3 => Order::TcpRr { peer, bytes, operations, for_ms },
+            4 => Order::UdpSend { peer, bytes, operations, for_ms },
+            5 => Order::UdpReceive { peer, bytes, operations, for_ms },
+            6 => Order::TcpReceive { peer, bytes, operations, for_ms },
+            7 => Order::BlkMixed { device, readers: depth, writers: 3, operations, for_ms },
+            8 => Order::Spin { operations, for_ms },
+            9 => Order::Mark { end: depth > 9 },
+            10 => Order::Serve {
+                server: if depth > 9 { Server::Http } else { Server::Memcached },
+            },
+            _ => Order::TcpSend { peer, bytes, operations, for_ms },
         };
         let line = serde_json::to_string(&order)?;
         prop_assert!(!line.contains('\n'));
@@ -131,6 +137,25 @@ fn a_bad_order_has_an_error_and_the_next_is_done() -> Result<()> {
 }
 
 #[test]
+fn the_first_line_has_the_clock_of_the_kernel() -> Result<()> {
+    let mut said = Vec::new();
+    converse(Cursor::new(b""), &mut said)?;
+    let clocksource = std::fs::read_to_string(CLOCKSOURCE).unwrap_or_default();
+    let ready = format!("{{\"ready\":true,\"clocksource\":\"{}\"}}\n", clocksource.trim());
+    assert_eq!(String::from_utf8(said)?, ready);
+    Ok(())
+}
+
+#[test]
+fn a_marker_is_an_order() -> Result<()> {
+    let orders = "{\"load\":\"mark\",\"end\":false}\n{\"load\":\"mark\",\"end\":true}\n";
+    let said = answers(orders.as_bytes())?;
+    let nothing = json!({ "operations": 0, "elapsed_ns": 0, "p50_ns": 0, "p99_ns": 0 });
+    assert_eq!(said, [nothing.clone(), nothing]);
+    Ok(())
+}
+
+#[test]
 fn a_line_is_bounded_to_the_byte() -> Result<()> {
     let good = good()?;
     let padded = |length: usize| format!("{good}{}\n{good}\n", " ".repeat(length - good.len()));
@@ -170,7 +195,7 @@ fn a_terminal_is_a_port() -> Result<()> {
     let mut answers = BufReader::new(outer.try_clone()?).lines();
     let mut next =
         || -> Result<Value> { Ok(serde_json::from_str(&answers.next().context("a line")??)?) };
-    assert_eq!(next()?, json!({ "ready": true }));
+    assert_eq!(next()?["ready"], true);
     for _ in 0..3 {
         (&outer).write_all(format!("{}\n", good()?).as_bytes())?;
         assert_eq!(next()?["operations"], 20);

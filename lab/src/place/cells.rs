@@ -27,10 +27,13 @@ pub(crate) struct Cell {
 enum Kind {
     Read { depth: u16 },
     Write { depth: u16 },
+    Mixed { readers: u16, writers: u16 },
     UdpRr,
     TcpRr,
     UdpSend { bytes: u32 },
     TcpSend { bytes: u32 },
+    UdpReceive { bytes: u32 },
+    TcpReceive { bytes: u32 },
 }
 
 const CELLS: &[Cell] = &[
@@ -38,11 +41,15 @@ const CELLS: &[Cell] = &[
     cell("blk.randread.qd32", Device::Disk, Kind::Read { depth: 32 }, 20_000, false),
     cell("blk.randwrite.qd1", Device::Disk, Kind::Write { depth: 1 }, 2000, false),
     cell("blk.randwrite.qd32", Device::Disk, Kind::Write { depth: 32 }, 20_000, false),
+    cell("blk.mixed4k", Device::Disk, Kind::Mixed { readers: 4, writers: 4 }, 4000, false),
     cell("net.udp_rr", Device::Nic, Kind::UdpRr, 2000, true),
     cell("net.tcp_rr", Device::Nic, Kind::TcpRr, 2000, false),
     cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
     cell("net.udp_send_1024", Device::Nic, Kind::UdpSend { bytes: 1024 }, 20_000, false),
     cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 50_000, false),
+    cell("net.udp_receive_256", Device::Nic, Kind::UdpReceive { bytes: 256 }, 20_000, false),
+    cell("net.udp_receive_1024", Device::Nic, Kind::UdpReceive { bytes: 1024 }, 20_000, false),
+    cell("net.tcp_receive_256", Device::Nic, Kind::TcpReceive { bytes: 256 }, 50_000, false),
 ];
 /// Configurations of the experiment `smoke`.
 const SMOKE: [&str; 3] = ["qemu", "vhost-net", "sidecore"];
@@ -94,13 +101,23 @@ impl Cell {
     fn order(&self, configuration: &Configuration, operations: u64) -> Order {
         let device = configuration.disk().to_string();
         let at = |port: u16| format!("{PEER}:{}", PEER_PORT + port);
+        let for_ms = None;
         match self.kind {
-            Kind::Read { depth } => Order::BlkRead { device, depth, operations },
-            Kind::Write { depth } => Order::BlkWrite { device, depth, operations },
-            Kind::UdpRr => Order::UdpRr { peer: at(0), bytes: 1, operations },
-            Kind::UdpSend { bytes } => Order::UdpSend { peer: at(1), bytes, operations },
-            Kind::TcpRr => Order::TcpRr { peer: at(2), bytes: 1, operations },
-            Kind::TcpSend { bytes } => Order::TcpSend { peer: at(3), bytes, operations },
+            Kind::Read { depth } => Order::BlkRead { device, depth, operations, for_ms },
+            Kind::Write { depth } => Order::BlkWrite { device, depth, operations, for_ms },
+            Kind::Mixed { readers, writers } => {
+                Order::BlkMixed { device, readers, writers, operations, for_ms }
+            }
+            Kind::UdpRr => Order::UdpRr { peer: at(0), bytes: 1, operations, for_ms },
+            Kind::UdpSend { bytes } => Order::UdpSend { peer: at(1), bytes, operations, for_ms },
+            Kind::TcpRr => Order::TcpRr { peer: at(2), bytes: 1, operations, for_ms },
+            Kind::UdpReceive { bytes } => {
+                Order::UdpReceive { peer: at(4), bytes, operations, for_ms }
+            }
+            Kind::TcpReceive { bytes } => {
+                Order::TcpReceive { peer: at(5), bytes, operations, for_ms }
+            }
+            Kind::TcpSend { bytes } => Order::TcpSend { peer: at(3), bytes, operations, for_ms },
         }
     }
 

@@ -11,7 +11,7 @@ use super::*;
 const BLOCKS: u64 = 64;
 
 /// A file of zeroes, and a piece of a block that no request may reach.
-fn disk() -> Result<NamedTempFile> {
+pub(super) fn disk() -> Result<NamedTempFile> {
     let program = std::env::current_exe()?;
     let folder = program.parent().context("a program lies in a folder")?;
     let disk = NamedTempFile::new_in(folder)?;
@@ -19,7 +19,7 @@ fn disk() -> Result<NamedTempFile> {
     Ok(disk)
 }
 
-fn name(disk: &NamedTempFile) -> Result<&str> {
+pub(super) fn name(disk: &NamedTempFile) -> Result<&str> {
     disk.path().to_str().context("a path in UTF-8")
 }
 
@@ -29,11 +29,11 @@ fn done(disk: &NamedTempFile, way: Way, depth: u16, operations: u64) -> Result<A
     match open(name, way, OFlags::DIRECT) {
         Err(error) if error.downcast_ref() == Some(&Errno::INVAL) => {
             writeln!(io::stderr(), "{name}: no O_DIRECT here; tested through the page cache")?;
-            on(open(name, way, OFlags::empty())?, way, depth, operations)
+            on(open(name, way, OFlags::empty())?, way, depth, Amount::once(operations))
         }
         opened => {
             opened?;
-            load(name, way, depth, operations)
+            load(name, way, depth, Amount::once(operations))
         }
     }
 }
@@ -102,14 +102,14 @@ fn the_same_seed_gives_the_same_places_evenly() {
 fn what_is_wrong_is_said() -> Result<()> {
     let disk = disk()?;
     let name = name(&disk)?;
-    assert_eq!(said(load(name, Way::Read, 0, 1)), "depth: 0, not 1 to 128");
-    assert_eq!(said(load(name, Way::Read, 129, 1)), "depth: 129, not 1 to 128");
+    assert_eq!(said(load(name, Way::Read, 0, Amount::once(1))), "depth: 0, not 1 to 128");
+    assert_eq!(said(load(name, Way::Read, 129, Amount::once(1))), "depth: 129, not 1 to 128");
     assert_eq!(
-        said(load("/dev/nothing", Way::Read, 1, 1)),
+        said(load("/dev/nothing", Way::Read, 1, Amount::once(1))),
         "device /dev/nothing: No such file or directory (os error 2)"
     );
     assert_eq!(
-        said(load("/dev/null", Way::Write, 1, 1)),
+        said(load("/dev/null", Way::Write, 1, Amount::once(1))),
         "device /dev/null: neither a block device nor a file"
     );
     disk.as_file().set_len(4095)?;
@@ -128,8 +128,14 @@ fn a_request_that_fails_ends_its_load_when_all_are_back() -> Result<()> {
         let for_reads = File::open(disk.path())?;
         let for_writes = File::options().write(true).open(disk.path())?;
         let bad = "Bad file descriptor (os error 9)";
-        assert_eq!(said(on(for_reads, Way::Write, depth, 100)), format!("writing: {bad}"));
-        assert_eq!(said(on(for_writes, Way::Read, depth, 100)), format!("reading: {bad}"));
+        assert_eq!(
+            said(on(for_reads, Way::Write, depth, Amount::once(100))),
+            format!("writing: {bad}")
+        );
+        assert_eq!(
+            said(on(for_writes, Way::Read, depth, Amount::once(100))),
+            format!("reading: {bad}")
+        );
     }
     Ok(())
 }

@@ -27,10 +27,10 @@ fn each_load_does_as_many_as_ordered() -> Result<()> {
     for operations in [1, 300] {
         for bytes in [1, 7, 8, 256, 1400, 65_000] {
             for (answer, timed) in [
-                (udp_rr(at(0), bytes, operations)?, true),
-                (udp_send(at(1), bytes, operations)?, false),
-                (tcp_rr(at(2), bytes, operations)?, true),
-                (tcp_send(at(3), bytes, operations)?, false),
+                (udp_rr(at(0), bytes, Amount::once(operations))?, true),
+                (udp_send(at(1), bytes, Amount::once(operations))?, false),
+                (tcp_rr(at(2), bytes, Amount::once(operations))?, true),
+                (tcp_send(at(3), bytes, Amount::once(operations))?, false),
             ] {
                 let Answer::Done { operations: told, elapsed_ns, p50_ns, p99_ns } = answer else {
                     bail!("failed");
@@ -41,7 +41,7 @@ fn each_load_does_as_many_as_ordered() -> Result<()> {
             }
         }
     }
-    tcp_send(at(3), 1 << 20, 20)?;
+    tcp_send(at(3), 1 << 20, Amount::once(20))?;
     Ok(())
 }
 
@@ -72,7 +72,7 @@ fn what_is_lost_is_sent_again_and_what_is_late_is_passed_over() -> Result<()> {
     })?;
     for bytes in [1, 100] {
         let mut exchange = Exchange::new(peer, message(bytes, &DATAGRAM_SIZES)?, WAIT)?;
-        let answer = exchange.measured(100)?;
+        let answer = exchange.measured(Amount::once(100))?;
         let Answer::Done { operations: 100, p50_ns, elapsed_ns, .. } = answer else {
             bail!("{answer:?}");
         };
@@ -97,7 +97,7 @@ fn too_much_loss_and_too_many_answers_are_errors() -> Result<()> {
         let message = message(16, &DATAGRAM_SIZES)?;
         let mut exchange = Exchange::new(peer, message, wait)?;
         let whom = format!("waiting for {peer} (`lab peer` is the other end)");
-        assert_eq!(said(exchange.measured(1000)), format!("{whom}: {why}"));
+        assert_eq!(said(exchange.measured(Amount::once(1000))), format!("{whom}: {why}"));
         assert_eq!(exchange.lost, lost);
     }
     Ok(())
@@ -109,22 +109,25 @@ fn nobody_there_is_an_error_at_once() -> Result<()> {
     let peer = UdpSocket::bind(loopback())?.local_addr()?;
     let refused =
         format!("{peer} (`lab peer` is the other end): Connection refused (os error 111)");
-    assert_eq!(said(udp_rr(peer, 10, 10)), format!("waiting for {refused}"));
-    assert_eq!(said(udp_send(peer, 10, 1000)), format!("sending to {refused}"));
+    assert_eq!(said(udp_rr(peer, 10, Amount::once(10))), format!("waiting for {refused}"));
+    assert_eq!(said(udp_send(peer, 10, Amount::once(1000))), format!("sending to {refused}"));
     let peer = TcpListener::bind(loopback())?.local_addr()?;
     let refused = format!("connecting to {peer} (`lab peer` is the other end): Connection refused");
-    assert!(said(tcp_rr(peer, 10, 10)).starts_with(&refused));
-    assert!(said(tcp_send(peer, 10, 10)).starts_with(&refused));
+    assert!(said(tcp_rr(peer, 10, Amount::once(10))).starts_with(&refused));
+    assert!(said(tcp_send(peer, 10, Amount::once(10))).starts_with(&refused));
     Ok(())
 }
 
 #[test]
 fn sizes_are_bounded() {
     let peer = loopback();
-    assert_eq!(said(udp_rr(peer, 65_508, 1)), "bytes: 65508, not 1 to 65507");
-    assert_eq!(said(udp_send(peer, 0, 1)), "bytes: 0, not 1 to 65507");
-    assert_eq!(said(tcp_rr(peer, 65_537, 1)), "bytes: 65537, not 1 to 65536");
-    assert_eq!(said(tcp_send(peer, u32::MAX, 1)), "bytes: 4294967295, not 1 to 1048576");
+    assert_eq!(said(udp_rr(peer, 65_508, Amount::once(1))), "bytes: 65508, not 1 to 65507");
+    assert_eq!(said(udp_send(peer, 0, Amount::once(1))), "bytes: 0, not 1 to 65507");
+    assert_eq!(said(tcp_rr(peer, 65_537, Amount::once(1))), "bytes: 65537, not 1 to 65536");
+    assert_eq!(
+        said(tcp_send(peer, u32::MAX, Amount::once(1))),
+        "bytes: 4294967295, not 1 to 1048576"
+    );
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn a_connection_carries_warm_up_and_load_to_its_end() -> Result<()> {
         let _ = counted.send(bytes);
         Ok(())
     });
-    tcp_send(peer, 1000, 5000)?;
+    tcp_send(peer, 1000, Amount::once(5000))?;
     assert_eq!(counts.try_recv(), Ok(1000 * (5000 + 500)));
     Ok(())
 }
@@ -156,8 +159,8 @@ fn a_peer_that_ends_or_answers_where_it_should_not_is_an_error() -> Result<()> {
         echoing.write_all(&byte)?;
         io::copy(&mut echoing, &mut io::sink()).map(|_| ())
     });
-    let ended = said(tcp_rr(peer, 1, 100));
+    let ended = said(tcp_rr(peer, 1, Amount::once(100)));
     assert!(ended.contains(&peer.to_string()) && !ended.contains("Done"), "{ended}");
-    assert_eq!(said(tcp_send(peer, 1, 1)), format!("{peer} is no sink: it answers"));
+    assert_eq!(said(tcp_send(peer, 1, Amount::once(1))), format!("{peer} is no sink: it answers"));
     Ok(())
 }

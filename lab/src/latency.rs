@@ -1,7 +1,9 @@
 //! How long operations took, in log-linear buckets: 128 to an octave, so what is told is at most 0.8% above
-//! the truth. Of fixed size: counting allocates nothing.
+//! the truth. Of fixed size: counting allocates nothing. And the clock that says so.
 //!
-//! Filled by loads, read by `measure`.
+//! Filled by loads of a guest and by what asks its servers.
+
+use rustix::time::{ClockId, clock_gettime};
 
 const STEPS_EXP: u32 = 7;
 const STEPS: u64 = 1 << STEPS_EXP;
@@ -9,33 +11,54 @@ const STEPS: u64 = 1 << STEPS_EXP;
 const VALUE_EXP_MAX: u32 = 40;
 const BUCKETS: usize = ((VALUE_EXP_MAX - STEPS_EXP + 1) as usize) << STEPS_EXP;
 
+/// Monotonic nanoseconds. Costs a guest no exit where its clock source is the TSC or kvm-clock.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// A count for each bucket.
 #[derive(Debug)]
-pub(super) struct Latency {
+pub(crate) struct Latency {
     buckets: Box<[u64; BUCKETS]>,
     count: u64,
     longest_ns: u64,
 }
 
 impl Latency {
-    pub(super) fn new() -> Latency {
+    pub(crate) fn new() -> Latency {
         Latency { buckets: Box::new([0; BUCKETS]), count: 0, longest_ns: 0 }
     }
 
     #[inline]
-    pub(super) fn record(&mut self, ns: u64) {
+    pub(crate) fn record(&mut self, ns: u64) {
         self.buckets[bucket_of(ns)] += 1;
         self.count += 1;
         self.longest_ns = self.longest_ns.max(ns);
     }
 
-    pub(super) fn clear(&mut self) {
+    /// How many were counted.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Adds what another has counted.
+    pub(crate) fn merge(&mut self, other: &Latency) {
+        for (bucket, count) in self.buckets.iter_mut().zip(other.buckets.iter()) {
+            *bucket += count;
+        }
+        self.count += other.count;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+
+    pub(crate) fn clear(&mut self) {
         self.buckets.fill(0);
         (self.count, self.longest_ns) = (0, 0);
     }
 
     /// `percent` of 100 took no longer than this; 0 when nothing was counted.
-    pub(super) fn percentile(&self, percent: u64) -> u64 {
+    pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);
         let mut below = 0;
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -102,6 +125,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn two_merged_are_as_one_of_all(
+            (one, other) in (vec(any::<u64>(), 0..50), vec(any::<u64>(), 0..50)),
+        ) {
+            let mut merged = of(&one);
+            merged.merge(&of(&other));
+            let all = of(&[one, other].concat());
+            prop_assert_eq!(&merged.buckets, &all.buckets);
+            prop_assert_eq!((merged.count(), merged.longest_ns), (all.count, all.longest_ns));
+        }
+
         /// Beside a sorted list: never below the truth, and 1/128 above at most.
         #[test]
         fn a_percentile_is_that_of_a_sorted_list(

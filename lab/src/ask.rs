@@ -1,0 +1,150 @@
+//! What asks a server in a guest: connections that each have one request out at a time, for a time.
+//!
+//! Not the server (`guest::servers`), nor what its requests look like (`protocol`). Runs in the place, as
+//! `lab ask`.
+
+mod protocol;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::latency::{Latency, now_ns};
+use crate::orders::{Answer, Server};
+use protocol::{KEYS, Protocol, REPLY_MAX};
+
+/// Until a connection stands.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Until a server goes on answering; emulated machines have pauses of seconds.
+const STALL: Duration = Duration::from_secs(20);
+
+/// What is asked, and how long.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AskArguments {
+    /// Nine gets and a set of 1 KiB, or GET of a file
+    #[arg(value_enum)]
+    server: Server,
+    /// Its address and port
+    address: SocketAddr,
+    /// Each with one request out at a time
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    connections: u16,
+    /// Milliseconds
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    for_ms: u32,
+    /// The file, of HTTP
+    #[arg(long, default_value = "/1k")]
+    path: String,
+}
+
+/// Asks, and writes what it came to as a line of JSON on standard output, as a guest answers a load.
+/// Values that `memcached` lacks are stored before the time begins; the next one finds them.
+///
+/// # Errors
+/// The server cannot be reached, or an answer is none.
+pub(crate) fn ask(arguments: &AskArguments) -> Result<()> {
+    let answer = asked(arguments).with_context(|| format!("asking {}", arguments.address))?;
+    let mut out = io::stdout();
+    writeln!(out, "{}", serde_json::to_string(&answer)?).context("standard output")?;
+    Ok(())
+}
+
+fn asked(arguments: &AskArguments) -> Result<Answer> {
+    let connect = |number| Connection::new(arguments, number);
+    let mut connections = (0..arguments.connections).map(connect).collect::<Result<Vec<_>>>()?;
+    if arguments.server == Server::Memcached {
+        connections[0].fill()?;
+    }
+    let from = now_ns();
+    let until = from + u64::from(arguments.for_ms) * 1_000_000;
+    let ended: Result<Vec<Latency>> = thread::scope(|scope| {
+        let start = |mut connection: Connection| scope.spawn(move || connection.run(until));
+        let threads: Vec<_> = connections.into_iter().map(start).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<Latency>>| match thread.join() {
+            Ok(ended) => ended,
+            Err(_) => bail!("a thread has panicked"),
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let elapsed_ns = now_ns() - from;
+    let mut all = Latency::new();
+    ended?.iter().for_each(|latency| all.merge(latency));
+    let (p50_ns, p99_ns) = (all.percentile(50), all.percentile(99));
+    Ok(Answer::Done { operations: all.count(), elapsed_ns, p50_ns, p99_ns })
+}
+
+/// A connection, and what it asks.
+struct Connection {
+    stream: TcpStream,
+    protocol: Protocol,
+    reply: Box<[u8; REPLY_MAX]>,
+}
+
+impl Connection {
+    fn new(arguments: &AskArguments, number: u16) -> Result<Connection> {
+        let stream = TcpStream::connect_timeout(&arguments.address, CONNECT_WAIT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STALL))?;
+        stream.set_write_timeout(Some(STALL))?;
+        let protocol = match arguments.server {
+            Server::Memcached => Protocol::memcached(number),
+            Server::Http => Protocol::http(&arguments.path)?,
+        };
+        Ok(Connection { stream, protocol, reply: Box::new([0; REPLY_MAX]) })
+    }
+
+    /// One request after the other until that time.
+    fn run(&mut self, until: u64) -> Result<Latency> {
+        let mut latency = Latency::new();
+        let mut since = now_ns();
+        while since < until {
+            self.protocol.next();
+            self.once()?;
+            let now = now_ns();
+            latency.record(now - since);
+            since = now;
+        }
+        Ok(latency)
+    }
+
+    /// Stores all values, if the last is not there.
+    fn fill(&mut self) -> Result<()> {
+        self.protocol.get(KEYS - 1);
+        if self.once().is_ok() {
+            return Ok(());
+        }
+        for key in 0..KEYS {
+            self.protocol.set(key);
+            self.once()?;
+        }
+        Ok(())
+    }
+
+    /// A request and its answer.
+    fn once(&mut self) -> Result<()> {
+        self.stream.write_all(self.protocol.request())?;
+        let mut came = 0;
+        loop {
+            if let Some(whole) = self.protocol.reply_bytes(&self.reply[..came])? {
+                ensure!(came <= whole, "more came than was asked for");
+                if came == whole {
+                    return Ok(());
+                }
+            }
+            let bytes = match self.stream.read(&mut self.reply[came..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            ensure!(
+                bytes > 0,
+                "the connection was closed, or an answer is longer than {REPLY_MAX} bytes"
+            );
+            came += bytes;
+        }
+    }
+}
