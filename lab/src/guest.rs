@@ -106,24 +106,25 @@ fn next_line(orders: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> 
 /// Does one order.
 fn obey(line: &[u8]) -> Result<Answer> {
     match serde_json::from_slice(line).context("no order")? {
-        Order::BlkRead { device, depth, operations } => {
+        Order::BlkRead { device, depth, operations, .. } => {
             block::load(&device, block::Way::Read, depth, counted(operations)?)
         }
-        Order::BlkWrite { device, depth, operations } => {
+        Order::BlkWrite { device, depth, operations, .. } => {
             block::load(&device, block::Way::Write, depth, counted(operations)?)
         }
-        Order::UdpRr { peer, bytes, operations } => {
+        Order::UdpRr { peer, bytes, operations, .. } => {
             network::udp_rr(reachable(&peer)?, bytes, counted(operations)?)
         }
-        Order::TcpRr { peer, bytes, operations } => {
+        Order::TcpRr { peer, bytes, operations, .. } => {
             network::tcp_rr(reachable(&peer)?, bytes, counted(operations)?)
         }
-        Order::UdpSend { peer, bytes, operations } => {
+        Order::UdpSend { peer, bytes, operations, .. } => {
             network::udp_send(reachable(&peer)?, bytes, counted(operations)?)
         }
-        Order::TcpSend { peer, bytes, operations } => {
+        Order::TcpSend { peer, bytes, operations, .. } => {
             network::tcp_send(reachable(&peer)?, bytes, counted(operations)?)
         }
+        order => anyhow::bail!("no such load here: {order:?}"),
     }
 }
 

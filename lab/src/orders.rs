@@ -5,6 +5,9 @@
 use serde::{Deserialize, Serialize};
 
 /// A load, and how much of it.
+///
+/// Where it has `for_ms` (60,000 at most), the load of `operations` is repeated until so many milliseconds
+/// have passed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(tag = "load", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Order {
@@ -16,6 +19,9 @@ pub(crate) enum Order {
         depth: u16,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// As `BlkRead`, writes.
     BlkWrite {
@@ -25,6 +31,23 @@ pub(crate) enum Order {
         depth: u16,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Random reads and writes of 4 KiB at the same time, by threads.
+    BlkMixed {
+        /// Path of the device.
+        device: String,
+        /// Threads that read, 1 to 16.
+        readers: u16,
+        /// Threads that write, 1 to 16.
+        writers: u16,
+        /// So many of all threads.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// A datagram of `bytes` to `peer` and one of as many back, one after the other.
     UdpRr {
@@ -34,6 +57,9 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// As `UdpRr`, over one TCP connection without delay.
     TcpRr {
@@ -43,6 +69,9 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// Datagrams of `bytes`, as fast as it goes.
     UdpSend {
@@ -52,6 +81,21 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Datagrams of `bytes` from `peer`, as fast as it goes.
+    UdpReceive {
+        /// Address and port.
+        peer: String,
+        /// Of the datagram.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
     },
     /// Writes of `bytes` to one TCP connection, as fast as it goes.
     TcpSend {
@@ -61,6 +105,39 @@ pub(crate) enum Order {
         bytes: u32,
         /// So many in all.
         operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Messages of `bytes` from one TCP connection, as fast as it goes.
+    TcpReceive {
+        /// Address and port.
+        peer: String,
+        /// Of the read.
+        bytes: u32,
+        /// So many in all.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Computes and does no I/O.
+    Spin {
+        /// So many in all.
+        operations: u64,
+        /// Milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u32>,
+    },
+    /// Starts a server in the guest, once; answered when it listens.
+    Serve {
+        /// `memcached` or `http`.
+        server: String,
+    },
+    /// Only the marker.
+    Mark {
+        /// The one of the end.
+        end: bool,
     },
 }
 
@@ -70,11 +147,11 @@ pub(crate) enum Order {
 pub(crate) enum Answer {
     /// Between the markers.
     Done {
-        /// So many.
+        /// So many, of all repeats.
         operations: u64,
         /// From the first to the end of the last, nanoseconds.
         elapsed_ns: u64,
-        /// Half of them took no longer; 0 where single ones are not timed (sends).
+        /// Half of them took no longer; 0 where single ones are not timed (as of sends).
         p50_ns: u64,
         /// 99 of 100 took no longer; 0 as above.
         p99_ns: u64,
@@ -90,5 +167,6 @@ pub(crate) enum Answer {
 pub(crate) const MARKER_BEGIN: u32 = 0x4c41_0001;
 /// And that it has ended.
 pub(crate) const MARKER_END: u32 = 0x4c41_0002;
-/// The port of the peer's UDP echo, UDP sink, TCP echo and TCP sink, in this order from here on.
+/// The port of the peer's UDP echo, UDP sink, TCP echo, TCP sink, UDP source and TCP source, in this order
+/// from here on.
 pub(crate) const PEER_PORT: u16 = 7001;

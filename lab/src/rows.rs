@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// One number.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
+    /// What it was measured for: `exits`, `quota`, ...
+    #[serde(default)]
+    pub(crate) experiment: String,
     /// `lab.LOAD.WHAT`.
     pub(crate) name: String,
     /// The configuration.
@@ -20,9 +23,10 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A single turn's.
+    /// A single turn's, of no experiment yet.
     pub(crate) fn new(name: String, who: &str, value: f64, unit: &str) -> Row {
-        Row { name, who: who.to_string(), value, unit: unit.to_string(), spread: [value; 2] }
+        let (who, unit) = (who.to_string(), unit.to_string());
+        Row { experiment: String::new(), name, who, value, unit, spread: [value; 2] }
     }
 
     /// Turns of the same name and configuration, in one row each, in the order in which they came first. A

@@ -41,11 +41,13 @@ fn good() -> Result<String> {
 #[test]
 fn orders_are_what_the_page_says() -> Result<()> {
     let blk = r#"{"load":"blk_read","device":"/dev/vda","depth":1,"operations":2000}"#;
-    let order = Order::BlkRead { device: "/dev/vda".to_owned(), depth: 1, operations: 2000 };
+    let order =
+        Order::BlkRead { device: "/dev/vda".to_owned(), depth: 1, operations: 2000, for_ms: None };
     assert_eq!(serde_json::from_str::<Order>(blk)?, order);
     assert_eq!(serde_json::to_string(&order)?, blk);
     let udp = r#"{"load":"udp_rr","peer":"10.0.0.1:7001","bytes":1,"operations":9}"#;
-    let order = Order::UdpRr { peer: "10.0.0.1:7001".to_owned(), bytes: 1, operations: 9 };
+    let order =
+        Order::UdpRr { peer: "10.0.0.1:7001".to_owned(), bytes: 1, operations: 9, for_ms: None };
     assert_eq!(serde_json::from_str::<Order>(udp)?, order);
     let done = r#"{"operations":20,"elapsed_ns":9,"p50_ns":1,"p99_ns":2}"#;
     let answer = Answer::Done { operations: 20, elapsed_ns: 9, p50_ns: 1, p99_ns: 2 };
@@ -65,12 +67,12 @@ proptest! {
     ) {
         let (device, peer) = (name.clone(), name.clone());
         let order = match kind {
-            0 => Order::BlkRead { device, depth, operations },
-            1 => Order::BlkWrite { device, depth, operations },
-            2 => Order::UdpRr { peer, bytes, operations },
-            3 => Order::TcpRr { peer, bytes, operations },
-            4 => Order::UdpSend { peer, bytes, operations },
-            _ => Order::TcpSend { peer, bytes, operations },
+            0 => Order::BlkRead { device, depth, operations, for_ms: None },
+            1 => Order::BlkWrite { device, depth, operations, for_ms: None },
+            2 => Order::UdpRr { peer, bytes, operations, for_ms: None },
+            3 => Order::TcpRr { peer, bytes, operations, for_ms: None },
+            4 => Order::UdpSend { peer, bytes, operations, for_ms: None },
+            _ => Order::TcpSend { peer, bytes, operations, for_ms: None },
         };
         let line = serde_json::to_string(&order)?;
         prop_assert!(!line.contains('\n'));

@@ -1,5 +1,5 @@
-//! Processor time of every thread that serves the guest's I/O: those of the server, and those of the guest's
-//! QEMU but its vCPU's; the kernel's vhost threads are among these.
+//! Processor time of every thread that serves the guests' I/O: those of the server, those of the guests'
+//! QEMU but its vCPU's, and the kernel's vhost threads.
 
 use std::path::Path;
 
@@ -7,6 +7,22 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) pids: Vec<u32>,
+}
+
+/// The kernel's threads that serve NICs of these programs. Before Linux 6.4 they are nobody's threads, and stay
+/// where they like; since then they are the program's, as all others are.
+pub(crate) fn vhost_threads(pids: &[u32]) -> Vec<u32> {
+    let names: Vec<String> = pids.iter().map(|pid| format!("vhost-{pid}\n")).collect();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_one = |entry: &std::fs::DirEntry| {
+        std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| names.contains(&comm))
+    };
+    entries
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            is_one(&entry).then_some(pid)
+        })
+        .collect()
 }
 
 impl Serving {

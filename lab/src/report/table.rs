@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     fn row(name: &str, who: &str, value: f64) -> Row {
-        Row { name: name.into(), who: who.into(), value, unit: "1/op".into(), spread: [value; 2] }
+        Row::new(name.into(), who, value, "1/op")
     }
 
     #[test]
