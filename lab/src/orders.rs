@@ -121,24 +121,34 @@ pub(crate) enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u32>,
     },
-    /// Computes and does no I/O.
+    /// Computes, and does no I/O.
     Spin {
-        /// So many in all.
+        /// So many in all, each of 1,000 steps.
         operations: u64,
         /// Milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u32>,
     },
-    /// Starts a server in the guest, once; answered when it listens.
-    Serve {
-        /// `memcached` or `http`.
-        server: String,
-    },
-    /// Only the marker.
+    /// Only the marker: what happens until the next is somebody else's load. The answer counts nothing.
     Mark {
-        /// The one of the end.
+        /// The one that ends.
         end: bool,
     },
+    /// A server listens in the guest from then on, for loads of somebody else. The answer counts nothing.
+    Serve {
+        /// Which.
+        server: Server,
+    },
+}
+
+/// What the guest has, on all its addresses.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Server {
+    /// memcached, on port 11211
+    Memcached,
+    /// nginx, on port 80, with files /1k and /8k
+    Http,
 }
 
 /// What it came to.

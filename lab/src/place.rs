@@ -10,10 +10,12 @@
 //! | `experiments`, `configurations`, `cells`, `loads` | what is compared, as data |
 //! | `disks`, `nics`, `daemon`, `network`, `cpus` | the serving side, and what it stands on |
 //! | `vm`, `guests` | those who are measured |
+//! | `asking` | who asks servers in them |
 //! | `turns` | a load's turns, and the rows they become |
 //! | `tracing`, `counts`, `serving` | what the kernel counted; processor time of those who serve |
 //! | `children`, `waiting` | programs of others, and their time |
 
+mod asking;
 mod cells;
 mod children;
 mod configurations;
@@ -204,6 +206,7 @@ impl Lab<'_> {
         let mut bench = Bench {
             experiment: &stand.experiment,
             configuration: stand.configuration,
+            cpus: &self.cpus,
             guests,
             serving: Serving { pids },
             tracing: &self.tracing,

@@ -3,7 +3,7 @@
 use super::configurations::{Configuration, Device};
 use super::loads::{Load, Part};
 use super::network::Seat;
-use crate::orders::{Order, PEER_PORT};
+use crate::orders::{Order, PEER_PORT, Server};
 
 /// A load.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,10 @@ pub(crate) enum Kind {
     TcpReceive {
         bytes: u32,
     },
+    /// Others ask a server in the guest.
+    Served {
+        server: Server,
+    },
     /// No I/O: what the guest can have of its CPU here.
     Spin,
 }
@@ -58,9 +62,11 @@ pub(crate) const CELLS: &[Cell] = &[
     cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
     cell("net.udp_send_1024", Device::Nic, Kind::UdpSend { bytes: 1024 }, 20_000, false),
     cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 50_000, false),
+    cell("net.tcp_send_1024", Device::Nic, Kind::TcpSend { bytes: 1024 }, 20_000, false),
     cell("net.udp_receive_256", Device::Nic, Kind::UdpReceive { bytes: 256 }, 20_000, false),
     cell("net.udp_receive_1024", Device::Nic, Kind::UdpReceive { bytes: 1024 }, 20_000, false),
     cell("net.tcp_receive_256", Device::Nic, Kind::TcpReceive { bytes: 256 }, 50_000, false),
+    cell("net.tcp_receive_1024", Device::Nic, Kind::TcpReceive { bytes: 1024 }, 20_000, false),
 ];
 
 /// Fewer say nothing.
@@ -113,6 +119,7 @@ impl Kind {
             Kind::TcpReceive { bytes } => {
                 Order::TcpReceive { peer: at(5), bytes, operations, for_ms }
             }
+            Kind::Served { server } => Order::Serve { server },
             Kind::Spin => Order::Spin { operations, for_ms },
         }
     }

@@ -4,6 +4,7 @@ use super::cells::{CELLS, Cell, Kind};
 use super::configurations::{CONFIGURATIONS, Configuration, Device, QUOTAS};
 use super::disks::Backing;
 use super::loads::Load;
+use crate::orders::Server;
 
 /// What is measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -24,6 +25,8 @@ pub(crate) enum Experiment {
     Ablation,
     /// Exits a request of an IDE disk, of virtio and of Sidecore (kvm-guest-io, 3.1)
     Merged,
+    /// memcached and an HTTP server in a guest, asked from outside (ELVIS, figure 4; ES2, figures 8 and 9)
+    Servers,
 }
 
 /// A configuration, its guests, and what they do: started once, and ended.
@@ -74,6 +77,11 @@ impl Experiment {
             Experiment::Mixed => {
                 let loads = || (0..=3).map(|count| Load::exchange_beside(count, quick)).collect();
                 self.groups(Device::Nic, &["vhost-net", "sidecore"], loads)
+            }
+            Experiment::Servers => {
+                let servers = [Server::Memcached, Server::Http];
+                let loads = || servers.map(|server| Load::served(server, quick)).to_vec();
+                self.groups(Device::Nic, &["vhost-net-unpinned", "vhost-net", "sidecore"], loads)
             }
             Experiment::Ablation => {
                 let loads = || (1..=2).map(|count| Load::exchange_beside(count, quick)).collect();

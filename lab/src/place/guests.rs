@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use super::configurations::Configuration;
 use super::loads::{Load, Part};
-use super::vm::Ready;
-use crate::orders::Answer;
+use super::vm::Guest;
+use crate::orders::{Answer, Order};
 
 /// From a guest's start to its first word; more guests share the CPU.
 const BOOTS_WITHIN: Duration = Duration::from_secs(90);
@@ -15,7 +15,7 @@ const BOOTS_WITHIN: Duration = Duration::from_secs(90);
 /// Guests that take orders.
 #[derive(Debug)]
 pub(crate) struct Guests {
-    all: Vec<Ready>,
+    all: Vec<Guest>,
 }
 
 /// What a guest did of its part.
@@ -44,7 +44,7 @@ impl Guests {
     ///
     /// # Errors
     /// One does not.
-    pub(crate) fn ready(mut all: Vec<Ready>) -> Result<Guests> {
+    pub(crate) fn ready(mut all: Vec<Guest>) -> Result<Guests> {
         for guest in &mut all {
             guest.wait().with_context(|| format!("guest {}", guest.seat.0))?;
         }
@@ -66,7 +66,7 @@ impl Guests {
         configuration: &Configuration,
     ) -> Result<Vec<Vec<Outcome>>> {
         let disk = configuration.disk();
-        let in_part = |part: &Part, guest: &Ready| part.guests.contains(&guest.seat.0);
+        let in_part = |part: &Part, guest: &Guest| part.guests.contains(&guest.seat.0);
         for part in &load.parts {
             for guest in self.all.iter_mut().filter(|guest| in_part(part, guest)) {
                 let order = part.kind.order(guest.seat, disk, part.operations, part.for_ms);
@@ -81,12 +81,22 @@ impl Guests {
         Ok(done)
     }
 
-    fn of(&self, part: &Part) -> impl Iterator<Item = &Ready> {
+    /// Tells one guest what is no load, and waits until it is done.
+    ///
+    /// # Errors
+    /// It could not, or does not answer.
+    pub(crate) fn tell(&mut self, guest: usize, order: &Order) -> Result<()> {
+        let guest = self.all.get_mut(guest).with_context(|| format!("no guest {guest}"))?;
+        guest.tell(order)?;
+        guest.answer().map(|_| ())
+    }
+
+    fn of(&self, part: &Part) -> impl Iterator<Item = &Guest> {
         self.all.iter().filter(|guest| part.guests.contains(&guest.seat.0))
     }
 }
 
-fn outcome(guest: &mut Ready, part: &Part) -> Result<Outcome> {
+fn outcome(guest: &mut Guest, part: &Part) -> Result<Outcome> {
     let number = guest.seat.0;
     let answer = guest.answer().with_context(|| format!("guest {number}"))?;
     let Answer::Done { operations, elapsed_ns, p50_ns, p99_ns } = answer else {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::cells::Kind;
+use crate::orders::Server;
 
 /// What is ordered together, and answered together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,15 @@ impl Load {
             parts.push(stream(name("stream"), quick, 1..1 + streams));
         }
         Load::of(parts)
+    }
+
+    /// The first guest's server is asked.
+    pub(crate) fn served(server: Server, quick: bool) -> Load {
+        let name = match server {
+            Server::Memcached => "servers.memcached",
+            Server::Http => "servers.http",
+        };
+        Load::of(vec![timed(name.to_string(), Kind::Served { server }, 1, within(quick), 0..1)])
     }
 
     fn of(parts: Vec<Part>) -> Load {

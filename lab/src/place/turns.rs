@@ -3,9 +3,11 @@
 
 use anyhow::Result;
 
+use super::asking;
 use super::cells::Kind;
 use super::configurations::{Configuration, Device};
 use super::counts::Counts;
+use super::cpus::Cpus;
 use super::guests::{Guests, Outcome};
 use super::loads::{Load, Part};
 use super::serving::Serving;
@@ -18,6 +20,7 @@ use crate::rows::Row;
 pub(crate) struct Bench<'a> {
     pub(crate) experiment: &'a str,
     pub(crate) configuration: &'a Configuration,
+    pub(crate) cpus: &'a Cpus,
     pub(crate) guests: Guests,
     pub(crate) serving: Serving,
     pub(crate) tracing: &'a Tracing,
@@ -35,7 +38,7 @@ impl Bench<'_> {
         let armed = self.tracing.arm()?;
         for _ in 0..self.turns {
             armed.reset()?;
-            let done = self.guests.together(load, self.configuration)?;
+            let done = self.once(load)?;
             let all: Vec<u32> =
                 load.parts.iter().flat_map(|part| self.guests.threads(part)).collect();
             let counts = armed.counts(&all)?;
@@ -50,7 +53,7 @@ impl Bench<'_> {
         }
         for _ in 0..self.turns {
             let (before, began) = (self.serving.cpu_ns(), waiting::now());
-            let done = self.guests.together(load, self.configuration)?;
+            let done = self.once(load)?;
             // With the warm-up.
             let served_ns = self.serving.cpu_ns().saturating_sub(before) as f64;
             let busy = served_ns / began.elapsed().as_nanos() as f64;
@@ -67,6 +70,16 @@ impl Bench<'_> {
             }
         }
         Ok(Row::medians(rows))
+    }
+
+    /// All guests at the same time; gives what each part's did.
+    fn once(&mut self, load: &Load) -> Result<Vec<Vec<Outcome>>> {
+        match load.parts.as_slice() {
+            [Part { kind: Kind::Served { server }, for_ms: Some(for_ms), .. }] => {
+                Ok(vec![vec![asking::asked(&mut self.guests, *server, *for_ms, self.cpus)?]])
+            }
+            _ => self.guests.together(load, self.configuration),
+        }
     }
 
     /// What the kernel counted of a part.

@@ -53,7 +53,7 @@ pub(crate) struct Vm {
 
 /// A guest that takes orders.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct Guest {
     pub(crate) seat: Seat,
     line: BufReader<UnixStream>,
     /// The thread of its vCPU.
@@ -99,7 +99,7 @@ impl Vm {
     ///
     /// # Errors
     /// It ends, or takes longer.
-    pub(crate) fn begin(self, within: Duration, children: &mut Children) -> Result<Ready> {
+    pub(crate) fn begin(self, within: Duration, children: &mut Children) -> Result<Guest> {
         let line = waiting::until("QEMU's socket", within, || {
             children.are_alive()?;
             Ok(UnixStream::connect(&self.socket).ok())
@@ -109,7 +109,7 @@ impl Vm {
             children.are_alive()?;
             self.place_threads()
         })?;
-        Ok(Ready { seat: self.seat, line: BufReader::new(line), vcpu })
+        Ok(Guest { seat: self.seat, line: BufReader::new(line), vcpu })
     }
 
     /// Gives the thread of the vCPU, if there is one already.
@@ -143,14 +143,20 @@ pub(crate) fn pin(thread: u32, cpu: usize) -> Result<()> {
     sched_setaffinity(thread_id, &cpus).with_context(|| format!("thread {thread} to CPU {cpu}"))
 }
 
-impl Ready {
+impl Guest {
     /// Waits until it takes orders.
     ///
     /// # Errors
     /// It says something else, or nothing.
     pub(crate) fn wait(&mut self) -> Result<()> {
         let words = self.hear().context("while it starts")?;
-        ensure!(words.contains("ready"), "the guest says {words:?}, not that it is ready");
+        let ready: serde_json::Value = serde_json::from_str(&words).unwrap_or_default();
+        let is_ready = ready.get("ready").is_some_and(|ready| *ready == true);
+        ensure!(is_ready, "the guest says {words:?}, not that it is ready");
+        let clock = ready.get("clocksource").and_then(|clock| clock.as_str()).unwrap_or_default();
+        if !["", "tsc", "kvm-clock"].contains(&clock) {
+            eprintln!("guest {} has the clock {clock}: a look at it is an exit", self.seat.0);
+        }
         self.line.get_ref().set_read_timeout(Some(ANSWERS_WITHIN))?;
         Ok(())
     }
