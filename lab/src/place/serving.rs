@@ -12,17 +12,19 @@ pub(crate) struct Serving {
 /// The kernel's threads that serve NICs of these programs. Before Linux 6.4 they are nobody's threads, and stay
 /// where they like; since then they are the program's, as all others are.
 pub(crate) fn vhost_threads(pids: &[u32]) -> Vec<u32> {
-    let names: Vec<String> = pids.iter().map(|pid| format!("vhost-{pid}\n")).collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let is_one = |entry: &std::fs::DirEntry| {
-        std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| names.contains(&comm))
-    };
     entries
         .filter_map(|entry| {
             let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            is_one(&entry).then_some(pid)
+            let comm = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+            is_vhost_of(&comm, pids).then_some(pid)
         })
         .collect()
+}
+
+fn is_vhost_of(comm: &str, pids: &[u32]) -> bool {
+    let of = comm.trim_end().strip_prefix("vhost-").and_then(|pid| pid.parse().ok());
+    of.is_some_and(|pid: u32| pids.contains(&pid))
 }
 
 impl Serving {
@@ -47,14 +49,31 @@ fn of_thread(task: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::super::waiting;
     use super::*;
 
     #[test]
-    fn time_of_this_process_is_there_and_grows() {
-        let own = Serving { pids: vec![std::process::id()] };
-        let before = own.cpu_ns();
-        let work = (0..3_000_000u64).fold(1, |sum: u64, at| sum.wrapping_mul(at | 1));
-        assert!(own.cpu_ns() > before, "{work}");
+    fn time_of_a_program_that_works_is_there_and_grows() {
+        // Not this process: of its threads some end meanwhile, and their time with them.
+        let mut works = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let served = Serving { pids: vec![works.id()] };
+        let grown = waiting::until("more time", Duration::from_secs(20), || {
+            let before = served.cpu_ns();
+            Ok((before > 0 && served.cpu_ns() > before).then_some(()))
+        });
+        let _ = works.kill();
+        let _ = works.wait();
+        grown.unwrap();
         assert_eq!(Serving { pids: vec![u32::MAX] }.cpu_ns(), 0);
+    }
+
+    #[test]
+    fn threads_of_the_kernel_are_known_by_whom_they_serve() {
+        let is_one = |comm| is_vhost_of(comm, &[77, 8]);
+        assert!(is_one("vhost-77\n") && is_one("vhost-8\n"));
+        assert!(!is_one("vhost-7\n") && !is_one("vhost-\n") && !is_one("kvm-77\n"));
     }
 }
