@@ -1,39 +1,67 @@
-//! Where guests run on real KVM: for each configuration a serving side and a guest are started, loads are
+//! Where guests run on real KVM: for each configuration a serving side and its guests are started, loads are
 //! done, and what the kernel counted is told, a JSON line a value.
 //!
 //! Not what a load is (`guest`), nor how rows are shown (`report`). Run by `./x lab`, on a host with
 //! hardware KVM or in L1.
+//!
+//! | file | what |
+//! |---|---|
+//! | `keeper`, `modules` | what is put back at the end, however it comes |
+//! | `experiments`, `configurations`, `cells`, `loads` | what is compared, as data |
+//! | `disks`, `nics`, `daemon`, `network`, `cpus` | the serving side, and what it stands on |
+//! | `vm`, `guests` | those who are measured |
+//! | `asking` | who asks servers in them |
+//! | `turns` | a load's turns, and the rows they become |
+//! | `tracing`, `counts`, `serving` | what the kernel counted; processor time of those who serve |
+//! | `children`, `waiting` | programs of others, and their time |
 
+mod asking;
 mod cells;
 mod children;
 mod configurations;
+mod counts;
+mod cpus;
+mod daemon;
+mod disks;
+mod experiments;
+mod guests;
+mod keeper;
+mod loads;
+mod modules;
+mod network;
+mod nics;
 mod serving;
 mod tracing;
+mod turns;
 mod vm;
 mod waiting;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::rows::Row;
-use cells::{Cell, Experiment};
 use children::Children;
-use configurations::{Configuration, Device};
+use configurations::{Device, Site};
+use cpus::Cpus;
+use experiments::{Experiment, Stand};
+use guests::Guests;
+use network::Seat;
 use serving::Serving;
 use tracing::Tracing;
-use vm::{Vm, VmSpec};
+use turns::Bench;
+use vm::{Pins, Vm, VmSpec};
 
 /// What the lab is run with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArguments {
     /// What to measure
-    #[arg(value_enum, default_value = "exits")]
-    experiment: Experiment,
+    #[arg(value_enum, value_name = "EXPERIMENT", default_values_t = [Experiment::Exits])]
+    experiments: Vec<Experiment>,
     /// Only configurations whose name begins so
     #[arg(long, default_value = "")]
     only: String,
-    /// Each number once, from half the operations
+    /// Each number once, from half the operations; of exits with fewer configurations
     #[arg(long)]
     quick: bool,
     /// The sidecore program
@@ -48,88 +76,197 @@ pub(crate) struct RunArguments {
     /// A folder for sockets and logs; it is made
     #[arg(long)]
     dir: PathBuf,
+    /// This is the one in the network namespace
+    #[arg(long, hide = true)]
+    inside: bool,
 }
-
-/// Where the guest's own CPU is, and the one of what serves it.
-pub(crate) const VCPU_CPU: usize = 0;
-pub(crate) const SERVER_CPU: usize = 1;
 
 /// A guest or its server that hangs is ended and started once more.
 const TRIES: u32 = 2;
-/// Of each load.
+/// Of each load, counted, and as many timed.
 const TURNS: u32 = 3;
+/// Memory of a guest; of each, when there are several.
+const MEMORY_MIB: u32 = 384;
+const MEMORY_OF_SEVERAL_MIB: u32 = 256;
 
 /// Runs what was asked for; rows go to stdout as they are known, progress to stderr.
 ///
 /// # Errors
 /// The place is not one (no KVM, no tracing), or a configuration fails each time.
 pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
+    if !arguments.inside {
+        return keeper::keep();
+    }
+    network::ip("link set lo up")?;
     std::fs::create_dir_all(&arguments.dir)?;
-    let tracing = Tracing::start().context("counting exits needs root, tracefs and KVM")?;
-    for configuration in arguments.experiment.configurations() {
-        let cells = arguments.experiment.cells(configuration);
-        if cells.is_empty() || !configuration.name.starts_with(&arguments.only) {
-            continue;
-        }
-        eprintln!("{}: {} loads", configuration.name, cells.len());
-        let mut rows = Err(anyhow::anyhow!("not tried"));
-        for tried in 1..=TRIES {
-            rows = measure(arguments, configuration, &cells, &tracing);
-            match &rows {
-                Ok(_) => break,
-                Err(error) => {
-                    eprintln!("{} (time {tried} of {TRIES}): {error:#}", configuration.name)
+    let lab = Lab {
+        arguments,
+        cpus: Cpus::of_place()?,
+        tracing: Tracing::start().context("counting exits needs root, tracefs and KVM")?,
+    };
+    let stands = stands(arguments);
+    let (all, mut restarts, mut failed) = (stands.len(), 0, Vec::new());
+    for (done, stand) in stands.iter().enumerate() {
+        let name = format!("{}, {}", stand.experiment, stand.configuration.name);
+        let step = Step { stand, progress: format!("{done} of {all}: {name}") };
+        let mut tried = 1;
+        let rows = loop {
+            match lab.measure(&step) {
+                Err(error) => eprintln!("{} (time {tried} of {TRIES}): {error:#}", step.progress),
+                Ok(rows) => break Some(rows),
+            }
+            if tried == TRIES {
+                break None;
+            }
+            tried += 1;
+            restarts += stand.guests;
+        };
+        match rows {
+            None => failed.push(name),
+            Some(rows) => {
+                for row in rows {
+                    println!("{}", serde_json::to_string(&row)?);
                 }
             }
         }
-        for row in rows.with_context(|| format!("configuration {}", configuration.name))? {
-            println!("{}", serde_json::to_string(&row)?);
-        }
+    }
+    let _ = std::fs::remove_dir(&arguments.dir);
+    eprintln!("{} of {all}: {restarts} guests were started again", all - failed.len());
+    if !failed.is_empty() {
+        bail!("could not be measured: {}", failed.join("; "));
     }
     Ok(())
 }
 
-/// One configuration: its serving side and its guest from start to end.
-fn measure(
-    arguments: &RunArguments,
-    configuration: &Configuration,
-    cells: &[&Cell],
-    tracing: &Tracing,
-) -> Result<Vec<Row>> {
-    let dir = arguments.dir.join(configuration.name);
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir)?;
-    let mut children = Children::default();
-    let served = configuration.serve(&arguments.sidecore, &dir, &mut children);
-    let devices = served.map_err(|error| with_ends(&error, &dir))?;
-    let spec = VmSpec {
-        kernel: &arguments.kernel,
-        initramfs: &arguments.initramfs,
-        dir: &dir,
-        options: &devices,
-        machine: configuration.machine(),
-    };
-    let mut vm = Vm::start(&spec, &mut children).map_err(|error| with_ends(&error, &dir))?;
-    // Without the peer, which comes later.
-    let serving = Serving { pids: children.pids() };
-    if configuration.device == Device::Nic {
-        configurations::peer(&mut children)?;
-    }
-    let turns = if arguments.quick { 1 } else { TURNS };
-    let mut rows = Vec::new();
-    for cell in cells {
-        for _ in 0..turns {
-            let turn = cell.turn(configuration, &mut vm, &serving, tracing, arguments.quick);
-            rows.extend(turn.map_err(|error| with_ends(&error, &dir))?);
-        }
-    }
-    vm.end();
-    Ok(Row::medians(rows))
+/// All that is to be started, an experiment after the other, each once.
+fn stands(arguments: &RunArguments) -> Vec<Stand> {
+    let mut experiments = arguments.experiments.clone();
+    experiments.sort_unstable();
+    experiments.dedup();
+    let all = experiments.iter().flat_map(|experiment| experiment.stands(arguments.quick));
+    all.filter(|stand| stand.configuration.name.starts_with(&arguments.only)).collect()
 }
 
-/// An error, and the ends of all logs of a folder, for who reads it.
-fn with_ends(error: &anyhow::Error, dir: &Path) -> anyhow::Error {
-    let mut said = format!("{error:#}");
+/// What all stands share.
+#[derive(Debug)]
+struct Lab<'a> {
+    arguments: &'a RunArguments,
+    cpus: Cpus,
+    tracing: Tracing,
+}
+
+/// A stand, and how far the lab is with it.
+#[derive(Debug)]
+struct Step<'a> {
+    stand: &'a Stand,
+    progress: String,
+}
+
+impl Lab<'_> {
+    /// One stand from start to end. Its logs stay when it fails.
+    fn measure(&self, step: &Step<'_>) -> Result<Vec<Row>> {
+        let stand = step.stand;
+        let dir = self.arguments.dir.join(stand.configuration.name);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir)?;
+        let mut children = Children::default();
+        let rows = self.measure_in(step, &dir, &mut children).map_err(|error| {
+            // One that has ended explains what the others say.
+            let ended = children.are_alive().err().map(|ended| format!("; {ended}"));
+            with_ends(&format!("{error:#}{}", ended.unwrap_or_default()), &dir)
+        })?;
+        drop(children);
+        let _ = std::fs::remove_dir_all(&dir);
+        Ok(rows)
+    }
+
+    fn measure_in(&self, step: &Step<'_>, dir: &Path, children: &mut Children) -> Result<Vec<Row>> {
+        let stand = step.stand;
+        let plural = if stand.guests > 1 { "s" } else { "" };
+        eprintln!("{}: starting {} guest{plural}", step.progress, stand.guests);
+        let site = Site {
+            sidecore: &self.arguments.sidecore,
+            dir,
+            cpus: &self.cpus,
+            guests: stand.guests,
+            backing: stand.backing,
+        };
+        let options = stand.configuration.serve(&site, children)?;
+        let guests = self.start_guests(stand, &site, &options, children)?;
+        // Without the peer, which comes later.
+        let mut pids = children.pids();
+        let kernels = serving::vhost_threads(&pids);
+        if stand.configuration.is_pinned {
+            kernels.iter().try_for_each(|thread| vm::pin(*thread, self.cpus.server))?;
+        }
+        pids.extend(kernels);
+        if stand.configuration.device == Device::Nic {
+            nics::start_peer(&site, children)?;
+        }
+        let mut bench = Bench {
+            experiment: &stand.experiment,
+            configuration: stand.configuration,
+            cpus: &self.cpus,
+            guests,
+            serving: Serving { pids },
+            tracing: &self.tracing,
+            turns: if self.arguments.quick { 1 } else { TURNS },
+        };
+        let mut rows = Vec::new();
+        for load in &stand.loads {
+            let found = bench.measure(load).with_context(|| load.name())?;
+            eprintln!("{}: {}", step.progress, told(load.name(), &found));
+            rows.extend(found);
+        }
+        rows.extend(turns::of_reachable(&rows));
+        Ok(rows)
+    }
+
+    fn start_guests(
+        &self,
+        stand: &Stand,
+        site: &Site<'_>,
+        options: &[Vec<String>],
+        children: &mut Children,
+    ) -> Result<Guests> {
+        let memory_mib = if stand.guests > 1 { MEMORY_OF_SEVERAL_MIB } else { MEMORY_MIB };
+        let mut started = Vec::new();
+        for (number, options) in options.iter().enumerate() {
+            let spec = VmSpec {
+                seat: Seat(number),
+                kernel: &self.arguments.kernel,
+                initramfs: &self.arguments.initramfs,
+                memory_mib,
+                dir: site.dir,
+                options,
+                machine: stand.configuration.machine(),
+            };
+            let pins = Pins { vcpu: self.cpus.of_guest(number), rest: self.cpus.server };
+            let pins = stand.configuration.is_pinned.then_some(pins);
+            started.push(Vm::start(&spec, pins, children)?);
+        }
+        let within = guests::boot_within(stand.guests);
+        let begun = started.into_iter().map(|vm| vm.begin(within, children)).collect::<Result<_>>();
+        Guests::ready(begun?)
+    }
+}
+
+/// A load's progress in a line: what it came to, as far as it is counted an operation.
+fn told(name: String, rows: &[Row]) -> String {
+    let sum = |what: &str| {
+        let of = rows.iter().filter(|row| row.name.ends_with(what));
+        of.map(|row| format!("{:.3}", row.value)).collect::<Vec<_>>().join(" and ")
+    };
+    let (exits, doorbells) = (sum(".exits_per_op"), sum(".doorbell_exits_per_op"));
+    if exits.is_empty() {
+        return format!("{name}: {} % of the time in the guest", sum(".tig_percent"));
+    }
+    format!("{name}: {exits} exits and {doorbells} doorbells an operation")
+}
+
+/// What was wrong, and the ends of all logs of a folder, for who reads it.
+fn with_ends(wrong: &str, dir: &Path) -> anyhow::Error {
+    let mut said = wrong.to_string();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let text = std::fs::read(&path).unwrap_or_default();

@@ -1,23 +1,15 @@
-//! Who serves the guest's device, and how it is started.
+//! Who serves the guests' devices: the ways that are compared, as data.
+//!
+//! Not how they are started (`disks`, `nics`), nor who is compared with whom (`experiments`).
 
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use super::children::Children;
-use super::{SERVER_CPU, waiting};
-use crate::orders::PEER_PORT;
-
-/// This side's address on the guest's network, and its tap.
-pub(crate) const PEER: &str = "10.77.0.1";
-const TAP: &str = "lab0";
-const MAC: &str = "52:54:00:00:00:02";
-/// The disk of all configurations: the kernel's null_blk, so that nobody measures a device.
-const BACKING: &str = "/dev/nullb0";
-const STARTS_WITHIN: Duration = Duration::from_secs(20);
+use super::cpus::Cpus;
+use super::disks::{self, Backing};
+use super::nics;
 
 /// What a load needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +19,14 @@ pub(crate) enum Device {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Server {
+pub(crate) enum Server {
     Qemu {
         iothread: bool,
     },
     Ide,
     StorageDaemon,
+    /// QEMU's own model of a card, without virtio.
+    E1000,
     Vhost {
         busy_us: u32,
     },
@@ -46,21 +40,74 @@ enum Server {
 }
 
 /// One way to serve a device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration {
     /// As in rows.
     pub(crate) name: &'static str,
     pub(crate) device: Device,
-    server: Server,
+    pub(crate) server: Server,
+    /// Each vCPU, and what serves, has its CPU; otherwise the kernel decides.
+    pub(crate) is_pinned: bool,
+    /// One of so many operations is enough: dozens of exits each take their time.
+    pub(crate) slower: u64,
+    /// In the quick run of `exits`, too.
+    pub(crate) is_quick: bool,
+}
+
+impl Configuration {
+    const fn new(name: &'static str, device: Device, server: Server) -> Configuration {
+        Configuration { name, device, server, is_pinned: true, slower: 1, is_quick: false }
+    }
+
+    const fn quick(self) -> Configuration {
+        Configuration { is_quick: true, ..self }
+    }
+
+    const fn unpinned(self) -> Configuration {
+        Configuration { is_pinned: false, ..self }
+    }
+
+    const fn slower(self, slower: u64) -> Configuration {
+        Configuration { slower, ..self }
+    }
 }
 
 const fn disk(name: &'static str, server: Server) -> Configuration {
-    Configuration { name, device: Device::Disk, server }
+    Configuration::new(name, Device::Disk, server)
 }
 
 const fn nic(name: &'static str, server: Server) -> Configuration {
-    Configuration { name, device: Device::Nic, server }
+    Configuration::new(name, Device::Nic, server)
 }
+
+const QEMU: Server = Server::Qemu { iothread: false };
+const VHOST: Server = Server::Vhost { busy_us: 0 };
+const POLL: Server = Server::Sidecore { policy: "poll" };
+
+/// `sidecore` is the one of the papers: a core of its own that polls. The other policies decide by time,
+/// which is not time where the place is emulated. Those that are unpinned are the baseline of ELVIS, those that
+/// are pinned its baseline with affinity.
+pub(crate) const CONFIGURATIONS: &[Configuration] = &[
+    disk("qemu", QEMU).quick(),
+    disk("qemu-unpinned", QEMU).unpinned(),
+    disk("qemu-iothread", Server::Qemu { iothread: true }),
+    disk("qemu-storage-daemon", Server::StorageDaemon).quick(),
+    disk("ide", Server::Ide).slower(20).quick(),
+    disk("sidecore", POLL).quick(),
+    disk("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
+    disk("sidecore-es2", Server::Sidecore { policy: "es2" }),
+    disk("sidecore-notify", Server::Sidecore { policy: "notify" }),
+    nic("vhost-net", VHOST).quick(),
+    nic("vhost-net-unpinned", VHOST).unpinned(),
+    nic("vhost-net-busy", Server::Vhost { busy_us: 50 }),
+    nic("qemu", QEMU).quick(),
+    nic("qemu-unpinned", QEMU).unpinned(),
+    nic("e1000", Server::E1000).slower(5).quick(),
+    nic("sidecore", POLL).quick(),
+    nic("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
+    nic("sidecore-es2", Server::Sidecore { policy: "es2" }),
+    nic("sidecore-notify", Server::Sidecore { policy: "notify" }),
+];
 
 /// For the choice of a quota (ES2, figure 4).
 pub(crate) const QUOTAS: &[Configuration] = &[
@@ -72,25 +119,19 @@ pub(crate) const QUOTAS: &[Configuration] = &[
     nic("es2-quota-64", Server::Quota { frames: 64 }),
 ];
 
-/// `sidecore` is the one of the papers: a core of its own that polls. The other policies decide by time,
-/// which is not time where the place is emulated.
-pub(crate) const CONFIGURATIONS: &[Configuration] = &[
-    disk("qemu", Server::Qemu { iothread: false }),
-    disk("qemu-iothread", Server::Qemu { iothread: true }),
-    disk("qemu-storage-daemon", Server::StorageDaemon),
-    disk("ide", Server::Ide),
-    disk("sidecore", Server::Sidecore { policy: "poll" }),
-    disk("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
-    disk("sidecore-es2", Server::Sidecore { policy: "es2" }),
-    disk("sidecore-notify", Server::Sidecore { policy: "notify" }),
-    nic("vhost-net", Server::Vhost { busy_us: 0 }),
-    nic("vhost-net-busy", Server::Vhost { busy_us: 50 }),
-    nic("qemu", Server::Qemu { iothread: false }),
-    nic("sidecore", Server::Sidecore { policy: "poll" }),
-    nic("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
-    nic("sidecore-es2", Server::Sidecore { policy: "es2" }),
-    nic("sidecore-notify", Server::Sidecore { policy: "notify" }),
-];
+/// What serving needs to know.
+#[derive(Debug)]
+pub(crate) struct Site<'a> {
+    /// The sidecore program.
+    pub(crate) sidecore: &'a Path,
+    /// For sockets and logs of this configuration.
+    pub(crate) dir: &'a Path,
+    pub(crate) cpus: &'a Cpus,
+    /// So many are served, at least one.
+    pub(crate) guests: usize,
+    /// What is below their disks.
+    pub(crate) backing: Backing,
+}
 
 impl Configuration {
     pub(crate) fn machine(&self) -> &'static str {
@@ -102,185 +143,18 @@ impl Configuration {
         if self.server == Server::Ide { "/dev/sda" } else { "/dev/vda" }
     }
 
-    /// Starts the serving side; gives QEMU's options for the device.
+    /// Starts the serving side; gives QEMU's options for the device of each guest.
     ///
     /// # Errors
     /// It does not start.
     pub(crate) fn serve(
         &self,
-        sidecore: &Path,
-        dir: &Path,
+        site: &Site<'_>,
         children: &mut Children,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Vec<Vec<String>>> {
         match self.device {
-            Device::Disk => self.serve_disk(sidecore, dir, children),
-            Device::Nic => self.serve_nic(sidecore, dir, children),
+            Device::Disk => disks::serve(self, site, children),
+            Device::Nic => nics::serve(self, site, children),
         }
     }
-
-    fn serve_disk(
-        &self,
-        sidecore: &Path,
-        dir: &Path,
-        children: &mut Children,
-    ) -> Result<Vec<String>> {
-        let drive = format!("if=none,id=d,file={BACKING},format=raw,cache=none,aio=native");
-        let socket = dir.join("disk.sock");
-        Ok(match self.server {
-            Server::Qemu { iothread: false } => {
-                words(&["-drive", &drive, "-device", "virtio-blk-pci,drive=d"])
-            }
-            Server::Qemu { iothread: true } => words(&[
-                "-object",
-                "iothread,id=t",
-                "-drive",
-                &drive,
-                "-device",
-                "virtio-blk-pci,drive=d,iothread=t",
-            ]),
-            Server::Ide => words(&["-drive", &drive, "-device", "ide-hd,drive=d"]),
-            Server::StorageDaemon => {
-                let node = format!(
-                    "driver=host_device,node-name=d,filename={BACKING},cache.direct=on,aio=native"
-                );
-                let export = format!(
-                    "type=vhost-user-blk,id=x,node-name=d,writable=on,addr.type=unix,addr.path={}",
-                    socket.display()
-                );
-                let mut command = on_server("qemu-storage-daemon");
-                command.args(["--blockdev", &node, "--export", &export]);
-                children.start("qemu-storage-daemon", &dir.join("server.log"), &mut command)?;
-                await_socket(&socket, children)?;
-                vhost_user_disk(&socket)
-            }
-            Server::Sidecore { .. } => {
-                let disk =
-                    format!("[[disk]]\nid = \"d\"\npath = \"{BACKING}\"\ncache = \"direct\"\n");
-                let socket =
-                    start_sidecore(sidecore, dir, &policy_of(self.server), &disk, "d", children)?;
-                vhost_user_disk(&socket)
-            }
-            _ => Vec::new(),
-        })
-    }
-
-    fn serve_nic(
-        &self,
-        sidecore: &Path,
-        dir: &Path,
-        children: &mut Children,
-    ) -> Result<Vec<String>> {
-        let _ = ip(&["link", "del", TAP]);
-        let own_tap = !matches!(self.server, Server::Sidecore { .. } | Server::Quota { .. });
-        if own_tap {
-            ip(&["tuntap", "add", TAP, "mode", "tap"])?;
-        }
-        let tap = |more: &str| format!("tap,id=n,ifname={TAP},script=no,downscript=no{more}");
-        let virtio = format!("virtio-net-pci,netdev=n,mac={MAC}");
-        let options = match self.server {
-            Server::Vhost { busy_us } => {
-                let busy = if busy_us > 0 { format!(",poll-us={busy_us}") } else { String::new() };
-                words(&["-netdev", &tap(&format!(",vhost=on{busy}")), "-device", &virtio])
-            }
-            Server::Sidecore { .. } | Server::Quota { .. } => {
-                let nic = format!("[[nic]]\nid = \"n\"\ntap = \"{TAP}\"\nmac = \"{MAC}\"\n");
-                let socket =
-                    start_sidecore(sidecore, dir, &policy_of(self.server), &nic, "n", children)?;
-                words(&[
-                    "-chardev",
-                    &format!("socket,id=c,path={}", socket.display()),
-                    "-netdev",
-                    "vhost-user,id=n,chardev=c",
-                    "-device",
-                    &virtio,
-                ])
-            }
-            _ => words(&["-netdev", &tap(",vhost=off"), "-device", &virtio]),
-        };
-        ip(&["addr", "add", &format!("{PEER}/24"), "dev", TAP])?;
-        ip(&["link", "set", TAP, "up"])?;
-        Ok(options)
-    }
-}
-
-/// Starts the other end of network loads, which comes before what serves on the same CPU.
-pub(crate) fn peer(children: &mut Children) -> Result<()> {
-    let own = std::env::current_exe()?;
-    let mut command = Command::new("chrt");
-    command.args(["-f", "1", "taskset", "-c", &SERVER_CPU.to_string()]);
-    command.arg(own).args(["peer", PEER]);
-    let log = std::env::temp_dir().join("sidecore-lab-peer.log");
-    children.start("peer", &log, &mut command)?;
-    waiting::until("the peer", STARTS_WITHIN, || {
-        children.are_alive()?;
-        // Its last port.
-        Ok(TcpStream::connect((PEER, PEER_PORT + 3)).ok())
-    })?;
-    Ok(())
-}
-
-/// Its lines in `[sidecores]`.
-fn policy_of(server: Server) -> String {
-    match server {
-        Server::Sidecore { policy } => format!("policy = \"{policy}\"\n"),
-        Server::Quota { frames } => {
-            format!("policy = \"es2\"\nes2 = {{ quota_nic = {frames} }}\n")
-        }
-        _ => String::new(),
-    }
-}
-
-fn start_sidecore(
-    program: &Path,
-    dir: &Path,
-    policy: &str,
-    device: &str,
-    id: &str,
-    children: &mut Children,
-) -> Result<std::path::PathBuf> {
-    let at = dir.display();
-    let config = format!(
-        "[daemon]\napi = \"{at}/api.sock\"\nrun_dir = \"{at}/run\"\nstate_dir = \"{at}/state\"\n\n\
-         [sidecores]\ncpus = \"{SERVER_CPU}\"\n{policy}\n{device}"
-    );
-    let file = dir.join("sidecore.toml");
-    std::fs::write(&file, config)?;
-    for folder in ["run", "state"] {
-        std::fs::create_dir_all(dir.join(folder))?;
-    }
-    let mut command = Command::new(program);
-    command.args(["serve", "--config"]).arg(&file);
-    children.start("sidecore", &dir.join("server.log"), &mut command)?;
-    let socket = dir.join("run").join(format!("{id}.sock"));
-    await_socket(&socket, children)?;
-    Ok(socket)
-}
-
-fn await_socket(socket: &Path, children: &mut Children) -> Result<()> {
-    waiting::until(&socket.display().to_string(), STARTS_WITHIN, || {
-        children.are_alive()?;
-        Ok(socket.exists().then_some(()))
-    })
-}
-
-fn on_server(program: &str) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["-c", &SERVER_CPU.to_string(), program]);
-    command
-}
-
-fn vhost_user_disk(socket: &Path) -> Vec<String> {
-    let chardev = format!("socket,id=c,path={}", socket.display());
-    words(&["-chardev", &chardev, "-device", "vhost-user-blk-pci,chardev=c"])
-}
-
-fn words(all: &[&str]) -> Vec<String> {
-    all.iter().map(ToString::to_string).collect()
-}
-
-fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(arguments).output().context("ip")?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "ip {}: {}", arguments.join(" "), said.trim());
-    Ok(())
 }

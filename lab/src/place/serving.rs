@@ -1,5 +1,5 @@
-//! Processor time of every thread that serves the guest's I/O: those of the server, and those of the guest's
-//! QEMU but its vCPU's; the kernel's vhost threads are among these.
+//! Processor time of every thread that serves the guests' I/O: those of the server, those of the guests'
+//! QEMU but its vCPU's, and the kernel's vhost threads.
 
 use std::path::Path;
 
@@ -7,6 +7,24 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) pids: Vec<u32>,
+}
+
+/// The kernel's threads that serve NICs of these programs. Before Linux 6.4 they are nobody's threads, and stay
+/// where they like; since then they are the program's, as all others are.
+pub(crate) fn vhost_threads(pids: &[u32]) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let comm = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+            is_vhost_of(&comm, pids).then_some(pid)
+        })
+        .collect()
+}
+
+fn is_vhost_of(comm: &str, pids: &[u32]) -> bool {
+    let of = comm.trim_end().strip_prefix("vhost-").and_then(|pid| pid.parse().ok());
+    of.is_some_and(|pid: u32| pids.contains(&pid))
 }
 
 impl Serving {
@@ -50,5 +68,12 @@ mod tests {
         let _ = works.wait();
         grown.unwrap();
         assert_eq!(Serving { pids: vec![u32::MAX] }.cpu_ns(), 0);
+    }
+
+    #[test]
+    fn threads_of_the_kernel_are_known_by_whom_they_serve() {
+        let is_one = |comm| is_vhost_of(comm, &[77, 8]);
+        assert!(is_one("vhost-77\n") && is_one("vhost-8\n"));
+        assert!(!is_one("vhost-7\n") && !is_one("vhost-\n") && !is_one("kvm-77\n"));
     }
 }

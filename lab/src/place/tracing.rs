@@ -1,7 +1,7 @@
 //! Exits, injections and doorbells, counted by the kernel's own histograms between a load's markers.
 //!
-//! Not what they mean (`cells`). The histograms are paused; CPUID on the leaf of a marker starts and stops them,
-//! so nothing is switched, read or parsed while a load runs.
+//! Not what they mean (`counts`, `turns`). The histograms are paused; CPUID on the leaf of a marker starts and
+//! stops them, so nothing is switched, read or parsed while a load runs.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use super::counts::{Counts, Texts};
 use crate::orders::{MARKER_BEGIN, MARKER_END};
 
 const ROOT: &str = "/sys/kernel/tracing";
@@ -20,45 +21,35 @@ const MARKERS: [(&str, &str, u32); 2] =
     [("lab/begin", "enable", MARKER_BEGIN), ("lab/end", "disable", MARKER_END)];
 const MARKED: &str = "kvm_cpuid leaf=+0(%si):u32";
 
-/// A histogram: its event, and the key it counts by.
+/// A histogram: its event, and the keys it counts by.
 #[derive(Clone, Copy, Debug)]
 struct Histogram {
     event: &'static str,
-    key: &'static str,
+    keys: &'static str,
 }
 
-const EXITS: Histogram = Histogram { event: "kvm/kvm_exit", key: "exit_reason" };
-const INJECTED: Histogram = Histogram { event: "kvm/kvm_inj_virq", key: "common_pid" };
-const TO_USER: Histogram = Histogram { event: "kvm/kvm_userspace_exit", key: "reason" };
-const DOORBELLS: Histogram = Histogram { event: DOORBELL, key: "common_pid" };
+const EXITS: Histogram = Histogram { event: "kvm/kvm_exit", keys: "common_pid,exit_reason" };
+const INJECTED: Histogram = Histogram { event: "kvm/kvm_inj_virq", keys: "common_pid" };
+const TO_USER: Histogram = Histogram { event: "kvm/kvm_userspace_exit", keys: "common_pid" };
+const DOORBELLS: Histogram = Histogram { event: DOORBELL, keys: "common_pid" };
 /// From each entry to the next exit, summed.
 const IN_GUEST: Histogram =
-    Histogram { event: "synthetic/lab_in_guest", key: "common_pid:vals=ns" };
-const ALL: [Histogram; 5] = [EXITS, INJECTED, TO_USER, DOORBELLS, IN_GUEST];
-/// What makes the event of [`IN_GUEST`]: at an entry the time is kept, at the next exit of the same vCPU the
-/// difference is an event.
+    Histogram { event: "synthetic/lab_in_guest", keys: "common_pid:vals=ns" };
+const PAUSED: [Histogram; 5] = [EXITS, INJECTED, TO_USER, DOORBELLS, IN_GUEST];
+/// When each marker was seen, and whose; these count all the time.
+const MARKS: &str = "hist:keys=common_pid,common_timestamp";
+/// What makes the event of [`IN_GUEST`]: at an entry the time is kept, at the next exit of the same vCPU's thread
+/// the difference is an event.
 const SYNTHETIC: &str = "lab_in_guest u64 ns";
 const TIMERS: [(&str, &str); 2] = [
-    ("kvm/kvm_entry", "hist:keys=vcpu_id:began=common_timestamp"),
+    ("kvm/kvm_entry", "hist:keys=common_pid:began=common_timestamp"),
     (
         "kvm/kvm_exit",
-        "hist:keys=vcpu_id:ns=common_timestamp-$began:onmatch(kvm.kvm_entry).lab_in_guest($ns)",
+        "hist:keys=common_pid:ns=common_timestamp-$began:onmatch(kvm.kvm_entry).lab_in_guest($ns)",
     ),
 ];
 
-/// What was counted between two markers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// By reason; without the one of the last marker.
-    pub(crate) exits: BTreeMap<String, u64>,
-    pub(crate) injected: u64,
-    pub(crate) to_user: u64,
-    pub(crate) doorbells: u64,
-    /// Nanoseconds; where the clock of the place allows it.
-    pub(crate) in_guest_ns: Option<u64>,
-}
-
-/// The kernel's histograms, as long as this lives.
+/// The kernel's tracing, with what the lab needs to know of it.
 #[derive(Debug)]
 pub(crate) struct Tracing {
     /// Exit reasons of this processor, by number.
@@ -66,6 +57,8 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
+    /// Makes the events that the kernel does not have by itself. They cost nothing until [`Tracing::arm`].
+    ///
     /// # Errors
     /// Tracing is not there, or somebody else uses what is needed.
     pub(crate) fn start() -> Result<Tracing> {
@@ -76,84 +69,109 @@ impl Tracing {
         ensure!(!reasons.is_empty(), "the format of kvm_exit is not understood");
         // What an earlier lab left behind.
         clear();
-        let tracing = Tracing { reasons };
         let probes = Path::new(ROOT).join("kprobe_events");
         append(&probes, &format!("p:{DOORBELL} ioeventfd_write"))?;
         for (marker, ..) in MARKERS {
             append(&probes, &format!("p:{marker} {MARKED}"))?;
         }
         append(&Path::new(ROOT).join("synthetic_events"), SYNTHETIC)?;
+        Ok(Tracing { reasons })
+    }
+
+    /// Attaches the histograms: from now on exits cost more, until what is given is dropped.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn arm(&self) -> Result<Armed<'_>> {
+        let armed = Armed { tracing: self };
         for (event, timer) in TIMERS {
             append(&file_of(event, "trigger"), timer)?;
         }
-        for histogram in ALL {
-            let Histogram { event, key } = histogram;
-            append(&file_of(event, "trigger"), &format!("hist:keys={key}:pause"))?;
+        for Histogram { event, keys } in PAUSED {
+            append(&file_of(event, "trigger"), &format!("hist:keys={keys}:pause"))?;
             let name = event.replace('/', ":");
             for (marker, word, leaf) in MARKERS {
                 let trigger = format!("{word}_hist:{name} if leaf=={leaf:#x}");
                 append(&file_of(marker, "trigger"), &trigger)?;
             }
         }
-        Ok(tracing)
+        for (marker, _, leaf) in MARKERS {
+            append(&file_of(marker, "trigger"), &format!("{MARKS} if leaf=={leaf:#x}"))?;
+        }
+        Ok(armed)
     }
+}
 
+/// The kernel counts what is between markers, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Armed<'a> {
+    tracing: &'a Tracing,
+}
+
+impl Armed<'_> {
     /// Forgets what was counted.
     ///
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn reset(&self) -> Result<()> {
-        for Histogram { event, key } in ALL {
-            append(&file_of(event, "trigger"), &format!("hist:keys={key}:clear"))?;
+        for Histogram { event, keys } in PAUSED {
+            append(&file_of(event, "trigger"), &format!("hist:keys={keys}:clear"))?;
+        }
+        for (marker, _, leaf) in MARKERS {
+            append(&file_of(marker, "trigger"), &format!("{MARKS}:clear if leaf=={leaf:#x}"))?;
         }
         Ok(())
     }
 
-    /// What was counted since.
+    /// What was counted since, where these threads of vCPUs had a load.
     ///
     /// # Errors
     /// The kernel's words are not understood, or there were no markers.
-    pub(crate) fn counts(&self) -> Result<Counts> {
-        let total = |histogram| -> Result<u64> { Ok(read(histogram)?.values().sum()) };
-        let mut exits = BTreeMap::new();
-        for (reason, count) in read(EXITS)? {
-            let word = self.reasons.get(&reason).cloned();
-            exits.insert(word.unwrap_or_else(|| format!("{reason:#x}")), count);
-        }
-        let markers = ["cpuid", "CPUID"];
-        let marker = exits.iter_mut().find(|(reason, _)| markers.contains(&reason.as_str()));
-        let (_, marked) = marker.context("the end of the load was not seen")?;
-        *marked -= 1;
-        exits.retain(|_, count| *count > 0);
-        Ok(Counts {
-            exits,
-            injected: total(INJECTED)?,
-            to_user: total(TO_USER)?,
-            doorbells: total(DOORBELLS)?,
-            in_guest_ns: Some(sum_of(&std::fs::read_to_string(file_of(IN_GUEST.event, "hist"))?)),
-        })
+    pub(crate) fn counts(&self, threads: &[u32]) -> Result<Counts> {
+        let text = |event: &str| -> Result<String> {
+            let file = file_of(event, "hist");
+            std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))
+        };
+        let texts = Texts {
+            exits: text(EXITS.event)?,
+            injected: text(INJECTED.event)?,
+            to_user: text(TO_USER.event)?,
+            doorbells: text(DOORBELLS.event)?,
+            in_guest: text(IN_GUEST.event)?,
+            begins: text(MARKERS[0].0)?,
+            ends: text(MARKERS[1].0)?,
+        };
+        Counts::read(&texts, &self.tracing.reasons, threads)
     }
 }
 
-impl Drop for Tracing {
+impl Drop for Armed<'_> {
     fn drop(&mut self) {
-        clear();
+        disarm();
     }
 }
 
-/// Takes away every trigger and probe of the lab; what is not there is no fault.
-fn clear() {
-    for Histogram { event, key } in ALL {
-        let name = event.replace('/', ":");
-        for (marker, word, _) in MARKERS {
+/// Takes away every trigger of the lab; what is not there is no fault.
+fn disarm() {
+    for (marker, word, leaf) in MARKERS {
+        let _ = append(&file_of(marker, "trigger"), &format!("!{MARKS} if leaf=={leaf:#x}"));
+        for Histogram { event, .. } in PAUSED {
+            let name = event.replace('/', ":");
             let _ = append(&file_of(marker, "trigger"), &format!("!{word}_hist:{name}"));
         }
-        let _ = append(&file_of(event, "trigger"), &format!("!hist:keys={key}"));
+    }
+    for Histogram { event, keys } in PAUSED {
+        let _ = append(&file_of(event, "trigger"), &format!("!hist:keys={keys}"));
     }
     // What uses the synthetic event before the event.
     for (event, timer) in TIMERS.iter().rev() {
         let _ = append(&file_of(event, "trigger"), &format!("!{timer}"));
     }
+}
+
+/// Takes away every trigger and event of the lab, also of one that ended without doing so.
+pub(crate) fn clear() {
+    disarm();
     let _ = append(&Path::new(ROOT).join("synthetic_events"), &format!("!{SYNTHETIC}"));
     for probe in [DOORBELL, MARKERS[0].0, MARKERS[1].0] {
         let _ = append(&Path::new(ROOT).join("kprobe_events"), &format!("-:{probe}"));
@@ -171,36 +189,6 @@ fn append(file: &Path, line: &str) -> Result<()> {
         .with_context(|| format!("{}", file.display()))?;
     // One write: the kernel takes each as one command.
     open.write_all(line.as_bytes()).with_context(|| format!("{line:?} to {}", file.display()))
-}
-
-fn read(histogram: Histogram) -> Result<BTreeMap<u64, u64>> {
-    let file = file_of(histogram.event, "hist");
-    Ok(parse(&std::fs::read_to_string(&file)?, histogram.key))
-}
-
-/// Lines such as `{ exit_reason:        120 } hitcount:       2000`.
-fn parse(text: &str, key: &str) -> BTreeMap<u64, u64> {
-    let mut found = BTreeMap::new();
-    for line in text.lines() {
-        let Some((head, tail)) = line.split_once("hitcount:") else { continue };
-        let Some(value) = head.split_once(&format!("{key}:")).map(|(_, value)| value) else {
-            continue;
-        };
-        let number = |text: &str| {
-            let digits: String = text.trim().chars().take_while(char::is_ascii_digit).collect();
-            digits.parse::<u64>().ok()
-        };
-        if let (Some(value), Some(count)) = (number(value), number(tail)) {
-            *found.entry(value).or_insert(0) += count;
-        }
-    }
-    found
-}
-
-/// The sum of `ns:` of lines such as `{ common_pid: 77 } hitcount: 2000  ns: 345`.
-fn sum_of(text: &str) -> u64 {
-    let value = |line: &str| line.split_once(" ns:")?.1.split_whitespace().next()?.parse().ok();
-    text.lines().filter_map(value).fold(0, u64::saturating_add)
 }
 
 /// Pairs such as `{ 0x078, "hlt" }`. The format has those of Intel's processors first, then AMD's.
@@ -232,18 +220,6 @@ fn value_of(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn histograms_are_read_as_the_kernel_writes_them() {
-        let text = "# event histogram\n#\n\n{ exit_reason:        120 } hitcount:       2000\n\
-                    { exit_reason:       1024 } hitcount:          7\n\nTotals:\n    Hits: 2007\n";
-        assert_eq!(parse(text, "exit_reason"), BTreeMap::from([(120, 2000), (1024, 7)]));
-        let text =
-            "{ common_pid: CPU 0/KVM-77 } hitcount: 5\n{ common_pid:         77 } hitcount: 5\n";
-        assert_eq!(parse(text, "common_pid"), BTreeMap::from([(77, 5)]));
-        let text = "{ common_pid:   77 } hitcount:   5  ns:   900\n{ common_pid: 78 } hitcount: 1  ns: 100\n";
-        assert_eq!(sum_of(text), 1000);
-    }
 
     #[test]
     fn reasons_are_those_of_the_processor() {

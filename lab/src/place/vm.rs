@@ -1,113 +1,193 @@
-//! L2, the guest that is measured: a QEMU on KVM, its vCPU on a CPU of its own, and the line on which it
-//! takes orders.
+//! L2, a guest that is measured: a QEMU on KVM, where its threads run, and the line on which it takes orders.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::children::Children;
-use super::{SERVER_CPU, VCPU_CPU, waiting};
+use super::network::Seat;
+use super::waiting;
 use crate::orders::{Answer, Order};
 
-/// From its start to its first word.
-const BOOTS_WITHIN: Duration = Duration::from_secs(90);
 /// A load's time at most.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
 /// What a guest is started with.
 #[derive(Debug)]
 pub(crate) struct VmSpec<'a> {
+    pub(crate) seat: Seat,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
+    pub(crate) memory_mib: u32,
+    /// For its sockets and logs.
     pub(crate) dir: &'a Path,
     /// QEMU's options for its devices.
     pub(crate) options: &'a [String],
     pub(crate) machine: &'a str,
 }
 
-/// A guest that takes orders.
+/// CPUs for a guest's threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pins {
+    /// Alone, unless there are more guests than CPUs.
+    pub(crate) vcpu: usize,
+    /// All other threads of QEMU.
+    pub(crate) rest: usize,
+}
+
+/// A guest that was started.
 #[derive(Debug)]
 pub(crate) struct Vm {
-    line: BufReader<UnixStream>,
+    seat: Seat,
     /// Of its QEMU.
-    pub(crate) pid: u32,
+    pid: u32,
+    socket: PathBuf,
+    pins: Option<Pins>,
+}
+
+/// A guest that takes orders.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) seat: Seat,
+    line: BufReader<UnixStream>,
+    /// The thread of its vCPU.
+    pub(crate) vcpu: u32,
 }
 
 impl Vm {
-    /// Starts it, puts its threads where they belong, and waits until it takes orders.
+    /// Starts it; without `pins` the kernel decides where its threads run.
     ///
     /// # Errors
-    /// It does not start.
-    pub(crate) fn start(spec: &VmSpec<'_>, children: &mut Children) -> Result<Vm> {
-        let socket = spec.dir.join("orders");
-        let said = |file: &str| spec.dir.join(file).display().to_string();
+    /// QEMU does not start.
+    pub(crate) fn start(
+        spec: &VmSpec<'_>,
+        pins: Option<Pins>,
+        children: &mut Children,
+    ) -> Result<Vm> {
+        let number = spec.seat.0;
+        let (socket, memory) = (spec.dir.join(format!("orders{number}")), spec.memory_mib);
+        let console = spec.dir.join(format!("console{number}.log"));
+        let backend = format!("memory-backend-memfd,id=memory,size={memory}M,share=on");
+        let words = format!(
+            "console=ttyS0 quiet mitigations=off panic=-1 arg.address={}",
+            spec.seat.guest()
+        );
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args(["-name", "l2,debug-threads=on", "-accel", "kvm", "-cpu", "host", "-smp", "1"])
-            .args(["-m", "384", "-object", "memory-backend-memfd,id=memory,size=384M,share=on"])
+            .args(["-name", &format!("l2-{number},debug-threads=on")])
+            .args(["-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", &memory.to_string()])
+            .args(["-object", &backend])
             .args(["-machine", &format!("{},memory-backend=memory", spec.machine)])
             .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             .args(["-kernel", &spec.kernel.display().to_string()])
-            .args(["-initrd", &spec.initramfs.display().to_string()])
-            .args(["-append", "console=ttyS0 quiet mitigations=off panic=-1 arg.address=10.77.0.2"])
-            .args(["-serial", &format!("file:{}", said("console.log"))])
+            .args(["-initrd", &spec.initramfs.display().to_string(), "-append", &words])
+            .args(["-serial", &format!("file:{}", console.display())])
             .args(["-serial", &format!("unix:{},server=on,wait=off", socket.display())])
             .args(spec.options);
-        let pid = children.start("QEMU", &spec.dir.join("qemu.log"), &mut command)?;
-        let line = waiting::until("QEMU's socket", BOOTS_WITHIN, || {
-            children.are_alive()?;
-            Ok(UnixStream::connect(&socket).ok())
-        })?;
-        line.set_read_timeout(Some(BOOTS_WITHIN))?;
-        let mut vm = Vm { line: BufReader::new(line), pid };
-        waiting::until("a thread of QEMU's for the vCPU", BOOTS_WITHIN, || {
-            children.are_alive()?;
-            Ok(vm.pin()?.then_some(()))
-        })?;
-        let mut words = String::new();
-        vm.line.read_line(&mut words).context("the guest says nothing")?;
-        ensure!(words.contains("ready"), "the guest says {words:?}");
-        vm.line.get_ref().set_read_timeout(Some(ANSWERS_WITHIN))?;
-        Ok(vm)
+        let log = spec.dir.join(format!("qemu{number}.log"));
+        let pid = children.start(&format!("QEMU of guest {number}"), &log, &command)?;
+        Ok(Vm { seat: spec.seat, pid, socket, pins })
     }
 
-    /// Does a load.
+    /// Puts its threads where they belong, as soon as it has them.
     ///
     /// # Errors
-    /// The guest could not do it, or does not answer.
-    pub(crate) fn order(&mut self, order: &Order) -> Result<Answer> {
+    /// It ends, or takes longer.
+    pub(crate) fn begin(self, within: Duration, children: &mut Children) -> Result<Guest> {
+        let line = waiting::until("QEMU's socket", within, || {
+            children.are_alive()?;
+            Ok(UnixStream::connect(&self.socket).ok())
+        })?;
+        line.set_read_timeout(Some(within))?;
+        let vcpu = waiting::until("a thread of QEMU's for the vCPU", within, || {
+            children.are_alive()?;
+            self.place_threads()
+        })?;
+        Ok(Guest { seat: self.seat, line: BufReader::new(line), vcpu })
+    }
+
+    /// Gives the thread of the vCPU, if there is one already.
+    fn place_threads(&self) -> Result<Option<u32>> {
+        let mut vcpu = None;
+        for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid))? {
+            let entry = entry?;
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            let thread: i32 =
+                entry.file_name().to_string_lossy().parse().context("no thread's number")?;
+            let is_vcpu = name.starts_with("CPU ");
+            if is_vcpu {
+                vcpu = Some(thread.cast_unsigned());
+            }
+            if let Some(pins) = self.pins {
+                pin(thread.cast_unsigned(), if is_vcpu { pins.vcpu } else { pins.rest })?;
+            }
+        }
+        Ok(vcpu)
+    }
+}
+
+/// Lets a thread run on one CPU only.
+///
+/// # Errors
+/// There is no such thread any more, or no such CPU.
+pub(crate) fn pin(thread: u32, cpu: usize) -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    let thread_id = Pid::from_raw(thread.cast_signed());
+    sched_setaffinity(thread_id, &cpus).with_context(|| format!("thread {thread} to CPU {cpu}"))
+}
+
+impl Guest {
+    /// Waits until it takes orders.
+    ///
+    /// # Errors
+    /// It says something else, or nothing.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        let words = self.hear().context("while it starts")?;
+        let ready: serde_json::Value = serde_json::from_str(&words).unwrap_or_default();
+        let is_ready = ready.get("ready").is_some_and(|ready| *ready == true);
+        ensure!(is_ready, "the guest says {words:?}, not that it is ready");
+        let clock = ready.get("clocksource").and_then(|clock| clock.as_str()).unwrap_or_default();
+        if !["", "tsc", "kvm-clock"].contains(&clock) {
+            eprintln!("guest {} has the clock {clock}: a look at it is an exit", self.seat.0);
+        }
+        self.line.get_ref().set_read_timeout(Some(ANSWERS_WITHIN))?;
+        Ok(())
+    }
+
+    /// Tells it what to do.
+    ///
+    /// # Errors
+    /// Its line is closed.
+    pub(crate) fn tell(&mut self, order: &Order) -> Result<()> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
-        self.line.get_mut().write_all(line.as_bytes())?;
-        let mut words = String::new();
-        self.line.read_line(&mut words).context("the guest does not answer")?;
+        self.line.get_mut().write_all(line.as_bytes()).context("the guest's line is closed")
+    }
+
+    /// What it says it did.
+    ///
+    /// # Errors
+    /// It could not do it, or does not answer.
+    pub(crate) fn answer(&mut self) -> Result<Answer> {
+        let words = self.hear()?;
         match serde_json::from_str(&words).with_context(|| format!("the guest says {words:?}"))? {
             Answer::Failed { error } => bail!("the guest could not: {error}"),
             done => Ok(done),
         }
     }
 
-    /// Its vCPU alone on one CPU, all else of QEMU on the other. False when the vCPU has no thread yet.
-    fn pin(&self) -> Result<bool> {
-        let mut seen = false;
-        for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid))? {
-            let entry = entry?;
-            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            let is_vcpu = name.starts_with("CPU ");
-            seen |= is_vcpu;
-            let tid = entry.file_name().to_string_lossy().parse().context("no thread's number")?;
-            let mut cpus = CpuSet::new();
-            cpus.set(if is_vcpu { VCPU_CPU } else { SERVER_CPU });
-            sched_setaffinity(rustix::process::Pid::from_raw(tid), &cpus)?;
-        }
-        Ok(seen)
+    /// Its next line.
+    fn hear(&mut self) -> Result<String> {
+        let mut words = String::new();
+        let read = self.line.read_line(&mut words).context("the guest does not answer")?;
+        ensure!(read > 0, "the guest's line was closed: its QEMU has ended");
+        Ok(words)
     }
-
-    /// It is no longer needed. Its QEMU ends with the other programs.
-    pub(crate) fn end(self) {}
 }

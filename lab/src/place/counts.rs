@@ -1,0 +1,221 @@
+//! What the kernel counted between the markers of loads, by the thread that runs a guest's vCPU.
+//!
+//! Not who counts, nor where it is read (`tracing`).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+/// A line of a histogram: its keys and values by name.
+type Line = BTreeMap<String, u64>;
+
+/// The histograms of a turn, as the kernel writes them.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    /// By `common_pid` and `exit_reason`.
+    pub(crate) exits: String,
+    /// These by `common_pid`.
+    pub(crate) injected: String,
+    pub(crate) to_user: String,
+    pub(crate) doorbells: String,
+    /// With the value `ns`.
+    pub(crate) in_guest: String,
+    /// By `common_pid` and `common_timestamp`.
+    pub(crate) begins: String,
+    pub(crate) ends: String,
+}
+
+/// All of a turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    threads: BTreeMap<u64, Counted>,
+    /// From the first marker that begins a load to the first that ends one: all that was counted was then.
+    pub(crate) window_ns: u64,
+}
+
+/// Of one thread, or of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// By reason; without those of the markers.
+    pub(crate) exits: BTreeMap<String, u64>,
+    pub(crate) injected: u64,
+    pub(crate) to_user: u64,
+    pub(crate) doorbells: u64,
+    /// Between entry and exit.
+    pub(crate) in_guest_ns: u64,
+}
+
+impl Counts {
+    /// `reasons` are the processor's words for its exits; `threads` those that had a load.
+    ///
+    /// # Errors
+    /// A marker is missing, or loads were not all running at the same time.
+    pub(crate) fn read(
+        texts: &Texts,
+        reasons: &BTreeMap<u64, String>,
+        threads: &[u32],
+    ) -> Result<Counts> {
+        let mut counts = Counts::default();
+        for line in lines(&texts.exits) {
+            // The event has another histogram, without it: the one that times entries.
+            let Some(reason) = line.get("exit_reason").copied() else { continue };
+            let word = reasons.get(&reason).cloned().unwrap_or_else(|| format!("{reason:#x}"));
+            *counts.of(&line).exits.entry(word).or_default() += hits(&line);
+        }
+        lines(&texts.injected).iter().for_each(|line| counts.of(line).injected += hits(line));
+        lines(&texts.to_user).iter().for_each(|line| counts.of(line).to_user += hits(line));
+        lines(&texts.doorbells).iter().for_each(|line| counts.of(line).doorbells += hits(line));
+        for line in lines(&texts.in_guest) {
+            counts.of(&line).in_guest_ns += line.get("ns").copied().unwrap_or_default();
+        }
+        counts.window(&marks(&texts.begins), &marks(&texts.ends), threads)?;
+        Ok(counts)
+    }
+
+    fn of(&mut self, line: &Line) -> &mut Counted {
+        self.threads.entry(line.get("common_pid").copied().unwrap_or_default()).or_default()
+    }
+
+    /// When it was counted; and takes the markers' own exits off.
+    fn window(
+        &mut self,
+        begins: &BTreeMap<u64, u64>,
+        ends: &BTreeMap<u64, u64>,
+        threads: &[u32],
+    ) -> Result<()> {
+        let of = |marks: &BTreeMap<u64, u64>, what: &str| -> Result<Vec<u64>> {
+            let mark = |thread: &u32| marks.get(&u64::from(*thread)).copied();
+            let found: Option<Vec<u64>> = threads.iter().map(mark).collect();
+            found.with_context(|| format!("the {what} of a load was not seen"))
+        };
+        let (begun, ended) = (of(begins, "begin")?, of(ends, "end")?);
+        let first = begun.iter().copied().min().context("nobody had a load")?;
+        let last = begun.iter().copied().max().unwrap_or(first);
+        let end = ended.iter().copied().min().unwrap_or(first);
+        ensure!(last < end, "a guest's load ended before another's began: too short a time");
+        self.window_ns = end - first;
+        for (thread, (begin, end_of_thread)) in threads.iter().zip(begun.into_iter().zip(ended)) {
+            let own = u64::from(begin > first) + u64::from(end_of_thread == end);
+            let Some(counted) = self.threads.get_mut(&u64::from(*thread)) else { continue };
+            for (reason, count) in &mut counted.exits {
+                if reason.eq_ignore_ascii_case("cpuid") {
+                    *count = count.saturating_sub(own);
+                }
+            }
+            counted.exits.retain(|_, count| *count > 0);
+        }
+        Ok(())
+    }
+
+    /// What these threads came to together.
+    pub(crate) fn sum(&self, threads: &[u32]) -> Counted {
+        let mut sum = Counted::default();
+        for one in threads.iter().filter_map(|thread| self.threads.get(&u64::from(*thread))) {
+            for (reason, count) in &one.exits {
+                *sum.exits.entry(reason.clone()).or_default() += count;
+            }
+            sum.injected += one.injected;
+            sum.to_user += one.to_user;
+            sum.doorbells += one.doorbells;
+            sum.in_guest_ns += one.in_guest_ns;
+        }
+        sum
+    }
+}
+
+impl Counted {
+    /// Of all reasons.
+    pub(crate) fn all_exits(&self) -> u64 {
+        self.exits.values().sum()
+    }
+}
+
+/// Lines such as `{ common_pid:   77, exit_reason:   120 } hitcount:   2000  ns:   345`.
+fn lines(text: &str) -> Vec<Line> {
+    let of = |line: &str| {
+        let (keys, values) = line.strip_prefix('{')?.split_once('}')?;
+        let mut words = keys.split([',', ' ']).chain(values.split(' ')).filter(|w| !w.is_empty());
+        let mut found = Line::new();
+        while let Some(name) = words.next() {
+            let value = words.next()?.parse().ok()?;
+            found.insert(name.strip_suffix(':')?.to_string(), value);
+        }
+        Some(found)
+    };
+    text.lines().filter_map(|line| of(line.trim())).collect()
+}
+
+fn hits(line: &Line) -> u64 {
+    line.get("hitcount").copied().unwrap_or_default()
+}
+
+/// When each thread came to its marker; at its last, if it came there several times.
+fn marks(text: &str) -> BTreeMap<u64, u64> {
+    let mut found = BTreeMap::new();
+    for line in lines(text) {
+        if let (Some(thread), Some(time)) = (line.get("common_pid"), line.get("common_timestamp")) {
+            let last: &mut u64 = found.entry(*thread).or_default();
+            *last = (*last).max(*time);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "# event histogram\n#\n\n\
+        { common_pid:         77, exit_reason:        120 } hitcount:       2000\n\
+        { common_pid:         77, exit_reason:        114 } hitcount:          1\n\
+        { common_pid:         78, exit_reason:        114 } hitcount:          3\n\
+        { common_pid:         78, exit_reason:       1024 } hitcount:          7\n\n\
+        Totals:\n    Hits: 2010\n    Entries: 4\n\n# event histogram\n\
+        { common_pid:         77 } hitcount:       9000\n";
+
+    fn texts() -> Texts {
+        let mark = |thread, time| {
+            format!("{{ common_pid: {thread}, common_timestamp: {time} }} hitcount: 1\n")
+        };
+        Texts {
+            exits: TWO.to_string(),
+            doorbells: "{ common_pid: 77 } hitcount: 5\n{ common_pid: CPU 0/KVM-77 } hitcount: 5\n"
+                .to_string(),
+            in_guest: "{ common_pid:   77 } hitcount:   5  ns:   900\n\
+                       { common_pid:   78 } hitcount:   1  ns:   100\n"
+                .to_string(),
+            begins: mark(77, 1000) + &mark(78, 1200),
+            ends: mark(77, 6000) + &mark(78, 6500),
+            ..Texts::default()
+        }
+    }
+
+    #[test]
+    fn each_thread_has_its_counts_without_its_markers() -> Result<()> {
+        let reasons = BTreeMap::from([(120, "hlt".to_string()), (114, "cpuid".to_string())]);
+        let counts = Counts::read(&texts(), &reasons, &[77, 78])?;
+        assert_eq!(counts.window_ns, 5000);
+        let one = counts.sum(&[77]);
+        // Its end marker is off; its begin began it all.
+        assert_eq!(one.exits, BTreeMap::from([("hlt".to_string(), 2000)]));
+        assert_eq!((one.doorbells, one.in_guest_ns, one.injected), (5, 900, 0));
+        // Its begin marker is off; its end came after the window's.
+        let other = counts.sum(&[78]);
+        let left = [("cpuid".to_string(), 2), ("0x400".to_string(), 7)];
+        assert_eq!(other.exits, BTreeMap::from(left));
+        assert_eq!(counts.sum(&[77, 78]).all_exits(), 2009);
+        assert_eq!(counts.sum(&[77, 78]).in_guest_ns, 1000);
+        Ok(())
+    }
+
+    #[test]
+    fn what_did_not_run_together_is_no_count() {
+        let reasons = BTreeMap::new();
+        let mut apart = texts();
+        apart.begins = apart.begins.replace("1200", "6001");
+        let said = Counts::read(&apart, &reasons, &[77, 78]).map_err(|error| error.to_string());
+        assert!(said.is_err_and(|said| said.contains("ended before")));
+        let said = Counts::read(&texts(), &reasons, &[79]).map_err(|error| error.to_string());
+        assert!(said.is_err_and(|said| said.contains("begin of a load was not seen")));
+    }
+}

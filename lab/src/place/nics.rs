@@ -1,0 +1,86 @@
+//! NICs of the guests: their taps, and who serves them; and the other end of their loads.
+
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::children::Children;
+use super::configurations::{Configuration, Server, Site};
+use super::daemon::{self, STARTS_WITHIN, words};
+use super::network::{Seat, ip};
+use super::waiting;
+use crate::orders::PEER_PORT;
+
+/// Starts what serves; gives QEMU's options of each guest.
+pub(super) fn serve(
+    configuration: &Configuration,
+    site: &Site<'_>,
+    children: &mut Children,
+) -> Result<Vec<Vec<String>>> {
+    let seats = || (0..site.guests).map(Seat);
+    let is_sidecore =
+        matches!(configuration.server, Server::Sidecore { .. } | Server::Quota { .. });
+    for seat in seats() {
+        // Of the configuration before.
+        let _ = ip(&format!("link del {}", seat.tap()));
+        if !is_sidecore {
+            ip(&format!("tuntap add {} mode tap", seat.tap()))?;
+        }
+    }
+    let options = match configuration.server {
+        Server::Vhost { busy_us } => {
+            let busy = if busy_us > 0 { format!(",poll-us={busy_us}") } else { String::new() };
+            let more = format!(",vhost=on{busy}");
+            seats().map(|seat| on_tap(seat, &more, "virtio-net-pci")).collect()
+        }
+        Server::Qemu { .. } => {
+            seats().map(|seat| on_tap(seat, ",vhost=off", "virtio-net-pci")).collect()
+        }
+        Server::E1000 => seats().map(|seat| on_tap(seat, ",vhost=off", "e1000")).collect(),
+        Server::Sidecore { .. } | Server::Quota { .. } => {
+            let section = |seat: Seat| {
+                let (tap, mac) = (seat.tap(), seat.mac());
+                format!("[[nic]]\nid = \"n{}\"\ntap = \"{tap}\"\nmac = \"{mac}\"\n", seat.0)
+            };
+            let sections: String = seats().map(section).collect();
+            let server = configuration.server;
+            let sockets = daemon::start_sidecore(site, server, &sections, "n", children)?;
+            let of = |(seat, socket): (Seat, &std::path::PathBuf)| {
+                let chardev = format!("socket,id=c,path={}", socket.display());
+                let device = format!("virtio-net-pci,netdev=n,mac={}", seat.mac());
+                let netdev = "vhost-user,id=n,chardev=c";
+                words(["-chardev", &chardev, "-netdev", netdev, "-device", &device])
+            };
+            seats().zip(&sockets).map(of).collect()
+        }
+        Server::Ide | Server::StorageDaemon => bail!("{} has no NICs", configuration.name),
+    };
+    for seat in seats() {
+        ip(&format!("addr add {}/24 dev {}", seat.place(), seat.tap()))?;
+        ip(&format!("link set {} up", seat.tap()))?;
+    }
+    Ok(options)
+}
+
+fn on_tap(seat: Seat, more: &str, model: &str) -> Vec<String> {
+    let netdev = format!("tap,id=n,ifname={},script=no,downscript=no{more}", seat.tap());
+    words(["-netdev", &netdev, "-device", &format!("{model},netdev=n,mac={}", seat.mac())])
+}
+
+/// Starts the other end of network loads, one for all guests, which comes before what serves on the same CPU.
+///
+/// # Errors
+/// It does not start.
+pub(crate) fn start_peer(site: &Site<'_>, children: &mut Children) -> Result<()> {
+    let own = std::env::current_exe()?;
+    let mut command = Command::new("chrt");
+    command.args(["-f", "1", "taskset", "-c", &site.cpus.peer.to_string()]);
+    command.arg(own).args(["peer", &Ipv4Addr::UNSPECIFIED.to_string()]);
+    children.start("peer", &site.dir.join("peer.log"), &command)?;
+    waiting::until("the peer", STARTS_WITHIN, || {
+        children.are_alive()?;
+        Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, PEER_PORT + 3)).ok())
+    })?;
+    Ok(())
+}

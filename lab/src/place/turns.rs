@@ -1,0 +1,218 @@
+//! A load's turns, and the rows they become: counts from turns with histograms, rates, latencies and processor
+//! time from turns without.
+
+use anyhow::Result;
+
+use super::asking;
+use super::cells::Kind;
+use super::configurations::{Configuration, Device};
+use super::counts::Counts;
+use super::cpus::Cpus;
+use super::guests::{Guests, Outcome};
+use super::loads::{Load, Part};
+use super::serving::Serving;
+use super::tracing::Tracing;
+use super::waiting;
+use crate::rows::Row;
+
+/// A stand whose guests take orders.
+#[derive(Debug)]
+pub(crate) struct Bench<'a> {
+    pub(crate) experiment: &'a str,
+    pub(crate) configuration: &'a Configuration,
+    pub(crate) cpus: &'a Cpus,
+    pub(crate) guests: Guests,
+    pub(crate) serving: Serving,
+    pub(crate) tracing: &'a Tracing,
+    /// Turns with histograms, and as many without.
+    pub(crate) turns: u32,
+}
+
+impl Bench<'_> {
+    /// Does a load in all of its turns; gives their medians.
+    ///
+    /// # Errors
+    /// A guest could not do it, or the kernel does not count.
+    pub(crate) fn measure(&mut self, load: &Load) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        let armed = self.tracing.arm()?;
+        for _ in 0..self.turns {
+            armed.reset()?;
+            let done = self.once(load)?;
+            let all: Vec<u32> =
+                load.parts.iter().flat_map(|part| self.guests.threads(part)).collect();
+            let counts = armed.counts(&all)?;
+            for (part, outcomes) in load.parts.iter().zip(&done) {
+                let operations = operations_in(load, outcomes, counts.window_ns);
+                rows.extend(self.counted(part, &counts, operations));
+            }
+        }
+        drop(armed);
+        if load.parts.iter().all(|part| part.kind == Kind::Spin) {
+            return Ok(Row::medians(rows));
+        }
+        for _ in 0..self.turns {
+            let (before, began) = (self.serving.cpu_ns(), waiting::now());
+            let done = self.once(load)?;
+            // With the warm-up.
+            let served_ns = self.serving.cpu_ns().saturating_sub(before) as f64;
+            let busy = served_ns / began.elapsed().as_nanos() as f64;
+            for (at, (part, outcomes)) in load.parts.iter().zip(&done).enumerate() {
+                rows.extend(self.timed(part, outcomes));
+                // All parts have the same servers.
+                if at == 0 {
+                    rows.push(self.row(part, "server_cpu_percent", busy * 100.0, "%"));
+                }
+                if load.parts.len() == 1 {
+                    let each_us = busy * 1e6 / rate(outcomes);
+                    rows.push(self.row(part, "server_cpu_us_per_op", each_us, "us/op"));
+                }
+            }
+        }
+        Ok(Row::medians(rows))
+    }
+
+    /// All guests at the same time; gives what each part's did.
+    fn once(&mut self, load: &Load) -> Result<Vec<Vec<Outcome>>> {
+        match load.parts.as_slice() {
+            [Part { kind: Kind::Served { server }, for_ms: Some(for_ms), .. }] => {
+                Ok(vec![vec![asking::asked(&mut self.guests, *server, *for_ms, self.cpus)?]])
+            }
+            _ => self.guests.together(load, self.configuration),
+        }
+    }
+
+    /// What the kernel counted of a part.
+    fn counted(&self, part: &Part, counts: &Counts, operations: f64) -> Vec<Row> {
+        let threads = self.guests.threads(part);
+        let sum = counts.sum(&threads);
+        let window_ns = counts.window_ns as f64;
+        let exits = sum.all_exits() as f64;
+        let in_guest = sum.in_guest_ns as f64 / (window_ns * threads.len().max(1) as f64);
+        let mut rows = vec![
+            self.row(part, "exits_per_s", exits * 1e9 / window_ns, "1/s"),
+            self.row(part, "tig_percent", in_guest * 100.0, "%"),
+        ];
+        if part.kind == Kind::Spin {
+            return rows;
+        }
+        let mut each = |what: &str, count: u64| {
+            rows.push(self.row(part, what, count as f64 / operations, "1/op"));
+        };
+        each("doorbell_exits_per_op", sum.doorbells);
+        each("exits_per_op", sum.all_exits());
+        each("injections_per_op", sum.injected);
+        each("user_exits_per_op", sum.to_user);
+        for (reason, count) in &sum.exits {
+            each(&format!("exits_per_op.{reason}"), *count);
+        }
+        rows
+    }
+
+    /// What the guests of a part came to.
+    fn timed(&self, part: &Part, outcomes: &[Outcome]) -> Vec<Row> {
+        let is_disk = self.configuration.device == Device::Disk;
+        let what = if is_disk && part.for_ms.is_none() { "iops" } else { "ops_per_s" };
+        let mut rows = vec![self.row(part, what, rate(outcomes), "1/s")];
+        let p50_ns = median(outcomes.iter().map(|outcome| outcome.p50_ns).collect());
+        let p99_ns = median(outcomes.iter().map(|outcome| outcome.p99_ns).collect());
+        if p50_ns > 0 {
+            rows.push(self.row(part, "p50_us", p50_ns as f64 / 1e3, "us"));
+            rows.push(self.row(part, "p99_us", p99_ns as f64 / 1e3, "us"));
+        }
+        rows
+    }
+
+    fn row(&self, part: &Part, what: &str, value: f64, unit: &str) -> Row {
+        let name = format!("lab.{}.{what}", part.name);
+        let row = Row::new(name, self.configuration.name, value, unit);
+        Row { experiment: self.experiment.to_string(), ..row }
+    }
+}
+
+/// How many operations a part's guests did while the kernel counted: of a single guest those between its markers,
+/// of several their rates in the time that was counted, since they do not begin and end at one moment.
+fn operations_in(load: &Load, outcomes: &[Outcome], window_ns: u64) -> f64 {
+    match outcomes {
+        [one] if load.guests() == 1 => one.operations as f64,
+        several => rate(several) * window_ns as f64 / 1e9,
+    }
+}
+
+/// Operations a second of all together.
+fn rate(outcomes: &[Outcome]) -> f64 {
+    outcomes.iter().map(Outcome::rate).sum()
+}
+
+/// The middle one, or the upper one of two.
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// Time in guest of what is sent, as a share of what this machine can reach: what it was while the guest only
+/// computed. Rows of a configuration that has no such load have none.
+pub(crate) fn of_reachable(rows: &[Row]) -> Vec<Row> {
+    let spin = rows.iter().find(|row| row.name == "lab.spin.tig_percent");
+    let Some(reachable) = spin.map(|row| row.value).filter(|value| *value > 0.0) else {
+        return Vec::new();
+    };
+    let of = |row: &Row| {
+        let load = row.name.strip_suffix(".tig_percent").filter(|name| name.contains("_send_"))?;
+        let share = |value: f64| value * 100.0 / reachable;
+        let name = format!("{load}.tig_of_reachable_percent");
+        let spread = row.spread.map(share);
+        Some(Row { name, value: share(row.value), spread, ..row.clone() })
+    };
+    rows.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(operations: u64, elapsed_ns: u64) -> Outcome {
+        Outcome { operations, elapsed_ns, p50_ns: 0, p99_ns: 0 }
+    }
+
+    #[test]
+    fn several_guests_are_counted_by_their_rates_and_one_by_its_operations() {
+        let second = 1_000_000_000;
+        let one = [outcome(1999, 2 * second)];
+        let close = |value: f64, to: f64| assert!((value - to).abs() < 1e-6, "{value} is not {to}");
+        close(operations_in(&Load::exchanges(1, false), &one, 7), 1999.0);
+        let two = [outcome(1000, second), outcome(3000, 2 * second)];
+        close(operations_in(&Load::exchanges(2, false), &two, second / 2), 1250.0);
+        // The one that exchanges, beside a stream.
+        close(operations_in(&Load::exchange_beside(1, false), &one, 2 * second), 1999.0);
+        close(operations_in(&Load::exchange_beside(1, false), &one, second), 999.5);
+    }
+
+    #[test]
+    fn the_middle_of_guests() {
+        assert_eq!(median(vec![]), 0);
+        assert_eq!(median(vec![9, 1, 5]), 5);
+        assert_eq!(median(vec![4, 1]), 4);
+    }
+
+    #[test]
+    fn time_in_guest_is_set_beside_what_can_be_had() {
+        let row = |name: &str, value: f64| Row {
+            spread: [value, value * 2.0],
+            ..Row::new(name.to_string(), "qemu", value, "%")
+        };
+        let rows = [
+            row("lab.spin.tig_percent", 80.0),
+            row("lab.net.udp_rr.tig_percent", 10.0),
+            row("lab.net.udp_send_256.tig_percent", 60.0),
+        ];
+        let found = of_reachable(&rows);
+        let expected = Row {
+            value: 75.0,
+            spread: [75.0, 150.0],
+            ..row("lab.net.udp_send_256.tig_of_reachable_percent", 0.0)
+        };
+        assert_eq!(found, [expected]);
+        assert_eq!(of_reachable(&rows[1..]), []);
+    }
+}
