@@ -95,7 +95,7 @@ const MEMORY_OF_SEVERAL_MIB: u32 = 256;
 /// The place is not one (no KVM, no tracing), or a configuration fails each time.
 pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
     if !arguments.inside {
-        return keeper::keep();
+        return keeper::keep(&arguments.dir);
     }
     network::ip("link set lo up")?;
     std::fs::create_dir_all(&arguments.dir)?;

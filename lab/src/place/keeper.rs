@@ -4,6 +4,7 @@
 //! The lab is this program once more, with `--inside`. Its taps and addresses go with the namespace, and the
 //! programs it started with it (`children`).
 
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result, ensure};
@@ -15,11 +16,11 @@ use super::{modules, tracing};
 /// How a program ended, and the signal that made us end it.
 type Ended = (ExitStatus, Option<i32>);
 
-/// Runs the lab inside.
+/// Runs the lab inside; `dir` is where it keeps its logs.
 ///
 /// # Errors
 /// It failed, or was interrupted.
-pub(crate) fn keep() -> Result<()> {
+pub(crate) fn keep(dir: &Path) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "the lab needs root: for KVM's events and for taps"
@@ -32,7 +33,8 @@ pub(crate) fn keep() -> Result<()> {
     tracing::clear();
     before.restore();
     let (status, interrupted) = ended?;
-    ensure!(interrupted.is_none(), "interrupted; nothing is left behind");
+    let dir = dir.display();
+    ensure!(interrupted.is_none(), "interrupted; nothing is left but logs in {dir}");
     ensure!(status.success(), "the lab ended before its end ({status}): read what it said above");
     Ok(())
 }

@@ -60,9 +60,12 @@ mod tests {
         // Not this process: of its threads some end meanwhile, and their time with them.
         let mut works = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let served = Serving { pids: vec![works.id()] };
-        let grown = waiting::until("more time", Duration::from_secs(20), || {
-            let before = served.cpu_ns();
-            Ok((before > 0 && served.cpu_ns() > before).then_some(()))
+        // From one look to another, between which it may have to wait for a CPU.
+        let mut before = 0;
+        let grown = waiting::until("more time", Duration::from_secs(60), || {
+            let grown = before > 0 && served.cpu_ns() > before;
+            before = served.cpu_ns();
+            Ok(grown.then_some(()))
         });
         let _ = works.kill();
         let _ = works.wait();
