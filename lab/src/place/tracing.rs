@@ -54,6 +54,9 @@ const TIMERS: [(&str, &str); 2] = [
 pub(crate) struct Tracing {
     /// Exit reasons of this processor, by number.
     reasons: BTreeMap<u64, String>,
+    /// The histograms are attached from the start to the end: to attach one rewrites instructions that others
+    /// run, and a kernel on QEMU's TCG did not survive that beside guests (`int3` in `svm_vcpu_run`).
+    stays: bool,
 }
 
 impl Tracing {
@@ -75,31 +78,61 @@ impl Tracing {
             append(&probes, &format!("p:{marker} {MARKED}"))?;
         }
         append(&Path::new(ROOT).join("synthetic_events"), SYNTHETIC)?;
-        Ok(Tracing { reasons })
+        let stays = is_emulated();
+        if stays {
+            attach()?;
+        }
+        Ok(Tracing { reasons, stays })
     }
 
-    /// Attaches the histograms: from now on exits cost more, until what is given is dropped.
+    /// Whether there are no turns without histograms here.
+    pub(crate) fn stays(&self) -> bool {
+        self.stays
+    }
+
+    /// Attaches the histograms, where they are not always: from now on exits cost more, until what is given
+    /// is dropped.
     ///
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn arm(&self) -> Result<Armed<'_>> {
         let armed = Armed { tracing: self };
-        for (event, timer) in TIMERS {
-            append(&file_of(event, "trigger"), timer)?;
-        }
-        for Histogram { event, keys } in PAUSED {
-            append(&file_of(event, "trigger"), &format!("hist:keys={keys}:pause"))?;
-            let name = event.replace('/', ":");
-            for (marker, word, leaf) in MARKERS {
-                let trigger = format!("{word}_hist:{name} if leaf=={leaf:#x}");
-                append(&file_of(marker, "trigger"), &trigger)?;
-            }
-        }
-        for (marker, _, leaf) in MARKERS {
-            append(&file_of(marker, "trigger"), &format!("{MARKS} if leaf=={leaf:#x}"))?;
+        if !self.stays {
+            attach()?;
         }
         Ok(armed)
     }
+}
+
+/// Every trigger.
+fn attach() -> Result<()> {
+    for (event, timer) in TIMERS {
+        append(&file_of(event, "trigger"), timer)?;
+    }
+    for Histogram { event, keys } in PAUSED {
+        append(&file_of(event, "trigger"), &format!("hist:keys={keys}:pause"))?;
+        let name = event.replace('/', ":");
+        for (marker, word, leaf) in MARKERS {
+            let trigger = format!("{word}_hist:{name} if leaf=={leaf:#x}");
+            append(&file_of(marker, "trigger"), &trigger)?;
+        }
+    }
+    for (marker, _, leaf) in MARKERS {
+        append(&file_of(marker, "trigger"), &format!("{MARKS} if leaf=={leaf:#x}"))?;
+    }
+    Ok(())
+}
+
+/// Whether this machine is QEMU's TCG: it says so in CPUID. Other processors are never emulated here.
+fn is_emulated() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let who = std::arch::x86_64::__cpuid(0x4000_0000);
+        let who = [who.ebx, who.ecx, who.edx].map(u32::to_le_bytes).concat();
+        who == b"TCGTCGTCGTCG"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The kernel counts what is between markers, as long as this lives.
@@ -147,7 +180,9 @@ impl Armed<'_> {
 
 impl Drop for Armed<'_> {
     fn drop(&mut self) {
-        disarm();
+        if !self.tracing.stays {
+            disarm();
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! A load's turns, and the rows they become: counts from turns with histograms, rates, latencies and processor
-//! time from turns without.
+//! time from turns without, where there are such ([`Tracing::stays`]).
 
 use anyhow::Result;
 
@@ -24,7 +24,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) guests: Guests,
     pub(crate) serving: Serving,
     pub(crate) tracing: &'a Tracing,
-    /// Turns with histograms, and as many without.
+    /// Turns with histograms, and as many without, where there are such.
     pub(crate) turns: u32,
 }
 
@@ -38,7 +38,7 @@ impl Bench<'_> {
         let armed = self.tracing.arm()?;
         for _ in 0..self.turns {
             armed.reset()?;
-            let done = self.once(load)?;
+            let (done, busy) = self.once_clocked(load)?;
             let all: Vec<u32> =
                 load.parts.iter().flat_map(|part| self.guests.threads(part)).collect();
             let counts = armed.counts(&all)?;
@@ -46,30 +46,46 @@ impl Bench<'_> {
                 let operations = operations_in(load, outcomes, counts.window_ns);
                 rows.extend(self.counted(part, &counts, operations));
             }
+            if self.tracing.stays() {
+                rows.extend(self.all_timed(load, &done, busy));
+            }
         }
         drop(armed);
-        if load.parts.iter().all(|part| part.kind == Kind::Spin) {
-            return Ok(Row::medians(rows));
-        }
-        for _ in 0..self.turns {
-            let (before, began) = (self.serving.cpu_ns(), waiting::now());
-            let done = self.once(load)?;
-            // With the warm-up.
-            let served_ns = self.serving.cpu_ns().saturating_sub(before) as f64;
-            let busy = served_ns / began.elapsed().as_nanos() as f64;
-            for (at, (part, outcomes)) in load.parts.iter().zip(&done).enumerate() {
-                rows.extend(self.timed(part, outcomes));
-                // All parts have the same servers.
-                if at == 0 {
-                    rows.push(self.row(part, "server_cpu_percent", busy * 100.0, "%"));
-                }
-                if load.parts.len() == 1 {
-                    let each_us = busy * 1e6 / rate(outcomes);
-                    rows.push(self.row(part, "server_cpu_us_per_op", each_us, "us/op"));
-                }
+        if !self.tracing.stays() {
+            for _ in 0..self.turns {
+                let (done, busy) = self.once_clocked(load)?;
+                rows.extend(self.all_timed(load, &done, busy));
             }
         }
         Ok(Row::medians(rows))
+    }
+
+    /// What each part's guests did, and which part of that time the servers were at work, with the warm-up.
+    fn once_clocked(&mut self, load: &Load) -> Result<(Vec<Vec<Outcome>>, f64)> {
+        let (before, began) = (self.serving.cpu_ns(), waiting::now());
+        let done = self.once(load)?;
+        let served_ns = self.serving.cpu_ns().saturating_sub(before) as f64;
+        Ok((done, served_ns / began.elapsed().as_nanos() as f64))
+    }
+
+    /// What the guests of all parts came to, and what serving them took; nothing of what only computes.
+    fn all_timed(&self, load: &Load, done: &[Vec<Outcome>], busy: f64) -> Vec<Row> {
+        let mut rows = Vec::new();
+        if load.parts.iter().all(|part| part.kind == Kind::Spin) {
+            return rows;
+        }
+        for (at, (part, outcomes)) in load.parts.iter().zip(done).enumerate() {
+            rows.extend(self.timed(part, outcomes));
+            // All parts have the same servers.
+            if at == 0 {
+                rows.push(self.row(part, "server_cpu_percent", busy * 100.0, "%"));
+            }
+            if load.parts.len() == 1 {
+                let each_us = busy * 1e6 / rate(outcomes);
+                rows.push(self.row(part, "server_cpu_us_per_op", each_us, "us/op"));
+            }
+        }
+        rows
     }
 
     /// All guests at the same time; gives what each part's did.
