@@ -111,29 +111,25 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
         let step = Step { stand, progress: format!("{done} of {all}: {name}") };
         let mut tried = 1;
         let rows = loop {
-            match lab.measure(&step) {
-                Err(error) => eprintln!("{} (time {tried} of {TRIES}): {error:#}", step.progress),
-                Ok(rows) => break Some(rows),
-            }
+            let mut rows = Vec::new();
+            let Err(error) = lab.measure(&step, &mut rows) else { break rows };
+            eprintln!("{} (time {tried} of {TRIES}): {error:#}", step.progress);
             if tried == TRIES {
-                break None;
+                // What it did before it failed was measured as that of others was.
+                failed.push(name);
+                break rows;
             }
             tried += 1;
             restarts += stand.guests;
         };
-        match rows {
-            None => failed.push(name),
-            Some(rows) => {
-                for row in rows {
-                    println!("{}", serde_json::to_string(&row)?);
-                }
-            }
+        for row in rows {
+            println!("{}", serde_json::to_string(&row)?);
         }
     }
     let _ = std::fs::remove_dir(&arguments.dir);
     eprintln!("{} of {all}: {restarts} guests were started again", all - failed.len());
     if !failed.is_empty() {
-        bail!("could not be measured: {}", failed.join("; "));
+        bail!("could not be measured to the end: {}", failed.join("; "));
     }
     Ok(())
 }
@@ -164,23 +160,30 @@ struct Step<'a> {
 
 impl Lab<'_> {
     /// One stand from start to end. Its logs stay when it fails.
-    fn measure(&self, step: &Step<'_>) -> Result<Vec<Row>> {
+    /// What is measured before that is in `rows`.
+    fn measure(&self, step: &Step<'_>, rows: &mut Vec<Row>) -> Result<()> {
         let stand = step.stand;
         let dir = self.arguments.dir.join(stand.configuration.name);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir)?;
         let mut children = Children::default();
-        let rows = self.measure_in(step, &dir, &mut children).map_err(|error| {
+        self.measure_in(step, &dir, &mut children, rows).map_err(|error| {
             // One that has ended explains what the others say.
             let ended = children.are_alive().err().map(|ended| format!("; {ended}"));
             with_ends(&format!("{error:#}{}", ended.unwrap_or_default()), &dir)
         })?;
         drop(children);
         let _ = std::fs::remove_dir_all(&dir);
-        Ok(rows)
+        Ok(())
     }
 
-    fn measure_in(&self, step: &Step<'_>, dir: &Path, children: &mut Children) -> Result<Vec<Row>> {
+    fn measure_in(
+        &self,
+        step: &Step<'_>,
+        dir: &Path,
+        children: &mut Children,
+        rows: &mut Vec<Row>,
+    ) -> Result<()> {
         let stand = step.stand;
         let plural = if stand.guests > 1 { "s" } else { "" };
         eprintln!("{}: starting {} guest{plural}", step.progress, stand.guests);
@@ -212,14 +215,14 @@ impl Lab<'_> {
             tracing: &self.tracing,
             turns: if self.arguments.quick { 1 } else { TURNS },
         };
-        let mut rows = Vec::new();
         for load in &stand.loads {
             let found = bench.measure(load).with_context(|| load.name())?;
             eprintln!("{}: {}", step.progress, told(load.name(), &found));
             rows.extend(found);
         }
-        rows.extend(turns::of_reachable(&rows));
-        Ok(rows)
+        let shares = turns::of_reachable(rows);
+        rows.extend(shares);
+        Ok(())
     }
 
     fn start_guests(

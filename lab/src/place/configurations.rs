@@ -102,7 +102,7 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
     nic("vhost-net-busy", Server::Vhost { busy_us: 50 }),
     nic("qemu", QEMU).quick(),
     nic("qemu-unpinned", QEMU).unpinned(),
-    nic("e1000", Server::E1000).slower(5).quick(),
+    nic("e1000", Server::E1000).slower(5),
     nic("sidecore", POLL).quick(),
     nic("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
     nic("sidecore-es2", Server::Sidecore { policy: "es2" }),

@@ -181,16 +181,7 @@ mod tests {
         let quick = of(Experiment::Exits, true);
         assert_eq!(
             quick,
-            [
-                "qemu",
-                "qemu-storage-daemon",
-                "ide",
-                "sidecore",
-                "vhost-net",
-                "qemu",
-                "e1000",
-                "sidecore"
-            ]
+            ["qemu", "qemu-storage-daemon", "ide", "sidecore", "vhost-net", "qemu", "sidecore"]
         );
         assert_eq!(of(Experiment::BlockGuests, false), ["qemu", "qemu-iothread", "sidecore"]);
         assert_eq!(of(Experiment::Mixed, false), ["vhost-net", "sidecore"]);
