@@ -70,6 +70,10 @@ cmd_lab() {
         shift
     done
     LAB_ARGUMENTS+=("${experiments[@]}")
+    ((${#experiments[@]} < 2)) || L1_LIMIT=$((L1_LIMIT * ${#experiments[@]}))
+    mkdir -p "$LAB"
+    exec 9>"$LAB/lock"
+    flock -n 9 || die 'the lab runs already' 'wait for its end, or end that ./x lab'
     need_lab
     lab_run
     has_kvm || report+=(--emulated)
@@ -152,7 +156,8 @@ l1_once() {
     L1_WAITED=''
     say 'starting L1: no KVM of hardware here, so an emulated machine with KVM'
     # Its threads have names: l1_waited looks for those of CPUs.
-    qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
+    # It dies with this script, however that ends.
+    setpriv --pdeathsig KILL qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
         -nodefaults -no-user-config -no-reboot -display none \
         -kernel "$LAB/vmlinuz" -initrd "$LAB/l1.cpio" \
         -append "console=ttyS0 quiet mitigations=off clocksource=tsc tsc=reliable no_timer_check panic=-1 lab.root=$ROOT lab.out=$LAB/out" \

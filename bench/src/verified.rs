@@ -91,10 +91,11 @@ impl Load {
     pub fn await_requests(&self, more: u64) -> Result<()> {
         let (until, start_ns) = (self.done() + more, now_ns());
         while self.done() < until {
+            let has_ended = self.thread.is_finished();
             if let Some(fault) = self.fault.get() {
                 bail!("the load has ended: {fault}");
             }
-            ensure!(!self.thread.is_finished(), "the load has panicked");
+            ensure!(!has_ended, "the load has panicked");
             ensure!(now_ns() - start_ns < PATIENCE_NS, "the load does not go on");
             #[expect(clippy::disallowed_methods, reason = "a counter has no descriptor")]
             std::thread::sleep(Duration::from_millis(1));

@@ -130,6 +130,18 @@ impl Counted {
     }
 }
 
+/// A histogram has places for a number of keys; what finds none is not counted.
+///
+/// # Errors
+/// Something was dropped.
+pub(crate) fn nothing_is_dropped(text: &str) -> Result<()> {
+    for line in text.lines() {
+        let dropped = line.trim().strip_prefix("Dropped:").map_or("0", str::trim);
+        ensure!(dropped == "0", "{dropped} events were dropped: other guests of this host fill it");
+    }
+    Ok(())
+}
+
 /// Lines such as `{ common_pid:   77, exit_reason:   120 } hitcount:   2000  ns:   345`.
 fn lines(text: &str) -> Vec<Line> {
     let of = |line: &str| {
@@ -172,6 +184,14 @@ mod tests {
         { common_pid:         78, exit_reason:       1024 } hitcount:          7\n\n\
         Totals:\n    Hits: 2010\n    Entries: 4\n\n# event histogram\n\
         { common_pid:         77 } hitcount:       9000\n";
+
+    #[test]
+    fn what_is_dropped_is_told_whichever_histogram_dropped_it() {
+        assert!(nothing_is_dropped(TWO).is_ok());
+        let full = "Totals:\n    Dropped: 0\n# event histogram\nTotals:\n    Dropped: 17\n";
+        let said = nothing_is_dropped(full).map_err(|error| error.to_string());
+        assert!(said.is_err_and(|said| said.starts_with("17 events")));
+    }
 
     fn texts() -> Texts {
         let mark = |thread, time| {

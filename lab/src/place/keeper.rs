@@ -26,6 +26,7 @@ pub(crate) fn keep(dir: &Path) -> Result<()> {
         "the lab needs root: for KVM's events and for taps"
     );
     let before = modules::Before::look();
+    modules::are_ours()?;
     let mut command = Command::new("unshare");
     command.arg("--net").arg(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).arg("--inside");
@@ -34,7 +35,7 @@ pub(crate) fn keep(dir: &Path) -> Result<()> {
     before.restore();
     let (status, interrupted) = ended?;
     let dir = dir.display();
-    ensure!(interrupted.is_none(), "interrupted; nothing is left but logs in {dir}");
+    ensure!(interrupted.is_none(), "interrupted; what is left are logs in {dir}");
     ensure!(status.success(), "the lab ended before its end ({status}): read what it said above");
     Ok(())
 }

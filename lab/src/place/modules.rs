@@ -7,13 +7,34 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::waiting;
+use super::{tracing, waiting};
 
 pub(crate) const NULL_BLK: &str = "null_blk";
 pub(crate) const BRD: &str = "brd";
 const ALL: [&str; 2] = [NULL_BLK, BRD];
+/// The first device of each.
+const FIRST: [&str; ALL.len()] = ["/dev/nullb0", "/dev/ram0"];
 /// Until devices of a module are there, or until those who had them are gone.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+
+/// To be asked before anything is loaded: whether no device that the lab writes over is there, which somebody
+/// may use without having it mounted. L1's are always the lab's.
+///
+/// # Errors
+/// There is one.
+pub(crate) fn are_ours() -> Result<()> {
+    if tracing::is_emulated() {
+        return Ok(());
+    }
+    for (module, device) in ALL.iter().zip(FIRST) {
+        ensure!(
+            !Path::new(device).exists(),
+            "{device} is there already, and the lab writes over such devices: if nobody needs its content, \
+             `modprobe -r {module}`, then run this again"
+        );
+    }
+    Ok(())
+}
 
 /// Has `device` by way of `module`.
 ///

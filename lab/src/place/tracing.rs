@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::counts::{Counts, Texts};
+use super::counts::{self, Counts, Texts};
 use crate::orders::{MARKER_BEGIN, MARKER_END};
 
 const ROOT: &str = "/sys/kernel/tracing";
@@ -124,7 +124,7 @@ fn attach() -> Result<()> {
 }
 
 /// Whether this machine is QEMU's TCG: it says so in CPUID. Other processors are never emulated here.
-fn is_emulated() -> bool {
+pub(crate) fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         let who = std::arch::x86_64::__cpuid(0x4000_0000);
@@ -148,6 +148,8 @@ impl Armed<'_> {
     /// The kernel refuses.
     pub(crate) fn reset(&self) -> Result<()> {
         for Histogram { event, keys } in PAUSED {
+            // A guest that died between its markers has left it counting.
+            append(&file_of(event, "trigger"), &format!("hist:keys={keys}:pause"))?;
             append(&file_of(event, "trigger"), &format!("hist:keys={keys}:clear"))?;
         }
         for (marker, _, leaf) in MARKERS {
@@ -163,7 +165,10 @@ impl Armed<'_> {
     pub(crate) fn counts(&self, threads: &[u32]) -> Result<Counts> {
         let text = |event: &str| -> Result<String> {
             let file = file_of(event, "hist");
-            std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))
+            let text =
+                std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
+            counts::nothing_is_dropped(&text).with_context(|| format!("{}", file.display()))?;
+            Ok(text)
         };
         let texts = Texts {
             exits: text(EXITS.event)?,

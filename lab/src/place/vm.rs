@@ -1,6 +1,6 @@
 //! L2, a guest that is measured: a QEMU on KVM, where its threads run, and the line on which it takes orders.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +17,8 @@ use crate::orders::{Answer, Order};
 
 /// A load's time at most.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+/// Bytes of a line of its.
+const LINE_MAX: u64 = 64 << 10;
 
 /// What a guest is started with.
 #[derive(Debug)]
@@ -186,7 +188,11 @@ impl Guest {
     /// Its next line.
     fn hear(&mut self) -> Result<String> {
         let mut words = String::new();
-        let read = self.line.read_line(&mut words).context("the guest does not answer")?;
+        // An answer is a hundred bytes.
+        let read = (&mut self.line)
+            .take(LINE_MAX)
+            .read_line(&mut words)
+            .context("the guest does not answer")?;
         ensure!(read > 0, "the guest's line was closed: its QEMU has ended");
         Ok(words)
     }
