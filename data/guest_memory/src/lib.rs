@@ -1,15 +1,16 @@
 //! The only door to memory that a guest or a front-end can change while we look at it.
 //!
 //! Three things live here: [`GuestMap`], the memory of one guest as one unchanging table of mapped
-//! regions; [`Area`], a contiguous piece of shared memory with a fixed address (a ring, an in-flight
-//! record, a RAM disk); and [`DirtyLog`], the marks that live migration reads. Not here: what the
-//! bytes mean (`virtqueue`, `device`), and who may map what (`vhost_user`).
+//! regions, and [`Pairs`], a run of entries in it; [`Area`], a contiguous piece of shared memory with a
+//! fixed address (a ring, an in-flight record, a RAM disk); and [`DirtyLog`], the marks that live
+//! migration reads. Not here: what the bytes mean (`virtqueue`, `device`), and who may map what (`vhost_user`).
 //!
 //! Called by every crate of `data/`; made by `manager`.
 //!
 //! # What is promised
 //!
-//! - A [`Span`] or an offset is checked against its mapping on every access, so no value that a
+//! - A [`Span`] or an offset is checked against its mapping on every access (of [`Pairs`] once, and then the
+//!   number of the entry), so no value that a
 //!   guest chose reaches memory outside what its front-end shared. A failed check does nothing and
 //!   says so by its return value; nothing here panics.
 //! - Every read is a copy. No Rust reference into shared memory is ever made, because the other
@@ -31,6 +32,7 @@ mod line;
 mod map;
 mod mapping;
 mod node;
+mod pairs;
 
 pub use area::Area;
 pub use dirty_log::{DirtyLog, LOG_PAGE_SIZE};
@@ -40,3 +42,4 @@ pub use line::LineWait;
 pub use map::{GuestMap, REGIONS_MAX, Region, Span, prefetch_value};
 pub use mapping::{MapError, Mapping, Seal};
 pub use node::Pages;
+pub use pairs::Pairs;
