@@ -56,6 +56,22 @@ fn connections_are_bounded_and_places_come_back() -> Result<()> {
 }
 
 #[test]
+fn what_comes_to_the_sink_wakes_nobody() -> Result<()> {
+    let sink = UdpSocket::bind(SocketAddr::from((own_address(0), 0)))?;
+    sink.set_nonblocking(true)?;
+    let from = UdpSocket::bind(SocketAddr::from((own_address(0), 0)))?;
+    // On loopback it has arrived when the send is done.
+    let comes = || -> Result<bool> {
+        from.send_to(&[7], sink.local_addr()?)?;
+        Ok(sink.recv(&mut [0; 8]).is_ok())
+    };
+    assert!(comes()?, "without the filter");
+    drop_all(&sink)?;
+    assert!(!comes()?);
+    Ok(())
+}
+
+#[test]
 fn an_address_in_use_is_named() -> Result<()> {
     let address = IpAddr::V4(own_address(2));
     let _failed = start(address)?;
