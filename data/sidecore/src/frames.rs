@@ -60,7 +60,9 @@ impl Sidecore {
         }
         self.settle_frames();
         if let Some(served) = served_at(&mut self.places, queue) {
-            served.ring.publish(&mut self.alarm);
+            if served.ring.publish_sent(&mut self.alarm, now) {
+                self.put_off.push(queue);
+            }
         } else {
             self.mute_host(queue, visited.held);
             self.look_after_host(queue);

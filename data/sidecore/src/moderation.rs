@@ -1,9 +1,10 @@
-//! When the call for what a back-end has completed may wait for more of it: one call then tells of many.
+//! When the call for what was completed may wait for more of it: one call then tells of many.
 //!
-//! It waits only while the back-end still works on several requests of the same queue, which will be
-//! completed and called for soon, and at most a set time. So neither a lone request nor the last ones of a
-//! burst are ever told of later than without it. What is shown in the ring is shown at once, for guests that
-//! poll.
+//! That for requests of a disk waits only while the back-end still works on several of the same queue, which
+//! will be completed and called for soon, and at most a set time. So neither a lone request nor the last ones
+//! of a burst are ever told of later than without it. That for frames which were sent waits until the set time
+//! has passed since the last one: so one after a pause is told of at once, and of a stream as often as that.
+//! What is shown in the ring is shown at once, for guests that poll.
 //!
 //! Not the calling (`publish`), nor what the guest's event index says of it (`virtqueue`). Off unless a
 //! device asks for it.
@@ -20,6 +21,8 @@ pub(crate) struct Moderation {
     wait_ns: u32,
     /// The latest time of the one that waits.
     due: Option<Nanos>,
+    /// Of frames: no call before.
+    quiet_until: Nanos,
 }
 
 /// What becomes of a call.
@@ -35,7 +38,7 @@ pub(crate) enum Fate {
 
 impl Moderation {
     pub(crate) fn new(wait_ns: u32) -> Moderation {
-        Moderation { wait_ns, due: None }
+        Moderation { wait_ns, ..Moderation::default() }
     }
 
     /// What waits already is due when it was.
@@ -58,13 +61,25 @@ impl Moderation {
             self.due = None;
             return Fate::Now;
         }
-        match self.due {
-            Some(_) => Fate::WaitsToo,
-            None => {
-                self.due = Some(now.after(self.wait_ns.into()));
-                Fate::Waits
-            }
+        self.wait_until(now.after(self.wait_ns.into()))
+    }
+
+    /// Frames were sent, and their buffers given back.
+    pub(crate) fn sent(&mut self, now: Nanos) -> Fate {
+        if self.is_off() || self.quiet_until <= now {
+            self.due = None;
+            self.quiet_until = now.after(self.wait_ns.into());
+            return Fate::Now;
         }
+        self.wait_until(self.quiet_until)
+    }
+
+    fn wait_until(&mut self, due: Nanos) -> Fate {
+        if self.due.is_some() {
+            return Fate::WaitsToo;
+        }
+        self.due = Some(due);
+        Fate::Waits
     }
 
     /// Time has gone on: what becomes of a call that waits, if one does.
@@ -74,6 +89,7 @@ impl Moderation {
             return Some(Fate::WaitsToo);
         }
         self.due = None;
+        self.quiet_until = now.after(self.wait_ns.into());
         Some(Fate::Now)
     }
 
@@ -102,7 +118,56 @@ mod tests {
         assert_eq!(off.completed(100, Nanos(5)), Fate::Now);
     }
 
+    #[test]
+    fn a_frame_after_a_pause_is_told_of_at_once_and_of_a_stream_at_times() {
+        let mut calls = Moderation::new(1000);
+        assert_eq!(calls.sent(Nanos(5)), Fate::Now);
+        assert_eq!(calls.sent(Nanos(6)), Fate::Waits);
+        assert_eq!(calls.sent(Nanos(900)), Fate::WaitsToo);
+        assert_eq!(calls.passed(Nanos(1004)), Some(Fate::WaitsToo));
+        assert_eq!(calls.passed(Nanos(1005)), Some(Fate::Now));
+        assert_eq!(calls.passed(Nanos(1006)), None, "that call told of all");
+        assert_eq!(calls.sent(Nanos(2004)), Fate::Waits, "too soon after the last one");
+        assert_eq!(calls.sent(Nanos(2005)), Fate::Now, "which tells of that, too");
+        assert_eq!(calls.passed(Nanos(9999)), None);
+        assert_eq!(calls.sent(Nanos(10_000)), Fate::Now, "after a pause");
+        let mut off = Moderation::new(0);
+        assert!((5..9).all(|now| off.sent(Nanos(now)) == Fate::Now));
+    }
+
     proptest! {
+        /// No frame is told of later than the time after it, none is forgotten, and no two calls are nearer.
+        #[test]
+        fn frames_are_told_of_in_time_and_rarely(
+            wait_ns in 1..100_000u32,
+            steps in prop::collection::vec((0..30_000u64, any::<bool>()), 1..200),
+        ) {
+            let mut calls = Moderation::new(wait_ns);
+            let (mut now, mut untold, mut called) = (1, None, None);
+            for (time_ns, is_sent) in steps {
+                now += time_ns;
+                let mut fates = vec![calls.passed(Nanos(now))];
+                prop_assert_eq!(fates[0].is_some(), untold.is_some());
+                if is_sent {
+                    if fates[0] == Some(Fate::Now) {
+                        untold = None;
+                        prop_assert!(called.is_none_or(|at| now - at >= u64::from(wait_ns)));
+                        called = Some(now);
+                    }
+                    fates = vec![Some(calls.sent(Nanos(now)))];
+                    prop_assert_eq!(fates[0] == Some(Fate::WaitsToo), untold.is_some() && fates[0] != Some(Fate::Now));
+                    untold = untold.or(Some(now));
+                }
+                if fates[0] == Some(Fate::Now) {
+                    untold = None;
+                    prop_assert!(called.is_none_or(|at| now - at >= u64::from(wait_ns)));
+                    called = Some(now);
+                }
+                prop_assert!(untold.is_none_or(|since| now - since < u64::from(wait_ns)));
+            }
+            prop_assert_eq!(calls.end(), untold.is_some());
+        }
+
         /// Of each completion is told within the time after the next look, whatever comes; at once when few
         /// are left; and one that waits is known to, so that nobody sleeps on it.
         #[test]

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use schedule::Nanos;
 
 use crate::alarm::Alarm;
-use crate::moderation::Fate;
+use crate::moderation::{Fate, Moderation};
 use crate::places::served_at;
 use crate::served::Ring;
 use crate::sidecore::Sidecore;
@@ -32,15 +32,30 @@ impl Ring {
             self.publish(alarm);
             return false;
         }
-        self.publish_moderated(alarm, now)
+        self.publish_moderated(alarm, |calls, in_flight| calls.completed(in_flight, now))
+    }
+
+    /// The same for frames that were sent. A guest that goes on sending takes its buffers back meanwhile, and
+    /// moves its event index on: asked later, it often wants no call at all.
+    #[inline]
+    pub(crate) fn publish_sent(&mut self, alarm: &mut Alarm, now: Nanos) -> bool {
+        if self.moderation.is_off() {
+            self.publish(alarm);
+            return false;
+        }
+        self.publish_moderated(alarm, |calls, _| calls.sent(now))
     }
 
     #[inline(never)]
-    fn publish_moderated(&mut self, alarm: &mut Alarm, now: Nanos) -> bool {
+    fn publish_moderated(
+        &mut self,
+        alarm: &mut Alarm,
+        decide: impl FnOnce(&mut Moderation, u16) -> Fate,
+    ) -> bool {
         if !self.unshown || self.health.is_lost() {
             return false;
         }
-        let fate = self.moderation.completed(self.queue.in_flight(), now);
+        let fate = decide(&mut self.moderation, self.queue.in_flight());
         if fate == Fate::Now {
             self.publish(alarm);
         } else {

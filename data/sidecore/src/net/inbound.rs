@@ -133,7 +133,7 @@ impl Sidecore {
             }
         }
         if self.net.desk.roads.has_back() {
-            self.take_parcels_back();
+            self.take_parcels_back(now);
         }
     }
 
@@ -145,7 +145,7 @@ impl Sidecore {
 
     /// Completes the chains whose parcels are back. Bounded by the parcels of all roads.
     #[cold]
-    fn take_parcels_back(&mut self) {
+    fn take_parcels_back(&mut self, now: Nanos) {
         while let Some(lender) = self.net.desk.roads.take_back() {
             let place = self.places.get(usize::from(lender.place));
             // A queue does not leave before its parcels are back.
@@ -163,8 +163,10 @@ impl Sidecore {
             }
         }
         while let Some(queue) = self.unshown.pop() {
-            if let Some(served) = served_at(&mut self.places, queue) {
-                served.ring.publish(&mut self.alarm);
+            if let Some(served) = served_at(&mut self.places, queue)
+                && served.ring.publish_sent(&mut self.alarm, now)
+            {
+                self.put_off.push(queue);
             }
             self.examine(queue);
         }

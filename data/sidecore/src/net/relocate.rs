@@ -332,7 +332,7 @@ impl Sidecore {
         for queue in places {
             let place = self.places.get_mut(usize::from(*queue));
             let Some(mut served) = place.and_then(Place::take_queue) else { continue };
-            served.ring.publish(&mut self.alarm);
+            served.ring.publish_last(&mut self.alarm);
             if let Some(kick) = &served.ring.kick {
                 self.rest.forget(kick);
             }
