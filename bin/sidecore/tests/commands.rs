@@ -63,6 +63,25 @@ fn a_disk_of_the_file_is_changed_in_the_file() {
 }
 
 #[test]
+fn what_a_reload_leaves_to_a_restart_is_named_and_logged_once() {
+    let daemon = Daemon::start("policy = \"notify\"\n");
+    let file = daemon.folder.path().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("max = 1\n", "max = 1\nurgency = \"off\"\n");
+    std::fs::write(&file, text.replace("\"state\"", "\"other\"")).unwrap();
+    let (code, done, _) = daemon.run("reload");
+    assert_eq!(code, 0);
+    let is_different =
+        |name| format!("{name} is different: restart the daemon to put it into force\n");
+    let named = ["daemon.state_dir", "sidecores.urgency"].map(is_different).concat();
+    assert!(done.ends_with(&named), "{done}");
+    let log = daemon.log();
+    let said = "put into force by a restart: daemon.state_dir, sidecores.urgency\n";
+    assert_eq!(log.matches(said).count(), 1, "{log}");
+    assert_eq!(log.matches("by a restart").count(), 1, "{log}");
+}
+
+#[test]
 fn a_stop_is_orderly_and_takes_the_sockets_away() {
     let mut daemon = Daemon::start("[[disk]]\nid = \"a\"\nbackend = \"null\"\nsize = \"1G\"\n");
     assert!(daemon.folder.path().join("a.sock").exists());
