@@ -154,10 +154,16 @@ fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<(
     await_states(&daemon, ["in_use", "in_use"], "both to be in use")?;
     second.exercise(other.queue(0), 2)?;
     single.exercise(held.queue(0), 3)?;
+    // Let go, it is moved by the loads; it has a sidecore to itself no longer.
+    daemon.ask("disk move d1 --to auto")?;
+    let list = await_states(&daemon, ["parked", "in_use"], "the first to be parked")?;
+    ensure!(each(&list, "queues") == [0, 2], "{list:#}");
+    daemon.ask("disk move d1 --to 0")?;
+    second.exercise(other.queue(0), 3)?;
     // With its front-end the wish is gone.
     held.disconnect()?;
     await_states(&daemon, ["in_use", "parked"], "the second to be parked")?;
-    second.exercise(other.queue(0), 3)?;
+    second.exercise(other.queue(0), 4)?;
     daemon.is_alive()?;
     daemon.stop()
 }

@@ -234,12 +234,14 @@ stays where it is; try again. Any disk can be moved, also one that the configura
 declares. `sidecore show` says where its queues are, `sidecore sidecores` what each
 sidecore has to do.
 
-They stay there, whatever the loads, until they are moved again or their front-end starts
-them anew; meanwhile that sidecore is not parked.
+They stay there, whatever the loads, until they are moved again, are let go, or their
+front-end starts them anew; meanwhile that sidecore is not parked. `--to auto` lets them go:
+they are where they were, and may be moved by the loads from then on.
 
 Examples:
   sidecore disk move vm1-root --to 1
-  sidecore disk move vm1-data --queue 3 --to 0")]
+  sidecore disk move vm1-data --queue 3 --to 0
+  sidecore disk move vm1-data --to auto")]
     Move {
         /// Name of the disk.
         id: String,

@@ -167,6 +167,7 @@ fn kind_of(field: &Value, types: &Types) -> (String, String) {
     }
     match field["format"].as_str() {
         Some("size") => return ("size".to_string(), String::new()),
+        Some("target") => return ("number, or `\"auto\"`".to_string(), String::new()),
         Some("mac") => return ("Ethernet address".to_string(), String::new()),
         _ => {}
     }

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::size::Size;
+use crate::target::Target;
 
 /// The word that stands for a value in the file, the API and the command line.
 macro_rules! words {
@@ -392,14 +393,15 @@ pub struct DiskResize {
 }
 
 /// Another sidecore for queues of a disk, while they run. They stay there, whatever the loads, until they
-/// are moved again or their front-end starts them anew; meanwhile that sidecore is not parked.
+/// are moved again, are let go (`auto`), or their front-end starts them anew; meanwhile that sidecore is not
+/// parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct DiskMove {
-    /// Number of the sidecore to move to.
+    /// Number of the sidecore to move to; `auto`: stay for now, and be moved by the loads again.
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
-    pub to: u16,
+    pub to: Target,
     /// The queue to move. Without it, all that are served.
     #[cfg_attr(feature = "cli", arg(long, value_name = "QUEUE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -407,14 +409,15 @@ pub struct DiskMove {
 }
 
 /// Another sidecore for a NIC of a switch, with all its queues, while they run. It stays there, whatever the
-/// loads, until it is moved again or its front-end goes; meanwhile that sidecore is not parked.
+/// loads, until it is moved again, is let go (`auto`), or its front-end goes; meanwhile that sidecore is not
+/// parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct NicMove {
-    /// Number of the sidecore to move to.
+    /// Number of the sidecore to move to; `auto`: stay for now, and be moved by the loads again.
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
-    pub to: u16,
+    pub to: Target,
 }
 
 fn one_queue() -> u16 {

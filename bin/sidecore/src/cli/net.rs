@@ -60,11 +60,13 @@ where it is; try again. Any NIC of a switch can be moved, also one that the conf
 declares; one that is wired to the host cannot. `sidecore nic show` says where it is,
 `sidecore sidecores` what each has to do.
 
-It stays there, whatever the loads, until it is moved again; meanwhile that sidecore is not
-parked.
+It stays there, whatever the loads, until it is moved again, is let go, or its front-end goes;
+meanwhile that sidecore is not parked. `--to auto` lets it go: it is where it was, and may be
+moved by the loads from then on.
 
 Examples:
-  sidecore nic move vm1-net --to 1")]
+  sidecore nic move vm1-net --to 1
+  sidecore nic move vm1-net --to auto")]
     Move {
         /// Name of the NIC.
         id: String,

@@ -35,6 +35,7 @@ impl Daemon {
         daemon
     }
 
+    /// What it logs is in `log`.
     pub(crate) fn spawn(folder: &Path) -> Child {
         Command::new(PROGRAM)
             .args(["serve", "--config", "sidecore.toml"])
@@ -43,11 +44,6 @@ impl Daemon {
             .stderr(File::options().append(true).create(true).open(folder.join("log")).unwrap())
             .spawn()
             .unwrap()
-    }
-
-    /// What it has logged.
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     pub(crate) fn expect_notice(&self, wanted: &str) {
