@@ -63,6 +63,32 @@ fn a_disk_of_the_file_is_changed_in_the_file() {
 }
 
 #[test]
+fn a_disk_s_command_for_a_nic_names_the_nic_s_and_the_other_way_round() {
+    let daemon = Daemon::start(
+        "[[disk]]\nid = \"d\"\nbackend = \"null\"\nsize = \"1G\"\n\
+         [[nic]]\nid = \"n\"\nnull = \"drop\"\n",
+    );
+    for (lines, said) in [
+        (
+            "rm n;set n --share 2;resize n 1G;clear n;move n --to 0;move n --to auto",
+            "sidecore: \"n\" is a nic; use `sidecore nic ",
+        ),
+        (
+            "rm d;set d --share 2;link d down;move d --to 0;move d --to auto;show d",
+            "sidecore: \"d\" is a disk; use `sidecore disk ",
+        ),
+    ] {
+        let kind = if said.contains("is a nic") { "disk" } else { "nic" };
+        for line in lines.split(';') {
+            let (code, _, error) = daemon.run(&format!("{kind} {line}"));
+            assert_eq!(code, 1, "{line}");
+            assert!(error.starts_with(said), "{kind} {line}: {error}");
+        }
+    }
+    assert_eq!((daemon.run("show n").0, daemon.run("show d").0), (0, 0));
+}
+
+#[test]
 fn what_a_reload_leaves_to_a_restart_is_named_and_logged_once() {
     let daemon = Daemon::start("policy = \"notify\"\n");
     let file = daemon.folder.path().join("sidecore.toml");

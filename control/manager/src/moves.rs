@@ -153,7 +153,7 @@ impl Manager {
             let hint = "its queues are where its port is, and move with it";
             return Err(ApiError::new(ErrorKind::Refused, error, hint));
         }
-        self.plan.disk(id).ok_or_else(|| ApiError::no_such_disk(id))
+        self.plan.disk(id).ok_or_else(|| self.plan.no_such_disk(id))
     }
 
     /// Answers an operator when these moves of one device are over.

@@ -92,7 +92,7 @@ impl Manager {
             let error = format!("{id:?} is a disk; use `sidecore disk move`");
             return Err(refused(error, "it moves the queues of a disk"));
         }
-        let plan = self.plan.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        let plan = self.plan.nic(id).ok_or_else(|| self.plan.no_such_nic(id))?;
         if plan.host().is_some() {
             let error =
                 format!("nic {id:?} is wired to the host, and a host port stays where it is");

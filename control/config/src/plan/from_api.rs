@@ -27,7 +27,7 @@ impl Plan {
     /// What a disk made through the API would be with that change: its share, policy, limit and group may
     /// differ from what it is, and nothing else.
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
-        let old = self.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let old = self.disk(id).ok_or_else(|| self.no_such_disk(id))?;
         if *change == DiskChange::default() {
             let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
                  limit_bytes, limit_burst_ms and group";
@@ -83,7 +83,7 @@ impl Plan {
     /// What a NIC made through the API would be with that change: its share, policy, limit, group, VLANs
     /// and addresses may differ from what it is, and nothing else.
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
-        let old = self.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;
         if *change == NicChange::default() {
             let hint = "name one of share, policy, latency_target_us, limit_packets, limit_bytes, \
                         limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
@@ -122,6 +122,22 @@ impl Plan {
         sound(made, &mistakes)
     }
 
+    /// There is no disk of that name; if there is a NIC, that is said.
+    pub fn no_such_disk(&self, id: &str) -> ApiError {
+        match self.nic(id) {
+            Some(_) => is_other(id, "nic", "disk"),
+            None => ApiError::no_such_disk(id),
+        }
+    }
+
+    /// There is no NIC of that name; if there is a disk, that is said.
+    pub fn no_such_nic(&self, id: &str) -> ApiError {
+        match self.disk(id) {
+            Some(_) => is_other(id, "disk", "nic"),
+            None => ApiError::no_such_nic(id),
+        }
+    }
+
     /// Refuses to let a switch go that still has NICs. Its uplinks go with it.
     pub fn check_switch_is_free(&self, id: &str) -> Result<(), ApiError> {
         let on_it = self.nics.iter().filter(|nic| nic.switch() == Some(id));
@@ -143,6 +159,14 @@ impl Plan {
     fn all_switches(&self) -> Vec<&SwitchPlan> {
         self.switches.iter().collect()
     }
+}
+
+/// What has that name is a `found`, and a `wanted` was asked for.
+fn is_other(id: &str, found: &str, wanted: &str) -> ApiError {
+    let error = format!("{id:?} is a {found}; use `sidecore {found} ...`");
+    let hint =
+        format!("it is no {wanted}; `sidecore {found} --help` lists what it can be asked for");
+    ApiError::new(ErrorKind::NotFound, error, hint)
 }
 
 /// A line that a terminal can show, however many names there are.
