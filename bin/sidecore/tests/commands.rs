@@ -14,6 +14,9 @@ fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
     assert_eq!((code, error.as_str()), (0, ""));
     assert_eq!(daemon.run("disk resize vm1 20M").0, 0);
     assert_eq!(daemon.run("disk set vm1 --share 7 --policy notify").0, 0);
+    assert_eq!(daemon.run("disk set vm1 --limit-iops 9 --limit-burst-ms 20").0, 0);
+    let (_, said, _) = daemon.run("disk set vm1 --limit-iops 0");
+    assert!(said.contains("no limit of its own"), "{said}");
 
     daemon.signal(Signal::KILL);
     daemon.child.wait().unwrap();
@@ -28,6 +31,10 @@ fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
     assert_eq!(disk["size_bytes"], 20 << 20);
     assert_eq!((&disk["share"], &disk["policy"]), (&7.into(), &"notify".into()));
     assert_eq!((&disk["state"], &disk["declared"]), (&"waiting".into(), &"api".into()));
+    // The burst waited for a limit.
+    assert!(disk["limit_burst_ms"].is_null(), "{disk}");
+    let (_, said, _) = daemon.run("disk set vm1 --limit-iops 7");
+    assert!(said.contains("at most 7 requests/s, bursts of 20 ms"), "{said}");
     assert_eq!(daemon.run("disk rm vm1").0, 0);
     let (code, _, error) = daemon.run("show vm1");
     assert_eq!(code, 1);

@@ -372,7 +372,8 @@ pub struct DiskChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
         value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit.
+    /// What may be used at once after a pause, as milliseconds of the full limit. It stays when the limit
+    /// is taken away, for the next one, also over a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",

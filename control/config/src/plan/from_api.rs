@@ -11,6 +11,12 @@ use crate::spec::{
 impl Plan {
     /// What a disk asked for through the API would be, beside those of this plan.
     pub fn disk_from_api(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
+        check_burst(spec)?;
+        self.disk_kept(spec)
+    }
+
+    /// The same for one that was made so before, and saved.
+    pub fn disk_kept(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
         check_room("disk", "disks", self.disks.len(), DISKS_MAX)?;
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -43,6 +49,9 @@ impl Plan {
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_iops, spec.limit_bytes) = (limit.iops, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;
+        if change.limit_burst_ms.is_some() {
+            check_burst(&spec)?;
+        }
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -67,6 +76,12 @@ impl Plan {
 
     /// What a NIC asked for through the API would be, beside those of this plan.
     pub fn nic_from_api(&self, spec: &NicSpec) -> Result<NicPlan, ApiError> {
+        check_burst(spec)?;
+        self.nic_kept(spec)
+    }
+
+    /// The same for one that was made so before, and saved.
+    pub fn nic_kept(&self, spec: &NicSpec) -> Result<NicPlan, ApiError> {
         check_room("nic", "nics", self.nics.len(), NICS_MAX)?;
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -102,6 +117,9 @@ impl Plan {
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;
+        if change.limit_burst_ms.is_some() {
+            check_burst(&spec)?;
+        }
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
         spec.macs_max = change.macs_max.or(spec.macs_max);
         spec.spoof = change.spoof.or(spec.spoof);
@@ -159,6 +177,16 @@ impl Plan {
     fn all_switches(&self) -> Vec<&SwitchPlan> {
         self.switches.iter().collect()
     }
+}
+
+/// Refuses a burst without a limit.
+pub(super) fn check_burst<'a, T>(spec: &'a T) -> Result<(), ApiError>
+where
+    LimitSpec: From<&'a T>,
+{
+    let mut mistakes = Vec::new();
+    LimitSpec::from(spec).check_burst(&Path::root(), &mut mistakes);
+    sound(Some(()), &mistakes)
 }
 
 /// What has that name is a `found`, and a `wanted` was asked for.
