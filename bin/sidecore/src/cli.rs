@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use config::Size;
 use config::spec::{DiskChange, DiskMove, DiskSpec};
 
@@ -45,6 +45,26 @@ pub(crate) struct Cli {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was written on a command line.
+    pub(crate) fn read<T>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error>
+    where
+        T: Into<std::ffi::OsString> + Clone,
+    {
+        let matches = take_negative_numbers(Cli::command()).try_get_matches_from(words)?;
+        Cli::from_arg_matches(&matches)
+    }
+}
+
+/// Has `-5` reach who reads an option's value, and says what would be right.
+fn take_negative_numbers(command: clap::Command) -> clap::Command {
+    let take = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(take).mut_subcommands(take_negative_numbers)
 }
 
 #[derive(Subcommand, Debug)]
@@ -313,7 +333,6 @@ pub(crate) struct PrintArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use config::spec::NicSpec;
 
     use super::*;
@@ -422,6 +441,29 @@ mod tests {
         let cli = Cli::try_parse_from("sidecore nic add a".split(' ')).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         assert_eq!(args.nic, NicSpec::new("a"));
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_is_refused_in_one_style() {
+        let share = "write a number from 1 to 10000, such as 200";
+        for (line, said) in [
+            ("disk set a --limit-iops -5", "from 0 to 1000000000, such as 5000; 0 for no limit"),
+            ("disk add a --limit-iops -5", "1000000000, such as 5000; leave it out for no limit"),
+            ("disk set a --share -5", share),
+            ("nic add a --share 5k", share),
+            ("nic set a --share 10001", share),
+            ("disk add a --queues 65", "write a number from 1 to 64, such as 4"),
+            ("nic add a --trunk 10,-2", "write a number from 1 to 4094, such as 10"),
+            ("disk set a --limit-bytes -1", "\"-1\" is not a size; write bytes, or a whole number"),
+            ("disk resize a -1", "\"-1\" is not a size; write bytes, or a whole number"),
+            ("disk move a --to -1", "write the number of a sidecore, such as 0, or \"auto\""),
+        ] {
+            let words = std::iter::once("sidecore").chain(line.split(' '));
+            let error = Cli::read(words).unwrap_err().to_string();
+            assert!(error.starts_with("error: invalid value '"), "{line}: {error}");
+            assert!(error.contains(said), "{line}: {error}");
+        }
+        assert!(Cli::read(["sidecore", "disk", "resize", "a", "--json", "1"]).is_ok());
     }
 
     #[test]

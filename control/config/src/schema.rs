@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::mac::{MAC_HINT, Mac};
 use crate::mistake::{Mistake, Path};
+use crate::number;
 use crate::size::{SIZE_HINT, Size};
 use crate::target::{TARGET_HINT, Target};
 
@@ -171,7 +172,7 @@ impl Check<'_> {
     fn integer(&mut self, schema: &Value, value: &Value, at: &Path) {
         let least = schema["minimum"].as_i64().unwrap_or(i64::MIN);
         let most = schema["maximum"].as_i64().unwrap_or(i64::MAX);
-        let right = format!("write a number from {least} to {most}");
+        let right = number::allowed(at.field(), least, most);
         match value {
             Value::Number(number) if number.is_f64() => {
                 self.push(at, format!("{number} is not a whole number"), right);

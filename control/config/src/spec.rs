@@ -212,13 +212,13 @@ pub struct DiskSpec {
     #[serde(default = "one_queue")]
     #[schemars(range(min = 1, max = 64))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=64)))]
+        value_parser = crate::number::of::<u16>("queues", 1..=64)))]
     pub queues: u16,
     /// How much of a busy core each queue gets, against the others' shares.
     #[serde(default = "usual_share")]
     #[schemars(range(min = 1, max = 10000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = SHARE_DEFAULT,
-        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+        value_parser = crate::number::of::<u32>("share", 1..=10_000)))]
     pub share: u32,
     /// When its queues are polled. Default: the policy of `[sidecores]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,7 +231,7 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(10..=1_000_000)))]
+        value_parser = crate::number::of::<u32>("latency_target_us", 10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of a completion may wait, while at least four
     /// more of the same queue's requests are with the disk: fewer interrupts, for disks with many requests
@@ -239,13 +239,13 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(1..=1000)))]
+        value_parser = crate::number::of::<u32>("moderate_us", 1..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(1..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_iops", 1..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most bytes a second, read and written, of all its queues together: `4K` or more (powers of 1024).
     /// Default: no limit.
@@ -258,7 +258,7 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -275,7 +275,7 @@ pub struct DiskSpec {
     #[schemars(range(min = 1, max = 86400))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS",
         default_value_t = DRAIN_TIMEOUT_DEFAULT_S,
-        value_parser = clap::value_parser!(u32).range(1..=86_400)))]
+        value_parser = crate::number::of::<u32>("drain_timeout", 1..=86_400)))]
     pub drain_timeout: u32,
 }
 
@@ -341,7 +341,7 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+        value_parser = crate::number::of::<u32>("share", 1..=10_000)))]
     pub share: Option<u32>,
     /// When its queues are polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -351,20 +351,20 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(0..=1_000_000)))]
+        value_parser = crate::number::of::<u32>("latency_target_us", 0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of a completion may wait for others; 0 for no
     /// waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(0..=1000)))]
+        value_parser = crate::number::of::<u32>("moderate_us", 0..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(0..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_iops", 0..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most bytes a second, read and written, of all its queues together (K, M, G, T: powers of 1024); 0
     /// for no limit.
@@ -377,7 +377,7 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -404,7 +404,8 @@ pub struct DiskMove {
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
     pub to: Target,
     /// The queue to move. Without it, all that are served.
-    #[cfg_attr(feature = "cli", arg(long, value_name = "QUEUE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "QUEUE",
+        value_parser = crate::number::of::<u16>("queue", 0..=65_535)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
 }

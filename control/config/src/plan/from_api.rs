@@ -4,6 +4,7 @@ use super::limit::LimitSpec;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path};
+use crate::number::of_a_change;
 use crate::spec::{
     DISKS_MAX, DiskChange, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
@@ -57,6 +58,7 @@ impl Plan {
         let (defaults, at) = (self.defaults(), Path::root());
         let origin = old.origin.clone();
         let made = disk::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
+        of_a_change(&mut mistakes);
         sound(made, &mistakes)
     }
 
@@ -137,6 +139,7 @@ impl Plan {
         let (defaults, at) = (self.defaults(), Path::root());
         let origin = old.origin.clone();
         let made = nic::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
+        of_a_change(&mut mistakes);
         sound(made, &mistakes)
     }
 

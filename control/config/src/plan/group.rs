@@ -5,6 +5,7 @@ use super::limit::{LimitPlan, LimitSpec};
 use super::names::{Named, check_id};
 use super::{Mistake, Origin, Path, Plan};
 use crate::api::{ApiError, ErrorKind};
+use crate::number::of_a_change;
 use crate::read::Document;
 use crate::schema::nearest;
 use crate::spec::{GROUPS_MAX, GroupChange, GroupSpec};
@@ -141,6 +142,7 @@ impl Plan {
         }
         let mut mistakes = Vec::new();
         let made = GroupPlan::resolve(&spec, old.origin.clone(), &Path::root(), &mut mistakes);
+        of_a_change(&mut mistakes);
         sound(Some(made), &mistakes)
     }
 

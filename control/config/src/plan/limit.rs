@@ -2,6 +2,7 @@
 
 use super::names::check_bounds;
 use super::{DiskSpec, Mistake, Origin, Path, Size};
+use crate::number::none_of;
 use crate::spec::{
     BURST_MS_DEFAULT, BURST_MS_MAX, BURST_MS_MIN, DiskChange, GroupChange, GroupSpec,
     LIMIT_BYTES_MIN, LIMIT_IOPS_MAX, LIMIT_PACKETS_MAX, NicChange, NicSpec,
@@ -121,7 +122,8 @@ impl LimitSpec {
         }
         if let Some(bytes) = bytes.filter(|bytes| bytes.0 < LIMIT_BYTES_MIN) {
             let wrong = format!("{bytes} bytes a second are too few");
-            let right = format!("write {} or more, or leave it out", Size(LIMIT_BYTES_MIN));
+            let none = none_of("limit_bytes", false);
+            let right = format!("write {} or more, such as 100M{none}", Size(LIMIT_BYTES_MIN));
             mistakes.push(Mistake::new(at.key("limit_bytes"), wrong, right));
         }
         if let Some(burst_ms) = burst_ms {
@@ -260,6 +262,23 @@ limit_bytes = "100M"
         let again = DiskChange { limit_iops: Some(9), ..DiskChange::default() };
         let set = plan.disk_changed("b", &again).unwrap();
         assert_eq!((set.limit.iops, set.limit.burst_ms), (Some(9), 20));
+        // What is wrong in a change is no place to leave something out.
+        for (change, right) in [
+            (
+                DiskChange { limit_bytes: Some(Size(7)), ..DiskChange::default() },
+                "write 4K or more, such as 100M; 0 for no limit",
+            ),
+            (
+                DiskChange { latency_target_us: Some(7), ..DiskChange::default() },
+                "write a number from 10 to 1000000 (microseconds, without a unit), such as 200; 0 for no \
+                 target",
+            ),
+        ] {
+            assert_eq!(plan.disk_changed("b", &change).unwrap_err().hint, right);
+        }
+        let few = DiskSpec { limit_bytes: Some(Size(7)), ..spec.clone() };
+        let hint = plan.disk_from_api(&DiskSpec { id: "c".to_string(), ..few }).unwrap_err().hint;
+        assert_eq!(hint, "write 4K or more, such as 100M; leave it out for no limit");
         let wrong = DiskChange { group: Some("x".to_string()), ..DiskChange::default() };
         let error = plan.disk_changed("b", &wrong).unwrap_err();
         assert_eq!(error.error, "group: there is no group \"x\"");
