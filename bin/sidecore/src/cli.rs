@@ -24,6 +24,7 @@ pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
     version,
     about,
     propagate_version = true,
+    max_term_width = 98,
     after_help = "\
 Examples:
   sidecore doctor                                      what this host offers and lacks
@@ -33,7 +34,8 @@ Examples:
   sidecore nic add vm1-net --switch lan --print qemu
   sidecore ls
 
-Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration; 3 no daemon reached."
+Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration;
+3 no daemon reached."
 )]
 pub(crate) struct Cli {
     /// Unix socket of the daemon's API [env: SIDECORE_API] [default: /run/sidecore/api.sock].
@@ -134,18 +136,18 @@ Examples:
   sidecore sidecores
   sidecore sidecores --json
 
-STATE: `in use` has queues, or gets the next ones; `leaving` has too little to do, and its queues
-are being moved to others; then it is `parked`: it has no queue and sleeps until the load asks for it
-or a queue is moved there. QUEUES are those it serves now: of disks one for each ring, of NICs both of
-each pair.
+STATE: `in use` has queues, or gets the next ones; `leaving` has too little to do, and its
+queues are being moved to others; then it is `parked`: it has no queue and sleeps until the
+load asks for it or a queue is moved there. QUEUES are those it serves now: of disks one for
+each ring, of NICs both of each pair.
 
-BUSY is the share of the last quarter of a second that went into passes which found work, and POLL that
-of passes which found none: the cpu was taken for looking at empty queues. What both leave of 100% it
-slept. busy_percent and poll_percent of --json are about the time between the daemon's own last two
-looks; the looks at empty queues in passes that found work are polling there, so busy_percent is lower
-where many are polled. ASLEEP counts sleeps that have ended. It
-and what follows QUEUES are totals since the daemon started. AVOIDED are requests
-and frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
+BUSY is the share of the last quarter of a second that went into passes which found work, and
+POLL that of passes which found none: the cpu was taken for looking at empty queues. What both
+leave of 100% it slept. busy_percent and poll_percent of --json are about the time between the
+daemon's own last two looks; the looks at empty queues in passes that found work are polling
+there, so busy_percent is lower where many are polled. ASLEEP counts sleeps that have ended.
+It and what follows QUEUES are totals since the daemon started. AVOIDED are requests and
+frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
 queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how
 long nobody looked at those that came: 99 of 100 for no longer than that.")]
     Sidecores,
@@ -269,12 +271,15 @@ Examples:
         wish: DiskMove,
     },
     /// Change a disk while it runs.
-    #[command(after_help = "\
+    #[command(
+        override_usage = "sidecore disk set [OPTIONS] <ID>",
+        after_help = "\
 Examples:
   sidecore disk set vm1-root --share 200
   sidecore disk set vm1-root --policy poll
   sidecore disk set vm1-root --limit-iops 2000 --limit-bytes 100M
-  sidecore disk set vm1-root --limit-iops 0 --group tenant1")]
+  sidecore disk set vm1-root --limit-iops 0 --group tenant1"
+    )]
     Set {
         /// Name of the disk.
         id: String,
@@ -290,7 +295,7 @@ Examples:
   sidecore disk add vm1-data --path /dev/vg0/vm1 --queues 4 --serial DATA1
   sidecore disk add vm2-root --path golden.img --readonly --print libvirt
   sidecore disk add scratch --backend memory --size 1G --print cloud-hypervisor
-  sidecore disk add vm3-root --path vm3.img --size 20G         make the image if it is not there")]
+  sidecore disk add vm3-root --path vm3.img --size 20G      make the image if it is not there")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     pub(crate) disk: DiskSpec,
@@ -306,13 +311,14 @@ Examples:
   sidecore show vm1-root --print qemu --memory 4G
   sidecore show vm1-net
 
-P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the daemon took
-them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.
+P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the
+daemon took them from the ring to their completion. Waiting in the ring, also for a limit, is
+not in them.
 
-held, and HELD of each queue, is that: how often a queue had something and had to wait for a limit, and
-how long, since the disk or NIC was made. A guest whose held grows by about the time that goes by has
-more to do than it is allowed. What comes for a NIC does not wait: what is too much is dropped, as
-over_limit. MULTICAST are frames to a multicast address, or to all.")]
+held, and HELD of each queue, is that: how often a queue had something and had to wait for a
+limit, and how long, since the disk or NIC was made. A guest whose held grows by about the
+time that goes by has more to do than it is allowed. What comes for a NIC does not wait: what
+is too much is dropped, as over_limit. MULTICAST are frames to a multicast address, or to all.")]
 pub(crate) struct ShowArgs {
     /// Name of the disk or NIC.
     pub(crate) id: String,
@@ -348,6 +354,19 @@ mod tests {
         each(&Cli::command(), &mut |command| {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(after.contains("Examples:\n  sidecore "), "{}", command.get_name());
+        });
+    }
+
+    #[test]
+    fn no_line_of_a_help_is_longer_than_98_columns() {
+        let mut whole = Cli::command();
+        whole.build();
+        each(&whole, &mut |command| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = command.clone().render_long_help().to_string();
+            for line in after.lines().chain(help.lines()) {
+                assert!(line.chars().count() <= 98, "{}: {line}", command.get_name());
+            }
         });
     }
 

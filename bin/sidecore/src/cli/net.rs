@@ -18,7 +18,9 @@ pub(crate) enum NicCommand {
         id: String,
     },
     /// Change a NIC while it runs: its share, policy, limit, group, VLANs and addresses.
-    #[command(after_help = "\
+    #[command(
+        override_usage = "sidecore nic set [OPTIONS] <ID>",
+        after_help = "\
 What else a NIC has, its guest learned when it connected: remove the NIC and add it again.
 
 Examples:
@@ -28,7 +30,8 @@ Examples:
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
   sidecore nic set vm1-net --spoof deny
-  sidecore nic set vm1-net --vlan 0                    no rule about VLANs any more")]
+  sidecore nic set vm1-net --vlan 0                    no rule about VLANs any more"
+    )]
     Set {
         /// Name of the NIC.
         id: String,
