@@ -405,6 +405,25 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_s_commands_parse_and_do_on_a_host_with_one_sidecore() {
+        let readme = std::fs::read_to_string("../../README.md").unwrap();
+        let commands = readme.lines().filter(|line| line.starts_with("sidecore "));
+        let mut moves = 0;
+        for line in commands {
+            let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
+            let cli = Cli::read(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let to = match cli.command {
+                Command::Disk(DiskCommand::Move { wish, .. }) => wish.to,
+                Command::Nic(NicCommand::Move { wish, .. }) => wish.to,
+                _ => continue,
+            };
+            assert_eq!(to, config::Target::Sidecore(0), "{line}");
+            moves += 1;
+        }
+        assert_eq!(moves, 2);
+    }
+
+    #[test]
     fn options_make_the_same_spec_as_the_file() {
         let line = "sidecore disk add a --path /a.img --size 1G --readonly --serial S --queues 4 \
                     --share 7 --policy poll --cache page --mode connect --socket /s \
