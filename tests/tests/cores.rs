@@ -223,6 +223,11 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     guests.iter().try_for_each(|guest| guest.await_frames(1_000))?;
     let busy = daemon.ask("sidecores")?;
     println!("busy {:?} %", each(&busy, "busy_percent"));
+    await_that(PATIENCE, "a queue of a NIC to be seen busy", || {
+        let queues = daemon.ask("nic show one")?["queues"].clone();
+        let mut queues = queues.as_array().into_iter().flatten();
+        Ok(queues.any(|queue| queue["busy_percent"].as_u64() > Some(0)))
+    })?;
 
     // The wish for the disk goes with its front-end, the load nearly, and the NIC with the frames.
     held.disconnect()?;

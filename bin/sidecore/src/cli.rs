@@ -311,6 +311,9 @@ Examples:
   sidecore show vm1-root --print qemu --memory 4G
   sidecore show vm1-net
 
+BUSY is what a queue took of its sidecore's time at the daemon's last look, which is not older
+than a second.
+
 P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the
 daemon took them from the ring to their completion. Waiting in the ring, also for a limit, is
 not in them.

@@ -256,8 +256,8 @@ fn is_limited(disk: &DiskView) -> bool {
 
 fn queues_text(disk: &DiskView) -> String {
     let columns = [
-        "QUEUE", "CORE", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS", "KICKS",
-        "CALLS", "FLIGHT", "P50", "P99",
+        "QUEUE", "CORE", "BUSY", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS",
+        "KICKS", "CALLS", "FLIGHT", "P50", "P99",
     ];
     let mut columns = columns.to_vec();
     let has_hand = disk.queues_by_hand > 0;
@@ -266,10 +266,11 @@ fn queues_text(disk: &DiskView) -> String {
     columns.extend(shows_held.then_some("HELD"));
     let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Right)).collect();
     let mut table = Table::new(&columns);
-    let cells = |[name, core, ring, placed]: [String; 4], counters: &CountersView| {
+    let cells = |[name, core, ring, placed]: [String; 4], busy: u32, counters: &CountersView| {
         let mut cells = vec![
             name,
             core,
+            format!("{busy}%"),
             ring,
             counters.requests.to_string(),
             counters.reads.to_string(),
@@ -290,10 +291,12 @@ fn queues_text(disk: &DiskView) -> String {
         let core = queue.sidecore.map_or("-".to_string(), |core| core.to_string());
         let ring = format!("{} {}", queue.size, queue.format);
         let placed = if queue.by_hand { "hand" } else { "auto" }.to_string();
-        table.row(cells([queue.index.to_string(), core, ring, placed], &queue.counters));
+        let name = queue.index.to_string();
+        table.row(cells([name, core, ring, placed], queue.busy_percent, &queue.counters));
     }
     let all = ["all", "", "", ""].map(str::to_string);
-    table.row(cells(all, &disk.counters));
+    let busy = disk.queues.iter().map(|queue| queue.busy_percent).sum();
+    table.row(cells(all, busy, &disk.counters));
     let mut text = table.text();
     for queue in &disk.queues {
         if let Some(violation) = &queue.violation {
@@ -314,6 +317,7 @@ mod tests {
         let queue = |index: u16| {
             serde_json::json!({
                 "index": index, "sidecore": 1, "by_hand": index == 0, "size": 256,
+                "busy_percent": 30 + index,
                 "format": "split", "counters": CountersView::default(),
             })
         };
@@ -331,6 +335,13 @@ mod tests {
         let column: Vec<Option<&str>> =
             text.lines().rev().take(4).map(|line| line.split_whitespace().last()).collect();
         assert_eq!(column, [Some("-"), Some("auto"), Some("hand"), Some("PLACED")], "{text}");
+        let busy: Vec<Option<&str>> = text
+            .lines()
+            .rev()
+            .take(4)
+            .map(|line| line.split_whitespace().find(|w| w.ends_with('%')))
+            .collect();
+        assert_eq!(busy, [Some("61%"), Some("31%"), Some("30%"), None], "{text}");
         let whole = DiskView { queues_by_hand: 2, ..disk.clone() };
         let none = DiskView { queues_by_hand: 0, ..disk.clone() };
         let list = table(&[disk, whole, none]);

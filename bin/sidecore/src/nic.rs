@@ -304,6 +304,7 @@ fn queues_text(nic: &NicView) -> String {
         ("QUEUE", Align::Right),
         ("DOES", Align::Left),
         ("CORE", Align::Right),
+        ("BUSY", Align::Right),
         ("RING", Align::Right),
         ("KICKS", Align::Right),
         ("CALLS", Align::Right),
@@ -317,6 +318,7 @@ fn queues_text(nic: &NicView) -> String {
             queue.index.to_string(),
             does.to_string(),
             queue.sidecore.map_or("-".to_string(), |core| core.to_string()),
+            format!("{}%", queue.busy_percent),
             format!("{} {}", queue.size, queue.format),
             queue.kicks.to_string(),
             queue.calls.to_string(),
@@ -375,6 +377,7 @@ mod tests {
         let queue = |index| NicQueueView {
             index,
             sidecore: Some(0),
+            busy_percent: 12,
             size: 256,
             format: "split".to_string(),
             calls: 7,
@@ -404,9 +407,9 @@ mod tests {
              PORT   DROPPED  REASON    MEANS\n\
              guest        3  NoBuffer  the guest had no buffers\n\
              \n\
-             QUEUE  DOES      CORE       RING  KICKS  CALLS  VISITS\n    \
-                 0  receive      0  256 split      0      7       0\n    \
-                 1  transmit     0  256 split      0      7       0\n"
+             QUEUE  DOES      CORE  BUSY       RING  KICKS  CALLS  VISITS\n    \
+                 0  receive      0   12%  256 split      0      7       0\n    \
+                 1  transmit     0   12%  256 split      0      7       0\n"
         );
     }
 

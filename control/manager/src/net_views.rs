@@ -204,6 +204,7 @@ fn queue_views(device: &Device) -> Vec<NicQueueView> {
         NicQueueView {
             index: index as u16,
             sidecore: queue.attached.map(|attached| attached.sidecore as u16),
+            busy_percent: views::busy_percent(queue),
             size: queue.size,
             format: views::format(queue.format).to_string(),
             violation: queue.violation.clone(),

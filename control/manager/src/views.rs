@@ -200,12 +200,17 @@ fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> Queue
         index,
         sidecore: queue.attached.map(|attached| attached.sidecore as u16),
         by_hand: is_by_hand(queue),
-        busy_percent: queue.attached.map_or(0, |_| percent(queue.weighed.load)),
+        busy_percent: busy_percent(queue),
         size: queue.size,
         format: format(queue.format).to_string(),
         violation: queue.violation.clone(),
         counters: sum(std::slice::from_ref(snapshot)),
     }
+}
+
+/// What a queue took of its sidecore's time at the last look.
+pub(crate) fn busy_percent(queue: &QueueState) -> u32 {
+    queue.attached.map_or(0, |_| percent(queue.weighed.load))
 }
 
 fn is_by_hand(queue: &QueueState) -> bool {

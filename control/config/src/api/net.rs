@@ -172,6 +172,9 @@ pub struct NicQueueView {
     /// The sidecore that serves it; absent while none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// What it took of that sidecore's time at the last look, in percent.
+    #[serde(default)]
+    pub busy_percent: u32,
     /// Entries of its ring.
     pub size: u16,
     /// `split` or `packed`.
