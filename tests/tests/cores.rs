@@ -154,10 +154,16 @@ fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<(
     await_states(&daemon, ["in_use", "in_use"], "both to be in use")?;
     second.exercise(other.queue(0), 2)?;
     single.exercise(held.queue(0), 3)?;
+    // Let go, it is moved by the loads; it has a sidecore to itself no longer.
+    daemon.ask("disk move d1 --to auto")?;
+    let list = await_states(&daemon, ["parked", "in_use"], "the first to be parked")?;
+    ensure!(each(&list, "queues") == [0, 2], "{list:#}");
+    daemon.ask("disk move d1 --to 0")?;
+    second.exercise(other.queue(0), 3)?;
     // With its front-end the wish is gone.
     held.disconnect()?;
     await_states(&daemon, ["in_use", "parked"], "the second to be parked")?;
-    second.exercise(other.queue(0), 3)?;
+    second.exercise(other.queue(0), 4)?;
     daemon.is_alive()?;
     daemon.stop()
 }
@@ -217,6 +223,11 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     guests.iter().try_for_each(|guest| guest.await_frames(1_000))?;
     let busy = daemon.ask("sidecores")?;
     println!("busy {:?} %", each(&busy, "busy_percent"));
+    await_that(PATIENCE, "a queue of a NIC to be seen busy", || {
+        let queues = daemon.ask("nic show one")?["queues"].clone();
+        let mut queues = queues.as_array().into_iter().flatten();
+        Ok(queues.any(|queue| queue["busy_percent"].as_u64() > Some(0)))
+    })?;
 
     // The wish for the disk goes with its front-end, the load nearly, and the NIC with the frames.
     held.disconnect()?;

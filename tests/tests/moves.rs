@@ -242,12 +242,22 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     said("nic move a --to 1", "\"a\" is a disk")?;
     let mut frontend = daemon.frontend("a", &spec(1))?;
     Single::new(&mut frontend)?.exercise(frontend.queue(0), 1)?;
+    said("disk move a --to auto --queue 2", "no queue 2 of disk \"a\": it has 2, from 0 on")?;
+    said("disk move n --to auto", "\"n\" is a nic; use `sidecore nic move`")?;
     said("disk move a --to 1 --queue 1", "queue 1 of disk \"a\" is not served now")?;
     let to = 1 - sidecore_of(&daemon, "a")?.unwrap_or(0);
     let view = daemon.ask(&format!("disk move a --to {to} --queue 0"))?;
     ensure!(view["queues"][0]["sidecore"] == to, "{view}");
+    ensure!(view["queues"][0]["by_hand"] == true && view["queues_by_hand"] == 1, "{view}");
+    ensure!(daemon.ask("ls")?["disks"][0]["queues_by_hand"] == 1);
     // There already: nothing to do, and nothing wrong.
     daemon.ask(&format!("disk move a --to {to}"))?;
     ensure!(field(&daemon.ask("sidecores")?, "moves_in").0 == 1);
+    // Let go it is where it was; and so is what nobody holds.
+    for _ in 0..2 {
+        let view = daemon.ask("disk move a --to auto")?;
+        ensure!(view["queues"][0]["by_hand"] == false && view["queues_by_hand"] == 0, "{view}");
+        ensure!(view["queues"][0]["sidecore"] == to, "{view}");
+    }
     Ok(())
 }

@@ -218,6 +218,7 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     said("nic move three --to 1", "there is no nic \"three\"")?;
     said("nic move one --to 2", "there is no sidecore 2: there are 2, from 0 on")?;
     said("nic move wired --to 1", "a host port stays where it is")?;
+    said("nic move wired --to auto", "a host port stays where it is")?;
     said("nic move disk --to 1", "\"disk\" is a disk")?;
     said("disk move one --to 1", "\"one\" is a nic; use `sidecore nic move`")?;
     // Also before a guest is there: then its queues start where it is.
@@ -233,5 +234,11 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     // There already: nothing to do, and nothing wrong.
     daemon.ask(&format!("nic move one --to {to}"))?;
     ensure!(field(&daemon.ask("sidecores")?, "moves_in").0 == 0, "it had no queues then");
+    ensure!(daemon.ask("nic show one")?["by_hand"] == true);
+    // Let go it is where it was; and so is one that nobody holds.
+    for _ in 0..2 {
+        let view = daemon.ask("nic move one --to auto")?;
+        ensure!(view["by_hand"] == false && view["sidecore"] == to, "{view}");
+    }
     Ok(())
 }

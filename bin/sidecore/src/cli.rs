@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use config::Size;
 use config::spec::{DiskChange, DiskMove, DiskSpec};
 
@@ -24,6 +24,7 @@ pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
     version,
     about,
     propagate_version = true,
+    max_term_width = 98,
     after_help = "\
 Examples:
   sidecore doctor                                      what this host offers and lacks
@@ -33,7 +34,8 @@ Examples:
   sidecore nic add vm1-net --switch lan --print qemu
   sidecore ls
 
-Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration; 3 no daemon reached."
+Exit status: 0 done; 1 refused by the daemon; 2 wrong usage or configuration;
+3 no daemon reached."
 )]
 pub(crate) struct Cli {
     /// Unix socket of the daemon's API [env: SIDECORE_API] [default: /run/sidecore/api.sock].
@@ -45,6 +47,26 @@ pub(crate) struct Cli {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was written on a command line.
+    pub(crate) fn read<T>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error>
+    where
+        T: Into<std::ffi::OsString> + Clone,
+    {
+        let matches = take_negative_numbers(Cli::command()).try_get_matches_from(words)?;
+        Cli::from_arg_matches(&matches)
+    }
+}
+
+/// Has `-5` reach who reads an option's value, and says what would be right.
+fn take_negative_numbers(command: clap::Command) -> clap::Command {
+    let take = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(take).mut_subcommands(take_negative_numbers)
 }
 
 #[derive(Subcommand, Debug)]
@@ -114,18 +136,18 @@ Examples:
   sidecore sidecores
   sidecore sidecores --json
 
-STATE: `in use` has queues, or gets the next ones; `leaving` has too little to do, and its queues
-are being moved to others; then it is `parked`: it has no queue and sleeps until the load asks for it
-or a queue is moved there. QUEUES are those it serves now: of disks one for each ring, of NICs both of
-each pair.
+STATE: `in use` has queues, or gets the next ones; `leaving` has too little to do, and its
+queues are being moved to others; then it is `parked`: it has no queue and sleeps until the
+load asks for it or a queue is moved there. QUEUES are those it serves now: of disks one for
+each ring, of NICs both of each pair.
 
-BUSY is the share of the last quarter of a second that went into passes which found work, and POLL that
-of passes which found none: the cpu was taken for looking at empty queues. What both leave of 100% it
-slept. busy_percent and poll_percent of --json are about the time between the daemon's own last two
-looks; the looks at empty queues in passes that found work are polling there, so busy_percent is lower
-where many are polled. ASLEEP counts sleeps that have ended. It
-and what follows QUEUES are totals since the daemon started. AVOIDED are requests
-and frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
+BUSY is the share of the last quarter of a second that went into passes which found work, and
+POLL that of passes which found none: the cpu was taken for looking at empty queues. What both
+leave of 100% it slept. busy_percent and poll_percent of --json are about the time between the
+daemon's own last two looks; the looks at empty queues in passes that found work are polling
+there, so busy_percent is lower where many are polled. ASLEEP counts sleeps that have ended.
+It and what follows QUEUES are totals since the daemon started. AVOIDED are requests and
+frames that needed no kick: those taken from rings, less the kicks. IN, OUT and STAYED count
 queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how
 long nobody looked at those that came: 99 of 100 for no longer than that.")]
     Sidecores,
@@ -234,12 +256,14 @@ stays where it is; try again. Any disk can be moved, also one that the configura
 declares. `sidecore show` says where its queues are, `sidecore sidecores` what each
 sidecore has to do.
 
-They stay there, whatever the loads, until they are moved again or their front-end starts
-them anew; meanwhile that sidecore is not parked.
+They stay there, whatever the loads, until they are moved again, are let go, or their
+front-end starts them anew; meanwhile that sidecore is not parked. `--to auto` lets them go:
+they are where they were, and may be moved by the loads from then on.
 
 Examples:
   sidecore disk move vm1-root --to 1
-  sidecore disk move vm1-data --queue 3 --to 0")]
+  sidecore disk move vm1-data --queue 3 --to 0
+  sidecore disk move vm1-data --to auto")]
     Move {
         /// Name of the disk.
         id: String,
@@ -247,12 +271,15 @@ Examples:
         wish: DiskMove,
     },
     /// Change a disk while it runs.
-    #[command(after_help = "\
+    #[command(
+        override_usage = "sidecore disk set [OPTIONS] <ID>",
+        after_help = "\
 Examples:
   sidecore disk set vm1-root --share 200
   sidecore disk set vm1-root --policy poll
   sidecore disk set vm1-root --limit-iops 2000 --limit-bytes 100M
-  sidecore disk set vm1-root --limit-iops 0 --group tenant1")]
+  sidecore disk set vm1-root --limit-iops 0 --group tenant1"
+    )]
     Set {
         /// Name of the disk.
         id: String,
@@ -268,7 +295,7 @@ Examples:
   sidecore disk add vm1-data --path /dev/vg0/vm1 --queues 4 --serial DATA1
   sidecore disk add vm2-root --path golden.img --readonly --print libvirt
   sidecore disk add scratch --backend memory --size 1G --print cloud-hypervisor
-  sidecore disk add vm3-root --path vm3.img --size 20G         make the image if it is not there")]
+  sidecore disk add vm3-root --path vm3.img --size 20G      make the image if it is not there")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     pub(crate) disk: DiskSpec,
@@ -284,13 +311,17 @@ Examples:
   sidecore show vm1-root --print qemu --memory 4G
   sidecore show vm1-net
 
-P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the daemon took
-them from the ring to their completion. Waiting in the ring, also for a limit, is not in them.
+BUSY is what a queue took of its sidecore's time at the daemon's last look, which is not older
+than a second.
 
-held, and HELD of each queue, is that: how often a queue had something and had to wait for a limit, and
-how long, since the disk or NIC was made. A guest whose held grows by about the time that goes by has
-more to do than it is allowed. What comes for a NIC does not wait: what is too much is dropped, as
-over_limit. MULTICAST are frames to a multicast address, or to all.")]
+P50 and P99 of a disk: half, and 99 of 100, of its requests took no longer, from when the
+daemon took them from the ring to their completion. Waiting in the ring, also for a limit, is
+not in them.
+
+held, and HELD of each queue, is that: how often a queue had something and had to wait for a
+limit, and how long, since the disk or NIC was made. A guest whose held grows by about the
+time that goes by has more to do than it is allowed. What comes for a NIC does not wait: what
+is too much is dropped, as over_limit. MULTICAST are frames to a multicast address, or to all.")]
 pub(crate) struct ShowArgs {
     /// Name of the disk or NIC.
     pub(crate) id: String,
@@ -311,7 +342,6 @@ pub(crate) struct PrintArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use config::spec::NicSpec;
 
     use super::*;
@@ -327,6 +357,19 @@ mod tests {
         each(&Cli::command(), &mut |command| {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(after.contains("Examples:\n  sidecore "), "{}", command.get_name());
+        });
+    }
+
+    #[test]
+    fn no_line_of_a_help_is_longer_than_98_columns() {
+        let mut whole = Cli::command();
+        whole.build();
+        each(&whole, &mut |command| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = command.clone().render_long_help().to_string();
+            for line in after.lines().chain(help.lines()) {
+                assert!(line.chars().count() <= 98, "{}: {line}", command.get_name());
+            }
         });
     }
 
@@ -362,6 +405,25 @@ mod tests {
                 Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
         });
+    }
+
+    #[test]
+    fn the_readme_s_commands_parse_and_do_on_a_host_with_one_sidecore() {
+        let readme = std::fs::read_to_string("../../README.md").unwrap();
+        let commands = readme.lines().filter(|line| line.starts_with("sidecore "));
+        let mut moves = 0;
+        for line in commands {
+            let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
+            let cli = Cli::read(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let to = match cli.command {
+                Command::Disk(DiskCommand::Move { wish, .. }) => wish.to,
+                Command::Nic(NicCommand::Move { wish, .. }) => wish.to,
+                _ => continue,
+            };
+            assert_eq!(to, config::Target::Sidecore(0), "{line}");
+            moves += 1;
+        }
+        assert_eq!(moves, 2);
     }
 
     #[test]
@@ -420,6 +482,29 @@ mod tests {
         let cli = Cli::try_parse_from("sidecore nic add a".split(' ')).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         assert_eq!(args.nic, NicSpec::new("a"));
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_is_refused_in_one_style() {
+        let share = "write a number from 1 to 10000, such as 200";
+        for (line, said) in [
+            ("disk set a --limit-iops -5", "from 0 to 1000000000, such as 5000; 0 for no limit"),
+            ("disk add a --limit-iops -5", "1000000000, such as 5000; leave it out for no limit"),
+            ("disk set a --share -5", share),
+            ("nic add a --share 5k", share),
+            ("nic set a --share 10001", share),
+            ("disk add a --queues 65", "write a number from 1 to 64, such as 4"),
+            ("nic add a --trunk 10,-2", "write a number from 1 to 4094, such as 10"),
+            ("disk set a --limit-bytes -1", "\"-1\" is not a size; write bytes, or a whole number"),
+            ("disk resize a -1", "\"-1\" is not a size; write bytes, or a whole number"),
+            ("disk move a --to -1", "write the number of a sidecore, such as 0, or \"auto\""),
+        ] {
+            let words = std::iter::once("sidecore").chain(line.split(' '));
+            let error = Cli::read(words).unwrap_err().to_string();
+            assert!(error.starts_with("error: invalid value '"), "{line}: {error}");
+            assert!(error.contains(said), "{line}: {error}");
+        }
+        assert!(Cli::read(["sidecore", "disk", "resize", "a", "--json", "1"]).is_ok());
     }
 
     #[test]

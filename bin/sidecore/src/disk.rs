@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use config::Size;
 use config::api::{CountersView, DiskView, FaultsView};
 use config::routes::Method;
-use config::spec::{DiskChange, DiskResize};
+use config::spec::{DiskChange, DiskMove, DiskResize};
+use config::{Size, Target};
 
 use crate::cli::{AddArgs, DiskCommand, PrintArgs};
 use crate::client::{Client, path_of};
@@ -42,19 +42,28 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         DiskCommand::Move { id, wish } => {
             let path = path_of("disks", &id, "/move");
             let disk: DiskView = client.send(Method::Post, &path, &wish)?;
-            output.show(&disk, |disk| match wish.queue {
-                Some(queue) => {
-                    format!("queue {queue} of disk {} is at sidecore {} now\n", disk.id, wish.to)
-                }
-                None => {
-                    format!("the queues of disk {} are at sidecore {} now\n", disk.id, wish.to)
-                }
-            })
+            output.show(&disk, |disk| moved_text(&disk.id, &wish))
         }
         DiskCommand::Set { id, change } => {
             let disk: DiskView = client.send(Method::Patch, &path_of("disks", &id, ""), &change)?;
             output.show(&disk, |disk| set_text(disk, &change))
         }
+    }
+}
+
+/// Where queues are, after a wish.
+fn moved_text(id: &str, wish: &DiskMove) -> String {
+    match (wish.to, wish.queue) {
+        (Target::Sidecore(to), Some(queue)) => {
+            format!("queue {queue} of disk {id} is at sidecore {to} now\n")
+        }
+        (Target::Sidecore(to), None) => {
+            format!("the queues of disk {id} are at sidecore {to} now\n")
+        }
+        (Target::Auto, Some(queue)) => {
+            format!("queue {queue} of disk {id} is moved by the loads again\n")
+        }
+        (Target::Auto, None) => format!("the queues of disk {id} are moved by the loads again\n"),
     }
 }
 
@@ -148,6 +157,8 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
         ("ERRORS", Align::Right),
         ("P99", Align::Right),
     ];
+    let has_hand = disks.iter().any(|disk| disk.queues_by_hand > 0);
+    columns.extend(has_hand.then_some(("PLACED", Align::Left)));
     columns.extend(limits.columns());
     columns.extend([("DECLARED", Align::Left), ("SOCKET", Align::Left)]);
     let mut table = Table::new(&columns);
@@ -162,11 +173,21 @@ pub(crate) fn table(disks: &[DiskView]) -> String {
             disk.counters.errors.to_string(),
             latency(disk.counters.latency_p99_ns),
         ];
+        row.extend(has_hand.then(|| placed(disk)));
         row.extend(limits.cells(disk.group.as_ref(), rates(disk)));
         row.extend([disk.declared.clone(), disk.socket.clone()]);
         table.row(row);
     }
     table.text()
+}
+
+/// Who decides where its queues are.
+fn placed(disk: &DiskView) -> String {
+    match (disk.queues_by_hand, disk.queues_attached) {
+        (0, _) => "auto".to_string(),
+        (by_hand, attached) if by_hand >= attached => "hand".to_string(),
+        (by_hand, attached) => format!("hand {by_hand}/{attached}"),
+    }
 }
 
 fn disk_text(disk: &DiskView) -> String {
@@ -191,9 +212,14 @@ fn disk_text(disk: &DiskView) -> String {
         ("access", access.to_string()),
         ("serial", disk.serial.clone()),
         ("queues", format!("{} of {} attached", disk.queues_attached, disk.queues_max)),
-        ("share", disk.share.to_string()),
-        ("policy", policy(disk)),
     ]);
+    if disk.queues_by_hand > 0 {
+        let DiskView { id, queues_by_hand: count, .. } = disk;
+        let text =
+            format!("{count} stay by hand; `sidecore disk move {id} --to auto` lets them go");
+        facts.push(("placed", text));
+    }
+    facts.extend([("share", disk.share.to_string()), ("policy", policy(disk))]);
     facts.extend(disk.latency_target_us.map(|target_us| {
         ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
     }));
@@ -230,18 +256,21 @@ fn is_limited(disk: &DiskView) -> bool {
 
 fn queues_text(disk: &DiskView) -> String {
     let columns = [
-        "QUEUE", "CORE", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS", "KICKS",
-        "CALLS", "FLIGHT", "P50", "P99",
+        "QUEUE", "CORE", "BUSY", "RING", "REQUESTS", "READS", "WRITES", "FLUSHES", "ERRORS",
+        "KICKS", "CALLS", "FLIGHT", "P50", "P99",
     ];
     let mut columns = columns.to_vec();
+    let has_hand = disk.queues_by_hand > 0;
+    columns.extend(has_hand.then_some("PLACED"));
     let shows_held = is_limited(disk) || disk.counters.held.held > 0;
     columns.extend(shows_held.then_some("HELD"));
     let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Right)).collect();
     let mut table = Table::new(&columns);
-    let cells = |name: String, core: String, ring: String, counters: &CountersView| {
+    let cells = |[name, core, ring, placed]: [String; 4], busy: u32, counters: &CountersView| {
         let mut cells = vec![
             name,
             core,
+            format!("{busy}%"),
             ring,
             counters.requests.to_string(),
             counters.reads.to_string(),
@@ -254,15 +283,20 @@ fn queues_text(disk: &DiskView) -> String {
             latency(counters.latency_p50_ns),
             latency(counters.latency_p99_ns),
         ];
+        cells.extend(has_hand.then_some(placed));
         cells.extend(shows_held.then(|| latency(counters.held.held_ns)));
         cells
     };
     for queue in &disk.queues {
         let core = queue.sidecore.map_or("-".to_string(), |core| core.to_string());
         let ring = format!("{} {}", queue.size, queue.format);
-        table.row(cells(queue.index.to_string(), core, ring, &queue.counters));
+        let placed = if queue.by_hand { "hand" } else { "auto" }.to_string();
+        let name = queue.index.to_string();
+        table.row(cells([name, core, ring, placed], queue.busy_percent, &queue.counters));
     }
-    table.row(cells("all".to_string(), String::new(), String::new(), &disk.counters));
+    let all = ["all", "", "", ""].map(str::to_string);
+    let busy = disk.queues.iter().map(|queue| queue.busy_percent).sum();
+    table.row(cells(all, busy, &disk.counters));
     let mut text = table.text();
     for queue in &disk.queues {
         if let Some(violation) = &queue.violation {
@@ -277,6 +311,46 @@ mod tests {
     use config::api::HeldView;
 
     use super::*;
+
+    #[test]
+    fn queues_that_stay_by_hand_are_seen_and_so_is_how_to_let_go() {
+        let queue = |index: u16| {
+            serde_json::json!({
+                "index": index, "sidecore": 1, "by_hand": index == 0, "size": 256,
+                "busy_percent": 30 + index,
+                "format": "split", "counters": CountersView::default(),
+            })
+        };
+        let disk: DiskView = serde_json::from_value(serde_json::json!({
+            "id": "a", "declared": "api", "state": "running", "socket": "/s", "mode": "listen",
+            "backend": "null", "size_bytes": 512, "block_size_bytes": 512, "readonly": false,
+            "serial": "", "queues_max": 2, "queues_attached": 2, "queues_by_hand": 1, "share": 7,
+            "policy": "poll", "allow_unsealed_memory": false, "counters": CountersView::default(),
+            "queues": [queue(0), queue(1)],
+        }))
+        .unwrap();
+        let text = disk_text(&disk);
+        let said = "placed      1 stay by hand; `sidecore disk move a --to auto` lets them go\n";
+        assert!(text.contains(said), "{text}");
+        let column: Vec<Option<&str>> =
+            text.lines().rev().take(4).map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(column, [Some("-"), Some("auto"), Some("hand"), Some("PLACED")], "{text}");
+        let busy: Vec<Option<&str>> = text
+            .lines()
+            .rev()
+            .take(4)
+            .map(|line| line.split_whitespace().find(|w| w.ends_with('%')))
+            .collect();
+        assert_eq!(busy, [Some("61%"), Some("31%"), Some("30%"), None], "{text}");
+        let whole = DiskView { queues_by_hand: 2, ..disk.clone() };
+        let none = DiskView { queues_by_hand: 0, ..disk.clone() };
+        let list = table(&[disk, whole, none]);
+        for placed in
+            ["  PLACED    DECLARED", "  hand 1/2  api", "  hand      api", "  auto      api"]
+        {
+            assert!(list.contains(placed), "{placed}: {list}");
+        }
+    }
 
     #[test]
     fn a_change_says_what_is_so_and_what_is_so_no_longer() {
@@ -313,6 +387,7 @@ mod tests {
         let text = disk_text(&limited);
         assert!(text.contains("held        3 times by its limits, 2.5 ms in all\n"), "{text}");
         assert!(text.contains("P99    HELD\n") && text.ends_with("2.5 ms\n"), "{text}");
+        assert!(!table(&[disk.clone(), limited.clone()]).contains("PLACED"));
         assert_eq!(
             table(&[disk, limited]),
             "ID  STATE    BACKEND  SIZE  QUEUES  REQUESTS  ERRORS  P99  GROUP   \

@@ -22,7 +22,6 @@ mod vmm;
 use std::env::VarError;
 use std::process::ExitCode;
 
-use clap::Parser;
 use config::spec::DaemonSpec;
 
 use crate::cli::{Cli, Command};
@@ -31,7 +30,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let output = Output { json: cli.json };
     match run(cli, &output) {
         Ok(code) => code,

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use config::Size;
 use config::api::{NicView, PortCountersView, VlanView};
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Spoof, fixed_in_a_nic};
+use config::{Size, Target};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
 use crate::client::{Client, path_of};
@@ -40,7 +40,10 @@ pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Resu
         NicCommand::Move { id, wish } => {
             let path = path_of("nics", &id, "/move");
             let nic: NicView = client.send(Method::Post, &path, &wish)?;
-            output.show(&nic, |nic| format!("nic {} is at sidecore {} now\n", nic.id, wish.to))
+            output.show(&nic, |nic| match wish.to {
+                Target::Sidecore(to) => format!("nic {} is at sidecore {to} now\n", nic.id),
+                Target::Auto => format!("nic {} is moved by the loads again\n", nic.id),
+            })
         }
         NicCommand::Show { id, print } => {
             let nic: NicView = client.ask(Method::Get, &path_of("nics", &id, ""))?;
@@ -89,6 +92,8 @@ pub(crate) fn table(nics: &[NicView]) -> String {
         ("DELIVERED", Align::Right),
         ("DROPPED", Align::Right),
     ];
+    let has_hand = nics.iter().any(|nic| nic.by_hand);
+    columns.extend(has_hand.then_some(("PLACED", Align::Left)));
     columns.extend(limits.columns());
     columns.extend([("DECLARED", Align::Left), ("SOCKET", Align::Left)]);
     let mut table = Table::new(&columns);
@@ -104,6 +109,8 @@ pub(crate) fn table(nics: &[NicView]) -> String {
             nic.counters.delivered_frames.to_string(),
             dropped(nic).to_string(),
         ];
+        let placed = if nic.by_hand { "hand" } else { "auto" };
+        row.extend(has_hand.then(|| placed.to_string()));
         row.extend(limits.cells(nic.group.as_ref(), rates(nic)));
         row.extend([nic.declared.clone(), nic.socket.clone()]);
         table.row(row);
@@ -210,7 +217,11 @@ fn nic_text(nic: &NicView) -> String {
             format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),
         ),
     ]);
-    facts.extend(nic.sidecore.map(|core| ("sidecore", core.to_string())));
+    let by_hand = match nic.by_hand {
+        true => format!(", stays by hand; `sidecore nic move {} --to auto` lets it go", nic.id),
+        false => String::new(),
+    };
+    facts.extend(nic.sidecore.map(|core| ("sidecore", format!("{core}{by_hand}"))));
     facts.extend([("share", nic.share.to_string()), ("policy", policy(nic))]);
     let missed: u64 = nic.queues.iter().map(|queue| queue.missed).sum();
     facts.extend(
@@ -293,6 +304,7 @@ fn queues_text(nic: &NicView) -> String {
         ("QUEUE", Align::Right),
         ("DOES", Align::Left),
         ("CORE", Align::Right),
+        ("BUSY", Align::Right),
         ("RING", Align::Right),
         ("KICKS", Align::Right),
         ("CALLS", Align::Right),
@@ -306,6 +318,7 @@ fn queues_text(nic: &NicView) -> String {
             queue.index.to_string(),
             does.to_string(),
             queue.sidecore.map_or("-".to_string(), |core| core.to_string()),
+            format!("{}%", queue.busy_percent),
             format!("{} {}", queue.size, queue.format),
             queue.kicks.to_string(),
             queue.calls.to_string(),
@@ -346,10 +359,25 @@ mod tests {
     }
 
     #[test]
+    fn a_nic_that_stays_by_hand_is_seen_and_so_is_how_to_let_go() {
+        let held = NicView { by_hand: true, ..nic() };
+        let text = nic_text(&held);
+        let said =
+            "sidecore    0, stays by hand; `sidecore nic move vm1-net --to auto` lets it go\n";
+        assert!(text.contains(said), "{text}");
+        assert!(!table(&[nic()]).contains("PLACED"));
+        let list = table(&[held, nic()]);
+        for placed in ["  PLACED  DECLARED", "  hand    api", "  auto    api"] {
+            assert!(list.contains(placed), "{placed}: {list}");
+        }
+    }
+
+    #[test]
     fn a_nic_is_shown_with_what_it_dropped() {
         let queue = |index| NicQueueView {
             index,
             sidecore: Some(0),
+            busy_percent: 12,
             size: 256,
             format: "split".to_string(),
             calls: 7,
@@ -379,9 +407,9 @@ mod tests {
              PORT   DROPPED  REASON    MEANS\n\
              guest        3  NoBuffer  the guest had no buffers\n\
              \n\
-             QUEUE  DOES      CORE       RING  KICKS  CALLS  VISITS\n    \
-                 0  receive      0  256 split      0      7       0\n    \
-                 1  transmit     0  256 split      0      7       0\n"
+             QUEUE  DOES      CORE  BUSY       RING  KICKS  CALLS  VISITS\n    \
+                 0  receive      0   12%  256 split      0      7       0\n    \
+                 1  transmit     0   12%  256 split      0      7       0\n"
         );
     }
 

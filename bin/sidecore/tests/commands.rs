@@ -14,6 +14,9 @@ fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
     assert_eq!((code, error.as_str()), (0, ""));
     assert_eq!(daemon.run("disk resize vm1 20M").0, 0);
     assert_eq!(daemon.run("disk set vm1 --share 7 --policy notify").0, 0);
+    assert_eq!(daemon.run("disk set vm1 --limit-iops 9 --limit-burst-ms 20").0, 0);
+    let (_, said, _) = daemon.run("disk set vm1 --limit-iops 0");
+    assert!(said.contains("no limit of its own"), "{said}");
 
     daemon.signal(Signal::KILL);
     daemon.child.wait().unwrap();
@@ -28,6 +31,10 @@ fn a_disk_is_made_changed_and_removed_and_survives_a_kill() {
     assert_eq!(disk["size_bytes"], 20 << 20);
     assert_eq!((&disk["share"], &disk["policy"]), (&7.into(), &"notify".into()));
     assert_eq!((&disk["state"], &disk["declared"]), (&"waiting".into(), &"api".into()));
+    // The burst waited for a limit.
+    assert!(disk["limit_burst_ms"].is_null(), "{disk}");
+    let (_, said, _) = daemon.run("disk set vm1 --limit-iops 7");
+    assert!(said.contains("at most 7 requests/s, bursts of 20 ms"), "{said}");
     assert_eq!(daemon.run("disk rm vm1").0, 0);
     let (code, _, error) = daemon.run("show vm1");
     assert_eq!(code, 1);
@@ -60,6 +67,51 @@ fn a_disk_of_the_file_is_changed_in_the_file() {
     let (code, done, error) = daemon.run("reload");
     assert_eq!((code, error.as_str()), (0, ""));
     assert_eq!(done, "removed disk fixed\nadded disk fixed\n");
+}
+
+#[test]
+fn a_disk_s_command_for_a_nic_names_the_nic_s_and_the_other_way_round() {
+    let daemon = Daemon::start(
+        "[[disk]]\nid = \"d\"\nbackend = \"null\"\nsize = \"1G\"\n\
+         [[nic]]\nid = \"n\"\nnull = \"drop\"\n",
+    );
+    for (lines, said) in [
+        (
+            "rm n;set n --share 2;resize n 1G;clear n;move n --to 0;move n --to auto",
+            "sidecore: \"n\" is a nic; use `sidecore nic ",
+        ),
+        (
+            "rm d;set d --share 2;link d down;move d --to 0;move d --to auto;show d",
+            "sidecore: \"d\" is a disk; use `sidecore disk ",
+        ),
+    ] {
+        let kind = if said.contains("is a nic") { "disk" } else { "nic" };
+        for line in lines.split(';') {
+            let (code, _, error) = daemon.run(&format!("{kind} {line}"));
+            assert_eq!(code, 1, "{line}");
+            assert!(error.starts_with(said), "{kind} {line}: {error}");
+        }
+    }
+    assert_eq!((daemon.run("show n").0, daemon.run("show d").0), (0, 0));
+}
+
+#[test]
+fn what_a_reload_leaves_to_a_restart_is_named_and_logged_once() {
+    let daemon = Daemon::start("policy = \"notify\"\n");
+    let file = daemon.folder.path().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("max = 1\n", "max = 1\nurgency = \"off\"\n");
+    std::fs::write(&file, text.replace("\"state\"", "\"other\"")).unwrap();
+    let (code, done, _) = daemon.run("reload");
+    assert_eq!(code, 0);
+    let is_different =
+        |name| format!("{name} is different: restart the daemon to put it into force\n");
+    let named = ["daemon.state_dir", "sidecores.urgency"].map(is_different).concat();
+    assert!(done.ends_with(&named), "{done}");
+    let log = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
+    let said = "put into force by a restart: daemon.state_dir, sidecores.urgency\n";
+    assert_eq!(log.matches(said).count(), 1, "{log}");
+    assert_eq!(log.matches("by a restart").count(), 1, "{log}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         ("nic set fixed --mtu 9000", 2, "mtu cannot be changed at run time"),
         ("nic rm fixed", 1, "is declared in sidecore.toml"),
         ("switch rm lan", 1, "is declared in sidecore.toml"),
-        ("nic show d", 1, "there is no nic \"d\""),
+        ("nic show d", 1, "\"d\" is a disk; use `sidecore disk ...`"),
         ("switch show wan", 1, "there is no switch \"wan\""),
         ("show nothing", 1, "there is no disk and no nic \"nothing\""),
     ] {

@@ -304,6 +304,9 @@ pub struct DiskView {
     pub queues_max: u16,
     /// Queues that a sidecore serves now.
     pub queues_attached: u16,
+    /// Those of them that an operator moved, and that stay where they are, whatever the loads.
+    #[serde(default)]
+    pub queues_by_hand: u16,
     /// Share of a busy core, for each queue.
     pub share: u32,
     /// When its queues are polled.
@@ -398,6 +401,10 @@ pub struct QueueView {
     /// The sidecore that serves it; absent while none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// An operator moved it there: it stays, whatever the loads, until it is moved again, let go, or its
+    /// front-end starts it anew.
+    #[serde(default)]
+    pub by_hand: bool,
     /// What it took of that sidecore's time at the last look, in percent.
     #[serde(default)]
     pub busy_percent: u32,

@@ -178,21 +178,31 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     kept.extend(gone.map(|group| Change::RemoveGroup { id: group.id.clone() }));
     difference.changes.extend(kept);
     difference.changes.extend(added);
-    let daemon = [
+    difference.restart_needed = restart_needed(running, wanted);
+    difference
+}
+
+/// The fields that only a restart puts into force, by their names.
+fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
+    let (old, new) = (&running.sidecores, &wanted.sidecores);
+    let has_others = old.cpus != new.cpus;
+    let is_named = |differs: bool| differs && has_others;
+    let max = is_named(old.max != new.max);
+    let min = old.min != new.min;
+    // What is left is the host's: `auto` finds other cpus than at the start.
+    let cpus = is_named(old.candidates != new.candidates || !(max || min));
+    let fields = [
         ("daemon.api", running.daemon.api != wanted.daemon.api),
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
-        ("sidecores.cpus", running.sidecores.cpus != wanted.sidecores.cpus),
-        ("sidecores.min", running.sidecores.min != wanted.sidecores.min),
-        ("sidecores.urgency", running.sidecores.urgency != wanted.sidecores.urgency),
-        ("sidecores.wait", running.sidecores.wait != wanted.sidecores.wait),
+        ("sidecores.cpus", cpus),
+        ("sidecores.min", min),
+        ("sidecores.max", max),
+        ("sidecores.urgency", old.urgency != new.urgency),
+        ("sidecores.wait", old.wait != new.wait),
     ];
-    for (name, differs) in daemon {
-        if differs {
-            difference.restart_needed.push(name.to_string());
-        }
-    }
-    difference
+    let differing = fields.into_iter().filter(|(_, differs)| *differs);
+    differing.map(|(name, _)| name.to_string()).collect()
 }
 
 /// Removals, changes in place, additions.
@@ -381,6 +391,24 @@ disk = [
             difference.restart_needed,
             ["daemon.run_dir", "sidecores.cpus", "sidecores.min"]
         );
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named_by_its_field() {
+        let needed = |before: &str, after: &str| {
+            let running = plan(before, None);
+            diff(&running, &plan(after, Some(&running))).restart_needed.join(" ")
+        };
+        let both = "sidecores.cpus = \"0-1\"\n";
+        let of = |fields: &str| format!("{both}{fields}");
+        assert_eq!(needed(both, &of("sidecores.max = 1")), "sidecores.max");
+        assert_eq!(needed(&of("sidecores.max = 1"), both), "sidecores.max");
+        assert_eq!(needed(both, &of("sidecores.min = 2")), "sidecores.min");
+        assert_eq!(needed(both, "sidecores.cpus = \"0\""), "sidecores.cpus");
+        // The cores that are used stay the same.
+        assert_eq!(needed(both, &of("sidecores.max = 2")), "");
+        assert_eq!(needed(both, "sidecores.cpus = \"0,1\""), "");
+        assert_eq!(needed("sidecores.cpus = \"0\"", &of("sidecores.max = 1")), "");
     }
 
     #[test]

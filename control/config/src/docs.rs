@@ -13,6 +13,8 @@ use crate::spec::{
     UplinkSpec,
 };
 
+mod reload;
+
 const MADE: &str = "<!-- Made by `sidecore docs docs`; change the comments in control/config/src \
                     instead. -->";
 
@@ -28,7 +30,8 @@ pub fn config_markdown() -> String {
          Sizes are bytes, or a whole number with K, M, G or T (powers of 1024): `\"10G\"`. A disk, \
          a switch, a NIC or a group is declared here or made through the API, and each keeps to its \
          source: what the file declares is changed by editing the file. What the file declares is on a \
-         switch and in a group of the file; what the API made may be on either.\n"
+         switch and in a group of the file; what the API made may be on either.\n\n{}\n",
+        reload::MEANING
     );
     section::<DaemonSpec>(&mut text, "[daemon]");
     section::<SidecoresSpec>(&mut text, "[sidecores]");
@@ -99,7 +102,7 @@ pub fn api_markdown() -> String {
     for (name, schema) in &types.definitions {
         if schema["properties"].is_object() {
             let _ = write!(text, "\n## {name}\n\n");
-            fields(&mut text, schema, &types);
+            fields(&mut text, schema, &types, None);
         }
     }
     text
@@ -115,7 +118,7 @@ fn section<T: JsonSchema>(text: &mut String, header: &str) {
         "ElvisSpec" => "[table](#sidecoreselvis)".to_string(),
         _ => "[tables](#switchuplink)".to_string(),
     };
-    fields(text, &schema, &Types { definitions, link });
+    fields(text, &schema, &Types { definitions, link }, Some(header));
 }
 
 /// The types that fields refer to.
@@ -125,12 +128,15 @@ struct Types {
     link: fn(&str) -> String,
 }
 
-/// The table of a type's fields.
-fn fields(text: &mut String, schema: &Value, types: &Types) {
+/// The table of a type's fields. Those of the file, below a header, have a column more.
+fn fields(text: &mut String, schema: &Value, types: &Types, header: Option<&str>) {
     if let Some(described) = schema["description"].as_str() {
         let _ = write!(text, "{}\n\n", one_line(described));
     }
-    text.push_str("| field | type | default | what |\n|---|---|---|---|\n");
+    text.push_str(match header {
+        Some(_) => "| field | type | default | reload | what |\n|---|---|---|---|---|\n",
+        None => "| field | type | default | what |\n|---|---|---|---|\n",
+    });
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let default = match &field["default"] {
@@ -140,7 +146,9 @@ fn fields(text: &mut String, schema: &Value, types: &Types) {
         };
         let what = field["description"].as_str().map(one_line).unwrap_or_default();
         let (kind, words) = kind_of(field, types);
-        let _ = writeln!(text, "| `{name}` | {kind} | {default} | {what}{words} |");
+        let reload = header.map(|header| format!(" {} |", reload::at_reload(header, name).word()));
+        let reload = reload.unwrap_or_default();
+        let _ = writeln!(text, "| `{name}` | {kind} | {default} |{reload} {what}{words} |");
     }
 }
 
@@ -159,6 +167,7 @@ fn kind_of(field: &Value, types: &Types) -> (String, String) {
     }
     match field["format"].as_str() {
         Some("size") => return ("size".to_string(), String::new()),
+        Some("target") => return ("number, or `\"auto\"`".to_string(), String::new()),
         Some("mac") => return ("Ethernet address".to_string(), String::new()),
         _ => {}
     }

@@ -26,6 +26,7 @@ pub mod saved;
 mod schema;
 pub mod size;
 pub mod spec;
+pub mod target;
 
 pub use diff::{Change, Difference, diff};
 pub use mac::Mac;
@@ -36,3 +37,4 @@ pub use plan::{
 };
 pub use size::Size;
 pub use spec::{DiskSpec, GroupSpec, NicSpec, Spec, SwitchSpec, UplinkSpec};
+pub use target::Target;

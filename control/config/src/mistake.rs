@@ -59,6 +59,15 @@ impl Path {
         self.0.split_last().map(|(_, rest)| Path(rest.to_vec()))
     }
 
+    /// The field that it is, or is in a list of; nothing at the top.
+    pub(crate) fn field(&self) -> &str {
+        let keys = self.0.iter().rev().filter_map(|step| match step {
+            Step::Key(key) => Some(key.as_str()),
+            Step::Index(_) => None,
+        });
+        keys.into_iter().next().unwrap_or_default()
+    }
+
     fn and(&self, step: Step) -> Path {
         let mut steps = self.0.clone();
         steps.push(step);

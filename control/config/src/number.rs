@@ -1,30 +1,22 @@
-//! Numbers of the command line: read as clap wants them, refused in words that say what to write.
-//!
-//! Not here: the same bounds for files and bodies ([`crate::schema`]).
+//! Numbers: read from the command line as clap wants them, and what to write instead of one that is refused,
+//! in the same words for the command line, files and bodies.
 
 use std::ops::RangeInclusive;
 
+use crate::mistake::Mistake;
 use crate::size::{SIZE_HINT, Size};
 
-/// A plain number.
-pub fn count(
+/// The number of a field of that name, as an option has it: digits, within bounds.
+pub fn of<T: TryFrom<u32> + Send + Sync + 'static>(
+    field: &'static str,
     bounds: RangeInclusive<u32>,
-) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
-    move |text| number(text, &bounds, "write a plain number, such as 5000")
-}
-
-/// Microseconds.
-pub fn micros(
-    bounds: RangeInclusive<u32>,
-) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
-    move |text| number(text, &bounds, "write microseconds, without a unit, such as 200")
-}
-
-/// Milliseconds.
-pub fn millis(
-    bounds: RangeInclusive<u32>,
-) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
-    move |text| number(text, &bounds, "write milliseconds, without a unit, such as 100")
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse::<u32>().ok().filter(|number| is_plain && bounds.contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| allowed(field, (*bounds.start()).into(), (*bounds.end()).into()))
+    }
 }
 
 /// A size.
@@ -35,13 +27,63 @@ pub fn size(text: &str) -> Result<Size, String> {
     text.parse::<Size>().map_err(|error| format!("{error}; {SIZE_HINT}"))
 }
 
-fn number(text: &str, bounds: &RangeInclusive<u32>, right: &str) -> Result<u32, String> {
-    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse::<u32>() {
-        _ if !is_plain => Err(right.to_string()),
-        Ok(number) if bounds.contains(&number) => Ok(number),
-        _ => Err(format!("write a number from {} to {}", bounds.start(), bounds.end())),
+/// What may be written for the field of that name.
+pub(crate) fn allowed(field: &str, least: i64, most: i64) -> String {
+    let unit = match field {
+        _ if field.ends_with("_us") => " (microseconds, without a unit)",
+        _ if field.ends_with("_ms") => " (milliseconds, without a unit)",
+        "ageing_s" | "drain_timeout" => " (seconds, without a unit)",
+        _ => "",
+    };
+    let example = example(field).filter(|example| (least..=most).contains(example));
+    let example = example.map(|example| format!(", such as {example}")).unwrap_or_default();
+    let none = none_of(field, least == 0);
+    format!("write a number from {least} to {most}{unit}{example}{none}")
+}
+
+/// What to write for none of what a field may have none of: 0 in a change, nothing elsewhere.
+pub(crate) fn none_of(field: &str, is_change: bool) -> String {
+    let what = match field {
+        "limit_iops" | "limit_packets" | "limit_bytes" => "limit",
+        "latency_target_us" => "target",
+        "moderate_us" => "waiting",
+        _ => return String::new(),
+    };
+    let none = if is_change { "0" } else { "leave it out" };
+    format!("; {none} for no {what}")
+}
+
+/// Mistakes of a whole spec that a change made: what is not named in a change stays, so leaving out is no way
+/// to have none.
+pub(crate) fn of_a_change(mistakes: &mut [Mistake]) {
+    for mistake in mistakes {
+        let field = mistake.path.field();
+        if let Some(rest) = mistake.right.strip_suffix(&none_of(field, false)) {
+            mistake.right = format!("{rest}{}", none_of(field, true));
+        }
     }
+}
+
+/// A usual number of the field of that name.
+fn example(field: &str) -> Option<i64> {
+    Some(match field {
+        "queues" | "quota_disk" | "quota_nic" => 4,
+        "min" | "native" => 1,
+        "max" => 2,
+        "vlan" | "trunk" => 10,
+        "moderate_us" => 20,
+        "drain_timeout" => 30,
+        "ageing_s" => 60,
+        "limit_burst_ms" => 100,
+        "share" | "latency_target_us" => 200,
+        "macs_max" => 256,
+        "size" => 1514,
+        "limit_iops" | "rate_out" => 5000,
+        "mtu" => 9000,
+        "rate_in" => 20_000,
+        "limit_packets" | "rate" => 100_000,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -50,20 +92,22 @@ mod tests {
 
     #[test]
     fn what_is_no_number_says_what_to_write() {
-        assert_eq!(count(1..=10)("7"), Ok(7));
-        for text in ["5k", "", "-1", "+1", "1.5", "1_000"] {
-            let error = count(1..=10_000)(text).unwrap_err();
-            assert_eq!(error, "write a plain number, such as 5000", "{text}");
+        let share = of::<u16>("share", 1..=10_000);
+        assert_eq!(share("7"), Ok(7));
+        for text in ["5k", "", "-1", "+1", "1.5", "1_000", "0", "10001", "99999999999"] {
+            let error = share(text).unwrap_err();
+            assert_eq!(error, "write a number from 1 to 10000, such as 200", "{text}");
         }
-        for text in ["0", "11", "99999999999"] {
-            assert_eq!(count(1..=10)(text).unwrap_err(), "write a number from 1 to 10", "{text}");
-        }
-        assert!(
-            micros(0..=9)("2us").unwrap_err().starts_with("write microseconds, without a unit")
+        assert_eq!(
+            of::<u32>("latency_target_us", 10..=1_000_000)("2us").unwrap_err(),
+            "write a number from 10 to 1000000 (microseconds, without a unit), such as 200; leave it \
+             out for no target"
         );
-        assert!(
-            millis(0..=9)("2ms").unwrap_err().starts_with("write milliseconds, without a unit")
+        assert_eq!(
+            of::<u32>("limit_iops", 0..=9999)("-5").unwrap_err(),
+            "write a number from 0 to 9999, such as 5000; 0 for no limit"
         );
+        assert_eq!(of::<u32>("queue", 0..=9)("x").unwrap_err(), "write a number from 0 to 9");
     }
 
     #[test]

@@ -73,6 +73,10 @@ pub struct Plan {
 pub struct SidecoresPlan {
     /// One sidecore for each, pinned to it. Never empty.
     pub cpus: Vec<u32>,
+    /// What `cpus` names: those above are the first of them.
+    pub candidates: Vec<u32>,
+    /// `max`, if it was written.
+    pub max: Option<usize>,
     /// So many of them are in use at least: 1 to all.
     pub min: usize,
     /// What policies mean, and that of devices that have none of their own.
@@ -222,7 +226,7 @@ fn resolve_sidecores(
         return None;
     }
     let count = max.unwrap_or(suitable.max(min)).min(there);
-    let cpus: Vec<u32> = candidates.into_iter().take(count).collect();
+    let cpus: Vec<u32> = candidates.iter().copied().take(count).collect();
     if cpus.is_empty() {
         let right = "write the cpus to use, such as cpus = \"1\"";
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
@@ -234,7 +238,7 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("wait"), wrong, right));
     }
     let SidecoresSpec { urgency, wait, .. } = *spec;
-    Some(SidecoresPlan { cpus, min: min.max(1), policies, urgency, wait })
+    Some(SidecoresPlan { cpus, candidates, max, min: min.max(1), policies, urgency, wait })
 }
 
 #[cfg(test)]

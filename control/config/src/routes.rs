@@ -158,8 +158,8 @@ pub const ROUTES: [Route; 27] = [
         operation: Operation::MoveDisk,
         method: Method::Post,
         path: "/v1/disks/{id}/move",
-        summary: "Move queues of a running disk, wherever it was declared, to another sidecore. \
-                  Answered when they are there; 503 if their requests did not end in time, and they \
+        summary: "Move queues of a running disk, wherever it was declared, to another sidecore, or let \
+                  them go. Answered when they are there; 503 if their requests did not end in time, and they \
                   are served where they were.",
         body: Some(schema_of::<DiskMove>),
         success: 200,
@@ -232,7 +232,7 @@ pub const ROUTES: [Route; 27] = [
         method: Method::Post,
         path: "/v1/nics/{id}/move",
         summary: "Move a NIC of a switch with all its queues, wherever it was declared, to another \
-                  sidecore. Answered when it is there; 503 if frames on their way did not arrive in \
+                  sidecore, or let it go. Answered when it is there; 503 if frames on their way did not arrive in \
                   time, and it is served where it was.",
         body: Some(schema_of::<NicMove>),
         success: 200,
@@ -420,6 +420,7 @@ fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::{TARGET_HINT, Target};
 
     fn refusal(operation: Operation, body: &str) -> (u16, String, String) {
         let error = operation.call("vm1", body.as_bytes()).unwrap_err();
@@ -442,6 +443,25 @@ mod tests {
         let call = Operation::ResizeDisk.call("a", br#"{"size":1024}"#).unwrap();
         let resize = DiskResize { size: crate::Size(1024) };
         assert_eq!(call, Call::ResizeDisk { id: "a".into(), resize });
+        let call = Operation::MoveDisk.call("a", br#"{"to":"auto","queue":1}"#).unwrap();
+        let wish = DiskMove { to: Target::Auto, queue: Some(1) };
+        assert_eq!(call, Call::MoveDisk { id: "a".into(), wish });
+        let call = Operation::MoveNic.call("a", br#"{"to":3}"#).unwrap();
+        let wish = NicMove { to: Target::Sidecore(3) };
+        assert_eq!(call, Call::MoveNic { id: "a".into(), wish });
+    }
+
+    #[test]
+    fn a_move_to_nowhere_says_where_to() {
+        for (body, said) in [
+            (r#"{"to":"one"}"#, "to: \"one\" is no sidecore"),
+            (r#"{"to":-1}"#, "to: \"-1\" is no sidecore"),
+            (r#"{"to":70000}"#, "to: \"70000\" is no sidecore"),
+            (r#"{"to":[1]}"#, "to: a sidecore is needed here, not a list"),
+        ] {
+            let wanted = (400, said.to_string(), TARGET_HINT.to_string());
+            assert_eq!(refusal(Operation::MoveNic, body), wanted);
+        }
     }
 
     #[test]

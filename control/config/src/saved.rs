@@ -15,8 +15,10 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with groups.
-pub const VERSION: u64 = 3;
+/// The highest version that is read: with bursts that wait for a limit.
+pub const VERSION: u64 = 4;
+/// With groups. Still written when there is no such burst, so that an older program reads it.
+const VERSION_OF_GROUPS: u64 = 3;
 /// With NICs and switches. Still written when there is no group, so that an older program reads it.
 const VERSION_OF_NICS: u64 = 2;
 /// Disks alone; likewise.
@@ -79,14 +81,31 @@ pub enum SavedError {
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
     let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
+        _ if has_burst_alone(devices) => VERSION,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
-        (false, _) => VERSION,
+        (false, _) => VERSION_OF_GROUPS,
     };
     let saved = Saved { format: FORMAT, version, disks, switches, nics, groups };
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
+}
+
+/// Whether something has a burst that waits for a limit: a program that does not know that refuses it.
+fn has_burst_alone(devices: &Devices) -> bool {
+    let Devices { disks, nics, groups, .. } = devices;
+    let disks = disks
+        .iter()
+        .map(|disk| (disk.limit_burst_ms, disk.limit_bytes.is_some() || disk.limit_iops.is_some()));
+    let nics = nics
+        .iter()
+        .map(|nic| (nic.limit_burst_ms, nic.limit_bytes.is_some() || nic.limit_packets.is_some()));
+    let groups = groups.iter().map(|group| {
+        let rates = [group.limit_iops, group.limit_packets];
+        (group.limit_burst_ms, group.limit_bytes.is_some() || rates.iter().any(Option::is_some))
+    });
+    disks.chain(nics).chain(groups).any(|(burst, is_limited)| burst.is_some() && !is_limited)
 }
 
 /// The devices of a kept text.
@@ -158,8 +177,13 @@ mod tests {
         };
         let groups = vec![GroupSpec { limit_iops: Some(7), ..GroupSpec::default() }];
         let grouped = Devices { groups, ..all.clone() };
-        for devices in [disks, all, grouped, Devices::default()] {
-            assert_eq!(read(&write(&devices)).unwrap(), devices);
+        let waits = GroupSpec { limit_burst_ms: Some(20), ..GroupSpec::default() };
+        let burst = Devices { groups: vec![waits], ..all.clone() };
+        let none = Devices::default();
+        for (devices, version) in [(disks, 1), (all, 2), (grouped, 3), (burst, 4), (none, 1)] {
+            let text = write(&devices);
+            assert!(text.contains(&format!("\"version\": {version},")), "{text}");
+            assert_eq!(read(&text).unwrap(), devices);
         }
     }
 
@@ -190,8 +214,8 @@ mod tests {
         for (text, why) in [
             ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
-                r#"{"format":"sidecore-state","version":4,"disks":[]}"#,
-                "the saved state has version 4, and this program reads up to 3; install the newer \
+                r#"{"format":"sidecore-state","version":5,"disks":[]}"#,
+                "the saved state has version 5, and this program reads up to 4; install the newer \
                  program again, or move the file away and add the disks, switches, nics and groups again",
             ),
             (

@@ -2,7 +2,7 @@
 //!
 //! serde stops at the first mistake and does not know its place; this walks the whole value with
 //! the schema that schemars derived from the same type, so both always agree. It knows what the
-//! types of [`crate::spec`] use (tables, lists, texts, numbers with bounds, words, sizes, addresses) and leaves
+//! types of [`crate::spec`] use (tables, lists, texts, numbers with bounds, words, sizes, addresses, sidecores) and leaves
 //! the rest to serde. Recursion is bounded by the schema's depth, not by the value's.
 
 use schemars::JsonSchema;
@@ -11,7 +11,9 @@ use serde_json::{Map, Value};
 
 use crate::mac::{MAC_HINT, Mac};
 use crate::mistake::{Mistake, Path};
+use crate::number;
 use crate::size::{SIZE_HINT, Size};
+use crate::target::{TARGET_HINT, Target};
 
 /// Checks a value whole and makes the type of it.
 pub(crate) fn read<T: JsonSchema + DeserializeOwned>(
@@ -46,6 +48,8 @@ impl Check<'_> {
             self.size(value, at);
         } else if schema["format"] == "mac" {
             self.mac(value, at);
+        } else if schema["format"] == "target" {
+            self.target(value, at);
         } else if admits(&schema, "object") {
             self.table(&schema, value, at);
         } else if admits(&schema, "array") {
@@ -154,10 +158,21 @@ impl Check<'_> {
         }
     }
 
+    fn target(&mut self, value: &Value, at: &Path) {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            other => return self.kind(at, other, "a sidecore", TARGET_HINT),
+        };
+        if text.parse::<Target>().is_err() {
+            self.push(at, format!("{text:?} is no sidecore"), TARGET_HINT);
+        }
+    }
+
     fn integer(&mut self, schema: &Value, value: &Value, at: &Path) {
         let least = schema["minimum"].as_i64().unwrap_or(i64::MIN);
         let most = schema["maximum"].as_i64().unwrap_or(i64::MAX);
-        let right = format!("write a number from {least} to {most}");
+        let right = number::allowed(at.field(), least, most);
         match value {
             Value::Number(number) if number.is_f64() => {
                 self.push(at, format!("{number} is not a whole number"), right);

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::size::Size;
+use crate::target::Target;
 
 /// The word that stands for a value in the file, the API and the command line.
 macro_rules! words {
@@ -211,13 +212,13 @@ pub struct DiskSpec {
     #[serde(default = "one_queue")]
     #[schemars(range(min = 1, max = 64))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=64)))]
+        value_parser = crate::number::of::<u16>("queues", 1..=64)))]
     pub queues: u16,
     /// How much of a busy core each queue gets, against the others' shares.
     #[serde(default = "usual_share")]
     #[schemars(range(min = 1, max = 10000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = SHARE_DEFAULT,
-        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+        value_parser = crate::number::of::<u32>("share", 1..=10_000)))]
     pub share: u32,
     /// When its queues are polled. Default: the policy of `[sidecores]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,7 +231,7 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(10..=1_000_000)))]
+        value_parser = crate::number::of::<u32>("latency_target_us", 10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of a completion may wait, while at least four
     /// more of the same queue's requests are with the disk: fewer interrupts, for disks with many requests
@@ -238,13 +239,13 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(1..=1000)))]
+        value_parser = crate::number::of::<u32>("moderate_us", 1..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(1..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_iops", 1..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most bytes a second, read and written, of all its queues together: `4K` or more (powers of 1024).
     /// Default: no limit.
@@ -257,7 +258,7 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -274,7 +275,7 @@ pub struct DiskSpec {
     #[schemars(range(min = 1, max = 86400))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS",
         default_value_t = DRAIN_TIMEOUT_DEFAULT_S,
-        value_parser = clap::value_parser!(u32).range(1..=86_400)))]
+        value_parser = crate::number::of::<u32>("drain_timeout", 1..=86_400)))]
     pub drain_timeout: u32,
 }
 
@@ -340,7 +341,7 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+        value_parser = crate::number::of::<u32>("share", 1..=10_000)))]
     pub share: Option<u32>,
     /// When its queues are polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -350,20 +351,20 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(0..=1_000_000)))]
+        value_parser = crate::number::of::<u32>("latency_target_us", 0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of a completion may wait for others; 0 for no
     /// waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(0..=1000)))]
+        value_parser = crate::number::of::<u32>("moderate_us", 0..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most requests a second of all its queues together; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(0..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_iops", 0..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most bytes a second, read and written, of all its queues together (K, M, G, T: powers of 1024); 0
     /// for no limit.
@@ -371,11 +372,12 @@ pub struct DiskChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
         value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit.
+    /// What may be used at once after a pause, as milliseconds of the full limit. It stays when the limit
+    /// is taken away, for the next one, also over a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -392,29 +394,32 @@ pub struct DiskResize {
 }
 
 /// Another sidecore for queues of a disk, while they run. They stay there, whatever the loads, until they
-/// are moved again or their front-end starts them anew; meanwhile that sidecore is not parked.
+/// are moved again, are let go (`auto`), or their front-end starts them anew; meanwhile that sidecore is not
+/// parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct DiskMove {
-    /// Number of the sidecore to move to.
+    /// Number of the sidecore to move to; `auto`: stay for now, and be moved by the loads again.
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
-    pub to: u16,
+    pub to: Target,
     /// The queue to move. Without it, all that are served.
-    #[cfg_attr(feature = "cli", arg(long, value_name = "QUEUE"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "QUEUE",
+        value_parser = crate::number::of::<u16>("queue", 0..=65_535)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u16>,
 }
 
 /// Another sidecore for a NIC of a switch, with all its queues, while they run. It stays there, whatever the
-/// loads, until it is moved again or its front-end goes; meanwhile that sidecore is not parked.
+/// loads, until it is moved again, is let go (`auto`), or its front-end goes; meanwhile that sidecore is not
+/// parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct NicMove {
-    /// Number of the sidecore to move to.
+    /// Number of the sidecore to move to; `auto`: stay for now, and be moved by the loads again.
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIDECORE"))]
-    pub to: u16,
+    pub to: Target,
 }
 
 fn one_queue() -> u16 {

@@ -83,7 +83,7 @@ impl Manager {
     }
 
     pub(crate) fn show(&self, id: &str, queues: bool) -> Answered {
-        let view = self.view(id, queues).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let view = self.view(id, queues).ok_or_else(|| self.plan.no_such_disk(id))?;
         Ok(Answer::Disk(Box::new(view)))
     }
 
@@ -250,7 +250,7 @@ impl Manager {
     }
 
     pub(crate) fn check_made_by_api(&self, id: &str) -> Result<(), ApiError> {
-        let plan = self.plan.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let plan = self.plan.disk(id).ok_or_else(|| self.plan.no_such_disk(id))?;
         self.check_origin(&format!("disk {id:?}"), &plan.origin)
     }
 

@@ -49,7 +49,7 @@ impl Manager {
     pub(crate) fn change(&mut self, id: &str, change: &DiskChange) -> Answered {
         self.check_made_by_api(id)?;
         let after = self.plan.disk_changed(id, change)?;
-        let before = self.plan.disk(id).cloned().ok_or_else(|| ApiError::no_such_disk(id))?;
+        let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
         let (share, policy, limit) = (after.share, after.policy, after.limit);
         let group = after.group.clone();
         self.set_plan(after);

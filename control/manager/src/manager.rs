@@ -196,11 +196,11 @@ impl Manager {
             StartError(format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint))
         };
         for spec in &kept.groups {
-            let group = self.plan.group_from_api(spec).map_err(|e| wrong("group", &spec.id, e))?;
+            let group = self.plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;
             self.plan.groups.push(group);
         }
         for spec in &kept.disks {
-            let disk = self.plan.disk_from_api(spec).map_err(|e| wrong("disk", &spec.id, e))?;
+            let disk = self.plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
             self.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));
         }
@@ -209,7 +209,7 @@ impl Manager {
             self.take_in_switch(made)?;
         }
         for spec in &kept.nics {
-            let nic = self.plan.nic_from_api(spec).map_err(|e| wrong("nic", &spec.id, e))?;
+            let nic = self.plan.nic_kept(spec).map_err(|e| wrong("nic", &spec.id, e))?;
             self.plan.nics.push(nic.clone());
             self.take_in(DevicePlan::Nic(nic));
         }

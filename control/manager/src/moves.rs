@@ -9,11 +9,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use config::Target;
 use config::api::{ApiError, ErrorKind};
+use config::plan::DiskPlan;
 use config::spec::DiskMove;
 use sidecore::{Command, Departure, MoveId, Stay, handover};
 use tracing::{debug, info};
 
+use crate::answers::Answered;
 use crate::api::Reply;
 use crate::device::QueueState;
 use crate::manager::Manager;
@@ -107,16 +110,50 @@ impl Manager {
     /// Moves queues of a disk. The operator is answered when all are where they were to be, or are not
     /// going there.
     pub(crate) fn move_queues(&mut self, id: &str, wish: &DiskMove, reply: Reply) {
-        let (number, queues) = match self.movable(id, wish) {
+        let to = match wish.to {
+            Target::Sidecore(to) => usize::from(to),
+            Target::Auto => return reply.answer(self.let_queues_go(id, wish.queue)),
+        };
+        let (number, queues) = match self.movable(id, to, wish.queue) {
             Ok(found) => found,
             Err(error) => return reply.answer(Err(error)),
         };
-        let to = usize::from(wish.to);
         self.balance.wake(to);
         let moves: Vec<MoveId> =
             queues.into_iter().filter_map(|index| self.bring(number, index, to)).collect();
         info!(disk = id, to, queues = moves.len(), "moving");
         self.await_moves(number, moves.into_iter().collect(), reply);
+    }
+
+    /// Has queues stay nowhere any more; they go when their load says so. One that nobody holds is as it
+    /// was, and one that is on its way by hand arrives and does not stay.
+    fn let_queues_go(&mut self, id: &str, queue: Option<u16>) -> Answered {
+        let plan = self.disk_to_move(id)?;
+        let count = plan.queues;
+        if let Some(queue) = queue.filter(|queue| *queue >= count) {
+            let error =
+                format!("there is no queue {queue} of disk {id:?}: it has {count}, from 0 on");
+            return Err(ApiError::new(ErrorKind::Refused, error, "`sidecore show` lists them"));
+        }
+        let device = self.number_of(id).and_then(|number| self.devices.get_mut(&number));
+        let queues = device.map(|device| &mut device.queues).into_iter().flatten();
+        for (_, state) in (0..).zip(queues).filter(|(index, _)| queue.is_none_or(|q| q == *index)) {
+            let held = state.attached.as_mut().map(|attached| &mut attached.by_hand);
+            let coming = state.moving.as_mut().map(|moving| &mut moving.by_hand);
+            held.into_iter().chain(coming).for_each(|by_hand| *by_hand = false);
+        }
+        info!(disk = id, queue, "let go");
+        self.show(id, true)
+    }
+
+    /// The plan of a disk.
+    fn disk_to_move(&self, id: &str) -> Result<&DiskPlan, ApiError> {
+        if self.plan.nic(id).is_some() {
+            let error = format!("{id:?} is a nic; use `sidecore nic move`");
+            let hint = "its queues are where its port is, and move with it";
+            return Err(ApiError::new(ErrorKind::Refused, error, hint));
+        }
+        self.plan.disk(id).ok_or_else(|| self.plan.no_such_disk(id))
     }
 
     /// Answers an operator when these moves of one device are over.
@@ -136,18 +173,17 @@ impl Manager {
     }
 
     /// The queues that a wish is about.
-    fn movable(&self, id: &str, wish: &DiskMove) -> Result<(u32, Vec<u16>), ApiError> {
+    fn movable(
+        &self,
+        id: &str,
+        to: usize,
+        queue: Option<u16>,
+    ) -> Result<(u32, Vec<u16>), ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
-        if self.plan.nic(id).is_some() {
-            let error = format!("{id:?} is a nic; use `sidecore nic move`");
-            return Err(refused(error, "its queues are where its port is, and move with it"));
-        }
-        if self.plan.disk(id).is_none() {
-            return Err(ApiError::no_such_disk(id));
-        }
+        self.disk_to_move(id)?;
         let count = self.cores.all.len();
-        if usize::from(wish.to) >= count {
-            let error = format!("there is no sidecore {}: there are {count}, from 0 on", wish.to);
+        if to >= count {
+            let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
             return Err(refused(error, "`sidecore sidecores` lists them"));
         }
         let placed =
@@ -158,7 +194,7 @@ impl Manager {
             let error = format!("no guest runs disk {id:?}; there is nothing to move");
             return Err(refused(error, placed));
         };
-        let queues = match wish.queue {
+        let queues = match queue {
             Some(queue) if attached.contains(&queue) => vec![queue],
             Some(queue) => {
                 let error = format!("queue {queue} of disk {id:?} is not served now");

@@ -38,6 +38,7 @@ impl Manager {
             link: parts.link(),
             queues_attached: device.attached().len() as u16,
             sidecore: parts.plug.map(|plug| plug.place.home as u16),
+            by_hand: parts.plug.is_some_and(|plug| plug.by_hand),
             held: held(device),
             counters: counters(&parts.counters),
             host: uplink.map(|uplink| counters(&uplink.counters)),
@@ -181,6 +182,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         group: plan.group.clone(),
         allow_unsealed_memory: plan.allow_unsealed_memory,
         sidecore: None,
+        by_hand: false,
         held: HeldView::default(),
         counters: PortCountersView::default(),
         host: None,
@@ -202,6 +204,7 @@ fn queue_views(device: &Device) -> Vec<NicQueueView> {
         NicQueueView {
             index: index as u16,
             sidecore: queue.attached.map(|attached| attached.sidecore as u16),
+            busy_percent: views::busy_percent(queue),
             size: queue.size,
             format: views::format(queue.format).to_string(),
             violation: queue.violation.clone(),

@@ -28,7 +28,7 @@ impl Manager {
     }
 
     pub(crate) fn show_nic(&self, id: &str, queues: bool) -> Answered {
-        let view = self.nic_shown(id, queues).ok_or_else(|| ApiError::no_such_nic(id))?;
+        let view = self.nic_shown(id, queues).ok_or_else(|| self.plan.no_such_nic(id))?;
         Ok(Answer::Nic(Box::new(view)))
     }
 
@@ -99,7 +99,7 @@ impl Manager {
     pub(crate) fn change_nic(&mut self, id: &str, change: &NicChange) -> Answered {
         self.check_nic_made_by_api(id)?;
         let after = self.plan.nic_changed(id, change)?;
-        let before = self.plan.nic(id).cloned().ok_or_else(|| ApiError::no_such_nic(id))?;
+        let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
         self.set_nic_plan(after.clone());
         if let Err(error) = self.keep() {
             self.set_nic_plan(before);
@@ -139,7 +139,7 @@ impl Manager {
     /// Takes the cable of any NIC out, or puts it in. One of the file follows the file again when the
     /// daemon is started, or when the file says something else.
     pub(crate) fn set_link(&mut self, id: &str, link: LinkState) -> Answered {
-        let before = self.plan.nic(id).cloned().ok_or_else(|| ApiError::no_such_nic(id))?;
+        let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
         let is_of_api = before.origin == Origin::Api;
         if is_of_api {
             let mut after = before;
@@ -199,7 +199,7 @@ impl Manager {
     }
 
     pub(crate) fn check_nic_made_by_api(&self, id: &str) -> Result<(), ApiError> {
-        let plan = self.plan.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        let plan = self.plan.nic(id).ok_or_else(|| self.plan.no_such_nic(id))?;
         self.check_origin(&format!("nic {id:?}"), &plan.origin)
     }
 

@@ -5,11 +5,13 @@
 //! said of them is kept, as for disks (`moves`, where operators who wait are, too). Called by `answers`
 //! (operators), `balance` (loads), `moves` (the answer), and by all that concerns where a NIC is.
 
+use config::Target;
 use config::api::{ApiError, ErrorKind};
 use config::spec::NicMove;
 use sidecore::{Command, MoveId, Stay, relocation};
 use tracing::{debug, info};
 
+use crate::answers::Answered;
 use crate::api::Reply;
 use crate::manager::Manager;
 
@@ -56,7 +58,10 @@ impl Travel {
 impl Manager {
     /// Moves a NIC. The operator is answered when it is where it was to be, or is not going there.
     pub(crate) fn move_nic(&mut self, id: &str, wish: &NicMove, reply: Reply) {
-        let to = usize::from(wish.to);
+        let to = match wish.to {
+            Target::Sidecore(to) => usize::from(to),
+            Target::Auto => return reply.answer(self.let_nic_go(id)),
+        };
         let number = match self.nic_may_move(id, to) {
             Ok(number) => number,
             Err(error) => return reply.answer(Err(error)),
@@ -67,26 +72,46 @@ impl Manager {
         self.await_moves(number, begun.into_iter().collect(), reply);
     }
 
+    /// Has a NIC stay nowhere any more, as `moves` does with queues.
+    fn let_nic_go(&mut self, id: &str) -> Answered {
+        self.check_nic_moves(id)?;
+        let number = self.number_of(id);
+        if let Some(nic) = number.and_then(|number| self.nic_parts_mut(number)) {
+            let held = nic.plug.as_mut().map(|plug| &mut plug.by_hand);
+            let coming = nic.travel.as_mut().map(|travel| &mut travel.by_hand);
+            held.into_iter().chain(coming).for_each(|by_hand| *by_hand = false);
+        }
+        info!(nic = id, "let go");
+        self.show_nic(id, true)
+    }
+
+    /// Refuses what is no NIC, and one that goes nowhere.
+    fn check_nic_moves(&self, id: &str) -> Result<(), ApiError> {
+        let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
+        if self.plan.disk(id).is_some() {
+            let error = format!("{id:?} is a disk; use `sidecore disk move`");
+            return Err(refused(error, "it moves the queues of a disk"));
+        }
+        let plan = self.plan.nic(id).ok_or_else(|| self.plan.no_such_nic(id))?;
+        if plan.host().is_some() {
+            let error =
+                format!("nic {id:?} is wired to the host, and a host port stays where it is");
+            return Err(refused(error, "only nics of a switch are moved"));
+        }
+        Ok(())
+    }
+
     /// Whether a NIC can go to sidecore `to` now: its number, or why not.
     ///
     /// # Errors
     /// `Busy` when it can in a moment; anything else when it cannot as it is.
     pub(crate) fn nic_may_move(&self, id: &str, to: usize) -> Result<u32, ApiError> {
         let refused = |error: String, hint: &str| ApiError::new(ErrorKind::Refused, error, hint);
-        if self.plan.disk(id).is_some() {
-            let error = format!("{id:?} is a disk; use `sidecore disk move`");
-            return Err(refused(error, "it moves the queues of a disk"));
-        }
-        let plan = self.plan.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        self.check_nic_moves(id)?;
         let count = self.cores.all.len();
         if to >= count {
             let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
             return Err(refused(error, "`sidecore sidecores` lists them"));
-        }
-        if plan.host().is_some() {
-            let error =
-                format!("nic {id:?} is wired to the host, and a host port stays where it is");
-            return Err(refused(error, "only nics of a switch are moved"));
         }
         let device = self.number_of(id).and_then(|number| self.devices.get(&number));
         let nic = device.and_then(|device| Some((device, device.kind.nic()?)));
@@ -165,7 +190,7 @@ impl Manager {
         // What was not started meanwhile starts now.
         self.touched.insert(number);
         let is_late = matches!(why, Some(Stay::Unsettled));
-        if is_late && tries_left > 0 && self.try_again(id, number, to, tries_left - 1) {
+        if is_late && tries_left > 0 && self.try_again(id, number, (to, by_hand), tries_left - 1) {
             return;
         }
         let why = why.map(ToString::to_string);
@@ -173,12 +198,18 @@ impl Manager {
     }
 
     /// Begins an operator's move again, in place of `before`. False: it cannot go now.
-    fn try_again(&mut self, before: MoveId, number: u32, to: usize, tries_left: u8) -> bool {
+    fn try_again(
+        &mut self,
+        before: MoveId,
+        number: u32,
+        (to, by_hand): (usize, bool),
+        tries_left: u8,
+    ) -> bool {
         let id = self.devices.get(&number).map(|device| device.facts.id.clone());
         if id.is_none_or(|id| self.nic_may_move(&id, to).is_err()) {
             return false;
         }
-        let Some(next) = self.begin_nic_move(number, to, true) else { return false };
+        let Some(next) = self.begin_nic_move(number, to, by_hand) else { return false };
         if let Some(travel) = self.nic_parts_mut(number).and_then(|nic| nic.travel.as_mut()) {
             travel.tries_left = tries_left;
         }

@@ -60,6 +60,10 @@ impl Manager {
         }
         match self.begin_reload() {
             Ok((late, done)) => {
+                if !done.restart_needed.is_empty() {
+                    let fields = done.restart_needed.join(", ");
+                    warn!("different in {}, and put into force by a restart: {fields}", done.file);
+                }
                 let answer_by = now() + TAKE_OVER_TIME_MAX;
                 self.reloading = Some(Reloading { late, done, reply, answer_by });
                 // A disk without queues is gone at once, and nothing would wake us for that.

@@ -103,8 +103,8 @@ impl Manager {
 
     /// The operator knows what was lost.
     pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number = self.number_of(id).ok_or_else(|| ApiError::no_such_disk(id))?;
-        let parts = self.disk_parts(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let number = self.number_of(id).ok_or_else(|| self.plan.no_such_disk(id))?;
+        let parts = self.disk_parts(number).ok_or_else(|| self.plan.no_such_disk(id))?;
         if !parts.disk.sync_failed() {
             let error = format!("disk {id:?} has lost no data that it knows of");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));

@@ -32,6 +32,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
         size_bytes: parts.disk.size_bytes(),
         block_size_bytes: parts.shape.block_size,
         queues_attached: device.attached().len() as u16,
+        queues_by_hand: device.queues.iter().filter(|queue| is_by_hand(queue)).count() as u16,
         served_as: Some(parts.disk.describe().to_string()),
         faults: faults(&parts.disk),
         counters: sum(&snapshots),
@@ -114,6 +115,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         serial: plan.serial.clone(),
         queues_max: plan.queues,
         queues_attached: 0,
+        queues_by_hand: 0,
         share: plan.share,
         policy: plan.policy.policy(),
         policy_as: plan.policy.in_words(),
@@ -197,12 +199,22 @@ fn queue_view(index: u16, queue: &QueueState, snapshot: &QueueSnapshot) -> Queue
     QueueView {
         index,
         sidecore: queue.attached.map(|attached| attached.sidecore as u16),
-        busy_percent: queue.attached.map_or(0, |_| percent(queue.weighed.load)),
+        by_hand: is_by_hand(queue),
+        busy_percent: busy_percent(queue),
         size: queue.size,
         format: format(queue.format).to_string(),
         violation: queue.violation.clone(),
         counters: sum(std::slice::from_ref(snapshot)),
     }
+}
+
+/// What a queue took of its sidecore's time at the last look.
+pub(crate) fn busy_percent(queue: &QueueState) -> u32 {
+    queue.attached.map_or(0, |_| percent(queue.weighed.load))
+}
+
+fn is_by_hand(queue: &QueueState) -> bool {
+    queue.attached.is_some_and(|attached| attached.by_hand)
 }
 
 /// Of thousandths.

@@ -25,10 +25,13 @@ Examples:
         id: String,
     },
     /// Give a group another limit. It holds at once.
-    #[command(after_help = "\
+    #[command(
+        override_usage = "sidecore group set [OPTIONS] <ID>",
+        after_help = "\
 Examples:
   sidecore group set tenant1 --limit-iops 8000
-  sidecore group set tenant1 --limit-bytes 0           no limit of bytes any more")]
+  sidecore group set tenant1 --limit-bytes 0           no limit of bytes any more"
+    )]
     Set {
         /// Name of the group.
         id: String,
@@ -43,9 +46,10 @@ Examples:
   sidecore group show tenant1 --json | jq .used.requests
 
 What is used is that of the last quarter of a second, as a rate. --json prints totals of the
-members instead, since each of them was made. `held` says how often their queues had something and had
-to wait for the group's limit, and how long all of them together: with several queues that may be more
-than the time that went by. What comes for a NIC does not wait: it is dropped.")]
+members instead, since each of them was made. `held` says how often their queues had something
+and had to wait for the group's limit, and how long all of them together: with several queues
+that may be more than the time that went by. What comes for a NIC does not wait: it is
+dropped.")]
     Show {
         /// Name of the group.
         id: Option<String>,

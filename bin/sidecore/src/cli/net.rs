@@ -18,7 +18,9 @@ pub(crate) enum NicCommand {
         id: String,
     },
     /// Change a NIC while it runs: its share, policy, limit, group, VLANs and addresses.
-    #[command(after_help = "\
+    #[command(
+        override_usage = "sidecore nic set [OPTIONS] <ID>",
+        after_help = "\
 What else a NIC has, its guest learned when it connected: remove the NIC and add it again.
 
 Examples:
@@ -28,7 +30,8 @@ Examples:
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
   sidecore nic set vm1-net --spoof deny
-  sidecore nic set vm1-net --vlan 0                    no rule about VLANs any more")]
+  sidecore nic set vm1-net --vlan 0                    no rule about VLANs any more"
+    )]
     Set {
         /// Name of the NIC.
         id: String,
@@ -60,11 +63,13 @@ where it is; try again. Any NIC of a switch can be moved, also one that the conf
 declares; one that is wired to the host cannot. `sidecore nic show` says where it is,
 `sidecore sidecores` what each has to do.
 
-It stays there, whatever the loads, until it is moved again; meanwhile that sidecore is not
-parked.
+It stays there, whatever the loads, until it is moved again, is let go, or its front-end goes;
+meanwhile that sidecore is not parked. `--to auto` lets it go: it is where it was, and may be
+moved by the loads from then on.
 
 Examples:
-  sidecore nic move vm1-net --to 1")]
+  sidecore nic move vm1-net --to 1
+  sidecore nic move vm1-net --to auto")]
     Move {
         /// Name of the NIC.
         id: String,

@@ -1,8 +1,9 @@
 //! A daemon of a test's own and the commands that ask it. Used by the tests beside it.
 
+use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -34,12 +35,13 @@ impl Daemon {
         daemon
     }
 
+    /// What it logs is in `log`.
     pub(crate) fn spawn(folder: &Path) -> Child {
         Command::new(PROGRAM)
             .args(["serve", "--config", "sidecore.toml"])
             .current_dir(folder)
             .env("NOTIFY_SOCKET", folder.join("notify"))
-            .stderr(Stdio::null())
+            .stderr(File::options().append(true).create(true).open(folder.join("log")).unwrap())
             .spawn()
             .unwrap()
     }

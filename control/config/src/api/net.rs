@@ -93,6 +93,10 @@ pub struct NicView {
     /// The sidecore that has all of its queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// An operator moved it there: it stays, whatever the loads, until it is moved again, let go, or its
+    /// front-end goes.
+    #[serde(default)]
+    pub by_hand: bool,
     /// What its transmit queues waited for limits, all together.
     #[serde(flatten)]
     pub held: HeldView,
@@ -168,6 +172,9 @@ pub struct NicQueueView {
     /// The sidecore that serves it; absent while none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
+    /// What it took of that sidecore's time at the last look, in percent.
+    #[serde(default)]
+    pub busy_percent: u32,
     /// Entries of its ring.
     pub size: u16,
     /// `split` or `packed`.

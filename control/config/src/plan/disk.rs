@@ -178,7 +178,7 @@ pub(super) fn resolve(
             &mut found,
         );
     }
-    let limit = LimitSpec::from(spec).resolve(at, &mut found);
+    let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);

@@ -4,6 +4,7 @@ use super::limit::LimitSpec;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, api_error, disk, nic, switch};
 use crate::api::{ApiError, ErrorKind};
 use crate::mistake::{Mistake, Path};
+use crate::number::of_a_change;
 use crate::spec::{
     DISKS_MAX, DiskChange, DiskSpec, NICS_MAX, NicChange, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
@@ -11,6 +12,12 @@ use crate::spec::{
 impl Plan {
     /// What a disk asked for through the API would be, beside those of this plan.
     pub fn disk_from_api(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
+        check_burst(spec)?;
+        self.disk_kept(spec)
+    }
+
+    /// The same for one that was made so before, and saved.
+    pub fn disk_kept(&self, spec: &DiskSpec) -> Result<DiskPlan, ApiError> {
         check_room("disk", "disks", self.disks.len(), DISKS_MAX)?;
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -27,7 +34,7 @@ impl Plan {
     /// What a disk made through the API would be with that change: its share, policy, limit and group may
     /// differ from what it is, and nothing else.
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
-        let old = self.disk(id).ok_or_else(|| ApiError::no_such_disk(id))?;
+        let old = self.disk(id).ok_or_else(|| self.no_such_disk(id))?;
         if *change == DiskChange::default() {
             let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
                  limit_bytes, limit_burst_ms and group";
@@ -43,11 +50,15 @@ impl Plan {
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_iops, spec.limit_bytes) = (limit.iops, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;
+        if change.limit_burst_ms.is_some() {
+            check_burst(&spec)?;
+        }
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
         let origin = old.origin.clone();
         let made = disk::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
+        of_a_change(&mut mistakes);
         sound(made, &mistakes)
     }
 
@@ -67,6 +78,12 @@ impl Plan {
 
     /// What a NIC asked for through the API would be, beside those of this plan.
     pub fn nic_from_api(&self, spec: &NicSpec) -> Result<NicPlan, ApiError> {
+        check_burst(spec)?;
+        self.nic_kept(spec)
+    }
+
+    /// The same for one that was made so before, and saved.
+    pub fn nic_kept(&self, spec: &NicSpec) -> Result<NicPlan, ApiError> {
         check_room("nic", "nics", self.nics.len(), NICS_MAX)?;
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
@@ -83,7 +100,7 @@ impl Plan {
     /// What a NIC made through the API would be with that change: its share, policy, limit, group, VLANs
     /// and addresses may differ from what it is, and nothing else.
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
-        let old = self.nic(id).ok_or_else(|| ApiError::no_such_nic(id))?;
+        let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;
         if *change == NicChange::default() {
             let hint = "name one of share, policy, latency_target_us, limit_packets, limit_bytes, \
                         limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
@@ -102,6 +119,9 @@ impl Plan {
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;
+        if change.limit_burst_ms.is_some() {
+            check_burst(&spec)?;
+        }
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
         spec.macs_max = change.macs_max.or(spec.macs_max);
         spec.spoof = change.spoof.or(spec.spoof);
@@ -119,7 +139,24 @@ impl Plan {
         let (defaults, at) = (self.defaults(), Path::root());
         let origin = old.origin.clone();
         let made = nic::resolve(&spec, &defaults, origin, None, &at, &mut mistakes);
+        of_a_change(&mut mistakes);
         sound(made, &mistakes)
+    }
+
+    /// There is no disk of that name; if there is a NIC, that is said.
+    pub fn no_such_disk(&self, id: &str) -> ApiError {
+        match self.nic(id) {
+            Some(_) => is_other(id, "nic", "disk"),
+            None => ApiError::no_such_disk(id),
+        }
+    }
+
+    /// There is no NIC of that name; if there is a disk, that is said.
+    pub fn no_such_nic(&self, id: &str) -> ApiError {
+        match self.disk(id) {
+            Some(_) => is_other(id, "disk", "nic"),
+            None => ApiError::no_such_nic(id),
+        }
     }
 
     /// Refuses to let a switch go that still has NICs. Its uplinks go with it.
@@ -143,6 +180,24 @@ impl Plan {
     fn all_switches(&self) -> Vec<&SwitchPlan> {
         self.switches.iter().collect()
     }
+}
+
+/// Refuses a burst without a limit.
+pub(super) fn check_burst<'a, T>(spec: &'a T) -> Result<(), ApiError>
+where
+    LimitSpec: From<&'a T>,
+{
+    let mut mistakes = Vec::new();
+    LimitSpec::from(spec).check_burst(&Path::root(), &mut mistakes);
+    sound(Some(()), &mistakes)
+}
+
+/// What has that name is a `found`, and a `wanted` was asked for.
+fn is_other(id: &str, found: &str, wanted: &str) -> ApiError {
+    let error = format!("{id:?} is a {found}; use `sidecore {found} ...`");
+    let hint =
+        format!("it is no {wanted}; `sidecore {found} --help` lists what it can be asked for");
+    ApiError::new(ErrorKind::NotFound, error, hint)
 }
 
 /// A line that a terminal can show, however many names there are.

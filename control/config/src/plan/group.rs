@@ -1,10 +1,11 @@
 //! Groups: disks and NICs that have a limit together; of the file, and as the API makes them.
 
-use super::from_api::{check_room, fitting, shorten, sound};
+use super::from_api::{check_burst, check_room, fitting, shorten, sound};
 use super::limit::{LimitPlan, LimitSpec};
 use super::names::{Named, check_id};
 use super::{Mistake, Origin, Path, Plan};
 use crate::api::{ApiError, ErrorKind};
+use crate::number::of_a_change;
 use crate::read::Document;
 use crate::schema::nearest;
 use crate::spec::{GROUPS_MAX, GroupChange, GroupSpec};
@@ -25,7 +26,7 @@ pub struct GroupPlan {
 impl GroupPlan {
     fn resolve(spec: &GroupSpec, origin: Origin, at: &Path, mistakes: &mut Vec<Mistake>) -> Self {
         check_id(&spec.id, &at.key("id"), mistakes);
-        let limit = LimitSpec::from(spec).resolve(at, mistakes);
+        let limit = LimitSpec::from(spec).resolve(&origin, at, mistakes);
         GroupPlan { id: spec.id.clone(), origin, limit, spec: spec.clone() }
     }
 
@@ -106,6 +107,12 @@ impl Plan {
 
     /// What a group asked for through the API would be, beside those of this plan.
     pub fn group_from_api(&self, spec: &GroupSpec) -> Result<GroupPlan, ApiError> {
+        check_burst(spec)?;
+        self.group_kept(spec)
+    }
+
+    /// The same for one that was made so before, and saved.
+    pub fn group_kept(&self, spec: &GroupSpec) -> Result<GroupPlan, ApiError> {
         check_room("group", "groups", self.groups.len(), GROUPS_MAX)?;
         let (mut mistakes, at) = (Vec::new(), Path::root());
         let made = GroupPlan::resolve(spec, Origin::Api, &at, &mut mistakes);
@@ -130,8 +137,12 @@ impl Plan {
             limit_bytes: limit.bytes,
             limit_burst_ms: limit.burst_ms,
         };
+        if change.limit_burst_ms.is_some() {
+            check_burst(&spec)?;
+        }
         let mut mistakes = Vec::new();
         let made = GroupPlan::resolve(&spec, old.origin.clone(), &Path::root(), &mut mistakes);
+        of_a_change(&mut mistakes);
         sound(Some(made), &mistakes)
     }
 

@@ -1,7 +1,8 @@
 //! Limits: resolved from what was written of them. The groups that have one together: `group`.
 
 use super::names::check_bounds;
-use super::{DiskSpec, Mistake, Path, Size};
+use super::{DiskSpec, Mistake, Origin, Path, Size};
+use crate::number::none_of;
 use crate::spec::{
     BURST_MS_DEFAULT, BURST_MS_MAX, BURST_MS_MIN, DiskChange, GroupChange, GroupSpec,
     LIMIT_BYTES_MIN, LIMIT_IOPS_MAX, LIMIT_PACKETS_MAX, NicChange, NicSpec,
@@ -89,15 +90,30 @@ impl LimitSpec {
         let iops = change.iops.or(self.iops).filter(|iops| *iops != 0);
         let packets = change.packets.or(self.packets).filter(|packets| *packets != 0);
         let bytes = change.bytes.or(self.bytes).filter(|bytes| bytes.0 != 0);
-        let is_none = iops.is_none() && packets.is_none() && bytes.is_none();
-        // It goes with the limit that it was the burst of.
-        let burst_ms = change.burst_ms.or(self.burst_ms.filter(|_| !is_none));
+        // It stays when the limit goes: for the next one.
+        let burst_ms = change.burst_ms.or(self.burst_ms);
         LimitSpec { of: self.of, iops, packets, bytes, burst_ms }
     }
 
-    /// Fills in the default and checks each value.
-    pub(super) fn resolve(self, at: &Path, mistakes: &mut Vec<Mistake>) -> LimitPlan {
+    /// Refuses a burst that was written without a limit. One that was left when a limit was taken away is no
+    /// mistake: it waits for the next.
+    pub(super) fn check_burst(self, at: &Path, mistakes: &mut Vec<Mistake>) {
         let LimitSpec { of, iops, packets, bytes, burst_ms } = self;
+        if burst_ms.is_some() && iops.is_none() && packets.is_none() && bytes.is_none() {
+            let right = format!("add {of}, or leave it out");
+            let wrong = "there is a burst, and no limit";
+            mistakes.push(Mistake::new(at.key("limit_burst_ms"), wrong, right));
+        }
+    }
+
+    /// Fills in the default and checks each value.
+    pub(super) fn resolve(
+        self,
+        origin: &Origin,
+        at: &Path,
+        mistakes: &mut Vec<Mistake>,
+    ) -> LimitPlan {
+        let LimitSpec { iops, packets, bytes, burst_ms, .. } = self;
         if let Some(iops) = iops {
             check_bounds(iops, (1, LIMIT_IOPS_MAX), &at.key("limit_iops"), mistakes);
         }
@@ -106,17 +122,16 @@ impl LimitSpec {
         }
         if let Some(bytes) = bytes.filter(|bytes| bytes.0 < LIMIT_BYTES_MIN) {
             let wrong = format!("{bytes} bytes a second are too few");
-            let right = format!("write {} or more, or leave it out", Size(LIMIT_BYTES_MIN));
+            let none = none_of("limit_bytes", false);
+            let right = format!("write {} or more, such as 100M{none}", Size(LIMIT_BYTES_MIN));
             mistakes.push(Mistake::new(at.key("limit_bytes"), wrong, right));
         }
         if let Some(burst_ms) = burst_ms {
             let bounds = (BURST_MS_MIN, BURST_MS_MAX);
             check_bounds(burst_ms, bounds, &at.key("limit_burst_ms"), mistakes);
-            if iops.is_none() && packets.is_none() && bytes.is_none() {
-                let right = format!("add {of}, or leave it out");
-                let wrong = "there is a burst, and no limit";
-                mistakes.push(Mistake::new(at.key("limit_burst_ms"), wrong, right));
-            }
+        }
+        if *origin != Origin::Api {
+            self.check_burst(at, mistakes);
         }
         let burst_ms = burst_ms.unwrap_or(BURST_MS_DEFAULT);
         LimitPlan { iops, packets, bytes: bytes.map(|bytes| bytes.0), burst_ms }
@@ -230,6 +245,40 @@ limit_bytes = "100M"
             DiskChange { limit_iops: Some(0), group: Some(String::new()), ..DiskChange::default() };
         let set = plan.disk_changed("b", &away).unwrap();
         assert_eq!((set.limit.is_some(), set.group), (false, None));
+        // The burst waits for the next limit.
+        let at = plan.disks.iter().position(|disk| disk.id == "b").unwrap();
+        let burst = DiskChange { limit_burst_ms: Some(20), ..DiskChange::default() };
+        plan.disks[at] = plan.disk_changed("b", &burst).unwrap();
+        let away = DiskChange { group: None, ..away };
+        plan.disks[at] = plan.disk_changed("b", &away).unwrap();
+        let left = plan.disks[at].clone();
+        assert_eq!((left.limit.is_some(), left.limit.burst_ms), (false, 20));
+        // What was left is no mistake, but what is written is.
+        let error = plan.disk_changed("b", &burst).unwrap_err();
+        assert_eq!(error.error, "limit_burst_ms: there is a burst, and no limit");
+        plan.disks.remove(at);
+        assert!(plan.disk_from_api(&left.spec).is_err());
+        plan.disks.push(plan.disk_kept(&left.spec).unwrap());
+        let again = DiskChange { limit_iops: Some(9), ..DiskChange::default() };
+        let set = plan.disk_changed("b", &again).unwrap();
+        assert_eq!((set.limit.iops, set.limit.burst_ms), (Some(9), 20));
+        // What is wrong in a change is no place to leave something out.
+        for (change, right) in [
+            (
+                DiskChange { limit_bytes: Some(Size(7)), ..DiskChange::default() },
+                "write 4K or more, such as 100M; 0 for no limit",
+            ),
+            (
+                DiskChange { latency_target_us: Some(7), ..DiskChange::default() },
+                "write a number from 10 to 1000000 (microseconds, without a unit), such as 200; 0 for no \
+                 target",
+            ),
+        ] {
+            assert_eq!(plan.disk_changed("b", &change).unwrap_err().hint, right);
+        }
+        let few = DiskSpec { limit_bytes: Some(Size(7)), ..spec.clone() };
+        let hint = plan.disk_from_api(&DiskSpec { id: "c".to_string(), ..few }).unwrap_err().hint;
+        assert_eq!(hint, "write 4K or more, such as 100M; leave it out for no limit");
         let wrong = DiskChange { group: Some("x".to_string()), ..DiskChange::default() };
         let error = plan.disk_changed("b", &wrong).unwrap_err();
         assert_eq!(error.error, "group: there is no group \"x\"");

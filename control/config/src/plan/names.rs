@@ -1,6 +1,7 @@
 //! What every device has: a name, a socket, where it was declared; and that no two share these.
 
 use crate::mistake::{Mistake, Path};
+use crate::number;
 use crate::plan::SOCKET_PATH_MAX;
 
 /// Longest name, in bytes.
@@ -129,7 +130,7 @@ pub(super) fn check_bounds(
 ) {
     if !(least..=most).contains(&value) {
         let wrong = format!("{value} is out of bounds");
-        let right = format!("write a number from {least} to {most}");
+        let right = number::allowed(at.field(), least.into(), most.into());
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
 }

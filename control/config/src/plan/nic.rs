@@ -110,7 +110,7 @@ pub(super) fn resolve(
     if let Some(target_us) = spec.latency_target_us {
         check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
     }
-    let limit = LimitSpec::from(spec).resolve(at, &mut found);
+    let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     let peer = resolve_peer(spec, at, &mut found);
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };

@@ -102,7 +102,7 @@ impl VlanSpec<'_> {
         let mut check = |vlan: u16, at: Path| {
             if !(1..=VLAN_MAX).contains(&vlan) {
                 let wrong = format!("{vlan} is out of bounds");
-                let right = format!("write a number from 1 to {VLAN_MAX}");
+                let right = crate::number::allowed(at.field(), 1, VLAN_MAX.into());
                 mistakes.push(Mistake::new(at, wrong, right));
             }
         };

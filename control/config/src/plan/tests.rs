@@ -30,6 +30,8 @@ fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
         plan.sidecores,
         SidecoresPlan {
             cpus: vec![3],
+            candidates: vec![3, 2, 1],
+            max: None,
             min: 1,
             policies: Policies::default(),
             urgency: Urgency::Watch,

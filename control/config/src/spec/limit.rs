@@ -35,14 +35,14 @@ pub struct GroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(1..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_iops", 1..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most packets a second that all its NICs together send, and as many that they receive. A packet
     /// is what the guest's ring carries: up to 64 KiB with offloads. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(1..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_packets", 1..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
     /// Most bytes a second that all its disks read and write and all its NICs send, together, and as many
     /// that its NICs receive: `4K` or more (powers of 1024); discards and zeroing count as requests only.
@@ -56,7 +56,7 @@ pub struct GroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
 }
 
@@ -70,14 +70,14 @@ pub struct GroupChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(0..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_iops", 0..=1_000_000_000)))]
     pub limit_iops: Option<u32>,
     /// Most packets a second that all its NICs together send, and as many that they receive; 0 for no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(0..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_packets", 0..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
     /// Most bytes a second that all its disks read and write and all its NICs send, together, and as
     /// many that its NICs receive (K, M, G, T: powers of 1024); 0 for no limit.
@@ -85,10 +85,11 @@ pub struct GroupChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
         value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit.
+    /// What may be used at once after a pause, as milliseconds of the full limit. It stays when the limit
+    /// is taken away, for the next one, also over a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
 }

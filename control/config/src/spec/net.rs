@@ -57,13 +57,13 @@ pub struct SwitchSpec {
     #[schemars(range(min = 1, max = 86400))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS",
         default_value_t = AGEING_DEFAULT_S,
-        value_parser = clap::value_parser!(u32).range(1..=86_400)))]
+        value_parser = crate::number::of::<u32>("ageing_s", 1..=86_400)))]
     pub ageing_s: u32,
     /// Addresses that the switch remembers. Frames to others go to every port.
     #[serde(default = "usual_macs")]
     #[schemars(range(min = 1, max = 32768))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = MACS_DEFAULT,
-        value_parser = clap::value_parser!(u16).range(1..=32_768)))]
+        value_parser = crate::number::of::<u16>("macs_max", 1..=32_768)))]
     pub macs_max: u16,
     /// The ways out of the switch to this host and its networks. On the command line, once for each:
     /// `tap=NAME` or `interface=NAME`, then `via=`, `vlan=`, `trunk=10+20`, `native=`, `share=` after
@@ -208,12 +208,13 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 65549))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES",
-        value_parser = clap::value_parser!(u32).range(60..=65_549)))]
+        value_parser = crate::number::of::<u32>("size", 60..=65_549)))]
     pub size: Option<u32>,
     /// `null = "generate"`: frames a second. Default: 0, as many as the guest takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 4294967295_u32))]
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N",
+        value_parser = crate::number::of::<u32>("rate", 0..=u32::MAX)))]
     pub rate: Option<u32>,
     /// Its Ethernet address. Default: made from the id, always the same for one id; so write it where
     /// two hosts of one network have NICs of the same name.
@@ -225,25 +226,25 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=4094)))]
+        value_parser = crate::number::of::<u16>("vlan", 1..=4094)))]
     pub vlan: Option<u16>,
     /// `switch`: its frames carry the tag of one of these VLANs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(inner(range(min = 1, max = 4094)))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N,N...", value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=4094)))]
+        value_parser = crate::number::of::<u16>("trunk", 1..=4094)))]
     pub trunk: Option<Vec<u16>>,
     /// With `trunk`: frames without a tag are of this VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=4094)))]
+        value_parser = crate::number::of::<u16>("native", 1..=4094)))]
     pub native: Option<u16>,
     /// `switch`: addresses that the guest may use. Frames from more are dropped. Default: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 32768))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=32_768)))]
+        value_parser = crate::number::of::<u16>("macs_max", 1..=32_768)))]
     pub macs_max: Option<u16>,
     /// `switch`: whether the guest may send from other addresses than the NIC's own. Default: `allow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -254,13 +255,13 @@ pub struct NicSpec {
     #[serde(default = "one_pair")]
     #[schemars(range(min = 1, max = 16))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=16)))]
+        value_parser = crate::number::of::<u16>("queues", 1..=16)))]
     pub queues: u16,
     /// Largest IP packet, in bytes. The guest is told.
     #[serde(default = "usual_mtu")]
     #[schemars(range(min = 68, max = 65535))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT,
-        value_parser = clap::value_parser!(u16).range(68..=65_535)))]
+        value_parser = crate::number::of::<u16>("mtu", 68..=65_535)))]
     pub mtu: u16,
     /// Whether its cable is in when it is made. `sidecore nic link` changes it while it runs.
     #[serde(default)]
@@ -278,7 +279,7 @@ pub struct NicSpec {
     #[serde(default = "usual_share")]
     #[schemars(range(min = 1, max = 10000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = SHARE_DEFAULT,
-        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+        value_parser = crate::number::of::<u32>("share", 1..=10_000)))]
     pub share: u32,
     /// When its queues are polled. Default: the policy of `[sidecores]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -291,7 +292,7 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(10..=1_000_000)))]
+        value_parser = crate::number::of::<u32>("latency_target_us", 10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive: each way
     /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with
@@ -300,7 +301,7 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(1..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_packets", 1..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
     /// Most bytes a second that all its queues together send, and as many that they receive, with
     /// Ethernet headers: `4K` or more (powers of 1024). Default: no limit.
@@ -313,7 +314,7 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -423,7 +424,7 @@ pub struct NicChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=10_000)))]
+        value_parser = crate::number::of::<u32>("share", 1..=10_000)))]
     pub share: Option<u32>,
     /// When its queues are polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -433,14 +434,14 @@ pub struct NicChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::micros(0..=1_000_000)))]
+        value_parser = crate::number::of::<u32>("latency_target_us", 0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive; 0 for no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = crate::number::count(0..=1_000_000_000)))]
+        value_parser = crate::number::of::<u32>("limit_packets", 0..=1_000_000_000)))]
     pub limit_packets: Option<u32>,
     /// Most bytes a second that all its queues together send, and as many that they receive (K, M,
     /// G, T: powers of 1024); 0 for no limit.
@@ -448,11 +449,12 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
         value_parser = crate::number::size))]
     pub limit_bytes: Option<Size>,
-    /// What may be used at once after a pause, as milliseconds of the full limit.
+    /// What may be used at once after a pause, as milliseconds of the full limit. It stays when the limit
+    /// is taken away, for the next one, also over a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 4, max = 60000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
-        value_parser = crate::number::millis(4..=60_000)))]
+        value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -462,25 +464,25 @@ pub struct NicChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 4094))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u16).range(0..=4094)))]
+        value_parser = crate::number::of::<u16>("vlan", 0..=4094)))]
     pub vlan: Option<u16>,
     /// Its frames carry the tag of one of these VLANs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(inner(range(min = 1, max = 4094)))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N,N...", value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=4094)))]
+        value_parser = crate::number::of::<u16>("trunk", 1..=4094)))]
     pub trunk: Option<Vec<u16>>,
     /// With `trunk`: frames without a tag are of this VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=4094)))]
+        value_parser = crate::number::of::<u16>("native", 1..=4094)))]
     pub native: Option<u16>,
     /// Addresses that the guest may use. Frames from more are dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 32768))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=32_768)))]
+        value_parser = crate::number::of::<u16>("macs_max", 1..=32_768)))]
     pub macs_max: Option<u16>,
     /// Whether the guest may send from other addresses than the NIC's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]

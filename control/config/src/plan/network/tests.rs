@@ -388,7 +388,7 @@ fn uplinks_are_written_on_a_command_line_too() {
         ("tap=a,trunk=1-2", "\"1-2\" is not a list of VLANs, such as 10+20"),
         (
             "tap=a,vlan=x",
-            "vlan: a number is needed here, not a text (write a number from 1 to 4094)",
+            "vlan: a number is needed here, not a text (write a number from 1 to 4094, such as 10)",
         ),
         ("tap=a,vlans=1", "`vlans` is not a field here (did you mean `vlan`?)"),
     ] {

@@ -1,0 +1,184 @@
+//! What a reload does with each field of the file that is different: a column of `docs/config.md`.
+//!
+//! What really happens is `diff`'s to say; a test here holds the two together. Called by `docs`.
+
+/// What a changed field takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtReload {
+    /// It holds at once, and nobody is disturbed.
+    InPlace,
+    /// The device is removed and made anew.
+    Anew,
+    /// The daemon has to be started again.
+    Restart,
+}
+
+impl AtReload {
+    /// As the column has it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            AtReload::InPlace => "in place",
+            AtReload::Anew => "anew",
+            AtReload::Restart => "restart",
+        }
+    }
+}
+
+/// What the column means.
+pub(super) const MEANING: &str = "What `sidecore reload` does with a field that is different: *in place*: it \
+    holds at once, and what runs goes on; *anew*: the disk, NIC, switch, group or uplink is removed and made \
+    anew, so that a guest sees its device go; *restart*: the file is accepted, the command and the log name \
+    the field, and it holds from when the daemon is started again.";
+
+/// What a field of the table below `header` takes.
+pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
+    match (header, field) {
+        ("[daemon]", _) => AtReload::Restart,
+        ("[sidecores]", "policy" | "es2" | "elvis") => AtReload::InPlace,
+        ("[sidecores]", _) => AtReload::Restart,
+        (_, "id") => AtReload::Anew,
+        (
+            "[[disk]]",
+            "socket"
+            | "mode"
+            | "backend"
+            | "path"
+            | "cache"
+            | "readonly"
+            | "serial"
+            | "queues"
+            | "allow_unsealed_memory",
+        ) => AtReload::Anew,
+        ("[[switch.uplink]]", "tap" | "interface" | "via") => AtReload::Anew,
+        (
+            "[[nic]]",
+            "switch"
+            | "tap"
+            | "interface"
+            | "via"
+            | "null"
+            | "size"
+            | "rate"
+            | "mac"
+            | "queues"
+            | "mtu"
+            | "socket"
+            | "mode"
+            | "allow_unsealed_memory",
+        ) => AtReload::Anew,
+        _ => AtReload::InPlace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::{JsonSchema, schema_for};
+
+    use super::*;
+    use crate::diff::{Difference, diff};
+    use crate::plan::{HostCpus, Plan, load};
+    use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
+
+    fn plan(text: &str, running: Option<&Plan>) -> Plan {
+        let host =
+            HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: true };
+        load(text, "f", "/etc", &host, running)
+            .unwrap_or_else(|refusal| panic!("{text}: {refusal}"))
+    }
+
+    /// What `diff` makes of one table with one field more.
+    fn found(before: &str, after: &str) -> AtReload {
+        let running = plan(before, None);
+        let wanted = plan(after, Some(&running));
+        assert_ne!(running, wanted, "{after}");
+        let Difference { changes, restart_needed } = diff(&running, &wanted);
+        let is_anew = changes.iter().any(|change| change.to_string().starts_with("removed"));
+        match (restart_needed.is_empty(), is_anew) {
+            (false, _) => AtReload::Restart,
+            (true, true) => AtReload::Anew,
+            (true, false) => AtReload::InPlace,
+        }
+    }
+
+    /// Each field of a table has its word, but for `others`, which do not go with `base`. `lines` are what
+    /// `base`, which ends in the table, lacks or has otherwise.
+    fn check<T: JsonSchema>(header: &str, base: &str, lines: &[&str], others: &[&str]) {
+        let schema = schema_for!(T).to_value();
+        let names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name);
+        for field in names.filter(|name| !others.contains(&name.as_str())) {
+            let is_of = |line: &&&str| line.split([' ', '.']).next() == Some(field);
+            let line = lines.iter().find(is_of).unwrap_or_else(|| panic!("no line for {field}"));
+            let kept = base.lines().filter(|old| old.split(' ').next() != Some(field));
+            let after = kept.collect::<Vec<_>>().join("\n") + "\n" + line;
+            assert_eq!(at_reload(header, field), found(base, &after), "{header} {field}");
+        }
+    }
+
+    #[test]
+    fn the_column_says_what_the_difference_does() {
+        let lines = ["api = \"/a\"", "run_dir = \"/b\"", "state_dir = \"/c\""];
+        check::<DaemonSpec>("[daemon]", "[daemon]\n", &lines, &[]);
+        let lines = [
+            "cpus = \"0\"",
+            "min = 2",
+            "max = 1",
+            "policy = \"poll\"",
+            "es2.quota_disk = 7",
+            "elvis.rate_in = 20000",
+            "urgency = \"off\"",
+            "wait = \"line\"",
+        ];
+        let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[sidecores]\ncpus = \"0-1\"\n";
+        check::<SidecoresSpec>("[sidecores]", base, &lines, &[]);
+    }
+
+    /// Lines that disks and NICs have alike.
+    const ALIKE: [&str; 11] = [
+        "id = \"b\"",
+        "socket = \"/s\"",
+        "mode = \"connect\"",
+        "queues = 2",
+        "share = 7",
+        "policy = \"poll\"",
+        "latency_target_us = 50",
+        "limit_bytes = \"2M\"",
+        "limit_burst_ms = 9",
+        "group = \"g\"",
+        "allow_unsealed_memory = true",
+    ];
+
+    #[test]
+    fn the_column_says_what_the_difference_does_to_disks_and_nics() {
+        let base = "group=[{ id = \"g\" }]\n[[disk]]\nid = \"a\"\npath = \"/a\"\n\
+                    limit_bytes = \"1M\"\nlimit_iops = 9\n";
+        let lines = [
+            "path = \"/b\"",
+            "cache = \"page\"",
+            "size = \"1M\"",
+            "readonly = true",
+            "serial = \"S\"",
+            "moderate_us = 50",
+            "limit_iops = 7",
+            "drain_timeout = 9",
+        ];
+        let lines = [&lines[..], &ALIKE].concat();
+        check::<DiskSpec>("[[disk]]", base, &lines, &["backend"]);
+        let base = "group=[{ id = \"g\" }]\nswitch=[{ id = \"s\" }, { id = \"t\" }]\n[[nic]]\n\
+                    id = \"a\"\nswitch = \"s\"\ntrunk = [3]\nlimit_bytes = \"1M\"\n\
+                    limit_packets = 9\n";
+        let lines = [
+            "switch = \"t\"",
+            "mac = \"02:00:00:00:00:01\"",
+            "trunk = [4]",
+            "native = 9",
+            "macs_max = 7",
+            "spoof = \"deny\"",
+            "mtu = 9000",
+            "link = \"down\"",
+            "limit_packets = 7",
+        ];
+        let lines = [&lines[..], &ALIKE].concat();
+        let others = ["vlan", "tap", "interface", "via", "null", "size", "rate"];
+        check::<NicSpec>("[[nic]]", base, &lines, &others);
+    }
+}
