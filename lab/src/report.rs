@@ -108,8 +108,14 @@ fn terminal(experiments: &[Experiment], conditions: &Conditions) -> String {
         }
         for load in &experiment.loads {
             text += &format!("\n{}\n", load.name);
-            text += &Table::of(load, conditions.emulated).text("  ");
-            text += &Table::of_causes(load).map_or_else(String::new, |table| table.text("  "));
+            let tables = [
+                Table::of(load, conditions.emulated),
+                Table::of_time(load),
+                Table::of_causes(load),
+            ];
+            for table in tables.iter().flatten() {
+                text += &table.text("  ");
+            }
             for words in spread::words(load, conditions.emulated) {
                 text += &format!("  {words}\n");
             }
