@@ -104,28 +104,30 @@ has_kvm() { [[ $(accelerator) == kvm ]]; }
 # what is wrong if rows are missing. Ends ./x if there are none at all.
 lab_run() {
     rm -f "$LAB"/out/{rows.json,said,status}
-    L1_WAITED='' LAB_RETRIED=0 LAB_FAILED=''
+    L1_WAITED='' L1_RAN=0 L1_HELD=0 LAB_RETRIED=0 LAB_FAILED=''
     printf '%s\n' run --sidecore "$SIDECORE" --kernel "$LAB/vmlinuz" --initramfs "$LAB/l2.cpio" \
-        --dir /run/sidecore-lab "${LAB_ARGUMENTS[@]}" >"$LAB/out/arguments"
+        --dir /run/sidecore-lab --rows "$LAB/out/rows.json" "${LAB_ARGUMENTS[@]}" >"$LAB/out/arguments"
     if has_kvm; then
         local arguments
         mapfile -t arguments <"$LAB/out/arguments"
         # In the foreground: an interrupt reaches it, too.
-        "$LAB/out/lab" "${arguments[@]}" 2>&1 >"$LAB/out/rows.json" | tee -i "$LAB/out/said" >&2 ||
+        "$LAB/out/lab" "${arguments[@]}" 2>&1 | tee -i "$LAB/out/said" >&2 ||
             LAB_FAILED='the lab could not measure all of it'
+        count_retries
     else
         need_l1_image
         lab_run_in_l1
     fi
-    count_retries
-    [[ -z $LAB_FAILED || -s $LAB/out/rows.json ]] || die "$LAB_FAILED" 'read what the lab said above'
+    [[ -z $LAB_FAILED ]] || grep -qs '"name":' "$LAB/out/rows.json" || die "$LAB_FAILED" 'read what the lab said above'
 }
 
+# lab_run_in_l1: what an L1 that died has finished stays in out/rows.json, and the next one skips it.
 lab_run_in_l1() {
     local try
     for ((try = 1; try <= L1_TRIES; try++)); do
-        LAB_RETRIED=$((try - 1))
+        ((try == 1)) || LAB_RETRIED=$((LAB_RETRIED + 1))
         l1_once
+        count_retries
         case $(cat "$LAB/out/status" 2>/dev/null) in
             0)
                 LAB_FAILED=''
@@ -151,9 +153,8 @@ count_retries() {
 
 # l1_once: L1 from its start to its end, with what the lab says in it on stderr meanwhile.
 l1_once() {
-    local began shown=0 pid
-    rm -f "$LAB"/out/{rows.json,said,status}
-    L1_WAITED=''
+    local began shown=0 pid ran=0 held=0
+    rm -f "$LAB"/out/{said,status}
     say 'starting L1: no KVM of hardware here, so an emulated machine with KVM'
     # Its threads have names: l1_waited looks for those of CPUs.
     # It dies with this script, however that ends.
@@ -175,6 +176,7 @@ l1_once() {
     done
     wait "$pid" 2>/dev/null || true
     disown_pid "$pid"
+    L1_RAN=$((L1_RAN + ran)) L1_HELD=$((L1_HELD + held))
     show_said
 }
 
@@ -187,18 +189,21 @@ show_said() {
     shown=$lines
 }
 
-# l1_waited PID: sets L1_WAITED to the percentage that its CPUs waited for one of the host, of the time in which they
-# had work. The last look before its end counts.
+# l1_waited PID: sets L1_WAITED to the percentage that its CPUs, and those of an L1 before it, waited for one of the host,
+# of the time in which they had work. The last look before its end counts; ran and held are its own, in ns.
 l1_waited() {
-    local task name one two ran=0 waited=0
+    local task name one two all waited ran_now=0 held_now=0
     for task in "/proc/$1/task"/*; do
         {
             read -r name <"$task/comm" && [[ $name == CPU* ]] && read -r one two _ <"$task/schedstat"
         } 2>/dev/null || continue
-        ran=$((ran + one)) waited=$((waited + two))
+        ran_now=$((ran_now + one)) held_now=$((held_now + two))
     done
-    ((ran > 0)) || return 0
-    printf -v L1_WAITED '%d.%d' $((waited * 100 / (ran + waited))) $((waited * 1000 / (ran + waited) % 10))
+    # None of them are left when it has just ended.
+    ((ran_now > 0)) || return 0
+    ran=$ran_now held=$held_now
+    all=$((L1_RAN + ran + L1_HELD + held)) waited=$((L1_HELD + held))
+    printf -v L1_WAITED '%d.%d' $((waited * 100 / all)) $((waited * 1000 / all % 10))
 }
 
 # need_lab_kernel: of L1 and L2. Not the test guest's: that has neither KVM nor e1000.

@@ -2,6 +2,7 @@
 //!
 //! Used by the place, which writes rows as JSON lines, and by the report, which reads them.
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// One number.
@@ -23,6 +24,41 @@ pub(crate) struct Row {
     /// How many turns there were; with one, `spread` says nothing.
     #[serde(default = "one")]
     pub(crate) turns: u32,
+}
+
+/// A stand has ended, with or without all of its rows; they are in the lines before.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Done {
+    /// Which.
+    pub(crate) stand_done: String,
+    /// Some of its loads could not be done.
+    pub(crate) failed: bool,
+}
+
+/// A line of the file that a place writes.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Row(Row),
+    Done(Done),
+}
+
+/// The rows of such a file, without the end of a line at which a place died.
+///
+/// # Errors
+/// A whole line is none.
+pub(crate) fn read(text: &str) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for line in text.split_inclusive('\n') {
+        match serde_json::from_str(line) {
+            Ok(Line::Row(row)) => rows.push(row),
+            Ok(Line::Done(_)) => {}
+            Err(_) if !line.ends_with('\n') => {}
+            Err(error) => return Err(error).with_context(|| line.trim_end().to_string()),
+        }
+    }
+    Ok(rows)
 }
 
 /// What a load's rows by cause begin with, `exits_per_op.hlt`, and the row that each turn has which has such.
@@ -147,5 +183,16 @@ mod tests {
         let is_time = |unit| Row::new(String::new(), "", 1.0, unit).is_time();
         assert_eq!(["us", "1/s", "us/op", "Gb/s", "ns"].map(is_time), [true; 5]);
         assert_eq!(["1/op", "%", ""].map(is_time), [false; 3]);
+    }
+
+    #[test]
+    fn the_rows_of_a_place_that_died_are_read() {
+        let row = Row::new("lab.a.b".into(), "qemu", 1.5, "%");
+        let line = serde_json::to_string(&row).unwrap_or_default();
+        let done = r#"{"stand_done":"smoke, disk, qemu","failed":false}"#;
+        let of = |text: &str| read(text).map_err(|error| format!("{error}"));
+        assert_eq!(of(&format!("{line}\n{done}\n{line}")), Ok(vec![row.clone(), row.clone()]));
+        assert_eq!(of(&format!("{line}\n{}", &line[..30])), Ok(vec![row]));
+        assert_eq!(of(&format!("{{}}\n{line}")), Err("{}".to_string()));
     }
 }
