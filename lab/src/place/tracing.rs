@@ -14,6 +14,9 @@ use super::counts::{self, Counts, Texts};
 use crate::orders::{MARKER_BEGIN, MARKER_END};
 
 const ROOT: &str = "/sys/kernel/tracing";
+/// Where the lab's triggers are: histograms and a clock of its own, so what others of this host trace stays as it is.
+/// Only the events that the lab makes are seen by all.
+const INSTANCE: &str = "/sys/kernel/tracing/instances/lab";
 const DOORBELL: &str = "lab/doorbell";
 /// KVM's answer to CPUID, whose second argument points to the leaf; what to do with the histograms there, and at
 /// which leaf. Two events, because the kernel refuses to start and to stop the same one at one.
@@ -75,7 +78,7 @@ impl Tracing {
     /// Tracing is not there, or somebody else uses what is needed.
     pub(crate) fn start() -> Result<Tracing> {
         ensure!(Path::new(ROOT).join("events/kvm/kvm_exit").exists(), "no KVM events in {ROOT}");
-        let format = std::fs::read_to_string(file_of(EXITS.event, "format"))?;
+        let format = std::fs::read_to_string(Path::new(ROOT).join("events/kvm/kvm_exit/format"))?;
         let is_amd = Path::new("/sys/module/kvm_amd").exists();
         let reasons = reasons_of(&format, is_amd);
         ensure!(!reasons.is_empty(), "the format of kvm_exit is not understood");
@@ -89,6 +92,7 @@ impl Tracing {
         for event in SYNTHETIC {
             append(&Path::new(ROOT).join("synthetic_events"), event)?;
         }
+        std::fs::create_dir(INSTANCE).context(INSTANCE)?;
         let stays = is_emulated();
         if stays {
             attach()?;
@@ -224,6 +228,7 @@ fn disarm() {
 /// Takes away every trigger and event of the lab, also of one that ended without doing so.
 pub(crate) fn clear() {
     disarm();
+    let _ = std::fs::remove_dir(INSTANCE);
     for event in SYNTHETIC {
         let _ = append(&Path::new(ROOT).join("synthetic_events"), &format!("!{event}"));
     }
@@ -233,7 +238,7 @@ pub(crate) fn clear() {
 }
 
 fn file_of(event: &str, file: &str) -> PathBuf {
-    Path::new(ROOT).join("events").join(event).join(file)
+    Path::new(INSTANCE).join("events").join(event).join(file)
 }
 
 fn append(file: &Path, line: &str) -> Result<()> {
