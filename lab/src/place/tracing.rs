@@ -48,13 +48,13 @@ const MARKS: &str = "hist:keys=common_pid,common_timestamp";
 const SYNTHETIC: [&str; 2] = ["lab_in_guest u64 ns", "lab_outside u64 ns; u32 exit_reason"];
 /// What makes them: the time is kept at an entry and at an exit, and at the next of the other kind of the same vCPU's
 /// thread the difference is an event. In this order: what is kept before what uses it.
-const TIMERS: [(&str, &str); 4] = [
+const TIMERS: [(&str, &str); 3] = [
     ("kvm/kvm_entry", "hist:keys=common_pid:began=common_timestamp"),
     (
         "kvm/kvm_exit",
-        "hist:keys=common_pid:ns=common_timestamp-$began:onmatch(kvm.kvm_entry).lab_in_guest($ns)",
+        "hist:keys=common_pid:ns=common_timestamp-$began,left=common_timestamp,reason=exit_reason:\
+         onmatch(kvm.kvm_entry).lab_in_guest($ns)",
     ),
-    ("kvm/kvm_exit", "hist:keys=common_pid:left=common_timestamp,reason=exit_reason"),
     (
         "kvm/kvm_entry",
         "hist:keys=common_pid:out=common_timestamp-$left:onmatch(kvm.kvm_exit).lab_outside($out,$reason)",
