@@ -9,6 +9,8 @@ L1_MODULES=(virtio_pci 9pnet_virtio 9p overlay kvm-amd tun tap bridge vhost_net 
 L2_MODULES=(virtio_pci virtio_blk virtio_net ata_piix sd_mod e1000)
 # What serves in L2, besides nginx.
 L2_PROGRAMS=(/usr/bin/memcached)
+# What the emulated machine may write to a file, of which its console is one, and the share of results has others.
+L1_FILE_MAX=$((64 << 20))
 # A machine that hangs or dies is ended, and started anew: KVM rewrites instructions when a guest starts its APIC, and under
 # TCG another CPU that runs them at that moment sometimes dies of it.
 L1_TRIES=3
@@ -24,6 +26,14 @@ LAB_EXPERIMENTS=(
     'ablation      what affinity, one thread for all queues, and polling each bring (ELVIS figure 8)'
     'merged        exits of a 4 KiB request: IDE, virtio, Sidecore (kvm-guest-io 3.1)'
     'servers       memcached and an HTTP server under load (ELVIS figure 4; ES2 figures 8 and 9)'
+)
+
+# Who serves the guests' devices; a test holds it to lab/src/place/configurations.rs.
+LAB_CONFIGURATIONS=(
+    qemu qemu-unpinned qemu-iothread qemu-storage-daemon ide
+    sidecore sidecore-adaptive sidecore-es2 sidecore-notify
+    vhost-net vhost-net-unpinned vhost-net-busy e1000
+    es2-quota-2 es2-quota-4 es2-quota-8 es2-quota-16 es2-quota-32 es2-quota-64
 )
 
 lab_usage() {
@@ -42,6 +52,9 @@ options
   --only NAME  configurations whose name begins so
   --json       one JSON object a line, on standard output
 
+configurations
+$(fold -s -w 100 <<<"${LAB_CONFIGURATIONS[*]}" | sed 's/^/  /; s/ *$//')
+
 examples
   ./x lab smoke
   ./x lab exits quota --quick
@@ -59,6 +72,8 @@ cmd_lab() {
             --quick) LAB_ARGUMENTS+=(--quick) L1_LIMIT=900 ;;
             --only)
                 (($# > 1)) || die './x lab --only needs a name' 'name a configuration: ./x lab --only sidecore'
+                [[ " ${LAB_CONFIGURATIONS[*]}" == *" $2"* ]] ||
+                    die "./x lab has no configuration whose name begins with '$2'" "choose of ${LAB_CONFIGURATIONS[*]}"
                 LAB_ARGUMENTS+=(--only "$2")
                 shift ;;
             -*) die "./x lab does not know $1" './x lab --help' ;;
@@ -158,7 +173,7 @@ l1_once() {
     say 'starting L1: no KVM of hardware here, so an emulated machine with KVM'
     # Its threads have names: l1_waited looks for those of CPUs.
     # It dies with this script, however that ends.
-    setpriv --pdeathsig KILL qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
+    prlimit --fsize="$L1_FILE_MAX" setpriv --pdeathsig KILL qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
         -nodefaults -no-user-config -no-reboot -display none \
         -kernel "$LAB/vmlinuz" -initrd "$LAB/l1.cpio" \
         -append "console=ttyS0 quiet mitigations=off clocksource=tsc tsc=reliable no_timer_check panic=-1 lab.root=$ROOT lab.out=$LAB/out" \
@@ -185,7 +200,7 @@ show_said() {
     local lines line
     lines=$(wc -l 2>/dev/null <"$LAB/out/said") || lines=0
     ((lines > shown)) || return 0
-    sed -n "$((shown + 1)),${lines}p" "$LAB/out/said" | while read -r line; do say "$line"; done
+    sed -n "$((shown + 1)),${lines}p" "$LAB/out/said" | tr -d '\000-\010\013-\037\177' | while read -r line; do say "$line"; done
     shown=$lines
 }
 

@@ -14,7 +14,7 @@
 //! | `turns` | a load's turns, and the rows they become |
 //! | `ledger` | the file of rows, and which stands are done in it |
 //! | `tracing`, `counts`, `serving` | what the kernel counted; processor time of those who serve |
-//! | `children`, `waiting` | programs of others, and their time |
+//! | `children`, `waiting`, `logs` | programs of others, their time, and what they said |
 
 mod asking;
 mod cells;
@@ -29,6 +29,7 @@ mod guests;
 mod keeper;
 mod ledger;
 mod loads;
+mod logs;
 mod modules;
 mod network;
 mod nics;
@@ -53,7 +54,7 @@ use network::Seat;
 use serving::Serving;
 use tracing::Tracing;
 use turns::Bench;
-use vm::{Pins, Vm, VmSpec};
+use vm::{FILE_MAX_MIB, Pins, Vm, VmSpec};
 
 /// What the lab is run with.
 #[derive(Debug, clap::Args)]
@@ -94,6 +95,7 @@ const TURNS: u32 = 3;
 /// Memory of a guest; of each, when there are several.
 const MEMORY_MIB: u32 = 384;
 const MEMORY_OF_SEVERAL_MIB: u32 = 256;
+const _: () = assert!(MEMORY_MIB <= FILE_MAX_MIB && MEMORY_OF_SEVERAL_MIB <= FILE_MAX_MIB);
 
 /// Runs what was asked for; rows go to their file when a stand is done, progress to stderr.
 ///
@@ -181,7 +183,8 @@ impl Lab<'_> {
         self.measure_in(step, &dir, &mut children, rows).map_err(|error| {
             // One that has ended explains what the others say.
             let ended = children.are_alive().err().map(|ended| format!("; {ended}"));
-            with_ends(&format!("{error:#}{}", ended.unwrap_or_default()), &dir)
+            let ended = ended.unwrap_or_default();
+            anyhow::anyhow!("{error:#}{ended}{}", logs::ends(&dir))
         })?;
         drop(children);
         let _ = std::fs::remove_dir_all(&dir);
@@ -276,20 +279,4 @@ fn told(name: String, rows: &[Row]) -> String {
         return format!("{name}: {} % of the time in the guest", sum(".tig_percent"));
     }
     format!("{name}: {exits} exits and {doorbells} doorbells an operation")
-}
-
-/// What was wrong, and the ends of all logs of a folder, for who reads it.
-fn with_ends(wrong: &str, dir: &Path) -> anyhow::Error {
-    let mut said = wrong.to_string();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let text = std::fs::read(&path).unwrap_or_default();
-        if path.extension().is_some_and(|extension| extension == "log") && !text.is_empty() {
-            let text = String::from_utf8_lossy(&text);
-            let lines: Vec<&str> = text.lines().collect();
-            let end = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n  ");
-            said += &format!("\n{}:\n  {end}", path.display());
-        }
-    }
-    anyhow::anyhow!(said)
 }
