@@ -30,9 +30,10 @@ seconds_since() {
     printf '%d.%d' $((ms / 1000)) $((ms % 1000 / 100))
 }
 
-# show_tail FILE TITLE [LINES]: the end of a log, so that a failure can be understood where it is told.
+# show_tail FILE TITLE [LINES]: the end of a log, so that a failure can be understood where it is told. Bytes that would
+# steer a terminal are left out: some logs are consoles of guests.
 show_tail() {
     [[ -s $1 ]] || return 0
     printf '  --- %s (%s):\n' "$2" "$1" >&2
-    tail -n "${3:-15}" "$1" | sed 's/\r$//; s/^/  | /' >&2
+    tail -n "${3:-15}" "$1" | tr -d '\000-\010\013-\037\177' | sed 's/^/  | /' >&2
 }

@@ -1,5 +1,5 @@
 //! Where guests run on real KVM: for each configuration a serving side and its guests are started, loads are
-//! done, and what the kernel counted is told, a JSON line a value.
+//! done, and what the kernel counted is written, a JSON line a value.
 //!
 //! Not what a load is (`guest`), nor how rows are shown (`report`). Run by `./x lab`, on a host with
 //! hardware KVM or in L1.
@@ -12,8 +12,9 @@
 //! | `vm`, `guests` | those who are measured |
 //! | `asking` | who asks servers in them |
 //! | `turns` | a load's turns, and the rows they become |
+//! | `ledger` | the file of rows, and which stands are done in it |
 //! | `tracing`, `counts`, `serving` | what the kernel counted; processor time of those who serve |
-//! | `children`, `waiting` | programs of others, and their time |
+//! | `children`, `waiting`, `logs` | programs of others, their time, and what they said |
 
 mod asking;
 mod cells;
@@ -26,7 +27,9 @@ mod disks;
 mod experiments;
 mod guests;
 mod keeper;
+mod ledger;
 mod loads;
+mod logs;
 mod modules;
 mod network;
 mod nics;
@@ -40,17 +43,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::rows::Row;
+use crate::rows::{Done, Row};
 use children::Children;
 use configurations::{Device, Site};
 use cpus::Cpus;
 use experiments::{Experiment, Stand};
 use guests::Guests;
+use ledger::Ledger;
 use network::Seat;
 use serving::Serving;
 use tracing::Tracing;
 use turns::Bench;
-use vm::{Pins, Vm, VmSpec};
+use vm::{FILE_MAX_MIB, Pins, Vm, VmSpec};
 
 /// What the lab is run with.
 #[derive(Debug, clap::Args)]
@@ -76,6 +80,9 @@ pub(crate) struct RunArguments {
     /// A folder for sockets and logs; it is made
     #[arg(long)]
     dir: PathBuf,
+    /// Where rows go, a JSON object a line; what a run that died has finished in it is not measured again
+    #[arg(long)]
+    rows: PathBuf,
     /// This is the one in the network namespace
     #[arg(long, hide = true)]
     inside: bool,
@@ -88,8 +95,9 @@ const TURNS: u32 = 3;
 /// Memory of a guest; of each, when there are several.
 const MEMORY_MIB: u32 = 384;
 const MEMORY_OF_SEVERAL_MIB: u32 = 256;
+const _: () = assert!(MEMORY_MIB <= FILE_MAX_MIB && MEMORY_OF_SEVERAL_MIB <= FILE_MAX_MIB);
 
-/// Runs what was asked for; rows go to stdout as they are known, progress to stderr.
+/// Runs what was asked for; rows go to their file when a stand is done, progress to stderr.
 ///
 /// # Errors
 /// The place is not one (no KVM, no tracing), or a configuration fails each time.
@@ -104,27 +112,32 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
         cpus: Cpus::of_place()?,
         tracing: Tracing::start().context("counting exits needs root, tracefs and KVM")?,
     };
+    let mut ledger = Ledger::open(&arguments.rows)?;
     let stands = stands(arguments);
     let (all, mut restarts, mut failed) = (stands.len(), 0, Vec::new());
     for (done, stand) in stands.iter().enumerate() {
         let name = format!("{}, {}", stand.experiment, stand.configuration.name);
         let step = Step { stand, progress: format!("{done} of {all}: {name}") };
+        if let Some(before) = ledger.done(&stand.id()) {
+            let how = if before.failed { "failed" } else { "was measured" };
+            eprintln!("{}: {how} before the place died, and is skipped", step.progress);
+            failed.extend(before.failed.then_some(name));
+            continue;
+        }
         let mut tried = 1;
-        let rows = loop {
+        let (rows, is_done) = loop {
             let mut rows = Vec::new();
-            let Err(error) = lab.measure(&step, &mut rows) else { break rows };
+            let Err(error) = lab.measure(&step, &mut rows) else { break (rows, true) };
             eprintln!("{} (time {tried} of {TRIES}): {error:#}", step.progress);
             if tried == TRIES {
                 // What it did before it failed was measured as that of others was.
                 failed.push(name);
-                break rows;
+                break (rows, false);
             }
             tried += 1;
             restarts += stand.guests;
         };
-        for row in rows {
-            println!("{}", serde_json::to_string(&row)?);
-        }
+        ledger.write(rows, Done { stand_done: stand.id(), failed: !is_done })?;
     }
     let _ = std::fs::remove_dir(&arguments.dir);
     eprintln!("{} of {all}: {restarts} guests were started again", all - failed.len());
@@ -170,7 +183,8 @@ impl Lab<'_> {
         self.measure_in(step, &dir, &mut children, rows).map_err(|error| {
             // One that has ended explains what the others say.
             let ended = children.are_alive().err().map(|ended| format!("; {ended}"));
-            with_ends(&format!("{error:#}{}", ended.unwrap_or_default()), &dir)
+            let ended = ended.unwrap_or_default();
+            anyhow::anyhow!("{error:#}{ended}{}", logs::ends(&dir))
         })?;
         drop(children);
         let _ = std::fs::remove_dir_all(&dir);
@@ -265,20 +279,4 @@ fn told(name: String, rows: &[Row]) -> String {
         return format!("{name}: {} % of the time in the guest", sum(".tig_percent"));
     }
     format!("{name}: {exits} exits and {doorbells} doorbells an operation")
-}
-
-/// What was wrong, and the ends of all logs of a folder, for who reads it.
-fn with_ends(wrong: &str, dir: &Path) -> anyhow::Error {
-    let mut said = wrong.to_string();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let text = std::fs::read(&path).unwrap_or_default();
-        if path.extension().is_some_and(|extension| extension == "log") && !text.is_empty() {
-            let text = String::from_utf8_lossy(&text);
-            let lines: Vec<&str> = text.lines().collect();
-            let end = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n  ");
-            said += &format!("\n{}:\n  {end}", path.display());
-        }
-    }
-    anyhow::anyhow!(said)
 }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::rows::Row;
+use crate::rows::{self, Row};
 use groups::Experiment;
 use table::Table;
 
@@ -29,7 +29,7 @@ const WIDTH: usize = 110;
 /// What to show, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReportArguments {
-    /// The rows, a JSON object a line
+    /// The rows, a JSON object a line, as `lab run` writes them
     rows: PathBuf,
     /// Writes a page there
     #[arg(long)]
@@ -62,10 +62,7 @@ struct Conditions {
 pub(crate) fn show(arguments: &ReportArguments) -> Result<()> {
     let path = arguments.rows.display();
     let text = std::fs::read_to_string(&arguments.rows).with_context(|| format!("{path}"))?;
-    let rows: Vec<Row> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).with_context(|| format!("{path}: {line}")))
-        .collect::<Result<_>>()?;
+    let rows = rows::read(&text).with_context(|| format!("{path}"))?;
     ensure!(
         !rows.is_empty(),
         "{path} has no rows: does `--only` name a configuration of these experiments?"
@@ -108,8 +105,14 @@ fn terminal(experiments: &[Experiment], conditions: &Conditions) -> String {
         }
         for load in &experiment.loads {
             text += &format!("\n{}\n", load.name);
-            text += &Table::of(load, conditions.emulated).text("  ");
-            text += &Table::of_causes(load).map_or_else(String::new, |table| table.text("  "));
+            let tables = [
+                Table::of(load, conditions.emulated),
+                Table::of_time(load),
+                Table::of_causes(load),
+            ];
+            for table in tables.iter().flatten() {
+                text += &table.text("  ");
+            }
             for words in spread::words(load, conditions.emulated) {
                 text += &format!("  {words}\n");
             }

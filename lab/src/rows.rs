@@ -2,6 +2,7 @@
 //!
 //! Used by the place, which writes rows as JSON lines, and by the report, which reads them.
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// One number.
@@ -25,8 +26,49 @@ pub(crate) struct Row {
     pub(crate) turns: u32,
 }
 
-/// Between a load's total and a kind of exit: `exits_per_op.hlt`.
-const KIND: &str = ".exits_per_op.";
+/// A stand has ended, with or without all of its rows; they are in the lines before.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Done {
+    /// Which.
+    pub(crate) stand_done: String,
+    /// Some of its loads could not be done.
+    pub(crate) failed: bool,
+}
+
+/// A line of the file that a place writes.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Row(Row),
+    Done(Done),
+}
+
+/// The rows of such a file, without the end of a line at which a place died.
+///
+/// # Errors
+/// A whole line is none.
+pub(crate) fn read(text: &str) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for line in text.split_inclusive('\n') {
+        match serde_json::from_str(line) {
+            Ok(Line::Row(row)) => rows.push(row),
+            Ok(Line::Done(_)) => {}
+            Err(_) if !line.ends_with('\n') => {}
+            Err(error) => return Err(error).with_context(|| line.trim_end().to_string()),
+        }
+    }
+    Ok(rows)
+}
+
+/// What a load's rows by cause begin with, `exits_per_op.hlt`, and the row that each turn has which has such.
+const KINDS: [(&str, &str); 2] =
+    [(".exits_per_op.", ".exits_per_op"), (".outside_percent.", ".tig_percent")];
+
+/// The guest has nothing to do and waits, in the words of AMD's processors and of Intel's.
+pub(crate) fn is_halt(cause: &str) -> bool {
+    cause.eq_ignore_ascii_case("hlt")
+}
 
 fn one() -> u32 {
     1
@@ -40,7 +82,7 @@ impl Row {
     }
 
     /// Turns of the same experiment, name and configuration, in one row each, in the order in which they came first.
-    /// A kind of exit that a turn lacks had none in it.
+    /// A kind of exit that a turn lacks had none in it, and took no time.
     pub(crate) fn medians(turns: Vec<Row>) -> Vec<Row> {
         let mut found: Vec<(Row, Vec<f64>)> = Vec::new();
         for row in turns {
@@ -55,11 +97,12 @@ impl Row {
         let turns: Vec<usize> = found
             .iter()
             .map(|(row, values)| {
-                let Some(at) = row.name.find(KIND) else { return values.len() };
-                let total = row.name.get(..at + KIND.len() - 1);
-                let total = found
-                    .iter()
-                    .find(|(one, _)| one.is_of(row) && Some(one.name.as_str()) == total);
+                let total = KINDS.iter().find_map(|(kind, total)| {
+                    let load = row.name.get(..row.name.find(kind)?)?;
+                    Some(format!("{load}{total}"))
+                });
+                let is = |one: &Row| one.is_of(row) && Some(&one.name) == total.as_ref();
+                let total = found.iter().find(|(one, _)| is(one));
                 total.map_or(0, |(_, totals)| totals.len()).max(values.len())
             })
             .collect();
@@ -101,12 +144,16 @@ mod tests {
             // Of two turns more, which counted nothing.
             row("iops", 7.0),
             row("iops", 5.0),
+            row("tig_percent", 60.0),
+            row("outside_percent.hlt", 40.0),
+            row("tig_percent", 100.0),
         ];
         let found = Row::medians(turns);
-        assert_eq!(found.len(), 3);
+        assert_eq!(found.len(), 5);
         assert_eq!((found[0].value, found[0].spread, found[0].turns), (2.0, [1.0, 3.0], 3));
         assert_eq!((found[1].value, found[1].spread, found[1].turns), (1.0, [0.0, 3.0], 3));
         assert_eq!((found[2].value, found[2].spread, found[2].turns), (7.0, [5.0, 7.0], 2));
+        assert_eq!((found[4].value, found[4].spread, found[4].turns), (40.0, [0.0, 40.0], 2));
     }
 
     #[test]
@@ -136,5 +183,16 @@ mod tests {
         let is_time = |unit| Row::new(String::new(), "", 1.0, unit).is_time();
         assert_eq!(["us", "1/s", "us/op", "Gb/s", "ns"].map(is_time), [true; 5]);
         assert_eq!(["1/op", "%", ""].map(is_time), [false; 3]);
+    }
+
+    #[test]
+    fn the_rows_of_a_place_that_died_are_read() {
+        let row = Row::new("lab.a.b".into(), "qemu", 1.5, "%");
+        let line = serde_json::to_string(&row).unwrap_or_default();
+        let done = r#"{"stand_done":"smoke, disk, qemu","failed":false}"#;
+        let of = |text: &str| read(text).map_err(|error| format!("{error}"));
+        assert_eq!(of(&format!("{line}\n{done}\n{line}")), Ok(vec![row.clone(), row.clone()]));
+        assert_eq!(of(&format!("{line}\n{}", &line[..30])), Ok(vec![row]));
+        assert_eq!(of(&format!("{{}}\n{line}")), Err("{}".to_string()));
     }
 }

@@ -158,3 +158,22 @@ impl Configuration {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shell_names_each_configuration_in_its_help() {
+        let text = include_str!("../../../x.d/lab.sh");
+        let (_, list) = text.split_once("\nLAB_CONFIGURATIONS=(\n").expect("a list");
+        let (list, _) = list.split_once("\n)").expect("its end");
+        let mut names: Vec<&str> = Vec::new();
+        for one in CONFIGURATIONS.iter().chain(QUOTAS) {
+            if !names.contains(&one.name) {
+                names.push(one.name);
+            }
+        }
+        assert_eq!(list.split_whitespace().collect::<Vec<_>>(), names);
+    }
+}

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::rows::is_halt;
+
 /// A line of a histogram: its keys and values by name.
 type Line = BTreeMap<String, u64>;
 
@@ -20,6 +22,8 @@ pub(crate) struct Texts {
     pub(crate) doorbells: String,
     /// With the value `ns`.
     pub(crate) in_guest: String,
+    /// By `common_pid` and `exit_reason`, with the value `ns`.
+    pub(crate) outside: String,
     /// By `common_pid` and `common_timestamp`.
     pub(crate) begins: String,
     pub(crate) ends: String,
@@ -43,6 +47,9 @@ pub(crate) struct Counted {
     pub(crate) doorbells: u64,
     /// Between entry and exit.
     pub(crate) in_guest_ns: u64,
+    /// Between exit and the next entry, by the exit's reason. Of the markers' own exits the rest after the marker that
+    /// began it all is in, with what the exit took before it.
+    pub(crate) outside_ns: BTreeMap<String, u64>,
 }
 
 impl Counts {
@@ -57,16 +64,19 @@ impl Counts {
     ) -> Result<Counts> {
         let mut counts = Counts::default();
         for line in lines(&texts.exits) {
-            // The event has another histogram, without it: the one that times entries.
-            let Some(reason) = line.get("exit_reason").copied() else { continue };
-            let word = reasons.get(&reason).cloned().unwrap_or_else(|| format!("{reason:#x}"));
+            // The event has other histograms, without it: those that keep times.
+            let Some(word) = reason(&line, reasons) else { continue };
             *counts.of(&line).exits.entry(word).or_default() += hits(&line);
         }
         lines(&texts.injected).iter().for_each(|line| counts.of(line).injected += hits(line));
         lines(&texts.to_user).iter().for_each(|line| counts.of(line).to_user += hits(line));
         lines(&texts.doorbells).iter().for_each(|line| counts.of(line).doorbells += hits(line));
         for line in lines(&texts.in_guest) {
-            counts.of(&line).in_guest_ns += line.get("ns").copied().unwrap_or_default();
+            counts.of(&line).in_guest_ns += ns(&line);
+        }
+        for line in lines(&texts.outside) {
+            let Some(word) = reason(&line, reasons) else { continue };
+            *counts.of(&line).outside_ns.entry(word).or_default() += ns(&line);
         }
         counts.window(&marks(&texts.begins), &marks(&texts.ends), threads)?;
         Ok(counts)
@@ -118,6 +128,9 @@ impl Counts {
             sum.to_user += one.to_user;
             sum.doorbells += one.doorbells;
             sum.in_guest_ns += one.in_guest_ns;
+            for (reason, ns) in &one.outside_ns {
+                *sum.outside_ns.entry(reason.clone()).or_default() += ns;
+            }
         }
         sum
     }
@@ -127,6 +140,11 @@ impl Counted {
     /// Of all reasons.
     pub(crate) fn all_exits(&self) -> u64 {
         self.exits.values().sum()
+    }
+
+    /// While the guest waited for something to do.
+    pub(crate) fn halted_ns(&self) -> u64 {
+        self.outside_ns.iter().filter(|(reason, _)| is_halt(reason)).map(|(_, ns)| ns).sum()
     }
 }
 
@@ -159,6 +177,16 @@ fn lines(text: &str) -> Vec<Line> {
 
 fn hits(line: &Line) -> u64 {
     line.get("hitcount").copied().unwrap_or_default()
+}
+
+fn ns(line: &Line) -> u64 {
+    line.get("ns").copied().unwrap_or_default()
+}
+
+/// The processor's word for an exit, or its number. None where a line is not by reason.
+fn reason(line: &Line, reasons: &BTreeMap<u64, String>) -> Option<String> {
+    let reason = line.get("exit_reason")?;
+    Some(reasons.get(reason).cloned().unwrap_or_else(|| format!("{reason:#x}")))
 }
 
 /// When each thread came to its marker; at its last, if it came there several times.
@@ -204,6 +232,10 @@ mod tests {
             in_guest: "{ common_pid:   77 } hitcount:   5  ns:   900\n\
                        { common_pid:   78 } hitcount:   1  ns:   100\n"
                 .to_string(),
+            outside: "{ common_pid: 77, exit_reason: 120 } hitcount: 2000  ns: 3500\n\
+                      { common_pid: 77, exit_reason: 114 } hitcount: 1  ns: 600\n\
+                      { common_pid: 78, exit_reason: 1024 } hitcount: 7  ns: 4900\n"
+                .to_string(),
             begins: mark(77, 1000) + &mark(78, 1200),
             ends: mark(77, 6000) + &mark(78, 6500),
             ..Texts::default()
@@ -225,6 +257,19 @@ mod tests {
         assert_eq!(other.exits, BTreeMap::from(left));
         assert_eq!(counts.sum(&[77, 78]).all_exits(), 2009);
         assert_eq!(counts.sum(&[77, 78]).in_guest_ns, 1000);
+        Ok(())
+    }
+
+    #[test]
+    fn time_in_the_guest_and_outside_by_reason_are_all_of_the_window() -> Result<()> {
+        let reasons = BTreeMap::from([(120, "HLT".to_string()), (114, "CPUID".to_string())]);
+        let counts = Counts::read(&texts(), &reasons, &[77, 78])?;
+        let both = counts.sum(&[77, 78]);
+        let outside = [("0x400", 4900), ("CPUID", 600), ("HLT", 3500)];
+        assert_eq!(both.outside_ns, outside.map(|(why, ns)| (why.to_string(), ns)).into());
+        let all = both.in_guest_ns + both.outside_ns.values().sum::<u64>();
+        assert_eq!(all, counts.window_ns * 2);
+        assert_eq!((both.halted_ns(), counts.sum(&[78]).halted_ns()), (3500, 0));
         Ok(())
     }
 

@@ -40,6 +40,17 @@ pub(crate) struct Stand {
     pub(crate) loads: Vec<Load>,
 }
 
+impl Stand {
+    /// What no other of a run has: `exits, disk, qemu`.
+    pub(crate) fn id(&self) -> String {
+        let device = match self.configuration.device {
+            Device::Disk => "disk",
+            Device::Nic => "nic",
+        };
+        format!("{}, {device}, {}", self.experiment, self.configuration.name)
+    }
+}
+
 /// So many guests at once.
 const GUESTS: [usize; 3] = [1, 2, 4];
 
@@ -169,6 +180,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_two_stands_of_a_run_are_taken_for_each_other() {
+        let all = Experiment::value_variants().iter().flat_map(|one| one.stands(false));
+        let mut ids: Vec<String> = all.map(|stand| stand.id()).collect();
+        assert_eq!(ids.first().map(String::as_str), Some("smoke, disk, qemu"));
+        let before = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), before);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use super::counts::{self, Counts, Texts};
 use crate::orders::{MARKER_BEGIN, MARKER_END};
 
 const ROOT: &str = "/sys/kernel/tracing";
+/// Where the lab's triggers are: histograms and a clock of its own, so what others of this host trace stays as it is.
+/// Only the events that the lab makes are seen by all.
+const INSTANCE: &str = "/sys/kernel/tracing/instances/lab";
 const DOORBELL: &str = "lab/doorbell";
 /// KVM's answer to CPUID, whose second argument points to the leaf; what to do with the histograms there, and at
 /// which leaf. Two events, because the kernel refuses to start and to stop the same one at one.
@@ -35,17 +38,26 @@ const DOORBELLS: Histogram = Histogram { event: DOORBELL, keys: "common_pid" };
 /// From each entry to the next exit, summed.
 const IN_GUEST: Histogram =
     Histogram { event: "synthetic/lab_in_guest", keys: "common_pid:vals=ns" };
-const PAUSED: [Histogram; 5] = [EXITS, INJECTED, TO_USER, DOORBELLS, IN_GUEST];
+/// From each exit to the next entry, summed by the exit's reason.
+const OUTSIDE: Histogram =
+    Histogram { event: "synthetic/lab_outside", keys: "common_pid,exit_reason:vals=ns" };
+const PAUSED: [Histogram; 6] = [EXITS, INJECTED, TO_USER, DOORBELLS, IN_GUEST, OUTSIDE];
 /// When each marker was seen, and whose; these count all the time.
 const MARKS: &str = "hist:keys=common_pid,common_timestamp";
-/// What makes the event of [`IN_GUEST`]: at an entry the time is kept, at the next exit of the same vCPU's thread
-/// the difference is an event.
-const SYNTHETIC: &str = "lab_in_guest u64 ns";
-const TIMERS: [(&str, &str); 2] = [
+/// The events of [`IN_GUEST`] and [`OUTSIDE`].
+const SYNTHETIC: [&str; 2] = ["lab_in_guest u64 ns", "lab_outside u64 ns; u32 exit_reason"];
+/// What makes them: the time is kept at an entry and at an exit, and at the next of the other kind of the same vCPU's
+/// thread the difference is an event. In this order: what is kept before what uses it.
+const TIMERS: [(&str, &str); 3] = [
     ("kvm/kvm_entry", "hist:keys=common_pid:began=common_timestamp"),
     (
         "kvm/kvm_exit",
-        "hist:keys=common_pid:ns=common_timestamp-$began:onmatch(kvm.kvm_entry).lab_in_guest($ns)",
+        "hist:keys=common_pid:ns=common_timestamp-$began,left=common_timestamp,reason=exit_reason:\
+         onmatch(kvm.kvm_entry).lab_in_guest($ns)",
+    ),
+    (
+        "kvm/kvm_entry",
+        "hist:keys=common_pid:out=common_timestamp-$left:onmatch(kvm.kvm_exit).lab_outside($out,$reason)",
     ),
 ];
 
@@ -66,7 +78,7 @@ impl Tracing {
     /// Tracing is not there, or somebody else uses what is needed.
     pub(crate) fn start() -> Result<Tracing> {
         ensure!(Path::new(ROOT).join("events/kvm/kvm_exit").exists(), "no KVM events in {ROOT}");
-        let format = std::fs::read_to_string(file_of(EXITS.event, "format"))?;
+        let format = std::fs::read_to_string(Path::new(ROOT).join("events/kvm/kvm_exit/format"))?;
         let is_amd = Path::new("/sys/module/kvm_amd").exists();
         let reasons = reasons_of(&format, is_amd);
         ensure!(!reasons.is_empty(), "the format of kvm_exit is not understood");
@@ -77,7 +89,10 @@ impl Tracing {
         for (marker, ..) in MARKERS {
             append(&probes, &format!("p:{marker} {MARKED}"))?;
         }
-        append(&Path::new(ROOT).join("synthetic_events"), SYNTHETIC)?;
+        for event in SYNTHETIC {
+            append(&Path::new(ROOT).join("synthetic_events"), event)?;
+        }
+        std::fs::create_dir(INSTANCE).context(INSTANCE)?;
         let stays = is_emulated();
         if stays {
             attach()?;
@@ -176,6 +191,7 @@ impl Armed<'_> {
             to_user: text(TO_USER.event)?,
             doorbells: text(DOORBELLS.event)?,
             in_guest: text(IN_GUEST.event)?,
+            outside: text(OUTSIDE.event)?,
             begins: text(MARKERS[0].0)?,
             ends: text(MARKERS[1].0)?,
         };
@@ -212,14 +228,17 @@ fn disarm() {
 /// Takes away every trigger and event of the lab, also of one that ended without doing so.
 pub(crate) fn clear() {
     disarm();
-    let _ = append(&Path::new(ROOT).join("synthetic_events"), &format!("!{SYNTHETIC}"));
+    let _ = std::fs::remove_dir(INSTANCE);
+    for event in SYNTHETIC {
+        let _ = append(&Path::new(ROOT).join("synthetic_events"), &format!("!{event}"));
+    }
     for probe in [DOORBELL, MARKERS[0].0, MARKERS[1].0] {
         let _ = append(&Path::new(ROOT).join("kprobe_events"), &format!("-:{probe}"));
     }
 }
 
 fn file_of(event: &str, file: &str) -> PathBuf {
-    Path::new(ROOT).join("events").join(event).join(file)
+    Path::new(INSTANCE).join("events").join(event).join(file)
 }
 
 fn append(file: &Path, line: &str) -> Result<()> {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::asking;
 use super::cells::Kind;
 use super::configurations::{Configuration, Device};
-use super::counts::Counts;
+use super::counts::{Counted, Counts};
 use super::cpus::Cpus;
 use super::guests::{Guests, Outcome};
 use super::loads::{Load, Part};
@@ -104,11 +104,10 @@ impl Bench<'_> {
         let sum = counts.sum(&threads);
         let window_ns = counts.window_ns as f64;
         let exits = sum.all_exits() as f64;
-        let in_guest = sum.in_guest_ns as f64 / (window_ns * threads.len().max(1) as f64);
-        let mut rows = vec![
-            self.row(part, "exits_per_s", exits * 1e9 / window_ns, "1/s"),
-            self.row(part, "tig_percent", in_guest * 100.0, "%"),
-        ];
+        let mut rows = vec![self.row(part, "exits_per_s", exits * 1e9 / window_ns, "1/s")];
+        for (what, percent) in shares(&sum, window_ns * threads.len().max(1) as f64, part.kind) {
+            rows.push(self.row(part, &what, percent, "%"));
+        }
         if part.kind == Kind::Spin {
             return rows;
         }
@@ -144,6 +143,22 @@ impl Bench<'_> {
         let row = Row::new(name, self.configuration.name, value, unit);
         Row { experiment: self.experiment.to_string(), ..row }
     }
+}
+
+/// Where the time of vCPUs went, in % of it: in the guest, and outside by the reason of the exit. Of what is sent, the
+/// time in guest is set beside that in which the guest did not wait for something to do.
+fn shares(sum: &Counted, all_ns: f64, kind: Kind) -> Vec<(String, f64)> {
+    let percent = |ns: u64| ns as f64 * 100.0 / all_ns;
+    let in_guest = percent(sum.in_guest_ns);
+    let mut shares = vec![("tig_percent".to_string(), in_guest)];
+    let not_halted = 100.0 - percent(sum.halted_ns());
+    if kind.is_send() && not_halted > 0.0 {
+        let share = in_guest * 100.0 / not_halted;
+        shares.push(("tig_of_not_halted_percent".to_string(), share));
+    }
+    let outside = sum.outside_ns.iter();
+    shares.extend(outside.map(|(reason, ns)| (format!("outside_percent.{reason}"), percent(*ns))));
+    shares
 }
 
 /// How many operations a part's guests did while the kernel counted: of a single guest those between its markers,
@@ -202,6 +217,26 @@ mod tests {
         // The one that exchanges, beside a stream.
         close(operations_in(&Load::exchange_beside(1, false), &one, 2 * second), 1999.0);
         close(operations_in(&Load::exchange_beside(1, false), &one, second), 999.5);
+    }
+
+    #[test]
+    fn time_of_vcpus_is_in_the_guest_or_outside_for_a_reason() {
+        let outside = [("hlt", 500), ("npf", 100)].map(|(why, ns)| (why.to_string(), ns));
+        let sum = Counted { in_guest_ns: 400, outside_ns: outside.into(), ..Counted::default() };
+        let of = |kind| shares(&sum, 1000.0, kind);
+        let share = |what: &str, percent| (what.to_string(), percent);
+        let all = [
+            share("tig_percent", 40.0),
+            share("outside_percent.hlt", 50.0),
+            share("outside_percent.npf", 10.0),
+        ];
+        assert_eq!(of(Kind::UdpRr), all);
+        let sent = of(Kind::UdpSend { bytes: 256 });
+        assert_eq!(sent[1], share("tig_of_not_halted_percent", 80.0));
+        assert_eq!([&sent[..1], &sent[2..]].concat(), all);
+        let halted =
+            Counted { outside_ns: [("hlt".to_string(), 1001)].into(), ..Counted::default() };
+        assert_eq!(shares(&halted, 1000.0, Kind::TcpSend { bytes: 256 }).len(), 2);
     }
 
     #[test]

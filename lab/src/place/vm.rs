@@ -19,6 +19,8 @@ use crate::orders::{Answer, Order};
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 /// Bytes of a line of its.
 const LINE_MAX: u64 = 64 << 10;
+/// A file of its QEMU, in MiB: one whose console says more is ended, and fills no disk. Its memory is a file, too.
+pub(crate) const FILE_MAX_MIB: u32 = 512;
 
 /// What a guest is started with.
 #[derive(Debug)]
@@ -80,8 +82,11 @@ impl Vm {
             "console=ttyS0 quiet mitigations=off panic=-1 arg.address={}",
             spec.seat.guest()
         );
-        let mut command = Command::new("qemu-system-x86_64");
+        // It becomes QEMU, under its own pid.
+        let mut command = Command::new("prlimit");
         command
+            .arg(format!("--fsize={}", u64::from(FILE_MAX_MIB) << 20))
+            .arg("qemu-system-x86_64")
             .args(["-name", &format!("l2-{number},debug-threads=on")])
             .args(["-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", &memory.to_string()])
             .args(["-object", &backend])

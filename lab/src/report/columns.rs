@@ -41,17 +41,18 @@ pub(super) const IN_GUEST: Column = count(&["tig_percent"], "in guest %", true);
 /// Of what the guest has while it only computes.
 pub(super) const OF_REACHABLE: Column =
     count(&["tig_of_reachable_percent"], "of reachable %", true);
+/// Of the time in which the guest did not wait for something to do.
+pub(super) const OF_NOT_HALTED: Column =
+    count(&["tig_of_not_halted_percent"], "of not halted %", true);
 pub(super) const RATE: Column = time(&["iops", "ops_per_s"], "ops/s", "rate", true);
 pub(super) const P50: Column = time(&["p50_us"], "p50 us", "p50", false);
 
-/// All of them, as they are shown.
-pub(super) const COLUMNS: [Column; 12] = [
+/// Those of a load's table, as they are shown; what is of the time of vCPUs stands in one of its own.
+pub(super) const COLUMNS: [Column; 10] = [
     DOORBELLS,
     EXITS,
     count(&["injections_per_op"], "injections/op", false),
     TO_USER,
-    IN_GUEST,
-    OF_REACHABLE,
     count(&["server_cpu_percent"], "servers' cpu %", false),
     Column { ratio: None, ..time(&["exits_per_s"], "exits/s", "", false) },
     RATE,

@@ -2,7 +2,8 @@
 //!
 //! Not how they are shown (`table`, `html`). Used by all of the report.
 
-use crate::rows::Row;
+use super::columns::Range;
+use crate::rows::{Row, is_halt};
 
 /// An experiment, and the loads it had.
 #[derive(Debug)]
@@ -29,8 +30,12 @@ pub(super) struct Line {
 /// What a quota is in the name of a configuration.
 pub(super) const QUOTA: &str = "es2-quota-";
 const CAUSES: &str = "exits_per_op.";
+/// Time outside the guest, by cause.
+const OUTSIDE: &str = "outside_percent.";
 /// Exits by cause below it are not told.
 const LEAST: f64 = 0.005;
+/// Nor is the cause of time outside below it, in percent.
+const LEAST_PERCENT: f64 = 0.5;
 
 /// In the order in which they come. Names that are none of the lab are left out.
 pub(super) fn experiments(rows: &[Row]) -> Vec<Experiment> {
@@ -69,7 +74,7 @@ fn found<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, made: impl FnOnce() -> T)
 /// `lab.blk.randread.qd1.exits_per_op.hlt` is load `blk.randread.qd1`, value `exits_per_op.hlt`.
 fn split(name: &str) -> Option<(&str, &str)> {
     let rest = name.strip_prefix("lab.")?;
-    let cause = rest.find(&format!(".{CAUSES}"));
+    let cause = [CAUSES, OUTSIDE].iter().find_map(|kind| rest.find(&format!(".{kind}")));
     let at = cause.or_else(|| rest.rfind('.'))?;
     Some((rest.get(..at)?, rest.get(at + 1..)?))
 }
@@ -127,15 +132,36 @@ impl Line {
 
     /// Exits by cause, most first; those of less than half a hundredth are left out.
     pub(super) fn causes(&self) -> Vec<(&str, f64)> {
-        let mut causes: Vec<(&str, f64)> = self
-            .values
-            .iter()
-            .filter_map(|row| Some((row.name.strip_prefix(CAUSES)?, row.value)))
-            .filter(|(_, value)| *value >= LEAST)
-            .collect();
+        let mut causes: Vec<(&str, f64)> =
+            self.kinds(CAUSES).filter(|(_, row)| row.value >= LEAST).map(valued).collect();
         causes.sort_by(|one, other| other.1.total_cmp(&one.1));
         causes
     }
+
+    /// Of its vCPUs' time, while the guest waited for something to do. None where it is not known.
+    pub(super) fn halted(&self) -> Option<Range> {
+        self.kinds(OUTSIDE).next()?;
+        let halt = self.kinds(OUTSIDE).find(|(cause, _)| is_halt(cause));
+        Some(halt.map_or(Range::new(0.0, 0.0, 0.0), |(_, row)| Range::of(row)))
+    }
+
+    /// Of its vCPUs' time, while exits were served for which the guest did not choose to wait: all of it in percent, and
+    /// the cause that took most if it took half a percent. None where it is not known.
+    pub(super) fn serving(&self) -> Option<(f64, Option<(&str, f64)>)> {
+        self.kinds(OUTSIDE).next()?;
+        let causes = || self.kinds(OUTSIDE).filter(|(cause, _)| !is_halt(cause)).map(valued);
+        let most = causes().max_by(|one, other| one.1.total_cmp(&other.1));
+        let all = causes().map(|(_, value)| value).sum();
+        Some((all, most.filter(|(_, value)| *value >= LEAST_PERCENT)))
+    }
+
+    fn kinds<'a>(&'a self, kind: &'static str) -> impl Iterator<Item = (&'a str, &'a Row)> {
+        self.values.iter().filter_map(move |row| Some((row.name.strip_prefix(kind)?, row)))
+    }
+}
+
+fn valued<'a>((cause, row): (&'a str, &'a Row)) -> (&'a str, f64) {
+    (cause, row.value)
 }
 
 #[cfg(test)]
@@ -185,6 +211,36 @@ pub(super) mod tests {
         assert_eq!(disk.name, "blk.randread.qd1");
         assert_eq!(disk.lines[0].causes(), [("npf", 1.0), ("hlt", 0.95)]);
         assert_eq!(disk.lines[1].value(&["ops_per_s", "iops"]).map(|row| row.value), Some(2820.0));
+    }
+
+    /// Where the time of a NIC's vCPUs went, of two makers' processors, and of one that is not known.
+    pub(in crate::report) fn timed() -> Vec<Row> {
+        let of = |what, who, value| row("net.udp_send_256", what, who, value, "%");
+        vec![
+            of("tig_percent", "vhost-net", 66.0),
+            of("tig_of_not_halted_percent", "vhost-net", 73.3),
+            of("outside_percent.hlt", "vhost-net", 10.0),
+            of("outside_percent.npf", "vhost-net", 19.0),
+            of("outside_percent.msr", "vhost-net", 5.0),
+            of("tig_percent", "sidecore", 18.0),
+            of("outside_percent.HLT", "sidecore", 81.7),
+            of("outside_percent.CPUID", "sidecore", 0.3),
+            of("tig_percent", "qemu", 30.0),
+        ]
+    }
+
+    #[test]
+    fn time_outside_is_halted_or_serves_exits() {
+        let found = experiments(&timed());
+        let load = &found[0].loads[0];
+        assert_eq!(load.name, "net.udp_send_256");
+        let of = |who| {
+            let line = load.line(who)?;
+            Some((line.halted().map(|range| range.median), line.serving()))
+        };
+        assert_eq!(of("vhost-net"), Some((Some(10.0), Some((24.0, Some(("npf", 19.0)))))));
+        assert_eq!(of("sidecore"), Some((Some(81.7), Some((0.3, None)))));
+        assert_eq!(of("qemu"), Some((None, None)));
     }
 
     #[test]

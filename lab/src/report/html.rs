@@ -55,7 +55,9 @@ pub(super) fn page(experiments: &[Experiment], conditions: &Conditions) -> Strin
 fn section(load: &Load, causes: &[&str], emulated: bool) -> String {
     let mut section = format!("<h3>{}</h3>", escaped(&load.name));
     section += &bars::svg(load, causes);
-    section += &html(&Table::of(load, emulated));
+    for table in [Table::of(load, emulated), Table::of_time(load)].iter().flatten() {
+        section += &html(table);
+    }
     for words in spread::words(load, emulated) {
         let _ = write!(section, "<p class=\"hidden\">{}</p>", escaped(&words));
     }

@@ -13,8 +13,8 @@ pub(super) fn notes(conditions: &Conditions, experiments: &[Experiment]) -> Vec<
     if conditions.emulated {
         notes.push(
             "KVM ran on an emulated machine. Counts are KVM's own. Its time is not time: what takes time is shown only \
-             as a ratio within this run, against the configuration that the column names; in guest % and servers' cpu % \
-             are parts of one time of that machine. It has no posted interrupts."
+             as a ratio within this run, against the configuration that the column names; where vCPUs' time went and \
+             servers' cpu % are parts of one time of that machine. It has no posted interrupts."
                 .to_string(),
         );
     }

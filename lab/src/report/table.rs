@@ -2,7 +2,7 @@
 //!
 //! Not as a page (`html`).
 
-use super::columns::{COLUMNS, Column, Range};
+use super::columns::{COLUMNS, Column, IN_GUEST, OF_NOT_HALTED, OF_REACHABLE, Range};
 use super::groups::{Line, Load};
 
 /// Heads, and lines of as many cells.
@@ -18,8 +18,9 @@ pub(super) struct Table {
 pub(super) const NONE: &str = "-";
 
 impl Table {
-    /// A line for each configuration. Where time is emulated, times are ratios only; elsewhere both.
-    pub(super) fn of(load: &Load, emulated: bool) -> Table {
+    /// A line for each configuration. Where time is emulated, times are ratios only; elsewhere both. None if nothing is
+    /// known that stands in it.
+    pub(super) fn of(load: &Load, emulated: bool) -> Option<Table> {
         let has = |column: &&Column| column.is_in(load);
         let values: Vec<&Column> =
             COLUMNS.iter().filter(has).filter(|column| !(emulated && column.is_time)).collect();
@@ -40,7 +41,35 @@ impl Table {
             cells.extend(ratios.iter().map(|column| shown(ratio(column, line, baseline))));
             cells
         };
-        Table { heads, lines: load.lines.iter().map(cells).collect(), words: [1, 0] }
+        let lines = load.lines.iter().map(cells).collect();
+        (heads.len() > 1).then_some(Table { heads, lines, words: [1, 0] })
+    }
+
+    /// Where the time of each configuration's vCPUs went: in the guest, halted, or serving exits, and the cause that took
+    /// most of that; then what the time in guest is set beside. None if it is not known.
+    pub(super) fn of_time(load: &Load) -> Option<Table> {
+        let has = |column: &&&Column| column.is_in(load);
+        let beside: Vec<&Column> =
+            [&OF_REACHABLE, &OF_NOT_HALTED].into_iter().filter(|column| has(&column)).collect();
+        let mut heads = ["who", IN_GUEST.head, "halted %", "exits %"].map(String::from).to_vec();
+        heads.extend(beside.iter().map(|column| column.head.to_string()));
+        heads.push("most of exits".to_string());
+        let none = || NONE.to_string();
+        let cells = |line: &Line| {
+            let column =
+                |column: &Column| column.of(line).map_or_else(none, |row| Range::of(row).shown());
+            let mut cells = vec![line.who.clone(), column(&IN_GUEST)];
+            let (all, most) = line.serving().unzip();
+            cells.push(line.halted().map_or_else(none, Range::shown));
+            cells.push(all.map_or_else(none, |all| Range::new(all, all, all).shown()));
+            cells.extend(beside.iter().map(|one| column(one)));
+            let most = most.flatten().map(|(cause, value)| format!("{cause} {value:.1}"));
+            cells.push(most.unwrap_or_else(none));
+            cells
+        };
+        let known = load.lines.iter().filter(|line| IN_GUEST.of(line).is_some());
+        let lines: Vec<Vec<String>> = known.map(cells).collect();
+        (!lines.is_empty()).then_some(Table { heads, lines, words: [1, 1] })
     }
 
     /// Exits by cause of each configuration, most first. None if no exits are known.
@@ -96,12 +125,13 @@ pub(super) fn ratio(column: &Column, line: &Line, baseline: Option<&Line>) -> Op
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::{experiments, tests::measured};
+    use super::super::groups::{experiments, tests::measured, tests::timed};
     use super::*;
 
     fn texts(emulated: bool) -> Vec<String> {
         let found = experiments(&measured());
-        found[0].loads.iter().map(|load| Table::of(load, emulated).text("")).collect()
+        let tables = found[0].loads.iter().filter_map(|load| Table::of(load, emulated));
+        tables.map(|table| table.text("")).collect()
     }
 
     #[test]
@@ -143,5 +173,26 @@ mod tests {
         let text = of(0).unwrap_or_default();
         assert_eq!(text, "  who   exits an operation by cause\n  qemu  npf 1.00, hlt 0.95\n");
         assert_eq!(of(1), None);
+    }
+
+    #[test]
+    fn time_of_vcpus_stands_in_a_table_of_its_own() {
+        let found = experiments(&timed());
+        let load = &found[0].loads[0];
+        let text = Table::of_time(load).map(|table| table.text("")).unwrap_or_default();
+        let lines: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+            .collect();
+        assert_eq!(
+            lines[0],
+            ["who", "in guest %", "halted %", "exits %", "of not halted %", "most of exits"]
+        );
+        assert_eq!(lines[1][3..], ["24.0", "73.3 (66.0-80.6)", "npf 19.0"], "{text}");
+        assert_eq!(lines[2][2..], ["81.7 (73.5-89.9)", "0.300", "-", "-"], "{text}");
+        assert_eq!(lines[3], ["qemu", "30.0 (27.0-33.0)", "-", "-", "-", "-"]);
+        assert!(Table::of(load, true).is_none(), "all of it is shown once");
+        let found = experiments(&measured());
+        assert!(Table::of_time(&found[0].loads[0]).is_none());
     }
 }
