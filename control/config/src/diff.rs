@@ -266,7 +266,7 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
             Some(old) if nic_changes_in_place(old, new) => {
                 let what = |nic: &NicPlan| {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
-                    let service = (nic.share, nic.policy, nic.latency_target_us);
+                    let service = (nic.share, nic.policy, nic.latency_target_us, nic.moderate_us);
                     let limits = (nic.limit, nic.group.clone());
                     (rules, service, limits, nic.link)
                 };
@@ -508,6 +508,7 @@ nic = [
             "spoof = \"deny\"",
             "policy = \"poll\"",
             "latency_target_us = 100",
+            "moderate_us = 20",
             "limit_packets = 9",
             "limit_bytes = \"1M\"",
             "link = \"down\"",

@@ -129,8 +129,7 @@ impl From<&NicPlan> for Facts {
             share: plan.share,
             policy: plan.policy,
             latency_target_us: plan.latency_target_us,
-            // Nothing of its queues is with a back-end: their calls are for whole visits.
-            moderate_us: None,
+            moderate_us: plan.moderate_us,
             limit: plan.limit,
             group: plan.group.clone(),
             allow_unsealed_memory: plan.allow_unsealed_memory,

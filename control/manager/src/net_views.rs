@@ -176,6 +176,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         policy: plan.policy.policy(),
         policy_as: plan.policy.in_words(),
         latency_target_us: plan.latency_target_us,
+        moderate_us: plan.moderate_us,
         limit_packets: plan.limit.packets,
         limit_bytes: plan.limit.bytes,
         limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),

@@ -121,7 +121,8 @@ impl Manager {
         if limits(before) != limits(after) {
             self.set_service(number);
         }
-        let how = |plan: &NicPlan| (plan.share, plan.policy, plan.latency_target_us);
+        let how =
+            |plan: &NicPlan| (plan.share, plan.policy, plan.latency_target_us, plan.moderate_us);
         if how(before) == how(after) {
             return;
         }

@@ -9,6 +9,7 @@ use super::children::Children;
 use super::configurations::{Configuration, Server, Site};
 use super::daemon::{self, STARTS_WITHIN, words};
 use super::network::{Seat, ip};
+use super::tracing::is_emulated;
 use super::waiting;
 use crate::orders::PEER_PORT;
 
@@ -19,8 +20,10 @@ pub(super) fn serve(
     children: &mut Children,
 ) -> Result<Vec<Vec<String>>> {
     let seats = || (0..site.guests).map(Seat);
-    let is_sidecore =
-        matches!(configuration.server, Server::Sidecore { .. } | Server::Quota { .. });
+    let is_sidecore = matches!(
+        configuration.server,
+        Server::Sidecore { .. } | Server::Moderated | Server::Quota { .. }
+    );
     for seat in seats() {
         // Of the configuration before.
         let _ = ip(&format!("link del {}", seat.tap()));
@@ -38,10 +41,14 @@ pub(super) fn serve(
             seats().map(|seat| on_tap(seat, ",vhost=off", "virtio-net-pci")).collect()
         }
         Server::E1000 => seats().map(|seat| on_tap(seat, ",vhost=off", "e1000")).collect(),
-        Server::Sidecore { .. } | Server::Quota { .. } => {
+        Server::Sidecore { .. } | Server::Moderated | Server::Quota { .. } => {
+            let more = match configuration.server {
+                Server::Moderated => format!("moderate_us = {}\n", moderate_us()),
+                _ => String::new(),
+            };
             let section = |seat: Seat| {
                 let (tap, mac) = (seat.tap(), seat.mac());
-                format!("[[nic]]\nid = \"n{}\"\ntap = \"{tap}\"\nmac = \"{mac}\"\n", seat.0)
+                format!("[[nic]]\nid = \"n{}\"\ntap = \"{tap}\"\nmac = \"{mac}\"\n{more}", seat.0)
             };
             let sections: String = seats().map(section).collect();
             let server = configuration.server;
@@ -61,6 +68,11 @@ pub(super) fn serve(
         ip(&format!("link set {} up", seat.tap()))?;
     }
     Ok(options)
+}
+
+/// 20 us on a processor, in which a guest sends some dozens of frames; on an emulated one that takes longer.
+fn moderate_us() -> u32 {
+    if is_emulated() { 300 } else { 20 }
 }
 
 fn on_tap(seat: Seat, more: &str, model: &str) -> Vec<String> {

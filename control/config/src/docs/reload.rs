@@ -133,7 +133,7 @@ mod tests {
     }
 
     /// Lines that disks and NICs have alike.
-    const ALIKE: [&str; 11] = [
+    const ALIKE: [&str; 12] = [
         "id = \"b\"",
         "socket = \"/s\"",
         "mode = \"connect\"",
@@ -141,6 +141,7 @@ mod tests {
         "share = 7",
         "policy = \"poll\"",
         "latency_target_us = 50",
+        "moderate_us = 50",
         "limit_bytes = \"2M\"",
         "limit_burst_ms = 9",
         "group = \"g\"",
@@ -157,7 +158,6 @@ mod tests {
             "size = \"1M\"",
             "readonly = true",
             "serial = \"S\"",
-            "moderate_us = 50",
             "limit_iops = 7",
             "drain_timeout = 9",
         ];

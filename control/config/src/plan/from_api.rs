@@ -102,8 +102,8 @@ impl Plan {
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;
         if *change == NicChange::default() {
-            let hint = "name one of share, policy, latency_target_us, limit_packets, limit_bytes, \
-                        limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
+            let hint = "name one of share, policy, latency_target_us, moderate_us, limit_packets, \
+                        limit_bytes, limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
@@ -116,6 +116,8 @@ impl Plan {
         spec.policy = change.policy.or(spec.policy);
         let target_us = change.latency_target_us.or(spec.latency_target_us);
         spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
+        let wait_us = change.moderate_us.or(spec.moderate_us);
+        spec.moderate_us = wait_us.filter(|wait_us| *wait_us != 0);
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;

@@ -7,8 +7,8 @@ use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
-    ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
-    NicSpec, NullKind, PAIRS_MAX, SHARE_MAX, Spoof,
+    ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MODERATE_US, MTU_MIN,
+    NIC_MACS_DEFAULT, NicSpec, NullKind, PAIRS_MAX, SHARE_MAX, Spoof,
 };
 
 /// One NIC, resolved.
@@ -44,6 +44,8 @@ pub struct NicPlan {
     pub policy: PolicyPlan,
     /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
     pub latency_target_us: Option<u32>,
+    /// Fewest microseconds between two calls of a transmit queue, 1 to 1,000; `None` for no waiting.
+    pub moderate_us: Option<u32>,
     /// What all its queues together may send, and may receive.
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
@@ -110,6 +112,9 @@ pub(super) fn resolve(
     if let Some(target_us) = spec.latency_target_us {
         check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
     }
+    if let Some(wait_us) = spec.moderate_us {
+        check_bounds(wait_us, MODERATE_US, &at.key("moderate_us"), &mut found);
+    }
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     let peer = resolve_peer(spec, at, &mut found);
@@ -140,6 +145,7 @@ pub(super) fn resolve(
         share: spec.share,
         policy: defaults.policies.of_nic(spec.policy),
         latency_target_us: spec.latency_target_us,
+        moderate_us: spec.moderate_us,
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

@@ -294,6 +294,14 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = crate::number::of::<u32>("latency_target_us", 10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
+    /// Fewest microseconds between two calls that tell the guest that frames of a transmit queue were sent:
+    /// fewer interrupts for guests that send much. A frame after a pause is told of at once, and what is
+    /// received always is. Default: calls do not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = crate::number::of::<u32>("moderate_us", 1..=1000)))]
+    pub moderate_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive: each way
     /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with
     /// offloads. What the guest sends beyond it waits in its ring; what is sent to it is dropped, and
@@ -353,6 +361,7 @@ impl NicSpec {
             share: SHARE_DEFAULT,
             policy: None,
             latency_target_us: None,
+            moderate_us: None,
             limit_packets: None,
             limit_bytes: None,
             limit_burst_ms: None,
@@ -436,6 +445,12 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = crate::number::of::<u32>("latency_target_us", 0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
+    /// Fewest microseconds between two calls that tell the guest of frames that were sent; 0 for no waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "US",
+        value_parser = crate::number::of::<u32>("moderate_us", 0..=1000)))]
+    pub moderate_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive; 0 for no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ mod flooding;
 mod hostile;
 mod limits;
 mod losing;
+mod moderating;
 mod offloads;
 mod parcels;
 mod relocating;
