@@ -31,8 +31,8 @@ LAB_EXPERIMENTS=(
 # Who serves the guests' devices; a test holds it to lab/src/place/configurations.rs.
 LAB_CONFIGURATIONS=(
     qemu qemu-unpinned qemu-iothread qemu-storage-daemon ide
-    sidecore sidecore-moderated sidecore-adaptive sidecore-es2 sidecore-notify
-    vhost-net vhost-net-unpinned vhost-net-busy e1000
+    sidecore sidecore-adaptive sidecore-es2 sidecore-notify
+    vhost-net vhost-net-unpinned vhost-net-busy e1000 sidecore-moderated
     es2-quota-2 es2-quota-4 es2-quota-8 es2-quota-16 es2-quota-32 es2-quota-64
 )
 

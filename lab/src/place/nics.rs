@@ -70,9 +70,9 @@ pub(super) fn serve(
     Ok(options)
 }
 
-/// 20 us on a processor, in which a guest sends some dozens of frames; on an emulated one that takes longer.
+/// In so long a guest sends some dozens of frames, on a processor and on an emulated one.
 fn moderate_us() -> u32 {
-    if is_emulated() { 300 } else { 20 }
+    if is_emulated() { 1000 } else { 64 }
 }
 
 fn on_tap(seat: Seat, more: &str, model: &str) -> Vec<String> {
