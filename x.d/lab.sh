@@ -33,7 +33,7 @@ LAB_CONFIGURATIONS=(
     qemu qemu-unpinned qemu-iothread qemu-storage-daemon ide
     sidecore sidecore-adaptive sidecore-es2 sidecore-notify
     vhost-net vhost-net-unpinned vhost-net-busy e1000 sidecore-moderated
-    es2-quota-2 es2-quota-4 es2-quota-8 es2-quota-16 es2-quota-32 es2-quota-64
+    es2-quota-2 es2-quota-4 es2-quota-8 es2-quota-16 es2-quota-32
 )
 
 lab_usage() {
@@ -200,7 +200,7 @@ show_said() {
     local lines line
     lines=$(wc -l 2>/dev/null <"$LAB/out/said") || lines=0
     ((lines > shown)) || return 0
-    sed -n "$((shown + 1)),${lines}p" "$LAB/out/said" | tr -d '\000-\010\013-\037\177' | while read -r line; do say "$line"; done
+    sed -n "$((shown + 1)),${lines}p" "$LAB/out/said" | LC_ALL=C tr -cd '\t\n\040-\176' | while read -r line; do say "$line"; done
     shown=$lines
 }
 

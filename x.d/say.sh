@@ -35,5 +35,5 @@ seconds_since() {
 show_tail() {
     [[ -s $1 ]] || return 0
     printf '  --- %s (%s):\n' "$2" "$1" >&2
-    tail -n "${3:-15}" "$1" | tr -d '\000-\010\013-\037\177' | sed 's/^/  | /' >&2
+    tail -n "${3:-15}" "$1" | LC_ALL=C tr -cd '\t\n\040-\176' | sed 's/^/  | /' >&2
 }

@@ -140,7 +140,7 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
         value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
     };
     let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
-    let wait = nic.moderate_us.map(|us| format!("calls for sent frames at most every {us} us"));
+    let wait = nic.moderate_us.map(|us| format!("calls for sent frames may wait {us} us"));
     let limit = limit(nic).map(|limit| format!("at most {limit}"));
     let group = nic.group.as_ref().map(|group| format!("in group {group}"));
     let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();
@@ -230,9 +230,7 @@ fn nic_text(nic: &NicView) -> String {
         nic.latency_target_us
             .map(|target_us| ("target", format!("{target_us} us, missed by {missed} frames"))),
     );
-    facts.extend(
-        nic.moderate_us.map(|us| ("calls", format!("for sent frames at most every {us} us"))),
-    );
+    facts.extend(nic.moderate_us.map(|us| ("calls", format!("for sent frames may wait {us} us"))));
     facts.extend(limit(nic).map(|limit| ("limit", limit)));
     facts.extend(nic.group.clone().map(|group| ("group", group)));
     facts.extend(table::held(&nic.held, is_limited(nic)).map(|held| ("held", held)));

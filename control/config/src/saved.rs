@@ -15,9 +15,9 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with bursts that wait for a limit.
+/// The highest version that is read: with bursts that wait for a limit, and calls of NICs that wait.
 pub const VERSION: u64 = 4;
-/// With groups. Still written when there is no such burst, so that an older program reads it.
+/// With groups. Still written when there is none of these, so that an older program reads it.
 const VERSION_OF_GROUPS: u64 = 3;
 /// With NICs and switches. Still written when there is no group, so that an older program reads it.
 const VERSION_OF_NICS: u64 = 2;
@@ -81,7 +81,7 @@ pub enum SavedError {
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
     let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
-        _ if has_burst_alone(devices) => VERSION,
+        _ if has_news(devices) => VERSION,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
         (false, _) => VERSION_OF_GROUPS,
@@ -92,9 +92,13 @@ pub fn write(devices: &Devices) -> String {
     text
 }
 
-/// Whether something has a burst that waits for a limit: a program that does not know that refuses it.
-fn has_burst_alone(devices: &Devices) -> bool {
+/// Whether something has a burst that waits for a limit, or a NIC calls that wait: a program that does not know
+/// these refuses them.
+fn has_news(devices: &Devices) -> bool {
     let Devices { disks, nics, groups, .. } = devices;
+    if nics.iter().any(|nic| nic.moderate_us.is_some()) {
+        return true;
+    }
     let disks = disks
         .iter()
         .map(|disk| (disk.limit_burst_ms, disk.limit_bytes.is_some() || disk.limit_iops.is_some()));
@@ -179,8 +183,12 @@ mod tests {
         let grouped = Devices { groups, ..all.clone() };
         let waits = GroupSpec { limit_burst_ms: Some(20), ..GroupSpec::default() };
         let burst = Devices { groups: vec![waits], ..all.clone() };
+        let rare = NicSpec { moderate_us: Some(50), ..NicSpec::new("n") };
+        let rare = Devices { nics: vec![rare], ..Devices::default() };
         let none = Devices::default();
-        for (devices, version) in [(disks, 1), (all, 2), (grouped, 3), (burst, 4), (none, 1)] {
+        for (devices, version) in
+            [(disks, 1), (all, 2), (grouped, 3), (burst, 4), (rare, 4), (none, 1)]
+        {
             let text = write(&devices);
             assert!(text.contains(&format!("\"version\": {version},")), "{text}");
             assert_eq!(read(&text).unwrap(), devices);

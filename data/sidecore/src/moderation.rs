@@ -21,8 +21,10 @@ pub(crate) struct Moderation {
     wait_ns: u32,
     /// The latest time of the one that waits.
     due: Option<Nanos>,
-    /// Of frames: no call before.
+    /// Of frames: the guest is not asked before whether it wants a call.
     quiet_until: Nanos,
+    /// The queue is in the sidecore's list of those whose calls wait, maybe for one that was made since.
+    is_listed: bool,
 }
 
 /// What becomes of a call.
@@ -93,8 +95,19 @@ impl Moderation {
         Some(Fate::Now)
     }
 
-    /// The queue goes: whether a call is owed.
+    /// A call waits from now on: whether the queue has to be listed for it, which it is from now on.
+    pub(crate) fn list(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_listed, true)
+    }
+
+    /// The queue was taken off the list.
+    pub(crate) fn unlist(&mut self) {
+        self.is_listed = false;
+    }
+
+    /// The queue goes, and is in no list: whether a call is owed.
     pub(crate) fn end(&mut self) -> bool {
+        self.unlist();
         self.due.take().is_some()
     }
 }

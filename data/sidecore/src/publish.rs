@@ -63,7 +63,7 @@ impl Ring {
             self.unshown = false;
             self.queue.show();
         }
-        fate == Fate::Waits
+        fate == Fate::Waits && self.moderation.list()
     }
 
     /// Makes the call that was put off if it is due; false when none waits any more.
@@ -73,7 +73,11 @@ impl Ring {
             self.unshown = true;
             self.publish(alarm);
         }
-        fate == Some(Fate::WaitsToo)
+        let waits = fate == Some(Fate::WaitsToo);
+        if !waits {
+            self.moderation.unlist();
+        }
+        waits
     }
 
     /// As [`Self::publish`], with the call that was put off, if one was: the queue goes.

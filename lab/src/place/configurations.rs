@@ -119,7 +119,6 @@ pub(crate) const QUOTAS: &[Configuration] = &[
     nic("es2-quota-8", Server::Quota { frames: 8 }),
     nic("es2-quota-16", Server::Quota { frames: 16 }),
     nic("es2-quota-32", Server::Quota { frames: 32 }),
-    nic("es2-quota-64", Server::Quota { frames: 64 }),
 ];
 
 /// What serving needs to know.

@@ -17,7 +17,8 @@ pub(crate) enum NicCommand {
         /// Name of the NIC.
         id: String,
     },
-    /// Change a NIC while it runs: its share, policy, limit, group, VLANs and addresses.
+    /// Change a NIC while it runs: its share, policy, latency target, moderation of calls, limit,
+    /// group, VLANs and addresses.
     #[command(
         override_usage = "sidecore nic set [OPTIONS] <ID>",
         after_help = "\
@@ -27,6 +28,7 @@ Examples:
   sidecore nic set vm1-net --share 200
   sidecore nic set vm1-net --limit-packets 100000 --limit-bytes 125000000
   sidecore nic set vm1-net --limit-packets 0 --group tenant1
+  sidecore nic set vm1-net --moderate-us 50            fewer interrupts while it sends
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
   sidecore nic set vm1-net --spoof deny

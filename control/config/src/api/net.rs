@@ -76,7 +76,7 @@ pub struct NicView {
     /// Most microseconds that a frame is to wait in a transmit queue; absent without a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_target_us: Option<u32>,
-    /// Fewest microseconds between two calls that tell of frames which were sent; absent where none waits.
+    /// Microseconds for which the call for sent frames may wait; absent where none waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderate_us: Option<u32>,
     /// Most packets a second that it sends, and that it receives; absent without a limit.

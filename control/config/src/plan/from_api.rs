@@ -97,7 +97,7 @@ impl Plan {
         fitting(made, &mistakes)
     }
 
-    /// What a NIC made through the API would be with that change: its share, policy, limit, group, VLANs
+    /// What a NIC made through the API would be with that change: its share, policy, target, moderation, limit, group, VLANs
     /// and addresses may differ from what it is, and nothing else.
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;

@@ -44,7 +44,7 @@ pub struct NicPlan {
     pub policy: PolicyPlan,
     /// Microseconds that a request is to wait in its ring at most, 10 to 1,000,000; `None` for no target.
     pub latency_target_us: Option<u32>,
-    /// Fewest microseconds between two calls of a transmit queue, 1 to 1,000; `None` for no waiting.
+    /// Microseconds for which the call for sent frames may wait, 1 to 1,000; `None` for no waiting.
     pub moderate_us: Option<u32>,
     /// What all its queues together may send, and may receive.
     pub limit: LimitPlan,

@@ -294,9 +294,11 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = crate::number::of::<u32>("latency_target_us", 10..=1_000_000)))]
     pub latency_target_us: Option<u32>,
-    /// Fewest microseconds between two calls that tell the guest that frames of a transmit queue were sent:
-    /// fewer interrupts for guests that send much. A frame after a pause is told of at once, and what is
-    /// received always is. Default: calls do not wait.
+    /// Microseconds for which the call that tells the guest of frames it sent may wait after the last time
+    /// when it was asked whether it wants one: fewer interrupts for guests that send much. A frame after a
+    /// pause is told of at once, and what is received always is. A guest that waits for room in its ring or
+    /// its socket may wait as long (and a turn of the sidecore, which stays awake meanwhile under any
+    /// policy). Default: calls do not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
@@ -445,7 +447,8 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = crate::number::of::<u32>("latency_target_us", 0..=1_000_000)))]
     pub latency_target_us: Option<u32>,
-    /// Fewest microseconds between two calls that tell the guest of frames that were sent; 0 for no waiting.
+    /// Microseconds for which the call that tells the guest of frames it sent may wait after the one before;
+    /// 0 for no waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",

@@ -1,6 +1,6 @@
 //! Calls for frames that were sent, rationed: a guest that sleeps until it is called learns of all of them.
 
-use schedule::{Policy, SHARE_USUAL};
+use schedule::{INTERRUPTION, Policy, SHARE_USUAL};
 
 use super::super::bed::PASS_NS;
 use super::bed::*;
@@ -92,4 +92,24 @@ fn a_queue_that_goes_tells_what_it_owes() {
     assert_eq!(nic.calls().1, 1);
     drop(lan.detach(port, false));
     assert_eq!(nic.calls().1, 1);
+}
+
+/// However often its calls are put off and made within a pass, the queue is in the list once.
+#[test]
+fn a_queue_is_listed_once() {
+    let (mut lan, mut nic, port) = sender(2_000);
+    for _ in 0..100 {
+        ask(&mut nic);
+        for _ in 0..3 {
+            nic.send(&frame(ALL, mac(0), 60));
+            let place = lan.core.sidecore.find(key(port, false)).unwrap();
+            // A pass of several pieces: the list is looked through at a pass's start only.
+            lan.core.sidecore.visit_frames(place, INTERRUPTION, lan.core.now);
+            lan.core.now = lan.core.now.after(1_500);
+        }
+        assert!(lan.core.sidecore.put_off.len() <= 1, "{:?}", lan.core.sidecore.put_off);
+        nic.sent();
+    }
+    lan.passes(4);
+    assert!(lan.core.sidecore.put_off.is_empty());
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use schedule::{Policy, SHARE_USUAL};
 use switch::{DropReason, Limits, PortId, Rules};
 use virtqueue::Format;
 
@@ -11,7 +12,7 @@ use super::bed::{ALL, BRIDGE, Nic, USUAL, frame, key, mac, ring};
 use crate::net::relocate::HOLD_NS_MAX;
 use crate::{
     BridgeKind, Command, Event, MoveId, PortCounters, PortSpec, Refusal, Relocation, RoleSpec,
-    Served, Stay, link, relocation,
+    Served, Service, Stay, link, relocation,
 };
 
 /// Sidecores with a switch, all of them linked.
@@ -161,6 +162,29 @@ fn a_nic_goes_on_at_its_new_home() {
     lans.passes(200);
     assert_eq!((one.take_frames().len(), other.take_frames().len()), (50, 50));
     assert_eq!((one.sent(), other.sent()), (50, 50));
+}
+
+#[test]
+fn a_call_that_waits_is_made_when_its_nic_moves() {
+    let (mut lans, mut one, _other) = Lans::pair();
+    let (share, policy) = (SHARE_USUAL, Policy::Poll);
+    let service = Service { share, policy, target_ns: None, moderate_ns: 1_000_000, gate: None };
+    lans.cores[0].send(Command::SetService(key(0, false), service));
+    lans.passes(4);
+    one.calls();
+    for _ in 0..2 {
+        while one.transmit.driver.arm_calls() {
+            one.sent();
+        }
+        one.send(&frame(ALL, mac(1), 60));
+        lans.passes(10);
+        one.sent();
+    }
+    assert_eq!(one.calls().1, 1, "that for the second waits");
+    assert!(!lans.cores[0].rest());
+    lans.move_it(7, 0, 0, 1);
+    assert_eq!(one.calls().1, 1);
+    assert!(lans.cores[0].sidecore.put_off.is_empty());
 }
 
 #[test]
