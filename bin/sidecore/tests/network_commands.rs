@@ -16,7 +16,7 @@ fn what_was_made_is_changed_removed_and_survives_a_kill() {
         "nic add a --switch wan --vlan 10 --mac 02:00:00:00:00:01",
         "nic add b --switch lan --queues 4 --mtu 9000",
         "nic add meter --null generate --size 64 --rate 10",
-        "nic set a --trunk 10,20 --native 1 --share 7 --policy notify --macs-max 3",
+        "nic set a --trunk 10,20 --native 1 --share 7 --policy notify --macs-max 3 --moderate-us 50",
         "nic link b down",
         "nic link fixed down",
     ] {
@@ -46,6 +46,7 @@ fn what_was_made_is_changed_removed_and_survives_a_kill() {
         (&a["share"], &a["policy"], &a["macs_max"]),
         (&7.into(), &"notify".into(), &3.into())
     );
+    assert_eq!(a["moderate_us"], 50);
     let b = json(&daemon.run("show b --json").1);
     assert_eq!(
         (&b["link"], &b["mtu"], &b["queues_max"]),
