@@ -40,6 +40,7 @@ mod vm;
 mod waiting;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -90,6 +91,8 @@ pub(crate) struct RunArguments {
 
 /// A guest or its server that hangs is ended and started once more.
 const TRIES: u32 = 2;
+/// From the end of a program's line to its own.
+const ENDS_WITHIN: Duration = Duration::from_millis(300);
 /// Of each load, counted, and as many timed.
 const TURNS: u32 = 3;
 /// Memory of a guest; of each, when there are several.
@@ -181,7 +184,8 @@ impl Lab<'_> {
         std::fs::create_dir_all(&dir)?;
         let mut children = Children::default();
         self.measure_in(step, &dir, &mut children, rows).map_err(|error| {
-            // One that has ended explains what the others say.
+            // One that has ended explains what the others say; its line is closed a little before it has.
+            std::thread::sleep(ENDS_WITHIN);
             let ended = children.are_alive().err().map(|ended| format!("; {ended}"));
             let ended = ended.unwrap_or_default();
             anyhow::anyhow!("{error:#}{ended}{}", logs::ends(&dir))
