@@ -185,9 +185,8 @@ impl Lab<'_> {
         let mut children = Children::default();
         self.measure_in(step, &dir, &mut children, rows).map_err(|error| {
             // One that has ended explains what the others say; its line is closed a little before it has.
-            std::thread::sleep(ENDS_WITHIN);
-            let ended = children.are_alive().err().map(|ended| format!("; {ended}"));
-            let ended = ended.unwrap_or_default();
+            let ended = waiting::until("an end", ENDS_WITHIN, || Ok(children.are_alive().err()));
+            let ended = ended.map(|ended| format!("; {ended}")).unwrap_or_default();
             anyhow::anyhow!("{error:#}{ended}{}", logs::ends(&dir))
         })?;
         drop(children);
