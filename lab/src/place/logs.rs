@@ -58,7 +58,12 @@ mod tests {
         assert!(said.starts_with(&first), "{said:?}");
         assert!(said.ends_with("\n  line 99999\n  ]0;title[2Jlast 5n\u{e4}"), "{said:?}");
         std::fs::write(&console, "x".repeat(10_000))?;
-        assert_eq!(ends(dir.path()).matches('x').count(), 4096);
+        let said = ends(dir.path());
+        assert_eq!(
+            said.rsplit(' ').next().map(str::len),
+            Some(4096),
+            "the path above it may have any letter"
+        );
         Ok(())
     }
 }
