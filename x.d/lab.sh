@@ -11,9 +11,11 @@ L2_MODULES=(virtio_pci virtio_blk virtio_net ata_piix sd_mod e1000)
 L2_PROGRAMS=(/usr/bin/memcached)
 # What the emulated machine may write to a file, of which its console is one, and the share of results has others.
 L1_FILE_MAX=$((64 << 20))
-# A machine that hangs or dies is ended, and started anew: KVM rewrites instructions when a guest starts its APIC, and under
-# TCG another CPU that runs them at that moment sometimes dies of it.
+# A machine that hangs or dies is ended, and started anew, until so many in a row have finished no configuration.
 L1_TRIES=3
+# L1 leaves a beat in its share every few seconds; without one for so long it hangs. The first comes when it has booted.
+L1_SILENT_S=60
+L1_BOOTS_S=120
 
 # What can be measured, in the order of the report.
 LAB_EXPERIMENTS=(
@@ -32,7 +34,7 @@ LAB_EXPERIMENTS=(
 LAB_CONFIGURATIONS=(
     qemu qemu-unpinned qemu-iothread qemu-storage-daemon ide
     sidecore sidecore-adaptive sidecore-es2 sidecore-notify
-    vhost-net vhost-net-unpinned vhost-net-busy e1000 sidecore-moderated
+    vhost-net vhost-net-unpinned vhost-net-busy e1000 sidecore-unmoderated
     es2-quota-2 es2-quota-4 es2-quota-8 es2-quota-16 es2-quota-32
 )
 
@@ -138,9 +140,10 @@ lab_run() {
 
 # lab_run_in_l1: what an L1 that died has finished stays in out/rows.json, and the next one skips it.
 lab_run_in_l1() {
-    local try
+    local try done_before
     for ((try = 1; try <= L1_TRIES; try++)); do
-        ((try == 1)) || LAB_RETRIED=$((LAB_RETRIED + 1))
+        [[ -z $LAB_FAILED ]] || LAB_RETRIED=$((LAB_RETRIED + 1))
+        done_before=$(stands_done)
         l1_once
         count_retries
         case $(cat "$LAB/out/status" 2>/dev/null) in
@@ -148,8 +151,10 @@ lab_run_in_l1() {
                 LAB_FAILED=''
                 return ;;
             '')
-                LAB_FAILED="L1 did not come to its end in ${L1_SECONDS:-$L1_LIMIT} s, or died"
-                say "$LAB_FAILED (time $try of $L1_TRIES)"
+                # One that finished something is the first of a new row. One that had no more time is not.
+                [[ $L1_END == *' in '* ]] || (($(stands_done) <= done_before)) || try=0
+                LAB_FAILED="L1 $L1_END"
+                say "$LAB_FAILED ($((try == 0 ? L1_TRIES : L1_TRIES - try)) tries are left)"
                 show_tail "$LAB/l1.console" 'the console of L1'
                 ;;
             *)
@@ -159,25 +164,30 @@ lab_run_in_l1() {
     done
 }
 
-# count_retries: adds configurations that failed once, which the lab says.
+# stands_done: how many configurations have their rows, or have failed for good.
+stands_done() { cat "$LAB/out/rows.json" 2>/dev/null | grep -c '"stand_done":.*}$' || true; }
+
+# count_retries: adds how often a configuration was started anew, which the lab says.
 count_retries() {
     local times
-    times=$(grep -cE '\(time 1 of [0-9]+\)' "$LAB/out/said" 2>/dev/null) || true
+    times=$(sed -nE 's/.*\(time ([0-9]+) of ([0-9]+)\).*/\1 \2/p' "$LAB/out/said" 2>/dev/null | awk '$1 < $2' | wc -l) || true
     LAB_RETRIED=$((LAB_RETRIED + ${times:-0}))
 }
 
 # l1_once: L1 from its start to its end, with what the lab says in it on stderr meanwhile.
 l1_once() {
-    local began shown=0 pid ran=0 held=0
+    local began beat shown=0 pid ran=0 held=0
+    L1_END=died
     rm -f "$LAB"/out/{said,status}
+    touch -d "+$((L1_BOOTS_S - L1_SILENT_S)) seconds" "$LAB/out/beat"
     say 'starting L1: no KVM of hardware here, so an emulated machine with KVM'
     # Its threads have names: l1_waited looks for those of CPUs.
     # It dies with this script, however that ends.
-    prlimit --fsize="$L1_FILE_MAX" setpriv --pdeathsig KILL qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
+    prlimit --fsize="$L1_FILE_MAX" setpriv --pdeathsig KILL qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max,la57=off,vgif=off -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
         -nodefaults -no-user-config -no-reboot -display none \
         -kernel "$LAB/vmlinuz" -initrd "$LAB/l1.cpio" \
         -append "console=ttyS0 quiet mitigations=off clocksource=tsc tsc=reliable no_timer_check panic=-1 lab.root=$ROOT lab.out=$LAB/out" \
-        -serial "file:$LAB/l1.console" \
+        -serial "file:$LAB/l1.console" -monitor "unix:$LAB/l1.monitor,server=on,wait=off" \
         -virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap \
         -virtfs "local,path=$LAB/out,mount_tag=out,security_model=none" >"$LAB/l1.qemu" 2>&1 3>&- &
     pid=$!
@@ -186,7 +196,16 @@ l1_once() {
     while alive "$pid"; do
         show_said
         l1_waited "$pid"
-        ((SECONDS - began < ${L1_SECONDS:-$L1_LIMIT})) || { kill -KILL "$pid"; break; }
+        if ((SECONDS - began >= ${L1_SECONDS:-$L1_LIMIT})); then
+            L1_END="did not come to its end in ${L1_SECONDS:-$L1_LIMIT} s"
+            kill -KILL "$pid" 2>/dev/null || true
+            break
+        elif beat=$(stat -c %Y "$LAB/out/beat" 2>/dev/null) && (($(date +%s) - beat > L1_SILENT_S)); then
+            L1_END="hung: it gave no sign for $L1_SILENT_S s"
+            [[ ! -x /tmp/w/hung.sh ]] || /tmp/w/hung.sh
+            kill -KILL "$pid" 2>/dev/null || true
+            break
+        fi
         sleep 0.3
     done
     wait "$pid" 2>/dev/null || true

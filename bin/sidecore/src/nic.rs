@@ -140,7 +140,9 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
         value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
     };
     let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
-    let wait = nic.moderate_us.map(|us| format!("calls for sent frames may wait {us} us"));
+    // Said only when it was asked for: each NIC has it.
+    let wait = nic.moderate_us.filter(|_| change.moderate_us.is_some());
+    let wait = wait.map(|us| format!("calls for sent frames may wait {us} us"));
     let limit = limit(nic).map(|limit| format!("at most {limit}"));
     let group = nic.group.as_ref().map(|group| format!("in group {group}"));
     let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();

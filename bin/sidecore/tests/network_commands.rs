@@ -17,6 +17,7 @@ fn what_was_made_is_changed_removed_and_survives_a_kill() {
         "nic add b --switch lan --queues 4 --mtu 9000",
         "nic add meter --null generate --size 64 --rate 10",
         "nic set a --trunk 10,20 --native 1 --share 7 --policy notify --macs-max 3 --moderate-us 50",
+        "nic set b --moderate-us 0",
         "nic link b down",
         "nic link fixed down",
     ] {
@@ -47,11 +48,13 @@ fn what_was_made_is_changed_removed_and_survives_a_kill() {
         (&7.into(), &"notify".into(), &3.into())
     );
     assert_eq!(a["moderate_us"], 50);
+    assert_eq!(json(&daemon.run("nic show meter --json").1)["moderate_us"], 64);
     let b = json(&daemon.run("show b --json").1);
     assert_eq!(
         (&b["link"], &b["mtu"], &b["queues_max"]),
         (&"down".into(), &9000.into(), &4.into())
     );
+    assert_eq!(b.get("moderate_us"), None, "none waits, as it was said before the kill");
     // What the file declares follows the file.
     assert_eq!(json(&daemon.run("nic show fixed --json").1)["link"], "up");
     let wan = json(&daemon.run("switch show wan --json").1);

@@ -509,6 +509,7 @@ nic = [
             "policy = \"poll\"",
             "latency_target_us = 100",
             "moderate_us = 20",
+            "moderate_us = 0",
             "limit_packets = 9",
             "limit_bytes = \"1M\"",
             "link = \"down\"",
@@ -516,6 +517,8 @@ nic = [
             let after = of(&format!("switch = \"s\", {fields}"));
             assert_eq!(words(&diff(&before, &after)), ["set nic n"], "{fields}");
         }
+        let as_is = of("switch = \"s\", moderate_us = 64");
+        assert_eq!(words(&diff(&before, &as_is)), Vec::<String>::new(), "that is the default");
         for fields in [
             "mtu = 9000",
             "queues = 2",

@@ -184,6 +184,10 @@ fn kind_of(field: &Value, types: &Types) -> (String, String) {
     let kind = match plain.as_str() {
         "integer" => match (field["minimum"].as_u64(), field["maximum"].as_u64()) {
             (Some(least @ 1..), Some(most)) => format!("{least} to {most}"),
+            // The most that the type holds is no bound.
+            (Some(0), Some(most)) if ![0xff, 0xffff, 0xffff_ffff].contains(&most) => {
+                format!("0 to {most}")
+            }
             _ => "number".to_string(),
         },
         "string" => "text".to_string(),

@@ -41,15 +41,16 @@ pub(crate) fn allowed(field: &str, least: i64, most: i64) -> String {
     format!("write a number from {least} to {most}{unit}{example}{none}")
 }
 
-/// What to write for none of what a field may have none of: 0 in a change, nothing elsewhere.
-pub(crate) fn none_of(field: &str, is_change: bool) -> String {
+/// What to write for none of what a field may have none of: 0 where that is in bounds, as in every change, and
+/// nothing elsewhere.
+pub(crate) fn none_of(field: &str, has_zero: bool) -> String {
     let what = match field {
         "limit_iops" | "limit_packets" | "limit_bytes" => "limit",
         "latency_target_us" => "target",
         "moderate_us" => "waiting",
         _ => return String::new(),
     };
-    let none = if is_change { "0" } else { "leave it out" };
+    let none = if has_zero { "0" } else { "leave it out" };
     format!("; {none} for no {what}")
 }
 
@@ -106,6 +107,12 @@ mod tests {
         assert_eq!(
             of::<u32>("limit_iops", 0..=9999)("-5").unwrap_err(),
             "write a number from 0 to 9999, such as 5000; 0 for no limit"
+        );
+        let wait = of::<u32>("moderate_us", 0..=1000);
+        assert_eq!(wait("0"), Ok(0));
+        assert_eq!(
+            wait("1ms").unwrap_err(),
+            "write a number from 0 to 1000 (microseconds, without a unit), such as 20; 0 for no waiting"
         );
         assert_eq!(of::<u32>("queue", 0..=9)("x").unwrap_err(), "write a number from 0 to 9");
     }

@@ -15,7 +15,7 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with bursts that wait for a limit, and calls of NICs that wait.
+/// The highest version that is read: with bursts that wait for a limit, and what is said of NICs' calls.
 pub const VERSION: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
 const VERSION_OF_GROUPS: u64 = 3;
@@ -92,7 +92,7 @@ pub fn write(devices: &Devices) -> String {
     text
 }
 
-/// Whether something has a burst that waits for a limit, or a NIC calls that wait: a program that does not know
+/// Whether something has a burst that waits for a limit, or a NIC says whether its calls wait: a program that does not know
 /// these refuses them.
 fn has_news(devices: &Devices) -> bool {
     let Devices { disks, nics, groups, .. } = devices;
@@ -183,11 +183,12 @@ mod tests {
         let grouped = Devices { groups, ..all.clone() };
         let waits = GroupSpec { limit_burst_ms: Some(20), ..GroupSpec::default() };
         let burst = Devices { groups: vec![waits], ..all.clone() };
-        let rare = NicSpec { moderate_us: Some(50), ..NicSpec::new("n") };
-        let rare = Devices { nics: vec![rare], ..Devices::default() };
+        let calls = |us| NicSpec { moderate_us: Some(us), ..NicSpec::new("n") };
+        let rare = Devices { nics: vec![calls(50)], ..Devices::default() };
+        let each = Devices { nics: vec![calls(0)], ..Devices::default() };
         let none = Devices::default();
         for (devices, version) in
-            [(disks, 1), (all, 2), (grouped, 3), (burst, 4), (rare, 4), (none, 1)]
+            [(disks, 1), (all, 2), (grouped, 3), (burst, 4), (rare, 4), (each, 4), (none, 1)]
         {
             let text = write(&devices);
             assert!(text.contains(&format!("\"version\": {version},")), "{text}");

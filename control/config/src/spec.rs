@@ -44,8 +44,14 @@ pub const SHARE_DEFAULT: u32 = 100;
 /// Shortest and longest latency target, microseconds: less than a piece of another queue's turn nobody can
 /// have.
 pub const LATENCY_TARGET_US: (u32, u32) = (10, 1_000_000);
-/// Shortest and longest time for which a call may wait, microseconds: the sidecore is awake meanwhile.
+/// Shortest and longest time for which a disk's call may wait, microseconds: the sidecore is awake meanwhile.
 pub const MODERATE_US: (u32, u32) = (1, 1000);
+/// The same of a NIC's call for sent frames; with 0 none waits.
+pub const NIC_MODERATE_US: (u32, u32) = (0, 1000);
+/// The same of a NIC that says nothing: some dozens of frames, as drivers of Ethernet cards wait by default
+/// (decision 7 has the price).
+pub const NIC_MODERATE_DEFAULT_US: u32 = 64;
+const _: () = assert!(NIC_MODERATE_DEFAULT_US <= NIC_MODERATE_US.1);
 /// Longest wait for a disk that does not answer, seconds.
 pub const DRAIN_TIMEOUT_MAX_S: u32 = 86_400;
 /// The same for a disk that says nothing, seconds.

@@ -3,11 +3,12 @@
 //! That for requests of a disk waits only while the back-end still works on several of the same queue, which
 //! will be completed and called for soon, and at most a set time. So neither a lone request nor the last ones
 //! of a burst are ever told of later than without it. That for frames which were sent waits until the set time
-//! has passed since the last one: so one after a pause is told of at once, and of a stream as often as that.
+//! has passed since the last one, or the queue is polled no longer: so one after a pause is told of at once, of
+//! a stream as often as that, and no sidecore stays awake for it.
 //! What is shown in the ring is shown at once, for guests that poll.
 //!
-//! Not the calling (`publish`), nor what the guest's event index says of it (`virtqueue`). Off unless a
-//! device asks for it.
+//! Not the calling (`publish`), nor what the guest's event index says of it (`virtqueue`). Off for
+//! disks that do not ask for it; NICs have it unless they say otherwise.
 
 use schedule::Nanos;
 
@@ -105,10 +106,15 @@ impl Moderation {
         self.is_listed = false;
     }
 
+    /// Whether a call was owed, which is now made.
+    pub(crate) fn take(&mut self) -> bool {
+        self.due.take().is_some()
+    }
+
     /// The queue goes, and is in no list: whether a call is owed.
     pub(crate) fn end(&mut self) -> bool {
         self.unlist();
-        self.due.take().is_some()
+        self.take()
     }
 }
 

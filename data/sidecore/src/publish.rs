@@ -80,6 +80,15 @@ impl Ring {
         waits
     }
 
+    /// Makes the call that was put off, if one was: the queue is polled no longer, and a sidecore that waited to
+    /// make it would stay awake for that.
+    pub(crate) fn publish_owed(&mut self, alarm: &mut Alarm) {
+        if self.moderation.take() {
+            self.unshown = true;
+            self.publish(alarm);
+        }
+    }
+
     /// As [`Self::publish`], with the call that was put off, if one was: the queue goes.
     pub(crate) fn publish_last(&mut self, alarm: &mut Alarm) {
         self.unshown |= self.moderation.end();

@@ -50,7 +50,8 @@ pub struct ServedSpec {
     /// How long a request is to wait in the ring at most, nanoseconds; `None` for no target. Of no
     /// meaning for a receive queue, which is not visited.
     pub target_ns: Option<u64>,
-    /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
+    /// How long the call for a completion, or for frames that were sent, may wait for others, nanoseconds; 0: no
+    /// call waits.
     pub moderate_ns: u32,
     /// What it holds of its limits; `None` without any.
     pub gate: Option<Box<Gate>>,
@@ -67,7 +68,8 @@ pub struct Service {
     pub policy: Policy,
     /// How long a request is to wait in the ring at most, nanoseconds; `None` for no target.
     pub target_ns: Option<u64>,
-    /// How long the call for a completion may wait for others, nanoseconds; 0: no call waits.
+    /// How long the call for a completion, or for frames that were sent, may wait for others, nanoseconds; 0: no
+    /// call waits.
     pub moderate_ns: u32,
     /// A new gate, or `None` for no limit. If it counts on the meters that the queue is counted on
     /// already, the queue keeps what it holds.

@@ -279,6 +279,9 @@ impl Sidecore {
                 ring.queue.disarm();
                 self.schedule.found(queue);
             } else {
+                if matches!(served.role, Role::Transmit(_)) {
+                    ring.publish_owed(&mut self.alarm);
+                }
                 self.schedule.armed(queue);
                 self.examine(queue);
             }

@@ -33,8 +33,8 @@ pub(crate) enum Server {
     Sidecore {
         policy: &'static str,
     },
-    /// Polls, and rations the calls for what was sent.
-    Moderated,
+    /// Polls, and asks the guest after each visit whether it wants a call for what it sent (`moderate_us = 0`).
+    Unmoderated,
     /// `es2` with this quota of frames, instead of 8.
     Quota {
         frames: u32,
@@ -106,7 +106,7 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
     nic("qemu-unpinned", QEMU).unpinned(),
     nic("e1000", Server::E1000).slower(5),
     nic("sidecore", POLL).quick(),
-    nic("sidecore-moderated", Server::Moderated).quick(),
+    nic("sidecore-unmoderated", Server::Unmoderated).quick(),
     nic("sidecore-adaptive", Server::Sidecore { policy: "adaptive" }),
     nic("sidecore-es2", Server::Sidecore { policy: "es2" }),
     nic("sidecore-notify", Server::Sidecore { policy: "notify" }),

@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(of(Experiment::Exits, false).len(), CONFIGURATIONS.len());
         let quick = of(Experiment::Exits, true);
         let disks = ["qemu", "qemu-storage-daemon", "ide", "sidecore"];
-        let nics = ["vhost-net", "qemu", "sidecore", "sidecore-moderated"];
+        let nics = ["vhost-net", "qemu", "sidecore", "sidecore-unmoderated"];
         assert_eq!(quick, [disks, nics].concat());
         assert_eq!(of(Experiment::BlockGuests, false), ["qemu", "qemu-iothread", "sidecore"]);
         assert_eq!(of(Experiment::Mixed, false), ["vhost-net", "sidecore"]);

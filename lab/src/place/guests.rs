@@ -1,6 +1,4 @@
-//! The guests of a stand: started together, ordered together.
-
-use std::time::Duration;
+//! The guests of a stand, ordered together.
 
 use anyhow::{Context, Result};
 
@@ -8,9 +6,6 @@ use super::configurations::Configuration;
 use super::loads::{Load, Part};
 use super::vm::Guest;
 use crate::orders::{Answer, Order};
-
-/// From a guest's start to its first word; more guests share the CPU.
-const BOOTS_WITHIN: Duration = Duration::from_secs(90);
 
 /// Guests that take orders.
 #[derive(Debug)]
@@ -34,21 +29,10 @@ impl Outcome {
     }
 }
 
-/// How long so many guests may take to start.
-pub(crate) fn boot_within(guests: usize) -> Duration {
-    BOOTS_WITHIN * u32::try_from(guests).unwrap_or(1)
-}
-
 impl Guests {
-    /// Waits until all of them take orders.
-    ///
-    /// # Errors
-    /// One does not.
-    pub(crate) fn ready(mut all: Vec<Guest>) -> Result<Guests> {
-        for guest in &mut all {
-            guest.wait().with_context(|| format!("guest {}", guest.seat.0))?;
-        }
-        Ok(Guests { all })
+    /// Those that said that they are ready.
+    pub(crate) fn ready(all: Vec<Guest>) -> Guests {
+        Guests { all }
     }
 
     /// The threads of the vCPUs of those guests.

@@ -22,7 +22,7 @@ pub(super) fn serve(
     let seats = || (0..site.guests).map(Seat);
     let is_sidecore = matches!(
         configuration.server,
-        Server::Sidecore { .. } | Server::Moderated | Server::Quota { .. }
+        Server::Sidecore { .. } | Server::Unmoderated | Server::Quota { .. }
     );
     for seat in seats() {
         // Of the configuration before.
@@ -41,10 +41,12 @@ pub(super) fn serve(
             seats().map(|seat| on_tap(seat, ",vhost=off", "virtio-net-pci")).collect()
         }
         Server::E1000 => seats().map(|seat| on_tap(seat, ",vhost=off", "e1000")).collect(),
-        Server::Sidecore { .. } | Server::Moderated | Server::Quota { .. } => {
+        Server::Sidecore { .. } | Server::Unmoderated | Server::Quota { .. } => {
             let more = match configuration.server {
-                Server::Moderated => format!("moderate_us = {}\n", moderate_us()),
-                _ => String::new(),
+                // ES2, whose quotas these are, calls after each visit.
+                Server::Unmoderated | Server::Quota { .. } => "moderate_us = 0\n",
+                _ if is_emulated() => MODERATE_EMULATED,
+                _ => "",
             };
             let section = |seat: Seat| {
                 let (tap, mac) = (seat.tap(), seat.mac());
@@ -70,10 +72,8 @@ pub(super) fn serve(
     Ok(options)
 }
 
-/// In so long a guest sends some dozens of frames, on a processor and on an emulated one.
-fn moderate_us() -> u32 {
-    if is_emulated() { 1000 } else { 64 }
-}
+/// In so long an emulated guest sends some dozens of frames, as one on a processor does in the daemon's default of 64 us.
+const MODERATE_EMULATED: &str = "moderate_us = 1000\n";
 
 fn on_tap(seat: Seat, more: &str, model: &str) -> Vec<String> {
     let netdev = format!("tap,id=n,ifname={},script=no,downscript=no{more}", seat.tap());

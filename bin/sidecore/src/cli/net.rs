@@ -28,7 +28,8 @@ Examples:
   sidecore nic set vm1-net --share 200
   sidecore nic set vm1-net --limit-packets 100000 --limit-bytes 125000000
   sidecore nic set vm1-net --limit-packets 0 --group tenant1
-  sidecore nic set vm1-net --moderate-us 50            fewer interrupts while it sends
+  sidecore nic set vm1-net --moderate-us 200           fewer interrupts while it sends
+  sidecore nic set vm1-net --moderate-us 0             no call for sent frames waits
   sidecore nic set vm1-net --vlan 20
   sidecore nic set vm1-net --trunk 10,20 --native 1
   sidecore nic set vm1-net --spoof deny

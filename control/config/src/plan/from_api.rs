@@ -116,8 +116,8 @@ impl Plan {
         spec.policy = change.policy.or(spec.policy);
         let target_us = change.latency_target_us.or(spec.latency_target_us);
         spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
-        let wait_us = change.moderate_us.or(spec.moderate_us);
-        spec.moderate_us = wait_us.filter(|wait_us| *wait_us != 0);
+        // 0 stays 0: without one it would be the default.
+        spec.moderate_us = change.moderate_us.or(spec.moderate_us);
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;

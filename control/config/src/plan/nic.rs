@@ -7,8 +7,8 @@ use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
-    ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MODERATE_US, MTU_MIN,
-    NIC_MACS_DEFAULT, NicSpec, NullKind, PAIRS_MAX, SHARE_MAX, Spoof,
+    ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
+    NIC_MODERATE_DEFAULT_US, NIC_MODERATE_US, NicSpec, NullKind, PAIRS_MAX, SHARE_MAX, Spoof,
 };
 
 /// One NIC, resolved.
@@ -113,7 +113,7 @@ pub(super) fn resolve(
         check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
     }
     if let Some(wait_us) = spec.moderate_us {
-        check_bounds(wait_us, MODERATE_US, &at.key("moderate_us"), &mut found);
+        check_bounds(wait_us, NIC_MODERATE_US, &at.key("moderate_us"), &mut found);
     }
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
@@ -145,7 +145,7 @@ pub(super) fn resolve(
         share: spec.share,
         policy: defaults.policies.of_nic(spec.policy),
         latency_target_us: spec.latency_target_us,
-        moderate_us: spec.moderate_us,
+        moderate_us: Some(spec.moderate_us.unwrap_or(NIC_MODERATE_DEFAULT_US)).filter(|us| *us > 0),
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

@@ -296,13 +296,13 @@ pub struct NicSpec {
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call that tells the guest of frames it sent may wait after the last time
     /// when it was asked whether it wants one: fewer interrupts for guests that send much. A frame after a
-    /// pause is told of at once, and what is received always is. A guest that waits for room in its ring or
-    /// its socket may wait as long (and a turn of the sidecore, which stays awake meanwhile under any
-    /// policy). Default: calls do not wait.
+    /// pause is told of at once, the last ones as soon as the queue is polled no longer, and what is received
+    /// always at once. A guest that waits for room in its ring or its socket may wait as long (and a turn of
+    /// the sidecore). 0 for no waiting. Default: 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 0, max = 1000))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
-        value_parser = crate::number::of::<u32>("moderate_us", 1..=1000)))]
+        value_parser = crate::number::of::<u32>("moderate_us", 0..=1000)))]
     pub moderate_us: Option<u32>,
     /// Most packets a second that all its queues together send, and as many that they receive: each way
     /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with

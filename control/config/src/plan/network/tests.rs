@@ -4,7 +4,10 @@ use crate::mac::Mac;
 use crate::plan::{
     HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, PolicyPlan, UplinkPlan, VlanPlan, load,
 };
-use crate::spec::{LinkState, Mode, NicChange, NicSpec, Spoof, SwitchSpec, UplinkSpec, Via};
+use crate::spec::{
+    LinkState, Mode, NIC_MODERATE_DEFAULT_US, NicChange, NicSpec, Spoof, SwitchSpec, UplinkSpec,
+    Via,
+};
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false }
@@ -317,6 +320,26 @@ fn a_reload_may_not_take_away_what_the_api_stands_on() {
     assert_eq!(kept.nics.len(), 1);
     assert_eq!(kept.nics[0].policy, PolicyPlan::Poll, "what it inherits follows the file");
     assert_eq!(kept.switches.iter().map(|s| s.id.as_str()).collect::<Vec<_>>(), ["lan", "wan"]);
+}
+
+#[test]
+fn calls_for_sent_frames_wait_unless_that_is_said() {
+    let of = |words: &str| {
+        let text =
+            format!("[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"b\"\nswitch = \"lan\"\n{words}");
+        plan(&text).nics[0].moderate_us
+    };
+    assert_eq!((of(""), NIC_MODERATE_DEFAULT_US), (Some(64), 64));
+    assert_eq!((of("moderate_us = 0"), of("moderate_us = 1000")), (None, Some(1000)));
+    let mut running = plan("[[switch]]\nid = \"lan\"\n");
+    running.nics.push(running.nic_from_api(&nic_on("b", "lan")).unwrap());
+    let wait = |us| NicChange { moderate_us: Some(us), ..NicChange::default() };
+    let nic = running.nic_changed("b", &wait(0)).unwrap();
+    assert_eq!((nic.moderate_us, nic.spec.moderate_us), (None, Some(0)));
+    running.nics = vec![nic];
+    let share = NicChange { share: Some(7), ..NicChange::default() };
+    assert_eq!(running.nic_changed("b", &share).map(|nic| nic.moderate_us), Ok(None));
+    assert_eq!(running.nic_changed("b", &wait(64)).map(|nic| nic.moderate_us), Ok(Some(64)));
 }
 
 #[test]

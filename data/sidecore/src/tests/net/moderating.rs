@@ -10,10 +10,14 @@ const WAIT_NS: u32 = 20_000;
 
 /// A guest at a port of a switch whose calls for sent frames are at least so far apart.
 fn sender(moderate_ns: u32) -> (Lan, Nic, u16) {
+    sender_with(moderate_ns, Policy::Poll)
+}
+
+fn sender_with(moderate_ns: u32, policy: Policy) -> (Lan, Nic, u16) {
     let mut lan = Lan::switch();
     let nic = Nic::usual();
     let port = lan.plug(&nic);
-    let (share, policy) = (SHARE_USUAL, Policy::Poll);
+    let share = SHARE_USUAL;
     let service = Service { share, policy, target_ns: None, moderate_ns, gate: None };
     lan.core.send(Command::SetService(key(port, false), service));
     lan.passes(2);
@@ -81,6 +85,22 @@ fn a_frame_after_a_pause_is_told_of_at_once_and_one_soon_after_it_in_time() {
     assert!(nic.sent() > 0);
     lan.passes(100);
     assert_eq!(nic.calls().1, 0);
+}
+
+#[test]
+fn no_sidecore_stays_awake_for_a_call_of_a_queue_that_is_not_polled() {
+    let (mut lan, mut nic, _) = sender_with(1_000_000, Policy::Notify);
+    lan.passes(5);
+    for _ in 0..3 {
+        ask(&mut nic);
+        nic.send(&frame(ALL, mac(0), 60));
+        // Until the kick for it.
+        assert!(lan.core.rest(), "it stays awake for {:?}", lan.core.sidecore.put_off);
+        lan.passes(1);
+        assert_eq!(nic.calls().1, 1);
+        assert_eq!(nic.sent(), 1);
+        lan.passes(1);
+    }
 }
 
 #[test]
