@@ -61,12 +61,12 @@ pub(crate) const CELLS: &[Cell] = &[
     cell("net.tcp_rr", Device::Nic, Kind::TcpRr, 2000, false),
     cell("net.udp_send_256", Device::Nic, Kind::UdpSend { bytes: 256 }, 20_000, false),
     cell("net.udp_send_1024", Device::Nic, Kind::UdpSend { bytes: 1024 }, 20_000, false),
-    cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 50_000, false),
-    cell("net.tcp_send_1024", Device::Nic, Kind::TcpSend { bytes: 1024 }, 20_000, false),
+    cell("net.tcp_send_256", Device::Nic, Kind::TcpSend { bytes: 256 }, 400_000, false),
+    cell("net.tcp_send_1024", Device::Nic, Kind::TcpSend { bytes: 1024 }, 200_000, false),
     cell("net.udp_receive_256", Device::Nic, Kind::UdpReceive { bytes: 256 }, 20_000, false),
     cell("net.udp_receive_1024", Device::Nic, Kind::UdpReceive { bytes: 1024 }, 20_000, false),
-    cell("net.tcp_receive_256", Device::Nic, Kind::TcpReceive { bytes: 256 }, 50_000, false),
-    cell("net.tcp_receive_1024", Device::Nic, Kind::TcpReceive { bytes: 1024 }, 20_000, false),
+    cell("net.tcp_receive_256", Device::Nic, Kind::TcpReceive { bytes: 256 }, 400_000, false),
+    cell("net.tcp_receive_1024", Device::Nic, Kind::TcpReceive { bytes: 1024 }, 200_000, false),
 ];
 
 /// Fewer say nothing.
