@@ -165,7 +165,11 @@ lab_run_in_l1() {
 }
 
 # stands_done: how many configurations have their rows, or have failed for good.
-stands_done() { cat "$LAB/out/rows.json" 2>/dev/null | grep -c '"stand_done":.*}$' || true; }
+stands_done() {
+    local all
+    all=$(grep -c '"stand_done":.*}$' "$LAB/out/rows.json" 2>/dev/null) || true
+    printf '%s\n' "${all:-0}"
+}
 
 # count_retries: adds how often a configuration was started anew, which the lab says.
 count_retries() {
