@@ -186,7 +186,7 @@ l1_once() {
     touch -d "+$((L1_BOOTS_S - L1_SILENT_S)) seconds" "$LAB/out/beat"
     say 'starting L1: no KVM of hardware here, so an emulated machine with KVM'
     # Its threads have names: l1_waited looks for those of CPUs.
-    # It dies with this script, however that ends. Without virtual GIF, with which it stood still more often, and with four levels of pages, which is faster.
+    # It dies with this script, however that ends. Without virtual GIF, with which it may stand still more often, and with four levels of pages, which is faster.
     prlimit --fsize="$L1_FILE_MAX" setpriv --pdeathsig KILL qemu-system-x86_64 -name l1,debug-threads=on -accel tcg,thread=multi -cpu max,la57=off,vgif=off -smp 2 -m "${L1_MEMORY_MIB:-4000}" \
         -nodefaults -no-user-config -no-reboot -display none \
         -kernel "$LAB/vmlinuz" -initrd "$LAB/l1.cpio" \
