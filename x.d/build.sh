@@ -26,13 +26,17 @@ cmd_build() {
     say "built $SIDECORE"
 }
 
-# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `tap` is in
-# bench_tap.sh.
+# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `tap` and
+# `recover` are in files of their own.
 cmd_bench() {
     (($#)) || set -- --help
     # Guests are the shell's.
     if [[ $1 == tap ]]; then
         bench_tap "${@:2}"
+        return
+    fi
+    if [[ $1 == recover ]]; then
+        bench_recover "${@:2}"
         return
     fi
     need_rust
@@ -43,13 +47,20 @@ cmd_bench() {
     cargo run --quiet --release -p bench -- "$@"
 }
 
-# cmd_sim schedule OPTIONS...: the `sim` program, which needs nothing of this machine.
+# cmd_sim schedule OPTIONS...: the scheduler; or OPTIONS alone: the whole system. Neither needs anything of
+# this machine.
 cmd_sim() {
     (($#)) || set -- --help
     need_rust
-    say 'building the simulation'
-    cargo_quietly build --release -p sim
-    cargo run --quiet --release -p sim -- "$@"
+    if [[ $1 == schedule ]]; then
+        say 'building the simulation'
+        cargo_quietly build --release -p sim
+        cargo run --quiet --release -p sim -- "$@"
+    else
+        say 'building the simulator'
+        cargo_quietly build --profile sim -p world
+        cargo run --quiet --profile sim -p world -- "$@"
+    fi
 }
 
 cmd_clean() {

@@ -8,7 +8,9 @@
 #                                     arg.KEY=VALUE reaches the script as $arg_KEY) add to it;
 #                                     GUEST_PASTED (shell text) takes the place of memory options;
 #                                     GUEST_NICS are NICs, ID[,property=value...] of virtio-net-pci,
-#                                     which are eth0, eth1, .. in the guest
+#                                     which are eth0, eth1, .. in the guest;
+#                                     GUEST_FROM (a guest's name) says that this one goes on where that
+#                                     one ends: what both say is in the same files
 #   guest_do NAME COMMAND             a shell command in a guest that runs the script `orders`: its
 #                                     output and status; DO_SECONDS is how long it may take
 #   guest_ready NAME WORD [SECONDS]   until the script says READY WORD
@@ -20,6 +22,7 @@ GUEST_QEMU=()
 GUEST_WORDS=()
 GUEST_PASTED=
 GUEST_NICS=()
+GUEST_FROM=
 declare -A GUEST_PIDS=()
 
 # KVM only where the hardware's module is loaded: /dev/kvm alone does not say that stock kernels run.
@@ -52,11 +55,16 @@ guest_start() {
     [[ -z $GUEST_PASTED ]] || eval "memory=($GUEST_PASTED)"
     rm -f "$SERVER_DIR/$name".{console,results,orders.in,orders.out}
     mkfifo "$SERVER_DIR/$name".orders.{in,out}
+    local said
+    for said in console results; do
+        [[ -z $GUEST_FROM ]] || ln -s "$GUEST_FROM.$said" "$SERVER_DIR/$name.$said"
+    done
     "${GUEST_INSIDE[@]}" qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
         -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
         -append "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 run=$script ${GUEST_WORDS[*]}" \
-        -serial "file:$SERVER_DIR/$name.console" -serial "file:$SERVER_DIR/$name.results" \
+        -chardev "file,id=console,path=$SERVER_DIR/$name.console,append=on" -serial chardev:console \
+        -chardev "file,id=results,path=$SERVER_DIR/$name.results,append=on" -serial chardev:results \
         -serial "pipe:$SERVER_DIR/$name.orders" \
         -qmp "unix:$SERVER_DIR/$name.qmp,server=on,wait=off" \
         "${devices[@]}" "${GUEST_QEMU[@]}" >"$SERVER_DIR/$name.qemu" 2>&1 3>&- &

@@ -3,7 +3,7 @@
 # A group is named on the command line as GROUP or GROUP/CASE. Sourced by ./x.
 
 # group_files: every group, in the order in which they are run.
-GROUP_ORDER=(unit guest net foreign frontend hostile fuzz recover durable bench lab mutants)
+GROUP_ORDER=(unit sim guest net foreign frontend hostile fuzz recover migrate durable bench lab mutants)
 
 groups() {
     local group
@@ -33,6 +33,8 @@ cmd_test() {
     # Cases that are asked for, by group; none means all of them.
     local -A wanted=()
     export TEST_ALL=''
+    # A system call that a daemon's lists lack ends it, and so fails a test (docs/decisions/0011).
+    export SIDECORE_CONFINE=strict
     for word; do
         case $word in
             --list) list_groups; return ;;

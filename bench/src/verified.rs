@@ -34,6 +34,8 @@ const PATIENCE_NS: u64 = 20_000_000_000;
 pub struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
+    /// The longest that a request took since that was asked last, nanoseconds.
+    worst_ns: Arc<AtomicU64>,
     /// Why it has ended before it was told to.
     fault: Arc<OnceLock<String>>,
     thread: JoinHandle<Result<Finished>>,
@@ -66,22 +68,29 @@ impl Load {
         let mut queues = frontend.take_queues().into_iter();
         let queue = queues.next().context("a front-end without queues")?;
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&done));
+        let worst_ns = Arc::new(AtomicU64::new(0));
+        let (stopped, counted) = (Arc::clone(&stop), (Arc::clone(&done), Arc::clone(&worst_ns)));
         let fault = Arc::new(OnceLock::new());
         let told = Arc::clone(&fault);
         let thread = std::thread::spawn(move || {
-            let ended = run(queue, &slots, &stopped, &counted);
+            let ended = run(queue, &slots, &stopped, (&counted.0, &counted.1));
             if let Err(error) = &ended {
                 let _ = told.set(format!("{error:#}"));
             }
             ended
         });
-        Ok((Load { stop, done, fault, thread }, queues.collect()))
+        Ok((Load { stop, done, worst_ns, fault, thread }, queues.collect()))
     }
 
     /// Requests completed so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// The longest that a request took of those that were completed since this was asked last,
+    /// nanoseconds.
+    pub fn take_worst_ns(&self) -> u64 {
+        self.worst_ns.swap(0, Ordering::Relaxed)
     }
 
     /// Waits until `more` requests were completed from now on.
@@ -117,7 +126,7 @@ fn run(
     mut queue: FrontQueue,
     slots: &Slots,
     stop: &AtomicBool,
-    done: &AtomicU64,
+    (done, worst_ns): (&AtomicU64, &AtomicU64),
 ) -> Result<Finished> {
     let mut states: Vec<Slot> =
         (0..DEPTH).map(|_| Slot { reading: false, turn: 0, sent_ns: 0 }).collect();
@@ -129,7 +138,9 @@ fn run(
         let used = next_used(&mut queue).with_context(|| format!("after {requests} requests"))?;
         let slot = used.token as u16;
         let state = states.get_mut(usize::from(slot)).context("a request that nobody sent")?;
-        max_ns = max_ns.max(now_ns() - state.sent_ns);
+        let took_ns = now_ns() - state.sent_ns;
+        max_ns = max_ns.max(took_ns);
+        worst_ns.fetch_max(took_ns, Ordering::Relaxed);
         check(slots, slot, state)?;
         requests += 1;
         done.store(requests, Ordering::Relaxed);

@@ -7,6 +7,7 @@
 
 pub mod bridge;
 pub mod bytes;
+pub mod estate;
 pub mod net;
 pub mod operator;
 pub mod ring;

@@ -1,5 +1,6 @@
 //! What this host offers and lacks for serving guests, each with what it means and what to do.
 
+mod confinement;
 mod net;
 
 use std::path::Path;
@@ -10,7 +11,7 @@ use crate::Topology;
 use crate::files::Files;
 use crate::topology::LineWait;
 
-/// Descriptors that a busy host needs: a disk of 8 queues takes about 40.
+/// Descriptors that a busy host needs: a disk of 8 queues is promised 45.
 const NOFILE_WANTED: u64 = 65_536;
 /// Memory that may be locked, in bytes: an io_uring takes about 256 KiB of it before Linux 5.12, and
 /// each sidecore has one.
@@ -56,6 +57,10 @@ pub struct Probes {
     pub memlock: Option<u64>,
     /// The cpus that this process may run on.
     pub allowed_cpus: Vec<u32>,
+    /// Whether an io_uring could be restricted, or why not.
+    pub ring_restrictions: Result<(), String>,
+    /// The version of landlock, if there is one.
+    pub landlock: Option<u32>,
 }
 
 impl Probes {
@@ -70,6 +75,8 @@ impl Probes {
             nofile: (nofile.current, nofile.maximum),
             memlock: memlock.current,
             allowed_cpus: crate::topology::allowed_cpus(),
+            ring_restrictions: confinement::restrict_a_ring().map_err(|e| e.to_string()),
+            landlock: confine::landlock_abi(),
         }
     }
 }
@@ -92,6 +99,10 @@ pub fn examine(root: &Path, probes: &Probes) -> Vec<Check> {
         line_wait(&topology),
         autogroup(&files),
         io_uring(&files, probes),
+        confinement::filters(&files),
+        confinement::rings(probes),
+        confinement::landlock(probes),
+        confinement::rights(&files),
         ebpf(&files),
         net::taps(&files),
         net::interfaces(&files),
@@ -371,7 +382,7 @@ fn nofile(probes: &Probes) -> Check {
             "nofile",
             State::Warn,
             format!("{} open files, at most {hard}", words(soft)),
-            "a disk of 8 queues takes about 40; with many disks, some will be refused",
+            "a disk of 8 queues is promised 45; beyond what there is, devices are refused",
             format!("LimitNOFILE={NOFILE_WANTED} in the unit, or `ulimit -Hn {NOFILE_WANTED}`"),
         ),
         _ => check(

@@ -2,6 +2,8 @@
 //!
 //! Not the daemons that are measured: those are `bench::server`'s.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::chown;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,19 +14,51 @@ use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec};
 use bench::scratch::Scratch;
 use bench::server::sidecore_binary;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// The daemon says that it is ready, or ends, within this time.
 const START: Duration = Duration::from_secs(20);
 /// Between two looks at something that has no descriptor.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// What `setpriv` takes to start a process as a user without any rights.
+const NOBODY: &[&str] = &[
+    "--reuid",
+    "65534",
+    "--regid",
+    "65534",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+];
+const NOBODY_ID: u32 = 65534;
+
+/// A process that is not a child of the test.
+#[derive(Debug)]
+struct Heir {
+    pid: u32,
+    process: OwnedFd,
+}
+
+impl Heir {
+    /// Whether it has ended, after waiting for at most that long.
+    fn has_ended(&self, wait: Duration) -> Result<bool> {
+        let time = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        Ok(poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&time))? > 0)
+    }
+}
+
 /// A running daemon; killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
     binary: PathBuf,
     notify: UnixDatagram,
-    child: Child,
+    child: Option<Child>,
+    /// The process that has taken over from the child, and from those between.
+    heir: Option<Heir>,
+    /// What of its command line comes before the program.
+    before: Vec<String>,
     /// Last, so that the folder goes after the process.
     dir: Scratch,
 }
@@ -52,20 +86,107 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::start`].
     pub fn start_with(name: &str, sidecores: &str, disks: &str) -> Result<Daemon> {
+        Daemon::start_told(name, "", &format!("[sidecores]\n{sidecores}\n{disks}"))
+    }
+
+    /// As [`Daemon::start`], with `lines` more in the part `[daemon]` of the file, and `rest` behind it.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_told(name: &str, lines: &str, rest: &str) -> Result<Daemon> {
+        Daemon::start_by(name, lines, rest, Vec::new())
+    }
+
+    /// As [`Daemon::start_told`], with so many descriptors at most.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_limited(name: &str, descriptors: u64, rest: &str) -> Result<Daemon> {
+        let limit = format!("--nofile={descriptors}:{descriptors}");
+        Daemon::start_by(name, "", rest, vec!["prlimit".to_string(), limit])
+    }
+
+    /// As [`Daemon::start_told`], as a user without any rights. Takes root.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_as_nobody(name: &str, lines: &str, rest: &str) -> Result<Daemon> {
+        Daemon::start_by(name, lines, rest, NOBODY.iter().map(ToString::to_string).collect())
+    }
+
+    fn start_by(name: &str, lines: &str, rest: &str, before: Vec<String>) -> Result<Daemon> {
+        let mut daemon = Daemon::prepare(name, lines, rest, before)?;
+        daemon.begin(&daemon.binary.clone())?;
+        Ok(daemon)
+    }
+
+    /// With a folder and a file, and not started.
+    fn prepare(name: &str, lines: &str, rest: &str, before: Vec<String>) -> Result<Daemon> {
         let dir = Scratch::new(&std::env::temp_dir(), name)?;
         let notify = UnixDatagram::bind(dir.path().join("notify"))?;
         notify.set_read_timeout(Some(START))?;
-        let file = format!(
-            "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
-             [sidecores]\n{sidecores}\n{disks}"
-        );
         std::fs::create_dir(dir.path().join("state"))?;
-        std::fs::write(dir.path().join("sidecore.toml"), file)?;
-        let binary = sidecore_binary()?;
-        let child = spawn(&binary, dir.path())?;
-        let mut daemon = Daemon { binary, notify, child, dir };
-        daemon.await_ready()?;
+        std::fs::create_dir(dir.path().join("images"))?;
+        let mut binary = sidecore_binary()?;
+        if before.first().is_some_and(|word| word == NOBODY[0]) {
+            // Where that user can read it, whatever folder it was built in.
+            let copy = dir.path().join("sidecore");
+            std::fs::copy(&binary, &copy)?;
+            binary = copy;
+            for path in [".", "state", "images", "notify"] {
+                chown(dir.path().join(path), Some(NOBODY_ID), Some(NOBODY_ID))?;
+            }
+        }
+        let daemon = Daemon { binary, notify, child: None, heir: None, before, dir };
+        daemon.write_file(lines, rest)?;
         Ok(daemon)
+    }
+
+    /// Writes another file, for a reload or for whoever takes over: `sidecores` are the lines of that
+    /// part, `rest` what is behind it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn configure(&self, sidecores: &str, rest: &str) -> Result<()> {
+        self.write_file("", &format!("[sidecores]\n{sidecores}\n{rest}"))
+    }
+
+    fn write_file(&self, lines: &str, rest: &str) -> Result<()> {
+        let file = format!(
+            "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n{lines}\n{rest}"
+        );
+        Ok(std::fs::write(self.dir().join("sidecore.toml"), file)?)
+    }
+
+    fn begin(&mut self, program: &Path) -> Result<()> {
+        self.child = Some(spawn(program, self.dir(), &self.before)?);
+        self.await_ready()
+    }
+
+    /// As [`Daemon::start`], from a copy of the program in its own folder, which [`Daemon::install`]
+    /// replaces.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`], or no copy could be made.
+    pub fn start_installed(name: &str, sidecores: &str, disks: &str) -> Result<Daemon> {
+        let rest = format!("[sidecores]\n{sidecores}\n{disks}");
+        let mut daemon = Daemon::prepare(name, "", &rest, Vec::new())?;
+        let program = daemon.dir().join("sidecore");
+        std::fs::copy(&daemon.binary, &program).context("a copy of the program")?;
+        daemon.begin(&program)?;
+        Ok(daemon)
+    }
+
+    /// Puts another program in the place of that which [`Daemon::start_installed`] started: `None`, the
+    /// real one again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn install(&self, program: Option<&Path>) -> Result<()> {
+        let new = self.dir().join("sidecore.new");
+        std::fs::copy(program.unwrap_or(&self.binary), &new)?;
+        std::fs::rename(&new, self.dir().join("sidecore"))?;
+        Ok(())
     }
 
     /// Its folder: of the sockets, of the configuration file, and of relative image paths.
@@ -125,15 +246,48 @@ impl Daemon {
         Ok(self.ask(&format!("show {id}"))?[field].clone())
     }
 
+    /// Has another process of the program take over, which is ready when this returns. Its number.
+    ///
+    /// # Errors
+    /// It was refused, or the process before did not end in order.
+    pub fn upgrade(&mut self) -> Result<u32> {
+        let done = self.ask("upgrade").with_context(|| self.last_words())?;
+        self.follow(&done)
+    }
+
+    /// The same, of an answer to somebody else's call.
+    ///
+    /// # Errors
+    /// As [`Daemon::upgrade`].
+    pub fn follow(&mut self, done: &serde_json::Value) -> Result<u32> {
+        let pid = done["pid"].as_u64().context("an upgrade without a pid")? as u32;
+        self.forget_notices()?;
+        let number = Pid::from_raw(pid as i32).context("no process has that number")?;
+        let process = pidfd_open(number, PidfdFlags::empty()).context("the heir is gone")?;
+        match self.heir.replace(Heir { pid, process }) {
+            Some(before) => ensure!(before.has_ended(START)?, "process {} goes on", before.pid),
+            None => {
+                let status = self.child()?.wait()?;
+                ensure!(status.success(), "it handed over and ended with {status}");
+            }
+        }
+        Ok(pid)
+    }
+
     /// Ends it as systemd does, and waits.
     ///
     /// # Errors
     /// It did not end in order within 10 s.
     pub fn stop(&mut self) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        if let Some(heir) = self.heir.take() {
+            pidfd_send_signal(&heir.process, Signal::TERM)?;
+            ensure!(heir.has_ended(Duration::from_secs(10))?, "it does not end");
+            return Ok(());
+        }
+        kill_process(Pid::from_child(self.child()?), Signal::TERM)?;
         let mut status = None;
         await_that(Duration::from_secs(10), "the daemon to end", || {
-            status = self.child.try_wait()?;
+            status = self.child()?.try_wait()?;
             Ok(status.is_some())
         })?;
         ensure!(status.is_some_and(|status| status.success()), "it ended with {status:?}");
@@ -146,8 +300,13 @@ impl Daemon {
     /// It was gone already.
     pub fn kill(&mut self) -> Result<()> {
         self.is_alive()?;
-        self.child.kill()?;
-        self.child.wait()?;
+        if let Some(heir) = self.heir.take() {
+            pidfd_send_signal(&heir.process, Signal::KILL)?;
+            ensure!(heir.has_ended(Duration::from_secs(10))?, "it does not end");
+            return Ok(());
+        }
+        self.child()?.kill()?;
+        self.child()?.wait()?;
         Ok(())
     }
 
@@ -157,11 +316,19 @@ impl Daemon {
     /// As [`Daemon::start`].
     pub fn start_again(&mut self) -> Result<()> {
         // What it said when it stopped.
+        self.forget_notices()?;
+        self.begin(&self.binary.clone())
+    }
+
+    fn child(&mut self) -> Result<&mut Child> {
+        self.child.as_mut().context("it was not started")
+    }
+
+    /// A service manager reads what it is told; whoever tells waits for that.
+    fn forget_notices(&self) -> Result<()> {
         self.notify.set_nonblocking(true)?;
         while self.notify.recv(&mut [0; 256]).is_ok() {}
-        self.notify.set_nonblocking(false)?;
-        self.child = spawn(&self.binary, self.dir())?;
-        self.await_ready()
+        Ok(self.notify.set_nonblocking(false)?)
     }
 
     /// Whether it still runs.
@@ -169,7 +336,12 @@ impl Daemon {
     /// # Errors
     /// It does not: how it ended, and its last words.
     pub fn is_alive(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
+        if let Some(heir) = &self.heir {
+            let has_ended = heir.has_ended(Duration::ZERO)?;
+            ensure!(!has_ended, "the daemon has ended:\n{}", self.last_words());
+            return Ok(());
+        }
+        match self.child()?.try_wait()? {
             None => Ok(()),
             Some(status) => bail!("the daemon ended with {status}:\n{}", self.last_words()),
         }
@@ -177,7 +349,8 @@ impl Daemon {
 
     /// Its number.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        let child = self.child.as_ref().map_or(0, Child::id);
+        self.heir.as_ref().map_or(child, |heir| heir.pid)
     }
 
     /// Descriptors that it has open.
@@ -279,14 +452,19 @@ impl Daemon {
     }
 
     fn proc(&self, name: &str) -> PathBuf {
-        Path::new("/proc").join(self.child.id().to_string()).join(name)
+        Path::new("/proc").join(self.pid().to_string()).join(name)
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(heir) = &self.heir {
+            let _ = pidfd_send_signal(&heir.process, Signal::KILL);
+        }
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -325,14 +503,17 @@ fn count(cpus: &str) -> Option<usize> {
 }
 
 /// Dies with the thread that starts it, so that a killed test leaves none behind.
-fn spawn(binary: &Path, dir: &Path) -> Result<Child> {
+/// A system call that the daemon's lists lack ends it (`SIDECORE_CONFINE`).
+fn spawn(binary: &Path, dir: &Path, before: &[String]) -> Result<Child> {
     let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
+        .args(before)
         .arg(binary)
         .args(["serve", "--config", "sidecore.toml"])
         .current_dir(dir)
         .env("NOTIFY_SOCKET", dir.join("notify"))
+        .env("SIDECORE_CONFINE", "strict")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

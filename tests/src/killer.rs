@@ -85,6 +85,7 @@ impl Host {
             .arg(&self.binary)
             .args(["serve", "--config", "sidecore.toml"])
             .current_dir(self.dir())
+            .env("SIDECORE_CONFINE", "strict")
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `dirty` | the pages that the daemon marks, and those that have changed |
 //! | `faulty` | a guest at work beside a disk that fails |
 //! | `fuse_disk` | a disk in the test's process, with a volatile cache and faults as told |
 //! | `killer` | daemons that are killed and started again |
@@ -21,18 +22,19 @@
 //! | `packets` | TCP and UDP packets, and what arrives of them put together again |
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
+//! | `rows` | what was measured, for `./x bench recover` |
 //! | `single` | one request, and how it ended |
 //! | `tenant` | a guest whose memory outlives its back-ends |
 //! | `throttle` | a cgroup that writes slowly |
 
 pub mod blkio_client;
 pub mod daemon;
+pub mod dirty;
 pub mod faulty;
 pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod killer;
-pub mod ledger;
 pub mod mixed;
 pub mod mounts;
 pub mod neighbour;
@@ -40,6 +42,7 @@ pub mod own_network;
 pub mod packets;
 pub mod power_cut;
 pub mod raw_front_end;
+pub mod rows;
 pub mod single;
 pub mod streams;
 pub mod tenant;
@@ -47,3 +50,4 @@ pub mod throttle;
 pub mod traffic;
 
 pub use bench::{mover, verified as load};
+pub use ledger;

@@ -85,6 +85,14 @@ impl Tenant {
         self.frontend.reconnect(stream)
     }
 
+    /// It moves to another back-end, as in a live migration. Gives the old connection.
+    ///
+    /// # Errors
+    /// As [`Frontend::migrate`].
+    pub fn migrate(&mut self, stream: UnixStream) -> Result<impl Drop + use<>> {
+        self.frontend.migrate(stream)
+    }
+
     /// The connection.
     pub fn frontend(&mut self) -> &mut Frontend {
         &mut self.frontend

@@ -5,7 +5,7 @@
 //! comes the kick. When the daemon sleeps again, whatever differs was written by it: data, status
 //! bytes, used ring, event fields.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::clock::now_ns;
@@ -15,8 +15,9 @@ use bench::frontend::{
 };
 use bench::load::Random;
 use bench::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
-use guest_memory::{Area, Health, Mapping, Seal};
+use guest_memory::Area;
 use tests::daemon::Daemon;
+use tests::dirty::{Log, PAGE, changed, contents, pages, without};
 use tests::load::Load;
 use tests::raw_front_end::sealed_memory;
 use virtqueue::Format;
@@ -27,10 +28,7 @@ const DISK_BYTES: u64 = 4 << 20;
 const DISKS: &str = "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
     [[disk]]\nid = \"file\"\npath = \"disk.raw\"\nsize = \"4M\"\ncache = \"page\"\n\
     [[disk]]\nid = \"auto\"\npath = \"auto.raw\"\nsize = \"4M\"\n";
-const PAGE: u64 = 4096;
 const MEMORY_BYTES: u64 = 4 << 20;
-/// A bit for every page up to the end of guest memory, and some that belong to none.
-const LOG_BYTES: u64 = (MEMORY_BASE + MEMORY_BYTES) / PAGE / 8 + 64;
 const BATCH_MAX: u64 = 8;
 const ROUNDS: usize = 25;
 /// Of a ring of 1024: so many that used elements reach pages where the used index is not.
@@ -39,37 +37,10 @@ const ROUNDS_LARGE: usize = 170;
 const LANE: u64 = 32 << 10;
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// A log as the front-end sees it.
-struct Log {
-    fd: OwnedFd,
-    area: Area,
-}
-
-impl Log {
-    fn new() -> Result<Log> {
-        let fd = sealed_memory(LOG_BYTES)?;
-        let area =
-            Area::whole(Mapping::shared(&fd, 0, LOG_BYTES, Seal::Required, &Health::default())?);
-        Ok(Log { fd, area })
-    }
-
-    /// Pages that are marked; and marks them no longer.
-    fn take(&self) -> Vec<u64> {
-        let mut bytes = vec![0; self.area.len()];
-        self.area.read(0, &mut bytes);
-        self.area.zero(0, self.area.len());
-        let bits = |(at, byte): (u64, u8)| {
-            (0..8).filter(move |b| byte >> b & 1 == 1).map(move |b| at * 8 + b)
-        };
-        (0..).zip(bytes).filter(|(_, byte)| *byte != 0).flat_map(bits).collect()
-    }
-}
-
 /// A guest, where its requests are laid out, and what the device may write.
 struct Guest<'a> {
     daemon: &'a Daemon,
     frontend: Frontend,
-    memory: Area,
     headers: (Area, u64),
     data_gpa: u64,
     statuses: (Area, u64),
@@ -81,7 +52,6 @@ impl<'a> Guest<'a> {
     fn new(daemon: &'a Daemon, disk: &str, ring: RingSpec) -> Result<Guest<'a>> {
         let mut frontend = daemon.frontend(disk, &spec(ring))?;
         content::fill(&mut frontend, DISK_BYTES / 512)?;
-        let memory = Area::whole(std::sync::Arc::clone(&frontend.map().regions()[0].mapping));
         let mut take = |bytes: u64| {
             frontend.memory().take(bytes as usize, PAGE as usize).context("memory is too small")
         };
@@ -89,20 +59,11 @@ impl<'a> Guest<'a> {
         let (_, data_gpa) = take(BATCH_MAX * LANE)?;
         let statuses = take(BATCH_MAX * PAGE)?;
         let random = Random(0x10c + u64::from(ring.size));
-        Ok(Guest { daemon, frontend, memory, headers, data_gpa, statuses, random, ring })
+        Ok(Guest { daemon, frontend, headers, data_gpa, statuses, random, ring })
     }
 
     fn start_log(&mut self) -> Result<Log> {
-        let log = Log::new()?;
-        self.frontend.set_log(log.fd.as_fd(), LOG_BYTES)?;
-        self.frontend.set_features(self.frontend.features() | F_LOG_ALL)?;
-        Ok(log)
-    }
-
-    fn copy(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.memory.len()];
-        self.memory.read(0, &mut bytes);
-        bytes
+        Log::start(&mut self.frontend)
     }
 
     /// Lays out request `at` of a batch; the pages that it allows the device to write are added.
@@ -146,7 +107,7 @@ impl<'a> Guest<'a> {
         }
         let queue = self.frontend.queue(0);
         ensure!(queue.driver.publish(), "a sleeping device does not want to be kicked");
-        let before = self.copy();
+        let before = contents(&self.frontend);
         self.frontend.queue(0).kick()?;
         for _ in 0..count {
             let status = self.wait()? as usize;
@@ -154,10 +115,8 @@ impl<'a> Guest<'a> {
             ensure!(found == STATUS_OK, "status {found}");
         }
         self.daemon.await_sleep()?;
-        let after = self.copy();
-        let both = (MEMORY_BASE / PAGE..).zip(before.chunks(4096).zip(after.chunks(4096)));
-        let changed = both.filter(|(_, (before, after))| before != after).map(|(page, _)| page);
-        Ok((changed.collect(), writable))
+        let after = contents(&self.frontend);
+        Ok((changed(&before, &after), writable))
     }
 
     /// The next completion, without writing to guest memory.
@@ -195,11 +154,9 @@ impl<'a> Guest<'a> {
         for round in 0..rounds {
             let (changed, writable) = self.round()?;
             let marked = log.take();
-            let missing: Vec<u64> =
-                changed.iter().copied().filter(|page| !marked.contains(page)).collect();
+            let missing = without(&changed, &marked);
             ensure!(missing.is_empty(), "round {round}: {missing:x?} changed without a mark");
-            let beyond: Vec<u64> =
-                marked.iter().copied().filter(|page| !writable.contains(page)).collect();
+            let beyond = without(&marked, &writable);
             ensure!(beyond.is_empty(), "round {round}: {beyond:x?} marked for no reason");
             all += changed.len();
         }
@@ -216,10 +173,6 @@ fn spec(ring: RingSpec) -> FrontendSpec {
         protocol_features: PROTOCOL_LOG_SHMFD,
         ..FrontendSpec::default()
     }
-}
-
-fn pages(gpa: u64, len: u64) -> std::ops::RangeInclusive<u64> {
-    gpa / PAGE..=(gpa + len.max(1) - 1) / PAGE
 }
 
 fn ring(format: Format, size: u16, event_index: bool, indirect_entries: u16) -> RingSpec {
@@ -284,14 +237,11 @@ fn a_log_that_replaces_another_under_load_is_the_only_one_used() -> Result<()> {
     for (disk, format) in [("memory", Format::Packed), ("file", Format::Split)] {
         let mut frontend = daemon.frontend(disk, &spec(ring(format, 64, true, 0)))?;
         let (load, _) = Load::start(&mut frontend)?;
-        let mut old = Log::new()?;
-        frontend.set_log(old.fd.as_fd(), LOG_BYTES)?;
-        frontend.set_features(frontend.features() | F_LOG_ALL)?;
+        let mut old = Log::start(&mut frontend)?;
         for turn in 0..10 {
             load.await_requests(200)?;
             ensure!(!old.take().is_empty(), "turn {turn}: nothing was marked");
-            let new = Log::new()?;
-            frontend.set_log(new.fd.as_fd(), LOG_BYTES)?;
+            let new = Log::set(&mut frontend)?;
             // The answer says that the old one is not used any more.
             old.take();
             load.await_requests(200)?;

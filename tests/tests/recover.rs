@@ -15,6 +15,7 @@ use bench::scratch::Scratch;
 use tests::killer::{Host, Running};
 use tests::ledger::Wrong;
 use tests::mixed::{Failure, MixSpec};
+use tests::rows;
 use tests::tenant::{PATIENCE_NS, Tenant, TenantSpec};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -106,6 +107,16 @@ impl Tally {
         self.served_ns.get((last as f64 * part) as usize).copied().unwrap_or(0)
     }
 
+    /// For `./x bench recover`.
+    fn report(&mut self) -> Result<()> {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        rows::add("restart.p50_ms", "ms", &[ms(self.quantile(0.5))])?;
+        rows::add("restart.max_ms", "ms", &[ms(self.quantile(1.0))])?;
+        rows::add("restart.kills", "1", &[self.kills as f64])?;
+        rows::add("lost", "1", &[(self.lost + self.late + self.doubled + self.hung) as f64])?;
+        rows::add("corrupt", "1", &[self.corrupt as f64])
+    }
+
     fn line(&mut self, seed: u64) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
         let (median, p99) = (ms(self.quantile(0.5)), ms(self.quantile(0.99)));
@@ -147,6 +158,7 @@ fn kill_at_random_instants() -> Result<()> {
         number += 1;
     }
     println!("{}", tally.line(seed));
+    tally.report()?;
     let median = tally.quantile(0.5);
     ensure!(median < SERVED_NS, "exec to first served request: median {median} ns");
     Ok(())

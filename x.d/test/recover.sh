@@ -1,11 +1,13 @@
 # shellcheck shell=bash
-# GROUP: kill -9 of the daemon, of the VMM and of both under load; the fence
+# GROUP: kill -9 of the daemon, of the VMM and of both under load; the fence; upgrades
 # With --all as often as the issue asks for; without it, in some three minutes. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
 
 group_recover() {
     need_sidecore
     raw_case recover "RECOVER_KILLS=$(often 500 10000)"
+    raw_case upgrade "UPGRADES=$(often 40 500)"
+    raw_case upgrade_refused
     raw_case fence "FENCE_ROUNDS=$(often 10 50)"
     raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS_ROUNDS=$(often 5 100)"
     need_guests

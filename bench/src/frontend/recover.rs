@@ -15,6 +15,15 @@ use virtqueue::inflight::queue_region_len;
 use super::{FrontQueue, Frontend, negotiate};
 use crate::frontend::session::Session;
 
+/// A connection that is only kept.
+struct KeptOpen(Option<Session>);
+
+impl Drop for KeptOpen {
+    fn drop(&mut self) {
+        self.0 = None;
+    }
+}
+
 impl Frontend {
     /// Brings the back-end at the other end of `stream` to where the last one was. May be called
     /// again when that one has died in the middle of it.
@@ -28,6 +37,57 @@ impl Frontend {
         told
     }
 
+    /// Moves the guest to the back-end at the other end of `stream`, as a live migration does: every queue
+    /// is stopped here and goes on there, where it was told to have stopped, with a fresh in-flight
+    /// record. Gives the old connection, which is still open.
+    ///
+    /// # Errors
+    /// The sessions', or the back-end does not offer what the guest has accepted.
+    pub fn migrate(&mut self, stream: UnixStream) -> Result<impl Drop + use<>> {
+        let bases = self.stop_all()?;
+        self.inflight = None;
+        let queues = std::mem::take(&mut self.queues);
+        let new = Session::over(stream)?;
+        let old = std::mem::replace(&mut self.session, new);
+        let told =
+            self.take_over(&queues.iter().collect::<Vec<_>>(), |index| bases.get(index).copied());
+        self.queues = queues;
+        told.map(|()| KeptOpen(Some(old)))
+    }
+
+    /// Stops every queue and starts it again where it was, as a VMM does whose migration failed.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn stop_and_go_on(&mut self) -> Result<()> {
+        let bases = self.stop_all()?;
+        self.go_on(&bases)
+    }
+
+    /// Starts every queue again that [`Self::stop_all`] has stopped.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn go_on(&mut self, bases: &[u32]) -> Result<()> {
+        let queues = std::mem::take(&mut self.queues);
+        let size = self.spec.ring.size;
+        let told = (0..)
+            .zip(&queues)
+            .zip(bases)
+            .try_for_each(|((index, queue), base)| self.tell_queue(index, size, *base, queue));
+        self.queues = queues;
+        told?;
+        self.session.settle()
+    }
+
+    /// Stops every queue; gives where each stands.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn stop_all(&mut self) -> Result<Vec<u32>> {
+        (0..self.spec.queues).map(|index| self.session.get_vring_base(index)).collect()
+    }
+
     /// As [`Self::reconnect`], with these queues, and all of them told to go on at `base` if there is
     /// one.
     pub(crate) fn reconnect_with(
@@ -37,6 +97,15 @@ impl Frontend {
         base: Option<u32>,
     ) -> Result<()> {
         self.session = Session::over(stream)?;
+        self.take_over(queues, |_| base)
+    }
+
+    /// Says everything of the guest on a connection that is new; `base` knows where a queue stands, or not.
+    fn take_over(
+        &mut self,
+        queues: &[&FrontQueue],
+        base: impl Fn(usize) -> Option<u32>,
+    ) -> Result<()> {
         let (_, features) = negotiate(&mut self.session, &self.spec)?;
         ensure!(features == self.features, "features {features:#x}, not {:#x}", self.features);
         self.share_memory()?;
@@ -49,7 +118,7 @@ impl Frontend {
         (0..).zip(queues).try_for_each(|(index, queue)| {
             // Who has lost its back-end knows the used index of a split ring, and of a packed one
             // nothing: the record does.
-            let base = match (base, ring.format) {
+            let base = match (base(usize::from(index)), ring.format) {
                 (Some(base), _) => base,
                 (None, Format::Split) => self.used_index(queue.places.device)?,
                 (None, Format::Packed) => first_base(ring.format),

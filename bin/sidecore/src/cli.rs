@@ -159,6 +159,24 @@ Examples:
 A mistake in the file is refused whole and changes nothing. Disks that did not change are not
 disturbed, nor are NICs; what was made with `add` stays.")]
     Reload,
+    /// Replace the daemon by the program as it is installed now; no guest notices.
+    #[command(after_help = "\
+Examples:
+  sidecore serve --config /etc/sidecore/sidecore.toml --check && sidecore upgrade
+
+Install the new program in the place of the old one first. It also puts fields into force that
+otherwise take a restart. A new process of the program that was started as the daemon takes over
+its sockets, its guests' memory, rings, images and taps; each queue stands still for a moment. It
+reads the configuration file anew, and refuses one that would take a device from its guest:
+`sidecore reload` does that. If it cannot take over, the daemon goes on as it is, and says why.")]
+    Upgrade,
+    /// Internal: starts a daemon's successor. Run by the daemon only.
+    #[command(hide = true)]
+    Launcher {
+        /// The daemon's own words.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Say what this host offers and lacks, and what to do about it.
     #[command(after_help = "\
 Examples:
@@ -212,6 +230,9 @@ pub(crate) struct ServeArgs {
     /// Check the file against this host and end; 0 if it is right, otherwise 2.
     #[arg(long)]
     pub(crate) check: bool,
+    /// Take over from the daemon at the standard input.
+    #[arg(long, hide = true, conflicts_with = "check")]
+    pub(crate) heir: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -356,7 +377,10 @@ mod tests {
         Cli::command().debug_assert();
         each(&Cli::command(), &mut |command| {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(after.contains("Examples:\n  sidecore "), "{}", command.get_name());
+            // What nobody is to run needs none.
+            let is_shown = !command.is_hide_set();
+            let has_some = after.contains("Examples:\n  sidecore ");
+            assert!(has_some || !is_shown, "{}", command.get_name());
         });
     }
 

@@ -230,6 +230,14 @@ fn disk_text(disk: &DiskView) -> String {
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
+    if disk.migratable {
+        let held = match disk.locked {
+            Some(true) => "yes; the image is locked by this daemon",
+            _ if disk.problem.is_some() => "yes; the image is not locked by this daemon",
+            _ => "yes; not locked here, so another daemon may lock the image",
+        };
+        facts.push(("migratable", held.to_string()));
+    }
     let FaultsView { eio, enospc, short, other, syncs } = disk.faults;
     let faults = [("I/O errors", eio), ("no space", enospc), ("short", short), ("other", other)];
     let faults: Vec<String> = faults

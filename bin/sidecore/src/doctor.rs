@@ -1,10 +1,13 @@
-//! `doctor`: what this host offers and lacks.
+//! `doctor`: what this host offers and lacks, and what the daemon that runs on it has given up.
 
 use std::fmt::Write as _;
 
+use config::api::{BoundView, BoundsView, ConfinementView, DaemonView};
+use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
 use serde::Serialize;
 
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -13,8 +16,140 @@ struct Report {
     checks: Vec<Check>,
 }
 
-pub(crate) fn run(output: &Output) -> Result<(), Failure> {
-    output.show(&Report { checks: examine_this_host() }, |report| text(&report.checks))
+pub(crate) fn run(client: &Client, output: &Output) -> Result<(), Failure> {
+    let mut checks = examine_this_host();
+    checks.extend(of_the_daemon(client));
+    output.show(&Report { checks }, |report| text(&report.checks))
+}
+
+/// What the daemon says of itself.
+fn of_the_daemon(client: &Client) -> Vec<Check> {
+    let asked: Result<DaemonView, Failure> = client.ask(Method::Get, "/v1/daemon");
+    match asked {
+        Ok(view) => vec![confinement(&view), bounds(&view.bounds)],
+        Err(Failure::Unreachable { .. }) => {
+            let means =
+                "what a daemon gives up, and what devices take of it, is known when it runs";
+            vec![check("confinement", State::Ok, "no daemon can be asked".to_string(), means, "")]
+        }
+        Err(other) => {
+            let (means, todo) = ("what it has given up is not known", "use one version of both");
+            vec![check("confinement", State::Warn, other.text(), means, todo)]
+        }
+    }
+}
+
+fn check(name: &'static str, state: State, found: String, means: &str, todo: &str) -> Check {
+    Check { name, state, found, means: means.to_string(), todo: todo.to_string() }
+}
+
+/// What devices are promised of what the daemon may have.
+fn bounds(bounds: &BoundsView) -> Check {
+    let part = |bound: &BoundView, unit: u64, what: &str| {
+        let taken = (bound.own + bound.promised + bound.extra) / unit;
+        match bound.limit {
+            Some(limit) => format!("{taken} of {} {what}", limit / unit),
+            None => format!("{taken} {what} (no limit)"),
+        }
+    };
+    let devices = match bounds.devices {
+        1 => "1 device".to_string(),
+        count => format!("{count} devices"),
+    };
+    let found = format!(
+        "{devices} and the daemon may take {}, {}, {}",
+        part(&bounds.descriptors, 1, "descriptors"),
+        part(&bounds.mappings, 1, "mappings"),
+        part(&bounds.memory_bytes, 1 << 20, "MiB"),
+    );
+    let is_tight = |bound: &BoundView| {
+        bound.limit.is_some_and(|limit| bound.own + bound.promised + bound.extra > limit / 10 * 9)
+    };
+    let all = [&bounds.descriptors, &bounds.mappings, &bounds.memory_bytes];
+    if all.into_iter().any(is_tight) {
+        let todo =
+            "raise LimitNOFILE in the unit, `sysctl vm.max_map_count`, or the limit of memory";
+        return check("bounds", State::Warn, found, "the next device may be refused", todo);
+    }
+    check("bounds", State::Ok, found, "each device can have what it is promised at any time", "")
+}
+
+/// What the daemon has given up, as it says itself and as the kernel knows its threads.
+fn confinement(view: &DaemonView) -> Check {
+    let check = |state, found, means, todo| check("confinement", state, found, means, todo);
+    let ConfinementView { mode, capabilities, files, rings } = &view.confinement;
+    let threads = Threads::of(view.pid);
+    let mut found = format!("process {}: {threads}", view.pid);
+    let kept = if capabilities.is_empty() { "none".into() } else { capabilities.join(" ") };
+    let may_open = match files.as_str() {
+        "off" => "any (no image_folders)",
+        "on" => "those of image_folders and its own",
+        other => other,
+    };
+    found += &format!("; rights left: {kept}; files: {may_open}");
+    if !rings {
+        found += "; io_urings not restricted";
+    }
+    match mode.as_str() {
+        "off" => check(
+            State::Warn,
+            format!("process {}: not confined", view.pid),
+            "whatever takes the daemon over has all of its rights",
+            "start it without SIDECORE_CONFINE=off; if it fails then, report the system call that its log \
+             and the kernel's name",
+        ),
+        _ if files == "missing" => check(
+            State::Warn,
+            found,
+            "image_folders is kept by the daemon's own checks alone",
+            "see landlock",
+        ),
+        _ if threads.slowed > 0 => check(
+            State::Warn,
+            format!("{found}; speculative store bypass is off in {} threads", threads.slowed),
+            "their loads wait for earlier stores, which no filter of the daemon's needs",
+            "use a kernel of 5.16 or newer, or boot with `spec_store_bypass_disable=prctl`",
+        ),
+        _ => check(State::Ok, found, "the daemon has given up what it does not need", ""),
+    }
+}
+
+/// What the kernel says of a process's threads.
+struct Threads {
+    all: usize,
+    filtered: usize,
+    without_new_privileges: usize,
+    /// Kernels before 5.16 do that to whoever has a filter.
+    slowed: usize,
+}
+
+impl Threads {
+    fn of(pid: u32) -> Threads {
+        let mut threads = Threads { all: 0, filtered: 0, without_new_privileges: 0, slowed: 0 };
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
+            let has = |line: &str| status.lines().any(|it| it == line);
+            threads.all += 1;
+            threads.filtered += usize::from(has("Seccomp:\t2"));
+            threads.without_new_privileges += usize::from(has("NoNewPrivs:\t1"));
+            threads.slowed += usize::from(has("Speculation_Store_Bypass:\tthread force mitigated"));
+        }
+        threads
+    }
+}
+
+impl std::fmt::Display for Threads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Threads { all, filtered, without_new_privileges, .. } = self;
+        match all {
+            0 => f.write_str("its threads cannot be seen from here"),
+            _ => write!(
+                f,
+                "of {all} threads {filtered} filtered, {without_new_privileges} without new privileges"
+            ),
+        }
+    }
 }
 
 fn text(checks: &[Check]) -> String {

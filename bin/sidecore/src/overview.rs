@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use config::api::{
     ApiError, DiskList, DiskView, ErrorKind, NicList, NicView, ReloadView, SidecoreList,
-    SidecoreView,
+    SidecoreView, UpgradeView,
 };
 use config::routes::Method;
 use serde::Serialize;
@@ -168,10 +168,20 @@ pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
             false => done.changes.iter().map(|change| format!("{change}\n")).collect(),
         };
         for name in &done.restart_needed {
-            let _ = writeln!(text, "{name} is different: restart the daemon to put it into force");
+            let _ = writeln!(
+                text,
+                "{name} is different: `sidecore upgrade`, or a restart, puts it into force"
+            );
         }
         text
     })
+}
+
+/// `upgrade`
+pub(crate) fn upgrade(client: &Client, output: &Output) -> Result<(), Failure> {
+    let done: UpgradeView = client.ask(Method::Post, "/v1/upgrade")?;
+    output
+        .show(&done, |done| format!("process {} serves now, version {}\n", done.pid, done.version))
 }
 
 #[cfg(test)]

@@ -3,12 +3,16 @@
 //! Here is what only a program does: read the file, look at the host, log to stderr, tell systemd.
 //! The rest is `manager::run`.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use config::api::{ApiError, ErrorKind};
 use config::plan::HostCpus;
 use config::{HostPlan, Plan, Source};
+use confine::{Landlock, Mode};
+use manager::upgrade::Heir;
+use manager::upgrade::launcher::Launcher;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
@@ -22,8 +26,16 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Checks the file, and unless that is all, serves until told to stop.
 pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
-    let file = ConfigFile::named(&args.config)?;
-    let plan = file.load(None)?;
+    let heir = heir_of(args)?;
+    let read = || -> Result<(ConfigFile, Plan), Failure> {
+        let file = ConfigFile::named(&args.config)?;
+        let plan = file.load(None)?;
+        Ok((file, plan))
+    };
+    let (file, plan) = match (read(), &heir) {
+        (Err(failure), Some(heir)) => heir.refuse(&failure.text()),
+        (read, _) => read?,
+    };
     if args.check {
         images_are_there(&plan)?;
         interfaces_are_there(&plan)?;
@@ -33,20 +45,117 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     }
     start_log();
     raise_nofile();
+    // Before anything else is open, and any right is dropped.
+    let launcher = Launcher::start();
+    if let Err(error) = &launcher {
+        tracing::warn!(%error, "no launcher could be started: there will be no upgrade");
+    }
     // Before the first front-end can lend memory, and take it away again.
     guest_memory::recover_from_sigbus().map_err(|error| Failure::Daemon {
         error: format!("the handler for lost memory cannot be installed: {error}"),
         hint: String::new(),
     })?;
+    let has_taken_over = heir.is_some();
+    confine(&plan, &file)?;
     let options = manager::Options {
         version: env!("CARGO_PKG_VERSION"),
         file: file.name.clone(),
         load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
-        ready: Box::new(|| tell_systemd(NotifyState::Ready)),
+        ready: Box::new(move || {
+            // One that has taken over is the main process from now on, and says so itself too: its
+            // predecessor may have ended before it could.
+            if has_taken_over {
+                tell_systemd(NotifyState::MainPid(std::process::id()));
+            }
+            tell_systemd(NotifyState::Ready);
+        }),
         stopping: Box::new(|| tell_systemd(NotifyState::Stopping)),
+        launcher: launcher.ok(),
+        heir,
+        handed_over: Box::new(|pid| tell_systemd(NotifyState::MainPid(pid))),
     };
     manager::run(plan, options)
         .map_err(|error| Failure::Daemon { error: error.to_string(), hint: String::new() })
+}
+
+/// The launcher of a daemon that was started as `words`: its name, and what followed.
+pub(crate) fn launch(words: &[OsString]) -> Result<(), Failure> {
+    let (program, words) = words.split_first().ok_or_else(|| {
+        Failure::usage("a launcher of nothing".to_string(), "it is run by the daemon")
+    })?;
+    manager::upgrade::launcher::run(Path::new(program), words).map_err(|error| {
+        let hint = "it is run by the daemon, and of no use by itself";
+        Failure::usage(format!("the launcher ends: {error}"), hint)
+    })
+}
+
+/// The daemon's end of the channel, when this process is to take over from one.
+fn heir_of(args: &ServeArgs) -> Result<Option<Heir>, Failure> {
+    if !args.heir {
+        return Ok(None);
+    }
+    let heir = Heir::from_stdin().map_err(|error| {
+        let hint = "it is given by the daemon that is replaced: use `sidecore upgrade`";
+        Failure::usage(format!("--heir: {error}"), hint)
+    })?;
+    Ok(Some(heir))
+}
+
+/// Gives up what is not needed from here on. Whatever must keep it is forked before; no thread is made
+/// before.
+fn confine(plan: &Plan, file: &ConfigFile) -> Result<(), Failure> {
+    let failed =
+        |error: confine::Error| Failure::Daemon { error: error.to_string(), hint: String::new() };
+    let files = files(plan, file)?;
+    let confined = confine::process(Mode::of_environment(), files.as_ref()).map_err(failed)?;
+    match (confined.mode, confined.landlock) {
+        (Mode::Off, _) => {
+            tracing::warn!("not confined: {}=off in the environment", confine::ENVIRONMENT);
+        }
+        (_, Landlock::Missing) => {
+            tracing::info!("this kernel has no landlock: files are not restricted");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// All that the daemon opens, with `image_folders`; nothing without. Its own folders are made if they are
+/// not there.
+fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failure> {
+    let daemon = &plan.daemon;
+    if daemon.image_folders.is_empty() {
+        return Ok(None);
+    }
+    let image = |folder: &String| {
+        Path::new(folder).canonicalize().map_err(|error| {
+            let hint = "make it, or take it out of image_folders in [daemon]";
+            Failure::usage(format!("{}: image_folders: {folder:?}: {error}", file.name), hint)
+        })
+    };
+    let images = daemon.image_folders.iter().map(image).collect::<Result<_, _>>()?;
+    let sockets = plan.disks.iter().map(|disk| &disk.socket);
+    let sockets = sockets.chain(plan.nics.iter().map(|nic| &nic.socket)).chain([&daemon.api]);
+    let folders = sockets.filter_map(|socket| Path::new(socket).parent());
+    let folders = folders.chain([&daemon.run_dir, &daemon.state_dir].map(Path::new));
+    let mut own: Vec<PathBuf> = Vec::new();
+    for folder in folders {
+        let made = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
+        let made = made.map_err(|error| {
+            let hint = "correct the paths in the file, or make the folder for the daemon's user";
+            Failure::usage(format!("{}: {}: {error}", file.name, folder.display()), hint)
+        })?;
+        if !own.contains(&made) {
+            own.push(made);
+        }
+    }
+    // The file is read again by its name, and may be a link.
+    let target = file.path.canonicalize().ok();
+    let target = target.iter().filter_map(|target| target.parent()).map(Path::to_path_buf);
+    let read = ["/proc", "/sys", &file.folder].map(PathBuf::from).into_iter().chain(target);
+    let is_there = |path: &PathBuf| path.exists();
+    let devices = [PathBuf::from("/dev/net/tun")].into_iter().filter(is_there).collect();
+    Ok(Some(confine::Files { images, own, devices, read: read.filter(is_there).collect() }))
 }
 
 /// The configuration file, as named on the command line.

@@ -12,10 +12,12 @@ use crate::spec::{
     LinkState, Mode, NicChange, NicMove, NicSpec, Policy, SwitchSpec,
 };
 
+mod daemon;
 mod group;
 mod held;
 mod net;
 
+pub use daemon::*;
 pub use group::*;
 pub use held::HeldView;
 pub use net::*;
@@ -137,10 +139,14 @@ pub enum Call {
         /// Its name.
         id: String,
     },
+    /// The daemon itself. Answer: [`Answer::Daemon`].
+    ShowDaemon,
     /// Every sidecore. Answer: [`Answer::Sidecores`].
     ListSidecores,
     /// Read the configuration file again. Answer: [`Answer::Reloaded`].
     Reload,
+    /// Have a new process of the program take over. Answer: [`Answer::Upgraded`].
+    Upgrade,
     /// Which program this is. Answer: [`Answer::Version`].
     Version,
 }
@@ -169,8 +175,12 @@ pub enum Answer {
     Sidecores(SidecoreList),
     /// What a reload did.
     Reloaded(ReloadView),
+    /// Who serves now.
+    Upgraded(UpgradeView),
     /// Which program answers.
     Version(VersionView),
+    /// The daemon itself.
+    Daemon(DaemonView),
 }
 
 /// Why a request was refused. Nothing was changed.
@@ -334,6 +344,13 @@ pub struct DiskView {
     pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
+    /// Its image is locked only while a guest here runs on it, so that the guest may move to another
+    /// daemon.
+    #[serde(default)]
+    pub migratable: bool,
+    /// The image is locked by this daemon now; absent of what has no locks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<bool>,
     /// Seconds that a front-end waits for requests that the disk does not answer.
     #[serde(default)]
     pub drain_timeout: u32,
@@ -371,7 +388,8 @@ pub struct FaultsView {
 #[serde(rename_all = "lowercase")]
 pub enum DiskState {
     /// No front-end is connected; or, with a `problem`, requests of an earlier process are still with
-    /// the disk, and it has no socket before they end.
+    /// the disk, and it has no socket before they end, or a guest waits for the image of a
+    /// `migratable` disk that another process has locked.
     Waiting,
     /// A front-end is connected; no queue runs.
     Connected,
@@ -567,6 +585,15 @@ pub struct ReloadView {
     pub changes: Vec<String>,
     /// What is different in the file and comes into force only when the daemon is restarted.
     pub restart_needed: Vec<String>,
+}
+
+/// What an upgrade led to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UpgradeView {
+    /// The process that serves now.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
 }
 
 /// Which program answers.

@@ -195,6 +195,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("daemon.api", running.daemon.api != wanted.daemon.api),
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
+        ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
         ("sidecores.cpus", cpus),
         ("sidecores.min", min),
         ("sidecores.max", max),
@@ -306,6 +307,7 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
         && old.readonly == new.readonly
         && old.serial == new.serial
         && old.queues == new.queues
+        && old.migratable == new.migratable
         && old.allow_unsealed_memory == new.allow_unsealed_memory
 }
 

@@ -170,7 +170,11 @@ fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) 
     let mut path = |written: &str, key: &str, longest: usize| {
         names::absolute(written, Some(folder), longest, &at.key(key), mistakes).unwrap_or_default()
     };
+    let image_folders = spec.image_folders.iter();
+    let image_folders =
+        image_folders.map(|folder| path(folder, "image_folders", disk::PATH_MAX)).collect();
     DaemonSpec {
+        image_folders,
         api: path(&spec.api, "api", SOCKET_PATH_MAX),
         run_dir: path(&spec.run_dir, "run_dir", disk::PATH_MAX),
         state_dir: path(&spec.state_dir, "state_dir", disk::PATH_MAX),

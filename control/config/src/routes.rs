@@ -3,8 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::api::{
-    ApiError, Call, DiskList, DiskView, ErrorKind, GroupList, GroupView, NicList, NicView,
-    ReloadView, SidecoreList, SwitchList, SwitchView, VersionView,
+    ApiError, Call, DaemonView, DiskList, DiskView, ErrorKind, GroupList, GroupView, NicList,
+    NicView, ReloadView, SidecoreList, SwitchList, SwitchView, UpgradeView, VersionView,
 };
 use crate::plan::api_error;
 use crate::read;
@@ -43,6 +43,8 @@ pub enum Operation {
     RemoveGroup,
     ListSidecores,
     Reload,
+    Upgrade,
+    ShowDaemon,
     Version,
 }
 
@@ -81,7 +83,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 27] = [
+pub const ROUTES: [Route; 29] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -352,6 +354,27 @@ pub const ROUTES: [Route; 27] = [
         refusals: &[409, 422],
     },
     Route {
+        operation: Operation::Upgrade,
+        method: Method::Post,
+        path: "/v1/upgrade",
+        summary: "Have a new process of the program, as it is installed now, take over with everything \
+                  that is served. If it cannot, this one goes on.",
+        body: None,
+        success: 200,
+        answer: schema_of::<UpgradeView>,
+        refusals: &[409, 422],
+    },
+    Route {
+        operation: Operation::ShowDaemon,
+        method: Method::Get,
+        path: "/v1/daemon",
+        summary: "The daemon itself: what it has given up, and what devices are promised of it.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DaemonView>,
+        refusals: &[],
+    },
+    Route {
         operation: Operation::Version,
         method: Method::Get,
         path: "/v1/version",
@@ -398,6 +421,8 @@ impl Operation {
             Operation::RemoveGroup => Call::RemoveGroup { id },
             Operation::ListSidecores => Call::ListSidecores,
             Operation::Reload => Call::Reload,
+            Operation::Upgrade => Call::Upgrade,
+            Operation::ShowDaemon => Call::ShowDaemon,
             Operation::Version => Call::Version,
         })
     }

@@ -15,8 +15,11 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with bursts that wait for a limit, and what is said of NICs' calls.
-pub const VERSION: u64 = 4;
+/// The highest version that is read: with disks whose guests may move. Like those below it is written only
+/// when there is something of the kind, so that an older program reads the rest.
+pub const VERSION: u64 = 5;
+/// With bursts that wait for a limit, and what is said of NICs' calls.
+const VERSION_OF_BURSTS: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
 const VERSION_OF_GROUPS: u64 = 3;
 /// With NICs and switches. Still written when there is no group, so that an older program reads it.
@@ -81,7 +84,8 @@ pub enum SavedError {
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
     let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
-        _ if has_news(devices) => VERSION,
+        _ if disks.iter().any(|disk| disk.migratable) => VERSION,
+        _ if has_news(devices) => VERSION_OF_BURSTS,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
         (false, _) => VERSION_OF_GROUPS,
@@ -186,10 +190,19 @@ mod tests {
         let calls = |us| NicSpec { moderate_us: Some(us), ..NicSpec::new("n") };
         let rare = Devices { nics: vec![calls(50)], ..Devices::default() };
         let each = Devices { nics: vec![calls(0)], ..Devices::default() };
+        let moves = DiskSpec { migratable: true, ..DiskSpec::new("m") };
+        let moves = Devices { disks: vec![moves], ..Devices::default() };
         let none = Devices::default();
-        for (devices, version) in
-            [(disks, 1), (all, 2), (grouped, 3), (burst, 4), (rare, 4), (each, 4), (none, 1)]
-        {
+        for (devices, version) in [
+            (disks, 1),
+            (all, 2),
+            (grouped, 3),
+            (burst, 4),
+            (rare, 4),
+            (each, 4),
+            (moves, 5),
+            (none, 1),
+        ] {
             let text = write(&devices);
             assert!(text.contains(&format!("\"version\": {version},")), "{text}");
             assert_eq!(read(&text).unwrap(), devices);
@@ -223,8 +236,8 @@ mod tests {
         for (text, why) in [
             ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
-                r#"{"format":"sidecore-state","version":5,"disks":[]}"#,
-                "the saved state has version 5, and this program reads up to 4; install the newer \
+                r#"{"format":"sidecore-state","version":6,"disks":[]}"#,
+                "the saved state has version 6, and this program reads up to 5; install the newer \
                  program again, or move the file away and add the disks, switches, nics and groups again",
             ),
             (

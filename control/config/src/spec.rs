@@ -87,6 +87,11 @@ pub struct DaemonSpec {
     pub run_dir: String,
     /// Folder in which disks, NICs and switches made through the API survive a restart.
     pub state_dir: String,
+    /// Folders of images, or single images and block devices. If any is named, the daemon gives up at its
+    /// start all other files but its own (landlock, Linux 5.13), and refuses a disk whose image, wherever
+    /// links lead, is in none of them. A socket is then in `run_dir`, or in a folder that the file has
+    /// for a socket at the start.
+    pub image_folders: Vec<String>,
 }
 
 impl Default for DaemonSpec {
@@ -95,6 +100,7 @@ impl Default for DaemonSpec {
             api: "/run/sidecore/api.sock".to_string(),
             run_dir: "/run/sidecore".to_string(),
             state_dir: "/var/lib/sidecore".to_string(),
+            image_folders: Vec::new(),
         }
     }
 }
@@ -275,6 +281,12 @@ pub struct DiskSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long))]
     pub allow_unsealed_memory: bool,
+    /// Its guest may move to another daemon, on this host or another: the image is locked only while
+    /// a guest here runs on it, so that two daemons can have the disk and one at a time uses it. For a
+    /// file or block device that both can reach; a `memory` disk stays where it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub migratable: bool,
     /// Seconds that a front-end that stops a queue waits for requests that the disk does not answer;
     /// then its connection is closed, and the disk serves nobody before it has answered.
     #[serde(default = "usual_drain_timeout")]

@@ -25,8 +25,10 @@ impl Manager {
             Call::ListDisks => reply.answer(Ok(self.list())),
             Call::ShowDisk { id } => reply.answer(self.show(&id, true)),
             Call::ListSidecores => reply.answer(Ok(self.sidecores())),
+            Call::ShowDaemon => reply.answer(Ok(self.daemon_view())),
             Call::Version => reply.answer(Ok(self.version())),
             Call::Reload => self.reload(Some(reply)),
+            Call::Upgrade => self.begin_upgrade(reply),
             Call::AddDisk(spec) => {
                 let answer = self.add(&spec);
                 reply.answer(answer);

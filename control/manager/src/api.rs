@@ -11,12 +11,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use config::api::{Answer, ApiError, Call};
+use confine::Kind;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
@@ -97,9 +99,18 @@ struct Door {
 /// The running server. Dropped, it stops and takes its socket away.
 #[derive(Debug)]
 pub struct Server {
-    socket: PathBuf,
+    /// `None`: it is another process's.
+    socket: Option<PathBuf>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Stops, when those who are connected have their answers, and leaves the socket to another
+    /// process.
+    pub fn give_socket_away(mut self) {
+        self.socket = None;
+    }
 }
 
 impl Drop for Server {
@@ -108,28 +119,65 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.socket);
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
     }
 }
 
-/// Opens the socket and serves it from a thread of its own.
+/// The socket, open and not answered yet.
+#[derive(Debug)]
+pub struct Entrance {
+    path: PathBuf,
+    listener: UnixListener,
+    handles: Door,
+}
+
+impl Entrance {
+    /// Another descriptor of the socket, for a process that takes over.
+    ///
+    /// # Errors
+    /// None is left.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        Ok(self.listener.try_clone()?.into())
+    }
+
+    /// Answers from a thread of its own. `version` is what `/openapi.json` shows.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn serve(self, version: &'static str) -> io::Result<Server> {
+        let Entrance { path, listener, handles } = self;
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
+            // Control, which was confined alike, has told whoever starts it.
+            if let Err(error) = confine::thread(Kind::Api) {
+                return tracing::error!("the API is not served: {error}");
+            }
+            runtime.block_on(http::run(listener, handles, version, stopped));
+        })?;
+        Ok(Server { socket: Some(path), stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Opens the socket, or goes on with `inherited`, which listens there already.
 ///
 /// The socket's mode is 0660. A socket that a dead daemon left is replaced; one that a living
-/// daemon serves is an error (`AddrInUse`), and so is anything else of that name. `version` is what
-/// `/openapi.json` shows.
-pub fn serve(socket: &Path, version: &'static str) -> io::Result<(Server, Calls)> {
-    let listener = listen::listen(socket)?;
+/// daemon serves is an error (`AddrInUse`), and so is anything else of that name.
+///
+/// # Errors
+/// What the kernel said.
+pub fn open(socket: &Path, inherited: Option<OwnedFd>) -> io::Result<(Entrance, Calls)> {
+    let listener = match inherited {
+        Some(listener) => UnixListener::from(listener),
+        None => listen::listen(socket)?,
+    };
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     // As many as there can be clients, so that a living client always finds room.
     let (sender, requests) = sync_channel(CLIENTS_MAX);
-    let door = Door { requests: sender, wake: wake.clone() };
-    let (stop, stopped) = oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
-        runtime.block_on(http::run(listener, door, version, stopped));
-    })?;
-    let server = Server { socket: socket.to_path_buf(), stop: Some(stop), thread: Some(thread) };
-    Ok((server, Calls { requests, wake }))
+    let handles = Door { requests: sender, wake: wake.clone() };
+    Ok((Entrance { path: socket.to_path_buf(), listener, handles }, Calls { requests, wake }))
 }
 
 #[cfg(test)]

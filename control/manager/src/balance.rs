@@ -54,6 +54,13 @@ pub(crate) struct Weighed {
     moved: Option<Nanos>,
 }
 
+impl Weighed {
+    /// Nothing is known of it, and its count goes on from there.
+    pub(crate) fn after(work_ns: u64) -> Weighed {
+        Weighed { work_ns, ..Weighed::default() }
+    }
+}
+
 /// What is known of the sidecores' loads.
 pub(crate) struct Balance {
     placement: Placement,
@@ -224,7 +231,8 @@ impl Manager {
     /// Looks at the loads, if that is due.
     pub(crate) fn balance(&mut self, now: Instant) {
         let is_due = self.balance.due_at(&self.cores).is_some_and(|due| due <= now);
-        if !is_due || self.is_stopping() {
+        // Nobody is to be on the way when another process takes over.
+        if !is_due || self.is_stopping() || self.upgrade.is_some() {
             return;
         }
         let found = self.balance.measure(&self.cores, now);

@@ -29,11 +29,16 @@ pub(crate) enum Incoming {
     End,
 }
 
+/// Bytes that were received, and the descriptors that came with them.
+type Early = (Vec<u8>, Vec<Lent>);
+
 pub(crate) struct Connection {
     socket: Lent,
     /// Closes what comes here.
     closer: Closer,
     framer: Framer<Lent>,
+    /// What another process received here and did not read any more.
+    early: VecDeque<Early>,
     /// Bytes to send, how many of the first are gone, and its descriptor.
     outbox: VecDeque<Reply<Lent>>,
     sent: usize,
@@ -46,8 +51,41 @@ impl Connection {
 
     /// Over a socket that a front-end sent.
     pub(crate) fn of(socket: Lent, closer: &Closer) -> Connection {
-        let (framer, outbox) = (Framer::default(), VecDeque::new());
-        Connection { socket, closer: closer.clone(), framer, outbox, sent: 0 }
+        let (framer, early, outbox) = (Framer::default(), VecDeque::new(), VecDeque::new());
+        Connection { socket, closer: closer.clone(), framer, early, outbox, sent: 0 }
+    }
+
+    /// What was received and not given out as messages, for a process that takes over: each part has its
+    /// descriptors.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = (&[u8], &[Lent])> {
+        let (begun, early) = (self.framer.begun(), self.early.iter());
+        let begun = Some(begun).filter(|(bytes, fds)| !(bytes.is_empty() && fds.is_empty()));
+        begun.into_iter().chain(early.map(|(bytes, fds)| (&bytes[..], &fds[..])))
+    }
+
+    /// What is left of the replies that were not sent.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = (&[u8], Option<&Lent>)> {
+        self.outbox.iter().enumerate().map(|(at, reply)| match at {
+            0 if self.sent > 0 => (reply.bytes.get(self.sent..).unwrap_or_default(), None),
+            _ => (&reply.bytes[..], reply.fd.as_ref()),
+        })
+    }
+
+    /// Goes on where another process stopped, as [`Self::unread`] and [`Self::unsent`] told.
+    pub(crate) fn go_on(&mut self, unread: impl Iterator<Item = Early>, unsent: Vec<Early>) {
+        self.early.extend(unread);
+        let reply = |(bytes, fds): Early| Reply { bytes, fd: fds.into_iter().next() };
+        self.outbox.extend(unsent.into_iter().map(reply));
+    }
+
+    /// Whether there may be something to read although the socket says nothing.
+    pub(crate) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Descriptors of a message that has not ended.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.framer.descriptors()
     }
 
     pub(crate) fn socket(&self) -> &Lent {
@@ -60,6 +98,16 @@ impl Connection {
     /// # Errors
     /// The connection is to be closed: what the kernel said, or a stream that makes no sense.
     pub(crate) fn receive(&mut self) -> io::Result<Incoming> {
+        while let Some((bytes, mut fds)) = self.early.pop_front() {
+            let mut rest = &bytes[..];
+            let pushed = self.framer.push(&mut rest, &mut fds).map_err(io::Error::other)?;
+            if !rest.is_empty() {
+                self.early.push_front((rest.to_vec(), Vec::new()));
+            }
+            if let Some(frame) = pushed {
+                return Ok(Incoming::Frame(frame));
+            }
+        }
         let mut buffer = [0; READ_SIZE];
         loop {
             let wanted = self.framer.wants().min(READ_SIZE);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::plan::SidecoresPlan;
 use config::spec::{self, Urgency};
+use confine::Kind;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sidecore::{Command, Event, Handle, SidecoreSpec, Wait, launch, link};
 
@@ -66,7 +67,8 @@ impl Cores {
                 watches,
                 queues_max: QUEUES_MAX,
             };
-            match launch(spec, wait) {
+            let begin = || confine::thread(Kind::Sidecore).map_err(io::Error::other);
+            match launch(spec, wait, begin) {
                 Ok(handle) => {
                     all.push(Core { cpu: *cpu, handle, queues: 0, backlog: VecDeque::new() });
                 }
@@ -164,10 +166,15 @@ impl Cores {
     }
 
     /// Ends every sidecore; what was in flight is completed first.
-    pub(crate) fn stop(self) {
-        for core in self.all {
+    pub(crate) fn end_all(&mut self) {
+        for core in std::mem::take(&mut self.all) {
             drop(core.handle.stop());
         }
+    }
+
+    /// Leaves every sidecore to itself.
+    pub(crate) fn leave_all(&mut self) {
+        std::mem::take(&mut self.all).into_iter().for_each(std::mem::forget);
     }
 }
 

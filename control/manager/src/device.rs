@@ -18,7 +18,9 @@ use virtqueue::Format;
 
 use crate::address_space::AddressSpace;
 use crate::balance::Weighed;
+use crate::bounds::{Bounds, Claim};
 use crate::connection::Connection;
+use crate::disk::DiskParts;
 use crate::front_end::FrontEnd;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
@@ -53,6 +55,10 @@ pub(crate) struct Link {
     pub(crate) heard_at: Instant,
     /// When a message that has begun must have ended.
     pub(crate) stalls_at: Option<Instant>,
+    /// What it has of the daemon beside its device's promise: it is not the first.
+    pub(crate) extra: Option<Claim>,
+    /// The same for a message with many descriptors.
+    pub(crate) extra_of_message: Option<Claim>,
 }
 
 /// A queue that a sidecore has.
@@ -75,8 +81,11 @@ pub(crate) struct QueueState {
     pub(crate) moving: Option<Moving>,
     /// What it asks of its sidecore.
     pub(crate) weighed: Weighed,
-    /// A sidecore had it before, in this process.
+    /// A sidecore had it before, in this process or in those that it took over from.
     pub(crate) was_attached: bool,
+    /// Where it was until it was asked for, and whether an operator brought it there: there it goes
+    /// again.
+    pub(crate) was_at: Option<(usize, bool)>,
     /// A start that failed: the link and its count of changes then. Not tried again before more
     /// was said.
     pub(crate) gave_up: Option<(u32, u64)>,
@@ -99,6 +108,7 @@ impl QueueState {
             moving: None,
             weighed: Weighed::default(),
             was_attached: false,
+            was_at: None,
             gave_up: None,
             left: None,
             gate: None,
@@ -115,6 +125,8 @@ pub(crate) struct Device {
     /// What its plan says, whatever it is.
     pub(crate) facts: Facts,
     pub(crate) kind: Kind,
+    /// What it is promised of the daemon; given back when it goes.
+    pub(crate) promise: Option<Claim>,
     /// What its queues are counted on.
     pub(crate) metered: Metered,
     pub(crate) listener: Option<OwnedFd>,
@@ -172,6 +184,7 @@ impl Device {
             number,
             facts,
             kind,
+            promise: None,
             metered: Metered::default(),
             listener: None,
             links: BTreeMap::new(),
@@ -191,16 +204,23 @@ impl Device {
     }
 
     /// A front-end that has just connected.
-    pub(crate) fn new_link(&self, socket: OwnedFd, addresses: &AddressSpace, now: Instant) -> Link {
+    pub(crate) fn new_link(
+        &self,
+        socket: OwnedFd,
+        (addresses, bounds): (&AddressSpace, &Bounds),
+        now: Instant,
+    ) -> Link {
         let seal = if self.facts.allow_unsealed_memory { Seal::Any } else { Seal::Required };
         let personality = self.kind.personality();
         Link {
             connection: Connection::new(socket, &self.closer),
             session: Session::new(personality.facts(self.facts.rings)),
-            front_end: FrontEnd::new(personality, seal, addresses, &self.closer),
+            front_end: FrontEnd::new(personality, seal, (addresses, bounds), &self.closer),
             held: None,
             heard_at: now,
             stalls_at: None,
+            extra: None,
+            extra_of_message: None,
         }
     }
 
@@ -208,7 +228,12 @@ impl Device {
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let links = self.links.values().filter_map(Link::due_at);
         let links = links.chain(self.links.keys().filter_map(|id| self.gives_up_at(*id)));
-        links.chain(self.retry_at).chain(self.log.due_at()).min()
+        links.chain(self.retry_at).chain(self.log.due_at()).chain(self.asks_at()).min()
+    }
+
+    /// When the locks of its disk are asked for again.
+    pub(crate) fn asks_at(&self) -> Option<Instant> {
+        self.kind.disk().filter(|_| !self.is_held_back()).and_then(DiskParts::asks_at)
     }
 
     /// When a message of link `id` has waited as long as the disk's operator allows for queues that
@@ -217,7 +242,8 @@ impl Device {
         let link = self.links.get(&id)?;
         let scope = link.session.scope(&link.held.as_ref()?.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.attached?.leaving;
-        let since = self.attached_in(id, scope).iter().filter_map(leaving).min()?;
+        let parting = self.kind.disk().and_then(DiskParts::parting_since);
+        let since = self.attached_in(id, scope).iter().filter_map(leaving).chain(parting).min()?;
         Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
     }
 

@@ -3,13 +3,16 @@
 //! Not here: its socket, front-ends and queues (`device`). Called by `shut`, which opens it, and by
 //! whoever asks a device what it is.
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
-use backend::{Cache, Disk, Source};
+use backend::{Cache, Disk, Handles, Inherited, OpenError, Source};
 use config::plan::DiskPlan;
 use device::blk::{Limits, Live, Shape};
 
 use crate::device::{Link, QueueState};
+use crate::follow::Stand;
 use crate::shut::NotOpen;
 use crate::start;
 
@@ -19,6 +22,10 @@ pub(crate) struct DiskParts {
     pub(crate) disk: Arc<Disk>,
     pub(crate) shape: Shape,
     pub(crate) live: Arc<Live>,
+    /// Where its locks are, if they follow its rings.
+    pub(crate) stand: Option<Stand>,
+    /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
+    pub(crate) was_empty: bool,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
 }
@@ -29,7 +36,39 @@ impl DiskParts {
     /// # Errors
     /// Why it cannot be opened and what to do.
     pub(crate) fn open(plan: DiskPlan) -> Result<DiskParts, NotOpen> {
-        let disk = Disk::open(&source_of(&plan)).map_err(|e| NotOpen::new(&e, &plan))?;
+        let source = source_of(&plan);
+        // Readers keep no reader out, so their locks need not follow anything.
+        let follows = plan.migratable && !plan.readonly;
+        let mut disk = match Disk::open(&source) {
+            Err(OpenError::Held { holder, .. }) if follows && !holder.is_this_process() => {
+                Disk::look(&source)
+            }
+            opened => opened,
+        }
+        .map_err(|e| NotOpen::new(&e, &plan))?;
+        let was_empty = disk.was_empty();
+        if follows {
+            disk = disk.away();
+        }
+        Ok(DiskParts::of(plan, disk, was_empty))
+    }
+
+    /// Takes over what another process had open, or only knew of.
+    ///
+    /// # Errors
+    /// It is not of such a disk.
+    pub(crate) fn inherit(
+        plan: DiskPlan,
+        facts: &Inherited,
+        handles: Handles<OwnedFd>,
+    ) -> Result<DiskParts, NotOpen> {
+        let disk = Disk::inherit(&source_of(&plan), facts, handles);
+        let disk = disk.map_err(|error| NotOpen::Wrong(error.to_string()))?;
+        Ok(DiskParts::of(plan, disk, facts.was_empty))
+    }
+
+    fn of(plan: DiskPlan, disk: Arc<Disk>, was_empty: bool) -> DiskParts {
+        let follows = plan.migratable && !plan.readonly;
         let limits = disk.limits();
         let shape = Shape {
             block_size: disk.block_size(),
@@ -41,10 +80,35 @@ impl DiskParts {
                 discard_sectors_max: limits.discard_sectors_max,
                 zeroes_sectors_max: limits.zeroes_sectors_max,
             },
-            in_order: disk.backend().answers_at_once(),
+            in_order: disk.answers_at_once(),
         };
         let live = Live::new(disk.size_bytes());
-        Ok(DiskParts { plan, disk, shape, live, resizing: None })
+        let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
+        let stand = follows.then_some(stand);
+        DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None }
+    }
+
+    /// Opens it once more as `plan` has it, with its locks. An image that is gone is not made anew.
+    ///
+    /// # Errors
+    /// Why it cannot be opened and what to do.
+    pub(crate) fn open_again(&self, plan: &DiskPlan) -> Result<Arc<Disk>, NotOpen> {
+        if let Some(path) = plan.source.path().filter(|path| !Path::new(path).exists()) {
+            return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
+        }
+        let disk = Disk::open(&source_of(plan)).map_err(|e| NotOpen::new(&e, plan))?;
+        // Front-ends were told of the one that was there when the daemon started.
+        match disk.answers_at_once() == self.shape.in_order {
+            true => Ok(disk),
+            false => {
+                let path = plan.source.path().unwrap_or_default();
+                let why = format!(
+                    "{path} is on another kind of file system than before: restart \
+                                   the daemon, or put it back"
+                );
+                Err(NotOpen::Wrong(why))
+            }
+        }
     }
 
     /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
@@ -56,15 +120,15 @@ impl DiskParts {
             let features = link.session.features();
             facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
         };
-        self.disk.was_empty() && queues.iter().enumerate().any(is_lost)
+        self.was_empty && queues.iter().enumerate().any(is_lost)
     }
 
     /// What a guest is told whose disk holds nothing of what it wrote.
     pub(crate) fn lost_by(&self) -> String {
         match self.plan.source.path() {
             None => {
-                "its guest used this RAM disk before the daemon was started, and what it wrote is \
-                     gone: restart the guest"
+                "its guest used this RAM disk before the daemon was started, or in another daemon, and \
+                     what it wrote is not here: restart the guest"
                     .to_string()
             }
             Some(path) => format!(

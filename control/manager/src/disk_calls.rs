@@ -97,20 +97,18 @@ impl Manager {
         let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
         let disk = self.disk_parts_mut(number).ok_or_else(gone)?;
         let id = disk.plan.id.clone();
-        backend::Disk::resize(&mut disk.disk, size).map_err(|error| {
-            let hint = "the disk is as it was";
-            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
-        })?;
-        disk.live.set_capacity(disk.disk.size_bytes());
         let mut plan = disk.plan.clone();
         plan.resized(size);
-        let links = self.devices.get_mut(&number).map(|device| device.links.values_mut());
-        for link in links.into_iter().flatten() {
-            let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
-            if let Some(Err(error)) = told {
-                warn!(disk = id, %error, "its front-end could not be told of the new size");
-            }
+        let refused = |error: &dyn std::fmt::Display| {
+            let hint = "the disk is as it was";
+            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+        };
+        match disk.is_here() {
+            true => backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?,
+            // Made longer under its locks, which are not kept.
+            false => disk.disk = disk.open_again(&plan).map_err(|e| refused(&e))?.away(),
         }
+        self.tell_capacity(number);
         let origin = plan.origin.clone();
         self.set_plan(plan);
         info!(disk = id, size, "resized");
@@ -118,6 +116,20 @@ impl Manager {
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
         }
         self.show(&id, true)
+    }
+
+    /// The capacity of a disk is another now: its front-ends are told.
+    pub(crate) fn tell_capacity(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(disk) = device.kind.disk() else { return };
+        disk.live.set_capacity(disk.disk.size_bytes());
+        for link in device.links.values_mut() {
+            let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
+            if let Some(Err(error)) = told {
+                let id = &device.facts.id;
+                warn!(disk = id, %error, "its front-end could not be told of the new size");
+            }
+        }
     }
 
     /// The device of that name, which is to be changed through the API and open.

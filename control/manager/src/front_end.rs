@@ -3,6 +3,8 @@
 //! The system calls that a session asks for ([`vhost_user::Owner`]). Each fails without changing
 //! anything. Dropping it gives everything back, but for what an attached queue still holds.
 
+mod kept;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -12,9 +14,12 @@ use rustix::net::{AddressFamily, SocketType};
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
 use crate::address_space::{AddressSpace, Claim};
+use crate::bounds::{self, Bounds};
 use crate::connection::Connection;
 use crate::kind::Personality;
 use crate::lent::{Closer, Lent, is_eventfd, kind_of};
+
+use kept::Kept;
 
 /// Bytes of a dirty log: a bit for each page of 16 TiB takes 512 MiB.
 const LOG_BYTES_MAX: u64 = 1 << 30;
@@ -37,6 +42,9 @@ pub(crate) struct FrontEnd {
     health: Health,
     /// What it takes of our addresses.
     claim: Claim,
+    /// Where it takes what it has more regions of memory than each may have.
+    bounds: Bounds,
+    extra: Option<bounds::Claim>,
     /// Of that, for the log and for the in-flight record, bytes.
     log_bytes: u64,
     inflight_bytes: u64,
@@ -47,6 +55,8 @@ pub(crate) struct FrontEnd {
     map: Option<Arc<GuestMap>>,
     log: Option<Arc<DirtyLog>>,
     pub(crate) inflight: Option<InflightRecord>,
+    /// For whoever takes over.
+    pub(crate) kept: Kept,
     /// An address that its guest has brought here and nobody was told of yet.
     pub(crate) announced: Option<[u8; 6]>,
     /// Where we send requests of our own.
@@ -57,7 +67,7 @@ impl FrontEnd {
     pub(crate) fn new(
         personality: Personality,
         seal: Seal,
-        addresses: &AddressSpace,
+        (addresses, bounds): (&AddressSpace, &Bounds),
         closer: &Closer,
     ) -> FrontEnd {
         FrontEnd {
@@ -65,6 +75,8 @@ impl FrontEnd {
             seal,
             health: Health::default(),
             claim: addresses.claim(),
+            bounds: bounds.clone(),
+            extra: None,
             log_bytes: 0,
             inflight_bytes: 0,
             closer: closer.clone(),
@@ -73,6 +85,7 @@ impl FrontEnd {
             map: None,
             log: None,
             inflight: None,
+            kept: Kept::default(),
             announced: None,
             channel: None,
         }
@@ -112,21 +125,38 @@ impl FrontEnd {
         }
     }
 
-    /// Takes addresses for so much guest memory, log and record, gives it to `change`, and takes it
-    /// back when that fails.
+    /// Takes addresses for so much guest memory, log and record, and mappings for so many regions, gives
+    /// them to `change`, and takes them back when that fails.
     fn claiming<T>(
         &mut self,
         [memory, log, inflight]: [u64; 3],
+        regions: usize,
         change: impl FnOnce(&mut FrontEnd) -> Result<T, String>,
     ) -> Result<T, String> {
         let before = self.claim.bytes();
-        self.claim.set(memory.saturating_add(log).saturating_add(inflight))?;
-        let changed = change(self);
+        self.claim_regions(regions)?;
+        let addresses = self.claim.set(memory.saturating_add(log).saturating_add(inflight));
+        let changed = addresses.and_then(|()| change(self));
         match &changed {
             Ok(_) => (self.log_bytes, self.inflight_bytes) = (log, inflight),
-            Err(_) => self.claim.set(before).unwrap_or(()),
+            Err(_) => {
+                self.claim.set(before).unwrap_or(());
+                self.claim_regions(self.regions.len()).unwrap_or(());
+            }
         }
         changed
+    }
+
+    /// Makes it mappings for so many regions, however many there were.
+    fn claim_regions(&mut self, count: usize) -> Result<(), String> {
+        self.extra = None;
+        let claimed = self.bounds.claim_regions(count);
+        let claimed = claimed.map(|claim| self.extra = Some(claim));
+        if claimed.is_err() {
+            // What was given back just now is free.
+            self.extra = self.bounds.claim_regions(self.regions.len()).ok();
+        }
+        claimed
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -171,27 +201,35 @@ impl Owner<Lent> for FrontEnd {
     fn set_memory(&mut self, regions: &[MemoryRegion], fds: Vec<Lent>) -> Result<(), String> {
         self.check_may_run()?;
         let total = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.size));
-        self.claiming([total, self.log_bytes, self.inflight_bytes], |this| {
+        self.claiming([total, self.log_bytes, self.inflight_bytes], regions.len(), |this| {
             let each = regions.iter().zip(&fds);
             let mapped = each.map(|(region, fd)| this.map_region(region, fd));
-            this.replace(mapped.collect::<Result<_, _>>()?)
+            this.replace(mapped.collect::<Result<_, _>>()?)?;
+            this.kept.set_regions(regions, fds);
+            Ok(())
         })
     }
 
     fn add_region(&mut self, region: &MemoryRegion, fd: Lent) -> Result<(), String> {
         self.check_may_run()?;
         let total = self.memory_bytes().saturating_add(region.size);
-        self.claiming([total, self.log_bytes, self.inflight_bytes], |this| {
+        let count = self.regions.len() + 1;
+        self.claiming([total, self.log_bytes, self.inflight_bytes], count, |this| {
             let added = this.map_region(region, &fd)?;
-            this.replace(this.regions.iter().cloned().chain([added]).collect())
+            this.replace(this.regions.iter().cloned().chain([added]).collect())?;
+            this.kept.add_region(*region, fd);
+            Ok(())
         })
     }
 
     fn remove_region(&mut self, region: &MemoryRegion) -> Result<(), String> {
         let stays = |r: &&Region| (r.gpa, r.user) != (region.gpa, region.user);
         let total = self.memory_bytes().saturating_sub(region.size);
-        self.claiming([total, self.log_bytes, self.inflight_bytes], |this| {
-            this.replace(this.regions.iter().filter(stays).cloned().collect())
+        let count = self.regions.len();
+        self.claiming([total, self.log_bytes, self.inflight_bytes], count, |this| {
+            this.replace(this.regions.iter().filter(stays).cloned().collect())?;
+            this.kept.remove_region(region);
+            Ok(())
         })
     }
 
@@ -199,13 +237,15 @@ impl Owner<Lent> for FrontEnd {
         if area.size > LOG_BYTES_MAX {
             return Err(format!("a dirty log of {} bytes is too large", area.size));
         }
-        self.claiming([self.memory_bytes(), area.size, self.inflight_bytes], |this| {
+        let count = self.regions.len();
+        self.claiming([self.memory_bytes(), area.size, self.inflight_bytes], count, |this| {
             let log = DirtyLog::map(&fd, area.offset, area.size, this.seal, &this.health)
                 .map_err(|e| e.to_string())?;
             if let Some(map) = &this.map {
                 map.with_log(Some(Arc::clone(&log))).map_err(|e| e.to_string())?;
             }
             this.log = Some(log);
+            this.kept.set_log(area, fd);
             Ok(())
         })
     }
@@ -230,11 +270,13 @@ impl Owner<Lent> for FrontEnd {
         if area.size > INFLIGHT_BYTES_MAX {
             return Err(format!("an in-flight record of {} bytes is too large", area.size));
         }
-        self.claiming([self.memory_bytes(), self.log_bytes, area.size], |this| {
+        let count = self.regions.len();
+        self.claiming([self.memory_bytes(), self.log_bytes, area.size], count, |this| {
             let mapping = Mapping::shared(&fd, area.offset, area.size, this.seal, &this.health)
                 .map_err(|e| e.to_string())?;
             let (queues, queue_size) = (area.queues, area.queue_size);
             this.inflight = Some(InflightRecord { area: Area::whole(mapping), queues, queue_size });
+            this.kept.set_inflight(*area, fd);
             Ok(())
         })
     }

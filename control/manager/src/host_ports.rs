@@ -3,12 +3,15 @@
 //! A tap at the end of a NIC's wire has as many queues as the NIC has pairs; all else has one. Called by
 //! `uplinks`, and by whoever opens what a change asks for before anything is changed.
 
+use std::os::fd::BorrowedFd;
+
 use backend::net::{HostOpenError, HostPort, HostSource, NullMode, TAP_MTU_RANGE, Why};
 use config::plan::{HostPlan, NicPlan, NullPlan};
 use config::spec::Via;
 use tracing::{info, warn};
 
 use crate::taps::MadeTaps;
+use crate::upgrade::estate::TapEstate;
 
 /// In the order of their numbers.
 #[derive(Debug, Default)]
@@ -66,6 +69,34 @@ impl HostPorts {
             }
         }
         Ok(ports)
+    }
+
+    /// What another process had open, each with its number: all queues of one tap.
+    ///
+    /// # Errors
+    /// A descriptor is of something else.
+    pub(crate) fn inherit(
+        name: &str,
+        queues: impl Iterator<Item = (u16, TapEstate)>,
+    ) -> Result<HostPorts, HostOpenError> {
+        let mut ports = HostPorts::default();
+        for (queue, (fd, made)) in queues {
+            ports.put(queue, HostPort::inherit_tap(name, fd, made)?);
+        }
+        Ok(ports)
+    }
+
+    /// What [`Self::inherit`] takes: number, whether a daemon made the tap, descriptor.
+    pub(crate) fn taps(&self) -> impl Iterator<Item = (u16, bool, BorrowedFd<'_>)> {
+        self.0.iter().filter_map(|(queue, port)| {
+            let (fd, made) = port.tap()?;
+            Some((*queue, made, fd))
+        })
+    }
+
+    /// Closes what no other process can go on with.
+    pub(crate) fn close_all_but_taps(&mut self) {
+        self.0.retain(|(_, port)| port.tap().is_some());
     }
 
     pub(crate) fn count(&self) -> u16 {

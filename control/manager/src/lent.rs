@@ -12,10 +12,23 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use confine::Kind;
+
+use crate::bounds::MESSAGE_DESCRIPTORS;
 
 /// Descriptors that wait to be closed before their disk takes no more.
 const WAITING_MAX: usize = 256;
+
+/// What waits in all queues, so that it can be counted against what may be open.
+static WAITING: AtomicU64 = AtomicU64::new(0);
+
+/// Descriptors of all devices that wait to be closed, or written to.
+pub(crate) fn all_that_wait() -> u64 {
+    WAITING.load(Ordering::Relaxed)
+}
 
 /// A descriptor that a front-end sent, or its connection itself.
 #[derive(Debug)]
@@ -123,6 +136,11 @@ impl Closer {
         self.closing.is_full()
     }
 
+    /// Whether more waits than comes with one message.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.closing.waits() > MESSAGE_DESCRIPTORS as usize
+    }
+
     fn add(&self, job: Job) {
         match job {
             Job::Close(_) => self.closing.add(job),
@@ -135,16 +153,27 @@ impl Worker {
     fn add(&self, job: Job) {
         let mut queue = self.queue();
         queue.jobs.push_back(job);
+        WAITING.fetch_add(1, Ordering::Relaxed);
         if !queue.has_thread {
             let worker = self.clone();
             let named = std::thread::Builder::new().name("closer".to_string());
             // Without a thread they wait for the next one.
-            queue.has_thread = named.spawn(move || worker.work()).is_ok();
+            queue.has_thread = named.spawn(move || worker.begin()).is_ok();
         }
     }
 
     fn is_full(&self) -> bool {
-        self.queue().jobs.len() >= WAITING_MAX
+        self.waits() >= WAITING_MAX
+    }
+
+    fn waits(&self) -> usize {
+        self.queue().jobs.len()
+    }
+
+    fn begin(&self) {
+        // What it has of control's list is what it keeps when this fails.
+        let _ = confine::thread(Kind::Closer);
+        self.work();
     }
 
     fn work(&self) {
@@ -161,6 +190,9 @@ impl Worker {
         let mut queue = self.queue();
         let job = queue.jobs.pop_front();
         queue.has_thread = job.is_some();
+        if job.is_some() {
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+        }
         job
     }
 

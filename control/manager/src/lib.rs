@@ -6,21 +6,25 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `begin` | from a plan to the loop |
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
 //! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
 //! | `reload`, `reload_net` | the file read again |
+//! | `daemon_view` | the daemon itself, for operators |
 //! | `device` | one device's state, disk or NIC |
 //! | `kind`, `disk`, `nic` | what differs between them; what only a disk has, or only a NIC |
 //! | `network`, `uplinks` | bridges and their ports; those that lead to the host |
 //! | `shut` | devices that are not open, and opening them |
 //! | `front_end`, `start` | memory and descriptors of a front-end; from ring facts to a queue |
+//! | `bounds` | what one device can use up of descriptors, mappings and memory |
 //! | `address_space` | how much memory front-ends may lend |
 //! | `lent` | descriptors that came from outside |
 //! | `log_rate` | how much one disk may write into the log |
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
+//! | `upgrade` | another process takes over, or this one does |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -28,11 +32,15 @@ mod address_space;
 mod answers;
 pub mod api;
 mod balance;
+mod begin;
+mod bounds;
 mod connection;
 mod cores;
+mod daemon_view;
 mod device;
 mod disk;
 mod disk_calls;
+mod follow;
 mod front_end;
 mod group_calls;
 mod host_ports;
@@ -58,8 +66,9 @@ mod state;
 mod switch_calls;
 mod taps;
 mod unsynced;
+pub mod upgrade;
 mod uplinks;
 mod views;
 mod whereabouts;
 
-pub use manager::{Options, StartError, run};
+pub use begin::{Options, StartError, run};

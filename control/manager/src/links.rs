@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use vhost_user::{Frame, Reject, Scope};
 
+use crate::bounds::MESSAGE_DESCRIPTORS;
 use crate::connection::Incoming;
-use crate::device::{Held, LINKS_MAX, Link};
+use crate::device::{Device, Held, LINKS_MAX, Link};
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
@@ -146,7 +147,12 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let requests = device.unanswered_requests();
         let time_s = device.facts.drain_timeout_s;
-        let why = format!("{time_s} s waited for {}", views::unanswered(requests));
+        let is_parting = device.kind.disk().is_some_and(|disk| disk.parting_since().is_some());
+        let what = match is_parting {
+            true => "the disk to make stable what was written".to_string(),
+            false => views::unanswered(requests),
+        };
+        let why = format!("{time_s} s waited for {what}");
         if let Some(link) = device.links.get(&id) {
             link.front_end.abandon();
         }
@@ -174,7 +180,10 @@ impl Manager {
             }
             return;
         }
-        if device.links.len() >= LINKS_MAX {
+        // The part of one connection that its device was promised.
+        let first = device.links.values().all(|link| link.extra.is_some());
+        let mut extra = if first { None } else { self.bounds.claim_link(device.facts.rings) };
+        if device.links.len() >= LINKS_MAX || (!first && extra.is_none()) {
             // Whoever connected and fell silent must not keep the VMM out.
             let silent = device.links.iter().filter(|(_, link)| link.gives_way(now));
             let Some(silent) = silent.min_by_key(|(_, link)| link.heard_at).map(|(id, _)| *id)
@@ -182,14 +191,23 @@ impl Manager {
                 device.closer.close(socket);
                 if device.may_log() {
                     let id = &device.facts.id;
-                    warn!(device = id, "refused a connection: {LINKS_MAX} are there already");
+                    let there = device.links.len();
+                    let why = match there < LINKS_MAX {
+                        true => ", and no descriptor is promised to nobody: raise LimitNOFILE",
+                        false => " already",
+                    };
+                    warn!(device = id, "refused a connection: {there} are there{why}");
                 }
                 return;
             };
+            // What it had is this one's.
+            let freed = device.links.get_mut(&silent).and_then(|link| link.extra.take());
+            extra = extra.or(freed);
             self.close_link(number, silent, "another connection takes its place");
         }
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let link = device.new_link(socket, &self.addresses, now);
+        let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now);
+        link.extra = extra;
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
             if device.may_log() {
                 warn!(device = device.facts.id, %error, "a connection cannot be watched");
@@ -210,7 +228,8 @@ impl Manager {
     pub(crate) fn serve_link(&mut self, number: u32, id: u32, gone: bool) {
         for _ in 0..MESSAGES_PER_TURN {
             let Some(device) = self.devices.get_mut(&number) else { return };
-            if device.closer.is_full() {
+            let used_up = device.closer.is_behind() && self.bounds.is_used_up();
+            if device.closer.is_full() || used_up {
                 let why = "it sent more descriptors that take long to close than are kept";
                 return self.close_link(number, id, why);
             }
@@ -224,7 +243,21 @@ impl Manager {
                 }
                 break;
             }
-            match link.connection.receive() {
+            let came = link.connection.receive();
+            let of_frame = match &came {
+                Ok(Incoming::Frame(frame)) => frame.fds.len(),
+                _ => link.connection.descriptors(),
+            };
+            link.extra_of_message = None;
+            if of_frame > MESSAGE_DESCRIPTORS as usize {
+                let kept = link.front_end.kept.regions();
+                link.extra_of_message = self.bounds.claim_message(of_frame, kept);
+                if link.extra_of_message.is_none() {
+                    let why = "a message of it brings more descriptors than are left for all";
+                    return self.close_link(number, id, why);
+                }
+            }
+            match came {
                 Ok(Incoming::Frame(frame)) => self.take_frame(number, id, frame),
                 Ok(Incoming::Nothing) => break,
                 Ok(Incoming::End) => {
@@ -266,7 +299,10 @@ impl Manager {
         let Some(device) = self.devices.get(&number) else { return };
         let attached = device.attached_in(id, scope);
         if attached.is_empty() {
-            return self.apply_held(number, id);
+            if !self.parts_first(number, id) {
+                self.apply_held(number, id);
+            }
+            return;
         }
         for queue in attached {
             self.detach(number, queue);
@@ -275,11 +311,25 @@ impl Manager {
 
     /// After a queue came back: goes on with what waited for it.
     pub(crate) fn queue_came_back(&mut self, number: u32, id: u32) {
+        if self.frozen {
+            // What is held is for whoever has the queue next.
+            return;
+        }
         let Some(link) = self.link(number, id) else { return };
         let Some(held) = &link.held else { return };
         let scope = link.session.scope(&held.message);
         self.release(number, id, scope);
         self.watch_link(number, id);
+    }
+
+    /// Goes on with every message that was held while nothing was to change.
+    pub(crate) fn release_held_links(&mut self) {
+        let held = |device: &Device| {
+            let held = device.links.iter().filter(|(_, link)| link.held.is_some());
+            held.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+        };
+        let held: Vec<(u32, u32)> = self.devices.values().flat_map(held).collect();
+        held.into_iter().for_each(|(number, id)| self.queue_came_back(number, id));
     }
 
     fn apply_held(&mut self, number: u32, id: u32) {

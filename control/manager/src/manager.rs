@@ -9,20 +9,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::Plan;
-use config::api::ApiError;
-use config::plan::{Origin, SwitchPlan};
-use config::saved::Devices;
+use config::api::{ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
 use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
-use crate::api::{self, Calls, Reply};
-use crate::balance::{Balance, nodes_of};
-use crate::cores::{self, Cores};
+use crate::api::{Calls, Reply};
+use crate::balance::Balance;
+use crate::begin::Options;
+use crate::bounds::Bounds;
+use crate::cores::Cores;
 use crate::device::{Attached, Device};
-use crate::kind::DevicePlan;
 use crate::lent::Lent;
 use crate::moves::Moves;
 use crate::network::Network;
@@ -35,6 +34,8 @@ use crate::state::StateFile;
 use crate::switch_calls::MacQuery;
 use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
+use crate::upgrade::estate::Estate;
+use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
 
 /// Between two attempts to connect to a front-end, or to accept one when descriptors ran out.
@@ -44,29 +45,7 @@ const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
 /// How long no front-end is taken after one that made a sidecore wait.
 const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
 /// How soon a full inbox is tried again.
-const INBOX_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Reads the configuration file again, beside the plan in force.
-pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
-
-/// What the program gives the control loop besides the plan.
-pub struct Options {
-    /// The program's version.
-    pub version: &'static str,
-    /// The configuration file's name, for messages.
-    pub file: String,
-    /// How the configuration file is read again.
-    pub load: Box<Load>,
-    /// Called once everything is open.
-    pub ready: Box<dyn Fn()>,
-    /// Called when a stop begins.
-    pub stopping: Box<dyn Fn()>,
-}
-
-/// Why the daemon did not start. Nothing is left behind.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(String);
+pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
 /// An operator's call that waits for queues to come back.
 pub(crate) struct Waiting {
@@ -101,181 +80,77 @@ pub(crate) struct Manager {
     pub(crate) reloading: Option<Reloading>,
     /// Of which front-ends take their part.
     pub(crate) addresses: AddressSpace,
+    /// What devices are promised of what this process may have.
+    pub(crate) bounds: Bounds,
     /// See [`sockets::reserve`].
     pub(crate) reserve: Option<OwnedFd>,
     /// Devices to compare at the end of this turn.
     pub(crate) touched: BTreeSet<u32>,
     pub(crate) next_link: u32,
     pub(crate) next_device: u32,
-    calls: Calls,
-    stop_by: Option<Instant>,
+    /// Another process is to take over.
+    pub(crate) upgrade: Option<Upgrade>,
+    /// Another process is being told what there is: it stays so.
+    pub(crate) frozen: bool,
+    /// Sidecores that were asked for what is on their roads, and have not answered.
+    pub(crate) fences_open: usize,
+    /// What a predecessor serves, until this process does.
+    pub(crate) estate: Option<Estate>,
+    /// When it was taken over, if it was.
+    pub(crate) took_over_at: Option<Instant>,
+    /// The API's listening socket, for a successor.
+    pub(crate) api_socket: OwnedFd,
+    pub(crate) calls: Calls,
+    pub(crate) stop_by: Option<Instant>,
 }
 
-/// Serves `plan` until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
-///
-/// # Errors
-/// [`StartError`]: what could not be opened, and what to do. After the start there are none.
-pub fn run(plan: Plan, options: Options) -> Result<(), StartError> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
-    let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
-    let workers = cores::leave(&plan.sidecores.cpus);
-    let state = StateFile::in_folder(&plan.daemon.state_dir);
-    let kept = state.read().map_err(StartError)?;
-    let (server, calls) = api::serve(Path::new(&plan.daemon.api), options.version)
-        .map_err(|e| failed(&format!("the API socket {}", plan.daemon.api), &e))?;
-    let cores =
-        Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
-    let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
-    let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
-    let mut manager = Manager {
-        poll,
-        options,
-        state,
-        unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
-        cores,
-        balance,
-        devices: BTreeMap::new(),
-        network: Network::default(),
-        taps: MadeTaps::in_folder(&plan.daemon.state_dir),
-        groups: Groups::default(),
-        queries: Vec::new(),
-        next_query: 0,
-        shut: Vec::new(),
-        waiting: Vec::new(),
-        moves: Moves::default(),
-        reloading: None,
-        addresses: AddressSpace::default(),
-        reserve: sockets::reserve(),
-        touched: BTreeSet::new(),
-        next_link: 0,
-        next_device: 0,
-        calls,
-        stop_by: None,
-        plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
-    };
-    let started = manager.open_all(plan, &kept);
-    if let Err(error) = started {
-        manager.close_all();
-        manager.cores.stop();
-        return Err(error);
-    }
-    (manager.options.ready)();
-    let (devices, shut) = (manager.devices.len(), manager.shut.len());
-    info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
-    manager.turn_until_stopped();
-    drop(server);
-    Ok(())
+/// How the loop ended.
+pub(crate) enum End {
+    Stopped,
+    /// Another process serves: nothing may be closed, for it is shared.
+    HandedOver(HandedOver),
 }
 
 impl Manager {
-    fn open_all(&mut self, plan: Plan, kept: &Devices) -> Result<(), StartError> {
-        let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
-        for (index, core) in self.cores.all.iter().enumerate() {
-            self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
-        }
-        self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
-        for disk in plan.disks {
-            self.plan.disks.push(disk.clone());
-            self.take_in(DevicePlan::Disk(disk));
-        }
-        for switch in plan.switches {
-            self.take_in_switch(switch)?;
-        }
-        for nic in plan.nics {
-            self.plan.nics.push(nic.clone());
-            self.take_in(DevicePlan::Nic(nic));
-        }
-        self.take_in_kept(kept)?;
-        self.refuse_if_all_are_shut()
-    }
-
-    /// What was made through the API before.
-    fn take_in_kept(&mut self, kept: &Devices) -> Result<(), StartError> {
-        let path = self.state.path().display().to_string();
-        let wrong = |what: &str, id: &str, error: ApiError| {
-            StartError(format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint))
-        };
-        for spec in &kept.groups {
-            let group = self.plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;
-            self.plan.groups.push(group);
-        }
-        for spec in &kept.disks {
-            let disk = self.plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
-            self.plan.disks.push(disk.clone());
-            self.take_in(DevicePlan::Disk(disk));
-        }
-        for spec in &kept.switches {
-            let made = self.plan.switch_from_api(spec).map_err(|e| wrong("switch", &spec.id, e))?;
-            self.take_in_switch(made)?;
-        }
-        for spec in &kept.nics {
-            let nic = self.plan.nic_kept(spec).map_err(|e| wrong("nic", &spec.id, e))?;
-            self.plan.nics.push(nic.clone());
-            self.take_in(DevicePlan::Nic(nic));
-        }
-        Ok(())
-    }
-
-    fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
-        let id = switch.id.clone();
-        self.plan.switches.push(switch.clone());
-        let served = self.serve_switch(switch, Vec::new());
-        served.map_err(|error| StartError(format!("switch {id:?}: {error}")))
-    }
-
-    /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
-    /// file, or a second daemon on the same images, is seen at once.
-    fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
-        let has_hope = |shut: &Shut| shut.retry.is_some();
-        while self.devices.is_empty() && self.shut.iter().any(|shut| shut.may_be_refused()) {
-            let pause = self.shut.iter().filter_map(Shut::due_at).min();
-            self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now())));
-            self.open_shut();
-        }
-        let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;
-        if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
-            return Ok(());
-        }
-        let refused = self.shut.iter().filter(of_file).map(|shut| {
-            let (name, origin) = (shut.plan.name(), shut.plan.origin());
-            format!("{name} ({origin}): {}", shut.problem)
-        });
-        match refused.collect::<Vec<_>>() {
-            all if all.is_empty() => Ok(()),
-            all => Err(StartError(all.join("\n"))),
-        }
-    }
-
-    fn turn_until_stopped(mut self) {
+    pub(crate) fn turn_until_stopped(&mut self) -> End {
         loop {
             for (token, gone) in self.poll.wait(self.wait_time()) {
                 match token {
                     Token::Listener(number) => self.accept(number),
                     Token::Link(number, id) => self.serve_link(number, id, gone),
                     Token::Unsynced(number) => self.note_unsynced(number),
+                    Token::Parted(number) => self.has_parted(number),
                     Token::Core(core) => self.hear_core(core as usize),
                     Token::Calls => self.hear_calls(),
                     Token::Stop => self.begin_stop(),
                     Token::Reload => self.reload_on_signal(),
+                    Token::Heir => self.hear_heir(),
                 }
             }
             self.due();
             self.settle();
             self.go_on_reloading();
             self.cores.flush();
+            if self.go_on_upgrading()
+                && let Some(handed_over) = self.handed_over()
+            {
+                return End::HandedOver(handed_over);
+            }
             if let Some(by) = self.stop_by {
                 let queues = self.devices.values().any(|device| !device.attached().is_empty());
                 let drained = !queues && !self.network.is_attached();
                 if drained {
                     self.close_all();
-                    return self.cores.stop();
+                    self.cores.end_all();
+                    return End::Stopped;
                 }
                 if now() >= by {
                     warn!("what is in flight does not end; stopping without it");
                     self.close_all();
                     // A sidecore that waits for a dead disk would wait for ever; the end of the
                     // process takes it along.
-                    return std::mem::forget(self.cores);
+                    self.cores.leave_all();
+                    return End::Stopped;
                 }
             }
         }
@@ -292,6 +167,7 @@ impl Manager {
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let due = due.chain(self.balance.due_at(&self.cores));
+        let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
@@ -300,7 +176,7 @@ impl Manager {
         }
     }
 
-    fn hear_core(&mut self, core: usize) {
+    pub(crate) fn hear_core(&mut self, core: usize) {
         let Some(handle) = self.cores.all.get(core).map(|core| &core.handle) else { return };
         // Reset before looking, so that what comes later is heard again.
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
@@ -319,6 +195,7 @@ impl Manager {
                 }
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
+                Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
         }
@@ -336,6 +213,8 @@ impl Manager {
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
         queue.gate = gate;
         let Some(attached) = queue.attached.take() else { return };
+        // For whoever serves it next, if nobody asks for another place.
+        queue.was_at = self.frozen.then_some((attached.sidecore, attached.by_hand));
         queue.left = queue.left.map(|left| left.at(base));
         if let Some(link) = device.links.get_mut(&attached.link) {
             link.session.stopped_at(key.queue, base);
@@ -404,12 +283,14 @@ impl Manager {
 
     /// Brings every device that was touched to where its sessions and plan want it.
     pub(crate) fn settle(&mut self) {
-        while let Some(number) = self.touched.pop_first() {
+        while !self.frozen
+            && let Some(number) = self.touched.pop_first()
+        {
             self.settle_device(number);
         }
     }
 
-    fn settle_device(&mut self, number: u32) {
+    pub(crate) fn settle_device(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         if device.is_held_back() {
             let attached = device.attached();
@@ -425,13 +306,12 @@ impl Manager {
         if device.wants_to_listen() {
             self.listen_again(number);
         }
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        for index in 0..device.facts.rings {
+        for index in 0..self.follow(number) {
             self.attach_if_ready(number, index);
         }
     }
 
-    fn attach_if_ready(&mut self, number: u32, index: u16) {
+    pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         if device.kind.nic().is_some_and(|nic| nic.travel.is_some()) {
             // Where it is to start is known when the NIC has arrived.
@@ -440,10 +320,13 @@ impl Manager {
         match device.make_queue(index) {
             Ok(Some((link, served))) => {
                 let home = device.kind.nic().map(|nic| nic.plug.map(|plug| plug.place.home));
-                let place = home.unwrap_or_else(|| self.place_movable(number, 1));
+                let was_at = self.queue_mut(number, index).and_then(|queue| queue.was_at.take());
+                let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
+                let place = home.unwrap_or_else(|| self.place_again(number, was_at));
                 let Some(sidecore) = place else { return };
                 if let Some(queue) = self.queue_mut(number, index) {
-                    let (leaving, by_hand) = (None, false);
+                    let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
+                    let leaving = None;
                     queue.attached = Some(Attached { sidecore, link, leaving, by_hand });
                     queue.was_attached = true;
                 }
@@ -485,6 +368,7 @@ impl Manager {
         self.balance(now);
         self.answer_overdue(now);
         self.answer_queries(now);
+        self.follow_due(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
@@ -502,6 +386,9 @@ impl Manager {
 
     fn connect(&mut self, number: u32, now: Instant) {
         let Some(device) = self.devices.get_mut(&number) else { return };
+        if !device.links.is_empty() {
+            return;
+        }
         match sockets::open_connection(Path::new(&device.facts.socket)) {
             Ok(socket) => {
                 device.connect_after = Some(now + RETRY_INTERVAL);
@@ -513,6 +400,21 @@ impl Manager {
                 let problem = format!("nobody answers at {socket} yet: {error}");
                 device.unanswered = Some(problem);
             }
+        }
+    }
+
+    /// Where its queue was before it was asked for, or wherever suits.
+    fn place_again(&mut self, number: u32, was_at: Option<(usize, bool)>) -> Option<usize> {
+        let Some((core, _)) = was_at else { return self.place_movable(number, 1) };
+        self.balance.wake(core);
+        Some(core)
+    }
+
+    /// Whoever asks while another process takes over is to ask that one.
+    pub(crate) fn answer_all_busy(&mut self) {
+        while let Some(request) = self.calls.take() {
+            let error = "another process is taking over from this daemon";
+            request.answer(Err(ApiError::new(ErrorKind::Busy, error, "ask again")));
         }
     }
 
@@ -550,23 +452,8 @@ impl Manager {
         }
     }
 
-    fn close_all(&mut self) {
+    pub(crate) fn close_all(&mut self) {
         self.devices.values_mut().for_each(Device::close_socket);
-    }
-
-    /// What was made through the API, to be kept.
-    pub(crate) fn keep(&self) -> std::io::Result<()> {
-        let Plan { disks, switches, nics, groups, .. } = &self.plan;
-        let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
-        let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
-        let nics = nics.iter().filter(|nic| nic.origin == Origin::Api);
-        let groups = groups.iter().filter(|group| group.origin == Origin::Api);
-        self.state.write(&Devices {
-            disks: disks.map(|disk| disk.spec.clone()).collect(),
-            switches: switches.map(|switch| switch.spec.clone()).collect(),
-            nics: nics.map(|nic| nic.spec.clone()).collect(),
-            groups: groups.map(|group| group.spec.clone()).collect(),
-        })
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

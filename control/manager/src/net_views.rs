@@ -125,7 +125,7 @@ pub(crate) fn shut_nic(shut: &Shut, plan: &NicPlan) -> NicView {
 fn uplink_view(uplink: &Uplink) -> PortView {
     let (link, served_as) = match &uplink.state {
         State::Open(lent) => (LinkState::Up, Some(lent.served_as.to_string())),
-        State::Shut { .. } => (LinkState::Down, None),
+        State::Shut { .. } | State::Kept(_) => (LinkState::Down, None),
     };
     PortView {
         name: uplink.plan.name().to_string(),

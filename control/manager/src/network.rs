@@ -167,7 +167,8 @@ impl Manager {
             NicPeer::Switch(_) => self.place_movable(number, rings),
             NicPeer::Host(_) => self.place_fixed(),
         };
-        let home = home.unwrap_or_default();
+        let was_at = self.home_before(number);
+        let home = was_at.map(|(home, _)| home).or(home).unwrap_or_default();
         if let NicPeer::Switch(switch) = &peer {
             self.connect_homes(self.network.switch(switch).map(|switch| switch.bridge), home);
         }
@@ -187,7 +188,8 @@ impl Manager {
         let place = Place { bridge, port, home, is_wire: matches!(peer, NicPeer::Host(_)) };
         self.cores.take_load(home, rings);
         if let Some(nic) = self.nic_parts_mut(number) {
-            nic.plug = Some(Plug::new(place));
+            let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
+            nic.plug = Some(Plug { by_hand, ..Plug::new(place) });
         }
         self.say_port(number);
         if let NicPeer::Host(host) = peer {
@@ -197,6 +199,16 @@ impl Manager {
             }
         }
         Ok(())
+    }
+
+    /// Where a NIC that is being taken over is at home, and whether an operator brought it there.
+    fn home_before(&mut self, number: u32) -> Option<(usize, bool)> {
+        let plan = self.devices.get(&number)?.kind.plan();
+        let device = self.estate.as_mut()?.device_of(&plan)?;
+        let nic = device.words.nic.as_ref().filter(|nic| nic.home < self.cores.all.len())?;
+        let before = (nic.home, nic.by_hand);
+        self.balance.wake(before.0);
+        Some(before)
     }
 
     /// Moves a NIC whose queues are all here to the switch that has its switch's name now.

@@ -22,6 +22,8 @@ pub(crate) enum Token {
     Link(u32, u32),
     /// This device could not make data stable.
     Unsynced(u32),
+    /// This disk was let go.
+    Parted(u32),
     /// A sidecore.
     Core(u32),
     /// The API's thread.
@@ -30,6 +32,8 @@ pub(crate) enum Token {
     Stop,
     /// SIGHUP.
     Reload,
+    /// The process that is to take over.
+    Heir,
 }
 
 impl Token {
@@ -42,6 +46,8 @@ impl Token {
             Token::Stop => (4, 0, 0),
             Token::Reload => (5, 0, 0),
             Token::Unsynced(device) => (6, device, 0),
+            Token::Heir => (7, 0, 0),
+            Token::Parted(device) => (8, device, 0),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
     }
@@ -55,6 +61,8 @@ impl Token {
             3 => Token::Calls,
             4 => Token::Stop,
             6 => Token::Unsynced(device),
+            7 => Token::Heir,
+            8 => Token::Parted(device),
             _ => Token::Reload,
         }
     }
@@ -95,6 +103,11 @@ impl Poll {
 
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         Ok(epoll::add(&self.set, fd, EventData::new_u64(token.pack()), EventFlags::IN)?)
+    }
+
+    /// Waits for it no more, though it may stay open.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.set, fd);
     }
 
     /// Changes what is waited for: something to read, room to write. Neither: only its end.
@@ -149,9 +162,11 @@ mod tests {
             Token::Link(7, u32::MAX),
             Token::Core(3),
             Token::Unsynced(9),
+            Token::Parted(10),
             Token::Calls,
             Token::Stop,
             Token::Reload,
+            Token::Heir,
         ] {
             assert_eq!(Token::unpack(token.pack()), token);
         }

@@ -53,6 +53,11 @@ impl Manager {
     /// Reads the file and does what is different. Nothing is done when the file is wrong or one of
     /// its new disks cannot be opened.
     pub(crate) fn reload(&mut self, reply: Option<Reply>) {
+        if self.upgrade.is_some() {
+            let error = "another process is taking over, and reads the file itself";
+            let error = ApiError::new(ErrorKind::Busy, error, "ask again in a moment");
+            return finish(reply, Err(error));
+        }
         if self.reloading.is_some() {
             let error = "the configuration file is being read again already";
             let error = ApiError::new(ErrorKind::Busy, error, "try again in a moment");
@@ -62,7 +67,10 @@ impl Manager {
             Ok((late, done)) => {
                 if !done.restart_needed.is_empty() {
                     let fields = done.restart_needed.join(", ");
-                    warn!("different in {}, and put into force by a restart: {fields}", done.file);
+                    warn!(
+                        "different in {}, and put into force by an upgrade or a restart: {fields}",
+                        done.file
+                    );
                 }
                 let answer_by = now() + TAKE_OVER_TIME_MAX;
                 self.reloading = Some(Reloading { late, done, reply, answer_by });

@@ -111,7 +111,13 @@ impl Retry {
         Retry { since: now, at: now, pause: PAUSE_MIN }
     }
 
-    fn again(self, now: Instant) -> Retry {
+    /// When the next attempt is due.
+    pub(crate) fn due_at(self) -> Instant {
+        self.at
+    }
+
+    /// After an attempt that failed.
+    pub(crate) fn again(self, now: Instant) -> Retry {
         let waited = now.saturating_duration_since(self.since);
         let most = (waited / 16).clamp(PAUSE_MAX, LONG_PAUSE_MAX);
         let pause = (self.pause * 2).min(most);
@@ -174,18 +180,40 @@ impl Manager {
             let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
         }
-        let mut device = match plan {
-            DevicePlan::Disk(plan) => self.open_disk(number, plan)?,
-            DevicePlan::Nic(plan) => {
-                Device::new(number, Facts::from(&plan), Kind::Nic(NicParts::new(plan, None)))
+        let promise = self.bounds.promise(&plan).map_err(NotOpen::Wrong)?;
+        let inherited = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+        let (listener, disk, is_up) = match inherited {
+            Some(device) => {
+                let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);
+                (device.listener.take(), device.take_disk(), is_up)
+            }
+            None => (None, None, None),
+        };
+        if let Some(why) = plan.disk().and_then(refused_image) {
+            return Err(NotOpen::Wrong(why));
+        }
+        let mut device = match (plan, disk) {
+            (DevicePlan::Disk(plan), Some((handles, facts))) => {
+                let parts = DiskParts::inherit(plan, &facts, handles)?;
+                self.recall_unsynced(&parts);
+                Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
+            }
+            (DevicePlan::Disk(plan), None) => self.open_disk(number, plan)?,
+            (DevicePlan::Nic(plan), _) => {
+                let parts = NicParts::new(plan, None);
+                is_up.into_iter().for_each(|is_up| parts.live.set_up(is_up));
+                Device::new(number, Facts::from(&parts.plan), Kind::Nic(parts))
             }
         };
-        if device.facts.mode == Mode::Listen && !device.kind.is_off() {
+        device.listener = listener;
+        let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
+        if listens && device.listener.is_none() {
             let socket = Path::new(&device.facts.socket);
             let listener = sockets::open_listener(socket)
                 .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
             device.listener = Some(listener);
         }
+        device.promise = Some(promise);
         self.next_device += 1;
         Ok(device)
     }
@@ -198,13 +226,19 @@ impl Manager {
             let why = format!("its image {path} is missing: put it back, then `sidecore reload`");
             return Err(NotOpen::Wrong(why));
         }
+        if let Some(why) = refused_image(&plan) {
+            return Err(NotOpen::Wrong(why));
+        }
+        if let Some(ours) = self.shares_unlocked(&plan) {
+            return Err(ours);
+        }
         let facts = Facts::from(&plan);
         let parts = DiskParts::open(plan).map_err(|error| match (error, path) {
             (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
             (error, _) => error,
         })?;
         self.recall_unsynced(&parts);
-        if parts.disk.was_empty()
+        if parts.was_empty
             && let Some(path) = parts.plan.source.path()
         {
             warn!(disk = facts.id, "{path} was missing or empty; the disk is empty now");
@@ -245,6 +279,13 @@ impl Manager {
     /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
     /// that is missing must not take every tenant down when the daemon starts again after a crash.
     pub(crate) fn take_in(&mut self, plan: DevicePlan) {
+        if let Some(estate) = &mut self.estate
+            && estate.device_of(&plan).is_none()
+        {
+            // Nothing is opened by name before the predecessor has let go.
+            let why = "waits until the daemon before this one has ended".to_string();
+            return self.shut.push(Shut::waiting(plan, why, now()));
+        }
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         let Err(why) = opened else { return };
         self.shut.push(match why {
@@ -309,7 +350,7 @@ impl Manager {
     }
 
     /// Which disk of ours holds what `path` names, in words; the file may have several names.
-    fn name_holder(&self, text: String, path: &str) -> String {
+    pub(crate) fn name_holder(&self, text: String, path: &str) -> String {
         let Some(file) = file_at(path) else { return text };
         let path_of = |device: &'_ Device| {
             let path = device.kind.disk()?.plan.source.path()?;
@@ -329,8 +370,13 @@ impl Manager {
     }
 }
 
+/// Why the image of a disk is not one that this process may open, if so.
+fn refused_image(plan: &DiskPlan) -> Option<String> {
+    confine::refuses_image(Path::new(plan.source.path()?))
+}
+
 /// What a file is, whatever its name.
-fn file_at(path: &str) -> Option<(u64, u64)> {
+pub(crate) fn file_at(path: &str) -> Option<(u64, u64)> {
     let stat = rustix::fs::stat(path).ok()?;
     Some((stat.st_dev, stat.st_ino))
 }

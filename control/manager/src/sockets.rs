@@ -8,12 +8,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
+use rustix::process::umask;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 8;
@@ -34,10 +36,19 @@ pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
     clear(path)?;
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-    bind(&socket, &address)?;
-    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o660))?;
+    bind_for_group(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Gives the socket its name, with mode 0660 from the start. Not by its path afterwards: whoever may
+/// write to the folder could have put a link to any file in its place by then (CVE-2026-1386). Only
+/// control makes files, so nobody else is affected by the mask meanwhile.
+pub(crate) fn bind_for_group(socket: impl AsFd, address: &SocketAddrUnix) -> io::Result<()> {
+    let before = umask(Mode::from_raw_mode(0o117));
+    let bound = bind(socket, address);
+    umask(before);
+    Ok(bound?)
 }
 
 /// Removes what a dead daemon left at `path`; makes the folder if there is none.

@@ -10,6 +10,7 @@ use device::features;
 use device::net::Net;
 use guest_memory::{Area, GuestMap};
 use schedule::Policy;
+use serde::{Deserialize, Serialize};
 use sidecore::{NicQueue, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec};
 use vhost_user::{RingAddresses, RingFacts};
 use virtqueue::{Format, Inflight, Queue, QueueSpec, inflight, layout};
@@ -25,18 +26,31 @@ const PACKED_USED: u16 = 1 << 15;
 const PACKED_FRESH: u32 = 0x8000_8000;
 
 /// Where a ring stood when its sidecore gave it back, and what its front-end had said before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Left {
+    #[serde(with = "AddressWords")]
     ring: RingAddresses,
     size: u16,
     told: u32,
     base: u32,
 }
 
+/// [`RingAddresses`] for a process that takes over.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RingAddresses", deny_unknown_fields)]
+struct AddressWords {
+    descriptors: u64,
+    driver: u64,
+    device: u64,
+    log: u64,
+    logged: bool,
+}
+
 impl Left {
     /// A ring that is about to start.
     pub(crate) fn at_start(facts: &RingFacts<'_, Lent>) -> Left {
-        Left { ring: facts.addresses, size: facts.size, told: facts.base, base: facts.base }
+        Left { ring: facts.addresses, size: facts.size, told: facts.told, base: facts.base }
     }
 
     /// It is back.
@@ -47,7 +61,7 @@ impl Left {
     /// Whether the front-end says of this ring what it said before it was served: it was cut off, and
     /// knows no better.
     fn is_news_to(&self, facts: &RingFacts<'_, Lent>) -> bool {
-        (self.ring, self.size, self.told) == (facts.addresses, facts.size, facts.base)
+        (self.ring, self.size, self.told) == (facts.addresses, facts.size, facts.told)
     }
 }
 
@@ -107,9 +121,10 @@ pub(crate) fn make(
 /// pair p (VIRTIO 1.2, 5.1.2).
 ///
 /// # Errors
-/// The NIC is not plugged in.
+/// The NIC is not plugged in, or the disk's locks are elsewhere.
 fn role_of(kind: &Kind, index: u16, negotiated: u64) -> Result<RoleSpec, String> {
     match kind {
+        Kind::Disk(disk) if !disk.is_here() => Err("its image is not open".to_string()),
         Kind::Disk(disk) => Ok(RoleSpec::Disk {
             blk: Blk::new(&disk.shape, Arc::clone(&disk.live), negotiated),
             backend: disk.disk.backend(),

@@ -4,7 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use config::Plan;
+use config::plan::Origin;
 use config::saved::{self, Devices};
+
+use crate::manager::Manager;
 
 /// Longest state that is read, bytes.
 const STATE_BYTES_MAX: u64 = 16 << 20;
@@ -66,4 +70,21 @@ impl StateFile {
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+impl Manager {
+    /// What was made through the API, to be kept.
+    pub(crate) fn keep(&self) -> std::io::Result<()> {
+        let Plan { disks, switches, nics, groups, .. } = &self.plan;
+        let disks = disks.iter().filter(|disk| disk.origin == Origin::Api);
+        let switches = switches.iter().filter(|switch| switch.origin == Origin::Api);
+        let nics = nics.iter().filter(|nic| nic.origin == Origin::Api);
+        let groups = groups.iter().filter(|group| group.origin == Origin::Api);
+        self.state.write(&Devices {
+            disks: disks.map(|disk| disk.spec.clone()).collect(),
+            switches: switches.map(|switch| switch.spec.clone()).collect(),
+            nics: nics.map(|nic| nic.spec.clone()).collect(),
+            groups: groups.map(|group| group.spec.clone()).collect(),
+        })
+    }
 }

@@ -23,6 +23,8 @@ use crate::start::policy_of;
 
 /// Between two attempts to open one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The same in the first second after another process was taken over from.
+const HASTY_INTERVAL: Duration = Duration::from_millis(10);
 /// Nothing is too long for a host port by our word: it says itself what it cannot carry.
 const MTU: u32 = u16::MAX as u32;
 
@@ -48,6 +50,8 @@ pub(crate) enum State {
     Shut { problem: String, retry_at: Instant },
     /// Its sidecore has it.
     Open(Lent),
+    /// It is here until it is known who is to have it: another process, or the sidecore again.
+    Kept(HostPorts),
 }
 
 /// The descriptors of an uplink that its sidecore has, and those that came back already.
@@ -65,7 +69,7 @@ impl Uplink {
     pub(crate) fn problem(&self) -> Option<&str> {
         match &self.state {
             State::Shut { problem, .. } => Some(problem),
-            State::Open(_) => None,
+            State::Open(_) | State::Kept(_) => None,
         }
     }
 
@@ -73,7 +77,7 @@ impl Uplink {
     pub(crate) fn due_at(&self) -> Option<Instant> {
         match self.state {
             State::Shut { retry_at, .. } => Some(retry_at),
-            State::Open(_) => None,
+            State::Open(_) | State::Kept(_) => None,
         }
     }
 
@@ -199,8 +203,22 @@ impl Manager {
         self.set_port(place, Some(spec));
         match opened {
             Some(ports) => self.attach_uplink(number, ports),
+            // Its predecessor still has it, or would find a second queue of its tap.
+            None if self.estate.is_some() => {}
             None => self.open_uplink(number),
         }
+    }
+
+    /// Opens what is here, or takes it over.
+    fn open_ports(&mut self, number: u32) -> Option<Result<HostPorts, HostOpenError>> {
+        let uplink = self.network.uplinks.get(&number)?;
+        if let (HostPlan::Tap { name }, Some(estate)) = (&uplink.plan.host, &mut self.estate) {
+            let queues = estate.take_tap(name);
+            if !queues.is_empty() {
+                return Some(HostPorts::inherit(name, queues.into_iter()));
+            }
+        }
+        Some(HostPorts::open(&uplink.plan.host, uplink.guest, &self.taps))
     }
 
     /// Changes an uplink in place: its VLANs, limits, share.
@@ -218,8 +236,10 @@ impl Manager {
     }
 
     fn open_uplink(&mut self, number: u32) {
+        let Some(opened) = self.open_ports(number) else { return };
+        let pause = self.uplink_pause();
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
-        match HostPorts::open(&uplink.plan.host, uplink.guest, &self.taps) {
+        match opened {
             Ok(ports) => {
                 info!(uplink = uplink.name(), "open");
                 self.attach_uplink(number, ports);
@@ -229,7 +249,31 @@ impl Manager {
                 if uplink.problem() != Some(new.as_str()) {
                     warn!(uplink = uplink.name(), "cannot be opened: {new}");
                 }
-                uplink.state = State::Shut { problem: new, retry_at: now() + RETRY_INTERVAL };
+                uplink.state = State::Shut { problem: new, retry_at: now() + pause };
+            }
+        }
+    }
+
+    /// After the next failure. What a predecessor had comes free a moment after it has ended.
+    fn uplink_pause(&self) -> Duration {
+        match self.took_over_at {
+            Some(at) if now() < at + RETRY_INTERVAL => HASTY_INTERVAL,
+            _ => RETRY_INTERVAL,
+        }
+    }
+
+    /// Gives the sidecores back what is kept here.
+    pub(crate) fn send_uplinks_out(&mut self) {
+        let kept = |uplink: &Uplink| matches!(uplink.state, State::Kept(_));
+        let kept = self.network.uplinks.iter().filter(|(_, uplink)| kept(uplink));
+        for number in kept.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let Some(uplink) = self.network.uplinks.get_mut(&number) else { continue };
+            let shut = State::Shut { problem: String::new(), retry_at: now() };
+            if let State::Kept(ports) = std::mem::replace(&mut uplink.state, shut) {
+                // One of which the other process was to have another is opened anew.
+                if ports.count() > 0 {
+                    self.attach_uplink(number, ports);
+                }
             }
         }
     }
@@ -343,6 +387,10 @@ impl Manager {
             warn!(uplink = uplink.name(), "is not served: {problem}");
         }
         if problem.is_none() && !removing && !stopping {
+            if self.frozen {
+                uplink.state = State::Kept(ports);
+                return;
+            }
             return self.attach_uplink(number, ports);
         }
         let retry_at = now() + RETRY_INTERVAL;

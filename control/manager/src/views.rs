@@ -34,6 +34,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
         queues_attached: device.attached().len() as u16,
         queues_by_hand: device.queues.iter().filter(|queue| is_by_hand(queue)).count() as u16,
         served_as: Some(parts.disk.describe().to_string()),
+        locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
         counters: sum(&snapshots),
         queues: match queues {
@@ -126,6 +127,8 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),
         group: plan.group.clone(),
         allow_unsealed_memory: plan.allow_unsealed_memory,
+        migratable: plan.migratable,
+        locked: None,
         drain_timeout: plan.drain_timeout_s,
         served_as: None,
         faults: FaultsView::default(),
@@ -138,6 +141,8 @@ fn state_of(device: &Device) -> DiskState {
     let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
     if device.queues.iter().any(is_bad) {
         DiskState::Failed
+    } else if waits_for(device).is_some() {
+        DiskState::Waiting
     } else if !device.attached().is_empty() {
         // A second front-end's mistake is shown as a problem, and this one runs on.
         DiskState::Running
@@ -175,7 +180,13 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .enumerate()
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
-    leaving(device).or(broken).or(unsynced).or(unserved).or_else(of_device)
+    let waits = waits_for(device);
+    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(of_device)
+}
+
+/// Why its guest waits for the locks of the image.
+fn waits_for(device: &Device) -> Option<String> {
+    device.kind.disk().and_then(DiskParts::waits_for)
 }
 
 /// Since when it waits for a disk that does not answer, if that is longer than usual.

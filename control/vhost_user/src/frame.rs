@@ -58,6 +58,16 @@ impl<F> Framer<F> {
         !self.bytes.is_empty() || !self.fds.is_empty()
     }
 
+    /// The beginning of a message that is not whole, and its descriptors so far.
+    pub fn begun(&self) -> (&[u8], &[F]) {
+        (&self.bytes, &self.fds)
+    }
+
+    /// Descriptors of a message that has begun and not ended, at most [`FDS_MAX`].
+    pub fn descriptors(&self) -> usize {
+        self.fds.len()
+    }
+
     /// Takes bytes from the front of `bytes`, up to the end of a message, and gives that message
     /// when it is whole. All of `fds` is taken for it. Call again until `bytes` is empty.
     ///

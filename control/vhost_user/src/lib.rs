@@ -29,4 +29,4 @@ pub use memory_table::MEMORY_SLOTS_MAX;
 pub use message::{InflightArea, LogArea, MacAddress, MemoryRegion, Message, RingAddresses};
 pub use queue_setup::{Kick, RingFacts};
 pub use refusal::{BadFrame, Reason, Reject};
-pub use session::{DeviceClass, DeviceFacts, Owner, Reply, Scope, Session};
+pub use session::{DeviceClass, DeviceFacts, Owner, Reply, Scope, Session, Told};

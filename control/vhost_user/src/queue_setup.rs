@@ -17,6 +17,8 @@ pub(crate) struct QueueSetup<F> {
     pub(crate) size: Option<u16>,
     pub(crate) addresses: Option<RingAddresses>,
     pub(crate) base: u32,
+    /// What its front-end knows of that: what it said, or was told.
+    pub(crate) told: u32,
     pub(crate) kick: Option<Kick<F>>,
     pub(crate) call: Option<F>,
     pub(crate) err: Option<F>,
@@ -32,6 +34,7 @@ impl<F> Default for QueueSetup<F> {
             size: None,
             addresses: None,
             base: 0,
+            told: 0,
             kick: None,
             call: None,
             err: None,
@@ -42,11 +45,17 @@ impl<F> Default for QueueSetup<F> {
 }
 
 impl<F> QueueSetup<F> {
+    /// Its front-end says where it stands.
+    pub(crate) fn stand_at(&mut self, base: u32) {
+        (self.base, self.told) = (base, base);
+    }
+
     /// Stopped by `GET_VRING_BASE`: the next start brings new descriptors.
     pub(crate) fn stop(&mut self) {
         self.kick = None;
         self.call = None;
         self.failed = false;
+        self.told = self.base;
     }
 
     /// Stopped by a reset; the front-end's descriptors for calls and errors remain, since it does
@@ -74,6 +83,7 @@ impl<F> QueueSetup<F> {
             size: self.size?,
             addresses: self.addresses?,
             base: self.base,
+            told: self.told,
             kick,
             call: self.call.as_ref(),
         })
@@ -89,6 +99,8 @@ pub struct RingFacts<'a, F> {
     pub addresses: RingAddresses,
     /// Where it goes on, as in `SET_VRING_BASE`.
     pub base: u32,
+    /// What its front-end knows of that.
+    pub told: u32,
     /// Readable when there is work; `None` when the ring is to be polled.
     pub kick: Option<&'a F>,
     /// Where calls go; `None` for no calls.

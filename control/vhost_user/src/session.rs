@@ -12,6 +12,9 @@ use crate::queue_setup::{QueueSetup, RingFacts};
 use crate::refusal::{Reason, Reject};
 
 mod apply;
+mod retell;
+
+pub use retell::Told;
 
 /// What differs between the kinds of device that this protocol is spoken for.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +118,7 @@ pub struct Reply<F> {
 /// - For each message: [`Self::parse`], [`Self::scope`], [`Self::apply`].
 /// - What could run: [`Self::ready`], [`Self::features`], [`Self::is_logging`].
 /// - What became of a queue: [`Self::stopped_at`], [`Self::failed`].
+/// - For a process that takes over: [`Self::retell`], [`Self::base`], [`Self::has_failed`].
 #[derive(Debug)]
 pub struct Session<F> {
     facts: DeviceFacts,

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use vhost_user::{
-    DeviceClass, DeviceFacts, Frame, InflightArea, LogArea, MemoryRegion, Message, Owner, Scope,
-    Session, bits,
+    DeviceClass, DeviceFacts, Frame, InflightArea, LogArea, MemoryRegion, Message, Owner,
+    RingFacts, Scope, Session, bits,
 };
 
 /// Refuses or takes, as told; keeps nothing.
@@ -74,6 +74,47 @@ fn frame() -> impl Strategy<Value = (u32, bool, Vec<u32>, usize, usize)> {
     (0u32..42, any::<bool>(), prop::collection::vec(word(), 0..20), 0usize..4, 0usize..4)
 }
 
+/// Another process takes over: it takes every message, and each ring that could run, and that it was
+/// told all of, is the same there.
+fn retold(session: &Session<Fd>, facts: DeviceFacts) -> Result<(), TestCaseError> {
+    let fd: Fd = Rc::new(());
+    let region = MemoryRegion { gpa: 0, size: 0x1000, user: 1 << 40, offset: 0 };
+    let lent = match session.has_memory() {
+        true => vec![(Message::SetMemTable(vec![region]), vec![&fd])],
+        false => Vec::new(),
+    };
+    let told = session.retell(lent);
+    let mut heir: Session<Fd> = Session::new(facts);
+    for (message, fds) in &told {
+        let fds = fds.iter().map(|fd| Rc::clone(fd)).collect();
+        let bytes = message.emit(false);
+        let parsed = Message::parse(message.id(), &bytes[12..]);
+        prop_assert_eq!(parsed.as_ref(), Ok(message));
+        let taken = heir.apply(message.clone(), fds, false, &mut World(true));
+        prop_assert!(taken.is_ok(), "{}: {:?}", message.name(), taken);
+    }
+    prop_assert_eq!(heir.features(), session.features());
+    prop_assert_eq!(heir.has_owner(), session.has_owner());
+    prop_assert_eq!(heir.has_memory(), session.has_memory());
+    for queue in 0..facts.queues_max {
+        let of_it = |message: &Message| match message {
+            Message::SetVringNum(state) => state.queue == u32::from(queue),
+            Message::SetVringAddr((ring, _)) => *ring == u32::from(queue),
+            _ => false,
+        };
+        let is_whole = told.iter().filter(|(message, _)| of_it(message)).count() == 2;
+        if let Some(before) = session.ready(queue).filter(|_| is_whole) {
+            let after = heir.ready(queue);
+            prop_assert!(after.is_some(), "ring {queue} does not run any more");
+            let fact = |facts: &RingFacts<'_, Fd>| {
+                (facts.size, facts.addresses, facts.kick.is_some(), facts.call.is_some())
+            };
+            prop_assert_eq!(after.as_ref().map(fact), Some(fact(&before)));
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
@@ -122,6 +163,7 @@ proptest! {
                 }
             }
         }
+        retold(&session, facts)?;
         drop(session);
         prop_assert_eq!(Rc::strong_count(&open), 1);
     }

@@ -1,13 +1,13 @@
 //! What a device serves from: opened, measured and resized by control.
 
-use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::file::{FaultSnapshot, File, Holder, Opened};
+use crate::file::{Facts, FaultSnapshot, File, Holder, Opened};
 use crate::{Backend, Memory, Null, SECTOR_SIZE};
 
 /// Largest disk, bytes: the largest file offset.
@@ -129,6 +129,43 @@ pub enum OpenError {
     /// No memory for a RAM disk.
     #[error("cannot make a RAM disk: {0}")]
     Memory(#[from] MapError),
+    /// Another process handed over something else than the disk that was asked for.
+    #[error("what was handed over is not {0}")]
+    NotIt(&'static str),
+}
+
+/// What is known of a disk that another process serves, besides its [`Handles`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    /// As [`Disk::size_bytes`].
+    pub size_bytes: u64,
+    /// As [`Disk::physical_block_size`].
+    pub physical_block_size: u32,
+    /// As [`Disk::limits`].
+    pub limits: Limits,
+    /// As [`Disk::was_empty`].
+    pub was_empty: bool,
+    /// As [`Disk::answers_at_once`].
+    pub at_once: bool,
+}
+
+/// What of an open disk another process needs to go on with it, nothing being in flight. Open file
+/// descriptions bring their locks along.
+#[derive(Debug)]
+pub enum Handles<F> {
+    /// Of `null`.
+    Null,
+    /// The file of a RAM disk.
+    Memory(F),
+    /// The descriptions of an image.
+    File {
+        /// Through the page cache, or the only one.
+        cached: F,
+        /// Past it.
+        direct: Option<F>,
+    },
+    /// Of an image that is not open ([`Disk::is_away`]).
+    Away,
 }
 
 /// Why a disk keeps its size. The text is for the operator.
@@ -174,6 +211,8 @@ enum Kind {
     Null,
     Memory(Memory),
     File(Arc<Opened>),
+    /// A file that is not open here, and what was seen of it.
+    Away(Facts),
 }
 
 impl Disk {
@@ -182,6 +221,28 @@ impl Disk {
     /// # Errors
     /// [`OpenError`]. A file that was made or grown before an error stays so.
     pub fn open(source: &Source) -> Result<Arc<Disk>, OpenError> {
+        Self::made_of(source, |path, asked, readonly, cache| {
+            let (opened, size_bytes) = Opened::open(path, asked, readonly, cache)?;
+            Ok((Kind::File(Arc::new(opened)), size_bytes))
+        })
+    }
+
+    /// The same without any lock, for an image that another process has: what would be served is
+    /// known then, and nothing is ([`Self::is_away`]). Changes nothing; may block.
+    ///
+    /// # Errors
+    /// [`OpenError`], but not [`OpenError::Held`].
+    pub fn look(source: &Source) -> Result<Arc<Disk>, OpenError> {
+        Self::made_of(source, |path, asked, readonly, cache| {
+            let (facts, size_bytes) = Opened::look(path, asked, readonly, cache)?;
+            Ok((Kind::Away(facts), size_bytes))
+        })
+    }
+
+    fn made_of(
+        source: &Source,
+        file: impl FnOnce(&Path, Option<u64>, bool, Cache) -> Result<(Kind, u64), OpenError>,
+    ) -> Result<Arc<Disk>, OpenError> {
         let check = |size_bytes: u64| match size_bytes {
             SECTOR_SIZE..=SIZE_MAX_BYTES if size_bytes.is_multiple_of(SECTOR_SIZE) => {
                 Ok(size_bytes)
@@ -196,11 +257,116 @@ impl Disk {
             }
             Source::File { path, size_bytes, readonly, cache } => {
                 let asked = size_bytes.map(check).transpose()?;
-                let (opened, size_bytes) = Opened::open(path, asked, *readonly, *cache)?;
-                (Kind::File(Arc::new(opened)), size_bytes)
+                file(path, asked, *readonly, *cache)?
             }
         };
         Ok(Arc::new(Disk { kind, size_bytes }))
+    }
+
+    /// What [`Self::inherit`] takes in another process.
+    pub fn handles(&self) -> Handles<BorrowedFd<'_>> {
+        match &self.kind {
+            Kind::Null => Handles::Null,
+            Kind::Away(_) => Handles::Away,
+            Kind::Memory(memory) => Handles::Memory(memory.file()),
+            Kind::File(opened) => {
+                let (cached, direct) = opened.descriptions();
+                Handles::File { cached, direct }
+            }
+        }
+    }
+
+    /// The disk that another process served until now, as it was there; `source` says what it is to be.
+    /// Opens nothing, asks for no lock, and touches no data.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the handles are not of such a disk.
+    pub fn inherit(
+        source: &Source,
+        facts: &Inherited,
+        handles: Handles<OwnedFd>,
+    ) -> Result<Arc<Disk>, OpenError> {
+        let size_bytes = facts.size_bytes;
+        if !(SECTOR_SIZE..=SIZE_MAX_BYTES).contains(&size_bytes)
+            || !size_bytes.is_multiple_of(SECTOR_SIZE)
+        {
+            return Err(OpenError::Size(size_bytes));
+        }
+        if !(SECTOR_SIZE as u32..=1 << 20).contains(&facts.physical_block_size)
+            || !facts.physical_block_size.is_power_of_two()
+        {
+            return Err(OpenError::NotIt("a disk with such blocks"));
+        }
+        let kind = match (source, handles) {
+            (Source::Null { .. }, Handles::Null) => Kind::Null,
+            (Source::Memory { .. }, Handles::Memory(file)) => {
+                Kind::Memory(Memory::over(file, size_bytes)?)
+            }
+            (Source::File { path, readonly, .. }, Handles::File { cached, direct }) => {
+                let opened = Opened::inherit(path, *readonly, facts, cached, direct)?;
+                Kind::File(Arc::new(opened))
+            }
+            (Source::File { .. }, Handles::Away) => Kind::Away(Facts {
+                physical_block_size: facts.physical_block_size,
+                limits: facts.limits,
+                in_memory: facts.at_once,
+                described: "file",
+                faults: FaultSnapshot::default(),
+            }),
+            (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
+            (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),
+            (Source::File { .. }, _) => return Err(OpenError::NotIt("an image")),
+        };
+        Ok(Arc::new(Disk { kind, size_bytes }))
+    }
+
+    /// What stays known of it when it is closed; itself if it is no file.
+    pub fn away(&self) -> Arc<Disk> {
+        let kind = match &self.kind {
+            Kind::File(opened) => Kind::Away(opened.facts()),
+            kind => kind.clone(),
+        };
+        Arc::new(Disk { kind, size_bytes: self.size_bytes })
+    }
+
+    /// Whether it is not open, so that nothing can be served of it.
+    pub fn is_away(&self) -> bool {
+        matches!(self.kind, Kind::Away(_))
+    }
+
+    /// Makes everything that was written stable, so that others see it, whatever the page cache here
+    /// holds. To be called with no request in flight, on a thread that may wait for the disk. False: it
+    /// could not be, now or before ([`Self::sync_failed`]).
+    pub fn sync(&self) -> bool {
+        match &self.kind {
+            Kind::File(opened) => opened.sync(),
+            _ => true,
+        }
+    }
+
+    /// Whether its back-ends end each request when it is submitted ([`Backend::answers_at_once`]).
+    pub fn answers_at_once(&self) -> bool {
+        match &self.kind {
+            Kind::Null | Kind::Memory(_) => true,
+            Kind::File(opened) => opened.in_memory(),
+            Kind::Away(facts) => facts.in_memory,
+        }
+    }
+
+    /// A file that is opened and locked like any other, and whose commands `kernel` runs. Its bytes are
+    /// `kernel`'s.
+    ///
+    /// # Errors
+    /// As [`Disk::open`].
+    #[cfg(feature = "simulated")]
+    pub fn open_simulated(
+        path: &std::path::Path,
+        size_bytes: u64,
+        cache: Cache,
+        kernel: &Arc<dyn crate::Kernel>,
+    ) -> Result<Arc<Disk>, OpenError> {
+        let (opened, size_bytes) = Opened::open_simulated(path, size_bytes, cache, kernel)?;
+        Ok(Arc::new(Disk { kind: Kind::File(Arc::new(opened)), size_bytes }))
     }
 
     /// Bytes that are served, a multiple of 512.
@@ -220,6 +386,7 @@ impl Disk {
             Kind::Null => SECTOR_SIZE as u32,
             Kind::Memory(_) => 4096,
             Kind::File(opened) => opened.physical_block_size(),
+            Kind::Away(facts) => facts.physical_block_size,
         }
     }
 
@@ -230,6 +397,7 @@ impl Disk {
             // Done at once, so bounded: a gigabyte of pages is given back in some milliseconds.
             Kind::Memory(_) => at_most(64 << 20),
             Kind::File(opened) => opened.limits(),
+            Kind::Away(facts) => facts.limits,
         }
     }
 
@@ -245,6 +413,7 @@ impl Disk {
             Kind::Null => "null",
             Kind::Memory(_) => "memory",
             Kind::File(opened) => opened.describe(),
+            Kind::Away(facts) => facts.described,
         }
     }
 
@@ -252,7 +421,15 @@ impl Disk {
     pub fn faults(&self) -> FaultSnapshot {
         match &self.kind {
             Kind::File(opened) => opened.faults(),
+            Kind::Away(facts) => facts.faults,
             Kind::Null | Kind::Memory(_) => FaultSnapshot::default(),
+        }
+    }
+
+    /// Counts on from what was counted of `before`, which was the same disk when it was open last.
+    pub fn count_on_from(&self, before: &Disk) {
+        if let Kind::File(opened) = &self.kind {
+            opened.faults.add(before.faults());
         }
     }
 
@@ -260,7 +437,7 @@ impl Disk {
     /// length, or a RAM disk. Whoever used it before has lost what it held.
     pub fn was_empty(&self) -> bool {
         match &self.kind {
-            Kind::Null => false,
+            Kind::Null | Kind::Away(_) => false,
             Kind::Memory(_) => true,
             Kind::File(opened) => opened.was_empty(),
         }
@@ -278,7 +455,7 @@ impl Disk {
     pub fn sync_failure_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
             Kind::File(opened) => Some(opened.sync_failure_fd()),
-            Kind::Null | Kind::Memory(_) => None,
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) => None,
         }
     }
 
@@ -299,9 +476,10 @@ impl Disk {
         failed
     }
 
-    /// The way of one queue.
+    /// The way of one queue. Of a disk that [`Self::is_away`], one that refuses every transfer.
     pub fn backend(self: &Arc<Self>) -> Backend {
         match &self.kind {
+            Kind::Away(_) => Backend::Null(Null { size_bytes: 0 }),
             Kind::Null => Backend::Null(Null { size_bytes: self.size_bytes }),
             Kind::Memory(memory) => Backend::Memory(memory.clone()),
             Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
@@ -323,7 +501,8 @@ impl Disk {
             return Err(ResizeError::Size(size_bytes));
         }
         let kind = match &disk.kind {
-            Kind::Null => Kind::Null,
+            // Who opens it next makes it longer.
+            kind @ (Kind::Null | Kind::Away(_)) => kind.clone(),
             Kind::Memory(memory) => Kind::Memory(memory.resized(size_bytes)?),
             Kind::File(opened) => {
                 opened.ensure_size(size_bytes)?;

@@ -19,7 +19,7 @@ mod writers;
 
 pub use faults::FaultSnapshot;
 pub use holder::Holder;
-pub(crate) use open::Opened;
+pub(crate) use open::{Facts, Opened};
 
 use std::sync::Arc;
 

@@ -15,7 +15,11 @@ use request::Tag;
 use rustix::thread::CpuSet;
 
 use crate::file::Opened;
-use crate::sys::{Command, Ring};
+#[cfg(feature = "simulated")]
+use crate::simulated::Ring;
+use crate::sys::Command;
+#[cfg(not(feature = "simulated"))]
+use crate::sys::Ring;
 use crate::wake::Waker;
 
 /// Submission entries at most; more gain nothing, since a pass submits a visit's budget a queue.
@@ -266,6 +270,10 @@ impl Io {
 
     /// Gives a disk a place, or counts another user of it, which has up to `slots` requests in flight.
     pub(crate) fn join(&mut self, file: &Arc<Opened>, slots: usize) -> io::Result<Place> {
+        #[cfg(feature = "simulated")]
+        if let (None, Some(kernel)) = (&self.ring, file.kernel()) {
+            self.ring = Some(Ring::of(kernel)?);
+        }
         if self.ring.is_none() {
             self.ring = Some(Ring::new(self.entries, self.workers.as_ref())?);
         }

@@ -34,20 +34,30 @@ mod io;
 mod memory;
 pub mod net;
 mod null;
+#[cfg(feature = "simulated")]
+mod simulated;
 mod sys;
 mod wake;
 
-pub use disk::{Cache, Disk, Limits, OpenError, ResizeError, Source};
+pub use disk::{Cache, Disk, Handles, Inherited, Limits, OpenError, ResizeError, Source};
 pub use file::{FaultSnapshot, File, Holder, Progress};
 pub use io::Io;
 pub use memory::Memory;
 pub use null::Null;
+#[cfg(feature = "simulated")]
+pub use simulated::{Asked, Kernel};
 
 use guest_memory::GuestMap;
 use request::{Request, Status, Tag};
 
 /// Unit of sizes and limits, bytes.
 pub const SECTOR_SIZE: u64 = 512;
+
+/// Whether this kernel lets an io_uring be restricted to the operations that are used here (5.10).
+/// Every one is, then.
+pub fn rings_are_restricted() -> bool {
+    sys::is_restricted()
+}
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

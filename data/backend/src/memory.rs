@@ -1,12 +1,18 @@
 //! A sparse RAM disk: a page is taken when it is first written, and given back by a discard.
 //!
-//! It is an array of mappings of one size, so that a resize adds or drops mappings and copies
-//! nothing. Every access is checked by [`Area`]; the guest's buffers are checked by its map.
+//! It is an array of mappings of one size of one memory file, so that a resize adds or drops mappings
+//! and copies nothing, and a process that takes over gets the file. Every access is checked by
+//! [`Area`]; the guest's buffers are checked by its map.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use guest_memory::{Area, GuestMap, MapError, Span};
+use guest_memory::{Area, GuestMap, MapError, Mapping, Span};
 use request::{Op, Request, Status};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate,
+    memfd_create,
+};
 
 /// Bytes of one mapping, as a power of two: 1 GiB, so that a terabyte is 1,024 mappings of the
 /// 65,530 a process may have.
@@ -18,6 +24,8 @@ const CHUNK_SIZE: u64 = 1 << CHUNK_SHIFT;
 pub struct Memory {
     /// All of [`CHUNK_SIZE`] except the last.
     chunks: Arc<[Area]>,
+    /// A whole number of chunks, which only grows.
+    file: Arc<OwnedFd>,
     size_bytes: u64,
 }
 
@@ -25,29 +33,65 @@ impl Memory {
     /// A disk of zeroes.
     ///
     /// # Errors
-    /// As [`guest_memory::Mapping::anonymous`].
+    /// As [`Mapping::own`].
     pub(crate) fn new(size_bytes: u64) -> Result<Memory, MapError> {
-        Memory { chunks: [].into(), size_bytes: 0 }.resized(size_bytes)
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("sidecore-disk", flags)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
+        Memory::over(file, 0)?.resized(size_bytes)
+    }
+
+    /// The disk of `size_bytes` that another process served until now from [`Self::file`].
+    ///
+    /// # Errors
+    /// As [`Mapping::own`].
+    pub(crate) fn over(file: OwnedFd, size_bytes: u64) -> Result<Memory, MapError> {
+        let whole = Memory { chunks: [].into(), file: Arc::new(file), size_bytes: 0 };
+        whole.mapped(size_bytes)
+    }
+
+    /// Where its bytes are.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// The same bytes with another end. What lies beyond a smaller end is lost; what a larger end
     /// adds is zeroes. `self` must not be served from any more.
     pub(crate) fn resized(&self, size_bytes: u64) -> Result<Memory, MapError> {
-        let whole = (size_bytes / CHUNK_SIZE) as usize;
-        let rest = (size_bytes % CHUNK_SIZE) as usize;
-        let mut chunks: Vec<Area> = Vec::with_capacity(whole + 1);
+        let has = u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0);
+        let needed = size_bytes.next_multiple_of(CHUNK_SIZE);
+        if has < needed {
+            ftruncate(&self.file, needed)?;
+        }
+        let resized = self.mapped(size_bytes)?;
+        // What is grown later begins as zeroes.
+        let end = size_bytes.min(has);
+        if end < has {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, hole, end, has - end)?;
+        }
+        Ok(resized)
+    }
+
+    /// So many bytes of the file, which has them.
+    fn mapped(&self, size_bytes: u64) -> Result<Memory, MapError> {
+        let mut chunks: Vec<Area> = Vec::with_capacity((size_bytes / CHUNK_SIZE) as usize + 1);
         let mut size_left = size_bytes;
         while size_left > 0 {
             // A chunk is mapped whole even when the disk ends within it, so that it can grow.
             let mapped = match self.chunks.get(chunks.len()) {
                 Some(old) => Area::whole(Arc::clone(old.mapping())),
-                None => Area::anonymous(CHUNK_SIZE)?,
+                None => {
+                    let offset = (chunks.len() as u64) << CHUNK_SHIFT;
+                    Area::whole(Mapping::own(&self.file, offset, CHUNK_SIZE)?)
+                }
             };
             let len = size_left.min(CHUNK_SIZE);
             size_left -= len;
-            chunks.push(if len == CHUNK_SIZE { mapped } else { shortened(&mapped, rest)? });
+            let bad = MapError::Length { offset: 0, len };
+            chunks.push(mapped.window(0, len as usize).ok_or(bad)?);
         }
-        Ok(Memory { chunks: chunks.into(), size_bytes })
+        Ok(Memory { chunks: chunks.into(), file: Arc::clone(&self.file), size_bytes })
     }
 
     #[inline]
@@ -126,13 +170,4 @@ fn zero(chunk: &Area, at: usize, len: usize) -> bool {
         return chunk.zero(at, len);
     }
     chunk.zero(at, first - at) && chunk.zero(last, end - last)
-}
-
-/// The first `len` bytes of a chunk, the others zeroed: they may have been the disk's before.
-fn shortened(mapped: &Area, len: usize) -> Result<Area, MapError> {
-    let bad = MapError::Length { offset: 0, len: len as u64 };
-    if !zero(mapped, len, mapped.len() - len) {
-        return Err(bad);
-    }
-    mapped.window(0, len).ok_or(bad)
 }

@@ -23,6 +23,8 @@
 mod errors;
 mod null;
 mod packet;
+#[cfg(feature = "simulated")]
+mod simulated;
 mod tap;
 mod watch;
 mod xdp;
@@ -30,10 +32,12 @@ mod xdp;
 pub use errors::{HostOpenError, Why};
 pub use null::{Null, NullMode};
 pub use packet::Packet;
+#[cfg(feature = "simulated")]
+pub use simulated::{Simulated, Wire};
 pub use tap::Tap;
 pub use xdp::Xdp;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use frame::{Header, Offloads};
 use guest_memory::{GuestMap, Span};
@@ -247,6 +251,9 @@ pub enum HostPort {
     Xdp(Box<Xdp>),
     /// Nothing.
     Null(Null),
+    /// A simulation's.
+    #[cfg(feature = "simulated")]
+    Simulated(Box<Simulated>),
 }
 
 /// A port is opened by control and used by a sidecore.
@@ -270,6 +277,22 @@ impl HostPort {
                 Ok(HostPort::Xdp(Box::new(Xdp::open(interface, *queue)?)))
             }
             HostSource::Null { mode } => Ok(HostPort::Null(Null::new(*mode))),
+        }
+    }
+
+    /// A queue of the tap `name` that another process had until now; `made`: a daemon made that tap.
+    ///
+    /// # Errors
+    /// [`HostOpenError`]: the descriptor is of something else.
+    pub fn inherit_tap(name: &str, fd: OwnedFd, made: bool) -> Result<HostPort, HostOpenError> {
+        Tap::inherit(name, fd, made).map(HostPort::Tap)
+    }
+
+    /// What [`Self::inherit_tap`] takes, and whether a daemon made it; `None` for all but taps.
+    pub fn tap(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match self {
+            HostPort::Tap(tap) => Some((tap.fd(), tap.was_made())),
+            _ => None,
         }
     }
 
@@ -300,6 +323,8 @@ impl HostPort {
             HostPort::Packet(packet) => packet.receive(now_ns),
             HostPort::Xdp(xdp) => xdp.receive(now_ns),
             HostPort::Null(null) => null.receive(now_ns),
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(port) => port.receive(),
         }
     }
 
@@ -312,6 +337,8 @@ impl HostPort {
             HostPort::Packet(packet) => packet.send(header, head, rest),
             HostPort::Xdp(xdp) => xdp.send(head, rest),
             HostPort::Null(null) => null.send(),
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(port) => port.send(head, rest),
         }
     }
 
@@ -322,6 +349,8 @@ impl HostPort {
             HostPort::Packet(packet) => packet.flush(),
             HostPort::Xdp(xdp) => xdp.flush(),
             HostPort::Tap(_) | HostPort::Null(_) => {}
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(_) => {}
         }
     }
 
@@ -333,6 +362,8 @@ impl HostPort {
             HostPort::Packet(packet) => Some(packet.poll_fd()),
             HostPort::Xdp(xdp) => Some(xdp.poll_fd()),
             HostPort::Null(_) => None,
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(port) => Some(port.poll_fd()),
         }
     }
 
@@ -350,6 +381,8 @@ impl HostPort {
             // Nobody looks at what is dropped, and what is echoed never left.
             HostPort::Null(_) => Offloads::ALL,
             HostPort::Xdp(_) => Offloads::NONE,
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(_) => Offloads::NONE,
         }
     }
 
@@ -363,6 +396,8 @@ impl HostPort {
             HostPort::Packet(packet) => packet.is_gone(),
             HostPort::Xdp(xdp) => xdp.is_gone(),
             HostPort::Null(_) => false,
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(_) => false,
         }
     }
 
@@ -372,6 +407,8 @@ impl HostPort {
             HostPort::Packet(packet) => packet.losses(),
             HostPort::Xdp(xdp) => xdp.losses(),
             HostPort::Tap(_) | HostPort::Null(_) => Losses::default(),
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(_) => Losses::default(),
         }
     }
 
@@ -382,6 +419,8 @@ impl HostPort {
             HostPort::Packet(packet) => Some(packet.mtu()),
             HostPort::Xdp(xdp) => Some(xdp.mtu()),
             HostPort::Null(_) => None,
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(_) => None,
         }
     }
 
@@ -406,6 +445,8 @@ impl HostPort {
             HostPort::Packet(_) => "packet",
             HostPort::Xdp(xdp) => xdp.describe(),
             HostPort::Null(null) => null.describe(),
+            #[cfg(feature = "simulated")]
+            HostPort::Simulated(_) => "simulated",
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) use gather::{Gather, SEND_MANY, send_many};
 pub(crate) use interface::Interfaces;
 pub(crate) use lock::lock_bytes;
 pub(crate) use now::run_now;
-pub(crate) use ring::Ring;
+pub(crate) use ring::{Ring, is_restricted};
 
 use guest_memory::{GuestMap, Span};
 

@@ -177,7 +177,7 @@ fn a_ram_disk_gives_memory_back() {
     let mut bed = Bed::new(&Source::Memory { size_bytes });
     let resident = || -> u64 {
         let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("smaps");
-        let line = text.lines().find(|line| line.starts_with("Anonymous:")).expect("a line");
+        let line = text.lines().find(|line| line.starts_with("Rss:")).expect("a line");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
     };
     let block = vec![1; 8 << 20];

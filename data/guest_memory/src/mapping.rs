@@ -63,6 +63,9 @@ pub enum MapError {
     Os(#[from] rustix::io::Errno),
 }
 
+/// Gives nothing back.
+const KEEP: Advice = Advice::Normal;
+
 /// Whether a file's owner may shrink it under our mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
@@ -85,6 +88,8 @@ pub struct Mapping {
     len: usize,
     /// Its place in the fault handler's list, and whose it is; `None` for memory of our own.
     watched: Option<Watched>,
+    /// What gives pages back to the kernel.
+    release: Advice,
 }
 
 // SAFETY: a `Mapping` is an address range that stays mapped until drop; it has no thread affinity,
@@ -129,7 +134,7 @@ impl Mapping {
             )?
         };
         let whose = Some((block, health));
-        Self::adopt(start, mapped, (offset - aligned) as usize, len as usize, whose)
+        Self::adopt(start, mapped, (offset - aligned) as usize, len as usize, whose, KEEP)
     }
 
     /// Maps `len` bytes of zeroes that no other process sees; pages are taken when first written.
@@ -150,7 +155,28 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        Self::adopt(start, size, 0, size, None)
+        Self::adopt(start, size, 0, size, None, Advice::LinuxDontNeed)
+    }
+
+    /// Maps `len` bytes of a memory file of our own at `offset`, which nobody else may cut off; pages are
+    /// taken when first written.
+    ///
+    /// # Errors
+    /// [`MapError`]: an impossible length, a file that is no sealed memory or too short, or the kernel's
+    /// refusal.
+    pub fn own(fd: impl AsFd, offset: u64, len: u64) -> Result<Arc<Mapping>, MapError> {
+        let fd = fd.as_fd();
+        let block = Self::check_file(fd, offset, len, Seal::Required)?;
+        let size = usize::try_from(len).map_err(|_| MapError::Length { offset, len })?;
+        if !offset.is_multiple_of(block) {
+            return Err(MapError::Length { offset, len });
+        }
+        let (access, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: a fresh range chosen by the kernel; no Rust object lives in it.
+        let start = unsafe { mmap(std::ptr::null_mut(), size, access, flags, fd, offset)? };
+        // Private pages would come back from the file; these are taken out of it.
+        Self::adopt(start, size, 0, size, None, Advice::LinuxRemove)
     }
 
     /// Bytes that may be touched.
@@ -165,7 +191,8 @@ impl Mapping {
     }
 
     /// Gives the pages that lie wholly within `at..at + len` back to the kernel; they read as
-    /// zeroes afterwards. Bytes outside whole pages are untouched. Only for anonymous mappings.
+    /// zeroes afterwards. Bytes outside whole pages are untouched. Not for memory of a front-end, which
+    /// stays as it is.
     ///
     /// # Errors
     /// What `madvise` said; the range is then unchanged.
@@ -177,8 +204,8 @@ impl Mapping {
             return Ok(());
         }
         // SAFETY: the range lies within this mapping (both ends were clamped to `len`), and
-        // dropping private pages only changes their bytes to zero.
-        unsafe { madvise(self.base.as_ptr().add(first).cast(), end - first, Advice::LinuxDontNeed) }
+        // dropping pages that are private or of our own file only changes their bytes to zero.
+        unsafe { madvise(self.base.as_ptr().add(first).cast(), end - first, self.release) }
     }
 
     /// Whose memory it is; `None` for our own.
@@ -223,6 +250,7 @@ impl Mapping {
         skip: usize,
         len: usize,
         whose: Option<(usize, &Health)>,
+        release: Advice,
     ) -> Result<Arc<Mapping>, MapError> {
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             return Err(MapError::Os(rustix::io::Errno::NOMEM));
@@ -235,7 +263,7 @@ impl Mapping {
         let watched = whose.map(|(block, health)| {
             Watched::new(start.expose_provenance().get(), mapped, block, health)
         });
-        Ok(Arc::new(Mapping { start, mapped, base, len, watched }))
+        Ok(Arc::new(Mapping { start, mapped, base, len, watched, release }))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use schedule::Nanos;
+use schedule::{Budget, Nanos};
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
@@ -17,6 +17,9 @@ use crate::sidecore::Sidecore;
 
 /// Commands taken in one pass: an inbox cannot stall the path.
 pub(crate) const COMMANDS_PER_PASS: usize = 4;
+
+/// What a queue that leaves may still do in a pass: go on with the frame that it has begun.
+const LAST_FRAME: Budget = Budget { requests: 1, bytes: 64 << 10, nanos: 25_000 };
 
 impl Sidecore {
     pub(crate) fn take_commands(&mut self, now: Nanos) -> u32 {
@@ -44,6 +47,7 @@ impl Sidecore {
                 Command::LinkTo(road) => self.net.desk.roads.add(*road),
                 Command::LinkFrom(road) => self.add_road(road, now),
                 Command::ShowMacs(table) => self.show_macs(table, now),
+                Command::Fence => self.fences += 1,
                 Command::Stop => self.stop(now),
             }
         }
@@ -144,13 +148,18 @@ impl Sidecore {
     }
 
     /// Gives back what leaves and has nothing in flight; sends what could not be sent before.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn let_go(&mut self, now: Nanos) {
         while let Some(event) = self.unsent.pop_front() {
             if let Err(rtrb::PushError::Full(event)) = self.events.push(event) {
                 self.unsent.push_front(event);
                 break;
             }
             wake(&self.event_fd);
+        }
+        // Looked at after the visits of this pass, so what is left came later or did not fit.
+        while self.fences > 0 && !self.has_inbound() {
+            self.fences -= 1;
+            self.send(Event::Fenced);
         }
         let (mut at, mut sliced) = (0, false);
         while let Some(&queue) = self.leaving.get(at) {
@@ -164,6 +173,10 @@ impl Sidecore {
                 let mut tally = Tally::default();
                 disk.slice(ring, &mut self.io, SLICE_BYTES, &mut tally);
                 tally.add_to(ring);
+            }
+            if served_at(&mut self.places, queue).is_some_and(|served| served.is_amid_flood()) {
+                // Whoever serves it next would begin the flood again.
+                self.visit_frames(queue, LAST_FRAME, now);
             }
             let place = self.places.get_mut(usize::from(queue));
             let Some(mut served) = place.and_then(Place::take_idle) else {

@@ -2,6 +2,7 @@
 //!
 //! A count is a relaxed load and store by its single writer, never a locked operation.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use schedule::{LimitOf, Waited};
@@ -50,7 +51,23 @@ macro_rules! counters {
             $($(#[$extra_doc])* pub $extra: $value,)?
         }
 
+        impl $snapshot {
+            /// The plain counts by name, those that are not 0.
+            pub fn named(&self) -> BTreeMap<String, u64> {
+                let all = [$((stringify!($name), self.$name),)*];
+                all.into_iter().filter(|(_, n)| *n != 0).map(|(name, n)| (name.into(), n)).collect()
+            }
+        }
+
         impl $counters {
+            /// Goes on from counts of another process, by name; unknown ones are left out. To be
+            /// called before anybody counts.
+            pub fn go_on_from(&self, named: &BTreeMap<String, u64>) {
+                $(if let Some(n) = named.get(stringify!($name)) {
+                    self.$name.set(*n);
+                })*
+            }
+
             /// The values now.
             pub fn snapshot(&self) -> $snapshot {
                 $snapshot {

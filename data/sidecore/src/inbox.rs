@@ -66,6 +66,9 @@ pub enum Command {
     LinkFrom(Box<Inbound>),
     /// Fill this table. Answered by [`Event::Macs`], with nothing in it when there is no such bridge.
     ShowMacs(Box<MacTable>),
+    /// Say when nothing that other sidecores sent is left to be unpacked. Answered by
+    /// [`Event::Fenced`], once for each.
+    Fence,
     /// Give everything back and end.
     Stop,
 }
@@ -90,6 +93,8 @@ pub enum Event {
     /// The interface behind a host port is gone, told once. It stays attached and drops what is sent
     /// there, until control asks for it.
     HostGone(HostKey),
+    /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered.
+    Fenced,
     /// The table that was asked for.
     Macs(Box<MacTable>),
     /// The guest broke the ring's rules, or its front-end took back what it had lent. The queue stays

@@ -45,6 +45,8 @@ mod rest;
 mod sample;
 mod served;
 mod sidecore;
+#[cfg(feature = "simulated")]
+mod simulated;
 mod slots;
 mod thread;
 mod visit;

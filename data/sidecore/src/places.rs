@@ -62,7 +62,9 @@ impl Place {
     pub(crate) fn take_idle(&mut self) -> Option<Box<Served>> {
         match std::mem::take(&mut self.tenant) {
             Tenant::Queue(served)
-                if served.ring.queue.in_flight() == 0 && served.role.has_all_back() =>
+                if served.ring.queue.in_flight() == 0
+                    && served.role.has_all_back()
+                    && !served.is_amid_flood() =>
             {
                 Some(served)
             }

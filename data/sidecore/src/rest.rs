@@ -89,6 +89,14 @@ impl Rest {
         found == Err(Errno::INTR)
     }
 
+    /// Whether a sleep would end at once.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn has_some(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.set, PollFlags::IN)], Some(&no_time)) == Ok(1)
+    }
+
     /// The next event of the last look.
     pub(crate) fn next(&mut self) -> Option<Woke> {
         self.found = self.found.checked_sub(1)?;

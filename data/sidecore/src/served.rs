@@ -369,6 +369,13 @@ impl Served {
         }
     }
 
+    /// Whether a frame of it has reached some of those whom it is for, and others not yet.
+    pub(crate) fn is_amid_flood(&self) -> bool {
+        let ring = &self.ring;
+        let is_well = ring.queue.violation().is_none() && !ring.health.is_lost();
+        matches!(&self.role, Role::Transmit(transmit) if transmit.cursor != 0) && is_well
+    }
+
     /// Its ring and its disk, when it is a disk's.
     #[inline]
     pub(crate) fn disk(&mut self) -> Option<(&mut Ring, &mut DiskRole)> {

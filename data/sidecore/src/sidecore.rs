@@ -89,6 +89,8 @@ pub struct Sidecore {
     pub(crate) event_fd: Arc<OwnedFd>,
     /// Places whose queue leaves when nothing is in flight.
     pub(crate) leaving: Vec<u16>,
+    /// Fences that were not answered yet.
+    pub(crate) fences: u32,
     /// Places with completions to show after reaping.
     pub(crate) unshown: Vec<u16>,
     /// Places with a call that was put off.
@@ -159,6 +161,7 @@ impl Sidecore {
             command_fd,
             event_fd,
             leaving: Vec::with_capacity(queues_max),
+            fences: 0,
             unshown: Vec::with_capacity(queues_max),
             put_off: Vec::with_capacity(queues_max),
             unclocked: Vec::with_capacity(queues_max),
@@ -211,7 +214,7 @@ impl Sidecore {
         progress.reaped = self.reap(now);
         self.arm_idle();
         self.hand_over(now);
-        self.let_go();
+        self.let_go(now);
         self.counters.requests.add(progress.requests.into());
         if is_sample {
             self.end_sample(!progress.is_idle());
@@ -226,9 +229,21 @@ impl Sidecore {
     /// Sleeping is safe only in this order: kicks were asked for, then the rings were looked at
     /// again, then the inbox; what comes later is an event of the set.
     pub fn rest(&mut self, now: Nanos) -> bool {
+        let slept = self.falls_asleep(now);
+        if slept {
+            self.look(true, now);
+        }
+        self.bell.awake();
+        slept
+    }
+
+    /// All of [`Self::rest`] but the sleep. True when it is to sleep; the bell is told of the end in
+    /// either case.
+    pub(crate) fn falls_asleep(&mut self, now: Nanos) -> bool {
         let waits = !self.commands.is_empty()
             || !self.unsent.is_empty()
             || !self.put_off.is_empty()
+            || self.fences > 0
             || !self.leaving.is_empty() && self.io.in_flight() == 0
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.moves.keep_awake()
@@ -247,9 +262,7 @@ impl Sidecore {
         if slept {
             self.moves.slept();
             self.counters.sleeps.add(1);
-            self.look(true, now);
         }
-        self.bell.awake();
         slept
     }
 
@@ -360,7 +373,7 @@ impl Sidecore {
     }
 
     /// Looks for kicks, completions and commands; waits for one of them if asked to.
-    fn look(&mut self, wait: bool, now: Nanos) -> u32 {
+    pub(crate) fn look(&mut self, wait: bool, now: Nanos) -> u32 {
         let at_most_ns = self.schedule.next_due().map(|due| due.since(now));
         if self.rest.look(wait, at_most_ns) && wait {
             // Nobody is called while it sleeps.

@@ -26,17 +26,21 @@ pub enum Wait {
     Line,
 }
 
-/// Starts a sidecore on a thread of its own.
+/// Starts a sidecore on a thread of its own, which calls `begin` before all else.
 ///
 /// # Errors
-/// No thread, a processor that it may not run on or that cannot wait on a line, or what
+/// No thread, a processor that it may not run on or that cannot wait on a line, or what `begin` and
 /// [`Sidecore::new`] said.
-pub fn launch(spec: SidecoreSpec, wait: Wait) -> io::Result<Handle> {
+pub fn launch(
+    spec: SidecoreSpec,
+    wait: Wait,
+    begin: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<Handle> {
     let line = line_of(wait, LineWait::of_this_processor())?;
     let (made, make) = mpsc::channel();
     let name = format!("sidecore-{}", spec.index);
     let thread = thread::Builder::new().name(name).spawn(move || {
-        let sidecore = pin(spec).and_then(|()| Sidecore::new(spec));
+        let sidecore = begin().and_then(|()| pin(spec)).and_then(|()| Sidecore::new(spec));
         match sidecore {
             Ok((mut sidecore, handle)) => {
                 if made.send(Ok(handle)).is_ok() {

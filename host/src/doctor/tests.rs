@@ -28,10 +28,13 @@ fn good() -> Probes {
         nofile: (Some(1024), Some(1 << 20)),
         memlock: None,
         allowed_cpus: (0..64).collect(),
+        ring_restrictions: Ok(()),
+        landlock: Some(5),
     }
 }
 
-const GOOD_HOST: [(&str, &str); 11] = [
+const GOOD_HOST: [(&str, &str); 12] = [
+    ("proc/sys/kernel/seccomp/actions_avail", "kill_process kill_thread trap errno\n"),
     ("sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
     ("sys/devices/system/cpu/online", "0-3\n"),
     ("sys/devices/system/cpu/isolated", "2-3\n"),
@@ -66,6 +69,8 @@ fn an_empty_host_is_told_what_to_do_about_everything_that_is_wrong() {
         nofile: (Some(1024), Some(4096)),
         memlock: Some(64 << 10),
         allowed_cpus: vec![],
+        ring_restrictions: Err("Invalid argument".into()),
+        landlock: None,
     };
     let checks = examine(tree.root(), &probes);
     for check in &checks {
@@ -138,13 +143,13 @@ fn what_nics_lack_is_named_with_what_still_works() {
 fn odd_files_make_no_panic() {
     for odd in ["", "-1", "99999999999999999999999", "Y Y", "\0\u{fffd}", "CapEff:", "CapEff: zz"] {
         let files: Vec<(&str, &str)> = GOOD_HOST.iter().map(|(path, _)| (*path, odd)).collect();
-        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 15);
+        assert_eq!(examine(Tree::of(&files).root(), &good()).len(), 19);
     }
 }
 
 #[test]
 fn this_host_can_be_examined() {
-    assert_eq!(examine_this_host().len(), 15);
+    assert_eq!(examine_this_host().len(), 19);
 }
 
 #[test]

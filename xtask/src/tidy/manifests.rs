@@ -11,6 +11,10 @@ use crate::tidy::source::Source;
 /// Rooms that the data path must not know.
 const ABOVE_DATA: [&str; 2] = ["control/", "bin/"];
 
+/// Rooms whose crates are in the daemon, and features that must not be: what they add is a test's.
+const SHIPPED: [&str; 4] = ["data/", "control/", "host/", "bin/"];
+const UNSHIPPED: [&str; 2] = ["simulated", "driver"];
+
 /// Where the versions are, and where the reasons.
 const VERSIONS: &str = "Cargo.toml";
 const REASONS: &str = "docs/decisions/0002-dependencies.md";
@@ -41,10 +45,57 @@ pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
             findings.push(source.finding("direction", line_of(&source.text, &name), message));
         }
     }
+    let shipped = shipped(&manifests);
+    for (source, table) in manifests.iter().filter(|(source, _)| shipped.contains(&source.path)) {
+        findings.extend(unshipped(source, table));
+    }
     let used: HashSet<String> =
         manifests.iter().flat_map(|(_, table)| dependencies(table)).collect();
     findings.extend(reasons(sources, &used)?);
     Ok(findings)
+}
+
+/// The manifests of all crates that are in the daemon: those of its rooms, and whatever these depend on.
+fn shipped(manifests: &[(&Source, Table)]) -> HashSet<String> {
+    let name_of = |table: &Table| {
+        let name = table.get("package")?.get("name")?.as_str()?;
+        Some(name.to_owned())
+    };
+    let is_of_room = |path: &str| SHIPPED.iter().any(|room| path.starts_with(room));
+    let mut found: HashSet<String> = HashSet::new();
+    let mut next: Vec<&(&Source, Table)> =
+        manifests.iter().filter(|(source, _)| is_of_room(&source.path)).collect();
+    while let Some((source, table)) = next.pop() {
+        if found.insert(source.path.clone()) {
+            let used = table.get("dependencies").and_then(|used| used.as_table());
+            let used: HashSet<&String> = used.into_iter().flat_map(|used| used.keys()).collect();
+            let is_used = |table: &Table| name_of(table).is_some_and(|name| used.contains(&name));
+            next.extend(manifests.iter().filter(|(_, table)| is_used(table)));
+        }
+    }
+    found
+}
+
+/// A shipped crate asks for a feature that is not to be shipped: for itself, or by default. Its tests may.
+fn unshipped(source: &Source, manifest: &Table) -> Option<Finding> {
+    let listed = |value: &toml::Value, key: &str| -> Vec<String> {
+        let list = value.get(key).and_then(|list| list.as_array());
+        list.into_iter().flatten().filter_map(|one| one.as_str()).map(str::to_owned).collect()
+    };
+    let tables = ["dependencies", "build-dependencies"].map(|name| manifest.get(name));
+    let asked = tables.into_iter().flatten().filter_map(|table| table.as_table());
+    let mut asked: Vec<String> =
+        asked.flat_map(|table| table.values()).flat_map(|one| listed(one, "features")).collect();
+    let features = manifest.get("features");
+    asked.extend(features.into_iter().flat_map(|features| listed(features, "default")));
+    let feature = asked.iter().find(|one| UNSHIPPED.contains(&one.as_str()))?;
+    let message = format!(
+        "a shipped crate asks for the feature `{feature}`, which is for tests and simulations: ask \
+         for it in [dev-dependencies]"
+    );
+    let quoted = format!("\"{feature}\"");
+    let line = source.text.lines().position(|line| line.contains(&quoted)).map_or(1, |at| at + 1);
+    Some(source.finding("unshipped", line, message))
 }
 
 /// Each version in the root manifest is used by a crate and has its reason on the page.
@@ -111,6 +162,25 @@ mod tests {
             found,
             ["data/a/Cargo.toml:4: data/ names `config` (control/config/Cargo.toml): move the \
               shared type down, or pass what it knows as an argument [direction]"]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_for_simulations_is_not_shipped() -> anyhow::Result<()> {
+        let text = "[package]\nname = \"a\"\n[features]\nsimulated = [\"backend/simulated\"]\n\
+                    [dependencies]\nbackend = { workspace = true, features = [\"simulated\"] }\n";
+        let tested = text.replace("[dependencies]", "[dev-dependencies]");
+        let sources = [
+            Source::new("bin/a/Cargo.toml", text),
+            Source::new("sim/world/Cargo.toml", text),
+            Source::new("data/b/Cargo.toml", &tested),
+        ];
+        let found: Vec<String> = check(&sources)?.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            ["bin/a/Cargo.toml:6: a shipped crate asks for the feature `simulated`, which is for \
+              tests and simulations: ask for it in [dev-dependencies] [unshipped]"]
         );
         Ok(())
     }

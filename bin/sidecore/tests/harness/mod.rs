@@ -41,6 +41,7 @@ impl Daemon {
             .args(["serve", "--config", "sidecore.toml"])
             .current_dir(folder)
             .env("NOTIFY_SOCKET", folder.join("notify"))
+            .env("SIDECORE_CONFINE", "strict")
             .stderr(File::options().append(true).create(true).open(folder.join("log")).unwrap())
             .spawn()
             .unwrap()

@@ -28,7 +28,7 @@ impl AtReload {
 pub(super) const MEANING: &str = "What `sidecore reload` does with a field that is different: *in place*: it \
     holds at once, and what runs goes on; *anew*: the disk, NIC, switch, group or uplink is removed and made \
     anew, so that a guest sees its device go; *restart*: the file is accepted, the command and the log name \
-    the field, and it holds from when the daemon is started again.";
+    the field, and it holds from the next `sidecore upgrade`, or when the daemon is started again.";
 
 /// What a field of the table below `header` takes.
 pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
@@ -47,6 +47,7 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "readonly"
             | "serial"
             | "queues"
+            | "migratable"
             | "allow_unsealed_memory",
         ) => AtReload::Anew,
         ("[[switch.uplink]]", "tap" | "interface" | "via") => AtReload::Anew,
@@ -116,7 +117,8 @@ mod tests {
 
     #[test]
     fn the_column_says_what_the_difference_does() {
-        let lines = ["api = \"/a\"", "run_dir = \"/b\"", "state_dir = \"/c\""];
+        let lines =
+            ["api = \"/a\"", "run_dir = \"/b\"", "state_dir = \"/c\"", "image_folders = [\"/d\"]"];
         check::<DaemonSpec>("[daemon]", "[daemon]\n", &lines, &[]);
         let lines = [
             "cpus = \"0\"",
@@ -160,6 +162,7 @@ mod tests {
             "serial = \"S\"",
             "limit_iops = 7",
             "drain_timeout = 9",
+            "migratable = true",
         ];
         let lines = [&lines[..], &ALIKE].concat();
         check::<DiskSpec>("[[disk]]", base, &lines, &["backend"]);

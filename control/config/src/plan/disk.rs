@@ -96,6 +96,8 @@ pub struct DiskPlan {
     pub group: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
+    /// Its image is locked only while a guest here runs on it.
+    pub migratable: bool,
     /// Seconds that a front-end waits for requests that the disk does not answer, 1 to 86,400.
     pub drain_timeout_s: u32,
     /// What was written; with it the disk is saved, and planned again.
@@ -157,6 +159,8 @@ pub(super) fn resolve(
     names::check_id(&spec.id, &at.key("id"), &mut found);
     let serial = resolve_serial(spec, &at.key("serial"), &mut found);
     let source = resolve_source(spec, folder, at, &mut found);
+    check_folder(source.as_ref(), &defaults.daemon.image_folders, &at.key("path"), &mut found);
+    check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
     let numbers = [
@@ -200,9 +204,32 @@ pub(super) fn resolve(
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
+        migratable: spec.migratable,
         drain_timeout_s: spec.drain_timeout,
         spec: spec.clone(),
     })
+}
+
+/// That its image is where the daemon may look. Only names are compared here; where links lead is
+/// known when it is opened.
+fn check_folder(
+    source: Option<&Source>,
+    folders: &[String],
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) {
+    let Some(path) = source.and_then(Source::path).filter(|_| !folders.is_empty()) else { return };
+    let path = std::path::Path::new(path);
+    let goes_up = path.components().any(|part| part == std::path::Component::ParentDir);
+    if goes_up || !folders.iter().any(|folder| path.starts_with(folder)) {
+        let wrong = format!("the image {path:?} is in none of the daemon's image_folders");
+        let right = format!(
+            "put it into one of {}; or add its folder to image_folders in [daemon] of the file, and \
+             then `sidecore upgrade`",
+            folders.join(", ")
+        );
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
+    }
 }
 
 fn resolve_serial(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> String {
@@ -216,6 +243,21 @@ fn resolve_serial(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> St
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
     serial.clone()
+}
+
+/// What a guest cannot take along.
+fn check_migratable(
+    spec: &DiskSpec,
+    source: Option<&Source>,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) {
+    let Some(source) = source.filter(|source| spec.migratable && source.path().is_none()) else {
+        return;
+    };
+    let wrong = format!("a {} disk is in this daemon alone: its guest cannot move", source.kind());
+    let right = "leave `migratable` out, or use a file or block device that both hosts can reach";
+    mistakes.push(Mistake::new(at.clone(), wrong, right));
 }
 
 fn resolve_source(

@@ -27,6 +27,8 @@ use super::{ANSWER_S_MAX, BODY_BYTES_MAX, CLIENTS_MAX, CONNECTION_S_MAX, Door, R
 const HEADERS_S_MAX: u64 = 5;
 /// Longest request line with its headers, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
+/// Longest time for what is left to be sent when the server stops.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
 /// Longest time for telling a client that there are too many.
 const TURN_AWAY: Duration = Duration::from_millis(10);
 
@@ -45,7 +47,7 @@ pub(super) async fn run(
     let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
         let accepted = tokio::select! {
-            _ = &mut stopped => return,
+            _ = &mut stopped => break,
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
@@ -68,6 +70,8 @@ pub(super) async fn run(
             Err(_) => turn_away(stream).await,
         }
     }
+    // Those who have been answered are to get it.
+    let _ = timeout(LAST_ANSWERS, clients.acquire_many(CLIENTS_MAX as u32)).await;
 }
 
 /// One connection: one request, within its time.

@@ -5,11 +5,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, chmodat};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen as start, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, listen as start, socket_with,
     sockopt::socket_peercred,
 };
+
+use crate::sockets::bind_for_group;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -22,9 +23,7 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     remove_stale(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before `listen`, nobody can connect, whatever the umask left open.
-    chmodat(CWD, path, Mode::from_raw_mode(0o660), AtFlags::empty())?;
+    bind_for_group(&socket, &SocketAddrUnix::new(path)?)?;
     start(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }

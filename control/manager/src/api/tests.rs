@@ -11,6 +11,12 @@ use serde_json::Value;
 
 use super::*;
 
+/// Opens and serves.
+fn serve(socket: &Path, version: &'static str) -> io::Result<(Server, Calls)> {
+    let (entrance, calls) = open(socket, None)?;
+    Ok((entrance.serve(version)?, calls))
+}
+
 /// A daemon's part: the server, and a thread that answers each call with `answer`.
 struct Fixture {
     _folder: tempfile::TempDir,

@@ -20,7 +20,12 @@ fn personality() -> Personality {
 }
 
 fn front_end(seal: Seal) -> FrontEnd {
-    FrontEnd::new(personality(), seal, &AddressSpace::default(), &Closer::default())
+    FrontEnd::new(
+        personality(),
+        seal,
+        (&AddressSpace::default(), &Bounds::without_limits()),
+        &Closer::default(),
+    )
 }
 
 fn writeback(front_end: &FrontEnd) -> bool {
@@ -94,8 +99,12 @@ fn a_second_front_end_leaves_the_cache_mode_alone() {
 #[test]
 fn addresses_are_counted_whatever_fails() {
     let addresses = AddressSpace::default();
-    let mut front_end =
-        FrontEnd::new(personality(), Seal::Required, &addresses, &Closer::default());
+    let mut front_end = FrontEnd::new(
+        personality(),
+        Seal::Required,
+        (&addresses, &Bounds::without_limits()),
+        &Closer::default(),
+    );
     let region = |size| MemoryRegion { gpa: 0, size, user: 0, offset: 0 };
     assert_eq!(front_end.set_memory(&[region(LEN)], vec![lent(sealed())]), Ok(()));
     assert_eq!(front_end.claim.bytes(), LEN);

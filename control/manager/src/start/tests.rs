@@ -8,6 +8,7 @@ use vhost_user::{MemoryRegion, Owner, RingAddresses};
 
 use super::*;
 use crate::address_space::AddressSpace;
+use crate::bounds::Bounds;
 use crate::lent::Closer;
 use crate::nic::NicParts;
 
@@ -41,7 +42,12 @@ impl Fixture {
             rustix::fs::memfd_create("m", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         rustix::fs::ftruncate(&memory, LEN).expect("sized");
         let (addresses, seal) = (AddressSpace::default(), Seal::Any);
-        let mut front_end = FrontEnd::new(kind.personality(), seal, &addresses, &closer);
+        let mut front_end = FrontEnd::new(
+            kind.personality(),
+            seal,
+            (&addresses, &Bounds::without_limits()),
+            &closer,
+        );
         let region = MemoryRegion { gpa: 0, size: LEN, user: 0, offset: 0 };
         let lent = Lent::new(memory.try_clone().expect("a descriptor"), &closer);
         front_end.set_memory(&[region], vec![lent]).expect("taken");
@@ -73,7 +79,7 @@ fn ring(told: u32) -> RingFacts<'static, Lent> {
         log: 0,
         logged: false,
     };
-    RingFacts { size: SIZE, addresses, base: told, kick: None, call: None }
+    RingFacts { size: SIZE, addresses, base: told, told, kick: None, call: None }
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl<F> Session<F> {
                 if state.value > 0xffff && !self.is_packed() {
                     return Err(Reason::RingBase(state.value));
                 }
-                self.queue_mut(state.queue)?.base = state.value;
+                self.queue_mut(state.queue)?.stand_at(state.value);
             }
             Message::SetVringAddr((index, addresses)) => {
                 check_aligned(addresses, self.is_packed())?;

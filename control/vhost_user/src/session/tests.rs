@@ -671,3 +671,48 @@ fn regions_of_a_nic_are_added_and_removed_by_each_of_its_pairs() {
     say(&mut session, &mut world, &remove).unwrap();
     assert!(world.regions.is_empty() && !session.has_memory());
 }
+
+#[test]
+fn what_was_said_is_retold_whole_and_what_no_longer_makes_sense_is_left_out() {
+    let mut world = World::default();
+    let mut session = running(&mut world);
+    session.stopped_at(0, 9);
+    let fd = world.fd();
+    let lent = || vec![(Message::AddMemReg(region(0)), vec![&fd])];
+    let names = |session: &Session<Fd>| -> Vec<&'static str> {
+        session.retell(lent()).iter().map(|(message, _)| message.name()).collect()
+    };
+    assert_eq!(
+        names(&session),
+        [
+            "SET_OWNER",
+            "SET_PROTOCOL_FEATURES",
+            "SET_FEATURES",
+            "ADD_MEM_REG",
+            "SET_VRING_NUM",
+            "SET_VRING_BASE",
+            "SET_VRING_ADDR",
+            "SET_VRING_KICK",
+            "SET_VRING_CALL",
+            "SET_VRING_ENABLE",
+        ]
+    );
+    let base = |session: &Session<Fd>| {
+        session.retell(lent()).into_iter().find_map(|(message, _)| match message {
+            Message::SetVringBase(state) => Some(state.value),
+            _ => None,
+        })
+    };
+    // Where its front-end knows it to stand, for when that comes again and says so.
+    assert_eq!((base(&session), session.base(0)), (Some(7), Some(9)));
+    let stop = Message::GetVringBase(state(0, 0));
+    say(&mut session, &mut world, &stop).unwrap();
+    assert_eq!((base(&session), session.base(0)), (Some(9), Some(9)));
+    let packed = VERSION_1 | bits::PROTOCOL_FEATURES | bits::RING_PACKED;
+    say(&mut session, &mut world, &Message::SetFeatures(packed)).unwrap();
+    say(&mut session, &mut world, &Message::SetVringNum(state(0, 100))).unwrap();
+    assert!(names(&session).contains(&"SET_VRING_NUM"));
+    let split = VERSION_1 | bits::PROTOCOL_FEATURES;
+    say(&mut session, &mut world, &Message::SetFeatures(split)).unwrap();
+    assert!(!names(&session).contains(&"SET_VRING_NUM"), "a split ring of 100");
+}

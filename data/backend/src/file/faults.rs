@@ -52,6 +52,16 @@ impl Faults {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Goes on from what was counted before.
+    pub(crate) fn add(&self, before: FaultSnapshot) {
+        let FaultSnapshot { eio, enospc, short, other, syncs } = before;
+        let counts = [(&self.eio, eio), (&self.enospc, enospc), (&self.short, short)];
+        for (kind, count) in counts.into_iter().chain([(&self.other, other), (&self.syncs, syncs)])
+        {
+            kind.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> FaultSnapshot {
         let of = |kind: &AtomicU64| kind.load(Ordering::Relaxed);
         FaultSnapshot {

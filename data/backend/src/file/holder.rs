@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
@@ -29,6 +30,13 @@ pub enum Holder {
     /// still with the disk; one in another pid namespace or on another host; or udev, which looks at
     /// a device for a moment. Try again.
     Ended(Option<u32>),
+}
+
+impl Holder {
+    /// Whether it is the process that asks.
+    pub fn is_this_process(self) -> bool {
+        self == Holder::Living(std::process::id())
+    }
 }
 
 impl fmt::Display for Holder {
@@ -108,7 +116,15 @@ fn look(file: &str, kind: Kind) -> Holder {
     }
     // A sidecore that lives would have refused its first lock, and was not asked for the second.
     let holds = |pid: &u32| has_it(*pid) == Some(true) && lives(*pid);
-    let living = if foreign { pids().find(holds) } else { None };
+    let living = match (foreign, ended) {
+        (true, _) => pids().find(holds),
+        // It may have handed its descriptions over to a successor, which is of the same name.
+        (false, Some(_)) => {
+            let own = command_name(std::process::id());
+            pids().filter(|pid| command_name(*pid) == own).find(holds)
+        }
+        (false, None) => None,
+    };
     living.map_or(Holder::Ended(ended), Holder::Living)
 }
 
@@ -144,10 +160,14 @@ fn pids() -> impl Iterator<Item = u32> {
 /// that `locks` wants; `None` when that cannot be seen.
 fn has(pid: u32, is_it: impl Fn(&Path) -> bool, locks: impl Fn(&Lock) -> bool) -> Option<bool> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let mut hidden = false;
     for descriptor in descriptors.flatten() {
         let link = descriptor.path();
+        let to = fs::read_link(&link);
+        // One that has more rights than this process, or any other when landlock confines this one.
+        hidden |= to.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         // Sockets, pipes and the like are quick to tell.
-        if !fs::read_link(&link).is_ok_and(|to| to.is_absolute()) || !is_it(&link) {
+        if !to.is_ok_and(|to| to.is_absolute()) || !is_it(&link) {
             continue;
         }
         let number = descriptor.file_name();
@@ -157,7 +177,7 @@ fn has(pid: u32, is_it: impl Fn(&Path) -> bool, locks: impl Fn(&Lock) -> bool) -
             return Some(true);
         }
     }
-    Some(false)
+    (!hidden).then_some(false)
 }
 
 /// The file as the kernel names it in its table of locks: by the device of its mount, which is not

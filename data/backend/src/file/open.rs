@@ -2,11 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+#[cfg(feature = "simulated")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fallocate,
-    fcntl_getfl, fcntl_setfl, fstat, fstatfs, ftruncate, ioctl_blksszget, open, seek, statx,
+    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fadvise,
+    fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatfs, ftruncate, ioctl_blksszget,
+    open, seek, statx,
 };
 use rustix::io::Errno;
 
@@ -16,9 +19,13 @@ use super::lock::{self, Refused};
 use super::writers::Writers;
 use super::{device, holder};
 use crate::disk::at_most;
+#[cfg(feature = "simulated")]
+use crate::simulated::Kernel;
 use crate::sys::Ring;
 use crate::wake::Sleepers;
 use crate::{Cache, Limits, OpenError, ResizeError, SECTOR_SIZE};
+
+mod inherit;
 
 /// File systems whose files live in memory (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -66,6 +73,18 @@ pub(crate) struct Opened {
     pub(crate) faults: Faults,
     /// Sidecores with requests that wait for `writers` or `flushes`.
     pub(crate) sleepers: Sleepers,
+    #[cfg(feature = "simulated")]
+    kernel: Option<Arc<dyn Kernel>>,
+}
+
+/// What is known of a file that is not open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) physical_block_size: u32,
+    pub(crate) limits: Limits,
+    pub(crate) in_memory: bool,
+    pub(crate) described: &'static str,
+    pub(crate) faults: FaultSnapshot,
 }
 
 /// The way past the page cache, and what it demands.
@@ -87,40 +106,69 @@ impl Opened {
         readonly: bool,
         cache: Cache,
     ) -> Result<(Opened, u64), OpenError> {
-        let how = How { path, create: asked_bytes.is_some() && !readonly, readonly, cache };
-        for _ in 0..REPLACED_MAX {
-            let Some(fenced) = how.fenced()? else { continue };
-            let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
-            let mut opened = Opened {
-                path: path.into(),
-                cached,
-                direct,
-                is_direct_only,
-                readonly,
-                is_block: is_block(&stat),
-                in_memory,
-                physical_block_size: 4096,
-                limits: Limits::default(),
-                lacks: AtomicU8::new(0),
-                was_empty: false,
-                sync_failed: AtomicBool::new(false),
-                sync_failure: failure_fd().map_err(how.os("watch"))?,
-                writers: Writers::default(),
-                flushes: Flushes::default(),
-                faults: Faults::default(),
-                sleepers: Sleepers::default(),
-            };
-            opened.was_empty = opened.end().map_err(how.os("measure"))? == 0;
-            let size_bytes = opened.served_bytes(asked_bytes)?;
-            opened.learn(&stat, size_bytes);
-            return Ok((opened, size_bytes));
+        let create = asked_bytes.is_some() && !readonly;
+        How::of(path, create, readonly, cache).opened(asked_bytes)
+    }
+
+    /// The same, for a file whose commands `kernel` is to run.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn open_simulated(
+        path: &Path,
+        size_bytes: u64,
+        cache: Cache,
+        kernel: &Arc<dyn Kernel>,
+    ) -> Result<(Opened, u64), OpenError> {
+        let how = How { kernel: Some(kernel), ..How::of(path, true, false, cache) };
+        let (opened, size_bytes) = how.opened(Some(size_bytes))?;
+        kernel.opened(path, opened.cached(), opened.direct());
+        Ok((opened, size_bytes))
+    }
+
+    /// What [`Self::open`] would find, found without a lock: for a disk that another process has.
+    /// Changes nothing, and keeps nothing open.
+    pub(crate) fn look(
+        path: &Path,
+        asked_bytes: Option<u64>,
+        readonly: bool,
+        cache: Cache,
+    ) -> Result<(Facts, u64), OpenError> {
+        let how = How { fenced: false, ..How::of(path, false, readonly, cache) };
+        how.opened(asked_bytes).map(|(opened, size_bytes)| (opened.facts(), size_bytes))
+    }
+
+    /// What stays known of it when it is closed.
+    pub(crate) fn facts(&self) -> Facts {
+        Facts {
+            physical_block_size: self.physical_block_size,
+            limits: self.limits,
+            in_memory: self.in_memory,
+            described: self.describe(),
+            faults: self.faults(),
         }
-        Err(how.os("open")(Errno::STALE))
+    }
+
+    /// Makes everything that was written stable, with nothing in flight. May take as long as the disk
+    /// does. False when that failed, now or before.
+    pub(crate) fn sync(&self) -> bool {
+        if !self.readonly && !self.sync_failed() {
+            self.faults.count_sync();
+            if let Err(error) = fdatasync(&self.cached) {
+                self.faults.count(error);
+                self.latch_sync_failed();
+            }
+        }
+        !self.sync_failed()
     }
 
     /// Through the page cache.
     pub(crate) fn cached(&self) -> BorrowedFd<'_> {
         self.cached.as_fd()
+    }
+
+    /// What runs its commands instead of the kernel.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn kernel(&self) -> Option<&Arc<dyn Kernel>> {
+        self.kernel.as_ref()
     }
 
     /// Past the page cache.
@@ -285,6 +333,10 @@ struct How<'a> {
     create: bool,
     readonly: bool,
     cache: Cache,
+    /// With the locks; otherwise only to look.
+    fenced: bool,
+    #[cfg(feature = "simulated")]
+    kernel: Option<&'a Arc<dyn Kernel>>,
 }
 
 /// A file that nobody else uses, or that is only read.
@@ -296,7 +348,72 @@ struct Fenced {
     is_direct_only: bool,
 }
 
-impl How<'_> {
+impl<'a> How<'a> {
+    fn of(path: &'a Path, create: bool, readonly: bool, cache: Cache) -> How<'a> {
+        How {
+            path,
+            create,
+            readonly,
+            cache,
+            fenced: true,
+            #[cfg(feature = "simulated")]
+            kernel: None,
+        }
+    }
+
+    /// Whether a simulation answers for the file; what it lies on is then of no meaning.
+    #[cfg(feature = "simulated")]
+    fn is_simulated(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    #[cfg(not(feature = "simulated"))]
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
+    /// Opens it, with what is to be known of it, and how many bytes are served.
+    fn opened(&self, asked_bytes: Option<u64>) -> Result<(Opened, u64), OpenError> {
+        for _ in 0..REPLACED_MAX {
+            let Some(fenced) = self.fenced()? else { continue };
+            let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
+            let mut opened = Opened {
+                path: self.path.into(),
+                cached,
+                direct,
+                is_direct_only,
+                readonly: self.readonly,
+                is_block: is_block(&stat),
+                in_memory,
+                physical_block_size: 4096,
+                limits: Limits::default(),
+                lacks: AtomicU8::new(0),
+                was_empty: false,
+                sync_failed: AtomicBool::new(false),
+                sync_failure: failure_fd().map_err(self.os("watch"))?,
+                writers: Writers::default(),
+                flushes: Flushes::default(),
+                faults: Faults::default(),
+                sleepers: Sleepers::default(),
+                #[cfg(feature = "simulated")]
+                kernel: self.kernel.cloned(),
+            };
+            if opened.is_block {
+                // Another host may have written since somebody here read.
+                let _ = fadvise(&opened.cached, 0, None, Advice::DontNeed);
+            }
+            opened.was_empty = opened.end().map_err(self.os("measure"))? == 0;
+            let size_bytes = match asked_bytes {
+                // Whoever has it may be about to make it longer.
+                Some(asked) if !self.fenced => asked,
+                asked => opened.served_bytes(asked)?,
+            };
+            opened.learn(&stat, size_bytes);
+            return Ok((opened, size_bytes));
+        }
+        Err(self.os("open")(Errno::STALE))
+    }
+
     /// Opens and locks it. `None`: another file was put in its place meanwhile.
     fn fenced(&self) -> Result<Option<Fenced>, OpenError> {
         let create = if self.create { OFlags::CREATE } else { OFlags::empty() };
@@ -315,11 +432,8 @@ impl How<'_> {
             flags |= OFlags::DIRECT;
         }
         fcntl_setfl(&cached, flags).map_err(|error| self.not_direct(error))?;
-        let in_memory = !is_block(&stat)
-            && fstatfs(&cached).is_ok_and(|fs| {
-                [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(fs.f_type as u64 & u64::from(u32::MAX)))
-            });
-        if !in_memory {
+        let in_memory = !self.is_simulated() && is_in_memory(&cached, &stat);
+        if !in_memory && !self.is_simulated() {
             Ring::new(2, None).map_err(OpenError::NoUring)?;
         }
         // A file in memory has nothing to be passed by.
@@ -340,7 +454,7 @@ impl How<'_> {
             None if self.claims(&stat) => self.claim_cached(cached, &stat)?,
             _ => cached,
         };
-        if !one_lock_only {
+        if self.fenced && !one_lock_only {
             let second = direct.as_ref().map_or(cached.as_fd(), |direct| direct.fd.as_fd());
             lock::lock_bytes(second, !self.readonly).map_err(|error| self.refused(error))?;
         }
@@ -363,6 +477,9 @@ impl How<'_> {
     }
 
     fn lock(&self, file: &OwnedFd) -> Result<(), OpenError> {
+        if !self.fenced {
+            return Ok(());
+        }
         lock::lock_file(file.as_fd(), !self.readonly).map_err(|error| self.refused(error))
     }
 
@@ -370,7 +487,7 @@ impl How<'_> {
     /// each with locks of its own, and file systems. Only one description can have it; the direct one
     /// where there is one, because most requests go through it.
     fn claims(&self, stat: &Stat) -> bool {
-        is_block(stat) && !self.readonly
+        self.fenced && is_block(stat) && !self.readonly
     }
 
     /// `cached` again, as the only description, with the claim.
@@ -400,7 +517,9 @@ impl How<'_> {
     /// A second descriptor of the same file that passes the page cache.
     fn open_direct(&self, first: &Stat) -> Result<Direct, Errno> {
         let claim = if self.claims(first) { OFlags::EXCL } else { OFlags::empty() };
-        let flags = self.access() | claim | OFlags::DIRECT | OFlags::CLOEXEC;
+        // Not every file system that a simulation lies on has it.
+        let direct = if self.is_simulated() { OFlags::empty() } else { OFlags::DIRECT };
+        let flags = self.access() | claim | direct | OFlags::CLOEXEC;
         let fd = match open(self.path, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Err(Errno::STALE),
             opened => opened?,
@@ -410,22 +529,11 @@ impl How<'_> {
             // Another file was put in its place between the two.
             return Err(Errno::STALE);
         }
-        let facts = statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        let (memory, offset) = match facts {
-            Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-                (facts.stx_dio_mem_align, facts.stx_dio_offset_align)
-            }
-            _ if is_block(&stat) => {
-                let block = ioctl_blksszget(&fd).unwrap_or(ALIGN_UNKNOWN);
-                (block, block)
-            }
-            _ => (ALIGN_UNKNOWN, ALIGN_UNKNOWN),
-        };
-        if !(memory.is_power_of_two() && offset.is_power_of_two()) {
-            // Zero says: opens so, and goes through the cache all the same.
-            return Err(Errno::OPNOTSUPP);
+        if self.is_simulated() {
+            let sector = SECTOR_SIZE - 1;
+            return Ok(Direct { fd, memory_mask: sector, offset_mask: sector });
         }
-        Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
+        Direct::of(fd, &stat)
     }
 
     fn os(&self, what: &'static str) -> impl Fn(Errno) -> OpenError {
@@ -447,8 +555,37 @@ impl How<'_> {
     }
 }
 
+impl Direct {
+    /// What a description with `O_DIRECT` demands.
+    fn of(fd: OwnedFd, stat: &Stat) -> Result<Direct, Errno> {
+        let facts = statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        let (memory, offset) = match facts {
+            Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+                (facts.stx_dio_mem_align, facts.stx_dio_offset_align)
+            }
+            _ if is_block(stat) => {
+                let block = ioctl_blksszget(&fd).unwrap_or(ALIGN_UNKNOWN);
+                (block, block)
+            }
+            _ => (ALIGN_UNKNOWN, ALIGN_UNKNOWN),
+        };
+        if !(memory.is_power_of_two() && offset.is_power_of_two()) {
+            // Zero says: opens so, and goes through the cache all the same.
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
+    }
+}
+
 fn is_block(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+}
+
+/// Whether it is a file whose file system never waits for a device.
+fn is_in_memory(file: &OwnedFd, stat: &Stat) -> bool {
+    let memory = [TMPFS_MAGIC, RAMFS_MAGIC];
+    !is_block(stat)
+        && fstatfs(file).is_ok_and(|fs| memory.contains(&(fs.f_type as u64 & u64::from(u32::MAX))))
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {

@@ -55,6 +55,15 @@ impl Tap {
         open(name, queue, mtu, ours).map_err(|why| why.of("tap", name))
     }
 
+    /// A queue that another process had until now. `made`: a daemon made the tap.
+    pub(crate) fn inherit(name: &str, fd: OwnedFd, made: bool) -> Result<Tap, HostOpenError> {
+        inherit(name, fd, made).map_err(|why| why.of("tap", name))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     #[inline]
     pub(crate) fn receive(&mut self) -> Option<Received<'_>> {
         let mut len = 0;
@@ -176,12 +185,7 @@ fn open(name: &str, queue: u16, mtu: Option<u16>, ours: bool) -> Result<Tap, Why
         return Err(Why::TapInUse);
     }
     tun::set_header(fd.as_fd(), HEADER_SIZE).map_err(|e| Why::os("set its header", ADMIN, e))?;
-    let mut has = OFFLOADS | Offloads::USO;
-    if tun::set_offloads(fd.as_fd(), OFFLOAD_BITS | USO_BITS).is_err() {
-        has = OFFLOADS;
-        tun::set_offloads(fd.as_fd(), OFFLOAD_BITS)
-            .map_err(|e| Why::os("set its offloads", ADMIN, e))?;
-    }
+    let has = set_offloads(fd.as_fd())?;
     // Also of one from an earlier life: the configuration may have changed since.
     if let Some(mtu) = mtu.filter(|_| is_new || ours) {
         interfaces.set_mtu(name, mtu.into()).map_err(|e| Why::os("set its MTU", ADMIN, e))?;
@@ -192,7 +196,29 @@ fn open(name: &str, queue: u16, mtu: Option<u16>, ours: bool) -> Result<Tap, Why
         tun::set_persistent(fd.as_fd(), true).map_err(|e| Why::os("keep it", ADMIN, e))?;
     }
     let mtu = interfaces.mtu(name).map_err(|e| Why::os("read its MTU", ADMIN, e))?;
+    Ok(of(fd, has, mtu, is_new || ours))
+}
+
+fn of(fd: OwnedFd, has: Offloads, mtu: u32, was_made: bool) -> Tap {
     let buffer = vec![0; BUFFER_SIZE].into();
     let stage = vec![0; HEADER_SIZE + STAGED_MAX].into();
-    Ok(Tap { fd, buffer, stage, has, mtu, was_made: is_new || ours, is_gone: false })
+    Tap { fd, buffer, stage, has, mtu, was_made, is_gone: false }
+}
+
+fn set_offloads(fd: BorrowedFd<'_>) -> Result<Offloads, Why> {
+    if tun::set_offloads(fd, OFFLOAD_BITS | USO_BITS).is_ok() {
+        return Ok(OFFLOADS | Offloads::USO);
+    }
+    tun::set_offloads(fd, OFFLOAD_BITS).map_err(|e| Why::os("set its offloads", ADMIN, e))?;
+    Ok(OFFLOADS)
+}
+
+fn inherit(name: &str, fd: OwnedFd, made: bool) -> Result<Tap, Why> {
+    if tun::name(fd.as_fd()).ok().as_deref() != Some(name) {
+        return Err(Why::NotATap);
+    }
+    let has = set_offloads(fd.as_fd())?;
+    let interfaces = Interfaces::new().map_err(|e| Why::os("ask for interfaces", ADMIN, e))?;
+    let mtu = interfaces.mtu(name).map_err(|e| Why::os("read its MTU", ADMIN, e))?;
+    Ok(of(fd, has, mtu, made))
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use io_uring::register::Restriction;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 use request::Tag;
@@ -47,7 +48,7 @@ impl Ring {
     /// # Errors
     /// What the kernel said; `ErrorKind::Unsupported` for a kernel that is too old (before 5.6).
     pub(crate) fn new(entries: u32, workers: Option<&CpuSet>) -> io::Result<Ring> {
-        let ring = build(entries)?;
+        let (ring, disabled) = build(entries)?;
         let parameters = ring.params();
         if !(parameters.is_feature_submit_stable() && parameters.is_feature_nodrop()) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -58,6 +59,10 @@ impl Ring {
         if let Some(cpus) = workers {
             // One before 5.14 has no such call: its threads run where its scheduler likes.
             let _ = ring.submitter().register_iowq_aff(&kernel_set(cpus));
+        }
+        if disabled {
+            // The last registration that this ring takes.
+            restrict(&ring)?;
         }
         Ok(Ring {
             ring,
@@ -251,20 +256,48 @@ fn kernel_set(cpus: &CpuSet) -> libc::cpu_set_t {
     set
 }
 
-/// The best ring this kernel can make: completions wait for a system call of ours (5.19; 6.0 for the
-/// single issuer) and do not interrupt.
+/// Whether this kernel lets a ring be restricted.
+pub(crate) fn is_restricted() -> bool {
+    build(1).is_ok_and(|(_, restricted)| restricted)
+}
+
+/// Restricts a ring, made disabled, to what [`Ring::entry`] and [`Ring::watch`] ask for, to descriptors
+/// by number and to no registration, and enables it. A filter of system calls does not see what a ring does.
+fn restrict(ring: &IoUring) -> io::Result<()> {
+    let code = |code| Restriction::sqe_op(code);
+    let mut allowed = [
+        code(opcode::Read::CODE),
+        code(opcode::Write::CODE),
+        code(opcode::Readv::CODE),
+        code(opcode::Writev::CODE),
+        code(opcode::Fsync::CODE),
+        code(opcode::Fallocate::CODE),
+        code(opcode::PollAdd::CODE),
+    ];
+    ring.submitter().register_restrictions(&mut allowed)?;
+    ring.submitter().register_enable_rings()
+}
+
+/// The best ring this kernel can make, and whether it is disabled until it is restricted (5.10):
+/// completions wait for a system call of ours (5.19; 6.0 for the single issuer) and do not interrupt.
 ///
 /// Not `DEFER_TASKRUN`: its completions do not wake who sleeps in `poll` or `epoll_wait` (seen on
 /// 6.18; `tests/ring.rs`), and it was not faster here.
-fn build(entries: u32) -> io::Result<IoUring> {
-    let mut builder = IoUring::builder();
-    builder.setup_cqsize(entries * 4).setup_submit_all();
-    let mut quiet = builder.clone();
+fn build(entries: u32) -> io::Result<(IoUring, bool)> {
+    let mut old = IoUring::builder();
+    old.setup_cqsize(entries * 4);
+    let mut restricted = old.clone();
+    restricted.setup_r_disabled();
+    let mut later = restricted.clone();
+    later.setup_submit_all();
+    let mut quiet = later.clone();
     quiet.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
-    quiet.build(entries).or_else(|_| builder.build(entries)).or_else(|_| {
-        let mut old = IoUring::builder();
-        old.setup_cqsize(entries * 4).build(entries)
-    })
+    for builder in [quiet, later, restricted] {
+        if let Ok(ring) = builder.build(entries) {
+            return Ok((ring, true));
+        }
+    }
+    Ok((old.build(entries)?, false))
 }
 
 #[inline]
@@ -282,5 +315,37 @@ fn transfer(file: Fd, list: &[Piece], write: bool, offset: u64, flags: i32) -> s
         opcode::Writev::new(file, list, count).offset(offset).rw_flags(flags).build()
     } else {
         opcode::Readv::new(file, list, count).offset(offset).rw_flags(flags).build()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `entry` ended with in a ring of ours.
+    fn ended(entry: squeue::Entry) -> i32 {
+        let mut ring = Ring::new(2, None).expect("a ring");
+        // SAFETY: the entries of this test have no memory.
+        unsafe { ring.ring.submission().push(&entry) }.expect("room");
+        ring.ring.submit_and_wait(1).expect("submitted");
+        ring.ring.completion().next().expect("a completion").result()
+    }
+
+    #[test]
+    fn a_ring_takes_what_it_is_for_and_nothing_else() {
+        if !is_restricted() {
+            return;
+        }
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        let fd = Fd(null.as_raw_fd());
+        // Not EACCES: it was tried.
+        assert_ne!(ended(opcode::Fsync::new(fd).build()), -libc::EACCES);
+        assert_eq!(ended(opcode::Nop::new().build()), -libc::EACCES);
+        assert_eq!(ended(opcode::Close::new(fd).build()), -libc::EACCES);
+        let path = c"/etc/passwd".as_ptr();
+        assert_eq!(ended(opcode::OpenAt::new(fd, path).build()), -libc::EACCES);
+        let ring = Ring::new(2, None).expect("a ring");
+        let files = ring.ring.submitter().register_files(&[0]);
+        assert_eq!(files.map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
     }
 }

@@ -44,3 +44,12 @@ pub(crate) fn set_persistent(fd: BorrowedFd<'_>, persistent: bool) -> Result<(),
     // SAFETY: takes a number.
     result(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST, persistent) }).map(|_| ())
 }
+
+/// The name of the tap that the descriptor is a queue of.
+pub(crate) fn name(fd: BorrowedFd<'_>) -> Result<String, Errno> {
+    let mut request = request("");
+    // SAFETY: takes an `ifreq`, which outlives the call.
+    result(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+    let bytes = request.ifr_name.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0);
+    String::from_utf8(bytes.collect()).map_err(|_| Errno::INVAL)
+}

@@ -139,8 +139,13 @@ impl Sidecore {
 
     /// Whether another sidecore sent something, or gave something back.
     pub(crate) fn has_parcels(&self) -> bool {
+        self.has_inbound() || self.net.desk.roads.has_back()
+    }
+
+    /// Whether another sidecore sent something that is not unpacked.
+    pub(crate) fn has_inbound(&self) -> bool {
         let sent = |road: &u16| road_at(&self.places, *road).is_some_and(Inbound::has_some);
-        self.roads.iter().any(sent) || self.net.desk.roads.has_back()
+        self.roads.iter().any(sent)
     }
 
     /// Completes the chains whose parcels are back. Bounded by the parcels of all roads.

@@ -5,7 +5,7 @@ use switch::PortId;
 use virtqueue::Format;
 
 use super::bed::*;
-use crate::Command;
+use crate::{Command, Event};
 
 fn switch_of(count: usize) -> (Lan, Vec<Nic>) {
     let mut lan = Lan::switch();
@@ -158,5 +158,30 @@ fn packed_rings_flood_as_well() {
         if own > 28 {
             break;
         }
+    }
+}
+
+#[test]
+fn a_sender_that_leaves_in_the_middle_of_its_flood_ends_it_first() {
+    let (mut lan, mut nics) = switch_of(64);
+    nics.iter_mut().for_each(|nic| nic.post(3, 2048));
+    nics[0].send(&frame(ALL, mac(0), 1500));
+    let got = |lan: &Lan| (1..64).filter(|port| lan.counters(*port).delivered_frames > 0).count();
+    while got(&lan) == 0 {
+        lan.passes(1);
+    }
+    assert!((1..63).contains(&got(&lan)), "{} in one pass: not in the middle", got(&lan));
+    lan.core.send(Command::Detach(key(0, false)));
+    let mut events = Vec::new();
+    for _ in 0..60 {
+        lan.passes(1);
+        events.extend(lan.core.events());
+    }
+    let [Event::Detached(served)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((nics[0].sent(), got(&lan)), (1, 63));
+    lan.attach_one(&nics[0], 0, false, Some(served.queue().base()));
+    lan.passes(60);
+    for (port, nic) in nics.iter_mut().enumerate().skip(1) {
+        assert_eq!(nic.take().len(), 1, "port {port}");
     }
 }

@@ -207,3 +207,35 @@ fn write_through_promises_without_a_flush() {
     assert_eq!(history.after_cut(7, cut, &two), Ok(()));
     assert_eq!(history.after_cut(7, cut, &three), Ok(()));
 }
+
+#[test]
+fn a_cut_may_take_back_what_no_flush_has_covered_and_nothing_else() {
+    let whole = |seq: u64, what: What| {
+        let mut bytes = vec![0; SECTOR_SIZE];
+        if what == What::Data {
+            fill_sector(0, seq, &mut bytes);
+        }
+        bytes
+    };
+    let cut_to = |ledger: &mut Ledger, bytes: &[u8]| {
+        ledger.cut(|sector| if sector == 0 { bytes } else { &[0; SECTOR_SIZE] })
+    };
+    let run = || {
+        let mut ledger = ledger().with_cuts();
+        write(&mut ledger, 0, 1);
+        let flushing = ledger.flush();
+        write(&mut ledger, 0, 1);
+        ledger.flushed(flushing);
+        ledger
+    };
+    for seq in [1, 2] {
+        assert_eq!(cut_to(&mut run(), &whole(seq, What::Data)), Ok(()), "{seq}");
+    }
+    let lost = cut_to(&mut run(), &whole(0, What::Zeroes));
+    assert!(matches!(lost, Err(Wrong::Lost { sector: 0, found: 0, .. })), "{lost:?}");
+    // What was left is what is there from then on, and a flush keeps it.
+    let mut ledger = run();
+    assert_eq!(cut_to(&mut ledger, &whole(1, What::Data)), Ok(()));
+    assert!(matches!(read(&mut ledger, 0, &whole(2, What::Data)), Err(Wrong::Corrupt { .. })));
+    assert_eq!(read(&mut ledger, 0, &whole(1, What::Data)), Ok(()));
+}

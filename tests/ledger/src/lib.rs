@@ -1,6 +1,6 @@
 //! What each sector of a disk may hold, told by every request that was sent and ended.
 //!
-//! The oracle of the tests of recovery and of power cuts. A write fills each of its sectors with
+//! The oracle of the tests of recovery and of power cuts, and of the simulator. A write fills each of its sectors with
 //! bytes that only that sector and that write have; a read is compared with all that may be there,
 //! given what was in flight meanwhile. No I/O here, and no clock: order comes from [`Order`].
 //!
@@ -10,6 +10,7 @@
 //! whoever was killed meanwhile.
 
 mod content;
+mod cuts;
 mod history;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use content::{Found, SECTOR_SIZE, fill_sector, look};
+use cuts::Done;
 pub use history::{Barrier, History, Record};
 
 /// Moments in one order for all who share it: each is later than every one before.
@@ -116,6 +118,8 @@ struct Candidate {
     ended: Option<u64>,
     /// When it became impossible; a read that was sent before may have seen it.
     gone: Option<u64>,
+    /// Not even a power cut brings it back.
+    void: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -135,16 +139,18 @@ pub struct Ledger {
     reads: BTreeSet<u64>,
     through: bool,
     history: Option<History>,
+    /// Writes that are done and not promised, when cuts are made meanwhile.
+    unpromised: Option<Vec<Done>>,
 }
 
 impl Ledger {
     /// Of a disk that holds zeroes.
     pub fn new(sectors: u64, order: Order) -> Ledger {
-        let first = Candidate { seq: 0, zeroes: true, ended: Some(0), gone: None };
+        let first = Candidate { seq: 0, zeroes: true, ended: Some(0), gone: None, void: false };
         let sector = Sector { candidates: vec![first], seen: [0; 2] };
         let sectors = vec![sector; sectors as usize];
-        let (reads, through, history) = (BTreeSet::new(), false, None);
-        Ledger { order, sectors, seq: 0, reads, through, history }
+        let (reads, through, history, unpromised) = (BTreeSet::new(), false, None, None);
+        Ledger { order, sectors, seq: 0, reads, through, history, unpromised }
     }
 
     /// Keeps every request from now on, for [`Ledger::history`].
@@ -174,7 +180,8 @@ impl Ledger {
     pub fn write(&mut self, what: What, first: u64, sectors: u64) -> Writing {
         self.seq += 1;
         let (seq, submitted) = (self.seq, self.order.next());
-        let candidate = Candidate { seq, zeroes: what != What::Data, ended: None, gone: None };
+        let zeroes = what != What::Data;
+        let candidate = Candidate { seq, zeroes, ended: None, gone: None, void: false };
         for sector in self.range(first, sectors) {
             sector.candidates.push(candidate);
         }
@@ -197,14 +204,18 @@ impl Ledger {
     pub fn wrote(&mut self, writing: Writing) {
         let (now, oldest) = (self.order.next(), self.oldest_read());
         let Writing { seq, what, first, sectors, submitted } = writing;
+        let no_cuts = self.unpromised.is_none();
         for sector in self.range(first, sectors) {
             sector.ended(seq, now);
             if what != What::Discard {
-                sector.rule_out(now, |other| other.seq != seq, submitted);
+                sector.rule_out(now, |other| other.seq != seq, submitted, no_cuts);
             }
             sector.forget(oldest);
         }
         let through = self.through;
+        if what != What::Discard {
+            self.done(Done { seq, first, sectors, submitted, ended: now }, through);
+        }
         if let Some(history) = &mut self.history {
             history.wrote(seq, now, through);
         }
@@ -238,11 +249,11 @@ impl Ledger {
         let now = self.order.next();
         let Reading { first, sectors, submitted } = reading;
         self.reads.remove(&submitted);
-        let oldest = self.oldest_read();
+        let (oldest, no_cuts) = (self.oldest_read(), self.unpromised.is_none());
         let pieces = bytes.chunks_exact(SECTOR_SIZE);
         assert_eq!(pieces.len() as u64, sectors, "a read of another length");
         for ((number, sector), found) in (first..).zip(self.range(first, sectors)).zip(pieces) {
-            sector.check(number, found, submitted, now)?;
+            sector.check(number, found, submitted, (now, no_cuts))?;
             sector.forget(oldest);
         }
         Ok(())
@@ -256,6 +267,7 @@ impl Ledger {
     /// The device has said that the flush was done.
     pub fn flushed(&mut self, flushing: Flushing) {
         let completed = self.order.next();
+        self.promise(flushing.submitted);
         if let Some(history) = &mut self.history {
             history.flushed(Barrier { submitted: flushing.submitted, completed });
         }
@@ -280,21 +292,29 @@ impl Sector {
     }
 
     /// Those that had ended before `before` and are `not_it` are impossible from `now` on.
-    fn rule_out(&mut self, now: u64, not_it: impl Fn(&Candidate) -> bool, before: u64) {
+    fn rule_out(&mut self, now: u64, not_it: impl Fn(&Candidate) -> bool, before: u64, void: bool) {
         for candidate in &mut self.candidates {
             let ended = candidate.ended.is_some_and(|ended| ended < before);
             if ended && candidate.gone.is_none() && not_it(candidate) {
                 candidate.gone = Some(now);
+                candidate.void |= void;
             }
         }
     }
 
-    /// Drops what no read in flight can see any more.
+    /// Drops what no read in flight can see any more, nor a cut bring back.
     fn forget(&mut self, oldest_read: u64) {
-        self.candidates.retain(|candidate| candidate.gone.is_none_or(|gone| gone > oldest_read));
+        let is_seen = |candidate: &Candidate| candidate.gone.is_none_or(|gone| gone > oldest_read);
+        self.candidates.retain(|candidate| is_seen(candidate) || !candidate.void);
     }
 
-    fn check(&mut self, number: u64, bytes: &[u8], sent: u64, now: u64) -> Result<(), Wrong> {
+    fn check(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        sent: u64,
+        (now, no_cuts): (u64, bool),
+    ) -> Result<(), Wrong> {
         let possible = |c: &&Candidate| c.gone.is_none_or(|gone| gone > sent);
         let found = look(number, bytes);
         let holds = |c: &Candidate| match found {
@@ -306,7 +326,7 @@ impl Sector {
             self.candidates.iter().filter(possible).filter(|c| holds(c)).map(|c| c.seq).max()
         {
             self.seen = [self.seen[0].max(seq), seq];
-            self.rule_out(now, |other| !holds(other), sent);
+            self.rule_out(now, |other| !holds(other), sent, no_cuts);
             return Ok(());
         }
         // A write that ran beside the read may be there in part.

@@ -1,0 +1,56 @@
+//! The daemon itself, as operators see it. Part of [`crate::api`].
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The daemon itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DaemonView {
+    /// Number of its process.
+    pub pid: u32,
+    /// What it has given up.
+    pub confinement: ConfinementView,
+    /// How much of it devices can use up.
+    pub bounds: BoundsView,
+}
+
+/// What devices are promised of what the daemon may have; a device for which too little is left is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BoundsView {
+    /// Devices that were promised something.
+    pub devices: u64,
+    /// Open files; the limit is `LimitNOFILE`.
+    pub descriptors: BoundView,
+    /// Parts of the address space; the limit is `vm.max_map_count`.
+    pub mappings: BoundView,
+    /// Memory of the daemon's own, in bytes; the limit is its cgroup's, or `RLIMIT_AS`.
+    pub memory_bytes: BoundView,
+}
+
+/// How one thing is shared out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BoundView {
+    /// What the daemon itself may take.
+    pub own: u64,
+    /// What is promised to devices: each can have its part at any time.
+    pub promised: u64,
+    /// What front-ends took beyond that.
+    pub extra: u64,
+    /// How much there is; nothing is no limit.
+    pub limit: Option<u64>,
+}
+
+/// What the daemon has given up since it was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfinementView {
+    /// What becomes of a system call that a thread has no use for: `on`, it is refused; `strict`, it ends
+    /// the daemon; `off`, nothing is confined.
+    pub mode: String,
+    /// Capabilities that its control thread has kept; the others have none.
+    pub capabilities: Vec<String>,
+    /// What landlock holds it to: `folders`, to `image_folders` and its own files; `missing`, the kernel has none;
+    /// `off`, it was not asked to, and any file is opened.
+    pub files: String,
+    /// Its io_urings take only the operations that it uses (Linux 5.10).
+    pub rings: bool,
+}

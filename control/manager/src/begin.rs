@@ -1,0 +1,308 @@
+//! From a plan to a loop that serves: alone, or with what another daemon serves until now; and how the
+//! loop's end becomes the process's.
+//!
+//! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use config::Plan;
+use config::api::{Answer, ApiError, UpgradeView};
+use config::plan::{Origin, SwitchPlan};
+use config::saved::Devices;
+use confine::Kind;
+use tracing::info;
+
+use crate::address_space::AddressSpace;
+use crate::api::{self, Entrance};
+use crate::balance::{Balance, nodes_of};
+use crate::bounds::Bounds;
+use crate::cores::{self, Cores};
+use crate::kind::DevicePlan;
+use crate::manager::{End, INBOX_INTERVAL, Manager, now};
+use crate::moves::Moves;
+use crate::network::Network;
+use crate::poll::{Poll, Token};
+use crate::service::Groups;
+use crate::shut::Shut;
+use crate::sockets;
+use crate::state::StateFile;
+use crate::taps::MadeTaps;
+use crate::unsynced::Unsynced;
+use crate::upgrade::Heir;
+use crate::upgrade::estate::Estate;
+use crate::upgrade::launcher::Launcher;
+use crate::upgrade::predecessor::HandedOver;
+
+/// Reads the configuration file again, beside the plan in force.
+pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
+
+/// What the program gives the control loop besides the plan.
+pub struct Options {
+    /// The program's version.
+    pub version: &'static str,
+    /// The configuration file's name, for messages.
+    pub file: String,
+    /// How the configuration file is read again.
+    pub load: Box<Load>,
+    /// Called once everything is open.
+    pub ready: Box<dyn Fn()>,
+    /// Called when a stop begins.
+    pub stopping: Box<dyn Fn()>,
+    /// What starts a successor; without it there is no upgrade.
+    pub launcher: Option<Launcher>,
+    /// Another daemon serves: this one is to take over from it.
+    pub heir: Option<Heir>,
+    /// Called when process `.0` has taken over, just before this one ends.
+    pub handed_over: Box<dyn Fn(u32)>,
+}
+
+/// Why the daemon did not start. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+/// Serves `plan` until SIGTERM or SIGINT; SIGHUP reads the configuration file again.
+///
+/// # Errors
+/// [`StartError`]: what could not be opened, and what to do. After the start there are none.
+pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
+    let Some(heir) = options.heir.take() else {
+        let (mut manager, entrance) = begin(&plan, options, None)?;
+        if let Err(error) = manager.open_all(plan) {
+            manager.close_all();
+            manager.cores.end_all();
+            return Err(error);
+        }
+        return serve(manager, entrance);
+    };
+    let (mut manager, entrance) = match inherit(plan, options, &heir) {
+        Ok(begun) => begun,
+        Err(why) => heir.refuse(&why),
+    };
+    drop(heir);
+    manager.take_over();
+    serve(manager, entrance)
+}
+
+/// A manager of nothing yet, and the API's socket, which is not answered yet.
+fn begin(
+    plan: &Plan,
+    options: Options,
+    mut estate: Option<Estate>,
+) -> Result<(Manager, Entrance), StartError> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
+    let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
+    let workers = cores::leave(&plan.sidecores.cpus);
+    let state = StateFile::in_folder(&plan.daemon.state_dir);
+    let told = estate.as_mut().and_then(|estate| estate.api.take());
+    let told = match told {
+        Some((path, _)) if path != plan.daemon.api => {
+            let what = "another `api` takes a restart of the daemon";
+            return Err(StartError(format!(
+                "{what}: the file has {}, not {path}",
+                plan.daemon.api
+            )));
+        }
+        told => told.map(|(_, socket)| socket),
+    };
+    let api = format!("the API socket {}", plan.daemon.api);
+    let (entrance, calls) =
+        api::open(Path::new(&plan.daemon.api), told).map_err(|e| failed(&api, &e))?;
+    let api_socket = entrance.socket().map_err(|e| failed(&api, &e))?;
+    let cores =
+        Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
+    let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
+    let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
+    let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
+    let inherited = estate.as_ref().map_or(0, Estate::descriptors);
+    let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
+    let manager = Manager {
+        poll,
+        options,
+        state,
+        unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
+        cores,
+        balance,
+        devices: BTreeMap::new(),
+        network: Network::default(),
+        taps: MadeTaps::in_folder(&plan.daemon.state_dir),
+        groups: Groups::default(),
+        queries: Vec::new(),
+        next_query: 0,
+        shut: Vec::new(),
+        waiting: Vec::new(),
+        moves: Moves::default(),
+        reloading: None,
+        addresses: AddressSpace::default(),
+        bounds,
+        reserve: sockets::reserve(),
+        touched: BTreeSet::new(),
+        next_link: 0,
+        next_device: 0,
+        upgrade: None,
+        frozen: false,
+        fences_open: 0,
+        estate,
+        took_over_at: None,
+        api_socket,
+        calls,
+        stop_by: None,
+        plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
+    };
+    Ok((manager, entrance))
+}
+
+/// A manager that could serve all that another daemon serves, and waits for nothing any more.
+fn inherit(plan: Plan, options: Options, heir: &Heir) -> Result<(Manager, Entrance), String> {
+    let text = |error: StartError| error.to_string();
+    let estate = heir.receive_estate(options.version)?;
+    let (mut manager, entrance) = begin(&plan, options, Some(estate)).map_err(text)?;
+    // What it holds is shared from now on: dropping it would cut off front-ends.
+    let ready = || -> Result<(), String> {
+        manager.open_all(plan).map_err(text)?;
+        manager.refuse_if_taken_from_guest()?;
+        manager.adopt()?;
+        let mut estate = manager.estate.take().unwrap_or_default();
+        heir.receive_rings(&mut estate)?;
+        manager.estate = Some(estate);
+        manager.place_rings();
+        let mut estate = manager.estate.take().unwrap_or_default();
+        heir.receive_leave(&mut estate)?;
+        manager.estate = Some(estate);
+        Ok(())
+    };
+    match ready() {
+        Ok(()) => Ok((manager, entrance)),
+        Err(why) => heir.refuse(&why),
+    }
+}
+
+/// Serves what is open until it is told to stop, or another process has taken over.
+fn serve(mut manager: Manager, entrance: Entrance) -> Result<(), StartError> {
+    let server = entrance.serve(manager.options.version);
+    let server = server.map_err(|error| StartError(format!("the API's thread: {error}")))?;
+    // After the threads that are made once: they do more than control in some ways, and less in others.
+    confine::thread(Kind::Control).map_err(|e| StartError(format!("the control loop: {e}")))?;
+    if !backend::rings_are_restricted() {
+        info!("this kernel lets no io_uring be restricted: what one does is not filtered");
+    }
+    (manager.options.ready)();
+    let (devices, shut) = (manager.devices.len(), manager.shut.len());
+    info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
+    let handed_over = match manager.turn_until_stopped() {
+        End::Stopped => {
+            drop(manager);
+            drop(server);
+            return Ok(());
+        }
+        End::HandedOver(handed_over) => handed_over,
+    };
+    let HandedOver { pid, version, reply } = handed_over;
+    // They have no queues, and must not be what takes this process's memory apart.
+    manager.cores.end_all();
+    if let Some(reply) = reply {
+        reply.answer(Ok(Answer::Upgraded(UpgradeView { pid, version })));
+    }
+    manager.answer_all_busy();
+    (manager.options.handed_over)(pid);
+    server.give_socket_away();
+    info!(pid, "another process serves now");
+    // Destructors would shut down connections and remove sockets that are that process's.
+    std::process::exit(0)
+}
+
+impl Manager {
+    fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
+        let kept = &self.state.read().map_err(StartError)?;
+        let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
+        for (index, core) in self.cores.all.iter().enumerate() {
+            self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
+        }
+        self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
+        for disk in plan.disks {
+            self.plan.disks.push(disk.clone());
+            self.take_in(DevicePlan::Disk(disk));
+        }
+        for switch in plan.switches {
+            self.take_in_switch(switch)?;
+        }
+        for nic in plan.nics {
+            self.plan.nics.push(nic.clone());
+            self.take_in(DevicePlan::Nic(nic));
+        }
+        self.take_in_kept(kept)?;
+        match self.estate {
+            // What it serves is open, and the rest is opened later.
+            Some(_) => self.refuse_if_served_is_shut(),
+            None => self.refuse_if_all_are_shut(),
+        }
+    }
+
+    /// A device that a predecessor serves must not end by being taken over.
+    fn refuse_if_served_is_shut(&mut self) -> Result<(), StartError> {
+        let Some(estate) = &mut self.estate else { return Ok(()) };
+        let is_served = |shut: &&Shut| estate.device_of(&shut.plan).is_some();
+        match self.shut.iter().find(is_served) {
+            Some(shut) => Err(StartError(format!("{}: {}", shut.plan.name(), shut.problem))),
+            None => Ok(()),
+        }
+    }
+
+    /// What was made through the API before.
+    fn take_in_kept(&mut self, kept: &Devices) -> Result<(), StartError> {
+        let path = self.state.path().display().to_string();
+        let wrong = |what: &str, id: &str, error: ApiError| {
+            StartError(format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint))
+        };
+        for spec in &kept.groups {
+            let group = self.plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;
+            self.plan.groups.push(group);
+        }
+        for spec in &kept.disks {
+            let disk = self.plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
+            self.plan.disks.push(disk.clone());
+            self.take_in(DevicePlan::Disk(disk));
+        }
+        for spec in &kept.switches {
+            let made = self.plan.switch_from_api(spec).map_err(|e| wrong("switch", &spec.id, e))?;
+            self.take_in_switch(made)?;
+        }
+        for spec in &kept.nics {
+            let nic = self.plan.nic_kept(spec).map_err(|e| wrong("nic", &spec.id, e))?;
+            self.plan.nics.push(nic.clone());
+            self.take_in(DevicePlan::Nic(nic));
+        }
+        Ok(())
+    }
+
+    fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
+        let id = switch.id.clone();
+        self.plan.switches.push(switch.clone());
+        let served = self.serve_switch(switch, Vec::new());
+        served.map_err(|error| StartError(format!("switch {id:?}: {error}")))
+    }
+
+    /// A daemon that can serve none of its file's devices does not start, so that a mistake in the
+    /// file, or a second daemon on the same images, is seen at once.
+    fn refuse_if_all_are_shut(&mut self) -> Result<(), StartError> {
+        let has_hope = |shut: &Shut| shut.retry.is_some();
+        while self.devices.is_empty() && self.shut.iter().any(|shut| shut.may_be_refused()) {
+            let pause = self.shut.iter().filter_map(Shut::due_at).min();
+            self.poll.pause(pause.map_or(INBOX_INTERVAL, |at| at.saturating_duration_since(now())));
+            self.open_shut();
+        }
+        let of_file = |shut: &&Shut| *shut.plan.origin() != Origin::Api;
+        if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
+            return Ok(());
+        }
+        let refused = self.shut.iter().filter(of_file).map(|shut| {
+            let (name, origin) = (shut.plan.name(), shut.plan.origin());
+            format!("{name} ({origin}): {}", shut.problem)
+        });
+        match refused.collect::<Vec<_>>() {
+            all if all.is_empty() => Ok(()),
+            all => Err(StartError(all.join("\n"))),
+        }
+    }
+}

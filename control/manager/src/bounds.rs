@@ -1,0 +1,313 @@
+//! How much of the daemon one device can use up: descriptors, mappings, memory.
+//!
+//! What a device is sure to get, for one front-end, is *promised* to it before it is opened, and the sum
+//! of all promises stays below what this process may have: a device for which too little is left is
+//! refused, and nothing that a tenant does takes away what another was promised. What a tenant may have
+//! beyond that (more connections, more regions of memory, descriptors that take long to close) comes
+//! out of what is promised to nobody, and is refused to whoever asks when that is used up.
+//!
+//! Not here: addresses (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
+//! size is fixed. Called by `shut`, `links` and `front_end`.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+
+use config::Source;
+use config::api::{BoundView, BoundsView};
+use rustix::process::{Resource, getrlimit};
+
+use crate::kind::DevicePlan;
+use crate::lent;
+
+/// A front-end's own: its socket, the channel to it, the dirty log.
+const LINK_DESCRIPTORS: u64 = 3;
+/// With one message. One may bring 32: those of a table of memory are kept, and counted so beforehand; others
+/// are extra.
+pub(crate) const MESSAGE_DESCRIPTORS: u64 = 1;
+/// Kept for a process that takes over: of so many regions, and the in-flight record. QEMU has two regions, and
+/// one for each DIMM.
+const KEPT_REGIONS: u64 = 4;
+const KEPT_DESCRIPTORS: u64 = KEPT_REGIONS + 1;
+/// Kick and call. One for errors is not counted: few front-ends bring it.
+const RING_DESCRIPTORS: u64 = 2;
+/// Copies that its sidecore has.
+const SERVED_DESCRIPTORS: u64 = 2;
+/// A listening socket; of a disk two descriptions of the image, and what tells of a failed sync.
+const DEVICE_DESCRIPTORS: u64 = 4;
+/// A port that leads to the host: what tells of its link, and XDP's program, map and link.
+const HOST_DESCRIPTORS: u64 = 4;
+/// What the daemon needs besides devices later on: clients of the API, files that are open for a moment.
+const OWN_DESCRIPTORS: u64 = 8;
+/// Regions of memory that each guest may have; one that has more takes from what is free. QEMU has two,
+/// and one for each DIMM; Cloud Hypervisor one for each zone.
+pub(crate) const REGIONS: u64 = 16;
+/// Dirty log, in-flight record, and a table that takes the place of another.
+const OTHER_MAPPINGS: u64 = 2 + REGIONS;
+/// Of the daemon itself: libraries, heaps, stacks, rings.
+const OWN_MAPPINGS: u64 = 2048;
+/// Of a queue: slots, tables (ARCHITECTURE.md, bounds); of a device: four connections.
+const QUEUE_BYTES: u64 = 200 << 10;
+const DEVICE_BYTES: u64 = 64 << 10;
+/// The daemon itself: code, threads, tables of bridges.
+const OWN_BYTES: u64 = 32 << 20;
+/// Where nobody has set it (Linux, `DEFAULT_MAX_MAP_COUNT`).
+const MAPPINGS_DEFAULT: u64 = 65_530;
+
+/// So much of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    descriptors: u64,
+    mappings: u64,
+    bytes: u64,
+}
+
+impl Amount {
+    /// What a device of that plan is promised.
+    pub(crate) fn of(plan: &DevicePlan) -> Amount {
+        let (rings, host, held) = match plan {
+            DevicePlan::Disk(disk) => {
+                let held = match disk.source {
+                    Source::Memory { size_bytes } => size_bytes,
+                    Source::Null { .. } | Source::File { .. } => 0,
+                };
+                (u64::from(disk.queues), 0, held)
+            }
+            DevicePlan::Nic(nic) => {
+                let host = nic.host().map_or(0, |_| HOST_DESCRIPTORS + u64::from(nic.queues));
+                (2 * u64::from(nic.queues), host, 0)
+            }
+        };
+        Amount {
+            descriptors: DEVICE_DESCRIPTORS + host + link(rings) + SERVED_DESCRIPTORS * rings,
+            mappings: REGIONS + OTHER_MAPPINGS,
+            bytes: held.saturating_add(DEVICE_BYTES + QUEUE_BYTES * rings),
+        }
+    }
+
+    fn plus(self, other: Amount) -> Amount {
+        Amount {
+            descriptors: self.descriptors.saturating_add(other.descriptors),
+            mappings: self.mappings.saturating_add(other.mappings),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    fn minus(self, other: Amount) -> Amount {
+        Amount {
+            descriptors: self.descriptors.saturating_sub(other.descriptors),
+            mappings: self.mappings.saturating_sub(other.mappings),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+}
+
+/// What one connection of a device with so many rings can hold.
+fn link(rings: u64) -> u64 {
+    LINK_DESCRIPTORS + MESSAGE_DESCRIPTORS + KEPT_DESCRIPTORS + RING_DESCRIPTORS * rings
+}
+
+/// What this process may have, and what is promised and taken of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Without descriptors, whose limit may change while it runs.
+    most: Amount,
+    /// What the daemon takes itself.
+    own: Amount,
+    devices: Cell<u64>,
+    promised: Cell<Amount>,
+    extra: Cell<Amount>,
+    /// Whoever claims has it already.
+    is_lenient: Cell<bool>,
+}
+
+/// A part of it, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    of: Bounds,
+    amount: Amount,
+    is_device: bool,
+}
+
+impl Bounds {
+    /// Of this process, whose threads are there and whose devices and `uplinks` are not, but for
+    /// `inherited` descriptors of devices.
+    pub(crate) fn of_this_process(sidecores: usize, uplinks: usize, inherited: usize) -> Bounds {
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let open = open.saturating_sub(inherited) as u64;
+        // Each sidecore makes its io_uring when it gets its first disk.
+        let uplinks = uplinks as u64 * (HOST_DESCRIPTORS + 1);
+        let descriptors = open + sidecores as u64 + uplinks + OWN_DESCRIPTORS;
+        let own = Amount { descriptors, mappings: OWN_MAPPINGS, bytes: OWN_BYTES };
+        let mappings = number_in("/proc/sys/vm/max_map_count").unwrap_or(MAPPINGS_DEFAULT);
+        let space = getrlimit(Resource::As).current;
+        let bytes = memory_of_the_cgroup().into_iter().chain(space).min().unwrap_or(u64::MAX);
+        Bounds::new(Amount { descriptors: 0, mappings, bytes }, own)
+    }
+
+    /// Of a test.
+    #[cfg(test)]
+    pub(crate) fn without_limits() -> Bounds {
+        let most = Amount { descriptors: u64::MAX, mappings: u64::MAX, bytes: u64::MAX };
+        Bounds::new(most, Amount::default())
+    }
+
+    fn new(most: Amount, own: Amount) -> Bounds {
+        let none = || Cell::new(Amount::default());
+        let (promised, extra) = (none(), none());
+        let (devices, is_lenient) = (Cell::new(0), Cell::new(false));
+        Bounds(Rc::new(Shared { most, own, devices, promised, extra, is_lenient }))
+    }
+
+    /// What this process may have of each at this moment.
+    fn most(&self) -> Amount {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        match self.0.most.descriptors {
+            0 => Amount { descriptors, ..self.0.most },
+            _ => self.0.most,
+        }
+    }
+
+    /// What is neither the daemon's own, nor promised, nor taken beyond that.
+    fn free(&self) -> Amount {
+        let Shared { own, promised, extra, .. } = &*self.0;
+        let descriptors = lent::all_that_wait();
+        let closing = Amount { descriptors, ..Amount::default() };
+        self.most().minus(*own).minus(promised.get()).minus(extra.get()).minus(closing)
+    }
+
+    /// Promises a device what it may come to need.
+    ///
+    /// # Errors
+    /// Of what there is too little, and what to raise.
+    pub(crate) fn promise(&self, plan: &DevicePlan) -> Result<Claim, String> {
+        let (needs, left) = (Amount::of(plan), self.free());
+        let devices = self.0.devices.get();
+        let beside = match devices {
+            0 => "the daemon itself".to_string(),
+            1 => "1 device and the daemon itself".to_string(),
+            _ => format!("{devices} devices and the daemon itself"),
+        };
+        let short = |what: &str, needs: u64, left: u64, most: u64, todo: &str| {
+            format!(
+                "it may take {needs} {what}, and of {most} only {left} are left beside what {beside} may \
+                 take: {todo}"
+            )
+        };
+        let most = self.most();
+        if needs.descriptors > left.descriptors {
+            let todo = "raise LimitNOFILE in the unit (`ulimit -Hn`), or give devices fewer queues";
+            let (needs, left) = (needs.descriptors, left.descriptors);
+            return Err(short("descriptors", needs, left, most.descriptors, todo));
+        }
+        if needs.mappings > left.mappings {
+            let todo = "raise `sysctl vm.max_map_count` and restart the daemon";
+            let (needs, left) = (needs.mappings, left.mappings);
+            return Err(short("mappings", needs, left, most.mappings, todo));
+        }
+        if needs.bytes > left.bytes {
+            let todo = "raise the limit of its memory (MemoryMax in the unit, `ulimit -v`), or make \
+                        memory disks smaller";
+            let [needs, left, most] = [needs, left, most].map(|it| it.bytes >> 10);
+            return Err(short("KiB of memory", needs, left, most, todo));
+        }
+        self.0.devices.set(devices + 1);
+        self.0.promised.set(self.0.promised.get().plus(needs));
+        Ok(Claim { of: self.clone(), amount: needs, is_device: true })
+    }
+
+    /// Something beyond that, if it is free.
+    fn claim(&self, amount: Amount) -> Option<Claim> {
+        let left = self.free();
+        let is_there = amount.descriptors <= left.descriptors && amount.mappings <= left.mappings;
+        if !is_there && !self.0.is_lenient.get() {
+            return None;
+        }
+        self.0.extra.set(self.0.extra.get().plus(amount));
+        Some(Claim { of: self.clone(), amount, is_device: false })
+    }
+
+    /// While another process's front-ends are taken over: nothing is refused that was granted there.
+    pub(crate) fn be_lenient(&self, is_lenient: bool) {
+        self.0.is_lenient.set(is_lenient);
+    }
+
+    /// For one more connection of a device with so many rings.
+    pub(crate) fn claim_link(&self, rings: u16) -> Option<Claim> {
+        self.claim(Amount { descriptors: link(rings.into()), ..Amount::default() })
+    }
+
+    /// For a message with `count` descriptors, of a front-end of which those of `kept` regions are kept.
+    pub(crate) fn claim_message(&self, count: usize, kept: usize) -> Option<Claim> {
+        let free = KEPT_REGIONS.saturating_sub(kept as u64).max(MESSAGE_DESCRIPTORS);
+        let descriptors = (count as u64).saturating_sub(free);
+        self.claim(Amount { descriptors, ..Amount::default() })
+    }
+
+    /// For a front-end with `count` regions of memory.
+    ///
+    /// # Errors
+    /// More than are free.
+    pub(crate) fn claim_regions(&self, count: usize) -> Result<Claim, String> {
+        let mappings = (count as u64).saturating_sub(REGIONS);
+        let descriptors = (count as u64).saturating_sub(KEPT_REGIONS);
+        self.claim(Amount { mappings, descriptors, ..Amount::default() }).ok_or_else(|| {
+            format!(
+                "{count} regions of memory: each guest has {REGIONS} mappings and {KEPT_REGIONS} descriptors \
+                 for them, and what is left beyond that is used up; raise `sysctl vm.max_map_count` and \
+                 LimitNOFILE and restart the daemon"
+            )
+        })
+    }
+
+    /// Whether what is promised to others begins to be used up by what waits to be closed.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.free().descriptors == 0
+    }
+
+    /// As operators see it.
+    pub(crate) fn view(&self) -> BoundsView {
+        let Shared { own, devices, promised, extra, .. } = &*self.0;
+        let (most, promised, extra) = (self.most(), promised.get(), extra.get());
+        let view = |of: fn(&Amount) -> u64| BoundView {
+            own: of(own),
+            promised: of(&promised),
+            extra: of(&extra),
+            limit: Some(of(&most)).filter(|most| *most != u64::MAX),
+        };
+        BoundsView {
+            devices: devices.get(),
+            descriptors: view(|it| it.descriptors),
+            mappings: view(|it| it.mappings),
+            memory_bytes: view(|it| it.bytes),
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let Shared { devices, promised, extra, .. } = &*self.of.0;
+        let from = if self.is_device { promised } else { extra };
+        from.set(from.get().minus(self.amount));
+        devices.set(devices.get() - u64::from(self.is_device));
+    }
+}
+
+fn number_in(path: impl AsRef<Path>) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The least that this process's cgroup, or one above it, allows; nothing where there is no limit, or none
+/// that can be seen.
+fn memory_of_the_cgroup() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let below = Path::new("/sys/fs/cgroup").join(own.trim_start_matches('/'));
+    below.ancestors().filter_map(|group| number_in(group.join("memory.max"))).min()
+}
+
+#[cfg(test)]
+mod tests;

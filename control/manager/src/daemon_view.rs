@@ -1,0 +1,32 @@
+//! What operators see of the daemon itself. Called by `answers`.
+
+use config::api::{Answer, ConfinementView, DaemonView};
+use confine::Landlock;
+
+use crate::manager::Manager;
+
+impl Manager {
+    /// The daemon itself.
+    pub(crate) fn daemon_view(&self) -> Answer {
+        Answer::Daemon(DaemonView {
+            pid: std::process::id(),
+            confinement: confinement(),
+            bounds: self.bounds.view(),
+        })
+    }
+}
+
+fn confinement() -> ConfinementView {
+    let Some(confined) = confine::confined() else { return ConfinementView::default() };
+    let files = match confined.landlock {
+        Landlock::Off => "off",
+        Landlock::Missing => "missing",
+        Landlock::Folders => "folders",
+    };
+    ConfinementView {
+        mode: confined.mode.word().to_string(),
+        capabilities: confine::capability_names(confined.capabilities),
+        files: files.to_string(),
+        rings: backend::rings_are_restricted(),
+    }
+}

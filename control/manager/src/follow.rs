@@ -1,0 +1,303 @@
+//! Disks whose lock follows their rings (`migratable`): taken before the first ring of a guest starts,
+//! let go when the last one has stopped.
+//!
+//! Two daemons have such a disk, and one at a time its locks; a guest's rings wait here until they
+//! come (docs/decisions/0010). While the locks are elsewhere nothing of the image is open here. Letting
+//! go is a sync on a thread of its own, then the last close; until it is over, the message that stopped
+//! the last ring is not answered. Not here: the locks themselves (`backend`), and disks that are locked
+//! for as long as they are in the plan (`shut`). Called by `manager`, before it starts rings and when they are
+//! back; by `links`, before it answers that a ring has stopped; by `disk_calls`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::Instant;
+
+use backend::Disk;
+use rustix::event::{EventfdFlags, eventfd};
+use tracing::{info, warn};
+use vhost_user::Message;
+
+use crate::device::Device;
+use crate::disk::DiskParts;
+use crate::manager::{Manager, now};
+use crate::poll::Token;
+use crate::shut::{NotOpen, Retry, file_at};
+
+/// Where the locks of such a disk are.
+pub(crate) enum Stand {
+    /// Not here. When they are asked for again, and why they were refused, if a ring waits.
+    Away(Option<(Retry, NotOpen)>),
+    /// Here.
+    Here,
+    /// Being let go.
+    Parting(Parting),
+}
+
+/// A disk that is being let go.
+pub(crate) struct Parting {
+    since: Instant,
+    /// Readable when it is over.
+    done: OwnedFd,
+    /// The disk comes back when what was written could not be made stable.
+    outcome: Receiver<Option<Arc<Disk>>>,
+}
+
+impl Parting {
+    /// Syncs and closes on a thread of its own, because either takes as long as the disk wants.
+    ///
+    /// # Errors
+    /// No descriptor or no thread is left; `disk` is as it was.
+    fn begin(disk: &Arc<Disk>) -> std::io::Result<Parting> {
+        let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (end, disk) = (done.try_clone()?, Arc::clone(disk));
+        let (tell, outcome) = sync_channel(1);
+        std::thread::Builder::new().name("parting".to_string()).spawn(move || {
+            let kept = if disk.sync() { None } else { Some(Arc::clone(&disk)) };
+            // The last close, with which the locks go, comes before the word of it.
+            drop(disk);
+            let _ = tell.send(kept);
+            let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
+        })?;
+        Ok(Parting { since: now(), done, outcome })
+    }
+}
+
+/// What is to be done about a lock, if it is not another guest's.
+const STOP_IT: &str = "; stop that process or give another image";
+
+impl DiskParts {
+    /// Whether its rings may be served: its locks are here.
+    pub(crate) fn is_here(&self) -> bool {
+        !self.disk.is_away()
+    }
+
+    /// When its locks are asked for again, if a ring waits for them.
+    pub(crate) fn asks_at(&self) -> Option<Instant> {
+        match self.stand.as_ref()? {
+            Stand::Away(Some((retry, _))) => Some(retry.due_at()),
+            _ => None,
+        }
+    }
+
+    /// Since when it is being let go.
+    pub(crate) fn parting_since(&self) -> Option<Instant> {
+        match self.stand.as_ref()? {
+            Stand::Parting(parting) => Some(parting.since),
+            _ => None,
+        }
+    }
+
+    /// Why a ring waits for its locks.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        match self.stand.as_ref()? {
+            Stand::Away(Some((_, why))) => {
+                let why = why.to_string();
+                // Whoever stopped that process would stop the guest there.
+                let why = match why.strip_suffix(STOP_IT) {
+                    Some(why) => {
+                        format!("{why}; it goes on when the guest there has stopped or moved")
+                    }
+                    None => why,
+                };
+                Some(format!("its guest waits for the image: {why}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Device {
+    /// Whether a guest's driver is at a ring of it, enabled or not, other than ring `but`.
+    fn is_started(&self, but: Option<u32>) -> bool {
+        let link = self.runner.and_then(|id| self.links.get(&id));
+        let other = |index: &u16| but != Some(u32::from(*index));
+        let mut rings = (0..self.facts.rings).filter(other);
+        link.is_some_and(|link| rings.any(|index| link.session.set_up(index).is_some()))
+    }
+
+    /// Whether a ring could start but for the locks of its disk.
+    fn wants_to_start(&self) -> bool {
+        let link = self.runner.and_then(|id| self.links.get(&id));
+        let link = link.filter(|link| link.held.is_none());
+        let mut rings = 0..self.facts.rings;
+        link.is_some_and(|link| rings.any(|index| link.session.ready(index).is_some()))
+    }
+}
+
+impl Manager {
+    /// Of the rings of a device, how many may start as far as the locks of its disk go: all or none. Takes
+    /// the locks when one wants to start, and lets them go when none is there any more.
+    pub(crate) fn follow(&mut self, number: u32) -> u16 {
+        let Some(device) = self.devices.get_mut(&number) else { return 0 };
+        let rings = device.facts.rings;
+        if self.frozen || self.upgrade.is_some() {
+            // It stays where another process is told, or is about to be told, that it is.
+            let is_here = device.kind.disk().is_none_or(DiskParts::is_here);
+            return if is_here { rings } else { 0 };
+        }
+        let wants = device.wants_to_start();
+        let is_idle = device.attached().is_empty() && !device.is_started(None);
+        let Some(stand) = device.kind.disk_mut().and_then(|disk| disk.stand.as_mut()) else {
+            return rings;
+        };
+        let may_start = match stand {
+            Stand::Here => !is_idle || !self.let_go(number),
+            Stand::Parting(_) => false,
+            Stand::Away(_) if wants => self.take_locks(number),
+            Stand::Away(asked) => {
+                *asked = None;
+                false
+            }
+        };
+        if may_start { rings } else { 0 }
+    }
+
+    /// Asks for the locks of a disk, unless that was done a moment ago.
+    fn take_locks(&mut self, number: u32) -> bool {
+        let now = now();
+        let Some(parts) = self.disk_parts(number) else { return false };
+        if parts.asks_at().is_some_and(|at| at > now) {
+            return false;
+        }
+        let asked = match &parts.stand {
+            Some(Stand::Away(Some((retry, _)))) => Some(*retry),
+            _ => None,
+        };
+        let taken = parts.open_again(&parts.plan).and_then(|disk| {
+            let failure =
+                disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
+            let watched = failure.transpose().map(|_| disk);
+            watched.map_err(|e| NotOpen::Wrong(format!("it cannot be watched: {e}")))
+        });
+        let id = parts.plan.id.clone();
+        match taken {
+            Ok(disk) => {
+                if asked.is_some() {
+                    info!(disk = id, "its image is free now");
+                }
+                self.has_come(number, disk);
+                true
+            }
+            Err(why) => {
+                if asked.is_none() {
+                    warn!(disk = id, "its guest waits for the image: {why}");
+                }
+                let retry = asked.unwrap_or_else(|| Retry::from(now));
+                let asked = Some((retry.again(now), why));
+                if let Some(parts) = self.disk_parts_mut(number) {
+                    parts.stand = Some(Stand::Away(asked));
+                }
+                false
+            }
+        }
+    }
+
+    /// The locks of a disk are here: what was written elsewhere meanwhile is found.
+    fn has_come(&mut self, number: u32, disk: Arc<Disk>) {
+        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let grew = disk.size_bytes() != parts.disk.size_bytes();
+        parts.was_empty |= disk.was_empty();
+        disk.count_on_from(&parts.disk);
+        parts.disk = disk;
+        parts.stand = Some(Stand::Here);
+        if let Some(parts) = self.disk_parts(number) {
+            self.recall_unsynced(parts);
+        }
+        if grew {
+            self.tell_capacity(number);
+        }
+    }
+
+    /// Begins to let a disk go, none of whose rings is with a sidecore. False: it stays, because it has
+    /// lost data and only an operator knows what to do, or there is nobody to do it.
+    fn let_go(&mut self, number: u32) -> bool {
+        let Some(parts) = self.disk_parts(number) else { return false };
+        if parts.disk.sync_failed() {
+            return false;
+        }
+        let id = parts.plan.id.clone();
+        let begun = Parting::begin(&parts.disk).and_then(|parting| {
+            self.poll.add(parting.done.as_fd(), Token::Parted(number)).map(|()| parting)
+        });
+        match begun {
+            Ok(parting) => {
+                let Some(parts) = self.disk_parts_mut(number) else { return false };
+                parts.disk = parts.disk.away();
+                parts.stand = Some(Stand::Parting(parting));
+                true
+            }
+            Err(error) => {
+                warn!(disk = id, %error, "its image cannot be let go");
+                false
+            }
+        }
+    }
+
+    /// A disk was let go, or could not be.
+    pub(crate) fn has_parted(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let was_served = device.queues.iter().any(|queue| queue.was_attached);
+        let Some(parts) = device.kind.disk_mut() else { return };
+        let Some(Stand::Parting(parting)) = &parts.stand else { return };
+        let kept = match parting.outcome.try_recv() {
+            Err(TryRecvError::Empty) => return,
+            outcome => outcome.ok().flatten(),
+        };
+        parts.stand = Some(if kept.is_some() { Stand::Here } else { Stand::Away(None) });
+        match kept {
+            Some(disk) => parts.disk = disk,
+            // From here on it is no new disk, wherever its guest goes.
+            None => parts.was_empty &= !was_served,
+        }
+        let links: Vec<u32> = device.links.keys().copied().collect();
+        for link in links {
+            self.queue_came_back(number, link);
+        }
+        self.touched.insert(number);
+        self.retry_shut();
+    }
+
+    /// Whether the answer to a message of link `id` waits until the disk has been let go: the message stops
+    /// its last ring, and whoever reads the answer may start it elsewhere.
+    pub(crate) fn parts_first(&mut self, number: u32, id: u32) -> bool {
+        let Some(device) = self.devices.get(&number).filter(|d| d.runner == Some(id)) else {
+            return false;
+        };
+        let held = device.links.get(&id).and_then(|link| link.held.as_ref());
+        let Some(Message::GetVringBase(state)) = held.map(|held| &held.message) else {
+            return false;
+        };
+        let is_last = device.attached().is_empty() && !device.is_started(Some(state.queue));
+        match device.kind.disk().and_then(|disk| disk.stand.as_ref()) {
+            Some(Stand::Parting(_)) => true,
+            // Another process may be about to take over: it is that one's to let go.
+            Some(Stand::Here) if is_last && self.upgrade.is_some() => true,
+            Some(Stand::Here) if is_last => self.let_go(number),
+            _ => false,
+        }
+    }
+
+    /// Asks for locks whose time has come.
+    pub(crate) fn follow_due(&mut self, now: Instant) {
+        let due = |device: &&Device| device.asks_at().is_some_and(|at| at <= now);
+        let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
+        self.touched.extend(due);
+    }
+
+    /// The disk of this daemon whose image `plan` names too, under whatever name, when one of both has no
+    /// lock to show for it now.
+    pub(crate) fn shares_unlocked(&self, plan: &config::plan::DiskPlan) -> Option<NotOpen> {
+        let path = plan.source.path()?;
+        let file = file_at(path)?;
+        let is_it = |device: &&Device| {
+            let Some(theirs) = device.kind.disk().map(|disk| &disk.plan) else { return false };
+            let may_be_unlocked = plan.migratable || theirs.migratable;
+            let both_read = plan.readonly && theirs.readonly;
+            let same = || theirs.source.path().and_then(file_at) == Some(file);
+            may_be_unlocked && !both_read && theirs.id != plan.id && same()
+        };
+        self.devices.values().find(is_it)?;
+        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), path)))
+    }
+}

@@ -1,0 +1,222 @@
+//! What is handed over: devices with their descriptors, front-ends in their own words, rings where they
+//! stand.
+//!
+//! Only read here, and sent; nothing of this process changes. Not here: when (`predecessor`), and how it
+//! is taken (`estate`, `heir`).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use backend::{Disk, Handles};
+use config::plan::HostPlan;
+use vhost_user::Message;
+
+use super::channel::Channel;
+use super::wire::{
+    DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PlaceWords, RINGS_MAX,
+    RingWords,
+};
+use crate::device::{Device, Held, Link, QueueState};
+use crate::disk::DiskParts;
+use crate::kind::{DevicePlan, Kind};
+use crate::lent::Lent;
+use crate::manager::{Manager, now};
+use crate::uplinks::State;
+
+/// How long the heir may leave one packet unread.
+const SEND_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What a device is made of, in words: what a reload would not change in place. The heir makes the same
+/// of its own plan, and where they differ it is another device.
+pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
+    let words: Vec<(&str, String)> = match plan {
+        DevicePlan::Disk(disk) => {
+            let (source, cache) = match &disk.source {
+                config::Source::Null { .. } => ("null".to_string(), String::new()),
+                config::Source::Memory { .. } => ("memory".to_string(), String::new()),
+                config::Source::File { path, cache, .. } => (path.clone(), format!("{cache:?}")),
+            };
+            vec![
+                ("kind", "disk".to_string()),
+                ("source", source),
+                ("cache", cache),
+                ("socket", disk.socket.clone()),
+                ("mode", format!("{:?}", disk.mode)),
+                ("readonly", disk.readonly.to_string()),
+                ("migratable", disk.migratable.to_string()),
+                ("serial", disk.serial.clone()),
+                ("queues", disk.queues.to_string()),
+                ("allow_unsealed_memory", disk.allow_unsealed_memory.to_string()),
+            ]
+        }
+        DevicePlan::Nic(nic) => vec![
+            ("kind", "nic".to_string()),
+            ("peer", format!("{:?}", nic.peer)),
+            ("mac", nic.mac.to_string()),
+            ("socket", nic.socket.clone()),
+            ("mode", format!("{:?}", nic.mode)),
+            ("mtu", nic.mtu.to_string()),
+            ("queues", nic.queues.to_string()),
+            ("allow_unsealed_memory", nic.allow_unsealed_memory.to_string()),
+        ],
+    };
+    words.into_iter().map(|(name, word)| (name.to_string(), word)).collect()
+}
+
+impl Manager {
+    /// Tells of everything but where rings stand.
+    pub(super) fn send_estate(&self, channel: &Channel) -> io::Result<()> {
+        for device in self.devices.values().filter(|device| !device.removing) {
+            self.send_device(channel, device)?;
+            for (id, link) in &device.links {
+                send_link(channel, link, device.runner == Some(*id))?;
+            }
+        }
+        channel.send(&FromPredecessor::Estate {}, &[], SEND_TIME_MAX)
+    }
+
+    fn send_device(&self, channel: &Channel, device: &Device) -> io::Result<()> {
+        let mut handles: Vec<(Handle, BorrowedFd<'_>)> = Vec::new();
+        handles.extend(device.listener.iter().map(|fd| (Handle::Listener, fd.as_fd())));
+        let disk = device.kind.disk();
+        handles.extend(disk.into_iter().flat_map(|disk| handles_of(&disk.disk)));
+        let (handles, fds): (Vec<Handle>, Vec<BorrowedFd<'_>>) = handles.into_iter().unzip();
+        let words = DeviceWords {
+            id: device.facts.id.clone(),
+            made_of: made_of(&device.kind.plan()),
+            socket: device.facts.socket.clone(),
+            handles,
+            closed_for_ms: device
+                .closed_until
+                .map_or(0, |until| until.saturating_duration_since(now()).as_millis() as u64),
+            disk: disk.map(disk_words),
+            nic: nic_words(&device.kind),
+        };
+        channel.send(&FromPredecessor::Device(words), &fds, SEND_TIME_MAX)
+    }
+
+    /// Tells where every ring stands, all of them being here, and gives taps away.
+    pub(super) fn send_flip(&self, channel: &Channel) -> io::Result<()> {
+        let devices = self.devices.values().filter(|device| !device.removing);
+        let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
+        let mut rings = rings.into_iter().peekable();
+        while rings.peek().is_some() {
+            let some = rings.by_ref().take(RINGS_MAX).collect();
+            channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
+        }
+        for device in self.devices.values() {
+            let Some(nic) = device.kind.nic() else { continue };
+            let (device, counters) = (device.facts.id.clone(), nic.counters.snapshot().named());
+            let packet = FromPredecessor::Port { device, counters };
+            channel.send(&packet, &[], SEND_TIME_MAX)?;
+        }
+        for uplink in self.network.uplinks.values() {
+            let (State::Kept(ports), HostPlan::Tap { name }) = (&uplink.state, &uplink.plan.host)
+            else {
+                continue;
+            };
+            for (queue, made, fd) in ports.taps() {
+                let packet = FromPredecessor::Tap { name: name.clone(), queue, made };
+                channel.send(&packet, &[fd], SEND_TIME_MAX)?;
+            }
+        }
+        let disks = self.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
+        let failed = disks.filter(|(_, disk)| disk.disk.sync_failed());
+        let sync_failed = failed.map(|(device, _)| device.facts.id.clone()).collect();
+        channel.send(&FromPredecessor::Flip { sync_failed }, &[], SEND_TIME_MAX)
+    }
+}
+
+fn handles_of(disk: &Disk) -> Vec<(Handle, BorrowedFd<'_>)> {
+    match disk.handles() {
+        Handles::Null | Handles::Away => Vec::new(),
+        Handles::Memory(file) => vec![(Handle::Memory, file)],
+        Handles::File { cached, direct } => {
+            let direct = direct.map(|fd| (Handle::Direct, fd));
+            [(Handle::Cached, cached)].into_iter().chain(direct).collect()
+        }
+    }
+}
+
+fn disk_words(parts: &DiskParts) -> DiskWords {
+    let (disk, limits) = (&parts.disk, parts.disk.limits());
+    DiskWords {
+        size_bytes: disk.size_bytes(),
+        physical_block_size: disk.physical_block_size(),
+        discard_sectors_max: limits.discard_sectors_max,
+        zeroes_sectors_max: limits.zeroes_sectors_max,
+        was_empty: parts.was_empty,
+        at_once: disk.answers_at_once(),
+        is_away: disk.is_away(),
+        writeback: parts.live.writeback(),
+    }
+}
+
+fn nic_words(kind: &Kind) -> Option<NicWords> {
+    let nic = kind.nic()?;
+    let plug = nic.plug?;
+    Some(NicWords {
+        is_up: nic.is_up(),
+        mac: nic.live.mac(),
+        mtu: nic.live.mtu(),
+        home: plug.place.home,
+        by_hand: plug.by_hand,
+    })
+}
+
+/// The session's state as messages, and what of its connection is unfinished.
+fn send_link(channel: &Channel, link: &Link, runs: bool) -> io::Result<()> {
+    let send =
+        |packet: FromPredecessor, fds: &[BorrowedFd<'_>]| channel.send(&packet, fds, SEND_TIME_MAX);
+    send(FromPredecessor::Link(LinkWords { runs }), &[link.connection.socket().as_fd()])?;
+    let back_channel = link.front_end.channel.as_ref();
+    let back_channel =
+        back_channel.map(|channel| (Message::SetBackendReqFd, vec![channel.socket()]));
+    let lent = back_channel.into_iter().chain(link.front_end.kept.retell()).collect();
+    for (message, fds) in link.session.retell(lent) {
+        send(FromPredecessor::Told { message: message.emit(false) }, &borrowed(&fds))?;
+    }
+    if let Some(Held { message, fds, need_reply }) = &link.held {
+        let fds: Vec<&Lent> = fds.iter().collect();
+        send(FromPredecessor::Unread { bytes: message.emit(*need_reply) }, &borrowed(&fds))?;
+    }
+    for (bytes, fds) in link.connection.unread() {
+        let fds: Vec<&Lent> = fds.iter().collect();
+        send(FromPredecessor::Unread { bytes: bytes.to_vec() }, &borrowed(&fds))?;
+    }
+    for (bytes, fd) in link.connection.unsent() {
+        let fds: Vec<&Lent> = fd.into_iter().collect();
+        send(FromPredecessor::Unsent { bytes: bytes.to_vec() }, &borrowed(&fds))?;
+    }
+    Ok(())
+}
+
+fn borrowed<'a>(fds: &[&'a Lent]) -> Vec<BorrowedFd<'a>> {
+    let borrow = |fd: &&'a Lent| -> BorrowedFd<'a> {
+        let fd: &'a Lent = fd;
+        fd.as_fd()
+    };
+    fds.iter().map(borrow).collect()
+}
+
+fn ring_words(device: &Device) -> Vec<RingWords> {
+    let runner = device.runner.and_then(|id| device.links.get(&id));
+    let words = |(index, queue): (usize, &QueueState)| {
+        let index = index as u16;
+        RingWords {
+            device: device.facts.id.clone(),
+            queue: index,
+            base: runner.and_then(|link| link.session.base(index)),
+            failed: runner.is_some_and(|link| link.session.has_failed(index)),
+            violation: queue.violation.clone(),
+            problem: queue.problem.clone(),
+            left: queue.left,
+            was_attached: queue.was_attached,
+            place: queue.was_at.map(|(sidecore, by_hand)| PlaceWords { sidecore, by_hand }),
+            counters: queue.counters.snapshot().named(),
+        }
+    };
+    device.queues.iter().enumerate().map(words).collect()
+}

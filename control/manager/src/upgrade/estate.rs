@@ -1,0 +1,217 @@
+//! What a predecessor hands over, as it came: complete, bounded, and nothing done with it yet.
+//!
+//! Everything is a plain descriptor here, so that an heir which refuses and ends disturbs nobody: what
+//! becomes of it is `heir`'s. Fuzzed (`fuzz/fuzz_targets/estate.rs`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+
+use backend::Handles;
+
+use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
+use crate::device::{LINKS_MAX, Link};
+use crate::poll::DEVICES_END;
+
+/// Messages that retell one front-end: of 509 regions, and of 256 rings seven each.
+const TOLD_MAX: usize = 4096;
+/// Unread messages of a link: one that is held, and the beginning of another.
+const UNREAD_MAX: usize = 2;
+/// Replies that a link has not read.
+const UNSENT_MAX: usize = 64;
+/// Queues of all taps: 1,024 wires of 16.
+const TAPS_MAX: usize = 16_384;
+
+/// Bytes and the descriptors that belong to them.
+pub(crate) type Parcel = (Vec<u8>, Vec<OwnedFd>);
+
+/// A connection of a front-end.
+#[derive(Debug)]
+pub(crate) struct LinkEstate {
+    pub(crate) runs: bool,
+    pub(crate) socket: OwnedFd,
+    pub(crate) told: Vec<Parcel>,
+    pub(crate) unread: VecDeque<Parcel>,
+    pub(crate) unsent: Vec<Parcel>,
+}
+
+/// A device.
+#[derive(Debug)]
+pub(crate) struct DeviceEstate {
+    pub(crate) words: DeviceWords,
+    pub(crate) listener: Option<OwnedFd>,
+    /// Until the disk is made of them.
+    pub(crate) handles: Option<Handles<OwnedFd>>,
+    pub(crate) links: Vec<LinkEstate>,
+    /// Of a NIC's port.
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// A queue of a tap, and whether a daemon made that.
+pub(crate) type TapEstate = (OwnedFd, bool);
+
+/// All of it.
+#[derive(Default)]
+pub(crate) struct Estate {
+    /// The API's socket, and where it is.
+    pub(crate) api: Option<(String, OwnedFd)>,
+    pub(crate) devices: BTreeMap<String, DeviceEstate>,
+    pub(crate) rings: Vec<RingWords>,
+    pub(crate) taps: BTreeMap<(String, u16), TapEstate>,
+    /// Disks that lost data, as they were found last.
+    pub(crate) sync_failed: Vec<String>,
+    /// Connections that could not be taken over, to be closed when nobody else has them.
+    pub(crate) doomed: Vec<Link>,
+    /// Devices whose front-end the predecessor has closed since it told of it.
+    pub(crate) gone: BTreeSet<u32>,
+    /// The device that is being told of.
+    last: Option<String>,
+}
+
+/// What a packet led to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    More,
+    /// All devices are there.
+    Devices,
+    /// All rings are there.
+    Flipped,
+    Yours,
+}
+
+impl Estate {
+    /// Takes one packet in.
+    ///
+    /// # Errors
+    /// What is wrong with it; the estate is of no use then.
+    pub(crate) fn take(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Progress, String> {
+        let packet = wire::read(bytes, fds.len()).map_err(|error| error.to_string())?;
+        let mut fds = VecDeque::from(fds);
+        match packet {
+            FromPredecessor::Begin { format, api } => {
+                if !wire::FORMATS.contains(&format) {
+                    return Err(format!("format {format} is not known"));
+                }
+                self.api = Some((api, one(&mut fds)?));
+            }
+            FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
+            FromPredecessor::Link(words) => {
+                let (told, unread, unsent) = (Vec::new(), VecDeque::new(), Vec::new());
+                let socket = one(&mut fds)?;
+                let links = &mut self.device()?.links;
+                bounded(links.len(), LINKS_MAX, "connections of one device")?;
+                links.push(LinkEstate { runs: words.runs, socket, told, unread, unsent });
+            }
+            FromPredecessor::Told { message } => {
+                let told = &mut self.link()?.told;
+                bounded(told.len(), TOLD_MAX, "messages of one front-end")?;
+                told.push((message, fds.drain(..).collect()));
+            }
+            FromPredecessor::Unread { bytes } => {
+                let unread = &mut self.link()?.unread;
+                bounded(unread.len(), UNREAD_MAX, "unread messages of one front-end")?;
+                unread.push_back((bytes, fds.drain(..).collect()));
+            }
+            FromPredecessor::Unsent { bytes } => {
+                let unsent = &mut self.link()?.unsent;
+                bounded(unsent.len(), UNSENT_MAX, "replies to one front-end")?;
+                unsent.push((bytes, fds.drain(..).collect()));
+            }
+            FromPredecessor::Estate {} => return Ok(Progress::Devices),
+            FromPredecessor::Rings { rings } => self.add_rings(rings)?,
+            FromPredecessor::Tap { name, queue, made } => {
+                bounded(self.taps.len(), TAPS_MAX, "queues of taps")?;
+                self.taps.insert((name, queue), (one(&mut fds)?, made));
+            }
+            FromPredecessor::Port { device, counters } => {
+                let told = self.devices.get_mut(&device);
+                let told =
+                    told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
+                told.counters = counters;
+            }
+            FromPredecessor::Flip { sync_failed } => {
+                self.sync_failed = sync_failed;
+                return Ok(Progress::Flipped);
+            }
+            FromPredecessor::Yours {} => return Ok(Progress::Yours),
+        }
+        match fds.is_empty() {
+            true => Ok(Progress::More),
+            false => Err("a packet with more descriptors than it names".to_string()),
+        }
+    }
+
+    /// Descriptors of devices that it holds.
+    pub(crate) fn descriptors(&self) -> usize {
+        let of_link = |link: &LinkEstate| {
+            let parcels = link.told.iter().chain(&link.unread).chain(&link.unsent);
+            1 + parcels.map(|(_, fds)| fds.len()).sum::<usize>()
+        };
+        let of_device = |device: &DeviceEstate| {
+            device.words.handles.len() + device.links.iter().map(of_link).sum::<usize>()
+        };
+        self.taps.len() + self.devices.values().map(of_device).sum::<usize>()
+    }
+
+    fn add_device(
+        &mut self,
+        words: DeviceWords,
+        fds: &mut VecDeque<OwnedFd>,
+    ) -> Result<(), String> {
+        bounded(self.devices.len(), DEVICES_END as usize, "devices")?;
+        let (mut listener, mut memory, mut cached, mut direct) = (None, None, None, None);
+        for handle in &words.handles {
+            let place = match handle {
+                Handle::Listener => &mut listener,
+                Handle::Memory => &mut memory,
+                Handle::Cached => &mut cached,
+                Handle::Direct => &mut direct,
+            };
+            if place.replace(one(fds)?).is_some() {
+                return Err(format!("device {:?} has two of {handle:?}", words.id));
+            }
+        }
+        let handles = match (&words.disk, memory, cached, direct) {
+            (Some(disk), None, None, None) if disk.is_away => Some(Handles::Away),
+            (Some(_), None, None, None) => Some(Handles::Null),
+            (Some(_), Some(file), None, None) => Some(Handles::Memory(file)),
+            (Some(_), None, Some(cached), direct) => Some(Handles::File { cached, direct }),
+            (None, None, None, None) => None,
+            _ => return Err(format!("device {:?} has descriptors of several kinds", words.id)),
+        };
+        let id = words.id.clone();
+        let (links, counters) = (Vec::new(), BTreeMap::new());
+        let device = DeviceEstate { words, listener, handles, links, counters };
+        if self.devices.insert(id.clone(), device).is_some() {
+            return Err(format!("device {id:?} is told of twice"));
+        }
+        self.last = Some(id);
+        Ok(())
+    }
+
+    /// Rings of devices that were told of, each at most as often as there can be rings.
+    fn add_rings(&mut self, rings: Vec<RingWords>) -> Result<(), String> {
+        bounded(self.rings.len(), 256 * self.devices.len(), "rings")?;
+        if let Some(ring) = rings.iter().find(|ring| !self.devices.contains_key(&ring.device)) {
+            return Err(format!("a ring of {:?}, which is no device", ring.device));
+        }
+        self.rings.extend(rings);
+        Ok(())
+    }
+
+    fn device(&mut self) -> Result<&mut DeviceEstate, String> {
+        let last = self.last.as_ref().and_then(|id| self.devices.get_mut(id));
+        last.ok_or_else(|| "a connection of no device".to_string())
+    }
+
+    fn link(&mut self) -> Result<&mut LinkEstate, String> {
+        self.device()?.links.last_mut().ok_or_else(|| "a message of no connection".to_string())
+    }
+}
+
+fn one(fds: &mut VecDeque<OwnedFd>) -> Result<OwnedFd, String> {
+    fds.pop_front().ok_or_else(|| "a packet without its descriptor".to_string())
+}
+
+fn bounded(count: usize, most: usize, what: &str) -> Result<(), String> {
+    if count < most { Ok(()) } else { Err(format!("more than {most} {what}")) }
+}

@@ -1,0 +1,420 @@
+//! A start with an estate: another daemon serves, and this process is to take over from it.
+//!
+//! Until YOURS nothing that guests, front-ends or other processes could notice is done: no ring, disk or
+//! frame is touched, nothing is opened by name, and a refusal ends the process at once, without its
+//! destructors, since what it holds is shared. Not here: what comes, checked (`estate`).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use backend::{Handles, Inherited, Limits};
+use config::Size;
+use rustix::fs::{Mode, OFlags};
+use tracing::{info, warn};
+use vhost_user::{Frame, Framer, Reject};
+
+use super::bequest::made_of;
+use super::channel::Channel;
+use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
+use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords};
+use crate::balance::Weighed;
+use crate::device::{Device, Link};
+use crate::kind::{DevicePlan, Kind};
+use crate::lent::Lent;
+use crate::manager::{Manager, now};
+use crate::poll::Token;
+use crate::shut::Retry;
+
+/// Between two words of a predecessor; the longest is its wait for slow disks.
+const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
+const SEND_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// This process's end of the channel to its predecessor.
+#[derive(Debug)]
+pub struct Heir(Channel);
+
+impl Heir {
+    /// Over this process's standard input, which is then free for nothing else.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn from_stdin() -> io::Result<Heir> {
+        let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::stdio::dup2_stdin(&null)?;
+        Ok(Heir(channel))
+    }
+
+    /// Tells the predecessor that it has to go on, and ends this process.
+    pub fn refuse(&self, why: &str) -> ! {
+        let why: String = why.chars().take(4096).collect();
+        let _ = self.say(&FromHeir::Refused { why });
+        // Destructors would shut down connections that are the predecessor's as well.
+        std::process::exit(1)
+    }
+
+    /// Says what this program is, and takes all but where rings stand.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn receive_estate(&self, version: &str) -> Result<Estate, String> {
+        let hello = FromHeir::Hello { version: version.to_string(), formats: FORMATS.to_vec() };
+        self.say(&hello).map_err(|error| error.to_string())?;
+        let mut estate = Estate::default();
+        self.take_until(&mut estate, &Progress::Devices)?;
+        Ok(estate)
+    }
+
+    /// Says that it could serve, and takes where rings stand.
+    ///
+    /// # Errors
+    /// What is wrong with that, or that the predecessor goes on.
+    pub(crate) fn receive_rings(&self, estate: &mut Estate) -> Result<(), String> {
+        self.say(&FromHeir::Ready {}).map_err(|error| error.to_string())?;
+        self.take_until(estate, &Progress::Flipped)
+    }
+
+    /// Says that it has all, and waits until the predecessor has let go, or has ended.
+    ///
+    /// # Errors
+    /// The predecessor goes on.
+    pub(crate) fn receive_leave(&self, estate: &mut Estate) -> Result<(), String> {
+        // It may have ended: what it served is ours then.
+        if self.say(&FromHeir::Taken {}).is_err() {
+            return Ok(());
+        }
+        match self.0.receive(HEAR_TIME_MAX) {
+            Ok(None) => Ok(()),
+            Ok(Some(packet)) => match estate.take(&packet.bytes, packet.fds)? {
+                Progress::Yours => Ok(()),
+                other => Err(format!("{other:?} instead of a leave")),
+            },
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn take_until(&self, estate: &mut Estate, until: &Progress) -> Result<(), String> {
+        loop {
+            let packet = self.0.receive(HEAR_TIME_MAX).map_err(|error| error.to_string())?;
+            let packet = packet.ok_or("the daemon that serves has ended, or goes on")?;
+            match estate.take(&packet.bytes, packet.fds)? {
+                Progress::More => {}
+                progress if progress == *until => return Ok(()),
+                progress => return Err(format!("{progress:?} instead of {until:?}")),
+            }
+        }
+    }
+
+    fn say(&self, word: &FromHeir) -> io::Result<()> {
+        self.0.send(word, &[], SEND_TIME_MAX)
+    }
+}
+
+impl Estate {
+    /// The device of that plan, if the predecessor serves it and it is the same. What only one side
+    /// has a word for is not compared.
+    pub(crate) fn device_of(&mut self, plan: &DevicePlan) -> Option<&mut DeviceEstate> {
+        let device = self.devices.get_mut(plan.id())?;
+        let ours = made_of(plan);
+        let is_same =
+            |(name, word): (&String, &String)| ours.get(name).is_none_or(|ours| ours == word);
+        device.words.made_of.iter().all(is_same).then_some(device)
+    }
+
+    /// The queues of that tap.
+    pub(crate) fn take_tap(&mut self, name: &str) -> Vec<(u16, super::estate::TapEstate)> {
+        let named = |(tap, _): &&(String, u16)| tap == name;
+        let keys: Vec<(String, u16)> = self.taps.keys().filter(named).cloned().collect();
+        let taken = keys.into_iter().filter_map(|key| Some((key.1, self.taps.remove(&key)?)));
+        taken.collect()
+    }
+}
+
+impl Manager {
+    /// An upgrade is nothing that a guest notices; what the file has no more, or as another device, is taken
+    /// from its guest by a reload.
+    ///
+    /// # Errors
+    /// A device that a guest runs and that is not here.
+    pub(crate) fn refuse_if_taken_from_guest(&mut self) -> Result<(), String> {
+        let Some(estate) = &mut self.estate else { return Ok(()) };
+        let plans = self.devices.values().map(|device| device.kind.plan());
+        let here = plans.filter(|plan| estate.device_of(plan).is_some());
+        let here: BTreeSet<String> = here.map(|plan| plan.id().to_string()).collect();
+        let is_run = |device: &DeviceEstate| device.links.iter().any(|link| link.runs);
+        let lost = |(id, device): &(&String, &DeviceEstate)| is_run(device) && !here.contains(*id);
+        match estate.devices.iter().find(lost) {
+            Some((id, _)) => Err(format!(
+                "a guest uses {id:?}, and the file has it no more, or as a device that would be made anew: \
+                 put the file back, or run `sidecore reload` first, which takes it from that guest"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the front-ends of every device that was told of and is open here.
+    ///
+    /// # Errors
+    /// A device that could not be served, and why.
+    pub(crate) fn adopt(&mut self) -> Result<(), String> {
+        // What they have was granted before.
+        self.bounds.be_lenient(true);
+        let devices: Vec<u32> = self.devices.keys().copied().collect();
+        for number in devices {
+            let Some(device) = self.devices.get(&number) else { continue };
+            let plan = device.kind.plan();
+            let Some(estate) = self.estate.as_mut().and_then(|estate| estate.device_of(&plan))
+            else {
+                continue;
+            };
+            let links = std::mem::take(&mut estate.links);
+            let wrong = |why: String| format!("{}: {why}", plan.name());
+            if let Some(device) = self.devices.get_mut(&number)
+                && let Some(estate) = self.estate.as_ref()
+                && let Some(told) = estate.devices.get(plan.id())
+            {
+                device.go_on_as(&told.words).map_err(wrong)?;
+            }
+            for link in links {
+                self.adopt_link(number, link).map_err(wrong)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_link(&mut self, number: u32, estate: LinkEstate) -> Result<(), String> {
+        let id = self.next_link;
+        self.next_link = self.next_link.wrapping_add(1);
+        let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
+        let LinkEstate { runs, socket, told, unread, unsent } = estate;
+        let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now());
+        link.front_end.may_run = runs;
+        let is_first = device.links.values().all(|link| link.extra.is_some());
+        link.extra = if is_first { None } else { self.bounds.claim_link(device.facts.rings) };
+        // Whoever it connected to is here.
+        device.retry_at = None;
+        let lend = |(bytes, fds): Parcel| {
+            let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
+            (bytes, fds.collect::<Vec<Lent>>())
+        };
+        let replayed = replay(&mut link, told.into_iter().map(lend));
+        if device.facts.allow_unsealed_memory
+            && let (Err(_), Some(estate)) = (&replayed, &mut self.estate)
+        {
+            // It may be cutting its memory off; that must not keep the others from being taken over.
+            estate.doomed.push(link);
+            return Ok(());
+        }
+        if let Err(why) = replayed {
+            // Its destructor would shut down the connection, which is the predecessor's as well.
+            std::mem::forget(link);
+            return Err(why);
+        }
+        let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
+        link.connection.go_on(unread, unsent.collect());
+        if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
+            std::mem::forget(link);
+            return Err(format!("a connection cannot be watched: {error}"));
+        }
+        if runs {
+            device.runner = Some(id);
+        }
+        device.links.insert(id, link);
+        Ok(())
+    }
+
+    /// Puts every ring where it stood, and what ports have counted.
+    pub(crate) fn place_rings(&mut self) {
+        let Some(estate) = &mut self.estate else { return };
+        for device in self.devices.values() {
+            let Some(nic) = device.kind.nic() else { continue };
+            if let Some(told) = estate.device_of(&device.kind.plan()) {
+                nic.counters.go_on_from(&told.counters);
+            }
+        }
+        let rings = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.rings));
+        for ring in rings.unwrap_or_default() {
+            // Devices that are made otherwise here begin anew.
+            let adopted = self.number_of(&ring.device).and_then(|n| self.devices.get_mut(&n));
+            let known = self.estate.as_mut().zip(adopted);
+            if let Some((estate, device)) = known
+                && estate.device_of(&device.kind.plan()).is_some()
+            {
+                if ring.base.is_none() {
+                    estate.gone.insert(device.number);
+                }
+                device.place_ring(ring);
+            }
+        }
+    }
+
+    /// The predecessor has let go: all begins.
+    pub(crate) fn take_over(&mut self) {
+        self.took_over_at = Some(now());
+        self.bounds.be_lenient(false);
+        let gone = self.estate.as_mut().map(|estate| {
+            estate.doomed.clear();
+            std::mem::take(&mut estate.gone)
+        });
+        for number in gone.unwrap_or_default() {
+            let runner = self.devices.get(&number).and_then(|device| device.runner);
+            if let Some(id) = runner {
+                self.close_link(number, id, "it was gone when another process took over");
+            }
+        }
+        for shut in self.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
+            shut.retry = Some(Retry::from(now()));
+        }
+        let failed = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.sync_failed));
+        let failed = failed.unwrap_or_default();
+        for number in failed.iter().filter_map(|id| self.number_of(id)).collect::<Vec<_>>() {
+            if let Some(disk) = self.devices.get(&number).and_then(|device| device.kind.disk()) {
+                disk.disk.assume_sync_failed();
+            }
+            self.note_unsynced(number);
+        }
+        self.send_all_out(&BTreeSet::new());
+        self.resize_as_planned();
+        self.retry_uplinks(now());
+        self.cores.flush();
+        let early = |device: &Device| {
+            let links = device.links.iter().filter(|(_, link)| link.connection.has_early());
+            links.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
+        };
+        let early: Vec<(u32, u32)> = self.devices.values().flat_map(early).collect();
+        for (number, id) in early {
+            self.serve_link(number, id, false);
+        }
+        let Some(estate) = self.estate.take() else { return };
+        for (id, device) in estate.devices.into_iter().filter(|(_, device)| device.is_left()) {
+            info!(device = id, "the configuration has it no more, or as another; it is gone");
+            device.remove_socket();
+        }
+        let links = self.devices.iter();
+        let all = links.flat_map(|(number, device)| device.links.keys().map(|id| (*number, *id)));
+        for (number, id) in all.collect::<Vec<_>>() {
+            self.watch_link(number, id);
+        }
+    }
+}
+
+impl Manager {
+    /// A size that the file has anew since.
+    fn resize_as_planned(&mut self) {
+        let changed = |device: &Device| {
+            let disk = device.kind.disk()?;
+            let wanted = disk.plan.source.size_bytes()?;
+            (wanted != disk.disk.size_bytes()).then_some((device.number, wanted))
+        };
+        let changed: Vec<(u32, u64)> = self.devices.values().filter_map(changed).collect();
+        for (number, size) in changed {
+            if let Err(error) = self.begin_resize(number, Size(size)) {
+                warn!("a disk is not resized: {}; {}", error.error, error.hint);
+            }
+            self.touched.insert(number);
+        }
+    }
+}
+
+impl DeviceEstate {
+    /// What a disk is made of, once.
+    pub(crate) fn take_disk(&mut self) -> Option<(Handles<OwnedFd>, Inherited)> {
+        let disk = self.words.disk.as_ref()?;
+        let facts = Inherited {
+            size_bytes: disk.size_bytes,
+            physical_block_size: disk.physical_block_size,
+            limits: Limits {
+                discard_sectors_max: disk.discard_sectors_max,
+                zeroes_sectors_max: disk.zeroes_sectors_max,
+            },
+            was_empty: disk.was_empty,
+            at_once: disk.at_once,
+        };
+        Some((self.handles.take()?, facts))
+    }
+
+    /// Nobody took it.
+    fn is_left(&self) -> bool {
+        self.listener.is_some() || self.handles.is_some()
+    }
+
+    /// Takes its socket away, if it is not a VMM's.
+    fn remove_socket(&self) {
+        if self.listener.is_some() {
+            let _ = std::fs::remove_file(Path::new(&self.words.socket));
+        }
+    }
+}
+
+impl Device {
+    /// Takes what is known of the device besides its rings and descriptors.
+    fn go_on_as(&mut self, words: &DeviceWords) -> Result<(), String> {
+        let closed_for = Duration::from_millis(words.closed_for_ms.min(60_000));
+        if !closed_for.is_zero() {
+            let until = now() + closed_for;
+            (self.closed_until, self.connect_after) = (Some(until), Some(until));
+        }
+        match (&mut self.kind, &words.disk, &words.nic) {
+            (Kind::Disk(parts), Some(disk), None) => {
+                parts.live.set_writeback(disk.writeback);
+                Ok(())
+            }
+            (Kind::Nic(parts), None, Some(nic)) => {
+                parts.live.set_up(nic.is_up);
+                parts.live.set_mac(nic.mac);
+                match parts.live.set_mtu(&parts.shape, nic.mtu.into()) {
+                    true => Ok(()),
+                    false => Err(format!("an MTU of {} is not possible", nic.mtu)),
+                }
+            }
+            _ => Err("it was handed over as a device of another kind".to_string()),
+        }
+    }
+
+    fn place_ring(&mut self, ring: RingWords) {
+        let RingWords { queue: index, base, failed, violation, problem, .. } = ring;
+        let RingWords { left, was_attached, place, counters, .. } = ring;
+        let Some(queue) = self.queues.get_mut(usize::from(index)) else {
+            return warn!(device = self.facts.id, queue = index, "there is no such queue");
+        };
+        queue.counters.go_on_from(&counters);
+        // What it asked of its sidecore so far is nothing that it asks of the next look.
+        queue.weighed = Weighed::after(queue.counters.work_ns());
+        queue.was_attached = was_attached;
+        (queue.violation, queue.problem, queue.left) = (violation, problem, left);
+        queue.was_at = place.map(|place| (place.sidecore, place.by_hand));
+        let Some(link) = self.runner.and_then(|id| self.links.get_mut(&id)) else { return };
+        let Some(base) = base else { return };
+        link.session.stopped_at(index, base);
+        if failed {
+            link.session.failed(index);
+        }
+    }
+}
+
+/// Has a front-end say again what it said.
+fn replay(link: &mut Link, told: impl Iterator<Item = (Vec<u8>, Vec<Lent>)>) -> Result<(), String> {
+    for told in told {
+        let frame = frame_of(told)?;
+        let refused = |reject: Reject| {
+            format!("what its front-end said before is refused now: {}", reject.reason)
+        };
+        let message = link.session.parse(&frame).map_err(refused)?;
+        // What it would answer was answered long ago.
+        link.session.apply(message, frame.fds, false, &mut link.front_end).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// The one message that bytes are.
+fn frame_of((bytes, mut fds): (Vec<u8>, Vec<Lent>)) -> Result<Frame<Lent>, String> {
+    let mut rest = &bytes[..];
+    let frame = Framer::default().push(&mut rest, &mut fds).map_err(|error| error.to_string())?;
+    match frame.filter(|_| rest.is_empty()) {
+        Some(frame) => Ok(frame),
+        None => Err("a message of its front-end is not whole, or more than one".to_string()),
+    }
+}

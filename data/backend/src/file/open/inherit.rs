@@ -1,0 +1,87 @@
+//! An open image that another process served until now: its open file descriptions, which bring their
+//! locks along (docs/decisions/0009, "What is handed over").
+//!
+//! Nothing is opened, and no lock asked for. What came is checked like anything from outside. Called by
+//! `disk`.
+
+use super::*;
+use crate::disk::Inherited;
+
+impl Opened {
+    /// The descriptions that are handed over: through the page cache, and past it.
+    pub(crate) fn descriptions(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.cached(), self.direct())
+    }
+
+    /// What [`Self::descriptions`] gave, in the process that takes over. `path` is for messages.
+    ///
+    /// # Errors
+    /// They are not what a disk is opened on.
+    pub(crate) fn inherit(
+        path: &Path,
+        readonly: bool,
+        facts: &Inherited,
+        cached: OwnedFd,
+        direct: Option<OwnedFd>,
+    ) -> Result<Opened, OpenError> {
+        let os = |what| move |source| OpenError::Os { what, path: path.into(), source };
+        let stat = fstat(&cached).map_err(os("look at"))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !matches!(kind, FileType::BlockDevice | FileType::RegularFile) {
+            return Err(OpenError::NotADisk(path.into()));
+        }
+        let access = if readonly { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = flags_of(&cached, access).map_err(os("take over"))?;
+        let direct = match direct {
+            Some(fd) => {
+                let flags = flags_of(&fd, access).map_err(os("take over"))?;
+                let is_it = is_same(&fstat(&fd).map_err(os("look at"))?, &stat);
+                if !is_it || !flags.contains(OFlags::DIRECT) {
+                    return Err(os("take over")(Errno::STALE));
+                }
+                Some(Direct::of(fd, &stat).map_err(os("take over"))?)
+            }
+            None => None,
+        };
+        let in_memory = is_in_memory(&cached, &stat);
+        if !in_memory {
+            Ring::new(2, None).map_err(OpenError::NoUring)?;
+        }
+        let opened = Opened {
+            path: path.into(),
+            is_direct_only: direct.is_none() && flags.contains(OFlags::DIRECT),
+            is_block: is_block(&stat),
+            cached,
+            direct,
+            readonly,
+            in_memory,
+            // Not learnt anew: its guest was told so, and trying would wait for what is in flight.
+            physical_block_size: facts.physical_block_size,
+            limits: facts.limits,
+            lacks: AtomicU8::new(0),
+            was_empty: facts.was_empty,
+            sync_failed: AtomicBool::new(false),
+            sync_failure: failure_fd().map_err(os("watch"))?,
+            writers: Writers::default(),
+            flushes: Flushes::default(),
+            faults: Faults::default(),
+            sleepers: Sleepers::default(),
+            #[cfg(feature = "simulated")]
+            kernel: None,
+        };
+        if facts.limits.discard_sectors_max == 0 {
+            opened.note_lack(Lack::PunchHole);
+        }
+        Ok(opened)
+    }
+}
+
+/// Its flags, if it can be used as is asked for.
+fn flags_of(fd: &OwnedFd, access: OFlags) -> Result<OFlags, Errno> {
+    let flags = fcntl_getfl(fd)?;
+    // One that only has a path has the access mode of a readable one.
+    match flags & OFlags::RWMODE == access && !flags.contains(OFlags::PATH) {
+        true => Ok(flags),
+        false => Err(Errno::BADF),
+    }
+}

@@ -1,0 +1,46 @@
+//! What a thread and a process do for a sidecore, done by a simulation: it sleeps without waiting, and it
+//! ends in the middle of things. Only with the feature `simulated`.
+
+use schedule::Nanos;
+
+use crate::places::{Place, Tenant};
+use crate::served::Served;
+use crate::sidecore::Sidecore;
+
+impl Sidecore {
+    /// [`Self::rest`] up to the sleep, which a simulation does not do: true when it would sleep now, until
+    /// [`Self::is_woken`] or [`Self::wakes_at`]. Then comes [`Self::wake_up`].
+    pub fn lie_down(&mut self, now: Nanos) -> bool {
+        let asleep = self.falls_asleep(now);
+        if !asleep {
+            self.bell.awake();
+        }
+        asleep
+    }
+
+    /// Whether something came that ends its sleep.
+    pub fn is_woken(&self) -> bool {
+        self.rest.has_some()
+    }
+
+    /// When its sleep ends even if nothing comes.
+    pub fn wakes_at(&self) -> Option<Nanos> {
+        self.schedule.next_due()
+    }
+
+    /// The end of its sleep.
+    pub fn wake_up(&mut self, now: Nanos) {
+        self.look(false, now);
+        self.bell.awake();
+    }
+
+    /// Its process was killed: nothing more is done or said, least of all to a guest.
+    pub fn die(mut self) {
+        let queues: Vec<Box<Served>> =
+            self.places.iter_mut().filter_map(Place::take_queue).collect();
+        queues.into_iter().for_each(|served| drop(served.into_spec()));
+        for place in &mut self.places {
+            place.tenant = Tenant::Empty;
+        }
+    }
+}

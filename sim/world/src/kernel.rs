@@ -1,0 +1,384 @@
+//! The kernel and the devices beneath the daemons: commands wait here, and run in any order, late, in part
+//! or not at all, whether or not the process that asked still lives.
+//!
+//! The files are real, empty ones: they are opened and locked by the product's own code. A command holds the
+//! description that it was submitted through until it has run, and so its locks, as the real kernel does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use backend::{Asked, Kernel};
+
+use crate::medium::{Begun, Medium};
+use crate::random::Random;
+use crate::trace::Trace;
+
+const EIO: i32 = -5;
+const EINTR: i32 = -4;
+const EAGAIN: i32 = -11;
+const EFAULT: i32 = -14;
+const ENOSPC: i32 = -28;
+const EOPNOTSUPP: i32 = -95;
+
+/// How a disk behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Temper {
+    /// A command usually takes up to so long, nanoseconds.
+    pub(crate) usual_ns: u64,
+    /// One in so many takes up to a hundred times as long; 0: none.
+    pub(crate) slow_one_in: u64,
+    /// One in so many fails; 0: none.
+    pub(crate) fails_one_in: u64,
+    /// One sync in so many fails; 0: none.
+    pub(crate) sync_fails_one_in: u64,
+    /// One transfer in so many is short; 0: none.
+    pub(crate) short_one_in: u64,
+    /// The file system has no holes.
+    pub(crate) lacks_holes: bool,
+    /// The file system does not make zeroes.
+    pub(crate) lacks_zeroes: bool,
+}
+
+#[derive(Debug)]
+struct Disk {
+    path: PathBuf,
+    medium: Medium,
+    temper: Temper,
+    failures: u64,
+    /// A sync has failed: what a daemon keeps in its state folder.
+    sync_failed: bool,
+}
+
+/// A file as a daemon opened it.
+#[derive(Debug)]
+struct Known {
+    disk: usize,
+    direct: bool,
+}
+
+#[derive(Debug)]
+struct Flight {
+    due_ns: u64,
+    ring: u64,
+    disk: usize,
+    direct: bool,
+    asked: Asked,
+    tag: u64,
+    begun: Begun,
+    /// The description, with its locks.
+    _held: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Ring {
+    done: Arc<OwnedFd>,
+    completed: VecDeque<(u64, i32)>,
+}
+
+/// What unwinds a daemon that is killed in the midst of a pass: nothing of what follows is done.
+#[derive(Debug)]
+pub(crate) struct Killed;
+
+#[derive(Debug)]
+struct Inner {
+    now_ns: u64,
+    random: Random,
+    trace: Trace,
+    disks: Vec<Disk>,
+    known: BTreeMap<RawFd, Known>,
+    flights: Vec<Flight>,
+    rings: BTreeMap<u64, Ring>,
+    rings_made: u64,
+    /// Who asks something of the kernel next is killed, sooner or later.
+    is_doomed: bool,
+}
+
+/// One machine's, shared by the daemons that run on it.
+#[derive(Debug)]
+pub(crate) struct Machinery(Mutex<Inner>);
+
+impl Machinery {
+    pub(crate) fn new(random: Random, trace: Trace) -> Arc<Machinery> {
+        Arc::new(Machinery(Mutex::new(Inner {
+            now_ns: 0,
+            random,
+            trace,
+            disks: Vec::new(),
+            known: BTreeMap::new(),
+            flights: Vec::new(),
+            rings: BTreeMap::new(),
+            rings_made: 0,
+            is_doomed: false,
+        })))
+    }
+
+    /// A disk more, and its number.
+    pub(crate) fn add(&self, path: &Path, sectors: usize, temper: Temper) -> usize {
+        let mut inner = self.inner();
+        let medium = Medium::new(sectors);
+        let path = path.into();
+        inner.disks.push(Disk { path, medium, temper, failures: 0, sync_failed: false });
+        inner.disks.len() - 1
+    }
+
+    /// A daemon is killed in the midst of one of the next passes in which it asks something of the kernel.
+    pub(crate) fn doom(&self) {
+        self.inner().is_doomed = true;
+    }
+
+    /// Kills who asks, if somebody is to be killed.
+    fn fate(&self) {
+        let mut inner = self.inner();
+        if inner.is_doomed && inner.random.one_in(4) {
+            inner.is_doomed = false;
+            inner.trace.note(inner.now_ns, "killed in a pass", [0, 0, 0]);
+            drop(inner);
+            // Not a panic: nobody is told of it.
+            std::panic::resume_unwind(Box::new(Killed));
+        }
+    }
+
+    /// From now on disk `disk` behaves.
+    pub(crate) fn calm(&self, disk: usize) {
+        let temper = &mut self.inner().disks[disk].temper;
+        (temper.slow_one_in, temper.fails_one_in, temper.short_one_in) = (0, 0, 0);
+        temper.sync_fails_one_in = 0;
+    }
+
+    /// Failures that disk `disk` has answered with.
+    pub(crate) fn failures(&self, disk: usize) -> u64 {
+        self.inner().disks[disk].failures
+    }
+
+    /// Whether a sync of it has failed.
+    pub(crate) fn sync_failed(&self, disk: usize) -> bool {
+        self.inner().disks[disk].sync_failed
+    }
+
+    /// When the next command runs.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.inner().flights.iter().map(|flight| flight.due_ns).min()
+    }
+
+    /// Commands of disk `disk` that have not run.
+    pub(crate) fn in_flight(&self, disk: usize) -> usize {
+        self.inner().flights.iter().filter(|flight| flight.disk == disk).count()
+    }
+
+    /// Runs what is due. How much that was.
+    pub(crate) fn run(&self, now_ns: u64) -> usize {
+        let mut inner = self.inner();
+        inner.now_ns = now_ns;
+        let mut ran = 0;
+        while let Some(at) = inner.due() {
+            let flight = inner.flights.swap_remove(at);
+            inner.execute(flight);
+            ran += 1;
+        }
+        ran
+    }
+
+    /// The power fails: what was submitted is done in part or not at all, and caches are lost.
+    pub(crate) fn cut(&self) {
+        let mut inner = self.inner();
+        let flights = std::mem::take(&mut inner.flights);
+        for flight in flights {
+            let is_write = matches!(
+                flight.asked,
+                Asked::Transfer { write: true, .. }
+                    | Asked::Zeroes { .. }
+                    | Asked::PunchHole { .. }
+            );
+            if is_write && inner.random.one_in(2) {
+                inner.execute(flight);
+            }
+        }
+        inner.rings.clear();
+        let Inner { disks, random, .. } = &mut *inner;
+        disks.iter_mut().for_each(|disk| disk.medium.cut(random));
+    }
+
+    /// What is read of disk `disk` now.
+    pub(crate) fn image(&self, disk: usize, sectors: usize) -> Vec<u8> {
+        let mut bytes = vec![0; sectors * crate::medium::SECTOR];
+        self.inner().disks[disk].medium.read(0, &mut bytes);
+        bytes
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kernel for Machinery {
+    fn opened(&self, path: &Path, cached: BorrowedFd<'_>, direct: Option<BorrowedFd<'_>>) {
+        let mut inner = self.inner();
+        let Some(disk) = inner.disks.iter().position(|disk| disk.path == path) else { return };
+        let fds = [(Some(cached), false), (direct, true)];
+        for (fd, direct) in fds.into_iter().filter_map(|(fd, direct)| Some((fd?, direct))) {
+            inner.known.insert(fd.as_raw_fd(), Known { disk, direct });
+        }
+    }
+
+    fn ring(&self, done: Arc<OwnedFd>) -> u64 {
+        let mut inner = self.inner();
+        inner.rings_made += 1;
+        let number = inner.rings_made;
+        inner.rings.insert(number, Ring { done, completed: VecDeque::new() });
+        number
+    }
+
+    fn submit(&self, ring: u64, file: RawFd, held: OwnedFd, asked: Asked, tag: u64) {
+        self.fate();
+        self.inner().submit(ring, file, held, asked, tag);
+    }
+
+    fn reap(&self, ring: u64) -> Option<(u64, i32)> {
+        self.fate();
+        self.inner().rings.get_mut(&ring)?.completed.pop_front()
+    }
+
+    fn gone(&self, ring: u64) {
+        self.inner().rings.remove(&ring);
+    }
+}
+
+impl Inner {
+    fn submit(&mut self, ring: u64, file: RawFd, held: OwnedFd, asked: Asked, tag: u64) {
+        let Some(&Known { disk, direct }) = self.known.get(&file) else { return };
+        let (kind, offset, len) = facts(&asked);
+        let writes = matches!(kind, "write" | "zeroes" | "hole");
+        let written = if writes { len as usize } else { 0 };
+        let begun = self.disks[disk].medium.begin(offset as usize, written, direct);
+        let Temper { usual_ns, slow_one_in, .. } = self.disks[disk].temper;
+        let is_slow = self.random.one_in(slow_one_in);
+        let most = if is_slow { usual_ns * 100 } else { usual_ns };
+        let due_ns = self.now_ns + 500 + self.random.below(most);
+        self.trace.note(self.now_ns, kind, [disk as u64, offset, len]);
+        self.flights.push(Flight { due_ns, ring, disk, direct, asked, tag, begun, _held: held });
+    }
+
+    /// The next that is due.
+    fn due(&self) -> Option<usize> {
+        let due = |(_, flight): &(usize, &Flight)| flight.due_ns <= self.now_ns;
+        let all = self.flights.iter().enumerate().filter(due);
+        all.min_by_key(|(_, flight)| (flight.due_ns, flight.tag)).map(|(at, _)| at)
+    }
+
+    fn execute(&mut self, flight: Flight) {
+        let result = self.result(&flight);
+        let (kind, offset, _) = facts(&flight.asked);
+        self.trace.note(self.now_ns, kind, [flight.disk as u64, offset, result as u32 as u64]);
+        let disk = &mut self.disks[flight.disk];
+        let is_failure = result < 0 && ![EINTR, EAGAIN, EOPNOTSUPP].contains(&result);
+        disk.failures += u64::from(is_failure);
+        // Of a process that has ended nobody is told.
+        if let Some(ring) = self.rings.get_mut(&flight.ring) {
+            ring.completed.push_back((flight.tag, result));
+            let _ = rustix::io::write(&ring.done, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn result(&mut self, flight: &Flight) -> i32 {
+        let temper = self.disks[flight.disk].temper;
+        let fails = self.random.one_in(temper.fails_one_in);
+        let is_short = self.random.one_in(temper.short_one_in);
+        let direct = flight.direct;
+        match &flight.asked {
+            Asked::Sync => return self.sync(flight, temper),
+            Asked::Reserve => return 0,
+            Asked::PunchHole { .. } if temper.lacks_holes => return EOPNOTSUPP,
+            Asked::ZeroRange { .. } if temper.lacks_zeroes => return EOPNOTSUPP,
+            _ if is_short && self.random.one_in(3) => return self.random.of(&[EINTR, EAGAIN]),
+            _ => {}
+        }
+        // What is short is not nothing: that would be the end of the file.
+        let sectors = |random: &mut Random, len: usize| match (fails, is_short) {
+            (true, _) => random.below(len as u64 / 512 + 1) as usize * 512,
+            (_, true) => len.min(512 * (1 + random.below(len as u64 / 512) as usize)),
+            _ => len,
+        };
+        let disk = &mut self.disks[flight.disk];
+        let done = match &flight.asked {
+            Asked::Transfer { write: true, offset, spans, memory, stable } => {
+                let Some(bytes) = gathered(spans, memory) else { return EFAULT };
+                let most = sectors(&mut self.random, bytes.len());
+                disk.medium.write(*offset as usize, &bytes[..most], direct, &flight.begun);
+                if *stable && !fails {
+                    disk.medium.write_out(*offset as usize, most);
+                }
+                most
+            }
+            Asked::Transfer { write: false, offset, spans, memory, .. } => {
+                let len: usize = spans.iter().map(|span| span.len() as usize).sum();
+                let mut bytes = vec![0; len];
+                let there = disk.medium.read(*offset as usize, &mut bytes);
+                let most = sectors(&mut self.random, len).min(there);
+                let mut at = 0;
+                for span in spans {
+                    let here = (span.len() as usize).min(most - at);
+                    if !memory.write(span.first(here as u32), 0, &bytes[at..at + here]) {
+                        return EFAULT;
+                    }
+                    at += here;
+                }
+                most
+            }
+            Asked::Zeroes { offset, len } => {
+                let most = sectors(&mut self.random, *len as usize);
+                disk.medium.write(*offset as usize, &vec![0; most], direct, &flight.begun);
+                most
+            }
+            Asked::PunchHole { offset, len } | Asked::ZeroRange { offset, len } => {
+                disk.medium.clear(*offset as usize, *len as usize);
+                0
+            }
+            Asked::Sync | Asked::Reserve => 0,
+        };
+        match fails {
+            true => self.random.of(&[EIO, EIO, ENOSPC]),
+            false => done as i32,
+        }
+    }
+
+    fn sync(&mut self, flight: &Flight, temper: Temper) -> i32 {
+        let disk = &mut self.disks[flight.disk];
+        if !self.random.one_in(temper.sync_fails_one_in) {
+            disk.medium.sync(flight.begun.serial);
+            return 0;
+        }
+        disk.medium.fail_sync(&mut self.random);
+        disk.sync_failed = true;
+        EIO
+    }
+}
+
+fn gathered(spans: &[guest_memory::Span], memory: &guest_memory::GuestMap) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for span in spans {
+        let at = bytes.len();
+        bytes.resize(at + span.len() as usize, 0);
+        if !memory.read(*span, 0, &mut bytes[at..]) {
+            return None;
+        }
+    }
+    Some(bytes)
+}
+
+/// A word for a command, and where it is.
+fn facts(asked: &Asked) -> (&'static str, u64, u64) {
+    match asked {
+        Asked::Transfer { write, offset, spans, .. } => {
+            let len = spans.iter().map(|span| u64::from(span.len())).sum();
+            (if *write { "write" } else { "read" }, *offset, len)
+        }
+        Asked::Zeroes { offset, len } => ("zeroes", *offset, *len),
+        Asked::Sync => ("sync", 0, 0),
+        Asked::PunchHole { offset, len } | Asked::ZeroRange { offset, len } => {
+            ("hole", *offset, *len)
+        }
+        Asked::Reserve => ("reserve", 0, 0),
+    }
+}

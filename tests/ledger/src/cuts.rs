@@ -1,0 +1,89 @@
+//! Power cuts while the run goes on: what each leaves behind, and what is promised from then on.
+//!
+//! `history` judges cuts afterwards, any number of them; here the disk goes on with what one has left.
+
+use super::content::look;
+use super::{Candidate, Found, Ledger, Sector, Wrong, wrong};
+
+/// A write that was done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) seq: u64,
+    pub(super) first: u64,
+    pub(super) sectors: u64,
+    pub(super) submitted: u64,
+    pub(super) ended: u64,
+}
+
+impl Ledger {
+    /// Remembers what a power cut may bring back, for [`Ledger::cut`].
+    #[must_use]
+    pub fn with_cuts(mut self) -> Ledger {
+        self.unpromised = Some(Vec::new());
+        self
+    }
+
+    /// The power fails: nothing is in flight any more, and each sector holds what `bytes` gives for it.
+    ///
+    /// # Errors
+    /// The first sector that holds something older than what was promised (a write that was done as
+    /// write-through, or before a flush was sent that was done), a part of a write, or nobody's bytes.
+    pub fn cut<'a>(&mut self, bytes: impl Fn(u64) -> &'a [u8]) -> Result<(), Wrong> {
+        let now = self.order.next();
+        self.reads.clear();
+        self.unpromised.iter_mut().for_each(Vec::clear);
+        (0..)
+            .zip(&mut self.sectors)
+            .try_for_each(|(number, sector)| sector.cut(number, bytes(number), now))
+    }
+
+    pub(super) fn done(&mut self, done: Done, is_promised: bool) {
+        match &mut self.unpromised {
+            None => {}
+            Some(_) if is_promised => self.keep(done),
+            Some(unpromised) => unpromised.push(done),
+        }
+    }
+
+    /// A flush that was sent at `submitted` was done.
+    pub(super) fn promise(&mut self, submitted: u64) {
+        let Some(unpromised) = &mut self.unpromised else { return };
+        let (promised, left) = unpromised.drain(..).partition(|done| done.ended < submitted);
+        *unpromised = left;
+        let promised: Vec<Done> = promised;
+        promised.into_iter().for_each(|done| self.keep(done));
+    }
+
+    /// No cut takes this write back: what had ended before it was sent is over.
+    fn keep(&mut self, done: Done) {
+        for sector in self.range(done.first, done.sectors) {
+            for candidate in &mut sector.candidates {
+                let is_older = candidate.ended.is_some_and(|ended| ended < done.submitted);
+                candidate.void |= is_older && candidate.seq != done.seq;
+            }
+        }
+    }
+}
+
+impl Sector {
+    fn cut(&mut self, number: u64, bytes: &[u8], now: u64) -> Result<(), Wrong> {
+        let found = look(number, bytes);
+        let holds = |candidate: &Candidate| match found {
+            Found::Write(seq) => candidate.seq == seq && !candidate.zeroes,
+            Found::Zeroes => candidate.zeroes,
+            Found::Other => false,
+        };
+        let possible: Vec<Candidate> =
+            self.candidates.iter().filter(|c| !c.void).copied().collect();
+        self.candidates = possible.iter().filter(|c| holds(c)).copied().collect();
+        if self.candidates.is_empty() {
+            let expected = possible.iter().map(|candidate| candidate.seq).collect();
+            return Err(wrong(number, found, [0; 2], expected));
+        }
+        for candidate in &mut self.candidates {
+            (candidate.ended, candidate.gone) = (Some(now), None);
+        }
+        self.seen = [0; 2];
+        Ok(())
+    }
+}

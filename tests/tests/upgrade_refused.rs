@@ -1,0 +1,156 @@
+//! Heirs that cannot take over, or do not: the daemon goes on, and no guest notices (reliability O12, U2).
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::frontend::{FrontendSpec, LINUX_FEATURES};
+use tests::daemon::{Daemon, await_that};
+use tests::load::Load;
+
+const DISKS: &str = "\
+[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
+[[disk]]\nid = \"file\"\npath = \"file.raw\"\nsize = \"4M\"\n";
+const SOON: Duration = Duration::from_secs(5);
+const NAMES: [&str; 2] = ["memory", "file"];
+/// How far each gets, and what the operator reads.
+const BAD: [(&str, &str); 14] = [
+    ("end", "the new process has ended"),
+    ("junk", "the new process makes no sense"),
+    ("stay", "the new process said nothing in time"),
+    ("other-format", "reads estates of formats [98, 99]"),
+    ("hello end", "the new process"),
+    ("hello one end", "the new process"),
+    ("hello estate end", "the new process has ended"),
+    ("hello estate junk", "the new process makes no sense"),
+    ("hello estate refuse end", "it does not feel like it"),
+    ("hello estate stay", "did not answer in time"),
+    ("hello estate ready end", "the new process"),
+    ("hello estate ready flip end", "the new process"),
+    ("hello estate ready flip stay", "did not answer in time"),
+    ("hello estate ready flip refuse end", "it does not feel like it"),
+];
+
+fn spec() -> FrontendSpec {
+    FrontendSpec { features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() }
+}
+
+fn loads(daemon: &Daemon) -> Result<Vec<(Load, bench::frontend::Frontend)>> {
+    let start = |name: &&str| -> Result<_> {
+        let mut frontend = daemon.frontend(name, &spec())?;
+        let (load, _) = Load::start(&mut frontend)?;
+        load.await_requests(10)?;
+        Ok((load, frontend))
+    };
+    NAMES.iter().map(start).collect()
+}
+
+#[test]
+fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
+    let mut daemon = Daemon::start_installed("upgrade-refused", "cpus = \"0\"", DISKS)?;
+    let loads = loads(&daemon)?;
+    let pid = daemon.pid();
+    let bad = Path::new(env!("CARGO_BIN_EXE_bad_heir"));
+    for (steps, says) in BAD {
+        daemon.install(Some(bad))?;
+        std::fs::write(daemon.dir().join("bad_heir"), steps)?;
+        let said = daemon.refuses("upgrade")?;
+        ensure!(said.contains(says), "after {steps:?} it says {said:?}, not {says:?}");
+        daemon.is_alive()?;
+        for (load, _) in &loads {
+            load.await_requests(50).with_context(|| format!("after {steps:?}"))?;
+        }
+    }
+    // No such program, and one that cannot be run.
+    for text in [None, Some("no program")] {
+        match text {
+            None => std::fs::remove_file(daemon.dir().join("sidecore"))?,
+            Some(text) => std::fs::write(daemon.dir().join("sidecore"), text)?,
+        }
+        let said = daemon.refuses("upgrade")?;
+        ensure!(said.contains("cannot be started"), "{said}");
+    }
+    ensure!(daemon.pid() == pid);
+    // The configuration that it would serve is wrong.
+    daemon.install(None)?;
+    daemon.configure("cpus = \"0\"", &format!("{DISKS}[[disk]]\nid = \"file\"\n"))?;
+    let said = daemon.refuses("upgrade")?;
+    ensure!(said.contains("not replaced") && said.contains("file"), "{said}");
+    daemon.configure("cpus = \"0\"", DISKS)?;
+    daemon.upgrade()?;
+    for (load, _) in &loads {
+        load.await_requests(50)?;
+    }
+    for (load, _frontend) in loads {
+        load.finish()?;
+    }
+    for name in NAMES {
+        ensure!(daemon.shown(name, "counters")?["errors"] == 0);
+    }
+    daemon.stop()
+}
+
+#[test]
+fn descriptors_and_mappings_do_not_grow() -> Result<()> {
+    let mut daemon = Daemon::start_with("upgrade-leak", "cpus = \"0\"", DISKS)?;
+    let loads = loads(&daemon)?;
+    daemon.upgrade()?;
+    let count = |daemon: &Daemon| -> Result<[usize; 2]> {
+        Ok([daemon.descriptors()?, daemon.mappings()?.lines().count()])
+    };
+    let [fds, maps] = count(&daemon)?;
+    for _ in 0..10 {
+        daemon.upgrade()?;
+        loads.iter().try_for_each(|(load, _)| load.await_requests(20))?;
+    }
+    let [fds_after, maps_after] = count(&daemon)?;
+    ensure!(fds_after <= fds + 1, "{fds} descriptors became {fds_after}");
+    ensure!(maps_after <= maps + 40, "{maps} mappings became {maps_after}");
+    for (load, _frontend) in loads {
+        load.finish()?;
+    }
+    daemon.stop()
+}
+
+#[test]
+fn the_file_is_read_anew_and_what_was_made_by_commands_stays() -> Result<()> {
+    let nics = "[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"n\"\nswitch = \"lan\"\n";
+    let mut daemon = Daemon::start_with("upgrade-file", "cpus = \"0\"", &format!("{DISKS}{nics}"))?;
+    let loads = loads(&daemon)?;
+    daemon.ask("disk add made --backend memory --size 4M")?;
+    daemon.ask("nic link n down")?;
+    let share = DISKS.replace("id = \"file\"\n", "id = \"file\"\nshare = 300\n");
+    let more = "[[disk]]\nid = \"more\"\nbackend = \"memory\"\nsize = \"4M\"\n";
+    daemon.configure("cpus = \"0-1\"\nmin = 2", &format!("{share}{more}{nics}"))?;
+    daemon.upgrade()?;
+    loads.iter().try_for_each(|(load, _)| load.await_requests(20))?;
+    let cores = daemon.ask("sidecores")?;
+    ensure!(cores["sidecores"].as_array().map(Vec::len) == Some(2), "{cores}");
+    ensure!(daemon.shown("file", "share")? == 300);
+    ensure!(daemon.shown("made", "size_bytes")? == 4 << 20);
+    await_that(SOON, "the new disk", || Ok(daemon.shown("more", "size_bytes")? == 4 << 20))?;
+    ensure!(daemon.ask("nic show n")?["link"] == "down", "a link that was down came up");
+    // A disk that the file has no more goes; the others do not notice.
+    let fewer = DISKS.split("[[disk]]\nid = \"file\"").next().context("no disk")?.to_string();
+    daemon.configure("cpus = \"0\"", &format!("{fewer}{nics}"))?;
+    let said = daemon.refuses("upgrade")?;
+    ensure!(said.contains("a guest uses \"file\"") && said.contains("reload"), "{said}");
+    loads.iter().try_for_each(|(load, _)| load.await_requests(20))?;
+    let [(memory, _m), (file, file_end)] = loads.try_into().ok().context("two loads")?;
+    file.finish()?;
+    drop(file_end);
+    await_that(SOON, "the guest to be gone", || Ok(daemon.shown("file", "state")? == "waiting"))?;
+    daemon.upgrade()?;
+    memory.await_requests(20)?;
+    daemon.refuses("show file")?;
+    ensure!(!daemon.socket("file").exists(), "its socket stays");
+    // Another size comes with the upgrade.
+    let larger = fewer.replace("size = \"4M\"", "size = \"8M\"");
+    ensure!(larger != fewer);
+    daemon.configure("cpus = \"0\"", &format!("{larger}{nics}"))?;
+    daemon.upgrade()?;
+    await_that(SOON, "its new size", || Ok(daemon.shown("memory", "size_bytes")? == 8 << 20))?;
+    memory.await_requests(20)?;
+    memory.finish()?;
+    daemon.stop()
+}
