@@ -20,6 +20,11 @@ use crate::views;
 
 /// Messages of one front-end in one turn of the loop.
 const MESSAGES_PER_TURN: usize = 32;
+/// Between two attempts to accept when descriptors ran out: most likely some are being closed.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long nobody is accepted while connections before wait to be closed, and no descriptor is free.
+const CLOSING_INTERVAL: Duration = Duration::from_millis(10);
+const SLOW_TO_CLOSE: &str = "it sent more descriptors that take long to close than are kept";
 /// From the first byte of a message to its last.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -27,9 +32,12 @@ impl Manager {
     /// Takes the connections that wait at a device's socket.
     pub(crate) fn accept(&mut self, number: u32) {
         for _ in 0..LINKS_MAX {
-            let Some(listener) = self.devices.get(&number).and_then(|d| d.listener.as_ref()) else {
-                return;
-            };
+            let Some(device) = self.devices.get(&number) else { return };
+            let Some(listener) = &device.listener else { return };
+            // Each one that gives way to the next holds a descriptor until it is closed.
+            if device.closer.is_full() || self.is_short_while_closing(device) {
+                return self.pause_accepting(number, CLOSING_INTERVAL);
+            }
             match sockets::accept(listener) {
                 Ok(Some(socket)) => self.add_link(number, socket),
                 Ok(None) => return,
@@ -62,6 +70,11 @@ impl Manager {
         true
     }
 
+    /// Whether descriptors of a device wait to be closed while none is promised to nobody.
+    fn is_short_while_closing(&self, device: &Device) -> bool {
+        device.closer.is_behind() && self.bounds.is_used_up()
+    }
+
     /// No descriptor is left, most likely: the listener would only say so again and again, so it is
     /// left alone for a while.
     fn stop_accepting(&mut self, number: u32, error: &std::io::Error) {
@@ -71,7 +84,13 @@ impl Manager {
             warn!(device = device.facts.id, %error, "a connection could not be accepted");
         }
         device.problem = Some(format!("a connection could not be accepted: {error}"));
-        device.retry_at = Some(now() + RETRY_INTERVAL);
+        self.pause_accepting(number, ACCEPT_INTERVAL);
+    }
+
+    /// Leaves the listener alone for so long; whoever connects waits.
+    fn pause_accepting(&mut self, number: u32, interval: Duration) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        device.retry_at = Some(now() + interval);
         if let Some(listener) = &device.listener {
             self.poll.want(listener, Token::Listener(number), false, false);
         }
@@ -104,7 +123,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Accepts again after [`Self::stop_accepting`], or after [`Self::keep_off`].
+    /// Accepts again after [`Self::pause_accepting`], or after [`Self::keep_off`].
     pub(crate) fn listen_again(&mut self, number: u32) {
         let Some(device) = self.devices.get(&number) else { return };
         if device.listener.is_none() {
@@ -228,10 +247,8 @@ impl Manager {
     pub(crate) fn serve_link(&mut self, number: u32, id: u32, gone: bool) {
         for _ in 0..MESSAGES_PER_TURN {
             let Some(device) = self.devices.get_mut(&number) else { return };
-            let used_up = device.closer.is_behind() && self.bounds.is_used_up();
-            if device.closer.is_full() || used_up {
-                let why = "it sent more descriptors that take long to close than are kept";
-                return self.close_link(number, id, why);
+            if device.closer.is_full() {
+                return self.close_link(number, id, SLOW_TO_CLOSE);
             }
             let Some(link) = device.links.get_mut(&id) else { return };
             if let Err(error) = link.connection.flush() {
@@ -249,12 +266,19 @@ impl Manager {
                 _ => link.connection.descriptors(),
             };
             link.extra_of_message = None;
+            let kept = link.front_end.kept.regions();
+            if of_frame > 0
+                && self.devices.get(&number).is_some_and(|d| self.is_short_while_closing(d))
+            {
+                return self.close_link(number, id, SLOW_TO_CLOSE);
+            }
             if of_frame > MESSAGE_DESCRIPTORS as usize {
-                let kept = link.front_end.kept.regions();
-                link.extra_of_message = self.bounds.claim_message(of_frame, kept);
-                if link.extra_of_message.is_none() {
+                let Some(extra) = self.bounds.claim_message(of_frame, kept) else {
                     let why = "a message of it brings more descriptors than are left for all";
                     return self.close_link(number, id, why);
+                };
+                if let Some(link) = self.link(number, id) {
+                    link.extra_of_message = Some(extra);
                 }
             }
             match came {

@@ -38,7 +38,7 @@ use crate::upgrade::estate::Estate;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
 
-/// Between two attempts to connect to a front-end, or to accept one when descriptors ran out.
+/// Between two attempts to connect to a front-end, or to make a socket.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stop waits for what is in flight.
 const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
