@@ -199,6 +199,26 @@ fn bounds_of_names_and_paths_are_kept_to_the_byte() {
     }
 }
 
+/// O5: of devices there are only so many.
+#[test]
+fn o05_no_more_disks_than_there_may_be() {
+    let disks = |count: usize| -> String {
+        (0..count).map(|n| format!("[[disk]]\nid = \"d{n}\"\npath = \"/d{n}\"\n")).collect()
+    };
+    let mut full = plan(&disks(DISKS_MAX));
+    assert_eq!(full.disks.len(), DISKS_MAX);
+    for count in [DISKS_MAX + 1, 10_000] {
+        let said = lines(&disks(count));
+        assert_eq!(said.len(), 1, "{count}: {said:?}");
+        assert!(said[0].contains(&format!("{count} disks")), "{said:?}");
+    }
+    let one_more = DiskSpec { path: Some("/more".into()), ..DiskSpec::new("more") };
+    let error = full.disk_from_api(&one_more).unwrap_err();
+    assert!(error.error.contains(&DISKS_MAX.to_string()), "{}", error.error);
+    full.disks.pop();
+    full.disk_from_api(&one_more).unwrap();
+}
+
 #[test]
 fn sidecores_that_cannot_be_are_refused() {
     for (text, line) in [
