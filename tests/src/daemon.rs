@@ -123,12 +123,12 @@ impl Daemon {
         Daemon::start_by(name, "", rest, words.map(ToString::to_string).collect())
     }
 
-    /// As [`Daemon::start_told`], through a program that ends by becoming what follows it on its command line.
+    /// As [`Daemon::start_told`], through a program that ends by becoming what follows on its command line.
     ///
     /// # Errors
     /// As [`Daemon::start`].
-    pub fn start_through(name: &str, program: &Path, rest: &str) -> Result<Daemon> {
-        Daemon::start_by(name, "", rest, vec![program.display().to_string()])
+    pub fn start_through(name: &str, program: &[&str], rest: &str) -> Result<Daemon> {
+        Daemon::start_by(name, "", rest, program.iter().map(ToString::to_string).collect())
     }
 
     fn start_by(name: &str, lines: &str, rest: &str, before: Vec<String>) -> Result<Daemon> {

@@ -1,6 +1,7 @@
 //! Files and what comes of them, to the letter.
 
 use super::*;
+use crate::spec::DISKS_MAX;
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1, waits_on_lines: false }

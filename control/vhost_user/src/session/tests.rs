@@ -3,6 +3,7 @@
 mod answers;
 mod nic;
 mod refusals;
+mod retold;
 mod rings;
 
 use std::cell::Cell;
