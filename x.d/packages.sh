@@ -57,6 +57,19 @@ need_rust() {
         die "cargo is $have; the workspace needs $wanted or newer" 'rustup update stable'
 }
 
+# need_llvm_tools: llvm-profdata and llvm-cov of the compiler's own LLVM; Debian's cannot read its files.
+need_llvm_tools() {
+    LLVM_TOOLS=$(rustc --print target-libdir)/../bin
+    [[ ! -x $LLVM_TOOLS/llvm-cov || ! -x $LLVM_TOOLS/llvm-profdata ]] || return 0
+    command -v rustup >/dev/null ||
+        die 'llvm-cov of this compiler is missing, and there is no rustup' 'install the llvm-tools that belong to your Rust'
+    say 'installing llvm-tools (a part of Rust)'
+    rustup component add llvm-tools >"$BUILD/rustup.log" 2>&1 || {
+        show_tail "$BUILD/rustup.log" 'the end of what rustup said'
+        die 'rustup could not install llvm-tools' 'rustup component add llvm-tools'
+    }
+}
+
 # need_guests: what building and running test guests takes.
 need_guests() {
     need_packages qemu-system-x86 busybox-static fio e2fsprogs util-linux cpio jq socat procps \

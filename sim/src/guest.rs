@@ -2,7 +2,7 @@
 //!
 //! A guest has one ring and one processor of its own. Not what becomes of the request (`world`).
 
-use crate::random::Random;
+use random::Random;
 
 /// How a guest loads its ring. Times are nanoseconds and vary by a tenth, gaps of open loads are
 /// exponential.

@@ -21,7 +21,6 @@ mod costs;
 mod guest;
 mod measure;
 pub mod plot;
-mod random;
 mod ring;
 mod round_robin;
 pub mod scenarios;

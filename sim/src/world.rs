@@ -6,12 +6,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use random::Random;
 use schedule::Policy;
 
 use crate::costs::KICK_NS;
 use crate::guest::{Act, Guest, Load};
 use crate::measure::{CoreMeasures, GuestMeasures, Outcome};
-use crate::random::Random;
 use crate::ring::{Put, Request, Rings};
 use crate::round_robin::RoundRobin;
 use crate::sidecore_model::Sidecore;

@@ -114,6 +114,23 @@ impl Daemon {
         Daemon::start_by(name, lines, rest, NOBODY.iter().map(ToString::to_string).collect())
     }
 
+    /// As [`Daemon::start_told`], as a user without any rights who may lock no memory. Takes root.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_without_locked_memory(name: &str, rest: &str) -> Result<Daemon> {
+        let words = ["prlimit", "--memlock=0:0", "setpriv"].iter().chain(NOBODY);
+        Daemon::start_by(name, "", rest, words.map(ToString::to_string).collect())
+    }
+
+    /// As [`Daemon::start_told`], through a program that ends by becoming what follows on its command line.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_through(name: &str, program: &[&str], rest: &str) -> Result<Daemon> {
+        Daemon::start_by(name, "", rest, program.iter().map(ToString::to_string).collect())
+    }
+
     fn start_by(name: &str, lines: &str, rest: &str, before: Vec<String>) -> Result<Daemon> {
         let mut daemon = Daemon::prepare(name, lines, rest, before)?;
         daemon.begin(&daemon.binary.clone())?;
@@ -128,7 +145,7 @@ impl Daemon {
         std::fs::create_dir(dir.path().join("state"))?;
         std::fs::create_dir(dir.path().join("images"))?;
         let mut binary = sidecore_binary()?;
-        if before.first().is_some_and(|word| word == NOBODY[0]) {
+        if before.iter().any(|word| word == NOBODY[0]) {
             // Where that user can read it, whatever folder it was built in.
             let copy = dir.path().join("sidecore");
             std::fs::copy(&binary, &copy)?;

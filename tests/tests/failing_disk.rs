@@ -23,7 +23,11 @@ const BLOCKS: u64 = DISK_BYTES / 4096;
 const EINTR: i32 = 4;
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
+const EPERM: i32 = 1;
+const EFBIG: i32 = 27;
 const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+const EDQUOT: i32 = 122;
 
 /// Reads or writes random blocks; gives how many failed, each with IOERR.
 fn failures(
@@ -142,6 +146,36 @@ fn a_disk_that_says_it_is_full_is_no_lost_sync() -> Result<()> {
     disk.heal();
     let after = failures(&single, guest.queue(0), Kind::Write, 100, &mut random)?;
     ensure!(after == 0, "{after} errors after space was made");
+    bed.finish()
+}
+
+/// H3: a quota, a file system that became read-only, a file that may not grow.
+#[test]
+fn h03_what_a_file_system_refuses_is_an_error_to_that_write_alone() -> Result<()> {
+    let disk = disk("h3-refusals", false)?;
+    let mut bed = Faulty::start("fail-h3-refusals")?;
+    bed.add(&disk.path(), "--cache direct")?;
+    let mut guest = bed.guest(F_FLUSH | F_CONFIG_WCE)?;
+    let single = Single::new(&mut guest)?;
+    let mut random = Random(0x33);
+    let mut all = 0;
+    for errno in [EDQUOT, EROFS, EFBIG, EPERM] {
+        let before = disk.counts().writes.failed;
+        disk.obey(rule(Call::Write, When::Percent(30), How::Error(errno)));
+        let seen = failures(&single, guest.queue(0), Kind::Write, 200, &mut random)?;
+        let injected = disk.counts().writes.failed - before;
+        ensure!(seen == injected && seen > 20, "{errno}: {seen} seen, {injected} injected");
+        let read = failures(&single, guest.queue(0), Kind::Read, 50, &mut random)?;
+        ensure!(read == 0, "{errno}: {read} reads failed, too");
+        disk.heal();
+        let after = failures(&single, guest.queue(0), Kind::Write, 50, &mut random)?;
+        ensure!(after == 0, "{errno}: {after} errors when it was over");
+        all += seen;
+    }
+    let faults = bed.daemon.shown(BAD, "faults")?;
+    let shown: u64 = ["eio", "enospc", "other"].iter().filter_map(|at| faults[at].as_u64()).sum();
+    ensure!(shown == all, "{all} errors, shown as {faults}");
+    bed.is_unharmed()?;
     bed.finish()
 }
 

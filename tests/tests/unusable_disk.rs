@@ -1,5 +1,5 @@
 //! Images and sockets that cannot be used (reliability O1, O3, O10): the operator is told which, why
-//! and what to do, and nobody else notices.
+//! and what to do, and nobody else notices. Images that are not what they seem (O3, O4).
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +14,7 @@ use bench::server::sidecore_binary;
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
 use tests::faulty::{BAD, Faulty};
+use tests::hostile_guest::{DATA, Guest, Layout};
 use tests::mounts::{Loop, Mount};
 use tests::single::Single;
 
@@ -126,6 +127,83 @@ fn an_image_that_is_cut_off_fails_beyond_its_end() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// O3: what somebody appends to an image is not served before an operator says so.
+#[test]
+fn o03_an_image_that_grew_is_served_to_its_old_end_until_it_is_resized() -> Result<()> {
+    let folder = folder("unusable-grown")?;
+    let image = folder.path().join("grown.raw");
+    std::fs::write(&image, vec![7; 1 << 20])?;
+    let bed = Faulty::start("unusable-grew")?;
+    bed.add(&image, "")?;
+    let mut guest = bed.guest(0)?;
+    let single = Single::new(&mut guest)?;
+    single.exercise(guest.queue(0), 255)?;
+    std::fs::File::options().write(true).open(&image)?.set_len(2 << 20)?;
+    for kind in [Kind::Read, Kind::Write] {
+        let ended = single.send(guest.queue(0), kind, 256)?;
+        ensure!(ended.status == STATUS_IOERR, "{kind:?} beyond the old end: {ended:?}");
+    }
+    ensure!(guest.capacity_sectors()? == 2048, "the guest sees {}", guest.capacity_sectors()?);
+    bed.daemon.ask(&format!("disk resize {BAD} 2M"))?;
+    ensure!(guest.capacity_sectors()? == 4096, "the guest sees {}", guest.capacity_sectors()?);
+    single.exercise(guest.queue(0), 256)?;
+    guest.disconnect()?;
+    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    bed.finish()
+}
+
+/// The first sectors of formats whose drivers would open `path`, which is no part of the disk.
+fn headers(path: &str) -> [Vec<u8>; 3] {
+    let name_at = 104u64;
+    let mut qcow2 = b"QFI\xfb\0\0\0\x02".to_vec();
+    qcow2.extend(name_at.to_be_bytes());
+    qcow2.extend((path.len() as u32).to_be_bytes());
+    // Clusters of 64 KiB, 1 GiB, not encrypted.
+    qcow2.extend(16u32.to_be_bytes());
+    qcow2.extend((1u64 << 30).to_be_bytes());
+    qcow2.resize(name_at as usize, 0);
+    qcow2.extend(path.bytes());
+    let vmdk = format!(
+        "# Disk DescriptorFile\nversion=1\ncreateType=\"monolithicFlat\"\nRW 2048 FLAT \"{path}\" 0\n"
+    );
+    let mut vhd = b"conectix\0\0\0\x02\0\x01\0\0".to_vec();
+    vhd.extend(path.bytes());
+    [qcow2, vmdk.into_bytes(), vhd]
+}
+
+/// O4: what a guest writes into its first sectors is data; no format is ever guessed.
+#[test]
+fn o04_a_header_that_a_guest_has_written_means_nothing() -> Result<()> {
+    const BLOCK: u32 = 4096;
+    let disk = "[[disk]]\nid = \"raw\"\npath = \"images/raw.img\"\nsize = \"1M\"\n";
+    let mut daemon = Daemon::start("o04", disk)?;
+    let secret = daemon.dir().join("secret");
+    std::fs::write(&secret, vec![0x53; 2 << 20])?;
+    for mut header in headers(&secret.display().to_string()) {
+        header.resize(BLOCK as usize, 0);
+        let mut guest = Guest::start(&daemon.socket("raw"), Layout::default())?;
+        guest.put(DATA, &header);
+        guest.honest(1, 0, BLOCK)?;
+        drop(guest);
+        daemon.stop()?;
+        daemon.start_again()?;
+        let shown = daemon.ask("show raw")?;
+        ensure!(shown["size_bytes"] == 1 << 20 && shown["problem"].is_null(), "{shown}");
+        let mut guest = Guest::start(&daemon.socket("raw"), Layout::default())?;
+        for block in 0..256 {
+            guest.honest(0, block * 8, BLOCK)?;
+            let found = guest.get(DATA, BLOCK as usize);
+            let is_right = if block == 0 { found == header } else { found == [0; BLOCK as usize] };
+            ensure!(is_right, "block {block}: {:x?}..", &found[..16]);
+        }
+        drop(guest);
+    }
+    let image = daemon.dir().join("images/raw.img");
+    ensure!(std::fs::metadata(&image)?.len() == 1 << 20, "the image has another length");
+    ensure!(std::fs::read(&secret)? == vec![0x53; 2 << 20], "what is not its disk was written");
+    daemon.stop()
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod exempt;
 mod manifests;
 mod modules;
 mod pure;
+mod rows;
 mod size;
 mod source;
 mod text;
@@ -67,6 +68,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
 fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     let mut findings = modules::check(sources);
     findings.extend(manifests::check(sources)?);
+    findings.extend(rows::check(sources));
     for source in sources {
         findings.extend(text::check(source));
         if source.is_rust() {

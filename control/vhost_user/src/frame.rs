@@ -204,6 +204,24 @@ mod tests {
         assert_eq!(seen, [(1, vec![12, 15]), (2, vec![27])]);
     }
 
+    /// As when another process takes over in the middle of a message.
+    #[test]
+    fn a_message_that_has_begun_ends_at_another_reader() {
+        let bytes = request(7, true, &[3; 20]);
+        for cut in 1..bytes.len() {
+            let mut first = Framer::default();
+            assert_eq!(first.push(&mut &bytes[..cut], &mut vec![11u32]), Ok(None));
+            assert!(first.is_within() && first.descriptors() == 1);
+            let (begun, fds) = first.begun();
+            assert_eq!((begun, fds), (&bytes[..cut], &[11][..]));
+            let mut second = Framer::default();
+            assert_eq!(second.push(&mut &*begun, &mut fds.to_vec()), Ok(None));
+            let whole = second.push(&mut &bytes[cut..], &mut vec![12]).unwrap().unwrap();
+            assert_eq!((whole.request, whole.payload, whole.fds), (7, vec![3; 20], vec![11, 12]));
+            assert!(!second.is_within() && second.descriptors() == 0);
+        }
+    }
+
     #[test]
     fn bad_headers_end_the_stream() {
         let word = |flags: u32, size: u32| {

@@ -123,7 +123,7 @@ pub enum OpenError {
     /// io_uring is missing.
     #[error(
         "cannot make an io_uring, which a disk on a file needs: {0} \
-         (is sysctl kernel.io_uring_disabled 0, and the kernel 5.6 or later?)"
+         (is sysctl kernel.io_uring_disabled 0, the kernel 5.6 or later, and LimitMEMLOCK large enough?)"
     )]
     NoUring(std::io::Error),
     /// No memory for a RAM disk.

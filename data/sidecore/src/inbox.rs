@@ -118,7 +118,7 @@ pub enum Refusal {
     NoPort,
     /// What its back-end needs of the kernel.
     #[error(
-        "its sidecore got no io_uring: {0} (is sysctl kernel.io_uring_disabled 0, and memory free?)"
+        "its sidecore got no io_uring: {0} (is sysctl kernel.io_uring_disabled 0, LimitMEMLOCK large enough, and memory free?)"
     )]
     Kernel(std::io::Error),
 }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use backend::net::{HostPort, Simulated};
+use random::Random;
 use schedule::Policy;
 use sidecore::{
     BridgeKind, Command, Event, HostKey, HostServed, HostSpec, MoveId, PortSpec, QueueKey,
@@ -15,7 +16,6 @@ use switch::{Limits, PortId, Rules, Spoof, Vlan};
 use crate::core::Core;
 use crate::device::{At, BRIDGE, Device, Kind};
 use crate::lan::mac;
-use crate::random::Random;
 use crate::trace::Trace;
 use crate::uplink::{ELSEWHERE, Uplink};
 

@@ -133,18 +133,7 @@ impl Device {
         let live = net::Live::new(&shape);
         let counters = Arc::default();
         let kind = Kind::Nic(Nic { shape, live, counters, vlan, home, moving: None });
-        let queues = vec![At::Control, At::Control];
-        Device {
-            number,
-            kind,
-            link: None,
-            queues,
-            resizing: None,
-            policy,
-            moderate_ns,
-            limit: None,
-            gates: Vec::new(),
-        }
+        Device::new(number, kind, 2, policy, moderate_ns)
     }
 
     pub(crate) fn as_nic(&mut self) -> Option<&mut Nic> {
@@ -175,8 +164,13 @@ impl Device {
             in_order: false,
         };
         let live = blk::Live::new(disk.size_bytes());
-        let queues = (0..queues).map(|_| At::Control).collect();
         let kind = Kind::Disk { disk, shape, live };
+        Device::new(number, kind, queues, policy, moderate_ns)
+    }
+
+    /// With so many queues, none of them with a sidecore, and no front-end.
+    fn new(number: u32, kind: Kind, queues: u16, policy: Policy, moderate_ns: u32) -> Device {
+        let queues = (0..queues).map(|_| At::Control).collect();
         Device {
             number,
             kind,

@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use device::features as bit;
+use random::Random;
 use rustix::io::fcntl_dupfd_cloexec;
 use vhost_user::message::{ConfigSpan, RingFd, RingState};
 use vhost_user::{InflightArea, LogArea, Message, RingAddresses, bits};
 
 use crate::guest::Guest;
 use crate::layout::{MEMORY, Memory, PAGE, sealed};
-use crate::random::Random;
 
 /// Where `writeback` is in the config space.
 const WRITEBACK_AT: u32 = 32;

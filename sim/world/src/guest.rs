@@ -9,11 +9,11 @@ use std::os::fd::OwnedFd;
 
 use device::features as bit;
 use ledger::{Flushing, Ledger, Reading, SECTOR_SIZE, What, Writing};
+use random::Random;
 use rustix::event::{EventfdFlags, eventfd};
 use virtqueue::driver::{Arena, Buffer, Driver, RingSpec};
 
 use crate::layout::{CANARY, LINE, Memory, PAGE, QueueLayout, ROOM, SLOTS};
-use crate::random::Random;
 use crate::trace::Trace;
 
 /// Sectors of one request at most.

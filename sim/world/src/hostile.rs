@@ -4,13 +4,13 @@
 //! Nothing is expected of its own disk or memory. What is: nobody else notices, nothing panics, and its VMM
 //! can always stop and reset it.
 
+use random::Random;
 use vhost_user::message::{RingFd, RingState};
 use vhost_user::{Message, RingAddresses};
 use virtqueue::driver::{Buffer, RawDescriptor};
 
 use crate::guest::Guest;
 use crate::layout::{LINE, MEMORY, Memory, SLOTS};
-use crate::random::Random;
 
 /// Something that a guest can do to its rings. What it does not know any more, it forgets.
 pub(crate) fn act(guest: &mut Guest, random: &mut Random) {

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{Asked, Kernel};
+use random::Random;
 
 use crate::medium::{Begun, Medium};
-use crate::random::Random;
 use crate::trace::Trace;
 
 const EIO: i32 = -5;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::Random;
+use random::Random;
 
 /// Bytes before the number: addresses and a type.
 const HEAD: usize = 14;

@@ -31,7 +31,6 @@ mod layout;
 mod lent;
 mod machine;
 mod medium;
-mod random;
 mod signal;
 mod station;
 mod trace;

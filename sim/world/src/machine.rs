@@ -7,6 +7,7 @@ use backend::Cache;
 use device::features as bit;
 use guest_memory::{Area, Health, Mapping, Seal};
 use ledger::{Ledger, Order};
+use random::Random;
 use rustix::fs::{MemfdFlags, memfd_create};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -15,7 +16,6 @@ use crate::front_end::{FrontEnd, LOG_BYTES};
 use crate::guest::{Guest, GuestSpec};
 use crate::kernel::Temper;
 use crate::layout::{MEMORY, PAGE, TABLE};
-use crate::random::Random;
 use crate::trace::Trace;
 
 /// Sectors of a disk at first, and after it has grown.

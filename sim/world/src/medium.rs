@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::Random;
+use random::Random;
 
 pub(crate) const SECTOR: usize = 512;
 /// Sectors of a page, in which writes through the page cache are kept.

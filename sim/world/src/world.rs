@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use backend::{Disk, Kernel, OpenError};
+use random::Random;
 use schedule::Policy;
 
 use crate::daemon::{Daemon, Said};
@@ -13,7 +14,6 @@ use crate::device::{Device, Limit};
 use crate::kernel::{Killed, Machinery};
 use crate::lan::Lan;
 use crate::machine::{Copy, Machine, SECTORS_GROWN, Stage, temper};
-use crate::random::Random;
 use crate::trace::Trace;
 use crate::uplink::{ELSEWHERE, Uplink};
 

@@ -172,9 +172,14 @@ limit_bytes = "100M"
     }
 
     #[test]
-    fn what_is_no_limit_says_what_would_be() {
+    fn o06_what_is_no_limit_says_what_would_be() {
         for (line, wrong, right) in [
             ("limit_iops = 0", "0 is out of bounds", "from 1 to 1000000000"),
+            ("limit_iops = -1", "-1 is out of bounds", "from 1 to 1000000000"),
+            ("limit_iops = 1000000001", "1000000001 is out of bounds", "from 1 to 1000000000"),
+            ("limit_iops = 9223372036854775808", "is too large a number", ""),
+            ("limit_bytes = -4096", "-4096", ""),
+            ("limit_bytes = 9223372036854775808", "is too large a number", ""),
             ("limit_bytes = 0", "0 bytes a second are too few", "write 4K or more"),
             ("limit_bytes = \"4095\"", "4095 bytes a second are too few", "write 4K or more"),
             ("limit_iops = 9\nlimit_burst_ms = 3", "3 is out of bounds", "from 4 to 60000"),

@@ -1,6 +1,7 @@
 //! Files and what comes of them, to the letter.
 
 use super::*;
+use crate::spec::DISKS_MAX;
 
 fn host() -> HostCpus {
     HostCpus { online: vec![0, 1, 2, 3], auto: vec![3, 2, 1], auto_count: 1, waits_on_lines: false }
@@ -197,6 +198,26 @@ fn bounds_of_names_and_paths_are_kept_to_the_byte() {
     for socket in ["", "/", "/a\\u0000b"] {
         assert!(disk("a", socket).is_err(), "{socket}");
     }
+}
+
+/// O5: of devices there are only so many.
+#[test]
+fn o05_no_more_disks_than_there_may_be() {
+    let disks = |count: usize| -> String {
+        (0..count).map(|n| format!("[[disk]]\nid = \"d{n}\"\npath = \"/d{n}\"\n")).collect()
+    };
+    let mut full = plan(&disks(DISKS_MAX));
+    assert_eq!(full.disks.len(), DISKS_MAX);
+    for count in [DISKS_MAX + 1, 10_000] {
+        let said = lines(&disks(count));
+        assert_eq!(said.len(), 1, "{count}: {said:?}");
+        assert!(said[0].contains(&format!("{count} disks")), "{said:?}");
+    }
+    let one_more = DiskSpec { path: Some("/more".into()), ..DiskSpec::new("more") };
+    let error = full.disk_from_api(&one_more).unwrap_err();
+    assert!(error.error.contains(&DISKS_MAX.to_string()), "{}", error.error);
+    full.disks.pop();
+    full.disk_from_api(&one_more).unwrap();
 }
 
 #[test]

@@ -174,6 +174,32 @@ fn one_client_too_many_is_turned_away_and_the_others_are_served() {
     fixture.finish();
 }
 
+/// O9: the size that is claimed is not waited for, and who does not read holds nobody up.
+#[test]
+fn o09_a_gibibyte_and_readers_that_do_not_read_hold_up_nobody() {
+    let fixture = Fixture::new(rote);
+    let head = "POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n";
+    let mut huge = UnixStream::connect(&fixture.socket).unwrap();
+    huge.write_all(head.as_bytes()).unwrap();
+    // It comes in pieces, until nobody takes them any more.
+    let piece = [b'x'; 4096];
+    let taken = (0..262_144).take_while(|_| huge.write_all(&piece).is_ok()).count();
+    assert!(taken < 1024, "{taken} pages of a body were taken");
+    let (status, _, body) = response(huge);
+    assert_eq!(status, 413, "{body}");
+    let mut deaf = Vec::new();
+    for _ in 0..CLIENTS_MAX - 1 {
+        let mut client = UnixStream::connect(&fixture.socket).unwrap();
+        client.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        deaf.push(client);
+    }
+    for _ in 0..20 {
+        assert_eq!(fixture.ask("GET", "/v1/disks", "").0, 200);
+    }
+    drop(deaf);
+    assert_eq!(fixture.finish().len(), 20, "what was refused reached control");
+}
+
 #[test]
 fn the_socket_is_the_group_s_and_is_taken_away_at_the_end() {
     let mut fixture = Fixture::new(rote);

@@ -1,7 +1,8 @@
 //! That the disk loses what a disk may lose, and nothing else.
 
+use random::Random;
+
 use super::{Medium, SECTOR};
-use crate::random::Random;
 
 const ONE: [u8; SECTOR] = [1; SECTOR];
 const TWO: [u8; SECTOR] = [2; SECTOR];

@@ -69,7 +69,7 @@ impl World {
             judged.map_err(|e| format!("disk {} after a power cut: {e}", machine.number))?;
             self.lan.plugged(machine.number.into(), u64::MAX);
             self.lan.interrupted(machine.number.into(), Some(0));
-            let mut random = crate::random::Random::new(self.random.next(), 5);
+            let mut random = random::Random::new(self.random.next(), 5);
             machine.begin_anew(&mut random, &self.trace)?;
             machine.retry_ns = 0;
             let until_ns = self.now_ns + self.random.below(50_000);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::rig::{Rig, ring};
+use super::rig::{Rig, ring, split};
 use crate::Ticket;
 use crate::driver::{Buffer, RingSpec};
 use crate::layout::Format;
@@ -230,4 +230,46 @@ fn one_call_for_a_batch_that_passes_the_place_asked_for() {
         assert_eq!(calls, 1, "{format:?}: only the first batch passes the place");
         pair.settle();
     }
+}
+
+fn publish_one(rig: &mut Rig) -> bool {
+    rig.driver.add(&[Buffer { gpa: 0, len: 64, device_writes: true }], 0).unwrap();
+    rig.driver.publish()
+}
+
+/// Of a queue of receive buffers that do not suffice.
+#[test]
+fn a_kick_is_asked_for_behind_what_is_there() {
+    for event_index in [false, true] {
+        let mut rig = Rig::new(ring(Format::Split, 8, event_index, 0));
+        for known in 0..3 {
+            assert_eq!(rig.queue.arm_behind(), Some(known), "event index {event_index}");
+            assert!(publish_one(&mut rig), "no kick behind {known}, event index {event_index}");
+            rig.queue.disarm();
+            assert!(rig.queue.has_new(&rig.map));
+        }
+        assert_eq!(rig.serve(), 3);
+
+        let mut rig = Rig::new(ring(Format::Packed, 8, event_index, 0));
+        assert_eq!(rig.queue.arm_behind(), Some(0));
+        assert!(publish_one(&mut rig));
+        rig.queue.disarm();
+        assert_eq!(
+            rig.queue.arm_behind(),
+            None,
+            "one is there, and behind it nothing is asked for"
+        );
+        assert!(!publish_one(&mut rig));
+        assert_eq!(rig.serve(), 2);
+    }
+}
+
+#[test]
+fn a_ring_that_breaks_a_rule_is_not_armed_behind_what_is_there() {
+    let mut rig = split();
+    rig.driver.raw().set_avail_index(300);
+    assert_eq!(rig.queue.arm_behind(), None);
+    assert!(rig.queue.violation().is_some());
+    assert_eq!(rig.queue.arm_behind(), None);
+    assert!(!rig.queue.has_new(&rig.map) && rig.peek().is_none());
 }

@@ -257,3 +257,28 @@ fn impossible_rings_are_refused_before_anything_is_changed() {
     assert_eq!(refusal(&|spec| spec.driver = odd(1)), unaligned("driver", 2));
     assert_eq!(refusal(&|spec| spec.device = odd(2)), unaligned("device", 4));
 }
+
+#[test]
+fn a_hint_to_the_processor_changes_nothing() {
+    for spec in all_rings() {
+        let mut rig = Rig::new(spec);
+        rig.queue.prefetch();
+        let piece = [Buffer { gpa: 0, len: 64, device_writes: true }];
+        rig.driver.add(&piece, 5).unwrap();
+        rig.driver.publish();
+        rig.queue.prefetch();
+        assert_eq!(rig.serve(), 1, "{spec:?}");
+        rig.queue.publish();
+        assert_eq!(rig.driver.take_used().map(|used| used.token), Some(5), "{spec:?}");
+    }
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "dropped without completion")]
+fn a_ticket_that_nobody_spends_is_a_fault_of_ours() {
+    let mut rig = Rig::new(ring(Format::Split, 8, false, 0));
+    rig.driver.add(&[Buffer { gpa: 0, len: 64, device_writes: true }], 5).unwrap();
+    rig.driver.publish();
+    drop(rig.take());
+}

@@ -1,20 +1,23 @@
-//! Numbers from a seed: `SplitMix64` (Steele, Lea, Flood 2014), whole numbers throughout.
+//! Numbers from a seed, for both simulations: `SplitMix64` (Steele, Lea, Flood 2014), whole numbers throughout.
 //!
-//! Not a dependency, because the figures that are checked in must not change with a version of one;
-//! and no `f64::ln`, which is the platform's and may differ in its last bit.
+//! Not a dependency, because a seed that is kept as a case, and the figures that are checked in, must not
+//! change with a version of one; and no `f64::ln`, which is the platform's and may differ in its last bit.
+#![forbid(unsafe_code)]
 
 /// One stream of numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    /// Streams of one seed differ from each other: `stream` is a guest's number.
-    pub(crate) fn new(seed: u64, stream: u64) -> Random {
+    /// Streams of one seed differ from each other: `stream` is a guest's number, or a use.
+    pub fn new(seed: u64, stream: u64) -> Random {
         let mut mixed = Random(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         Random(mixed.next())
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next one, of all 64 bits.
+    #[expect(clippy::should_implement_trait, reason = "the stream has no end, and is no iterator")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -23,18 +26,33 @@ impl Random {
     }
 
     /// Uniform in `0..bound`; 0 when that is empty.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// Uniform in `from..=to`.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from + 1)
+    }
+
+    /// True once in so many times on average; never for 0.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        times > 0 && self.below(times) == 0
+    }
+
+    /// One of them; they are not none.
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+
     /// `mean` give or take a tenth, uniform: enough that guests do not march in step.
-    pub(crate) fn about(&mut self, mean: u64) -> u64 {
+    pub fn about(&mut self, mean: u64) -> u64 {
         let tenth = mean / 10;
         mean - tenth + self.below(2 * tenth + 1)
     }
 
     /// Exponential with this mean: gaps of a Poisson process.
-    pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
+    pub fn exponential(&mut self, mean: u64) -> u64 {
         ((u128::from(mean) * u128::from(minus_ln(self.next()))) >> 32) as u64
     }
 }
