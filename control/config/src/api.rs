@@ -594,6 +594,27 @@ pub struct UpgradeView {
     pub pid: u32,
     /// Its version.
     pub version: String,
+    /// How long queues stood still; without, none was served, or the new process did not say.
+    #[serde(default)]
+    pub pause: Option<PauseView>,
+}
+
+/// How long queues stood still in an upgrade: from the moment at which their sidecore was told to let go of
+/// them until those of the new process had looked at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PauseView {
+    /// How many.
+    pub queues: u32,
+    /// Half of them no longer than so many nanoseconds.
+    pub p50_ns: u64,
+    /// The same for all.
+    pub max_ns: u64,
+    /// Of the longest: until requests in flight had ended and all queues were back.
+    pub drained_ns: u64,
+    /// From there until the new process was told to serve.
+    pub handed_ns: u64,
+    /// From there until its sidecores had looked at all queues.
+    pub started_ns: u64,
 }
 
 /// Which program answers.

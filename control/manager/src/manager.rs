@@ -12,6 +12,7 @@ use config::Plan;
 use config::api::{ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
+use rustix::time::{ClockId, clock_gettime};
 use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
@@ -94,6 +95,8 @@ pub(crate) struct Manager {
     pub(crate) frozen: bool,
     /// Sidecores that were asked for what is on their roads, and have not answered.
     pub(crate) fences_open: usize,
+    /// When the last of them had reached the fence.
+    pub(crate) fenced_at: Option<Instant>,
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
@@ -195,7 +198,10 @@ impl Manager {
                 }
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
-                Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
+                Event::Fenced(at) => {
+                    self.fences_open = self.fences_open.saturating_sub(1);
+                    self.fenced_at = self.fenced_at.max(Some(sidecore::instant_of(at)));
+                }
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
         }
@@ -215,6 +221,7 @@ impl Manager {
         let Some(attached) = queue.attached.take() else { return };
         // For whoever serves it next, if nobody asks for another place.
         queue.was_at = self.frozen.then_some((attached.sidecore, attached.by_hand));
+        queue.asked_at = attached.leaving;
         queue.left = queue.left.map(|left| left.at(base));
         if let Some(link) = device.links.get_mut(&attached.link) {
             link.session.stopped_at(key.queue, base);
@@ -416,6 +423,12 @@ impl Manager {
             let error = "another process is taking over from this daemon";
             request.answer(Err(ApiError::new(ErrorKind::Busy, error, "ask again")));
         }
+        // And whoever comes later, or waits: a call that nobody is to answer any more is answered so.
+        self.calls.close();
+        self.waiting.clear();
+        self.moves.answer_nobody();
+        self.queries.clear();
+        self.reloading = None;
     }
 
     fn hear_calls(&mut self) {
@@ -464,4 +477,12 @@ impl Manager {
 #[expect(clippy::disallowed_methods, reason = "the control loop's one reader of the clock")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The monotonic clock, which is the same for all processes of a machine, at `at`: nanoseconds.
+pub(crate) fn machine_ns(at: Instant) -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+    let ns = seconds.saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0));
+    ns.saturating_sub(now().saturating_duration_since(at).as_nanos() as u64)
 }

@@ -159,7 +159,7 @@ impl Sidecore {
         // Looked at after the visits of this pass, so what is left came later or did not fit.
         while self.fences > 0 && !self.has_inbound() {
             self.fences -= 1;
-            self.send(Event::Fenced);
+            self.send(Event::Fenced(now));
         }
         let (mut at, mut sliced) = (0, false);
         while let Some(&queue) = self.leaving.get(at) {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer};
+use schedule::Nanos;
 use switch::PortId;
 use virtqueue::Violation;
 
@@ -93,8 +94,9 @@ pub enum Event {
     /// The interface behind a host port is gone, told once. It stays attached and drops what is sent
     /// there, until control asks for it.
     HostGone(HostKey),
-    /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered.
-    Fenced,
+    /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered, and what was said
+    /// before it was done by then: queues that were attached were looked at.
+    Fenced(Nanos),
     /// The table that was asked for.
     Macs(Box<MacTable>),
     /// The guest broke the ring's rules, or its front-end took back what it had lent. The queue stays

@@ -214,6 +214,10 @@ impl Sidecore {
         progress.reaped = self.reap(now);
         self.arm_idle();
         self.hand_over(now);
+        if self.fences > 0 {
+            // Whoever put it there is told when it was reached.
+            now = clock.now();
+        }
         self.let_go(now);
         self.counters.requests.add(progress.requests.into());
         if is_sample {

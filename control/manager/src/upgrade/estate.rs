@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 
 use backend::Handles;
 
+use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
 use crate::device::{LINKS_MAX, Link};
 use crate::poll::DEVICES_END;
@@ -32,6 +33,8 @@ pub(crate) struct LinkEstate {
     pub(crate) told: Vec<Parcel>,
     pub(crate) unread: VecDeque<Parcel>,
     pub(crate) unsent: Vec<Parcel>,
+    /// The same of its back-end channel.
+    pub(crate) untold: Vec<Parcel>,
 }
 
 /// A device.
@@ -63,6 +66,8 @@ pub(crate) struct Estate {
     pub(crate) doomed: Vec<Link>,
     /// Devices whose front-end the predecessor has closed since it told of it.
     pub(crate) gone: BTreeSet<u32>,
+    /// When queues were asked for and came back.
+    pub(crate) moments: Moments,
     /// The device that is being told of.
     last: Option<String>,
 }
@@ -96,10 +101,11 @@ impl Estate {
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
             FromPredecessor::Link(words) => {
                 let (told, unread, unsent) = (Vec::new(), VecDeque::new(), Vec::new());
+                let untold = Vec::new();
                 let socket = one(&mut fds)?;
                 let links = &mut self.device()?.links;
                 bounded(links.len(), LINKS_MAX, "connections of one device")?;
-                links.push(LinkEstate { runs: words.runs, socket, told, unread, unsent });
+                links.push(LinkEstate { runs: words.runs, socket, told, unread, unsent, untold });
             }
             FromPredecessor::Told { message } => {
                 let told = &mut self.link()?.told;
@@ -116,6 +122,11 @@ impl Estate {
                 bounded(unsent.len(), UNSENT_MAX, "replies to one front-end")?;
                 unsent.push((bytes, fds.drain(..).collect()));
             }
+            FromPredecessor::Untold { bytes } => {
+                let untold = &mut self.link()?.untold;
+                bounded(untold.len(), UNSENT_MAX, "messages to one front-end")?;
+                untold.push((bytes, Vec::new()));
+            }
             FromPredecessor::Estate {} => return Ok(Progress::Devices),
             FromPredecessor::Rings { rings } => self.add_rings(rings)?,
             FromPredecessor::Tap { name, queue, made } => {
@@ -128,8 +139,9 @@ impl Estate {
                     told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
                 told.counters = counters;
             }
-            FromPredecessor::Flip { sync_failed } => {
+            FromPredecessor::Flip { sync_failed, drained_ns } => {
                 self.sync_failed = sync_failed;
+                self.moments.drained_ns = drained_ns;
                 return Ok(Progress::Flipped);
             }
             FromPredecessor::Yours {} => return Ok(Progress::Yours),
