@@ -599,8 +599,8 @@ pub struct UpgradeView {
     pub pause: Option<PauseView>,
 }
 
-/// How long queues stood still in an upgrade: from the moment at which their sidecore was told to let go of
-/// them until those of the new process had looked at all.
+/// How long queues stood still in an upgrade: each from the moment at which its sidecore was told to let it go
+/// until one of the new process had it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PauseView {
     /// How many.
@@ -613,7 +613,7 @@ pub struct PauseView {
     pub drained_ns: u64,
     /// From there until the new process was told to serve.
     pub handed_ns: u64,
-    /// From there until its sidecores had looked at all queues.
+    /// From there until its sidecore had it.
     pub started_ns: u64,
 }
 

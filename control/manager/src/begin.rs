@@ -11,7 +11,7 @@ use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
 use confine::Kind;
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
@@ -115,6 +115,11 @@ fn begin(
     let api_socket = entrance.socket().map_err(|e| failed(&api, &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
+    // This thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
+    // for others at each step. Sidecores have their processors.
+    if let Err(error) = backend::take_short_turns() {
+        debug!("control takes turns like any thread: {error}");
+    }
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
     let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
@@ -146,7 +151,6 @@ fn begin(
         upgrade: None,
         frozen: false,
         fences_open: 0,
-        fenced_at: None,
         estate,
         took_over_at: None,
         api_socket,

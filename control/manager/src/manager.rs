@@ -95,8 +95,6 @@ pub(crate) struct Manager {
     pub(crate) frozen: bool,
     /// Sidecores that were asked for what is on their roads, and have not answered.
     pub(crate) fences_open: usize,
-    /// When the last of them had reached the fence.
-    pub(crate) fenced_at: Option<Instant>,
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
@@ -198,10 +196,7 @@ impl Manager {
                 }
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
-                Event::Fenced(at) => {
-                    self.fences_open = self.fences_open.saturating_sub(1);
-                    self.fenced_at = self.fenced_at.max(Some(sidecore::instant_of(at)));
-                }
+                Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
         }

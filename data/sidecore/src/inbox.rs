@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer};
-use schedule::Nanos;
 use switch::PortId;
 use virtqueue::Violation;
 
@@ -95,8 +94,8 @@ pub enum Event {
     /// there, until control asks for it.
     HostGone(HostKey),
     /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered, and what was said
-    /// before it was done by then: queues that were attached were looked at.
-    Fenced(Nanos),
+    /// before it is done.
+    Fenced,
     /// The table that was asked for.
     Macs(Box<MacTable>),
     /// The guest broke the ring's rules, or its front-end took back what it had lent. The queue stays

@@ -191,7 +191,7 @@ impl Sidecore {
         }
         let came = self.take_arrivals(now);
         let mut progress =
-            Progress { commands: came + self.take_commands(now), ..Progress::default() };
+            Progress { commands: came + self.take_commands(now, clock), ..Progress::default() };
         self.hand_over(now);
         if now.since(self.looked) >= LOOK_INTERVAL_NS {
             progress.kicks = self.look(false, now);
@@ -214,10 +214,6 @@ impl Sidecore {
         progress.reaped = self.reap(now);
         self.arm_idle();
         self.hand_over(now);
-        if self.fences > 0 {
-            // Whoever put it there is told when it was reached.
-            now = clock.now();
-        }
         self.let_go(now);
         self.counters.requests.add(progress.requests.into());
         if is_sample {

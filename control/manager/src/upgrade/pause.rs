@@ -1,5 +1,5 @@
 //! How long queues stood still when another process took over: from the word to the sidecore that had a
-//! queue, to the pass of another one that looked at it.
+//! queue, to the pass in which another one has it and looks at it.
 //!
 //! The predecessor says when it asked for each, on the clock that all processes of a machine share; the
 //! heir knows when it served them, and tells the predecessor, whose operator waits. Not here: the course
@@ -8,12 +8,13 @@
 use std::time::Duration;
 
 use config::api::PauseView;
+use schedule::Nanos;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use crate::manager::{Manager, machine_ns, now};
 
-/// How long the sidecores of an heir may take to look at their queues; a pass is some microseconds.
+/// How long the sidecores of an heir may take to have their queues; a pass is some microseconds.
 const SERVED_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What queues went through, nanoseconds.
@@ -28,7 +29,7 @@ pub(crate) struct PauseWords {
     pub(crate) drained_ns: u64,
     /// From there until the heir was told to serve.
     pub(crate) handed_ns: u64,
-    /// From there until all were looked at.
+    /// From there until it was served.
     pub(crate) started_ns: u64,
 }
 
@@ -44,19 +45,22 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// What they come to, for the queues that are served since `served_ns`.
-    fn words(&self, served_ns: u64, is_served: impl Fn(u32, u16) -> bool) -> Option<PauseWords> {
-        let served = self.asked.iter().filter(|(device, queue, _)| is_served(*device, *queue));
-        let mut pauses: Vec<u64> =
-            served.map(|(_, _, asked)| served_ns.saturating_sub(*asked)).collect();
+    /// What they come to, for the queues that are served, each since `served_ns` of it.
+    fn words(&self, served_ns: impl Fn(u32, u16) -> Option<u64>) -> Option<PauseWords> {
+        let pause = |(device, queue, asked): &(u32, u16, u64)| {
+            let served = served_ns(*device, *queue)?;
+            Some((served.saturating_sub(*asked), served))
+        };
+        let mut pauses: Vec<(u64, u64)> = self.asked.iter().filter_map(pause).collect();
         pauses.sort_unstable();
-        let (p50, max) = (pauses.get((pauses.len().saturating_sub(1)) / 2)?, pauses.last()?);
-        let began = served_ns.saturating_sub(*max);
+        let (p50_ns, _) = *pauses.get((pauses.len().saturating_sub(1)) / 2)?;
+        let (max_ns, served_ns) = *pauses.last()?;
+        let asked_ns = served_ns.saturating_sub(max_ns);
         Some(PauseWords {
             queues: pauses.len() as u32,
-            p50_ns: *p50,
-            max_ns: *max,
-            drained_ns: self.drained_ns.saturating_sub(began),
+            p50_ns,
+            max_ns,
+            drained_ns: self.drained_ns.saturating_sub(asked_ns),
             handed_ns: self.left_ns.saturating_sub(self.drained_ns),
             started_ns: served_ns.saturating_sub(self.left_ns),
         })
@@ -72,19 +76,18 @@ impl PauseWords {
 }
 
 impl Manager {
-    /// Waits until every sidecore has looked at the queues that it was given, and says how long these
-    /// stood still. Nothing when there are none, or when a sidecore does not answer.
+    /// Waits until every sidecore has the queues that it was given, and says how long these stood still.
+    /// Nothing when there are none, or when a sidecore does not answer.
     pub(super) fn measure_pause(&mut self, moments: &Moments) -> Option<PauseWords> {
         if moments.asked.is_empty() || !self.fence_all(now() + SERVED_TIME_MAX) {
             return None;
         }
-        let served_ns = machine_ns(self.fenced_at?);
-        let is_served = |device: u32, queue: u16| {
-            let device = self.devices.get(&device);
-            let queue = device.and_then(|device| device.queues.get(usize::from(queue)));
-            queue.is_some_and(|queue| queue.attached.is_some())
+        let served_ns = |device: u32, queue: u16| {
+            let queue = self.devices.get(&device)?.queues.get(usize::from(queue))?;
+            let at = Nanos(queue.attached.map(|_| queue.counters.snapshot().attached_ns)?);
+            Some(machine_ns(sidecore::instant_of(at)))
         };
-        let words = moments.words(served_ns, is_served)?;
+        let words = moments.words(served_ns)?;
         let PauseWords { queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns } = words;
         info!(queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns, "queues stood still");
         Some(words)
@@ -100,17 +103,18 @@ mod tests {
         let asked = vec![(1, 0, 1_000), (1, 1, 1_200), (2, 0, 5), (3, 0, 1_100)];
         let moments = Moments { asked, drained_ns: 1_500, left_ns: 1_900 };
         // Device 2 is not served any more, and its queue was asked for long before.
-        let words = moments.words(2_000, |device, _| device != 2).expect("queues are served");
+        let served = |device, _| (device != 2).then_some(2_000);
+        let words = moments.words(served).expect("queues are served");
         let PauseWords { queues, p50_ns, max_ns, drained_ns, handed_ns, started_ns } = words;
         assert_eq!((queues, p50_ns, max_ns), (3, 900, 1_000));
         assert_eq!((drained_ns, handed_ns, started_ns), (500, 400, 100));
-        assert_eq!(moments.words(2_000, |_, _| false), None);
+        assert_eq!(moments.words(|_, _| None), None);
     }
 
     #[test]
     fn moments_that_make_no_sense_do_no_harm() {
         let moments = Moments { asked: vec![(1, 0, u64::MAX)], drained_ns: u64::MAX, left_ns: 0 };
-        let words = moments.words(7, |_, _| true).expect("a queue is served");
+        let words = moments.words(|_, _| Some(7)).expect("a queue is served");
         assert_eq!((words.max_ns, words.handed_ns, words.started_ns), (0, 0, 7));
     }
 
