@@ -26,6 +26,10 @@ const DISKS: &str = "\
 [[disk]]\nid = \"file0\"\npath = \"file0.raw\"\nsize = \"4M\"\n\
 [[disk]]\nid = \"file1\"\npath = \"file1.raw\"\nsize = \"4M\"\ncache = \"page\"\n";
 
+/// Half of the pauses must be shorter, whatever else this machine does: some ticks of its kernel. What is
+/// promised (99 of 100 under 5 ms) is measured by `./x bench recover` on a machine that does nothing else.
+const PAUSE_MS: f64 = 40.0;
+
 /// Every second disk has a packed ring.
 fn spec(number: usize) -> FrontendSpec {
     let packed = number % 2 == 1;
@@ -66,6 +70,8 @@ fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
         usual.extend(loads.iter().map(Load::take_worst_ns));
         let pause = daemon.upgrade_measured()?;
         ensure!(pause.queues == NAMES.len() as u64, "of so many queues a pause is told: {pause:?}");
+        let whole = pause.parts.iter().sum::<u64>() == pause.longest_ns;
+        ensure!(whole, "its parts are not all of it: {pause:?}");
         pauses.push(pause.longest_ns);
         parts.iter_mut().zip(pause.parts).for_each(|(all, part)| all.push(part));
         loads.iter().try_for_each(|load| load.await_requests(20))?;
@@ -96,6 +102,8 @@ fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
         }
     }
     println!("{{{text}}}");
+    let usual = lines.first().map_or(0.0, |(_, pauses)| quantile(pauses, 0.5));
+    ensure!(usual < PAUSE_MS, "half of the pauses took {usual} ms and more");
     rows::add("upgrade.upgrades", "1", &[wanted as f64])?;
     rows::add("upgrade.errors", "1", &[0.0])?;
     drop(frontends);

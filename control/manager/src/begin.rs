@@ -115,11 +115,7 @@ fn begin(
     let api_socket = entrance.socket().map_err(|e| failed(&api, &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
-    // This thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
-    // for others at each step. Sidecores have their processors.
-    if let Err(error) = backend::take_short_turns() {
-        debug!("control takes turns like any thread: {error}");
-    }
+    take_short_turns();
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
     let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
@@ -159,6 +155,14 @@ fn begin(
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
+}
+
+/// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
+/// for others at each step. Sidecores have their processors.
+fn take_short_turns() {
+    if let Err(error) = backend::take_short_turns() {
+        debug!("control takes turns like any thread: {error}");
+    }
 }
 
 /// A manager that could serve all that another daemon serves, and waits for nothing any more.

@@ -132,8 +132,10 @@ fn main() -> Result<()> {
         .spawn()
         .context("no heir")?;
     let done = relay(rustix::stdio::stdin(), ours.as_fd(), last, pid.parse()?);
-    // The heir sees the end.
+    // The heir sees the end, and what the daemon said last is nobody's: descriptors of sockets and images
+    // came with it.
     drop(ours);
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let outcome = match done {
         Ok(()) if ends(&mut heir)? => "ended".to_string(),
         Ok(()) => format!("serves {}", heir.id()),

@@ -227,3 +227,31 @@ fn one(fds: &mut VecDeque<OwnedFd>) -> Result<OwnedFd, String> {
 fn bounded(count: usize, most: usize, what: &str) -> Result<(), String> {
     if count < most { Ok(()) } else { Err(format!("more than {most} {what}")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the fuzzer begins; so that it still begins with an estate.
+    const WHOLE: &str = include_str!("../../../../fuzz/seeds/estate/whole");
+
+    #[test]
+    fn a_whole_estate_is_taken() {
+        let mut estate = Estate::default();
+        let mut last = Progress::More;
+        for line in WHOLE.lines() {
+            let (fds, packet) = line.split_at(1);
+            let null = |_| OwnedFd::from(std::fs::File::open("/dev/null").expect("a descriptor"));
+            let fds = (0..fds.parse::<usize>().expect("a digit")).map(null).collect();
+            last = estate.take(packet.as_bytes(), fds).expect(packet);
+        }
+        assert_eq!(last, Progress::Yours);
+        let link = estate.devices.get("d").and_then(|device| device.links.first());
+        let link = link.expect("a connection");
+        let bytes = |parcels: &[Parcel]| parcels.iter().map(|(b, _)| b.clone()).collect::<Vec<_>>();
+        assert_eq!(bytes(&link.unsent), [[1]]);
+        assert_eq!(bytes(&link.untold), [[1, 2]], "of the back-end channel");
+        assert_eq!(estate.rings.first().and_then(|ring| ring.asked_ns), Some(7));
+        assert_eq!(estate.moments.drained_ns, 9);
+    }
+}
