@@ -22,10 +22,10 @@ bench_recover() {
     if [[ -n $json ]]; then
         cat "$rows"
     else
-        printf '%-26s %10s  %s\n' name value unit
+        printf '%-34s %10s  %s\n' name value unit
         sed -E 's/.*"name":"([^"]*)".*"value":([^,]*),"unit":"([^"]*)".*/\1 \2 \3/' "$rows" |
             while read -r word kills upgrades; do
-                printf '%-26s %10.3f  %s\n' "$word" "$kills" "${upgrades/#1/}"
+                printf '%-34s %10.3f  %s\n' "$word" "$kills" "${upgrades/#1/}"
             done
     fi
 }

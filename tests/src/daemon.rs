@@ -34,6 +34,17 @@ const NOBODY: &[&str] = &[
 ];
 const NOBODY_ID: u32 = 65534;
 
+/// How long queues stood still in an upgrade.
+#[derive(Clone, Copy, Debug)]
+pub struct Pause {
+    /// How many.
+    pub queues: u64,
+    /// The longest, nanoseconds.
+    pub longest_ns: u64,
+    /// Of that: until all queues were back, until they were handed over, until they were served.
+    pub parts: [u64; 3],
+}
+
 /// A process that is not a child of the test.
 #[derive(Debug)]
 struct Heir {
@@ -270,6 +281,52 @@ impl Daemon {
     pub fn upgrade(&mut self) -> Result<u32> {
         let done = self.ask("upgrade").with_context(|| self.last_words())?;
         self.follow(&done)
+    }
+
+    /// The same; how long queues stood still, as the operator is told.
+    ///
+    /// # Errors
+    /// As [`Daemon::upgrade`], or it was not told.
+    pub fn upgrade_measured(&mut self) -> Result<Pause> {
+        let done = self.ask("upgrade").with_context(|| self.last_words())?;
+        self.follow(&done)?;
+        let told = |name: &str| done["pause"][name].as_u64();
+        let pause = || {
+            let parts = [told("drained_ns")?, told("handed_ns")?, told("started_ns")?];
+            Some(Pause { queues: told("queues")?, longest_ns: told("max_ns")?, parts })
+        };
+        pause().with_context(|| format!("no pause is told: {done}"))
+    }
+
+    /// Asks for an upgrade that may never be answered.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn call_upgrade(&self) -> Result<Child> {
+        let mut command = Command::new(&self.binary);
+        command.arg("upgrade").current_dir(self.dir()).env("SIDECORE_API", "api.sock");
+        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// It was killed by somebody else, and process `pid` serves in its place.
+    ///
+    /// # Errors
+    /// There is no such process, or it has ended.
+    pub fn succeed(&mut self, pid: u32) -> Result<()> {
+        self.reap()?;
+        let number = Pid::from_raw(pid as i32).context("no process has that number")?;
+        let process = pidfd_open(number, PidfdFlags::empty()).context("the heir is gone")?;
+        self.heir = Some(Heir { pid, process });
+        self.is_alive()
+    }
+
+    /// It was killed by somebody else.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reap(&mut self) -> Result<()> {
+        self.child()?.wait()?;
+        Ok(())
     }
 
     /// The same, of an answer to somebody else's call.

@@ -2,12 +2,16 @@
 //! compare, and send frames to each other (reliability P39, U1).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::net_frontend::{Nic, NicSpec, frames};
-use tests::daemon::{Daemon, await_that};
+use tests::daemon::{Daemon, await_that, pause};
 use tests::hostile_bed::is_long;
 use tests::load::Load;
 use tests::rows;
@@ -21,6 +25,10 @@ const DISKS: &str = "\
 [[disk]]\nid = \"memory1\"\nbackend = \"memory\"\nsize = \"4M\"\n\
 [[disk]]\nid = \"file0\"\npath = \"file0.raw\"\nsize = \"4M\"\n\
 [[disk]]\nid = \"file1\"\npath = \"file1.raw\"\nsize = \"4M\"\ncache = \"page\"\n";
+
+/// Half of the pauses must be shorter, whatever else this machine does: some ticks of its kernel. What is
+/// promised (99 of 100 under 5 ms) is measured by `./x bench recover` on a machine that does nothing else.
+const PAUSE_MS: f64 = 40.0;
 
 /// Every second disk has a packed ring.
 fn spec(number: usize) -> FrontendSpec {
@@ -52,14 +60,20 @@ fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
         loads.push(load);
         frontends.push(frontend);
     }
-    let (mut worst, mut usual) = (Vec::new(), Vec::new());
+    let (mut worst, mut usual, mut pauses) = (Vec::new(), Vec::new(), Vec::new());
+    let mut parts: [Vec<u64>; 3] = Default::default();
     for _ in 0..wanted {
         for load in &loads {
             load.take_worst_ns();
         }
         loads.iter().try_for_each(|load| load.await_requests(200))?;
         usual.extend(loads.iter().map(Load::take_worst_ns));
-        daemon.upgrade()?;
+        let pause = daemon.upgrade_measured()?;
+        ensure!(pause.queues == NAMES.len() as u64, "of so many queues a pause is told: {pause:?}");
+        let whole = pause.parts.iter().sum::<u64>() == pause.longest_ns;
+        ensure!(whole, "its parts are not all of it: {pause:?}");
+        pauses.push(pause.longest_ns);
+        parts.iter_mut().zip(pause.parts).for_each(|(all, part)| all.push(part));
         loads.iter().try_for_each(|load| load.await_requests(20))?;
         worst.extend(loads.iter().map(Load::take_worst_ns));
     }
@@ -75,24 +89,75 @@ fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
             done.requests
         );
     }
-    worst.sort_unstable();
-    usual.sort_unstable();
-    println!(
-        "{{\"upgrades\":{wanted},\"requests\":{requests},\"errors\":0,\"longest_request_p50_ms\":{:.3},\
-         \"p99_ms\":{:.3},\"max_ms\":{:.3},\"between_upgrades_p50_ms\":{:.3},\"between_p99_ms\":{:.3}}}",
-        quantile(&worst, 0.5),
-        quantile(&worst, 0.99),
-        quantile(&worst, 1.0),
-        quantile(&usual, 0.5),
-        quantile(&usual, 0.99),
-    );
-    for (name, part) in [("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0)] {
-        rows::add(&format!("upgrade.{name}"), "ms", &[quantile(&worst, part)])?;
-        rows::add(&format!("no_upgrade.{name}"), "ms", &[quantile(&usual, part)])?;
+    let mut lines = vec![("pause", pauses), ("request", worst), ("between", usual)];
+    lines.extend(["drained", "handed", "started"].into_iter().zip(parts));
+    let mut text = format!("\"upgrades\":{wanted},\"requests\":{requests},\"errors\":0");
+    for (what, all) in &mut lines {
+        all.sort_unstable();
+        for (name, part) in [("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0)] {
+            let ms = quantile(all, part);
+            text += &format!(",\"{what}_{name}\":{ms:.3}");
+            let prefix = if *what == "pause" { String::new() } else { format!("{what}_") };
+            rows::add(&format!("upgrade.{prefix}{name}"), "ms", &[ms])?;
+        }
     }
+    println!("{{{text}}}");
+    let usual = lines.first().map_or(0.0, |(_, pauses)| quantile(pauses, 0.5));
+    ensure!(usual < PAUSE_MS, "half of the pauses took {usual} ms and more");
     rows::add("upgrade.upgrades", "1", &[wanted as f64])?;
     rows::add("upgrade.errors", "1", &[0.0])?;
     drop(frontends);
+    daemon.stop()
+}
+
+/// A call of an operator, as it is answered: the status.
+fn call(socket: &Path, path: &str) -> Result<u16> {
+    let mut stream = UnixStream::connect(socket)?;
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: daemon\r\nconnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+    status.with_context(|| format!("{path} was answered {text:?}"))
+}
+
+#[test]
+fn whoever_asks_meanwhile_is_answered_or_told_to_ask_again() -> Result<()> {
+    let config = format!("{DISKS}[[switch]]\nid = \"lan\"\n");
+    let mut daemon = Daemon::start_on("upgrade-calls", "0-1", &config)?;
+    let (socket, stop) = (daemon.dir().join("api.sock"), AtomicBool::new(false));
+    let (answered, busy) = (AtomicU64::new(0), AtomicU64::new(0));
+    // The second waits for sidecores.
+    let paths = ["/v1/disks/file0", "/v1/switches/lan", "/v1/switches/lan", "/v1/disks"];
+    std::thread::scope(|scope| {
+        let ask = |path: &'static str| {
+            let (socket, stop, answered, busy) = (&socket, &stop, &answered, &busy);
+            scope.spawn(move || -> Result<()> {
+                while !stop.load(Ordering::Relaxed) {
+                    match call(socket, path)? {
+                        200 => answered.fetch_add(1, Ordering::Relaxed),
+                        503 => busy.fetch_add(1, Ordering::Relaxed),
+                        status => bail!("{path} was answered {status}"),
+                    };
+                }
+                Ok(())
+            })
+        };
+        let asking = paths.map(ask);
+        let upgraded = (0..if is_long() { 100 } else { 15 }).try_for_each(|_| {
+            pause(Duration::from_millis(20));
+            daemon.upgrade().map(drop)
+        });
+        stop.store(true, Ordering::Relaxed);
+        for thread in asking {
+            thread.join().map_err(|_| anyhow!("an operator panicked"))??;
+        }
+        upgraded
+    })?;
+    let (answered, busy) = (answered.into_inner(), busy.into_inner());
+    println!("{{\"calls_answered\":{answered},\"calls_busy\":{busy}}}");
+    ensure!(answered > 100, "{answered} calls were answered, {busy} were not");
     daemon.stop()
 }
 

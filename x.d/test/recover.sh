@@ -8,6 +8,7 @@ group_recover() {
     raw_case recover "RECOVER_KILLS=$(often 500 10000)"
     raw_case upgrade "UPGRADES=$(often 40 500)"
     raw_case upgrade_refused
+    raw_case upgrade_killed
     raw_case fence "FENCE_ROUNDS=$(often 10 50)"
     raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS_ROUNDS=$(often 5 100)"
     need_guests

@@ -180,15 +180,47 @@ pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
 /// `upgrade`
 pub(crate) fn upgrade(client: &Client, output: &Output) -> Result<(), Failure> {
     let done: UpgradeView = client.ask(Method::Post, "/v1/upgrade")?;
-    output
-        .show(&done, |done| format!("process {} serves now, version {}\n", done.pid, done.version))
+    output.show(&done, upgrade_text)
+}
+
+fn upgrade_text(done: &UpgradeView) -> String {
+    let mut text = format!("process {} serves now, version {}\n", done.pid, done.version);
+    if let Some(pause) = done.pause {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let of =
+            if pause.queues == 1 { "1 queue".into() } else { format!("{} queues", pause.queues) };
+        let _ = writeln!(
+            text,
+            "{of} stood still for {:.1} ms at most: {:.1} until all were back, {:.1} until they were \
+             handed over, {:.1} until they were served",
+            ms(pause.max_ns),
+            ms(pause.drained_ns),
+            ms(pause.handed_ns),
+            ms(pause.started_ns),
+        );
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use config::api::SidecoreState;
+    use config::api::{PauseView, SidecoreState};
 
     use super::*;
+
+    #[test]
+    fn an_upgrade_tells_how_long_queues_stood_still() {
+        let (pid, version) = (7, "1.2.3".to_string());
+        let mut done = UpgradeView { pid, version, pause: None };
+        assert_eq!(upgrade_text(&done), "process 7 serves now, version 1.2.3\n");
+        let (drained_ns, handed_ns, started_ns) = (1_000_000, 500_000, 260_000);
+        let (p50_ns, max_ns) = (1_700_000, drained_ns + handed_ns + started_ns);
+        let pause = PauseView { queues: 4, p50_ns, max_ns, drained_ns, handed_ns, started_ns };
+        done.pause = Some(pause);
+        let expected = "process 7 serves now, version 1.2.3\n4 queues stood still for 1.8 ms at most: \
+                        1.0 until all were back, 0.5 until they were handed over, 0.3 until they were served\n";
+        assert_eq!(upgrade_text(&done), expected);
+    }
 
     #[test]
     fn a_sidecore_is_shown_in_a_line_and_busy_as_of_late() {

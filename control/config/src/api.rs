@@ -293,6 +293,27 @@ pub struct UpgradeView {
     pub pid: u32,
     /// Its version.
     pub version: String,
+    /// How long queues stood still; without, none was served, or the new process did not say.
+    #[serde(default)]
+    pub pause: Option<PauseView>,
+}
+
+/// How long queues stood still in an upgrade: each from the moment at which its sidecore was told to let it go
+/// until one of the new process had it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PauseView {
+    /// How many.
+    pub queues: u32,
+    /// Half of them no longer than so many nanoseconds.
+    pub p50_ns: u64,
+    /// The same for all.
+    pub max_ns: u64,
+    /// Of the longest: until requests in flight had ended and all queues were back.
+    pub drained_ns: u64,
+    /// From there until the new process was told to serve.
+    pub handed_ns: u64,
+    /// From there until its sidecore had it.
+    pub started_ns: u64,
 }
 
 /// Which program answers.

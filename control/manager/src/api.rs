@@ -69,7 +69,8 @@ impl Reply {
 /// The control loop's end: calls come out here.
 #[derive(Debug)]
 pub struct Calls {
-    requests: Receiver<Request>,
+    /// `None`: nobody answers any more.
+    requests: Option<Receiver<Request>>,
     wake: Arc<OwnedFd>,
 }
 
@@ -85,7 +86,12 @@ impl Calls {
         // Cleared before looking: a call that comes after the look sets it again.
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
-        self.requests.try_recv().ok()
+        self.requests.as_ref()?.try_recv().ok()
+    }
+
+    /// Answers nobody any more: whoever asks from now on is told to ask again.
+    pub fn close(&mut self) {
+        self.requests = None;
     }
 }
 
@@ -101,11 +107,20 @@ struct Door {
 pub struct Server {
     /// `None`: it is another process's.
     socket: Option<PathBuf>,
+    /// `None`: it has begun.
+    begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
+    /// Answers from now on.
+    pub fn begin(&mut self) {
+        if let Some(begin) = self.begin.take() {
+            let _ = begin.send(());
+        }
+    }
+
     /// Stops, when those who are connected have their answers, and leaves the socket to another
     /// process.
     pub fn give_socket_away(mut self) {
@@ -115,6 +130,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        drop(self.begin.take());
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -142,22 +158,37 @@ impl Entrance {
         Ok(self.listener.try_clone()?.into())
     }
 
-    /// Answers from a thread of its own. `version` is what `/openapi.json` shows.
+    /// A thread of its own that can answer, and takes nobody in before [`Server::begin`]: it is known by
+    /// then that it can. `version` is what `/openapi.json` shows.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn serve(self, version: &'static str) -> io::Result<Server> {
+    pub fn prepare(self, version: &'static str) -> io::Result<Server> {
         let Entrance { path, listener, handles } = self;
+        let (begin, begun) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
+        let (made, is_made) = sync_channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
-            // Control, which was confined alike, has told whoever starts it.
-            if let Err(error) = confine::thread(Kind::Api) {
-                return tracing::error!("the API is not served: {error}");
+            let confined = confine::thread(Kind::Api).map_err(io::Error::other);
+            let within = runtime.enter();
+            let watched = confined.and_then(|()| tokio::net::UnixListener::from_std(listener));
+            drop(within);
+            match watched {
+                Ok(listener) => {
+                    let _ = made.send(Ok(()));
+                    runtime.block_on(async {
+                        if begun.await.is_ok() {
+                            http::run(listener, handles, version, stopped).await;
+                        }
+                    });
+                }
+                Err(error) => drop(made.send(Err(error))),
             }
-            runtime.block_on(http::run(listener, handles, version, stopped));
         })?;
-        Ok(Server { socket: Some(path), stop: Some(stop), thread: Some(thread) })
+        let (begin, stop, thread) = (Some(begin), Some(stop), Some(thread));
+        is_made.recv().map_err(|_| io::Error::other("it ended at its start"))??;
+        Ok(Server { socket: Some(path), begin, stop, thread })
     }
 }
 
@@ -177,7 +208,10 @@ pub fn open(socket: &Path, inherited: Option<OwnedFd>) -> io::Result<(Entrance, 
     // As many as there can be clients, so that a living client always finds room.
     let (sender, requests) = sync_channel(CLIENTS_MAX);
     let handles = Door { requests: sender, wake: wake.clone() };
-    Ok((Entrance { path: socket.to_path_buf(), listener, handles }, Calls { requests, wake }))
+    Ok((
+        Entrance { path: socket.to_path_buf(), listener, handles },
+        Calls { requests: Some(requests), wake },
+    ))
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
 use confine::Kind;
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::address_space::AddressSpace;
-use crate::api::{self, Entrance};
+use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
 use crate::bounds::Bounds;
 use crate::cores::{self, Cores};
@@ -32,6 +32,7 @@ use crate::unsynced::Unsynced;
 use crate::upgrade::Heir;
 use crate::upgrade::estate::Estate;
 use crate::upgrade::launcher::Launcher;
+use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
 
 /// Reads the configuration file again, beside the plan in force.
@@ -69,20 +70,22 @@ pub struct StartError(String);
 pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
     let Some(heir) = options.heir.take() else {
         let (mut manager, entrance) = begin(&plan, options, None)?;
-        if let Err(error) = manager.open_all(plan) {
-            manager.close_all();
-            manager.cores.end_all();
-            return Err(error);
-        }
-        return serve(manager, entrance);
+        let opened = manager.open_all(plan).and_then(|()| settle_down(entrance, &manager.options));
+        return match opened {
+            Ok(server) => serve(manager, server),
+            Err(error) => {
+                manager.close_all();
+                manager.cores.end_all();
+                Err(error)
+            }
+        };
     };
-    let (mut manager, entrance) = match inherit(plan, options, &heir) {
+    let (mut manager, server) = match inherit(plan, options, &heir) {
         Ok(begun) => begun,
         Err(why) => heir.refuse(&why),
     };
-    drop(heir);
-    manager.take_over();
-    serve(manager, entrance)
+    manager.take_over(heir);
+    serve(manager, server)
 }
 
 /// A manager of nothing yet, and the API's socket, which is not answered yet.
@@ -112,6 +115,7 @@ fn begin(
     let api_socket = entrance.socket().map_err(|e| failed(&api, &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
+    take_short_turns();
     let nodes = nodes_of(&plan.sidecores.cpus, &host::Topology::of_this_host());
     let balance = Balance::new(cores.all.len(), nodes, plan.sidecores.min, now());
     let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
@@ -153,16 +157,26 @@ fn begin(
     Ok((manager, entrance))
 }
 
+/// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
+/// for others at each step. Sidecores have their processors.
+fn take_short_turns() {
+    if let Err(error) = backend::take_short_turns() {
+        debug!("control takes turns like any thread: {error}");
+    }
+}
+
 /// A manager that could serve all that another daemon serves, and waits for nothing any more.
-fn inherit(plan: Plan, options: Options, heir: &Heir) -> Result<(Manager, Entrance), String> {
+fn inherit(plan: Plan, options: Options, heir: &Heir) -> Result<(Manager, Server), String> {
     let text = |error: StartError| error.to_string();
     let estate = heir.receive_estate(options.version)?;
     let (mut manager, entrance) = begin(&plan, options, Some(estate)).map_err(text)?;
     // What it holds is shared from now on: dropping it would cut off front-ends.
-    let ready = || -> Result<(), String> {
+    let ready = || -> Result<Server, String> {
         manager.open_all(plan).map_err(text)?;
         manager.refuse_if_taken_from_guest()?;
         manager.adopt()?;
+        // All that can fail does so before the predecessor is told to let go.
+        let server = settle_down(entrance, &manager.options).map_err(text)?;
         let mut estate = manager.estate.take().unwrap_or_default();
         heir.receive_rings(&mut estate)?;
         manager.estate = Some(estate);
@@ -170,20 +184,26 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> Result<(Manager, Entran
         let mut estate = manager.estate.take().unwrap_or_default();
         heir.receive_leave(&mut estate)?;
         manager.estate = Some(estate);
-        Ok(())
+        Ok(server)
     };
     match ready() {
-        Ok(()) => Ok((manager, entrance)),
+        Ok(server) => Ok((manager, server)),
         Err(why) => heir.refuse(&why),
     }
 }
 
-/// Serves what is open until it is told to stop, or another process has taken over.
-fn serve(mut manager: Manager, entrance: Entrance) -> Result<(), StartError> {
-    let server = entrance.serve(manager.options.version);
+/// The last thread, and then this one's own limits: nothing that follows fails.
+fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartError> {
+    let server = entrance.prepare(options.version);
     let server = server.map_err(|error| StartError(format!("the API's thread: {error}")))?;
     // After the threads that are made once: they do more than control in some ways, and less in others.
     confine::thread(Kind::Control).map_err(|e| StartError(format!("the control loop: {e}")))?;
+    Ok(server)
+}
+
+/// Serves what is open until it is told to stop, or another process has taken over.
+fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
+    server.begin();
     if !backend::rings_are_restricted() {
         info!("this kernel lets no io_uring be restricted: what one does is not filtered");
     }
@@ -198,11 +218,12 @@ fn serve(mut manager: Manager, entrance: Entrance) -> Result<(), StartError> {
         }
         End::HandedOver(handed_over) => handed_over,
     };
-    let HandedOver { pid, version, reply } = handed_over;
+    let HandedOver { pid, version, reply, pause } = handed_over;
     // They have no queues, and must not be what takes this process's memory apart.
     manager.cores.end_all();
     if let Some(reply) = reply {
-        reply.answer(Ok(Answer::Upgraded(UpgradeView { pid, version })));
+        let pause = pause.map(PauseWords::view);
+        reply.answer(Ok(Answer::Upgraded(UpgradeView { pid, version, pause })));
     }
     manager.answer_all_busy();
     (manager.options.handed_over)(pid);

@@ -86,6 +86,8 @@ pub(crate) struct QueueState {
     /// Where it was until it was asked for, and whether an operator brought it there: there it goes
     /// again.
     pub(crate) was_at: Option<(usize, bool)>,
+    /// When it was asked for last.
+    pub(crate) asked_at: Option<Instant>,
     /// A start that failed: the link and its count of changes then. Not tried again before more
     /// was said.
     pub(crate) gave_up: Option<(u32, u64)>,
@@ -109,6 +111,7 @@ impl QueueState {
             weighed: Weighed::default(),
             was_attached: false,
             was_at: None,
+            asked_at: None,
             gave_up: None,
             left: None,
             gate: None,

@@ -12,6 +12,7 @@ use config::Plan;
 use config::api::{ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
+use rustix::time::{ClockId, clock_gettime};
 use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
@@ -215,6 +216,7 @@ impl Manager {
         let Some(attached) = queue.attached.take() else { return };
         // For whoever serves it next, if nobody asks for another place.
         queue.was_at = self.frozen.then_some((attached.sidecore, attached.by_hand));
+        queue.asked_at = attached.leaving;
         queue.left = queue.left.map(|left| left.at(base));
         if let Some(link) = device.links.get_mut(&attached.link) {
             link.session.stopped_at(key.queue, base);
@@ -416,6 +418,12 @@ impl Manager {
             let error = "another process is taking over from this daemon";
             request.answer(Err(ApiError::new(ErrorKind::Busy, error, "ask again")));
         }
+        // And whoever comes later, or waits: a call that nobody is to answer any more is answered so.
+        self.calls.close();
+        self.waiting.clear();
+        self.moves.answer_nobody();
+        self.queries.clear();
+        self.reloading = None;
     }
 
     fn hear_calls(&mut self) {
@@ -464,4 +472,12 @@ impl Manager {
 #[expect(clippy::disallowed_methods, reason = "the control loop's one reader of the clock")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The monotonic clock, which is the same for all processes of a machine, at `at`: nanoseconds.
+pub(crate) fn machine_ns(at: Instant) -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+    let ns = seconds.saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0));
+    ns.saturating_sub(now().saturating_duration_since(at).as_nanos() as u64)
 }

@@ -60,6 +60,11 @@ impl Moves {
         id
     }
 
+    /// Whoever waits is told that this process ends.
+    pub(crate) fn answer_nobody(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Who waits for `before` waits for `next` from now on.
     pub(crate) fn replace(&mut self, before: MoveId, next: MoveId) {
         self.of.remove(&before);

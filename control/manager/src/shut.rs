@@ -207,7 +207,8 @@ impl Manager {
         };
         device.listener = listener;
         let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
-        if listens && device.listener.is_none() {
+        // An heir makes no socket that its predecessor has not: it listens when it serves.
+        if listens && device.listener.is_none() && self.estate.is_none() {
             let socket = Path::new(&device.facts.socket);
             let listener = sockets::open_listener(socket)
                 .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
@@ -250,30 +251,39 @@ impl Manager {
     ///
     /// # Errors
     /// The control loop takes no more sockets, or the NIC has no port; the device is closed.
-    pub(crate) fn serve_device(&mut self, mut device: Device) -> Result<u32, NotOpen> {
+    pub(crate) fn serve_device(&mut self, device: Device) -> Result<u32, NotOpen> {
         let number = device.number;
         if let Some(listener) = &device.listener
             && let Err(error) = self.poll.add(listener, Token::Listener(number))
         {
-            device.close_socket();
+            self.discard(device);
             return Err(NotOpen::Wrong(format!("its socket: {error}")));
         }
         if let Some(failure) = device.kind.disk().and_then(|disk| disk.disk.sync_failure_fd())
             && let Err(error) = self.poll.add(failure, Token::Unsynced(number))
         {
-            device.close_socket();
+            self.discard(device);
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
         self.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {
-            if let Some(mut device) = self.devices.remove(&number) {
-                device.close_socket();
+            if let Some(device) = self.devices.remove(&number) {
+                self.discard(device);
             }
             return Err(NotOpen::Wrong(error));
         }
         self.plan_connect(number);
         Ok(number)
+    }
+
+    /// Closes a device that could not be served. The socket of one that another daemon still serves stays
+    /// where it is.
+    fn discard(&self, mut device: Device) {
+        match self.estate {
+            Some(_) => drop(device.listener.take()),
+            None => device.close_socket(),
+        }
     }
 
     /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image

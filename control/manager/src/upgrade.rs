@@ -9,12 +9,14 @@
 //! | `bequest` | what is handed over: devices, front-ends, rings |
 //! | `estate` | the same as it came, checked |
 //! | `heir` | a start with an estate |
+//! | `pause` | how long queues stood still |
 
 pub(crate) mod bequest;
 mod channel;
 pub(crate) mod estate;
 pub(crate) mod heir;
 pub mod launcher;
+pub(crate) mod pause;
 pub(crate) mod predecessor;
 mod wire;
 

@@ -46,6 +46,7 @@ pub use memory::Memory;
 pub use null::Null;
 #[cfg(feature = "simulated")]
 pub use simulated::{Asked, Kernel};
+pub use sys::take_short_turns;
 
 use guest_memory::GuestMap;
 use request::{Request, Status, Tag};

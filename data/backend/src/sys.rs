@@ -22,6 +22,7 @@ mod now;
 pub(crate) mod packet_ring;
 mod ring;
 pub(crate) mod tun;
+mod turns;
 pub(crate) mod xsk;
 
 pub(crate) use gather::{Gather, SEND_MANY, send_many};
@@ -29,6 +30,7 @@ pub(crate) use interface::Interfaces;
 pub(crate) use lock::lock_bytes;
 pub(crate) use now::run_now;
 pub(crate) use ring::{Ring, is_restricted};
+pub use turns::take_short_turns;
 
 use guest_memory::{GuestMap, Span};
 

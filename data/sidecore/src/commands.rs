@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use schedule::{Budget, Nanos};
+use schedule::{Budget, Clock, Nanos};
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
@@ -22,7 +22,7 @@ pub(crate) const COMMANDS_PER_PASS: usize = 4;
 const LAST_FRAME: Budget = Budget { requests: 1, bytes: 64 << 10, nanos: 25_000 };
 
 impl Sidecore {
-    pub(crate) fn take_commands(&mut self, now: Nanos) -> u32 {
+    pub(crate) fn take_commands(&mut self, now: Nanos, clock: &impl Clock) -> u32 {
         let mut taken = 0;
         for _ in 0..COMMANDS_PER_PASS {
             let Ok(command) = self.commands.pop() else { break };
@@ -30,7 +30,7 @@ impl Sidecore {
             // Control may know what they came to, and this sidecore not yet.
             self.go_on_relocating(now);
             match command {
-                Command::Attach(served) => self.attach(served, now),
+                Command::Attach(served) => self.attach(served, now, clock),
                 Command::Detach(key) => self.detach(key, now),
                 Command::Prepare(arrival) => self.prepare(arrival),
                 Command::Move(key, departure) => self.begin_move(key, departure, now),
@@ -54,7 +54,7 @@ impl Sidecore {
         taken
     }
 
-    fn attach(&mut self, mut served: Box<Served>, now: Nanos) {
+    fn attach(&mut self, mut served: Box<Served>, now: Nanos, clock: &impl Clock) {
         let free = self.places.iter().position(Place::is_empty);
         let Some((queue, place)) = free.and_then(|q| Some((q as u16, self.places.get_mut(q)?)))
         else {
@@ -74,6 +74,7 @@ impl Sidecore {
         }
         // A call may have been lost between two owners of this ring; one too many is harmless.
         served.ring.call(&mut self.alarm);
+        served.ring.counters.attached_ns.set(clock.now().0);
         self.put(queue, epoch, served, now);
     }
 

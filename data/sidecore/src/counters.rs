@@ -119,6 +119,8 @@ counters! {
         group_held,
         /// Their nanoseconds.
         group_held_ns,
+        /// When it was attached last, in its process ([`instant_of`](crate::instant_of)).
+        attached_ns,
     }
     /// From taking a request to showing its completion, nanoseconds.
     latency: Latency => LatencySnapshot,

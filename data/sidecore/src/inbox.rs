@@ -93,7 +93,8 @@ pub enum Event {
     /// The interface behind a host port is gone, told once. It stays attached and drops what is sent
     /// there, until control asks for it.
     HostGone(HostKey),
-    /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered.
+    /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered, and what was said
+    /// before it is done.
     Fenced,
     /// The table that was asked for.
     Macs(Box<MacTable>),

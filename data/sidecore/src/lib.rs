@@ -60,7 +60,7 @@ pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, 
 pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec, Relocation, relocation};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
-pub use thread::{Wait, launch};
+pub use thread::{Wait, instant_of, launch};
 
 #[cfg(test)]
 mod tests;

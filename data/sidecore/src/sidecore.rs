@@ -191,7 +191,7 @@ impl Sidecore {
         }
         let came = self.take_arrivals(now);
         let mut progress =
-            Progress { commands: came + self.take_commands(now), ..Progress::default() };
+            Progress { commands: came + self.take_commands(now, clock), ..Progress::default() };
         self.hand_over(now);
         if now.since(self.looked) >= LOOK_INTERVAL_NS {
             progress.kicks = self.look(false, now);

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{OnceLock, mpsc};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use guest_memory::LineWait;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -24,6 +24,11 @@ pub enum Wait {
     Spin,
     /// It waits a moment on the cache line of the ring's index.
     Line,
+}
+
+/// When that was, for whoever has another clock.
+pub fn instant_of(at: Nanos) -> Instant {
+    *START.get_or_init(instant) + Duration::from_nanos(at.0)
 }
 
 /// Starts a sidecore on a thread of its own, which calls `begin` before all else.

@@ -1,6 +1,5 @@
 //! Connections and requests of the API.
 
-use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::sync::mpsc::TrySendError;
 use std::time::Duration;
@@ -34,15 +33,11 @@ const TURN_AWAY: Duration = Duration::from_millis(10);
 
 /// Accepts until told to stop. Bounded by [`CLIENTS_MAX`] connections at a time.
 pub(super) async fn run(
-    listener: StdListener,
+    listener: UnixListener,
     door: Door,
     version: &'static str,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let listener = match UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the API's socket cannot be polled"),
-    };
     let service = router(door, version);
     let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
@@ -190,7 +185,8 @@ async fn ask(door: &Door, call: Call) -> Result<Answer, ApiError> {
 }
 
 fn stopping() -> ApiError {
-    ApiError::new(ErrorKind::Busy, "the daemon is stopping", "try again once it runs again")
+    let error = "the daemon is stopping, or another process takes over from it";
+    ApiError::new(ErrorKind::Busy, error, "try again once it runs again")
 }
 
 async fn wrong_method(method: HttpMethod, request: HttpRequest<Body>) -> Response {

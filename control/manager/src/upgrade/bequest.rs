@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backend::{Disk, Handles};
 use config::plan::HostPlan;
@@ -18,11 +18,12 @@ use super::wire::{
     DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PlaceWords, RINGS_MAX,
     RingWords,
 };
+use crate::connection::Connection;
 use crate::device::{Device, Held, Link, QueueState};
 use crate::disk::DiskParts;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
-use crate::manager::{Manager, now};
+use crate::manager::{Manager, machine_ns, now};
 use crate::uplinks::State;
 
 /// How long the heir may leave one packet unread.
@@ -98,7 +99,7 @@ impl Manager {
     }
 
     /// Tells where every ring stands, all of them being here, and gives taps away.
-    pub(super) fn send_flip(&self, channel: &Channel) -> io::Result<()> {
+    pub(super) fn send_flip(&self, channel: &Channel, drained: Instant) -> io::Result<()> {
         let devices = self.devices.values().filter(|device| !device.removing);
         let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
         let mut rings = rings.into_iter().peekable();
@@ -125,7 +126,8 @@ impl Manager {
         let disks = self.devices.values().filter_map(|device| Some((device, device.kind.disk()?)));
         let failed = disks.filter(|(_, disk)| disk.disk.sync_failed());
         let sync_failed = failed.map(|(device, _)| device.facts.id.clone()).collect();
-        channel.send(&FromPredecessor::Flip { sync_failed }, &[], SEND_TIME_MAX)
+        let flip = FromPredecessor::Flip { sync_failed, drained_ns: machine_ns(drained) };
+        channel.send(&flip, &[], SEND_TIME_MAX)
     }
 }
 
@@ -190,6 +192,9 @@ fn send_link(channel: &Channel, link: &Link, runs: bool) -> io::Result<()> {
         let fds: Vec<&Lent> = fd.into_iter().collect();
         send(FromPredecessor::Unsent { bytes: bytes.to_vec() }, &borrowed(&fds))?;
     }
+    for (bytes, _) in link.front_end.channel.iter().flat_map(Connection::unsent) {
+        send(FromPredecessor::Untold { bytes: bytes.to_vec() }, &[])?;
+    }
     Ok(())
 }
 
@@ -215,6 +220,7 @@ fn ring_words(device: &Device) -> Vec<RingWords> {
             left: queue.left,
             was_attached: queue.was_attached,
             place: queue.was_at.map(|(sidecore, by_hand)| PlaceWords { sidecore, by_hand }),
+            asked_ns: queue.asked_at.map(machine_ns),
             counters: queue.counters.snapshot().named(),
         }
     };

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 
 use backend::Handles;
 
+use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
 use crate::device::{LINKS_MAX, Link};
 use crate::poll::DEVICES_END;
@@ -32,6 +33,8 @@ pub(crate) struct LinkEstate {
     pub(crate) told: Vec<Parcel>,
     pub(crate) unread: VecDeque<Parcel>,
     pub(crate) unsent: Vec<Parcel>,
+    /// The same of its back-end channel.
+    pub(crate) untold: Vec<Parcel>,
 }
 
 /// A device.
@@ -63,6 +66,8 @@ pub(crate) struct Estate {
     pub(crate) doomed: Vec<Link>,
     /// Devices whose front-end the predecessor has closed since it told of it.
     pub(crate) gone: BTreeSet<u32>,
+    /// When queues were asked for and came back.
+    pub(crate) moments: Moments,
     /// The device that is being told of.
     last: Option<String>,
 }
@@ -96,10 +101,11 @@ impl Estate {
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
             FromPredecessor::Link(words) => {
                 let (told, unread, unsent) = (Vec::new(), VecDeque::new(), Vec::new());
+                let untold = Vec::new();
                 let socket = one(&mut fds)?;
                 let links = &mut self.device()?.links;
                 bounded(links.len(), LINKS_MAX, "connections of one device")?;
-                links.push(LinkEstate { runs: words.runs, socket, told, unread, unsent });
+                links.push(LinkEstate { runs: words.runs, socket, told, unread, unsent, untold });
             }
             FromPredecessor::Told { message } => {
                 let told = &mut self.link()?.told;
@@ -116,6 +122,11 @@ impl Estate {
                 bounded(unsent.len(), UNSENT_MAX, "replies to one front-end")?;
                 unsent.push((bytes, fds.drain(..).collect()));
             }
+            FromPredecessor::Untold { bytes } => {
+                let untold = &mut self.link()?.untold;
+                bounded(untold.len(), UNSENT_MAX, "messages to one front-end")?;
+                untold.push((bytes, Vec::new()));
+            }
             FromPredecessor::Estate {} => return Ok(Progress::Devices),
             FromPredecessor::Rings { rings } => self.add_rings(rings)?,
             FromPredecessor::Tap { name, queue, made } => {
@@ -128,8 +139,9 @@ impl Estate {
                     told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
                 told.counters = counters;
             }
-            FromPredecessor::Flip { sync_failed } => {
+            FromPredecessor::Flip { sync_failed, drained_ns } => {
                 self.sync_failed = sync_failed;
+                self.moments.drained_ns = drained_ns;
                 return Ok(Progress::Flipped);
             }
             FromPredecessor::Yours {} => return Ok(Progress::Yours),
@@ -214,4 +226,32 @@ fn one(fds: &mut VecDeque<OwnedFd>) -> Result<OwnedFd, String> {
 
 fn bounded(count: usize, most: usize, what: &str) -> Result<(), String> {
     if count < most { Ok(()) } else { Err(format!("more than {most} {what}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the fuzzer begins; so that it still begins with an estate.
+    const WHOLE: &str = include_str!("../../../../fuzz/seeds/estate/whole");
+
+    #[test]
+    fn a_whole_estate_is_taken() {
+        let mut estate = Estate::default();
+        let mut last = Progress::More;
+        for line in WHOLE.lines() {
+            let (fds, packet) = line.split_at(1);
+            let null = |_| OwnedFd::from(std::fs::File::open("/dev/null").expect("a descriptor"));
+            let fds = (0..fds.parse::<usize>().expect("a digit")).map(null).collect();
+            last = estate.take(packet.as_bytes(), fds).expect(packet);
+        }
+        assert_eq!(last, Progress::Yours);
+        let link = estate.devices.get("d").and_then(|device| device.links.first());
+        let link = link.expect("a connection");
+        let bytes = |parcels: &[Parcel]| parcels.iter().map(|(b, _)| b.clone()).collect::<Vec<_>>();
+        assert_eq!(bytes(&link.unsent), [[1]]);
+        assert_eq!(bytes(&link.untold), [[1, 2]], "of the back-end channel");
+        assert_eq!(estate.rings.first().and_then(|ring| ring.asked_ns), Some(7));
+        assert_eq!(estate.moments.drained_ns, 9);
+    }
 }

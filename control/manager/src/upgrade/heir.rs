@@ -19,12 +19,13 @@ use vhost_user::{Frame, Framer, Reject};
 use super::bequest::made_of;
 use super::channel::Channel;
 use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
+use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords};
 use crate::balance::Weighed;
 use crate::device::{Device, Link};
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
-use crate::manager::{Manager, now};
+use crate::manager::{Manager, machine_ns, now};
 use crate::poll::Token;
 use crate::shut::Retry;
 
@@ -189,7 +190,7 @@ impl Manager {
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
-        let LinkEstate { runs, socket, told, unread, unsent } = estate;
+        let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now());
         link.front_end.may_run = runs;
         let is_first = device.links.values().all(|link| link.extra.is_some());
@@ -215,6 +216,10 @@ impl Manager {
         }
         let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
         link.connection.go_on(unread, unsent.collect());
+        if let Some(channel) = &mut link.front_end.channel {
+            let untold = untold.into_iter().map(|(bytes, _)| (bytes, Vec::new()));
+            channel.go_on(std::iter::empty(), untold.collect());
+        }
         if let Err(error) = self.poll.add(link.connection.socket(), Token::Link(number, id)) {
             std::mem::forget(link);
             return Err(format!("a connection cannot be watched: {error}"));
@@ -246,14 +251,18 @@ impl Manager {
                 if ring.base.is_none() {
                     estate.gone.insert(device.number);
                 }
+                if let Some(asked_ns) = ring.asked_ns {
+                    estate.moments.asked.push((device.number, ring.queue, asked_ns));
+                }
                 device.place_ring(ring);
             }
         }
     }
 
-    /// The predecessor has let go: all begins.
-    pub(crate) fn take_over(&mut self) {
-        self.took_over_at = Some(now());
+    /// The predecessor has let go: all begins, and it is told how long that took.
+    pub(crate) fn take_over(&mut self, heir: Heir) {
+        let left = now();
+        self.took_over_at = Some(left);
         self.bounds.be_lenient(false);
         let gone = self.estate.as_mut().map(|estate| {
             estate.doomed.clear();
@@ -280,6 +289,11 @@ impl Manager {
         self.resize_as_planned();
         self.retry_uplinks(now());
         self.cores.flush();
+        let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
+        let moments = Moments { left_ns: machine_ns(left), ..moments.unwrap_or_default() };
+        let pause = self.measure_pause(&moments);
+        // Who has ended meanwhile has no operator who would ask.
+        let _ = heir.say(&FromHeir::Serving { pause });
         let early = |device: &Device| {
             let links = device.links.iter().filter(|(_, link)| link.connection.has_early());
             links.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()

@@ -15,6 +15,7 @@ use sidecore::Command;
 use tracing::{info, warn};
 
 use super::channel::Channel;
+use super::pause::PauseWords;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::Reply;
 use crate::device::Device;
@@ -40,6 +41,8 @@ const TAKEN_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a process that was killed may take to end.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 const SEND_TIME_MAX: Duration = Duration::from_secs(2);
+/// From the word that it is all the heir's to its word that it serves.
+const SERVING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// An upgrade that has begun.
 pub(crate) struct Upgrade {
@@ -54,6 +57,8 @@ pub(crate) struct Upgrade {
     due: Instant,
     /// It may serve from now on, unless it has ended.
     flipped: bool,
+    /// What it told of queues that stood still.
+    pause: Option<PauseWords>,
 }
 
 struct Hello {
@@ -66,6 +71,7 @@ pub(crate) struct HandedOver {
     pub(crate) pid: u32,
     pub(crate) version: String,
     pub(crate) reply: Option<Reply>,
+    pub(crate) pause: Option<PauseWords>,
 }
 
 impl Upgrade {
@@ -94,8 +100,9 @@ impl Manager {
             Ok((channel, pid, process)) => {
                 info!(pid, "an heir was started");
                 let due = now() + HELLO_TIME_MAX;
-                let (hello, flipped, reply) = (None, false, Some(reply));
-                self.upgrade = Some(Upgrade { channel, pid, process, reply, hello, due, flipped });
+                let (hello, flipped, pause, reply) = (None, false, None, Some(reply));
+                self.upgrade =
+                    Some(Upgrade { channel, pid, process, reply, hello, due, flipped, pause });
             }
             Err(error) => {
                 warn!("no upgrade: {}", error.error);
@@ -208,6 +215,9 @@ impl Manager {
     fn bequeath(&mut self) -> Result<(), String> {
         self.close_ill_links();
         self.frozen = true;
+        // Of an upgrade that was given up.
+        let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
+        queues.for_each(|queue| queue.asked_at = None);
         let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
         let Some(hello) = &upgrade.hello else {
             return Err("the new process said nothing".to_string());
@@ -230,7 +240,7 @@ impl Manager {
         upgrade.flipped = true;
         let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
         let broken = |error: std::io::Error| format!("the new process takes nothing: {error}");
-        self.send_flip(&upgrade.channel).map_err(broken)?;
+        self.send_flip(&upgrade.channel, drained).map_err(broken)?;
         expect(&upgrade.channel, TAKEN_TIME_MAX, &FromHeir::Taken {})?;
         for uplink in self.network.uplinks.values_mut() {
             // Of some interfaces there can be only one socket.
@@ -238,8 +248,10 @@ impl Manager {
                 ports.close_all_but_taps();
             }
         }
-        let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
+        let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX).map_err(broken)?;
+        // From here on there is no way back.
+        upgrade.pause = hear_serving(&upgrade.channel);
         let (ready, drained) = (ready - began, drained - ready);
         info!(?ready, ?drained, after = ?began.elapsed(), "handed over");
         Ok(())
@@ -310,9 +322,11 @@ impl Manager {
 
     /// Waits until what was handed from one sidecore to another is delivered.
     fn fence(&mut self, until: Instant) -> bool {
-        if self.network.switches.is_empty() {
-            return true;
-        }
+        self.network.switches.is_empty() || self.fence_all(until)
+    }
+
+    /// Waits until every sidecore has done what it was told so far.
+    pub(super) fn fence_all(&mut self, until: Instant) -> bool {
         for core in 0..self.cores.all.len() {
             self.fences_open += 1;
             self.cores.send(core, Command::Fence);
@@ -335,15 +349,19 @@ impl Manager {
     pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         let devices: Vec<u32> = devices.into_iter().filter(|n| !but.contains(n)).collect();
+        let mut receives = false;
         for number in &devices {
             let Some(device) = self.devices.get(number) else { continue };
+            receives |= device.kind.nic().is_some();
             let receivers = if device.kind.nic().is_some() { device.facts.rings } else { 0 };
             for index in (0..receivers).step_by(2) {
                 self.attach_if_ready(*number, index);
             }
         }
-        // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-        let _ = self.fence(now() + DRAIN_TIME_MAX);
+        if receives {
+            // A sidecore that does not answer in time has other troubles than a frame that is dropped.
+            let _ = self.fence(now() + DRAIN_TIME_MAX);
+        }
         devices.into_iter().for_each(|number| self.settle_device(number));
         self.send_uplinks_out();
         self.cores.flush();
@@ -391,8 +409,9 @@ impl Manager {
 
     /// After [`Self::go_on_upgrading`]: who is to be told, and by whom it is served now.
     pub(crate) fn handed_over(&mut self) -> Option<HandedOver> {
-        let Upgrade { pid, reply, hello, .. } = self.upgrade.take()?;
-        Some(HandedOver { pid, reply, version: hello.map(|h| h.version).unwrap_or_default() })
+        let Upgrade { pid, reply, hello, pause, .. } = self.upgrade.take()?;
+        let version = hello.map(|hello| hello.version).unwrap_or_default();
+        Some(HandedOver { pid, reply, version, pause })
     }
 }
 
@@ -425,6 +444,21 @@ fn expect(channel: &Channel, limit: Duration, expected: &FromHeir) -> Result<(),
     match hear(channel, limit)? {
         word if word == *expected => Ok(()),
         word => Err(format!("the new process said {word:?} instead of {expected:?}")),
+    }
+}
+
+/// How long queues stood still, if the heir says so in time. Whatever it says, it serves.
+fn hear_serving(channel: &Channel) -> Option<PauseWords> {
+    match hear(channel, SERVING_TIME_MAX) {
+        Ok(FromHeir::Serving { pause }) => pause,
+        Ok(word) => {
+            warn!("the new process serves, and says {word:?}");
+            None
+        }
+        Err(why) => {
+            warn!("how long queues stood still is not known: {why}");
+            None
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::pause::PauseWords;
 use crate::start::Left;
 
 /// The formats that this program speaks, the best last.
@@ -31,6 +32,8 @@ pub(crate) enum FromHeir {
     Ready {},
     /// It has all that it needs, and begins when it is told or left alone.
     Taken {},
+    /// It serves; how long queues stood still, if there were some.
+    Serving { pause: Option<PauseWords> },
 }
 
 /// What the predecessor says.
@@ -49,6 +52,8 @@ pub(crate) enum FromPredecessor {
     Unread { bytes: Vec<u8> },
     /// A reply to it that was not sent, or not all of it. With a descriptor, or none.
     Unsent { bytes: Vec<u8> },
+    /// A message on its back-end channel that was not sent, or not all of it.
+    Untold { bytes: Vec<u8> },
     /// All devices have been told of.
     Estate {},
     /// Where rings stand. Nothing is in flight.
@@ -58,8 +63,9 @@ pub(crate) enum FromPredecessor {
     /// What the port of a NIC has counted.
     Port { device: String, counters: BTreeMap<String, u64> },
     /// All rings and taps have been told of: whoever hears this and nothing more may serve. With the
-    /// disks that have lost data, since that may just have happened.
-    Flip { sync_failed: Vec<String> },
+    /// disks that have lost data, since that may just have happened, and the moment, on the machine's
+    /// clock, at which all were back.
+    Flip { sync_failed: Vec<String>, drained_ns: u64 },
     /// Serve.
     Yours {},
 }
@@ -146,6 +152,8 @@ pub(crate) struct RingWords {
     pub(crate) left: Option<Left>,
     /// Where it was served until now.
     pub(crate) place: Option<PlaceWords>,
+    /// When it was asked for there, on the machine's clock.
+    pub(crate) asked_ns: Option<u64>,
     pub(crate) counters: BTreeMap<String, u64>,
 }
 

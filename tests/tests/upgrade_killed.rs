@@ -1,0 +1,143 @@
+//! The daemon is killed in the middle of an upgrade, at each step of it: until it has said that nothing of
+//! it is in flight its heir ends, and whoever is started next serves; from then on the heir serves. Nothing
+//! is lost, and there is never more than one owner (reliability U2, docs/decisions/0009).
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use bench::clock::now_ns;
+use bench::load::Random;
+use bench::server::sidecore_binary;
+use tests::daemon::Daemon;
+use tests::mixed::MixSpec;
+use tests::tenant::{Tenant, TenantSpec};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+const DISK_BYTES: u64 = 8 << 20;
+const DISKS: &str = "[[disk]]\nid = \"disk\"\npath = \"disk.raw\"\nsize = \"8M\"\nqueues = 2\n";
+const DEPTH: u16 = 32;
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// The packet after which it is killed, and whether the heir serves then.
+const STEPS: [(&str, bool); 12] = [
+    ("hello", false),
+    ("begin", false),
+    ("device", false),
+    ("link", false),
+    ("told", false),
+    ("estate", false),
+    // It may have given its queues back by then, and must not have said so.
+    ("ready", false),
+    ("rings", false),
+    ("flip", true),
+    ("taken", true),
+    ("yours", true),
+    ("serving", true),
+];
+
+fn spec(format: Format) -> TenantSpec {
+    let size = if format == Format::Packed { 200 } else { 256 };
+    let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
+    let mix = MixSpec { depth_max: 64, request_bytes_max: 64 << 10, cuts: false };
+    TenantSpec { ring, queues: 2, mix, calls: false }
+}
+
+/// Keeps the guest at work until `holds`; a back-end may be gone meanwhile.
+fn work_until(
+    tenant: &mut Tenant,
+    random: &mut Random,
+    what: &str,
+    mut holds: impl FnMut(&Tenant) -> Result<bool>,
+) -> Result<()> {
+    let start = now_ns();
+    while !holds(tenant)? {
+        tenant.send(DEPTH, random)?;
+        if tenant.take()? == 0 {
+            tenant.rest()?;
+        }
+        ensure!(now_ns() - start < PATIENCE_NS, "waited in vain for {what}");
+    }
+    Ok(())
+}
+
+fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
+    let until = tenant.done + requests;
+    work_until(tenant, random, "requests to end", |tenant| Ok(tenant.done >= until))
+}
+
+/// One upgrade in whose midst the daemon is killed.
+fn die_after(step: &str, heir_serves: bool, format: Format, random: &mut Random) -> Result<()> {
+    let mut daemon = Daemon::start_installed("upgrade-killed", "cpus = \"0\"", DISKS)?;
+    let stream = UnixStream::connect(daemon.socket("disk"))?;
+    let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, random, 200)?;
+    let before = daemon.pid();
+    let program = sidecore_binary()?;
+    std::fs::write(daemon.dir().join("relay"), format!("{step} {before} {}", program.display()))?;
+    daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+    let mut call = daemon.call_upgrade()?;
+    let relayed = daemon.dir().join("relayed");
+    let became = work_until(&mut tenant, random, "the relay", |_| Ok(relayed.exists()));
+    became.with_context(|| daemon.last_words())?;
+    // Its operator was cut off, or was answered just before.
+    call.wait()?;
+    let outcome = std::fs::read_to_string(&relayed)?;
+    match (outcome.split_once(' '), heir_serves) {
+        (Some(("serves", pid)), true) => daemon.succeed(pid.parse()?)?,
+        (None, false) if outcome == "ended" => {
+            ensure!(UnixStream::connect(daemon.socket("disk")).is_err(), "somebody listens still");
+            daemon.reap()?;
+            daemon.start_again()?;
+            tenant.reconnect(UnixStream::connect(daemon.socket("disk"))?)?;
+        }
+        _ => bail!("the heir: {outcome}\n{}", daemon.last_words()),
+    }
+    work(&mut tenant, random, 200)?;
+    tenant.drain()?;
+    tenant.compare_all(random)?;
+    let counters = daemon.shown("disk", "counters")?;
+    ensure!(counters["errors"] == 0 && counters["in_flight"] == 0, "{counters}");
+    if heir_serves {
+        // It is a whole daemon: another one takes over from it.
+        daemon.install(None)?;
+        daemon.upgrade()?;
+        work(&mut tenant, random, 50)?;
+        tenant.drain()?;
+    }
+    ensure!(daemon.pid() != before);
+    drop(tenant);
+    daemon.stop()
+}
+
+#[test]
+fn a_daemon_that_is_killed_in_an_upgrade_leaves_one_owner_or_none_and_loses_nothing() -> Result<()>
+{
+    for (round, format) in [(1, Format::Split), (2, Format::Packed)] {
+        for (step, heir_serves) in STEPS {
+            let mut random = Random(round);
+            die_after(step, heir_serves, format, &mut random)
+                .with_context(|| format!("killed after {step:?}, {format:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_heir_that_cannot_serve_a_device_leaves_its_socket_where_it_is() -> Result<()> {
+    let mut daemon = Daemon::start_installed("upgrade-swapped", "cpus = \"0\"", DISKS)?;
+    let task = format!("swap-listener {} {}", daemon.pid(), sidecore_binary()?.display());
+    std::fs::write(daemon.dir().join("relay"), task)?;
+    daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+    let said = daemon.refuses("upgrade")?;
+    ensure!(said.contains("disk \"disk\"") && said.contains("its socket"), "{said}");
+    daemon.is_alive()?;
+    let stream = UnixStream::connect(daemon.socket("disk")).context("its socket is gone")?;
+    let mut random = Random(1);
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 50)?;
+    tenant.drain()?;
+    drop(tenant);
+    daemon.stop()
+}
