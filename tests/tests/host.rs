@@ -57,7 +57,9 @@ fn h13_a_daemon_that_stands_still_loses_nothing() -> Result<()> {
     let daemon = Daemon::start("h13", DISKS)?;
     let loads = loads(&daemon)?;
     let pid = Pid::from_raw(daemon.pid() as i32).context("no process")?;
-    loads.iter().for_each(|(load, _)| drop(load.take_worst_ns()));
+    for (load, _) in &loads {
+        load.take_worst_ns();
+    }
     kill_process(pid, Signal::STOP)?;
     pause(STANDSTILL);
     kill_process(pid, Signal::CONT)?;

@@ -28,7 +28,7 @@ group_coverage() {
 
 # counted COMMAND...: built and run with counters. With `--target`, so that build scripts have none.
 counted() {
-    RUSTFLAGS='-Cinstrument-coverage' CARGO_TARGET_DIR=$COVERAGE/target \
+    RUSTFLAGS="-Cinstrument-coverage ${COVERAGE_CFG:-}" CARGO_TARGET_DIR=$COVERAGE/target \
         LLVM_PROFILE_FILE=$COVERAGE/raw/%p-%m.profraw "$@"
 }
 
@@ -44,8 +44,8 @@ coverage_simulator() {
 
 # coverage_fuzz: what was found before is run once more, by the same programs, which do not search here.
 coverage_fuzz() {
-    (cd "$ROOT/fuzz" && counted run_command fuzz-build cargo build --release --locked \
-        --target "$COVERAGE_HOST") || return 1
+    (cd "$ROOT/fuzz" && COVERAGE_CFG='--cfg fuzzing' counted run_command fuzz-build cargo build \
+        --release --locked --target "$COVERAGE_HOST" "${COVERAGE_FUZZ[@]/#/--bin=}") || return 1
     local target inputs
     for target in "${COVERAGE_FUZZ[@]}"; do
         mkdir -p "$BUILD/fuzz/$target"
