@@ -31,8 +31,8 @@ pub(crate) enum Arrival {
     /// At none of its rings.
     #[default]
     Away,
-    /// Here; what is left to be announced.
-    Here(Option<Rounds>),
+    /// Here, with the front-end that this link is to; what is left to be announced.
+    Here(u32, Option<Rounds>),
 }
 
 /// Announcements that are left.
@@ -60,25 +60,29 @@ impl Arrival {
     pub(crate) fn due_at(self) -> Option<Instant> {
         match self {
             Arrival::Away => None,
-            Arrival::Here(rounds) => Some(rounds?.at),
+            Arrival::Here(_, rounds) => Some(rounds?.at),
         }
     }
 
     /// Whether one is due; it is counted as said.
     fn take(&mut self, now: Instant) -> bool {
-        let Arrival::Here(Some(rounds)) = *self else { return false };
+        let Arrival::Here(link, Some(rounds)) = *self else { return false };
         if now < rounds.at {
             return false;
         }
-        *self = Arrival::Here(rounds.next(now));
+        *self = Arrival::Here(link, rounds.next(now));
         true
     }
 }
 
 impl Device {
-    /// Whether a ring could start, and was used before: its guest was running elsewhere, or with an earlier
-    /// daemon. `None`: none could start.
+    /// Whether a ring starts now, and rings were used before: its guest was running elsewhere, or with an
+    /// earlier daemon. `None`: none starts, or not yet, since a front-end before this one has not let go.
     fn brings_used_rings(&self) -> Option<bool> {
+        let travels = self.kind.nic().is_some_and(|nic| nic.travel.is_some());
+        if travels || !self.attached().is_empty() {
+            return None;
+        }
         let link = self.runner.and_then(|id| self.links.get(&id));
         let session = &link.filter(|link| link.held.is_none())?.session;
         (0..self.facts.rings).find_map(|index| session.ready(index))?;
@@ -91,9 +95,9 @@ impl Device {
     /// This process has taken over from one where its guest was: the network knows.
     pub(crate) fn has_stayed(&mut self) {
         if self.is_started(None)
-            && let Kind::Nic(nic) = &mut self.kind
+            && let (Some(link), Kind::Nic(nic)) = (self.runner, &mut self.kind)
         {
-            nic.arrival = Arrival::Here(None);
+            nic.arrival = Arrival::Here(link, None);
         }
     }
 
@@ -110,11 +114,12 @@ impl Manager {
     pub(crate) fn note_arrival(&mut self, number: u32, now: Instant) {
         let Some(device) = self.devices.get(&number) else { return };
         let Some(before) = device.kind.nic().map(|nic| nic.arrival) else { return };
-        let after = match before {
-            _ if !device.is_started(None) => Arrival::Away,
-            Arrival::Here(_) => before,
-            Arrival::Away => match device.brings_used_rings() {
-                Some(used) => Arrival::Here(used.then(|| Rounds::from(now))),
+        let link = device.runner.filter(|_| device.is_started(None));
+        let after = match (link, before) {
+            (None, _) => Arrival::Away,
+            (Some(link), Arrival::Here(same, _)) if link == same => before,
+            (Some(link), _) => match device.brings_used_rings() {
+                Some(used) => Arrival::Here(link, used.then(|| Rounds::from(now))),
                 None => Arrival::Away,
             },
         };
@@ -142,17 +147,17 @@ mod tests {
     #[test]
     fn an_arrival_is_announced_five_times_with_growing_pauses() {
         let start = Instant::now();
-        let mut arrival = Arrival::Here(Some(Rounds::from(start)));
+        let mut arrival = Arrival::Here(1, Some(Rounds::from(start)));
         let said: Vec<u64> =
             (0..2000).filter(|ms| arrival.take(start + Duration::from_millis(*ms))).collect();
         assert_eq!(said, [0, 50, 200, 450, 800]);
-        assert_eq!((arrival, arrival.due_at()), (Arrival::Here(None), None));
+        assert_eq!((arrival, arrival.due_at()), (Arrival::Here(1, None), None));
     }
 
     #[test]
     fn a_loop_that_was_late_does_not_catch_up() {
         let start = Instant::now();
-        let mut arrival = Arrival::Here(Some(Rounds::from(start)));
+        let mut arrival = Arrival::Here(1, Some(Rounds::from(start)));
         let late = start + Duration::from_secs(60);
         assert!(arrival.take(late));
         assert!(!arrival.take(late));
