@@ -629,7 +629,7 @@ spread() {
 # that the machine's other work is both's.
 case_pause() {
     only_root || return 0
-    local round at wanted rounds report
+    local round at wanted rounds report gap
     local -A downtimes=() pauses=() gaps=()
     wanted=$(migrate_often 6 10) rounds=2
     two_daemons
@@ -642,7 +642,9 @@ case_pause() {
                 sleep 1
                 move "$DEVICES-$round-$at"
                 sleep 1
-                gaps[$DEVICES]+=" $(gap_end)"
+                gap=$(gap_end)
+                gaps[$DEVICES]+=" $gap"
+                passed "$DEVICES-$round-$at-times" "ms: gap $gap, pause ${PAUSES##* }, downtime ${DOWNTIMES##* }"
             done
             downtimes[$DEVICES]+=$DOWNTIMES
             pauses[$DEVICES]+=$PAUSES
