@@ -26,8 +26,8 @@ net_begin() {
     GUEST_NICS=()
 }
 
-# namespace_name NAME: unlike that of another run at the same time.
-namespace_name() { printf 'sidecore-%s-%s' "$$" "$1"; }
+# namespace_name NAME: unlike that of another run, or case, at the same time.
+namespace_name() { printf 'sidecore-%s-%s' "$$${CASE:+-$CASE}" "$1"; }
 
 net_inside() {
     NET_HOST=$(namespace_name host)

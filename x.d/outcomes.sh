@@ -28,6 +28,51 @@ skipped() {
 # count_outcomes KIND FILE
 count_outcomes() { grep -c "^$1"$'\t' "$2" 2>/dev/null || true; }
 
+# case_failures NAME: how many of that case.
+case_failures() {
+    local pattern=$'^fail\t'"$1"$'(/|\t)'
+    grep -cE "$pattern" "$OUTCOMES" 2>/dev/null || true
+}
+
+# run_cases_together COUNT FUNCTION...: as run_cases, so many of them at a time, for cases that wait more than
+# they work.
+run_cases_together() {
+    local most=$1 function pid running=()
+    shift
+    for function; do
+        while ((${#running[@]} >= most)); do
+            sleep 0.1
+            still_running "${running[@]}"
+        done
+        run_case_alone "$function" &
+        running+=("$!")
+        own_shell "$!"
+    done
+    for pid in "${running[@]}"; do
+        wait "$pid" || true
+        disown_pid "$pid"
+    done
+}
+
+# run_case_alone FUNCTION: in a shell of its own; what is owned outside is not the case's to end.
+run_case_alone() {
+    OWN_PIDS=() OWN_SHELLS=() OWN_NAMESPACES=()
+    run_cases "$1"
+}
+
+# still_running PID...: keeps those of them that are, in `running`.
+still_running() {
+    local pid
+    running=()
+    for pid; do
+        if alive "$pid"; then
+            running+=("$pid")
+        else
+            disown_pid "$pid"
+        fi
+    done
+}
+
 # run_cases FUNCTION...: each in a shell of its own, in a folder of its own, its processes ended
 # after it. `case_NAME` is the case NAME; CASES (from `./x test guest/NAME`) chooses.
 run_cases() {
@@ -37,7 +82,7 @@ run_cases() {
         name=${name//_/-}
         [[ -z ${CASES:-} || " $CASES " == *" $name "* ]] || continue
         started=$(now_ms)
-        failures=$(count_outcomes fail "$OUTCOMES")
+        failures=$(case_failures "$name")
         set +e
         (
             set -e
@@ -53,10 +98,10 @@ run_cases() {
         status=$?
         set -e
         ((status != 130)) || exit 130
-        if ((status != 0 && failures == $(count_outcomes fail "$OUTCOMES"))); then
+        if ((status != 0 && failures == $(case_failures "$name"))); then
             CASE=$name failed ends "status $status"
         fi
-        if ((failures == $(count_outcomes fail "$OUTCOMES"))); then
+        if ((failures == $(case_failures "$name"))); then
             say "$GROUP/$name ${green}ok${plain} ($(seconds_since "$started") s)"
         else
             say "$GROUP/$name ${red}FAILED${plain} ($(seconds_since "$started") s)"

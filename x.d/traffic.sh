@@ -182,16 +182,28 @@ load_start() {
         echo \$! >load-pid" >&2
 }
 
+# load_said PLACE: what it said last. load_rates: of that, the last but one second of each way: the last one may
+# not be over.
+load_said() {
+    place_do "$1" 'grep -E "error|[RT]X-C.*bits/sec" load | tail -n 6' || true
+}
+
+load_rates() {
+    awk '/X-C/ { way = /TX-C/; for (i = 2; i <= NF; i++)
+            if ($i == "Mbits/sec") { before[way] = last[way]; last[way] = $(i - 1) } }
+        END { print int(before[1]), int(before[0]) }'
+}
+
+# load_flows PLACE: both ways.
+load_flows() { [[ $(load_said "$1" | load_rates) =~ ^[1-9][0-9]*\ [1-9] ]]; }
+
 # The connections are those of the beginning: iperf3 does not connect again.
 load_end() {
     local said rates
+    said=$(load_said "$2")
     # shellcheck disable=SC2016  # the place's expressions
-    said=$(place_do "$2" 'grep -E "error|[RT]X-C.*bits/sec" load | tail -n 6
-        kill -INT "$(cat load-pid)"') || true
-    # The last but one second of each way: the last one may not be over.
-    rates=$(awk '/X-C/ { way = /TX-C/; for (i = 2; i <= NF; i++)
-            if ($i == "Mbits/sec") { before[way] = last[way]; last[way] = $(i - 1) } }
-        END { print int(before[1]), int(before[0]) }' <<<"$said")
+    place_do "$2" 'kill -INT "$(cat load-pid)"' >&2 || true
+    rates=$(load_rates <<<"$said")
     if [[ $said != *error* && $rates =~ ^[1-9][0-9]*\ [1-9] ]]; then
         passed "$1" "$rates Mbit/s in a last second"
     else

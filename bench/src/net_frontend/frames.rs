@@ -26,6 +26,11 @@ pub fn small(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
     frame
 }
 
+/// Whether a frame is RARP: a switch is told where a guest is, and no guest need hear of it.
+pub fn is_announcement(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[0x80, 0x35])
+}
+
 /// TCP over IPv4 that is still to be cut; see [`segment_header`].
 pub fn segment(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
     let mut frame = ethernet(from, to);

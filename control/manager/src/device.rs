@@ -231,7 +231,9 @@ impl Device {
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let links = self.links.values().filter_map(Link::due_at);
         let links = links.chain(self.links.keys().filter_map(|id| self.gives_up_at(*id)));
-        links.chain(self.retry_at).chain(self.log.due_at()).chain(self.asks_at()).min()
+        let announced = self.kind.nic().and_then(|nic| nic.arrival.due_at());
+        let others = self.retry_at.into_iter().chain(self.log.due_at()).chain(announced);
+        links.chain(others).chain(self.asks_at()).min()
     }
 
     /// When the locks of its disk are asked for again.

@@ -109,7 +109,7 @@ impl DiskParts {
 
 impl Device {
     /// Whether a guest's driver is at a ring of it, enabled or not, other than ring `but`.
-    fn is_started(&self, but: Option<u32>) -> bool {
+    pub(crate) fn is_started(&self, but: Option<u32>) -> bool {
         let link = self.runner.and_then(|id| self.links.get(&id));
         let other = |index: &u16| but != Some(u32::from(*index));
         let mut rings = (0..self.facts.rings).filter(other);

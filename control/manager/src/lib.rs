@@ -13,6 +13,7 @@
 //! | `reload`, `reload_net` | the file read again |
 //! | `daemon_view` | the daemon itself, for operators |
 //! | `device` | one device's state, disk or NIC |
+//! | `arrival` | guests that come with their driver running, announced to their network |
 //! | `kind`, `disk`, `nic` | what differs between them; what only a disk has, or only a NIC |
 //! | `network`, `uplinks` | bridges and their ports; those that lead to the host |
 //! | `shut` | devices that are not open, and opening them |
@@ -31,6 +32,7 @@
 mod address_space;
 mod answers;
 pub mod api;
+mod arrival;
 mod balance;
 mod begin;
 mod bounds;

@@ -308,9 +308,12 @@ impl Manager {
         if device.wants_to_listen() {
             self.listen_again(number);
         }
+        let now = now();
+        self.note_arrival(number, now);
         for index in 0..self.follow(number) {
             self.attach_if_ready(number, index);
         }
+        self.announce_arrival(number, now);
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {
@@ -375,6 +378,7 @@ impl Manager {
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
             self.close_overdue(number, now);
+            self.announce_arrival(number, now);
             let Some(device) = self.devices.get_mut(&number) else { continue };
             if device.retry_at.take_if(|at| *at <= now).is_none() {
                 continue;

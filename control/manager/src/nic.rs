@@ -13,6 +13,7 @@ use schedule::Nanos;
 use sidecore::{PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
+use crate::arrival::Arrival;
 use crate::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
 use crate::nic_moves::Travel;
@@ -31,6 +32,8 @@ pub(crate) struct NicParts {
     pub(crate) moving: bool,
     /// It goes to another sidecore.
     pub(crate) travel: Option<Travel>,
+    /// Whether its guest is here, and what is left to be announced of that.
+    pub(crate) arrival: Arrival,
     /// When its guest was announced last.
     pub(crate) announced_at: Option<Instant>,
 }
@@ -67,7 +70,19 @@ impl NicParts {
         live.set_up(plan.link == LinkState::Up);
         let counters = Arc::default();
         let (plug, moving, travel, announced_at) = (None, false, None, None);
-        NicParts { plan, shape, live, counters, opened, plug, moving, travel, announced_at }
+        let arrival = Arrival::default();
+        NicParts {
+            plan,
+            shape,
+            live,
+            counters,
+            opened,
+            plug,
+            moving,
+            travel,
+            arrival,
+            announced_at,
+        }
     }
 
     /// Whether its cable is in.

@@ -13,6 +13,7 @@ use tracing::{debug, info};
 
 use crate::answers::Answered;
 use crate::api::Reply;
+use crate::device::Device;
 use crate::manager::Manager;
 
 /// An operator's move is begun again so often: each takes a millisecond or two, in which a sidecore that sleeps,
@@ -184,7 +185,9 @@ impl Manager {
         for (index, command) in held {
             self.tell(number, index, command);
         }
-        if let Some(mac) = announced {
+        // Not of a guest that is on its way out: it may already run elsewhere.
+        let runs = self.devices.get(&number).is_some_and(Device::surely_runs);
+        if let Some(mac) = announced.filter(|_| runs) {
             self.say_announcement(number, mac);
         }
         // What was not started meanwhile starts now.

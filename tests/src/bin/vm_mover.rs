@@ -4,7 +4,8 @@
 //! - `move FROM TO URI [SETTING=VALUE..] [PHASE COMMAND]`: a migration from the QEMU whose monitor is FROM to that
 //!   of TO (`-` for none), which waits with `-incoming defer`. Settings are QEMU's migration parameters. When
 //!   PHASE (setup, active, late, switchover) is there COMMAND is done: `cancel`, or words for a shell. Prints
-//!   what `query-migrate` says in the end.
+//!   what `query-migrate` says in the end, and in `stopped-us` and `resumed-us` when the guest's processors stopped
+//!   at FROM and ran at TO, as these say (microseconds of the host's clock), if both did.
 //! - `compare PID PID`: the guest memory of two QEMUs, page by page.
 //!
 //! For `x.d/test/migrate.sh`. Not here: what is started, and what is asked of the guest.
@@ -26,18 +27,22 @@ const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
 /// A migration that takes longer does not converge.
 const MOVE_NS_MAX: u64 = 90_000_000_000;
+/// So long the destination may take to start what it has received.
+const START_NS_MAX: u64 = 10_000_000_000;
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A monitor.
 struct Monitor {
     reader: BufReader<UnixStream>,
+    /// What it told of by itself: name, and when, in microseconds.
+    events: Vec<(String, u64)>,
 }
 
 impl Monitor {
     fn connect(path: &str) -> Result<Monitor> {
         let stream = UnixStream::connect(path).with_context(|| format!("connecting to {path}"))?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        let mut monitor = Monitor { reader: BufReader::new(stream) };
+        let mut monitor = Monitor { reader: BufReader::new(stream), events: Vec::new() };
         monitor.read()?;
         monitor.ask("qmp_capabilities", &json!({}))?;
         Ok(monitor)
@@ -57,6 +62,11 @@ impl Monitor {
             if answer.get("return").is_some() {
                 return Ok(answer["return"].take());
             }
+            if let (Some(name), at) = (answer["event"].as_str(), &answer["timestamp"]) {
+                let part = |name: &str| at[name].as_u64().unwrap_or(0);
+                let at_us = part("seconds") * 1_000_000 + part("microseconds");
+                self.events.push((name.to_string(), at_us));
+            }
         }
     }
 
@@ -65,6 +75,12 @@ impl Monitor {
         let got = self.reader.read_line(&mut line).context("no answer")?;
         ensure!(got > 0, "the monitor is gone");
         Ok(serde_json::from_str(&line)?)
+    }
+
+    /// When it told of that last.
+    fn told_at(&self, event: &str) -> Option<u64> {
+        let told = self.events.iter().rev().find(|(name, _)| name == event);
+        told.map(|(_, at_us)| *at_us)
     }
 
     fn set_capability(&mut self, name: &str) -> Result<()> {
@@ -108,8 +124,9 @@ fn is_over(status: &str) -> bool {
 
 fn migrate(from: &str, to: &str, uri: &str, more: &[String]) -> Result<Value> {
     let mut from = Monitor::connect(from)?;
-    if to != "-" {
-        Monitor::connect(to)?.ask("migrate-incoming", &json!({ "uri": uri }))?;
+    let mut to = if to == "-" { None } else { Some(Monitor::connect(to)?) };
+    if let Some(to) = &mut to {
+        to.ask("migrate-incoming", &json!({ "uri": uri }))?;
     }
     let mut settings = json!({});
     let is_setting = |word: &&String| word.contains('=') && !word.contains(' ');
@@ -137,7 +154,9 @@ fn migrate(from: &str, to: &str, uri: &str, more: &[String]) -> Result<Value> {
         let status = info["status"].as_str().unwrap_or_default();
         if is_over(status) {
             ensure!(turn.is_none() || status == "failed", "it was over before its phase: {info}");
-            return Ok(info);
+            // A destination that was killed is asked nothing.
+            let to = to.filter(|_| status == "completed");
+            return Ok(with_times(info, &from, to));
         }
         if status == "pre-switchover" && turn.is_none() {
             // Whatever was done did not end it.
@@ -147,6 +166,24 @@ fn migrate(from: &str, to: &str, uri: &str, more: &[String]) -> Result<Value> {
         ensure!(now_ns() - begun < MOVE_NS_MAX, "it does not converge: {info}");
         pause(LOOK);
     }
+}
+
+/// What came of a migration, with the times of the guest's stop and start. One that waits to be told to go on
+/// has none.
+fn with_times(mut info: Value, from: &Monitor, to: Option<Monitor>) -> Value {
+    let Some(mut to) = to else { return info };
+    let by = now_ns() + START_NS_MAX;
+    while to.told_at("RESUME").is_none() && now_ns() < by {
+        // What it tells by itself comes before an answer.
+        match to.ask("query-status", &json!({})) {
+            Ok(state) if state["status"] != "paused" => pause(LOOK),
+            _ => break,
+        }
+    }
+    if let (Some(stopped), Some(resumed)) = (from.told_at("STOP"), to.told_at("RESUME")) {
+        (info["stopped-us"], info["resumed-us"]) = (stopped.into(), resumed.into());
+    }
+    info
 }
 
 /// The memory of a QEMU's guest (`memory-backend-memfd`).

@@ -274,6 +274,7 @@ impl Manager {
                 self.close_link(number, id, "it was gone when another process took over");
             }
         }
+        self.devices.values_mut().for_each(Device::has_stayed);
         for shut in self.shut.iter_mut().filter(|shut| shut.retry.is_some()) {
             shut.retry = Some(Retry::from(now()));
         }

@@ -1,0 +1,172 @@
+//! A guest that has come with its driver running: its NIC's address is announced by this daemon.
+//!
+//! Whoever has moved here is still looked for at the host that it left, by every switch on the way. Guests
+//! announce themselves when they come to it, some never, and a VMM leaves it to them where they are able to
+//! (decision 10). So when the rings of a NIC start and were used before, wherever that was, its own address goes
+//! out at once and four times more, as QEMU does for its own devices: what is lost where a port of the network
+//! has just come up is said again. Nothing is said of a driver that starts anew, nor of a guest that another process of
+//! this daemon had, nor once a ring is on its way back: then the guest may already run elsewhere.
+//!
+//! Not here: what VMMs ask to be announced, and what is done for one announcement (`nic_calls`). Called by
+//! `manager`, when it settles a device and when time has come, and by `upgrade`.
+
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+use crate::kind::Kind;
+use crate::manager::Manager;
+use crate::nic::NicParts;
+use crate::start;
+
+/// From the first announcement to the second; each further pause is longer by [`PAUSE_STEP`] (QEMU's
+/// `announce-initial`, `announce-step`, `announce-rounds`).
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_STEP: Duration = Duration::from_millis(100);
+/// Announcements of one arrival.
+const ROUNDS: u32 = 5;
+
+/// Where the driver of a NIC's guest is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// At none of its rings.
+    #[default]
+    Away,
+    /// Here, with the front-end that this link is to; what is left to be announced.
+    Here(u32, Option<Rounds>),
+}
+
+/// Announcements that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rounds {
+    at: Instant,
+    said: u32,
+}
+
+impl Rounds {
+    fn from(now: Instant) -> Rounds {
+        Rounds { at: now, said: 0 }
+    }
+
+    /// After one more was said, at `now`.
+    fn next(self, now: Instant) -> Option<Rounds> {
+        let pause = PAUSE_MIN + PAUSE_STEP * self.said;
+        let said = self.said + 1;
+        (said < ROUNDS).then_some(Rounds { at: now + pause, said })
+    }
+}
+
+impl Arrival {
+    /// When the next announcement is due.
+    pub(crate) fn due_at(self) -> Option<Instant> {
+        match self {
+            Arrival::Away => None,
+            Arrival::Here(_, rounds) => Some(rounds?.at),
+        }
+    }
+
+    /// Whether one is due; it is counted as said.
+    fn take(&mut self, now: Instant) -> bool {
+        let Arrival::Here(link, Some(rounds)) = *self else { return false };
+        if now < rounds.at {
+            return false;
+        }
+        *self = Arrival::Here(link, rounds.next(now));
+        true
+    }
+}
+
+impl Device {
+    /// Whether a ring starts now, and rings were used before: its guest was running elsewhere, or with an
+    /// earlier daemon. `None`: none starts, or not yet, since a front-end before this one has not let go.
+    fn brings_used_rings(&self) -> Option<bool> {
+        let travels = self.kind.nic().is_some_and(|nic| nic.travel.is_some());
+        if travels || !self.attached().is_empty() {
+            return None;
+        }
+        let link = self.runner.and_then(|id| self.links.get(&id));
+        let session = &link.filter(|link| link.held.is_none())?.session;
+        (0..self.facts.rings).find_map(|index| session.ready(index))?;
+        let front_end = &link?.front_end;
+        let features = session.features();
+        let mut rings = (0..self.facts.rings).filter_map(|index| session.set_up(index));
+        Some(rings.any(|facts| start::was_used(&facts, features, front_end)))
+    }
+
+    /// This process has taken over from one where its guest was: the network knows.
+    pub(crate) fn has_stayed(&mut self) {
+        if self.is_started(None)
+            && let (Some(link), Kind::Nic(nic)) = (self.runner, &mut self.kind)
+        {
+            nic.arrival = Arrival::Here(link, None);
+        }
+    }
+
+    /// Whether its guest runs here for sure: a ring is served, and none was asked back.
+    pub(crate) fn surely_runs(&self) -> bool {
+        let mut attached = self.queues.iter().filter_map(|queue| queue.attached).peekable();
+        attached.peek().is_some() && attached.all(|attached| attached.leaving.is_none())
+    }
+}
+
+impl Manager {
+    /// Notes that the driver of a NIC's guest has come or gone. To be called before its rings are served:
+    /// then they stand as they came.
+    pub(crate) fn note_arrival(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let Some(before) = device.kind.nic().map(|nic| nic.arrival) else { return };
+        let link = device.runner.filter(|_| device.is_started(None));
+        let after = match (link, before) {
+            (None, _) => Arrival::Away,
+            (Some(link), Arrival::Here(same, _)) if link == same => before,
+            (Some(link), _) => match device.brings_used_rings() {
+                Some(used) => Arrival::Here(link, used.then(|| Rounds::from(now))),
+                None => Arrival::Away,
+            },
+        };
+        if let Some(nic) = self.nic_parts_mut(number) {
+            nic.arrival = after;
+        }
+    }
+
+    /// Announces a NIC's address, if that is due.
+    pub(crate) fn announce_arrival(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let may = device.surely_runs() && !self.frozen && device.is_started(None);
+        let Some(NicParts { arrival, shape, .. }) = self.nic_parts_mut(number) else { return };
+        let mac = shape.mac;
+        if arrival.take(now) && may {
+            self.announce(number, mac);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrival_is_announced_five_times_with_growing_pauses() {
+        let start = Instant::now();
+        let mut arrival = Arrival::Here(1, Some(Rounds::from(start)));
+        let said: Vec<u64> =
+            (0..2000).filter(|ms| arrival.take(start + Duration::from_millis(*ms))).collect();
+        assert_eq!(said, [0, 50, 200, 450, 800]);
+        assert_eq!((arrival, arrival.due_at()), (Arrival::Here(1, None), None));
+    }
+
+    #[test]
+    fn a_loop_that_was_late_does_not_catch_up() {
+        let start = Instant::now();
+        let mut arrival = Arrival::Here(1, Some(Rounds::from(start)));
+        let late = start + Duration::from_secs(60);
+        assert!(arrival.take(late));
+        assert!(!arrival.take(late));
+        assert_eq!(arrival.due_at(), Some(late + PAUSE_MIN));
+    }
+
+    #[test]
+    fn who_is_away_is_not_announced() {
+        let mut arrival = Arrival::Away;
+        assert_eq!((arrival.take(Instant::now()), arrival.due_at()), (false, None));
+    }
+}
