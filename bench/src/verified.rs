@@ -13,21 +13,56 @@ use crate::content::block_content;
 use crate::frontend::{FrontQueue, Frontend};
 use crate::slots::{Kind, STATUS_OK, Slots};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use virtqueue::driver::Used;
+use virtqueue::driver::{Arena, Used};
 
 /// Bytes of each request.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Requests in flight.
+/// Requests in flight of a load that is told nothing else.
 const DEPTH: u16 = 8;
 /// Blocks that each of them goes through.
 const BLOCKS: u64 = 16;
-/// Bytes of the disk that a load uses, from its start.
+/// Bytes of the disk that such a load uses, from its start.
 pub const DISK_BYTES: u64 = DEPTH as u64 * BLOCKS * BLOCK_SIZE as u64;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
 const CALL_MS: u32 = 10_000;
 /// How long requests that are waited for may take.
 const PATIENCE_NS: u64 = 20_000_000_000;
+
+/// What a load is like.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadSpec {
+    /// Requests in flight.
+    pub depth: u16,
+    /// How long it rests whenever all of them have come back. Zero: each is sent again at once.
+    pub rest: Duration,
+    /// The first block of the disk that it uses; others follow, [`LoadSpec::blocks`] in all.
+    pub first_block: u64,
+    /// What tells its blocks from those of other loads.
+    pub mark: u16,
+}
+
+impl Default for LoadSpec {
+    fn default() -> LoadSpec {
+        LoadSpec { depth: DEPTH, rest: Duration::ZERO, first_block: 0, mark: 0 }
+    }
+}
+
+impl LoadSpec {
+    /// Blocks of the disk that it uses.
+    pub fn blocks(&self) -> u64 {
+        u64::from(self.depth) * BLOCKS
+    }
+
+    /// Never the same twice in a place, nor in two.
+    fn content(&self, slot: u16, turn: u64, into: &mut [u8]) {
+        block_content(u64::from(self.mark) << 48 | turn << 16 | u64::from(slot), into);
+    }
+
+    fn block(&self, slot: u16, turn: u64) -> u64 {
+        self.first_block + u64::from(slot) * BLOCKS + turn % BLOCKS
+    }
+}
 
 /// A load that runs.
 #[derive(Debug)]
@@ -64,22 +99,31 @@ impl Load {
     /// # Errors
     /// No queue, or no memory left for the requests.
     pub fn start(frontend: &mut Frontend) -> Result<(Load, Vec<FrontQueue>)> {
-        let slots = Slots::new(frontend.memory(), DEPTH, BLOCK_SIZE as u32)?;
         let mut queues = frontend.take_queues().into_iter();
         let queue = queues.next().context("a front-end without queues")?;
+        let load = Load::start_on(queue, frontend.memory(), LoadSpec::default())?;
+        Ok((load, queues.collect()))
+    }
+
+    /// Starts on that queue, with its requests in that memory.
+    ///
+    /// # Errors
+    /// No memory left for the requests.
+    pub fn start_on(queue: FrontQueue, memory: &mut Arena, spec: LoadSpec) -> Result<Load> {
+        let slots = Slots::new(memory, spec.depth, BLOCK_SIZE as u32)?;
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let worst_ns = Arc::new(AtomicU64::new(0));
         let (stopped, counted) = (Arc::clone(&stop), (Arc::clone(&done), Arc::clone(&worst_ns)));
         let fault = Arc::new(OnceLock::new());
         let told = Arc::clone(&fault);
         let thread = std::thread::spawn(move || {
-            let ended = run(queue, &slots, &stopped, (&counted.0, &counted.1));
+            let ended = run(queue, (&slots, spec), &stopped, (&counted.0, &counted.1));
             if let Err(error) = &ended {
                 let _ = told.set(format!("{error:#}"));
             }
             ended
         });
-        Ok((Load { stop, done, worst_ns, fault, thread }, queues.collect()))
+        Ok(Load { stop, done, worst_ns, fault, thread })
     }
 
     /// Requests completed so far.
@@ -124,16 +168,17 @@ impl Load {
 
 fn run(
     mut queue: FrontQueue,
-    slots: &Slots,
+    (slots, spec): (&Slots, LoadSpec),
     stop: &AtomicBool,
     (done, worst_ns): (&AtomicU64, &AtomicU64),
 ) -> Result<Finished> {
     let mut states: Vec<Slot> =
-        (0..DEPTH).map(|_| Slot { reading: false, turn: 0, sent_ns: 0 }).collect();
+        (0..spec.depth).map(|_| Slot { reading: false, turn: 0, sent_ns: 0 }).collect();
     for (slot, state) in (0..).zip(&mut states) {
-        send(&mut queue, slots, slot, state)?;
+        send(&mut queue, (slots, spec), slot, state)?;
     }
-    let (mut requests, mut max_ns, mut in_flight) = (0, 0, DEPTH);
+    let (mut requests, mut max_ns, mut in_flight) = (0, 0, spec.depth);
+    let mut resting = Vec::new();
     while in_flight > 0 {
         let used = next_used(&mut queue).with_context(|| format!("after {requests} requests"))?;
         let slot = used.token as u16;
@@ -141,26 +186,45 @@ fn run(
         let took_ns = now_ns() - state.sent_ns;
         max_ns = max_ns.max(took_ns);
         worst_ns.fetch_max(took_ns, Ordering::Relaxed);
-        check(slots, slot, state)?;
+        check((slots, spec), slot, state)?;
         requests += 1;
         done.store(requests, Ordering::Relaxed);
         (state.reading, state.turn) = (!state.reading, state.turn + u64::from(state.reading));
-        match stop.load(Ordering::Relaxed) {
-            true => in_flight -= 1,
-            false => send(&mut queue, slots, slot, state)?,
+        in_flight -= 1;
+        resting.push(slot);
+        if !spec.rest.is_zero() && in_flight > 0 {
+            continue;
+        }
+        pause(spec.rest);
+        for slot in resting.drain(..).filter(|_| !stop.load(Ordering::Relaxed)) {
+            let state = &mut states[usize::from(slot)];
+            send(&mut queue, (slots, spec), slot, state)?;
+            in_flight += 1;
         }
     }
     Ok(Finished { requests, max_ns, queue })
 }
 
-fn send(queue: &mut FrontQueue, slots: &Slots, slot: u16, state: &mut Slot) -> Result<()> {
+fn pause(time: Duration) {
+    if !time.is_zero() {
+        #[expect(clippy::disallowed_methods, reason = "a guest that does something else")]
+        std::thread::sleep(time);
+    }
+}
+
+fn send(
+    queue: &mut FrontQueue,
+    (slots, spec): (&Slots, LoadSpec),
+    slot: u16,
+    state: &mut Slot,
+) -> Result<()> {
     let kind = if state.reading { Kind::Read } else { Kind::Write };
     let mut bytes = vec![0x5a; BLOCK_SIZE];
     if !state.reading {
-        content(slot, state.turn, &mut bytes);
+        spec.content(slot, state.turn, &mut bytes);
     }
     slots.write_data(slot, &bytes);
-    slots.write_header(slot, kind, block(slot, state.turn) * SECTORS);
+    slots.write_header(slot, kind, spec.block(slot, state.turn) * SECTORS);
     let (buffers, count) = slots.buffers(slot, kind);
     state.sent_ns = now_ns();
     queue.driver.add(&buffers[..count], slot.into())?;
@@ -170,14 +234,14 @@ fn send(queue: &mut FrontQueue, slots: &Slots, slot: u16, state: &mut Slot) -> R
     Ok(())
 }
 
-fn check(slots: &Slots, slot: u16, state: &Slot) -> Result<()> {
+fn check((slots, spec): (&Slots, LoadSpec), slot: u16, state: &Slot) -> Result<()> {
     let status = slots.status(slot);
     let what = if state.reading { "read" } else { "write" };
     ensure!(status == STATUS_OK, "{what} {} of slot {slot}: status {status}", state.turn);
     if state.reading {
         let (mut found, mut expected) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
         slots.read_data(slot, &mut found);
-        content(slot, state.turn, &mut expected);
+        spec.content(slot, state.turn, &mut expected);
         ensure!(found == expected, "read {} of slot {slot} differs", state.turn);
     }
     Ok(())
@@ -195,13 +259,4 @@ fn next_used(queue: &mut FrontQueue) -> Result<Used> {
             ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 10 s");
         }
     }
-}
-
-fn block(slot: u16, turn: u64) -> u64 {
-    u64::from(slot) * BLOCKS + turn % BLOCKS
-}
-
-/// Never the same twice in a place.
-fn content(slot: u16, turn: u64, into: &mut [u8]) {
-    block_content(turn << 16 | u64::from(slot), into);
 }

@@ -450,6 +450,17 @@ impl Daemon {
         })
     }
 
+    /// Memory of its own that it holds, bytes: not what it shares with front-ends, nor its RAM disks.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn own_bytes(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(self.proc("status"))?;
+        let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib: u64 = own.context("no RssAnon")?.trim().trim_end_matches(" kB").parse()?;
+        Ok(kib << 10)
+    }
+
     /// What it has mapped, as the kernel lists it.
     ///
     /// # Errors

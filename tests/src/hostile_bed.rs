@@ -7,6 +7,7 @@
 //! busy as the hostile one may be. Both rates are measured in the same run, in short windows that
 //! take turns, because a machine is fast in one second and slow in the next.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,12 +15,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec};
-
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::daemon::{Daemon, await_that, pause};
 use crate::hostile_guest::{D, DATA, End, Guest, HEADER, Layout, STATUS, WRITE};
 use crate::load::Load;
+use crate::misdeeds::{RingRow, Storm};
+use crate::windows::{self, PAUSE_MIN, Rates};
 
 /// The disk of the hostile guest.
 pub const BAD: &str = "bad";
@@ -31,20 +33,15 @@ const SIDECORE_CPU: usize = 0;
 /// does something else besides is fast and slow in turns, and both kinds must have of either.
 const WINDOW_NS: u64 = 15_000_000;
 const WINDOWS: usize = 16;
-/// Of the windows of each kind, this part at either end does not count: the slowest and the fastest.
-const LEFT_OUT: f64 = 0.2;
-/// Where too little is kept, as many windows are added, so often: what only the machine's other work did
-/// evens out, what the guest does remains.
+/// Where too little is kept, as many windows are added, so often.
 const TRIES: usize = 12;
-/// Between two misdeeds of a row, as many times what the last one took of the processor time of *this*
-/// thread and of the daemon's control: both together are at work for a 50th of the time, and what they
-/// leave behind (cold caches, files to close) takes as much again. On the few cores of a test machine they
-/// take turns with the neighbour's guest, and that is not what is asked. The sidecore's time, and time in which one waits for the other, does not count, so that a misdeed
-/// that holds the sidecore is done as often as one that does not.
+/// Between two misdeeds of a row, as many times what the last one took of the processor time of this
+/// thread and of the daemon's control ([`windows::then_pause`]): both together are at work for a 50th of
+/// the time, and what they leave behind (cold caches, files to close) takes as much again. On the few cores
+/// of a test machine they take turns with the neighbour's guest, and that is not what is asked.
 const PAUSES: u32 = 50;
-const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// What the neighbour must keep.
-const KEPT_MIN: f64 = 0.9;
+pub const KEPT_MIN: f64 = 0.9;
 
 /// How a misdeed must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,34 +68,24 @@ pub const IO_ERROR: Expect = Expect::Status(1, 1);
 pub const UNSUPPORTED: Expect = Expect::Status(2, 1);
 
 /// What a row showed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Shown {
     misdeeds: u64,
-    beside_good: f64,
-    beside_bad: f64,
+    rates: Rates,
     tries: usize,
 }
 
 impl Shown {
     /// The neighbour's rate beside the good guest, requests a second.
     pub fn beside_good(&self) -> f64 {
-        self.beside_good
-    }
-
-    fn kept(&self) -> f64 {
-        self.beside_bad / self.beside_good
+        self.rates.both()[0]
     }
 }
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown { misdeeds, beside_good, beside_bad, tries } = self;
-        let kept = self.kept() * 100.0;
-        write!(
-            f,
-            "{misdeeds} times; the neighbour had {beside_good:.0} requests a second beside a good \
-             guest and {beside_bad:.0} beside this one: {kept:.0}%"
-        )?;
+        let Shown { misdeeds, rates, tries } = self;
+        write!(f, "{misdeeds} times; the neighbour had {rates}")?;
         if *tries > 1 { write!(f, " ({tries} times as many windows)") } else { Ok(()) }
     }
 }
@@ -207,41 +194,19 @@ impl Bed {
         mut good: impl FnMut() -> Result<()>,
         mut bad: impl FnMut() -> Result<()>,
     ) -> Result<Shown> {
-        let (mut misdeeds, mut shown) = (0, None);
-        let (mut beside_good, mut beside_bad) = (Vec::new(), Vec::new());
-        for tries in 1..=TRIES {
-            for turn in 0..2 * WINDOWS {
-                // In the order good, bad, bad, good, so that a drift hurts neither.
-                if matches!(turn % 4, 0 | 3) {
-                    beside_good.push(self.window(&mut good)?);
-                } else {
-                    let counted = || {
-                        misdeeds += 1;
-                        bad()
-                    };
-                    beside_bad.push(self.window(counted)?);
-                }
+        let (mut misdeeds, mut rates) = (0, Rates::default());
+        let tries = rates.take_until(kept_min, TRIES, WINDOWS, |is_bad| {
+            if !is_bad {
+                return self.window(&mut good);
             }
-            let (beside_good, beside_bad) = (typical(&beside_good), typical(&beside_bad));
-            let found = Shown { misdeeds, beside_good, beside_bad, tries };
-            shown = Some(found);
-            if found.kept() >= kept_min {
-                break;
-            }
-        }
-        let shown = shown.context("nothing was measured")?;
-        ensure!(shown.kept() >= kept_min, "{shown}");
+            self.window(|| {
+                misdeeds += 1;
+                bad()
+            })
+        })?;
+        let shown = Shown { misdeeds, rates, tries };
+        ensure!(shown.rates.kept() >= kept_min, "{shown}");
         Ok(shown)
-    }
-
-    /// Processor time so far of this thread and of the daemon's first one, which is control.
-    fn spent(&self) -> Result<Duration> {
-        let own = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let own = Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec as u32);
-        let pid = self.daemon.pid();
-        let control = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat"))?;
-        let control = control.split(' ').next().and_then(|ns| ns.parse().ok());
-        Ok(own + Duration::from_nanos(control.context("an odd schedstat")?))
     }
 
     /// Does `misdeed` and pauses so long after it that the processor time of this thread and of control
@@ -250,12 +215,7 @@ impl Bed {
     /// # Errors
     /// The misdeed's.
     pub fn then_pause(&self, misdeed: impl FnOnce() -> Result<()>) -> Result<()> {
-        let before = self.spent()?;
-        misdeed()?;
-        // Control clears away after a guest has gone: that counts too.
-        pause(PAUSE_MIN);
-        pause(((self.spent()? - before) * PAUSES).saturating_sub(PAUSE_MIN));
-        Ok(())
+        windows::then_pause(&self.daemon, PAUSES, misdeed)
     }
 
     /// The neighbour goes on, and the daemon lives.
@@ -295,12 +255,16 @@ impl Bed {
 /// Keeps this thread, and those that it starts, off the sidecore's processor until it is dropped, as a
 /// host keeps its guests: one put there would share it for some milliseconds with what serves it.
 #[derive(Debug)]
-struct OffSidecore {
+pub struct OffSidecore {
     before: CpuSet,
 }
 
 impl OffSidecore {
-    fn new() -> Result<OffSidecore> {
+    /// From now on.
+    ///
+    /// # Errors
+    /// The machine has one processor.
+    pub fn new() -> Result<OffSidecore> {
         let before = sched_getaffinity(None)?;
         let mut others = before;
         others.unset(SIDECORE_CPU);
@@ -322,38 +286,20 @@ pub fn is_long() -> bool {
     std::env::var_os("TEST_ALL").is_some_and(|all| !all.is_empty())
 }
 
-/// A misdeed that is over at once, in each of its `variants`: it must end as it says, and the
-/// neighbour must not notice when it is done again and again.
+/// A misdeed that is over at once, in each of its variants: it must end as it says, and the neighbour
+/// must not notice when it is done again and again.
 ///
 /// # Errors
 /// What was not as it must be.
-pub fn row(
-    name: &str,
-    layout: Layout,
-    variants: usize,
-    misdeed: impl FnMut(&mut Guest, usize) -> Result<Expect>,
-) -> Result<Shown> {
-    row_on(name, "backend = \"memory\"\nsize = \"4M\"\nqueues = 2", layout, variants, misdeed)
-}
-
-/// As [`row`], on a disk of that description.
-///
-/// # Errors
-/// As [`row`].
-pub fn row_on(
-    name: &str,
-    disk: &str,
-    layout: Layout,
-    variants: usize,
-    mut misdeed: impl FnMut(&mut Guest, usize) -> Result<Expect>,
-) -> Result<Shown> {
+pub fn row(name: &str, row: RingRow) -> Result<Shown> {
+    let RingRow { disk, layout, variants, mut act } = row;
     let bed = Bed::start_apart(name, disk)?;
     // A RAM disk that nobody has used yet is not given to a ring that says it was used.
     bed.guest(Layout { features: 0, ..Layout::default() })?.honest(0, 0, 512)?;
     let mut guest = bed.guest(layout)?;
     for variant in 0..variants {
         let looked = (|| {
-            let expect = misdeed(&mut guest, variant)?;
+            let expect = act(&mut guest, variant)?;
             meets(&mut guest, expect)?;
             if let Expect::Broken(words) = expect {
                 stays_broken(&bed, &mut guest, words)?;
@@ -370,16 +316,26 @@ pub fn row_on(
         },
         || {
             variant = (variant + 1) % variants;
-            bed.then_pause(|| {
-                let expect = misdeed(&mut guest, variant)?;
-                meets(&mut guest, expect)?;
-                again(&mut guest, expect)
-            })
+            bed.then_pause(|| act_and_mend(&mut guest, variant, &mut act))
         },
     )?;
     drop(guest);
     bed.finish()?;
     Ok(shown)
+}
+
+/// One variant of a misdeed, which ends as it must, on a ring that is fit for the next one after it.
+///
+/// # Errors
+/// What was not as it must be.
+pub fn act_and_mend(
+    guest: &mut Guest,
+    variant: usize,
+    act: &mut dyn FnMut(&mut Guest, usize) -> Result<Expect>,
+) -> Result<()> {
+    let expect = act(guest, variant)?;
+    meets(guest, expect)?;
+    again(guest, expect)
 }
 
 fn meets(guest: &mut Guest, expect: Expect) -> Result<()> {
@@ -431,16 +387,15 @@ fn stays_broken(bed: &Bed, guest: &mut Guest, words: &str) -> Result<()> {
 ///
 /// # Errors
 /// What was not as it must be.
-pub fn storm(
-    name: &str,
-    disk: &str,
-    layout: Layout,
-    mut good: impl FnMut(&mut Guest) -> Result<()>,
-    mut bad: impl FnMut(&mut Guest) -> Result<()>,
-) -> Result<Shown> {
+pub fn storm(name: &str, storm: Storm) -> Result<Shown> {
+    let Storm { disk, layout, kept_min, mut good, mut bad } = storm;
     let bed = Bed::start(name, disk)?;
-    let guest = std::cell::RefCell::new(bed.guest(layout)?);
-    let shown = bed.compare(|| good(&mut guest.borrow_mut()), || bad(&mut guest.borrow_mut()))?;
+    let guest = RefCell::new(bed.guest(layout)?);
+    let shown = bed.compare_keeping(
+        kept_min,
+        || good(&mut guest.borrow_mut()),
+        || bad(&mut guest.borrow_mut()),
+    )?;
     guest.borrow_mut().revive()?;
     guest.borrow_mut().honest(0, 8, 512)?;
     drop(guest);
@@ -487,13 +442,4 @@ pub fn pump(guest: &mut Guest, heads: &[u16], for_ns: u64, waits: Waits) -> Resu
     }
     ensure!(!guest.was_broken()?, "the queue broke");
     Ok(ended)
-}
-
-/// The mean of the windows in the middle: a median jumps where rates are of two kinds.
-fn typical(rates: &[f64]) -> f64 {
-    let mut rates = rates.to_vec();
-    rates.sort_by(f64::total_cmp);
-    let left_out = (rates.len() as f64 * LEFT_OUT) as usize;
-    let middle = rates.get(left_out..rates.len() - left_out).unwrap_or_default();
-    middle.iter().sum::<f64>() / middle.len().max(1) as f64
 }

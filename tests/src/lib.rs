@@ -5,8 +5,10 @@
 //! | module | what |
 //! |---|---|
 //! | `blkio_client` | libblkio, a driver that this project did not write |
+//! | `crowd` | many tenants at work, all of whose bytes and frames are looked at |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
 //! | `dirty` | the pages that the daemon marks, and those that have changed |
+//! | `door` | where a hostile front-end gets in, and what must be true once it has gone |
 //! | `faulty` | a guest at work beside a disk that fails |
 //! | `fuse_disk` | a disk in the test's process, with a volatile cache and faults as told |
 //! | `killer` | daemons that are killed and started again |
@@ -14,6 +16,7 @@
 //! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
 //! | `load` | reads and writes that are compared, on a thread of their own |
+//! | `misdeeds` | what hostile guests and front-ends do, by the rows of the list of failures |
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
 //! | `mover` | an operator who moves queues between sidecores, many a second |
@@ -26,15 +29,19 @@
 //! | `single` | one request, and how it ended |
 //! | `tenant` | a guest whose memory outlives its back-ends |
 //! | `throttle` | a cgroup that writes slowly |
+//! | `windows` | rates beside one guest and beside another, in windows that take turns |
 
 pub mod blkio_client;
+pub mod crowd;
 pub mod daemon;
 pub mod dirty;
+pub mod door;
 pub mod faulty;
 pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod killer;
+pub mod misdeeds;
 pub mod mixed;
 pub mod mounts;
 pub mod neighbour;
@@ -48,6 +55,7 @@ pub mod streams;
 pub mod tenant;
 pub mod throttle;
 pub mod traffic;
+pub mod windows;
 
 pub use bench::{mover, verified as load};
 pub use ledger;

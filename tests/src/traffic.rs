@@ -1,10 +1,11 @@
 //! A guest's NIC at work: numbered frames in several flows to another guest, and those of the other one
 //! looked at, on a thread of its own.
 //!
-//! A guest has at most so many frames under way as the other one has buffers, so that none may be lost.
+//! A guest has at most so many frames under way as the other one has buffers, so that none may be lost,
+//! unless somebody else fills those buffers ([`start_beside_others`]).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ const IDLE: Duration = Duration::from_micros(30);
 /// Between frames when it has little to do.
 const EASED: Duration = Duration::from_millis(2);
 const END_NS: u64 = 20_000_000_000;
+/// Where frames may be lost: after so long without progress one more of each flow is sent, which shows how
+/// many were; and what has not come so long after the other one has ended does not come.
+const LOST_NS: u64 = 100_000_000;
 
 /// A guest at work.
 #[derive(Debug)]
@@ -37,6 +41,9 @@ pub struct Traffic {
     eased: Arc<AtomicBool>,
     /// Frames that it looked at.
     taken: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
+    /// Why it has ended before it was told to.
+    fault: Arc<OnceLock<String>>,
     thread: JoinHandle<Result<Done>>,
     _frontend: Frontend,
 }
@@ -48,6 +55,8 @@ pub struct Done {
     pub sent: u64,
     /// Frames that came.
     pub taken: u64,
+    /// Frames of the other guest that did not come.
+    pub lost: u64,
     /// The longest that none came, nanoseconds.
     pub pause_ns: u64,
 }
@@ -59,6 +68,11 @@ struct End {
     numbers: [u16; 2],
     sent: [u64; FLOWS.len()],
     came: [u64; FLOWS.len()],
+    may_lose: bool,
+    /// Those of `came` that did not, so far as it is known.
+    lost: u64,
+    /// When the other one's count moved last, and that.
+    moved: (u64, u64),
     mine: Arc<AtomicU64>,
     others: Arc<AtomicU64>,
     other_stopped: Arc<AtomicBool>,
@@ -72,6 +86,18 @@ struct End {
 /// # Errors
 /// A NIC without a pair.
 pub fn start(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
+    start_with(nics, false)
+}
+
+/// As [`start`], where others may fill the guests' buffers: then frames are lost, and counted.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_beside_others(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
+    start_with(nics, true)
+}
+
+fn start_with(nics: [(Nic, u16); 2], may_lose: bool) -> Result<[Traffic; 2]> {
     let new = || [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
     let (taken, sent) = (new(), new());
     // What a guest will have sent is known when it was told to stop and has.
@@ -87,6 +113,9 @@ pub fn start(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
             numbers,
             sent: [0; FLOWS.len()],
             came: [0; FLOWS.len()],
+            may_lose,
+            lost: 0,
+            moved: (now_ns(), 0),
             mine: Arc::clone(&taken[at]),
             others: Arc::clone(&taken[1 - at]),
             other_stopped: Arc::clone(&ended[1 - at]),
@@ -95,9 +124,17 @@ pub fn start(nics: [(Nic, u16); 2]) -> Result<[Traffic; 2]> {
             eased: Arc::clone(&eased),
         };
         let (stopped, i_stopped) = (Arc::clone(&stop), Arc::clone(&ended[at]));
-        let thread = std::thread::spawn(move || end.work(&stopped, &i_stopped));
-        let taken = Arc::clone(&taken[at]);
-        guests.push(Traffic { stop, eased, taken, thread, _frontend: frontend });
+        let fault = Arc::new(OnceLock::new());
+        let told = Arc::clone(&fault);
+        let thread = std::thread::spawn(move || {
+            let ended = end.work(&stopped, &i_stopped);
+            if let Err(error) = &ended {
+                let _ = told.set(format!("{error:#}"));
+            }
+            ended
+        });
+        let (taken, sent) = (Arc::clone(&taken[at]), Arc::clone(&sent[at]));
+        guests.push(Traffic { stop, eased, taken, sent, fault, thread, _frontend: frontend });
     }
     guests.try_into().map_err(|_| anyhow!("two guests"))
 }
@@ -108,6 +145,11 @@ impl Traffic {
         self.eased.store(true, Ordering::Relaxed);
     }
 
+    /// Frames that it has sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
     /// Waits until it has looked at so many frames more.
     ///
     /// # Errors
@@ -115,7 +157,7 @@ impl Traffic {
     pub fn await_frames(&self, frames: u64) -> Result<()> {
         let (from, until) = (self.taken.load(Ordering::Relaxed), now_ns() + END_NS);
         while self.taken.load(Ordering::Relaxed) < from + frames {
-            ensure!(!self.thread.is_finished(), "a guest has ended");
+            ensure!(!self.thread.is_finished(), "a guest has ended: {:?}", self.fault.get());
             ensure!(now_ns() < until, "no frames come");
             pause(Duration::from_millis(1));
         }
@@ -157,13 +199,14 @@ impl End {
                     i_stopped.store(true, Ordering::Release);
                     end_ns = now + END_NS;
                 }
-                let has_all = self.other_stopped.load(Ordering::Acquire)
-                    && self.came.iter().sum::<u64>() == self.other_sent.load(Ordering::Relaxed);
-                let came = self.came;
-                ensure!(has_all || now < end_ns, "frames are lost: {came:?} came");
-                if has_all {
-                    let [sent, taken] = [self.sent, self.came].map(|flows| flows.iter().sum());
-                    return Ok(Done { sent, taken, pause_ns });
+                let has_ended = self.other_stopped.load(Ordering::Acquire);
+                let to_come = self.other_sent.load(Ordering::Relaxed);
+                let [sent, came] = [self.sent, self.came].map(|flows| flows.iter().sum::<u64>());
+                let is_over = came == to_come || self.may_lose && now - last_ns > LOST_NS;
+                ensure!(now < end_ns, "frames are lost: {:?} came", self.came);
+                if has_ended && is_over {
+                    let taken = came - self.lost;
+                    return Ok(Done { sent, taken, lost: to_come - taken, pause_ns });
                 }
             } else {
                 is_idle &= !self.send()?;
@@ -180,9 +223,11 @@ impl End {
     fn send(&mut self) -> Result<bool> {
         let mut has_sent = false;
         let _ = self.pair.reap()?;
+        let shows_losses = self.shows_losses();
         for (flow, len) in FLOWS.into_iter().enumerate() {
             let sent = self.i_sent.load(Ordering::Relaxed);
-            if sent - self.others.load(Ordering::Relaxed).min(sent) >= UNDER_WAY {
+            let under_way = sent - self.others.load(Ordering::Relaxed).min(sent);
+            if under_way >= UNDER_WAY && !shows_losses {
                 break;
             }
             let [from, to] = self.numbers.map(frames::mac);
@@ -201,16 +246,38 @@ impl End {
         Ok(has_sent)
     }
 
-    /// It is the next one of its flow, whole.
+    /// Whether nothing has moved for so long that frames are lost.
+    fn shows_losses(&mut self) -> bool {
+        let (now, others) = (now_ns(), self.others.load(Ordering::Relaxed));
+        let is_stuck = self.may_lose && others == self.moved.1 && now - self.moved.0 > LOST_NS;
+        if is_stuck || others != self.moved.1 {
+            self.moved = (now, others);
+        }
+        is_stuck
+    }
+
+    /// It is the next one of its flow, whole; or a later one, where some may be lost.
     fn look(&mut self, frame: &Received) -> Result<()> {
         if frame.bytes.get(12..14) == Some(&OTHERS) {
+            return Ok(());
+        }
+        let peer = frames::mac(self.numbers[1]);
+        if self.may_lose
+            && frame.bytes.starts_with(&[0xff; 6])
+            && frame.bytes.get(6..12) != Some(&peer)
+        {
+            // Another pair's, for all.
             return Ok(());
         }
         let flow = usize::from(*frame.bytes.get(14).context("a short frame")?);
         let len = *FLOWS.get(flow).with_context(|| format!("a frame of flow {flow}"))?;
         let [to, from] = self.numbers.map(frames::mac);
         let to = if flow == FOR_ALL { [0xff; 6] } else { to };
-        let number = self.came[flow];
+        let mut number = self.came[flow];
+        if self.may_lose {
+            let found = frame.bytes.get(15..23).and_then(|bytes| bytes.try_into().ok());
+            number = number.max(found.map_or(0, u64::from_le_bytes));
+        }
         let expected = bytes(to, from, flow, number, len);
         ensure!(
             frame.bytes == expected,
@@ -219,8 +286,10 @@ impl End {
             expected.get(15..23),
             frame.bytes.len()
         );
-        self.came[flow] += 1;
-        self.mine.fetch_add(1, Ordering::Relaxed);
+        let skipped = number - self.came[flow];
+        self.came[flow] = number + 1;
+        self.lost += skipped;
+        self.mine.fetch_add(skipped + 1, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -14,8 +14,10 @@ use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::net_frontend::{Header, Nic, NicSpec, Received, Stream, frames};
 use serde_json::Value;
+use tests::crowd::lost_to_full_rings;
 use tests::daemon::{Daemon, await_that};
 use tests::hostile_bed::is_long;
+use tests::windows::Rates;
 
 /// Guests 1 to 62 are 31 pairs, 63 takes no frame, 64 floods.
 const NEIGHBOURS: u16 = 62;
@@ -35,8 +37,6 @@ const WINDOWS: usize = 16;
 const TRIES: usize = 8;
 const KEPT_MIN: f64 = 0.9;
 const SHORT_FORM: f64 = 0.75;
-/// Of the windows of each kind, this part at either end does not count.
-const LEFT_OUT: f64 = 0.2;
 /// One frame in so many rounds is read and compared.
 const SAMPLE: u64 = 16;
 const CROSSING_MS: u64 = 10_000;
@@ -194,17 +194,20 @@ impl Storm {
             );
             // It takes more in a round than all others send it in one, so that nothing is lost.
             ensure!(
-                dropped(&counters)? == 0 && got[at] == to_it,
+                lost_to_full_rings(&counters)? == 0 && got[at] == to_it,
                 "{to_it} to {number}: {counters}"
             );
         }
         let (deaf, flooder) = (self.counters(DEAF)?, self.counters(FLOODER)?);
         ensure!(deaf["delivered_frames"] == RING, "the deaf one has {RING} buffers: {deaf}");
         let lost = self.fair + self.flooded - u64::from(RING);
-        ensure!(dropped(&deaf)? == lost, "{lost} frames found no buffer: {deaf}");
+        ensure!(lost_to_full_rings(&deaf)? == lost, "{lost} frames found no buffer: {deaf}");
         let all = self.fair + self.flooded;
         ensure!(flooder["taken_frames"] == all, "the flooder sent {all}: {flooder}");
-        ensure!(dropped(&flooder)? == 0 && flooder["delivered_frames"] == 0, "{flooder}");
+        ensure!(
+            lost_to_full_rings(&flooder)? == 0 && flooder["delivered_frames"] == 0,
+            "{flooder}"
+        );
         Ok(())
     }
 }
@@ -226,61 +229,22 @@ impl Neighbour {
     }
 }
 
-/// Frames that were dropped at a port, all of them for want of buffers.
-fn dropped(counters: &Value) -> Result<u64> {
-    let mut all = 0;
-    // Without any, the list is left out.
-    for drop in counters["drops"].as_array().into_iter().flatten() {
-        ensure!(drop["reason"] == "no_buffer", "{counters}");
-        all += drop["frames"].as_u64().context("no count")?;
-    }
-    ensure!(counters["dropped_frames"] == all, "drops without a reason: {counters}");
-    Ok(all)
-}
-
-/// The mean of the windows in the middle.
-fn typical(rates: &[f64]) -> f64 {
-    let mut rates = rates.to_vec();
-    rates.sort_by(f64::total_cmp);
-    let left_out = (rates.len() as f64 * LEFT_OUT) as usize;
-    let middle = &rates[left_out..rates.len() - left_out];
-    middle.iter().sum::<f64>() / middle.len() as f64
-}
-
 fn storm(name: &str, len: usize) -> Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut storm = Storm::start(name, len)?;
     let kept_min = if is_long() { KEPT_MIN } else { KEPT_MIN * SHORT_FORM };
-    let (mut good, mut bad) = (Vec::new(), Vec::new());
-    let mut kept = 0.0;
-    for tries in 1..=TRIES {
-        for turn in 0..2 * WINDOWS {
-            // In the order good, bad, bad, good, so that a drift hurts neither.
-            match turn % 4 {
-                0 | 3 => good.push(storm.window(false)?),
-                _ => bad.push(storm.window(true)?),
-            }
-        }
-        kept = typical(&bad) / typical(&good);
-        println!(
-            "{name}: {} broadcasts, {} fair frames; the neighbours had {:.0} frames a second beside a fair guest \
-             and {:.0} beside the flood: {:.0}% ({tries} times the windows)",
-            storm.flooded,
-            storm.fair,
-            typical(&good),
-            typical(&bad),
-            kept * 100.0
-        );
-        if kept >= kept_min {
-            break;
-        }
-    }
+    let mut rates = Rates::default();
+    let tries = rates.take_until(kept_min, TRIES, WINDOWS, |floods| storm.window(floods))?;
+    println!(
+        "{name}: {} broadcasts, {} fair frames; the neighbours had {rates} ({tries} times the windows)",
+        storm.flooded, storm.fair
+    );
     let sampled: u64 = storm.neighbours.iter().map(|neighbour| neighbour.sampled).sum();
     println!("{name}: {sampled} frames compared in {} rounds", storm.rounds);
     ensure!(storm.flooded > 0 && storm.fair > 0 && sampled > 0, "nothing was sent");
     storm.check_counts()?;
     storm.daemon.is_alive()?;
-    ensure!(kept >= kept_min, "the neighbours keep {:.0}%", kept * 100.0);
+    ensure!(rates.kept() >= kept_min, "the neighbours had {rates}");
     storm.daemon.stop()
 }
 

@@ -1,0 +1,378 @@
+//! 24 tenants on one sidecore, one of them hostile in turn by each kind of bad input: the other 23 see no
+//! error and keep nine tenths of their throughput, and when all have gone the daemon has no descriptor, no
+//! mapping and no memory more than before.
+//!
+//! The 23 are `tests::crowd`, the kinds `tests::misdeeds` (as data, each with a test of its own), attacks 4
+//! and 10 and a flood of broadcasts. Each kind has some windows of time, beside as many in which the 24th
+//! tenant is good (idle, or as busy, as in `tests::hostile_bed`), then the next has its turn, round
+//! after round. `CROWD_SECONDS` says for how long; one whole round is made in any case.
+
+#![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::net_frontend::{Header, Nic, NicSpec, frames};
+use tests::crowd::{Crowd, TENANTS, nic};
+use tests::daemon::{Daemon, pause};
+use tests::door::{Door, Held};
+use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend, is_long};
+use tests::misdeeds::storms::beside_programs;
+use tests::misdeeds::{self, FILE, How, LARGE, MEMORY, Misdeed, READ_ONLY, Storm, UNSEALED};
+use tests::traffic::OTHERS;
+use tests::windows::{PAUSE_MIN, Rates, then_pause};
+
+/// The disks of the 24th tenant, by what a misdeed asks for; it is at one of them at a time, or at its NIC.
+const SEATS: [(&str, &str); 5] = [
+    ("memory", MEMORY),
+    ("file", FILE),
+    ("large", LARGE),
+    ("read-only", READ_ONLY),
+    ("unsealed", UNSEALED),
+];
+const SEAT_NIC: &str = "nic";
+const SEAT_NIC_NUMBER: u16 = 99;
+/// Frames that the flooder has on their way at once.
+const FLOOD_IN_FLIGHT: u16 = 24;
+const SECONDS: u64 = 30;
+const SECONDS_LONG: u64 = 1800;
+
+/// A window lasts at least so long; one of a misdeed ends with the misdeed. So does the good one beside it.
+const WINDOW_NS: u64 = 15_000_000;
+const WINDOW_MAX_NS: u64 = 300_000_000;
+/// Windows of each kind that a misdeed has in its turn.
+const WINDOWS: usize = 2;
+/// Kinds beside which too little was kept have so many turns more at the end.
+const TRIES: usize = 12;
+const TURN_MORE: usize = 8;
+/// Between two misdeeds, as many times what the last one took of the processor time of this thread and of
+/// control (`tests::windows`). Fewer than where one row is measured by itself, because this thread has the
+/// lowest rank.
+const PAUSES: u32 = 10;
+const LOWEST_RANK: i32 = 19;
+const PROGRESS_NS: u64 = 10_000_000_000;
+
+/// What the daemon may have of its own memory more than after the first round: what an allocator keeps for
+/// later is not all in use at one moment.
+const GROWS_MAX: u64 = 1 << 20;
+/// The same, more than before the first tenant came: what is made once and kept.
+const KEEPS_MAX: u64 = 4 << 20;
+/// The same of mappings: the kernel lists an allocator's memory in as many as it has pieces.
+const MAPPINGS_MORE_MAX: usize = 8;
+
+enum Act {
+    /// On a disk.
+    Misdeed(How),
+    /// On the switch.
+    Flood,
+}
+
+/// A kind of bad input, and what the tenants had beside it.
+struct Kind {
+    name: &'static str,
+    act: Act,
+    variant: usize,
+    times: u64,
+    rates: Rates,
+}
+
+/// What the daemon holds.
+#[derive(Clone, Copy, Debug)]
+struct Footprint {
+    held: Held,
+    bytes: u64,
+    mappings: usize,
+}
+
+impl Footprint {
+    fn now(daemon: &Daemon) -> Result<Footprint> {
+        let mappings = daemon.mappings()?.lines().count();
+        Ok(Footprint { held: Held::now(daemon)?, bytes: daemon.own_bytes()?, mappings })
+    }
+}
+
+struct Round<'a> {
+    daemon: &'a Daemon,
+    crowd: &'a Crowd,
+    /// With the 23 at work and nobody at the 24th place.
+    held: Held,
+    /// Of each tenant by itself, over all kinds.
+    tenants: RefCell<Vec<Rates>>,
+    bad_ns: RefCell<u64>,
+}
+
+impl Round<'_> {
+    fn door(&self, disk: &str) -> Result<Door<'_>> {
+        let seat = SEATS.iter().find(|(_, seat)| *seat == disk);
+        let (id, _) = seat.with_context(|| format!("no seat at {disk}"))?;
+        let Round { daemon, crowd, held, .. } = self;
+        Ok(Door { daemon, disk: id, load: crowd.load()?, held: *held, is_long: false })
+    }
+
+    /// The rate of all tenants together in one window.
+    fn window(&self, is_bad: bool, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+        let least = match is_bad {
+            true => WINDOW_NS,
+            false => (*self.bad_ns.borrow()).clamp(WINDOW_NS, WINDOW_MAX_NS),
+        };
+        let (start, before) = (now_ns(), self.crowd.counts());
+        while now_ns() - start < least {
+            work()?;
+        }
+        let (took, after) = (now_ns() - start, self.crowd.counts());
+        if is_bad {
+            *self.bad_ns.borrow_mut() = took;
+        }
+        let mut all = 0.0;
+        for ((rates, before), after) in self.tenants.borrow_mut().iter_mut().zip(before).zip(after)
+        {
+            let rate = (after - before) as f64 * 1e9 / took as f64;
+            rates.add(is_bad, rate);
+            all += rate;
+        }
+        Ok(all)
+    }
+
+    /// So many windows of each kind; then nothing is left of that tenant.
+    fn turn(&self, kind: &mut Kind, windows: usize) -> Result<()> {
+        let Kind { act, variant, times, rates, .. } = kind;
+        *self.bad_ns.borrow_mut() = 0;
+        let how = match act {
+            Act::Flood => return self.flood(windows, times, rates),
+            Act::Misdeed(how) => how,
+        };
+        let door = self.door(how.disk())?;
+        match how {
+            How::Ring(row) => {
+                let mut guest = door.guest(row.layout)?;
+                rates.take(windows, |is_bad| {
+                    self.window(is_bad, || {
+                        if !is_bad {
+                            pause(PAUSE_MIN);
+                            return Ok(());
+                        }
+                        *times += 1;
+                        *variant = (*variant + 1) % row.variants;
+                        then_pause(self.daemon, PAUSES, || {
+                            act_and_mend(&mut guest, *variant, &mut row.act)
+                        })
+                    })
+                })?;
+            }
+            How::Storm(Storm { layout, good, bad, .. }) => {
+                let mut guest = door.guest(*layout)?;
+                rates.take(windows, |is_bad| {
+                    *times += u64::from(is_bad);
+                    let work = if is_bad { &mut *bad } else { &mut *good };
+                    self.window(is_bad, || work(&mut guest))
+                })?;
+            }
+            How::FrontEnd(_, act) => rates.take(1, |is_bad| {
+                self.window(is_bad, || {
+                    if !is_bad {
+                        pause(PAUSE_MIN);
+                        return Ok(());
+                    }
+                    *times += 1;
+                    then_pause(self.daemon, PAUSES, || act(&door))
+                })
+            })?,
+        }
+        door.is_unharmed()?;
+        self.crowd.goes_on()
+    }
+
+    /// As [`Round::turn`], of the tenant's NIC: frames for all on the switch, beside as many for nobody.
+    fn flood(&self, windows: usize, sent: &mut u64, rates: &mut Rates) -> Result<()> {
+        let spec = NicSpec { send_slots: FLOOD_IN_FLIGHT, ..NicSpec::default() };
+        let mut nic = Nic::connect(&self.daemon.socket(SEAT_NIC), spec)?;
+        let own = frames::mac(SEAT_NIC_NUMBER);
+        let frame = |to: [u8; 6]| [&to[..], &own, &OTHERS, &[0x55; 50]].concat();
+        let (broadcast, unicast) = (frame([0xff; 6]), frame(own));
+        rates.take(windows, |is_bad| {
+            let frame = if is_bad { &broadcast } else { &unicast };
+            self.window(is_bad, || {
+                while nic.pair(0).add(&Header::default(), frame, &[])? {
+                    *sent += u64::from(is_bad);
+                }
+                nic.pair(0).flush()
+            })
+        })?;
+        nic.pair(0).drain(10_000)?;
+        drop(nic);
+        self.held.awaited(self.daemon)?;
+        self.crowd.goes_on()
+    }
+}
+
+/// Every kind, in the order of the list of failures.
+fn kinds(daemon: &Daemon) -> Vec<Kind> {
+    let new = |name, act| Kind { name, act, variant: 0, times: 0, rates: Rates::default() };
+    let mut kinds: Vec<Kind> = misdeeds::all()
+        .into_iter()
+        .map(|Misdeed { name, how }| new(name, Act::Misdeed(how)))
+        .collect();
+    for (name, discards) in [("attack_04_flush_storm", false), ("attack_10_discards", true)] {
+        let storm = beside_programs(daemon.dir(), discards, &Arc::default());
+        kinds.push(new(name, Act::Misdeed(How::Storm(storm))));
+    }
+    kinds.push(new("broadcast_storm", Act::Flood));
+    kinds
+}
+
+/// Says now and then how far it is.
+struct Progress {
+    start_ns: u64,
+    said_ns: u64,
+    seconds: u64,
+}
+
+impl Progress {
+    fn elapsed_s(&self) -> u64 {
+        (now_ns() - self.start_ns) / 1_000_000_000
+    }
+
+    fn say(&mut self, daemon: &Daemon, rounds: u64, kind: &str) -> Result<()> {
+        let now = now_ns();
+        if now - self.said_ns >= PROGRESS_NS {
+            self.said_ns = now;
+            let Footprint { held, bytes, .. } = Footprint::now(daemon)?;
+            eprintln!(
+                "crowd: {} s of {}, round {rounds}, at {kind}; {} descriptors, {} KiB of its own",
+                self.elapsed_s(),
+                self.seconds,
+                held.descriptors,
+                bytes >> 10
+            );
+        }
+        Ok(())
+    }
+}
+
+fn seconds() -> Result<u64> {
+    match std::env::var("CROWD_SECONDS") {
+        Ok(text) => text.parse().context("CROWD_SECONDS is no number"),
+        Err(_) => Ok(if is_long() { SECONDS_LONG } else { SECONDS }),
+    }
+}
+
+fn config() -> String {
+    let mut config = format!("[sidecores]\ncpus = \"0\"\nmin = 1\n{}", Crowd::config());
+    for (id, disk) in SEATS {
+        let _ = write!(config, "[[disk]]\nid = \"{id}\"\n{disk}\n");
+    }
+    config + &nic(SEAT_NIC, SEAT_NIC_NUMBER)
+}
+
+/// Every kind in turn until the time is over, and those beside which too little was kept again. Gives the
+/// rounds, and what the daemon held after the first one.
+fn rounds(round: &Round<'_>, kinds: &mut [Kind]) -> Result<(u64, Footprint)> {
+    let seconds = seconds()?;
+    let mut progress = Progress { start_ns: now_ns(), said_ns: now_ns(), seconds };
+    let (mut rounds, mut first) = (0, None);
+    while rounds == 0 || progress.elapsed_s() < seconds {
+        rounds += 1;
+        for kind in kinds.iter_mut() {
+            progress.say(round.daemon, rounds, kind.name)?;
+            let done = round.turn(kind, WINDOWS);
+            done.with_context(|| format!("{}, round {rounds}", kind.name))?;
+            if first.is_some() && progress.elapsed_s() >= seconds {
+                break;
+            }
+        }
+        first.get_or_insert(Footprint::now(round.daemon)?);
+    }
+    for kind in kinds.iter_mut() {
+        for _ in 1..TRIES {
+            if kind.rates.kept() >= kind.kept_min() {
+                break;
+            }
+            progress.say(round.daemon, rounds, kind.name)?;
+            round.turn(kind, TURN_MORE).with_context(|| kind.name)?;
+        }
+    }
+    Ok((rounds, first.context("no round")?))
+}
+
+impl Kind {
+    fn kept_min(&self) -> f64 {
+        match &self.act {
+            Act::Misdeed(How::Storm(storm)) => storm.kept_min,
+            _ => KEPT_MIN,
+        }
+    }
+}
+
+/// What is left when all have gone, against what there was before the first came.
+fn is_as_before(daemon: &Daemon, start: Footprint) -> Result<Footprint> {
+    start.held.awaited(daemon).context("after the last tenant has gone")?;
+    let end = Footprint::now(daemon)?;
+    let grown = end.bytes.saturating_sub(start.bytes);
+    ensure!(grown <= KEEPS_MAX, "{grown} bytes of its own are left: {start:?}, {end:?}");
+    let mapped = end.mappings.saturating_sub(start.mappings);
+    ensure!(mapped <= MAPPINGS_MORE_MAX, "{mapped} mappings are left: {start:?}, {end:?}");
+    Ok(end)
+}
+
+#[test]
+fn the_others_notice_nothing() -> Result<()> {
+    let mut daemon = Daemon::start_told("crowd", "", &config())?;
+    daemon.await_sleep()?;
+    let start = Footprint::now(&daemon)?;
+    // As a host keeps its guests off the sidecore's processor.
+    let off = OffSidecore::new()?;
+    let crowd = Crowd::start(&daemon)?;
+    // The tenants' threads keep their rank. What is asked is what the daemon does for the hostile tenant,
+    // not what its own vCPU takes from those of others.
+    rustix::process::setpriority_process(None, LOWEST_RANK)?;
+    let tenants = RefCell::new(vec![Rates::default(); TENANTS]);
+    let held = Held::now(&daemon)?;
+    let round = Round { daemon: &daemon, crowd: &crowd, held, tenants, bad_ns: RefCell::new(0) };
+    let mut kinds = kinds(&daemon);
+    let (rounds, first) = rounds(&round, &mut kinds)?;
+    let Round { tenants, .. } = round;
+    let last = Footprint::now(&daemon)?;
+    daemon.is_alive()?;
+    let done = crowd.finish(&daemon)?;
+    drop(off);
+    let end = is_as_before(&daemon, start)?;
+    report(&kinds, &tenants.into_inner())?;
+    println!(
+        "crowd: {} kinds of bad input in {rounds} rounds beside {TENANTS} tenants: {} requests and {} \
+         frames, all right ({} frames found full rings), the slowest request {} ms; before the first \
+         tenant {start:?}, after the first round {first:?}, after the last {last:?}, after the last \
+         tenant {end:?}",
+        kinds.len(),
+        done.requests,
+        done.frames,
+        done.lost,
+        done.request_max_ns / 1_000_000,
+    );
+    let grown = last.bytes.saturating_sub(first.bytes);
+    ensure!(grown <= GROWS_MAX, "{grown} bytes of its own more than after the first round");
+    ensure!(last.held == first.held, "{first:?}, {last:?}");
+    daemon.stop()
+}
+
+/// What was kept beside each kind, and by each tenant.
+fn report(kinds: &[Kind], tenants: &[Rates]) -> Result<()> {
+    let mut kept_too_little = Vec::new();
+    for kind in kinds {
+        let Kind { name, times, rates, .. } = kind;
+        println!("crowd_{name}: {times} times; the neighbours had {rates}");
+        if rates.kept() < kind.kept_min() {
+            kept_too_little.push(name.to_string());
+        }
+    }
+    for (number, rates) in tenants.iter().enumerate() {
+        println!("crowd_tenant_{number}: all kinds; the neighbours had {rates}");
+        if rates.kept() < KEPT_MIN {
+            kept_too_little.push(format!("tenant {number}"));
+        }
+    }
+    ensure!(kept_too_little.is_empty(), "too little is kept: {kept_too_little:?}");
+    Ok(())
+}
