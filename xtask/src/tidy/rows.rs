@@ -16,6 +16,9 @@ use crate::tidy::source::Source;
 
 const PAGE: &str = "docs/security.md";
 const RULE: &str = "row";
+/// Names of tests that a macro makes, by the list that they are in, and how a file asks for a list.
+const LIST: &str = "tests/src/misdeeds/rows.rs";
+const ASKED: &str = "tests::misdeeds!(";
 /// How the outcome of a row begins that has no test.
 const WHY_NONE: [&str; 3] = ["not built", "not offered", "not tested"];
 
@@ -146,8 +149,14 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 
 impl<'a> Known<'a> {
     fn of(sources: &'a [Source]) -> Known<'a> {
+        let listed = sources.iter().find(|source| source.path == LIST).map(listed);
+        let listed = listed.unwrap_or_default();
         let files = sources.iter().map(|source| {
-            let names = if source.is_rust() { tests_of(source) } else { functions_of(source) };
+            let mut names = if source.is_rust() { tests_of(source) } else { functions_of(source) };
+            let asked = source.text.lines().filter_map(|line| line.strip_prefix(ASKED));
+            for list in asked.filter_map(|rest| rest.strip_suffix(" tests);")) {
+                names.extend(listed.get(list).into_iter().flatten());
+            }
             (source.path.as_str(), names)
         });
         Known { files: files.collect() }
@@ -242,6 +251,22 @@ fn tests_of(source: &Source) -> Vec<&str> {
     names
 }
 
+/// The names in each list, `(list $form:ident) => { ... }`.
+fn listed(source: &Source) -> HashMap<&str, Vec<&str>> {
+    let mut lists: HashMap<&str, Vec<&str>> = HashMap::new();
+    let mut list = "";
+    for line in source.text.lines().map(str::trim) {
+        let is_name = |c: char| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit();
+        if let Some((name, _)) = line.strip_prefix('(').and_then(|l| l.split_once(" $form:ident)"))
+        {
+            list = name;
+        } else if !line.is_empty() && line.chars().all(is_name) {
+            lists.entry(list).or_default().push(line);
+        }
+    }
+    lists
+}
+
 fn function_name(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
     rest.split(['(', '<']).next()
@@ -265,6 +290,12 @@ mod tests {
         let sources = [
             Source::new(PAGE, page),
             Source::new("tests/tests/hostile.rs", TEST),
+            Source::new(
+                LIST,
+                "(split $form:ident) => {\n$crate::each_row! { $form\na07_left_out\n}\n};\n\
+                 (blk $form:ident) => {\nc01_short\n};\n",
+            ),
+            Source::new("tests/tests/listed.rs", "//! t\ntests::misdeeds!(blk tests);\n"),
             Source::new("x.d/test/recover.sh", "case_killed() {\n"),
             Source::new("fuzz/src/bin/session.rs", "//! f\n"),
             Source::new("tests/mutants/no-sync.patch", ""),
@@ -276,7 +307,7 @@ mod tests {
     fn a_page_whose_names_are_there_is_true() {
         let page = "### Rings (A1-A4)\n\n| rows | tests | outcome |\n|---|---|---|\n\
                     | A1-A2 | `hostile` | stopped |\n| A3 | `hostile`: `a01_loop`; `recover.sh`: `case_killed` | x |\n\
-                    | A4 | - | not built |\n\n| promise | tests | mutants |\n|---|---|---|\n\
+                    | A4 | - | not built |\n| C1 | `listed` | x |\n\n| promise | tests | mutants |\n|---|---|---|\n\
                     | p | `a1`, `a01`, `a2_*`, `hostile`, `session`, `recover.sh`, `cargo test` | `no-sync` |\n";
         assert_eq!(messages(&page.replace("`a1`, ", "")), [""; 0]);
     }
@@ -286,6 +317,7 @@ mod tests {
         let head = "| rows | tests | outcome |\n|---|---|---|\n";
         for (line, says) in [
             ("| A3 | `hostile` | x |", "no test in tests/tests/hostile.rs begins with a3_"),
+            ("| C2 | `listed` | x |", "no test in tests/tests/listed.rs begins with c2_"),
             ("| A1 | `hostile`: `a09_no` | x |", "`a09_no` is no test in tests/tests/hostile.rs"),
             (
                 "| A1 | `hostile`: `a3_helper` | x |",
