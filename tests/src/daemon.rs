@@ -2,6 +2,7 @@
 //!
 //! Not the daemons that are measured: those are `bench::server`'s.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixDatagram;
@@ -443,11 +444,20 @@ impl Daemon {
         let waited = await_that(Duration::from_secs(5), "descriptors to be closed", || {
             Ok(self.descriptors()? <= most)
         });
-        waited.with_context(|| {
-            let open = std::fs::read_dir(self.proc("fd")).into_iter().flatten().flatten();
-            let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-            format!("{most} are expected, open are {:?}", targets.collect::<Vec<_>>())
-        })
+        waited.with_context(|| format!("{most} are expected, open are {:?}", self.open()))
+    }
+
+    /// What it has open: how many of each kind.
+    pub fn open(&self) -> BTreeMap<String, usize> {
+        let mut kinds = BTreeMap::new();
+        let open = std::fs::read_dir(self.proc("fd")).into_iter().flatten().flatten();
+        for target in open.filter_map(|entry| std::fs::read_link(entry.path()).ok()) {
+            let target = target.to_string_lossy();
+            // Of a socket, without its number.
+            let kind = target.split_once(":[").filter(|(kind, _)| *kind != "anon_inode");
+            *kinds.entry(kind.map_or(&*target, |(kind, _)| kind).to_owned()).or_default() += 1;
+        }
+        kinds
     }
 
     /// Memory of its own that it holds, bytes: not what it shares with front-ends, nor its RAM disks.

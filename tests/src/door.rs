@@ -3,6 +3,7 @@
 //!
 //! Not what it does (`misdeeds`), nor who is beside it (`neighbour`, and `tests/tests/crowd.rs`).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use crate::raw_front_end::Raw;
 use crate::single::Single;
 
 /// What a daemon has of its front-ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Descriptors, its own among them.
-    pub descriptors: usize,
+    /// Descriptors by their kinds, its own among them.
+    open: BTreeMap<String, usize>,
     /// Mappings of memory that front-ends have lent.
     pub mappings: usize,
 }
@@ -30,15 +31,21 @@ impl Held {
     /// # Errors
     /// The daemon is gone.
     pub fn now(daemon: &Daemon) -> Result<Held> {
-        Ok(Held { descriptors: daemon.descriptors()?, mappings: guest_mappings(daemon)? })
+        Ok(Held { open: daemon.open(), mappings: guest_mappings(daemon)? })
+    }
+
+    /// How many descriptors.
+    pub fn descriptors(&self) -> usize {
+        self.open.values().sum()
     }
 
     /// Waits until the daemon has no more than this.
     ///
     /// # Errors
     /// It keeps something: what.
-    pub fn awaited(self, daemon: &Daemon) -> Result<()> {
-        daemon.await_descriptors(self.descriptors)?;
+    pub fn awaited(&self, daemon: &Daemon) -> Result<()> {
+        let waited = daemon.await_descriptors(self.descriptors());
+        waited.with_context(|| format!("before it was {:?}", self.open))?;
         // Hundreds of them are not unmapped in one moment.
         let mut found = 0;
         let waited = await_that(Duration::from_secs(1), "memory to be given back", || {
@@ -66,7 +73,7 @@ pub struct Door<'a> {
     /// Somebody who is at work on another disk.
     pub load: &'a Load,
     /// What the daemon has while nobody is at this one.
-    pub held: Held,
+    pub held: &'a Held,
     /// Whether misdeeds that can be repeated without end are repeated very often.
     pub is_long: bool,
 }

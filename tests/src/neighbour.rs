@@ -52,7 +52,7 @@ impl Neighbour {
     /// The way to the abused disk.
     pub fn door(&self) -> Door<'_> {
         let Neighbour { daemon, load, held, .. } = self;
-        Door { daemon, disk: BAD, load, held: *held, is_long: is_long() }
+        Door { daemon, disk: BAD, load, held, is_long: is_long() }
     }
 
     /// After the abuse, with every front-end of it gone: nothing may be left of it.

@@ -49,7 +49,7 @@ pub struct Io {
     joined: Vec<Option<Joined>>,
     /// Requests that wait, of all disks.
     waiting: usize,
-    /// Made for the first sleep with requests that wait.
+    /// Made with the ring; tried again before a sleep with requests that wait.
     waker: Option<Waker>,
 }
 
@@ -276,6 +276,10 @@ impl Io {
         }
         if self.ring.is_none() {
             self.ring = Some(Ring::new(self.entries, self.workers.as_ref())?);
+        }
+        if self.waker.is_none() {
+            // With the ring, not before the first sleep that needs it: that is in the midst of a pass.
+            self.waker = Waker::new();
         }
         let identity = self.identity;
         let known = self.joined.iter().position(|joined| {
