@@ -57,7 +57,10 @@ guest_start() {
     mkfifo "$SERVER_DIR/$name".orders.{in,out}
     local said
     for said in console results; do
-        [[ -z $GUEST_FROM ]] || ln -s "$GUEST_FROM.$said" "$SERVER_DIR/$name.$said"
+        # To the file itself: a chain of forty links is too long for the kernel.
+        [[ -z $GUEST_FROM ]] ||
+            ln -s "$(readlink "$SERVER_DIR/$GUEST_FROM.$said" || printf '%s.%s' "$GUEST_FROM" "$said")" \
+                "$SERVER_DIR/$name.$said"
     done
     "${GUEST_INSIDE[@]}" qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \

@@ -6,14 +6,19 @@
 
 group_migrate() {
     need_sidecore
-    migrate_raw
     need_guests
     need_packages qemu-utils
     need_guest_image
     cargo_quietly build --profile driver -p tests --bin vm_mover
     MOVER=${CARGO_TARGET_DIR:-$ROOT/target}/driver/vm_mover
     # Guests wait more than they work; side by side they are done sooner.
+    migrate_raw &
+    local raw=$!
+    own_shell "$raw"
+    [[ -z $TEST_ALL ]] || wait "$raw" || true
     run_cases_together "$(migrate_often 3 1)" case_deaths case_moves case_called_off case_saved case_snapshot
+    wait "$raw" || true
+    disown_pid "$raw"
     # Beside QEMU's own devices; takes minutes.
     [[ -z $TEST_ALL && " $CASES " != *' pause '* ]] || run_cases case_pause
 }
@@ -631,7 +636,7 @@ case_pause() {
     only_root || return 0
     local round at wanted rounds report gap
     local -A downtimes=() pauses=() gaps=()
-    wanted=$(migrate_often 6 10) rounds=2
+    wanted=$(migrate_often 4 10) rounds=2
     two_daemons
     for ((round = 0; round < rounds; round++)); do
         for DEVICES in sidecore qemu; do
