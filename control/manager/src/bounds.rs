@@ -138,9 +138,9 @@ impl Bounds {
     pub(crate) fn of_this_process(sidecores: usize, uplinks: usize, inherited: usize) -> Bounds {
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let open = open.saturating_sub(inherited) as u64;
-        // Each sidecore makes its io_uring when it gets its first disk.
+        // Each sidecore makes its io_uring when it gets its first disk, and what wakes it.
         let uplinks = uplinks as u64 * (HOST_DESCRIPTORS + 1);
-        let descriptors = open + sidecores as u64 + uplinks + OWN_DESCRIPTORS;
+        let descriptors = open + 2 * sidecores as u64 + uplinks + OWN_DESCRIPTORS;
         let own = Amount { descriptors, mappings: OWN_MAPPINGS, bytes: OWN_BYTES };
         let mappings = number_in("/proc/sys/vm/max_map_count").unwrap_or(MAPPINGS_DEFAULT);
         let space = getrlimit(Resource::As).current;
