@@ -341,6 +341,15 @@ impl Device {
             None => start::make(&facts, features, logging, &link.front_end, &parts),
         };
         let (size, left) = (facts.size, Left::at_start(&facts));
+        let is_first = self.queues.iter().all(|queue| queue.attached.is_none());
+        let keeps_none = is_first && made.is_ok() && link.front_end.inflight.is_none();
+        if keeps_none && self.kind.disk().is_some() && self.log.allows(now()) {
+            tracing::warn!(
+                device = self.facts.id,
+                "its front-end keeps no in-flight record: what is under way when the daemon dies may be \
+                 lost, or done twice"
+            );
+        }
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
             queue.size = size;
             queue.left = made.is_ok().then_some(left).or(queue.left);
