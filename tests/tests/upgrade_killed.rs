@@ -124,6 +124,31 @@ fn a_daemon_that_is_killed_in_an_upgrade_leaves_one_owner_or_none_and_loses_noth
     Ok(())
 }
 
+/// By then it has the API's socket, its thread, and all connections.
+#[test]
+fn an_heir_that_refuses_at_the_last_moment_takes_nothing_away() -> Result<()> {
+    let mut daemon = Daemon::start_installed("upgrade-spoiled", "cpus = \"0\"", DISKS)?;
+    let stream = UnixStream::connect(daemon.socket("disk"))?;
+    let mut random = Random(1);
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 50)?;
+    let task = format!("spoil-rings {} {}", daemon.pid(), sidecore_binary()?.display());
+    std::fs::write(daemon.dir().join("relay"), task)?;
+    daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+    daemon.refuses("upgrade")?;
+    daemon.is_alive()?;
+    // The same connection, and the API's socket.
+    work(&mut tenant, &mut random, 50)?;
+    let counters = daemon.shown("disk", "counters")?;
+    ensure!(counters["errors"] == 0, "{counters}");
+    daemon.install(None)?;
+    daemon.upgrade()?;
+    work(&mut tenant, &mut random, 50)?;
+    tenant.drain()?;
+    drop(tenant);
+    daemon.stop()
+}
+
 #[test]
 fn an_heir_that_cannot_serve_a_device_leaves_its_socket_where_it_is() -> Result<()> {
     let mut daemon = Daemon::start_installed("upgrade-swapped", "cpus = \"0\"", DISKS)?;

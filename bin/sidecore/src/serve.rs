@@ -51,12 +51,16 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         tracing::warn!(%error, "no launcher could be started: there will be no upgrade");
     }
     // Before the first front-end can lend memory, and take it away again.
-    guest_memory::recover_from_sigbus().map_err(|error| Failure::Daemon {
+    let handled = guest_memory::recover_from_sigbus().map_err(|error| Failure::Daemon {
         error: format!("the handler for lost memory cannot be installed: {error}"),
         hint: String::new(),
-    })?;
+    });
     let has_taken_over = heir.is_some();
-    confine(&plan, &file)?;
+    match (handled.and_then(|()| confine(&plan, &file)), &heir) {
+        // Its daemon tells the operator.
+        (Err(failure), Some(heir)) => heir.refuse(&failure.text()),
+        (confined, _) => confined?,
+    }
     let options = manager::Options {
         version: env!("CARGO_PKG_VERSION"),
         file: file.name.clone(),
@@ -133,7 +137,20 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
             Failure::usage(format!("{}: image_folders: {folder:?}: {error}", file.name), hint)
         })
     };
-    let images = daemon.image_folders.iter().map(image).collect::<Result<_, _>>()?;
+    let images = daemon.image_folders.iter().map(image).collect::<Result<Vec<_>, _>>()?;
+    for precious in
+        [Some(file.path.clone()), file.path.canonicalize().ok(), std::env::current_exe().ok()]
+    {
+        let Some(precious) = precious else { continue };
+        // Whoever can write these decides what an heir is, which has the rights of the start.
+        if let Some(folder) = images.iter().find(|folder| precious.starts_with(folder)) {
+            let (folder, precious) = (folder.display(), precious.display());
+            let what = format!("{}: image_folders: {folder} has {precious} in it", file.name);
+            let hint = "what is in image_folders can be written by a daemon that is taken over: name folders \
+                        that have images only";
+            return Err(Failure::usage(what, hint));
+        }
+    }
     let sockets = plan.disks.iter().map(|disk| &disk.socket);
     let sockets = sockets.chain(plan.nics.iter().map(|nic| &nic.socket)).chain([&daemon.api]);
     let folders = sockets.filter_map(|socket| Path::new(socket).parent());

@@ -117,6 +117,9 @@ const LIFE: &[c_long] = &[
     libc::SYS_ftruncate,
 ];
 
+/// A disk's sync.
+const PARTING: &[c_long] = &[libc::SYS_fdatasync, libc::SYS_fsync];
+
 /// Where there are older forms of the same calls.
 #[cfg(target_arch = "x86_64")]
 const LIFE_OLD: &[c_long] = &[libc::SYS_gettimeofday, libc::SYS_time];
@@ -209,6 +212,7 @@ const CONTROL: &[c_long] = &[
     libc::SYS_listen,
     libc::SYS_accept4,
     libc::SYS_connect,
+    libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_sendto,
     libc::SYS_setsockopt,
@@ -261,6 +265,7 @@ pub(crate) fn of(kind: Kind, networks: bool, programs: bool) -> Vec<c_long> {
         Kind::Sidecore => &[WAIT, SIDECORE],
         Kind::Api => &[WAIT, API],
         Kind::Closer => &[],
+        Kind::Parting => &[PARTING],
         Kind::Control => &[WAIT, SIDECORE, CONTROL, CONTROL_OLD],
     };
     let bpf = (kind == Kind::Control && networks && programs).then_some(libc::SYS_bpf);
@@ -305,7 +310,7 @@ pub(crate) fn checked(kind: Kind, networks: bool, pid: u32) -> Vec<Check> {
             all.push(check(libc::SYS_ioctl, 1, &[libc::FIONBIO]));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }
-        Kind::Closer => {
+        Kind::Closer | Kind::Parting => {
             all.push(check(libc::SYS_fcntl, 1, CLOSING));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }

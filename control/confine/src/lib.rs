@@ -64,6 +64,8 @@ pub enum Kind {
     Api,
     /// Closes what front-ends sent.
     Closer,
+    /// Makes a disk stable and closes it.
+    Parting,
 }
 
 /// Files that can be opened. All are absolute and exist.

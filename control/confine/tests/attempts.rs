@@ -71,6 +71,7 @@ fn attempt() {
         "sidecore" => Kind::Sidecore,
         "api" => Kind::Api,
         "closer" => Kind::Closer,
+        "parting" => Kind::Parting,
         _ => Kind::Control,
     })
     .unwrap();
@@ -167,6 +168,8 @@ fn what_a_thread_has_no_use_for_is_refused_and_ends_nothing() {
         ("api", "spawn"),
         ("closer", "open"),
         ("closer", "listen"),
+        ("parting", "open"),
+        ("parting", "listen"),
     ] {
         if what == "thread" {
             // The harness's way to say that there is no thread is to panic.
@@ -244,7 +247,7 @@ fn an_image_that_was_given_up_is_named_with_what_to_do() {
 fn only_control_keeps_rights_and_few_of_them() {
     let place = place();
     let of = |kind: &str| outcome(&format!("{kind} rights"), place.path());
-    for kind in ["sidecore", "api", "closer"] {
+    for kind in ["sidecore", "api", "closer", "parting"] {
         // They cannot even read this: it is read before, by control's list.
         assert!(!child(&format!("{kind} rights"), place.path()).status.success(), "{kind}");
     }

@@ -102,12 +102,12 @@ struct Door {
     wake: Arc<OwnedFd>,
 }
 
-/// The running server. Dropped, it stops and takes its socket away.
+/// The running server. Dropped, it stops, and if it has begun it takes its socket away.
 #[derive(Debug)]
 pub struct Server {
     /// `None`: it is another process's.
     socket: Option<PathBuf>,
-    /// `None`: it has begun.
+    /// `None`: it has begun, and the socket is its own.
     begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -130,12 +130,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // One that never began may share the socket with a process that serves.
+        let socket = if self.begin.is_some() { None } else { self.socket.take() };
         drop(self.begin.take());
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Some(socket) = &self.socket {
+        if let Some(socket) = socket {
             let _ = std::fs::remove_file(socket);
         }
     }

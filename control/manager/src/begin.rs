@@ -80,10 +80,7 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
             }
         };
     };
-    let (mut manager, server) = match inherit(plan, options, &heir) {
-        Ok(begun) => begun,
-        Err(why) => heir.refuse(&why),
-    };
+    let (mut manager, server) = inherit(plan, options, &heir);
     manager.take_over(heir);
     serve(manager, server)
 }
@@ -165,31 +162,29 @@ fn take_short_turns() {
     }
 }
 
-/// A manager that could serve all that another daemon serves, and waits for nothing any more.
-fn inherit(plan: Plan, options: Options, heir: &Heir) -> Result<(Manager, Server), String> {
-    let text = |error: StartError| error.to_string();
-    let estate = heir.receive_estate(options.version)?;
-    let (mut manager, entrance) = begin(&plan, options, Some(estate)).map_err(text)?;
-    // What it holds is shared from now on: dropping it would cut off front-ends.
-    let ready = || -> Result<Server, String> {
-        manager.open_all(plan).map_err(text)?;
-        manager.refuse_if_taken_from_guest()?;
-        manager.adopt()?;
-        // All that can fail does so before the predecessor is told to let go.
-        let server = settle_down(entrance, &manager.options).map_err(text)?;
-        let mut estate = manager.estate.take().unwrap_or_default();
-        heir.receive_rings(&mut estate)?;
-        manager.estate = Some(estate);
-        manager.place_rings();
-        let mut estate = manager.estate.take().unwrap_or_default();
-        heir.receive_leave(&mut estate)?;
-        manager.estate = Some(estate);
-        Ok(server)
-    };
-    match ready() {
-        Ok(server) => Ok((manager, server)),
-        Err(why) => heir.refuse(&why),
-    }
+/// A manager that could serve all that another daemon serves, and waits for nothing any more. What it holds is
+/// shared, and dropping it would cut off front-ends: so whatever fails ends the process where it fails.
+fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
+    let estate = granted(heir, heir.receive_estate(options.version));
+    let (mut manager, entrance) = granted(heir, begin(&plan, options, Some(estate)));
+    granted(heir, manager.open_all(plan));
+    granted(heir, manager.refuse_if_taken_from_guest());
+    granted(heir, manager.adopt());
+    // All that can fail does so before the predecessor is told to let go.
+    let server = granted(heir, settle_down(entrance, &manager.options));
+    let mut estate = manager.estate.take().unwrap_or_default();
+    granted(heir, heir.receive_rings(&mut estate));
+    manager.estate = Some(estate);
+    manager.place_rings();
+    let mut estate = manager.estate.take().unwrap_or_default();
+    granted(heir, heir.receive_leave(&mut estate));
+    manager.estate = Some(estate);
+    (manager, server)
+}
+
+/// What was to be had, or the end of this process.
+fn granted<T, E: std::fmt::Display>(heir: &Heir, what: Result<T, E>) -> T {
+    what.unwrap_or_else(|why| heir.refuse(&why.to_string()))
 }
 
 /// The last thread, and then this one's own limits: nothing that follows fails.

@@ -7,7 +7,7 @@
 //! out of what is promised to nobody, and is refused to whoever asks when that is used up.
 //!
 //! Not here: addresses (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
-//! size is fixed. Called by `shut`, `links` and `front_end`.
+//! size is fixed. Called by `begin`, `shut`, `links`, `front_end` and `upgrade`.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -214,9 +214,15 @@ impl Bounds {
             let [needs, left, most] = [needs, left, most].map(|it| it.bytes >> 10);
             return Err(short("KiB of memory", needs, left, most, todo));
         }
-        self.0.devices.set(devices + 1);
+        Ok(self.promise_again(plan))
+    }
+
+    /// The same for a device that another process serves: it was promised there, whatever is left.
+    pub(crate) fn promise_again(&self, plan: &DevicePlan) -> Claim {
+        let needs = Amount::of(plan);
+        self.0.devices.set(self.0.devices.get() + 1);
         self.0.promised.set(self.0.promised.get().plus(needs));
-        Ok(Claim { of: self.clone(), amount: needs, is_device: true })
+        Claim { of: self.clone(), amount: needs, is_device: true }
     }
 
     /// Something beyond that, if it is free.

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Instant;
 
 use backend::Disk;
+use confine::Kind;
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::{info, warn};
 use vhost_user::Message;
@@ -53,6 +54,8 @@ impl Parting {
         let (end, disk) = (done.try_clone()?, Arc::clone(disk));
         let (tell, outcome) = sync_channel(1);
         std::thread::Builder::new().name("parting".to_string()).spawn(move || {
+            // What it has of control's list is what it keeps when this fails.
+            let _ = confine::thread(Kind::Parting);
             let kept = if disk.sync() { None } else { Some(Arc::clone(&disk)) };
             // The last close, with which the locks go, comes before the word of it.
             drop(disk);

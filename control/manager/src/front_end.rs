@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use guest_memory::{Area, DirtyLog, GuestMap, Health, Loss, Mapping, Region, Seal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{
+    AddressFamily, RecvFlags, Shutdown, SocketAddrAny, SocketAddrUnix, SocketType, getpeername,
+    getsockname, recv, shutdown,
+};
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Owner, Reply};
 
 use crate::address_space::{AddressSpace, Claim};
@@ -298,6 +301,7 @@ impl Owner<Lent> for FrontEnd {
         if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
             return Err("the channel is not a Unix stream socket".to_string());
         }
+        refuse_own_link(&fd)?;
         self.channel = Some(Connection::of(fd, &self.closer));
         Ok(())
     }
@@ -320,6 +324,30 @@ impl Owner<Lent> for FrontEnd {
         if self.may_run {
             self.personality.reset();
         }
+    }
+}
+
+/// A link of which this process had both ends would never be seen to end. A front-end's end has a name on
+/// one side, since one of the two listened, and a channel has none; nor may it hold that end, sent over it.
+fn refuse_own_link(channel: &Lent) -> Result<(), String> {
+    let is_named = |name: Option<SocketAddrAny>| {
+        let name = name.and_then(|name| SocketAddrUnix::try_from(name).ok());
+        name.is_some_and(|name| name.path().is_some() || name.abstract_name().is_some())
+    };
+    let [ours, theirs] = [getsockname(channel).ok(), getpeername(channel).ok().flatten()];
+    if is_named(ours) || is_named(theirs) {
+        return Err(
+            "the channel is a connection to a socket with a name, not one of a pair".to_string()
+        );
+    }
+    // Nothing is ever read from it: whatever lies there by now is all that ever will.
+    shutdown(channel, Shutdown::Read).map_err(|e| format!("the channel: {e}"))?;
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recv(channel, &mut [0u8; 1], flags) {
+        Ok((_, 1..)) => {
+            Err("something lies in the channel, which is for our words alone".to_string())
+        }
+        _ => Ok(()),
     }
 }
 

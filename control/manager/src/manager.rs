@@ -357,7 +357,8 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let alone = device.links.is_empty() && !device.removing && !device.kind.is_off();
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
-            device.retry_at = Some(device.connect_after.map_or(now(), |after| after.max(now())));
+            let after = device.connect_after.max(device.closed_until);
+            device.retry_at = Some(after.map_or(now(), |after| after.max(now())));
         }
     }
 
@@ -399,6 +400,8 @@ impl Manager {
             Ok(socket) => {
                 device.connect_after = Some(now + RETRY_INTERVAL);
                 self.add_link(number, socket);
+                // If it was not taken in.
+                self.plan_connect(number);
             }
             Err(error) => {
                 device.retry_at = Some(now + RETRY_INTERVAL);
@@ -448,6 +451,7 @@ impl Manager {
         }
         info!("stopping");
         (self.options.stopping)();
+        self.give_up_upgrade("this daemon is being stopped");
         self.shut.clear();
         self.give_up_uplinks();
         self.stop_by = Some(now() + STOP_TIME_MAX);

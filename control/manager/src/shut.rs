@@ -180,8 +180,11 @@ impl Manager {
             let all = "this daemon has made all the devices it can name; restart it";
             return Err(NotOpen::Wrong(all.to_string()));
         }
-        let promise = self.bounds.promise(&plan).map_err(NotOpen::Wrong)?;
         let inherited = self.estate.as_mut().and_then(|estate| estate.device_of(&plan));
+        let promise = match &inherited {
+            Some(_) => self.bounds.promise_again(&plan),
+            None => self.bounds.promise(&plan).map_err(NotOpen::Wrong)?,
+        };
         let (listener, disk, is_up) = match inherited {
             Some(device) => {
                 let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);

@@ -1,7 +1,8 @@
 //! A program that a daemon takes for its new version: it starts a real one, passes on what the two say to
 //! each other with the descriptors, and kills the daemon with SIGKILL when a packet of the name that the
 //! file `relay` in its folder gives has gone by. What became of the heir is in the file `relayed`. Or, told
-//! to `swap-listener`, it kills nobody, and gives the heir something else for the first device's socket.
+//! to `swap-listener`, it kills nobody, and gives the heir something else for the first device's socket; told to
+//! `spoil-rings`, what the daemon says of where rings stand.
 //!
 //! Run by a daemon of `tests/upgrade_killed.rs`, by the name of `sidecore`.
 
@@ -23,8 +24,9 @@ use tests::daemon::await_that;
 /// For each wait of it: it must not outlive its test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The task that is no packet's name.
+/// The tasks that are no packet's name.
 const SWAP: &str = "swap-listener";
+const SPOIL: &str = "spoil-rings";
 
 struct Packet {
     bytes: Vec<u8>,
@@ -97,6 +99,9 @@ fn relay(daemon: BorrowedFd<'_>, heir: BorrowedFd<'_>, last: &str, pid: i32) -> 
             // The first descriptor is the listener; nobody can wait for a file.
             *packet.fds.first_mut().context("no listener")? = std::fs::File::open("relay")?.into();
             swaps = false;
+        }
+        if last == SPOIL && packet.is("rings") {
+            packet.bytes = b"{\"rings\":7}".to_vec();
         }
         let is_last = packet.is(last);
         // What the daemon said is known to nobody before it is dead; what the heir said it may hear.

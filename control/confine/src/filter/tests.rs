@@ -7,7 +7,7 @@ use super::*;
 use crate::Landlock;
 use crate::calls::FATAL;
 
-const KINDS: [Kind; 4] = [Kind::Sidecore, Kind::Control, Kind::Api, Kind::Closer];
+const KINDS: [Kind; 5] = [Kind::Sidecore, Kind::Control, Kind::Api, Kind::Closer, Kind::Parting];
 /// Numbers that are looked at; the newest call of Linux 6.18 is below.
 const NUMBERS: std::ops::Range<i64> = 0..600;
 const PID: u32 = 4711;
@@ -137,7 +137,7 @@ fn a_process_without_rights_to_networks_has_no_calls_for_them() {
 #[test]
 fn threads_that_control_makes_later_find_their_list_in_its_own() {
     let control = of(Kind::Control, CapabilitySet::all());
-    for kind in [Kind::Closer, Kind::Api] {
+    for kind in [Kind::Closer, Kind::Parting, Kind::Api] {
         let theirs = of(kind, CapabilitySet::all());
         for number in NUMBERS.filter(|number| answer(&theirs, *number, [0; 6]) == ALLOW) {
             assert_eq!(answer(&control, number, [0; 6]), ALLOW, "{kind:?} {number}");

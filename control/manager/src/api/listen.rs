@@ -59,8 +59,9 @@ fn listener(stream: &UnixStream) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     if status.lines().any(|line| line.starts_with("State:\tZ")) {
         return format!(
-            "process {pid} has ended, but requests of it are still with a disk that does not answer, \
-             and until then it keeps this socket: see to that disk"
+            "process {pid} has ended, but requests of it are still with a disk that does not answer (or a \
+             file that a front-end sent with a file system that does not, `cat /proc/{pid}/task/*/stack`), \
+             and until then it keeps this socket: see to that disk or file system"
         );
     }
     format!("another daemon serves it, process {pid}: stop that one, {apart}")

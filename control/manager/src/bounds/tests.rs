@@ -46,6 +46,10 @@ fn the_next_device_is_refused_with_numbers_and_an_end_gives_back() {
          take: raise LimitNOFILE in the unit (`ulimit -Hn`), or give devices fewer queues"
     );
     assert_eq!(bounds.view().descriptors.promised, 34);
+    // What another process serves is taken over all the same.
+    let again = bounds.promise_again(&plan);
+    assert_eq!((bounds.view().descriptors.promised, bounds.view().devices), (51, 3));
+    drop(again);
     drop(promises);
     assert_eq!(bounds.view().devices, 0);
     assert!(bounds.promise(&plan).is_ok());

@@ -2,8 +2,9 @@
 //! message that brought it.
 //!
 //! Mappings need none of them once they are made. Not here: the mappings (`front_end`). Retold by
-//! `upgrade::bequeath`.
+//! `upgrade::bequest`.
 
+use rustix::fs::SealFlags;
 use vhost_user::message::TABLE_REGIONS_MAX;
 use vhost_user::{InflightArea, LogArea, MemoryRegion, Message, Told};
 
@@ -42,14 +43,18 @@ impl Kept {
         self.regions.len()
     }
 
-    /// Whether each file is still as long as when it was mapped: if not, its pages are gone, and nobody
-    /// else could map it.
+    /// Whether each file is still as long as when it was mapped, and can be mapped to be written: if not, its
+    /// pages are gone, or it was sealed since, and nobody else could map it.
     pub(crate) fn is_whole(&self) -> bool {
         let regions = self.regions.iter().map(|(area, fd)| (area.offset, area.size, fd));
         let log = self.log.iter().map(|(area, fd)| (area.offset, area.size, fd));
         let record = self.inflight.iter().map(|(area, fd)| (area.offset, area.size, fd));
         regions.chain(log).chain(record).all(|(offset, len, fd)| {
             let has = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_size);
+            let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+            if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+                return false;
+            }
             offset.checked_add(len).is_some_and(|end| end <= u64::try_from(has).unwrap_or(0))
         })
     }

@@ -139,4 +139,18 @@ fn only_eventfds_signal_and_only_unix_streams_carry_requests() {
     assert!(strict.set_channel(lent(sealed())).is_err());
     let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     assert_eq!(strict.set_channel(lent(end.into())), Ok(()));
+    // The front-end's own end of a link, and one that holds something.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let connected = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    for end in [connected, accepted] {
+        let text = strict.set_channel(lent(end.into())).expect_err("a link");
+        assert!(text.contains("a socket with a name"), "{text}");
+    }
+    let (end, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+    std::io::Write::write_all(&mut other, b"x").unwrap();
+    let text = strict.set_channel(lent(end.into())).expect_err("something in it");
+    assert!(text.contains("something lies in the channel"), "{text}");
 }

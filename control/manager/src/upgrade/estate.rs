@@ -1,7 +1,7 @@
 //! What a predecessor hands over, as it came: complete, bounded, and nothing done with it yet.
 //!
 //! Everything is a plain descriptor here, so that an heir which refuses and ends disturbs nobody: what
-//! becomes of it is `heir`'s. Fuzzed (`fuzz/fuzz_targets/estate.rs`).
+//! becomes of it is `heir`'s. Fuzzed (`fuzz/src/estate.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;

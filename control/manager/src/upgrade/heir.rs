@@ -32,6 +32,7 @@ use crate::shut::Retry;
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
 const SEND_TIME_MAX: Duration = Duration::from_secs(2);
+const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// This process's end of the channel to its predecessor.
 #[derive(Debug)]
@@ -83,11 +84,15 @@ impl Heir {
     /// # Errors
     /// The predecessor goes on.
     pub(crate) fn receive_leave(&self, estate: &mut Estate) -> Result<(), String> {
-        // It may have ended: what it served is ours then.
-        if self.say(&FromHeir::Taken {}).is_err() {
-            return Ok(());
+        match self.say(&FromHeir::Taken {}) {
+            Ok(()) => {}
+            // What it served is ours then.
+            Err(error) if has_ended(&error) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
         }
-        match self.0.receive(HEAR_TIME_MAX) {
+        // However long it takes: one that was stopped may let go when it is continued, and whoever had given up
+        // by then would leave nobody. It says so, ends this process, or ends.
+        match self.0.receive(FOREVER) {
             Ok(None) => Ok(()),
             Ok(Some(packet)) => match estate.take(&packet.bytes, packet.fds)? {
                 Progress::Yours => Ok(()),
@@ -195,8 +200,6 @@ impl Manager {
         link.front_end.may_run = runs;
         let is_first = device.links.values().all(|link| link.extra.is_some());
         link.extra = if is_first { None } else { self.bounds.claim_link(device.facts.rings) };
-        // Whoever it connected to is here.
-        device.retry_at = None;
         let lend = |(bytes, fds): Parcel| {
             let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
             (bytes, fds.collect::<Vec<Lent>>())
@@ -214,6 +217,8 @@ impl Manager {
             std::mem::forget(link);
             return Err(why);
         }
+        // Whoever it connected to is here.
+        device.retry_at = None;
         let (unread, unsent) = (unread.into_iter().map(lend), unsent.into_iter().map(lend));
         link.connection.go_on(unread, unsent.collect());
         if let Some(channel) = &mut link.front_end.channel {
@@ -408,6 +413,12 @@ impl Device {
             link.session.failed(index);
         }
     }
+}
+
+/// Whether the other end of a channel is gone, by what the kernel said to a send.
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 /// Has a front-end say again what it said.

@@ -4,6 +4,7 @@
 //! [`run`] is all that it does; [`Launcher`] is the daemon's end. It holds nothing of the daemon but
 //! one socket, and ends with it.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,11 +30,21 @@ pub const HEIR_OPTION: &str = "--heir";
 /// The daemon asks for one thing: that an heir is started, whose standard input comes along.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Start {}
+struct Start {
+    request: u64,
+}
+
+/// To that request: the daemon may have given it up, and asked again.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    request: u64,
+    outcome: Outcome,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Answer {
+enum Outcome {
     Started { pid: u32 },
     Refused { why: String },
 }
@@ -42,6 +53,8 @@ enum Answer {
 #[derive(Debug)]
 pub struct Launcher {
     channel: Channel,
+    /// The last one that was made.
+    request: Cell<u64>,
     /// Never waited for: it ends when the channel does, which is with this process.
     _child: Child,
 }
@@ -61,7 +74,7 @@ impl Launcher {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(Launcher { channel, _child: child })
+        Ok(Launcher { channel, request: Cell::new(0), _child: child })
     }
 
     /// Has it start an heir whose standard input is `input`. Its process, which stays known by that
@@ -76,13 +89,23 @@ impl Launcher {
             io::ErrorKind::BrokenPipe => ended.to_string(),
             _ => format!("the launcher does not answer: {error}"),
         };
-        self.channel.send(&Start {}, &[input], ANSWER_TIME_MAX).map_err(failed)?;
-        let packet = self.channel.receive(ANSWER_TIME_MAX).map_err(failed)?;
-        let packet = packet.ok_or(ended)?;
-        match serde_json::from_slice(&packet.bytes).map_err(|error| failed(error.into()))? {
-            Answer::Started { pid } => Ok(pid),
-            Answer::Refused { why } => Err(why),
+        let request = self.request.get().wrapping_add(1);
+        self.request.set(request);
+        self.channel.send(&Start { request }, &[input], ANSWER_TIME_MAX).map_err(failed)?;
+        // One that came too late is an answer to nothing, and the heir that it names has ended: so there
+        // are no more of them than requests.
+        for _ in 0..=request {
+            let packet = self.channel.receive(ANSWER_TIME_MAX).map_err(failed)?;
+            let packet = packet.ok_or(ended)?;
+            let answer: Answer =
+                serde_json::from_slice(&packet.bytes).map_err(|error| failed(error.into()))?;
+            match answer.outcome {
+                _ if answer.request != request => {}
+                Outcome::Started { pid } => return Ok(pid),
+                Outcome::Refused { why } => return Err(why),
+            }
         }
+        Err("the launcher answers to nothing that it was asked".to_string())
     }
 }
 
@@ -109,26 +132,26 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
     let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
     let mut heir: Option<Child> = None;
     while let Some(packet) = channel.receive(FOREVER)? {
-        let Start {} = serde_json::from_slice(&packet.bytes)?;
+        let Start { request } = serde_json::from_slice(&packet.bytes)?;
         if let Some(mut earlier) = heir.take() {
             // It was given up. If it has not ended yet it is left alone, as nobody's.
             let _ = earlier.try_wait();
         }
-        let answer = match packet.fds.into_iter().next() {
+        let outcome = match packet.fds.into_iter().next() {
             Some(input) => match start(program, arguments, input) {
                 Ok(child) => {
                     let pid = child.id();
                     heir = Some(child);
-                    Answer::Started { pid }
+                    Outcome::Started { pid }
                 }
                 Err(error) => {
                     let program = program.display();
-                    Answer::Refused { why: format!("{program} cannot be started: {error}") }
+                    Outcome::Refused { why: format!("{program} cannot be started: {error}") }
                 }
             },
-            None => Answer::Refused { why: "the heir would have no input".to_string() },
+            None => Outcome::Refused { why: "the heir would have no input".to_string() },
         };
-        channel.send(&answer, &[], ANSWER_TIME_MAX)?;
+        channel.send(&Answer { request, outcome }, &[], ANSWER_TIME_MAX)?;
     }
     Ok(())
 }

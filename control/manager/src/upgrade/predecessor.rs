@@ -388,7 +388,7 @@ impl Manager {
     }
 
     /// Ends the new process and goes on serving.
-    fn give_up_upgrade(&mut self, why: &str) {
+    pub(crate) fn give_up_upgrade(&mut self, why: &str) {
         let Some(mut upgrade) = self.upgrade.take() else { return };
         self.poll.remove(&upgrade.channel);
         if !upgrade.end() {
