@@ -175,6 +175,6 @@ pub fn all() -> Vec<Misdeed> {
     macro_rules! take {
         ($($file:ident)*) => { $( $crate::misdeeds!($file all); )* };
     }
-    take!(split packed blk storms front_end connection coming rings memory lost_memory races);
+    take!(split packed blk storms front_end connection coming rings memory races lost_memory);
     all
 }

@@ -13,12 +13,13 @@
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::crowd::{Crowd, TENANTS, nic};
-use tests::daemon::{Daemon, pause};
+use tests::daemon::{Daemon, await_that, pause};
 use tests::door::{Door, Held};
 use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend, is_long};
 use tests::misdeeds::storms::beside_programs;
@@ -156,6 +157,9 @@ impl Round<'_> {
             Act::Misdeed(how) => how,
         };
         let door = self.door(how.disk())?;
+        // One that did what costs others time is kept out for 10 s.
+        await_that(Duration::from_secs(15), "the next front-end", || Ok(door.raw().is_ok()))?;
+        self.held.awaited(self.daemon)?;
         match how {
             How::Ring(row) => {
                 let mut guest = door.guest(row.layout)?;

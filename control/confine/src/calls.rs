@@ -140,14 +140,14 @@ const WAIT: &[c_long] = &[
     libc::SYS_poll,
 ];
 
-/// Rings, images, frames, the alarm.
+/// The alarm, which ends a write to a front-end's eventfd that waits.
+const ALARM: &[c_long] = &[libc::SYS_timer_create, libc::SYS_timer_settime, libc::SYS_timer_delete];
+
+/// Rings, images, frames.
 const SIDECORE: &[c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_register,
-    libc::SYS_timer_create,
-    libc::SYS_timer_settime,
-    libc::SYS_timer_delete,
     libc::SYS_sched_setaffinity,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
@@ -262,11 +262,11 @@ const CONTROL_OLD: &[c_long] = &[];
 /// Calls that are allowed whatever their arguments; XDP's program is loaded by `bpf`, for who may.
 pub(crate) fn of(kind: Kind, networks: bool, programs: bool) -> Vec<c_long> {
     let own: &[&[c_long]] = match kind {
-        Kind::Sidecore => &[WAIT, SIDECORE],
+        Kind::Sidecore => &[WAIT, ALARM, SIDECORE],
         Kind::Api => &[WAIT, API],
-        Kind::Closer => &[],
+        Kind::Closer => &[ALARM],
         Kind::Parting => &[PARTING],
-        Kind::Control => &[WAIT, SIDECORE, CONTROL, CONTROL_OLD],
+        Kind::Control => &[WAIT, ALARM, SIDECORE, CONTROL, CONTROL_OLD],
     };
     let bpf = (kind == Kind::Control && networks && programs).then_some(libc::SYS_bpf);
     [LIFE, LIFE_OLD].iter().chain(own).flat_map(|list| list.iter().copied()).chain(bpf).collect()

@@ -4,9 +4,9 @@
 //! system of the front-end's own, or a Unix socket in whose buffer such a descriptor lies. So all but
 //! eventfds and memfds are closed by a thread of the disk that they came to, which lives while there
 //! is something to do. A write to an eventfd of theirs may wait as well: they can have made it block,
-//! and filled it. So there is one thread for closing and another for writing: a write to a full eventfd
-//! whose reader is gone never ends, and must not keep the next front-end's descriptors from being
-//! closed. A tenant that fills the first one's queue is not listened to ([`Closer::is_full`]), so it
+//! and filled it. So there is one thread for closing and another for writing, which waits for 10 ms at most:
+//! a full counter tells as much as one more, and one whose reader is gone would keep thread and descriptor
+//! for good. A tenant that fills the first one's queue is not listened to ([`Closer::is_full`]), so it
 //! holds that and what the few connections of one disk hold.
 
 use std::collections::VecDeque;
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use confine::Kind;
+use sidecore::Alarm;
 
 use crate::bounds::MESSAGE_DESCRIPTORS;
 
@@ -177,11 +178,11 @@ impl Worker {
     }
 
     fn work(&self) {
+        let mut alarm = None;
         while let Some(job) = self.next() {
             match job {
                 Job::Close(fd) => drop(fd),
-                // An error says that its owner has made something else of it.
-                Job::Signal(fd) => drop(rustix::io::write(&fd, &1u64.to_ne_bytes())),
+                Job::Signal(fd) => add_one(&fd, &mut alarm),
             }
         }
     }
@@ -199,6 +200,19 @@ impl Worker {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Adds one to an eventfd. Waits for 10 ms at most where it is full and was made to block.
+fn add_one(eventfd: &OwnedFd, alarm: &mut Option<Alarm>) {
+    if alarm.is_none() {
+        *alarm = Alarm::new().ok();
+    }
+    // Without a timer it could wait for ever.
+    let Some(alarm) = alarm else { return };
+    alarm.start();
+    // An error says that it is full, or that its owner has made something else of it.
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+    alarm.stop();
 }
 
 #[cfg(test)]
@@ -227,16 +241,29 @@ mod tests {
         let began = Instant::now();
         closer.signal(full.try_clone().unwrap());
         assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
-        // Its reader makes room, and then the signal comes through.
-        rustix::io::read(&full, &mut [0; 8]).unwrap();
+        // Nobody reads it: thread and descriptor are given back all the same, and the counter says it.
+        has_ended(&closer);
         let mut counted = [0; 8];
+        rustix::io::read(&full, &mut counted).unwrap();
+        assert_eq!(u64::from_ne_bytes(counted), u64::MAX - 1);
+        closer.signal(full.try_clone().unwrap());
         rustix::io::read(&full, &mut counted).unwrap();
         assert_eq!(u64::from_ne_bytes(counted), 1);
     }
 
+    /// Waits until nobody signals any more.
+    #[expect(clippy::disallowed_methods, reason = "a test that is stuck must end")]
+    fn has_ended(closer: &Closer) {
+        let begun = Instant::now();
+        while closer.signalling.queue().has_thread {
+            assert!(begun.elapsed() < Duration::from_secs(20), "a write to a full eventfd waits");
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test that is stuck must end")]
-    fn a_signal_that_never_ends_keeps_nothing_from_being_closed() {
+    fn signals_that_nobody_takes_keep_nothing_from_being_closed() {
         let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         let closer = Closer::default();
@@ -249,11 +276,7 @@ mod tests {
         let begun = Instant::now();
         theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         assert_eq!(io::Read::read(&mut &theirs, &mut [0]).ok(), Some(0), "{:?}", begun.elapsed());
-        // Lets that thread end. Not by reads that wait: it may have ended before the last of them.
-        rustix::io::ioctl_fionbio(&full, true).unwrap();
-        while closer.signalling.queue().has_thread {
-            let _ = rustix::io::read(&full, &mut [0; 8]);
-        }
+        has_ended(&closer);
     }
 
     /// A socket with unsent bytes that lingers: its last close waits for seconds.

@@ -6,7 +6,8 @@
 //! counted or timed by it.
 //!
 //! Used by `publish` before a call, and by `rest`: the first tick that finds the sidecore asleep stops
-//! it, so that an idle one stays asleep and a short sleep costs no system call.
+//! it, so that an idle one stays asleep and a short sleep costs no system call. By control's thread that
+//! tells a front-end of an error, whose eventfd is as much the front-end's.
 #![expect(unsafe_code, reason = "timers and signal handlers have no safe interface here")]
 
 use std::io;
@@ -21,7 +22,7 @@ const SIGNAL: i32 = libc::SIGURG;
 
 /// The timer of one thread, made on it.
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub struct Alarm {
     timer: libc::timer_t,
     runs: bool,
 }
@@ -31,7 +32,7 @@ impl Alarm {
     ///
     /// # Errors
     /// What the kernel said: no memory, or `RLIMIT_SIGPENDING`.
-    pub(crate) fn new() -> io::Result<Alarm> {
+    pub fn new() -> io::Result<Alarm> {
         handle()?;
         // SAFETY: all zeroes is a valid `sigevent`.
         let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -48,14 +49,14 @@ impl Alarm {
 
     /// Makes it tick, if it does not.
     #[inline]
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         if !self.runs {
             self.set(TICK_NS);
         }
     }
 
     /// Makes it stop, if it ticks.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         if self.runs {
             self.set(0);
         }

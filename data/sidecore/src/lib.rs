@@ -51,6 +51,7 @@ mod slots;
 mod thread;
 mod visit;
 
+pub use alarm::Alarm;
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
 pub use inbox::{Command, Event, Handle, Refusal, link};

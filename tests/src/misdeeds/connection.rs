@@ -175,17 +175,19 @@ pub fn e33_a_front_end_that_does_not_read_its_replies(door: &Door<'_>) -> Result
 }
 
 pub fn e33_a_front_end_that_does_not_read_its_channel(door: &Door<'_>) -> Result<()> {
-    let mut raw = door.raw()?;
+    // What the file declares is not resized by a command.
+    door.daemon.ask("disk add resized --backend memory --size 4M")?;
+    let mut raw = Raw::negotiated(&door.daemon.socket("resized"), 0)?;
     let (_ours, theirs) = UnixStream::pair()?;
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1)?;
     ensure!(raw.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?.is_ack());
     for turn in 0..120 {
         // Each is a message on the channel, which nobody reads.
-        door.daemon.ask(&format!("disk resize {} {}M", door.disk, 5 - turn % 2))?;
+        door.daemon.ask(&format!("disk resize resized {}M", 4 + turn % 2))?;
     }
     raw.ask(request::GET_FEATURES).context("the session itself goes on")?;
     drop((raw, theirs));
-    Ok(())
+    door.daemon.ask("disk rm resized").map(drop)
 }
 
 pub fn e34_a_second_front_end_does_not_take_the_disk_away(door: &Door<'_>) -> Result<()> {

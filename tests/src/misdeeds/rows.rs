@@ -181,8 +181,8 @@ macro_rules! misdeeds {
             e17_in_flight_record_and_log_without_pages
             e18_memory_that_may_only_be_read_or_is_no_memory_file
             e8_call_descriptor_that_is_full
-            e8_call_descriptor_on_which_a_write_waits
             e8_kick_descriptor_that_blocks_or_is_full
+            e8_call_descriptor_on_which_a_write_waits
         }
         $crate::each_row! { $form FILE lost_memory
             c16_requests_in_memory_without_pages_on_a_file
