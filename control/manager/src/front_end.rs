@@ -332,7 +332,11 @@ impl Owner<Lent> for FrontEnd {
 fn refuse_own_link(channel: &Lent) -> Result<(), String> {
     let is_named = |name: Option<SocketAddrAny>| {
         let name = name.and_then(|name| SocketAddrUnix::try_from(name).ok());
-        name.is_some_and(|name| name.path().is_some() || name.abstract_name().is_some())
+        let is_written = |name: &SocketAddrUnix| {
+            let path = name.path_bytes().map(|path| !path.is_empty());
+            path.or(name.abstract_name().map(|name| !name.is_empty())).unwrap_or_default()
+        };
+        name.as_ref().is_some_and(is_written)
     };
     let [ours, theirs] = [getsockname(channel).ok(), getpeername(channel).ok().flatten()];
     if is_named(ours) || is_named(theirs) {
