@@ -155,6 +155,13 @@ impl Bounds {
         Bounds::new(most, Amount::default())
     }
 
+    /// Of a test: so many descriptors.
+    #[cfg(test)]
+    pub(crate) fn with_descriptors(descriptors: u64) -> Bounds {
+        let most = Amount { descriptors, mappings: u64::MAX, bytes: u64::MAX };
+        Bounds::new(most, Amount::default())
+    }
+
     fn new(most: Amount, own: Amount) -> Bounds {
         let none = || Cell::new(Amount::default());
         let (promised, extra) = (none(), none());
@@ -253,20 +260,9 @@ impl Bounds {
         self.claim(Amount { descriptors, ..Amount::default() })
     }
 
-    /// For a front-end with `count` regions of memory.
-    ///
-    /// # Errors
-    /// More than are free.
-    pub(crate) fn claim_regions(&self, count: usize) -> Result<Claim, String> {
-        let mappings = (count as u64).saturating_sub(REGIONS);
-        let descriptors = (count as u64).saturating_sub(KEPT_REGIONS);
-        self.claim(Amount { mappings, descriptors, ..Amount::default() }).ok_or_else(|| {
-            format!(
-                "{count} regions of memory: each guest has {REGIONS} mappings and {KEPT_REGIONS} descriptors \
-                 for them, and what is left beyond that is used up; raise `sysctl vm.max_map_count` and \
-                 LimitNOFILE and restart the daemon"
-            )
-        })
+    /// For a front-end that has no region of memory yet.
+    pub(crate) fn claim_no_regions(&self) -> Claim {
+        Claim { of: self.clone(), amount: Amount::default(), is_device: false }
     }
 
     /// Whether what is promised to others begins to be used up by what waits to be closed.
@@ -290,6 +286,33 @@ impl Bounds {
             mappings: view(|it| it.mappings),
             memory_bytes: view(|it| it.bytes),
         }
+    }
+}
+
+impl Claim {
+    /// Of a front-end's regions of memory: makes it what `count` of them take. Only what is more than
+    /// before has to be free, so fewer or as many are never refused, whatever others have taken.
+    ///
+    /// # Errors
+    /// More than are free; then it is as it was.
+    pub(crate) fn set_regions(&mut self, count: usize) -> Result<(), String> {
+        let mappings = (count as u64).saturating_sub(REGIONS);
+        let descriptors = (count as u64).saturating_sub(KEPT_REGIONS);
+        let wanted = Amount { mappings, descriptors, ..Amount::default() };
+        let mut more = self.of.claim(wanted.minus(self.amount)).ok_or_else(|| {
+            format!(
+                "{count} regions of memory: each guest has {REGIONS} mappings and {KEPT_REGIONS} descriptors \
+                 for them, and what is left beyond that is used up; raise `sysctl vm.max_map_count` and \
+                 LimitNOFILE and restart the daemon"
+            )
+        })?;
+        let less = self.amount.minus(wanted);
+        let extra = &self.of.0.extra;
+        extra.set(extra.get().minus(less));
+        // The two are one from here on.
+        more.amount = Amount::default();
+        self.amount = wanted;
+        Ok(())
     }
 }
 

@@ -45,9 +45,9 @@ pub(crate) struct FrontEnd {
     health: Health,
     /// What it takes of our addresses.
     claim: Claim,
-    /// Where it takes what it has more regions of memory than each may have.
-    bounds: Bounds,
-    extra: Option<bounds::Claim>,
+    /// What it takes for more regions of memory than each may have: always that of `regions`, but while
+    /// they are changed.
+    extra: bounds::Claim,
     /// Of that, for the log and for the in-flight record, bytes.
     log_bytes: u64,
     inflight_bytes: u64,
@@ -78,8 +78,7 @@ impl FrontEnd {
             seal,
             health: Health::default(),
             claim: addresses.claim(),
-            bounds: bounds.clone(),
-            extra: None,
+            extra: bounds.claim_no_regions(),
             log_bytes: 0,
             inflight_bytes: 0,
             closer: closer.clone(),
@@ -137,29 +136,17 @@ impl FrontEnd {
         change: impl FnOnce(&mut FrontEnd) -> Result<T, String>,
     ) -> Result<T, String> {
         let before = self.claim.bytes();
-        self.claim_regions(regions)?;
+        // Fewer only when that is so: what was given back could be another's by then.
+        self.extra.set_regions(regions.max(self.regions.len()))?;
         let addresses = self.claim.set(memory.saturating_add(log).saturating_add(inflight));
         let changed = addresses.and_then(|()| change(self));
         match &changed {
             Ok(_) => (self.log_bytes, self.inflight_bytes) = (log, inflight),
-            Err(_) => {
-                self.claim.set(before).unwrap_or(());
-                self.claim_regions(self.regions.len()).unwrap_or(());
-            }
+            Err(_) => self.claim.set(before).unwrap_or(()),
         }
+        // Not more than it has: never refused.
+        self.extra.set_regions(self.regions.len()).unwrap_or(());
         changed
-    }
-
-    /// Makes it mappings for so many regions, however many there were.
-    fn claim_regions(&mut self, count: usize) -> Result<(), String> {
-        self.extra = None;
-        let claimed = self.bounds.claim_regions(count);
-        let claimed = claimed.map(|claim| self.extra = Some(claim));
-        if claimed.is_err() {
-            // What was given back just now is free.
-            self.extra = self.bounds.claim_regions(self.regions.len()).ok();
-        }
-        claimed
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -6,6 +6,7 @@
 //! | `channel` | how: packets with descriptors, each way with a time limit |
 //! | `launcher` | the process that starts heirs |
 //! | `predecessor` | the course of an upgrade, from an operator's call to the end of this process or back |
+//! | `drain` | how queues and host ports come back from the sidecores, and go out again |
 //! | `bequest` | what is handed over: devices, front-ends, rings |
 //! | `estate` | the same as it came, checked |
 //! | `heir` | a start with an estate |
@@ -13,6 +14,7 @@
 
 pub(crate) mod bequest;
 mod channel;
+mod drain;
 pub(crate) mod estate;
 pub(crate) mod heir;
 pub mod launcher;
@@ -20,7 +22,18 @@ pub(crate) mod pause;
 pub(crate) mod predecessor;
 mod wire;
 
+use std::time::Duration;
+
+use rustix::event::Timespec;
+
 pub use heir::Heir;
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
 
 /// Takes packets as a predecessor would send them, each with so many descriptors, up to the first that
 /// is refused; how many were taken. For fuzzing: what is taken stays within its bounds.

@@ -17,6 +17,11 @@ fn limits(descriptors: u64, mappings: u64, bytes: u64) -> Bounds {
     Bounds::new(Amount { descriptors, mappings, bytes }, Amount::default())
 }
 
+fn regions(bounds: &Bounds, count: usize) -> Result<Claim, String> {
+    let mut claim = bounds.claim_no_regions();
+    claim.set_regions(count).map(|()| claim)
+}
+
 #[test]
 fn what_a_device_is_promised_follows_from_its_plan() {
     let amount = |line| Amount::of(&disk(line));
@@ -76,14 +81,40 @@ fn what_is_beyond_a_promise_never_comes_out_of_another_one() {
     // Those of a table take the place that its regions had, or will have.
     assert!(bounds.claim_message(13, 2).is_some() && bounds.claim_message(14, 2).is_none());
     assert!(bounds.claim_message(12, 9).is_some() && bounds.claim_message(13, 9).is_none());
-    assert!(bounds.claim_regions(15).is_ok() && bounds.claim_regions(16).is_err());
+    assert!(regions(&bounds, 15).is_ok() && regions(&bounds, 16).is_err());
     let bounds = limits(2 * 17 + 66, 2 * 34 + 10, u64::MAX);
     let _promises = [bounds.promise(&plan).unwrap(), bounds.promise(&plan).unwrap()];
-    let regions = bounds.claim_regions(26).unwrap();
-    assert!(bounds.claim_regions(16).is_ok());
-    let said = bounds.claim_regions(17).unwrap_err();
+    let claim = regions(&bounds, 26).unwrap();
+    assert!(regions(&bounds, 16).is_ok());
+    let said = regions(&bounds, 17).unwrap_err();
     assert!(said.starts_with("17 regions of memory: each guest has 16 mappings"), "{said}");
-    drop(regions);
-    assert!(bounds.claim_regions(17).is_ok());
+    drop(claim);
+    assert!(regions(&bounds, 17).is_ok());
     assert_eq!(bounds.view().mappings.extra, 0);
+}
+
+#[test]
+fn as_many_regions_or_fewer_are_never_refused_and_more_only_for_what_is_more() {
+    let bounds = limits(u64::MAX, 10, u64::MAX);
+    let extra = || (bounds.view().mappings.extra, bounds.view().descriptors.extra);
+    let mut claim = regions(&bounds, 25).unwrap();
+    assert_eq!(extra(), (9, 21));
+    // Another one is granted more than there is, as by an heir: less than nothing is free.
+    bounds.be_lenient(true);
+    let other = regions(&bounds, 36).unwrap();
+    bounds.be_lenient(false);
+    assert_eq!(extra(), (9 + 20, 21 + 32));
+    assert_eq!((claim.set_regions(25), claim.set_regions(24)), (Ok(()), Ok(())));
+    assert_eq!(extra(), (8 + 20, 20 + 32));
+    assert!(claim.set_regions(25).is_err(), "what it gave back is not free");
+    assert_eq!(extra(), (8 + 20, 20 + 32), "a refusal changes nothing");
+    drop(other);
+    // 8 of 10 are its own: the 2 that are left are all that 26 regions need.
+    assert_eq!(claim.set_regions(26), Ok(()));
+    assert!(claim.set_regions(27).is_err());
+    assert_eq!(extra(), (10, 22));
+    assert_eq!(claim.set_regions(5), Ok(()));
+    assert_eq!(extra(), (0, 1));
+    drop(claim);
+    assert_eq!(extra(), (0, 0));
 }

@@ -123,6 +123,47 @@ fn addresses_are_counted_whatever_fails() {
     assert_eq!(front_end.claim.bytes(), LEN / 2);
 }
 
+/// What another tenant takes, or is slow to close, does not refuse what needs no more regions (E19, E21).
+#[test]
+fn only_more_regions_than_before_can_be_refused() {
+    let bounds = Bounds::with_descriptors(1000);
+    let mut front_end = FrontEnd::new(
+        personality(),
+        Seal::Required,
+        (&AddressSpace::default(), &bounds),
+        &Closer::default(),
+    );
+    let region = |n: u64| MemoryRegion { gpa: n * LEN, size: LEN, user: n * LEN, offset: 0 };
+    let table = |count: u64| (0..count).map(region).collect::<Vec<_>>();
+    let fds = |count: usize| (0..count).map(|_| lent(sealed())).collect::<Vec<_>>();
+    let extra = || bounds.view().descriptors.extra;
+    assert_eq!(front_end.set_memory(&table(5), fds(5)), Ok(()));
+    assert_eq!(front_end.add_region(&region(5), lent(sealed())), Ok(()));
+    // Others have more than there is.
+    bounds.be_lenient(true);
+    let others = bounds.claim_message(4 + 2000, 0).unwrap();
+    bounds.be_lenient(false);
+    assert_eq!(extra(), 2 + 2000);
+    assert_eq!(front_end.set_log(LogArea { size: LEN, offset: 0 }, lent(sealed())), Ok(()));
+    let area = InflightArea { size: LEN, offset: 0, queues: 1, queue_size: 128, padded: false };
+    assert_eq!(front_end.set_inflight(&area, lent(sealed())), Ok(()));
+    assert_eq!(front_end.set_memory(&table(6), fds(6)), Ok(()));
+    front_end.set_memory(&table(7), fds(7)).expect_err("nothing is free");
+    // A smaller table that fails keeps what the old one takes.
+    let unsealed = || (0..3).map(|_| lent(unsealed())).collect::<Vec<_>>();
+    front_end.set_memory(&table(3), unsealed()).expect_err("they can be cut off");
+    assert_eq!((front_end.regions.len(), extra()), (6, 2 + 2000));
+    assert_eq!(front_end.remove_region(&region(0)), Ok(()));
+    assert_eq!(extra(), 1 + 2000, "a region less takes less");
+    front_end.add_region(&region(0), lent(sealed())).expect_err("it is another's now");
+    drop(others);
+    // A change that fails after it was granted more.
+    front_end.add_region(&region(0), lent(self::unsealed())).expect_err("it can be cut off");
+    assert_eq!((front_end.regions.len(), extra()), (5, 1));
+    drop(front_end);
+    assert_eq!(extra(), 0);
+}
+
 /// E7: kinds that a front-end may send instead of an eventfd, and instead of its channel.
 #[test]
 fn only_eventfds_signal_and_only_unix_streams_carry_requests() {

@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
@@ -18,13 +18,18 @@ use rustix::net::{
 use serde::Serialize;
 
 use super::wire::{PACKET_BYTES_MAX, PACKET_FDS_MAX};
+use crate::manager::now;
 
 /// Room for the largest packet and a few more.
 const SEND_BUFFER_BYTES: usize = 4 * PACKET_BYTES_MAX;
 
 /// One end.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub(crate) struct Channel {
+    end: OwnedFd,
+    /// No wait goes beyond it.
+    until: Option<Instant>,
+}
 
 /// A packet as it came.
 #[derive(Debug)]
@@ -45,12 +50,17 @@ impl Channel {
             // Less is refused for a larger packet, which is an error like any other.
             let _ = set_socket_send_buffer_size(end, SEND_BUFFER_BYTES);
         }
-        Ok((Channel(ours), theirs))
+        Ok((Channel::of(ours), theirs))
     }
 
     /// An end that was given to this process.
     pub(crate) fn of(end: OwnedFd) -> Channel {
-        Channel(end)
+        Channel { end, until: None }
+    }
+
+    /// From now on no wait goes beyond that moment, whatever its own limit is.
+    pub(crate) fn end_by(&mut self, until: Option<Instant>) {
+        self.until = until;
     }
 
     /// Sends one packet, within `limit`.
@@ -68,14 +78,14 @@ impl Channel {
             let what = format!("a packet of {} bytes and {} descriptors", bytes.len(), fds.len());
             return Err(io::Error::other(what));
         }
-        set_socket_timeout(&self.0, Timeout::Send, Some(limit))?;
+        set_socket_timeout(&self.end, Timeout::Send, Some(within(limit, self.until, now())))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         loop {
-            match sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.end, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -88,13 +98,13 @@ impl Channel {
     /// # Errors
     /// What the kernel said, `WouldBlock` when nothing came for so long, or a packet that was cut off.
     pub(crate) fn receive(&self, limit: Duration) -> io::Result<Option<Packet>> {
-        set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?;
+        set_socket_timeout(&self.end, Timeout::Recv, Some(within(limit, self.until, now())))?;
         let mut bytes = vec![0; PACKET_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let message = loop {
             let into = &mut [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.0, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(&self.end, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(message) => break message,
                 Err(Errno::INTR) => {}
                 // As from an end whose owner was killed.
@@ -121,6 +131,42 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.end.as_fd()
+    }
+}
+
+/// How long a wait may be, of itself and until that moment.
+fn within(limit: Duration, until: Option<Instant>, now: Instant) -> Duration {
+    let left = until.map_or(limit, |until| until.saturating_duration_since(now));
+    // A limit of nothing would be none.
+    limit.min(left).max(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_its_limit_or_with_all_waits_and_is_never_without_one() {
+        let [ms, s] = [Duration::from_millis(1), Duration::from_secs(1)];
+        let at = now();
+        assert_eq!(within(3 * s, None, at), 3 * s);
+        assert_eq!(within(3 * s, Some(at + 5 * s), at), 3 * s);
+        assert_eq!(within(3 * s, Some(at + 2 * s), at), 2 * s);
+        assert_eq!(within(3 * s, Some(at), at + s), ms);
+        assert_eq!(within(Duration::ZERO, None, at), ms);
+    }
+
+    #[test]
+    fn nothing_is_waited_for_beyond_the_moment_and_then_what_came_is_still_taken() {
+        let (mut ours, theirs) = Channel::pair().unwrap();
+        let (limit, began) = (Duration::from_secs(60), now());
+        ours.end_by(Some(began));
+        let error = ours.receive(limit).expect_err("nothing came");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() < limit / 2);
+        Channel::of(theirs).send(&"word", &[], limit).unwrap();
+        let packet = ours.receive(limit).unwrap().expect("it was sent");
+        assert_eq!(packet.bytes, b"\"word\"");
     }
 }

@@ -1,21 +1,23 @@
 //! The course of an upgrade on the side of the daemon that serves: from an operator's call to the end
 //! of this process, or back to where it was.
 //!
-//! Between ESTATE and YOURS control does nothing else, for at most [`READY_TIME_MAX`] and what the
-//! queues take to drain; sidecores go on. Not here: what is sent (`bequest`).
+//! Between BEGIN and YOURS control does nothing else, for at most [`BEQUEST_TIME_MAX`]; sidecores go on.
+//! Two waits are apart from that: for the launcher to start an heir, and, when it is given up though it
+//! might serve, for its end ([`END_TIME_MAX`]). Not here: how queues come back (`drain`), what is sent
+//! (`bequest`).
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use sidecore::Command;
 use tracing::{info, warn};
 
 use super::channel::Channel;
 use super::pause::PauseWords;
+use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
 use crate::api::Reply;
 use crate::device::Device;
@@ -29,13 +31,10 @@ const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at that.
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
+/// From BEGIN to YOURS, whatever takes long: two times five seconds for slow disks are in it.
+const BEQUEST_TIME_MAX: Duration = Duration::from_secs(15);
 /// From all that there is to the heir's word that it could serve it.
 const READY_TIME_MAX: Duration = Duration::from_secs(3);
-/// How long all queues may stand still until the last of them is back.
-const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);
-/// How long the queues of disks that took longer may stand still before that, the others being served.
-const SLOW_DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
-const DRAINS_MAX: u32 = 3;
 /// From where the rings stand to the heir's word that it has them.
 const TAKEN_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a process that was killed may take to end.
@@ -218,13 +217,16 @@ impl Manager {
         // Of an upgrade that was given up.
         let queues = self.devices.values_mut().flat_map(|device| &mut device.queues);
         queues.for_each(|queue| queue.asked_at = None);
-        let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
+        let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         let Some(hello) = &upgrade.hello else {
             return Err("the new process said nothing".to_string());
         };
         let began = now();
+        let until = began + BEQUEST_TIME_MAX;
+        upgrade.channel.end_by(Some(until));
         let begin =
             FromPredecessor::Begin { format: hello.format, api: self.plan.daemon.api.clone() };
+        let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
         let channel = &upgrade.channel;
         let sent = channel.send(&begin, &[self.api_socket.as_fd()], SEND_TIME_MAX);
         sent.and_then(|()| self.send_estate(channel)).map_err(|error| {
@@ -234,7 +236,7 @@ impl Manager {
         })?;
         expect(channel, READY_TIME_MAX, &FromHeir::Ready {})?;
         let ready = now();
-        self.bring_all_home()?;
+        self.bring_all_home(until - TAKEN_TIME_MAX)?;
         let drained = now();
         let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         upgrade.flipped = true;
@@ -250,7 +252,8 @@ impl Manager {
         }
         let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX).map_err(broken)?;
-        // From here on there is no way back.
+        // From here on there is no way back, and nothing left to do.
+        upgrade.channel.end_by(None);
         upgrade.pause = hear_serving(&upgrade.channel);
         let (ready, drained) = (ready - began, drained - ready);
         info!(?ready, ?drained, after = ?began.elapsed(), "handed over");
@@ -268,122 +271,6 @@ impl Manager {
         let ill: Vec<(u32, u32)> = self.devices.values().flat_map(ill).collect();
         for (number, id) in ill {
             self.close_link(number, id, "it took away memory that it had lent");
-        }
-    }
-
-    /// Has every queue and host port come back, with nothing in flight. Disks that do not answer in
-    /// time are drained beforehand, the others being served meanwhile.
-    fn bring_all_home(&mut self) -> Result<(), String> {
-        let mut slow = BTreeSet::new();
-        for _ in 0..DRAINS_MAX {
-            slow.iter().for_each(|number| self.ask_for(*number, |_| true));
-            self.hear_cores_until(now() + SLOW_DRAIN_TIME_MAX, |this| {
-                slow.iter().all(|number| this.is_home(*number, |_| true))
-            });
-            if self.drain_all(now() + DRAIN_TIME_MAX) {
-                return Ok(());
-            }
-            let all = self.devices.keys().copied().collect::<Vec<u32>>();
-            slow.extend(all.into_iter().filter(|number| !self.is_home(*number, |_| true)));
-            self.send_all_out(&slow);
-        }
-        let name = |number: &u32| self.devices.get(number).map(|device| device.facts.id.as_str());
-        let names: Vec<&str> = slow.iter().filter_map(name).collect();
-        Err(format!(
-            "requests of {} do not end: their disk does not answer; try again when it does",
-            names.join(", ")
-        ))
-    }
-
-    /// Senders first, then what they sent, then receivers, so that no frame finds nobody. Whether all
-    /// is here.
-    fn drain_all(&mut self, until: Instant) -> bool {
-        let all: Vec<u32> = self.devices.keys().copied().collect();
-        let nics: Vec<u32> = self
-            .devices
-            .values()
-            .filter(|device| device.kind.nic().is_some())
-            .map(|device| device.number)
-            .collect();
-        let sends = |index: u16| !index.is_multiple_of(2);
-        nics.iter().for_each(|number| self.ask_for(*number, sends));
-        let sent = |this: &Manager| nics.iter().all(|number| this.is_home(*number, sends));
-        if !(self.hear_cores_until(until, sent) && self.fence(until)) {
-            return false;
-        }
-        self.give_up_uplinks();
-        let is_apart = |this: &Manager| !this.network.is_attached();
-        if !(self.hear_cores_until(until, is_apart) && self.fence(until)) {
-            return false;
-        }
-        all.iter().for_each(|number| self.ask_for(*number, |_| true));
-        self.hear_cores_until(until, |this| all.iter().all(|n| this.is_home(*n, |_| true)))
-    }
-
-    /// Waits until what was handed from one sidecore to another is delivered.
-    fn fence(&mut self, until: Instant) -> bool {
-        self.network.switches.is_empty() || self.fence_all(until)
-    }
-
-    /// Waits until every sidecore has done what it was told so far.
-    pub(super) fn fence_all(&mut self, until: Instant) -> bool {
-        for core in 0..self.cores.all.len() {
-            self.fences_open += 1;
-            self.cores.send(core, Command::Fence);
-        }
-        self.hear_cores_until(until, |this| this.fences_open == 0)
-    }
-
-    fn is_home(&self, number: u32, which: impl Fn(u16) -> bool) -> bool {
-        let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
-        !attached.into_iter().any(which)
-    }
-
-    fn ask_for(&mut self, number: u32, which: impl Fn(u16) -> bool) {
-        let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
-        let asked = attached.into_iter().filter(|index| which(*index));
-        asked.for_each(|index| self.detach(number, index));
-    }
-
-    /// Attaches what is here, but queues of `but`: receivers first, so that no frame finds nobody.
-    pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
-        let devices: Vec<u32> = self.devices.keys().copied().collect();
-        let devices: Vec<u32> = devices.into_iter().filter(|n| !but.contains(n)).collect();
-        let mut receives = false;
-        for number in &devices {
-            let Some(device) = self.devices.get(number) else { continue };
-            receives |= device.kind.nic().is_some();
-            let receivers = if device.kind.nic().is_some() { device.facts.rings } else { 0 };
-            for index in (0..receivers).step_by(2) {
-                self.attach_if_ready(*number, index);
-            }
-        }
-        if receives {
-            // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            let _ = self.fence(now() + DRAIN_TIME_MAX);
-        }
-        devices.into_iter().for_each(|number| self.settle_device(number));
-        self.send_uplinks_out();
-        self.cores.flush();
-    }
-
-    /// Hears the sidecores, and nobody else, until it is done or that moment. Whether it is done.
-    fn hear_cores_until(&mut self, until: Instant, is_done: impl Fn(&Manager) -> bool) -> bool {
-        loop {
-            (0..self.cores.all.len()).for_each(|core| self.hear_core(core));
-            self.cores.flush();
-            if is_done(self) {
-                return true;
-            }
-            let left = until.saturating_duration_since(now());
-            if left.is_zero() {
-                return false;
-            }
-            let most = if self.cores.is_backed_up() { Duration::from_millis(1) } else { left };
-            let events = self.cores.all.iter().map(|core| core.handle.event_fd());
-            let mut fds: Vec<PollFd<'_>> =
-                events.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let _ = poll(&mut fds, Some(&timespec(left.min(most))));
         }
     }
 
@@ -426,8 +313,6 @@ fn refused(why: &str) -> ApiError {
 
 /// The heir's next word.
 fn hear(channel: &Channel, limit: Duration) -> Result<FromHeir, String> {
-    // A limit of nothing would be none.
-    let limit = limit.max(Duration::from_millis(1));
     let packet = channel.receive(limit).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => "the new process did not answer in time".to_string(),
         _ => format!("the new process cannot be heard: {error}"),
@@ -472,12 +357,5 @@ fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
             Ok(0) | Err(_) => {}
             Ok(_) => return true,
         }
-    }
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(time.subsec_nanos()),
     }
 }

@@ -1,0 +1,229 @@
+//! Has every queue and host port come back from the sidecores, and sends them out again.
+//!
+//! Control hears nobody but sidecores meanwhile. Not here: when and what for (`predecessor`, `heir`).
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use sidecore::Command;
+
+use super::timespec;
+use crate::device::Device;
+use crate::manager::{Manager, now};
+
+/// How long all queues may stand still until the last of them is back.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);
+/// How long the queues of disks that took longer may stand still before that, the others being served.
+const SLOW_DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+const DRAINS_MAX: u32 = 3;
+
+impl Manager {
+    /// Has every queue and host port come back, with nothing in flight, by `until`. Disks that do not
+    /// answer in time are drained beforehand, the others being served meanwhile.
+    pub(super) fn bring_all_home(&mut self, until: Instant) -> Result<(), String> {
+        let (mut slow, mut late) = (BTreeSet::new(), BTreeSet::new());
+        for _ in 0..DRAINS_MAX {
+            if now() >= until {
+                break;
+            }
+            slow.iter().for_each(|number| self.ask_for(*number, |_| true));
+            self.hear_cores_until(until.min(now() + SLOW_DRAIN_TIME_MAX), |this| {
+                slow.iter().all(|number| this.is_home(*number, |_| true))
+            });
+            if self.drain_all(until.min(now() + DRAIN_TIME_MAX)) {
+                return Ok(());
+            }
+            late = late_disks(self.devices.values());
+            // One that came back in its five seconds would be late again without them.
+            slow.extend(&late);
+            self.send_all_out(&slow);
+        }
+        let name = |number: &u32| self.devices.get(number).map(|device| device.facts.id.as_str());
+        Err(not_home(&late.iter().filter_map(name).collect::<Vec<&str>>()))
+    }
+
+    /// Senders first, then what they sent, then receivers, so that no frame finds nobody. Whether all
+    /// is here.
+    fn drain_all(&mut self, until: Instant) -> bool {
+        let all: Vec<u32> = self.devices.keys().copied().collect();
+        let nics: Vec<u32> = self
+            .devices
+            .values()
+            .filter(|device| device.kind.nic().is_some())
+            .map(|device| device.number)
+            .collect();
+        let sends = |index: u16| !index.is_multiple_of(2);
+        nics.iter().for_each(|number| self.ask_for(*number, sends));
+        let sent = |this: &Manager| nics.iter().all(|number| this.is_home(*number, sends));
+        if !(self.hear_cores_until(until, sent) && self.fence(until)) {
+            return false;
+        }
+        self.give_up_uplinks();
+        let is_apart = |this: &Manager| !this.network.is_attached();
+        if !(self.hear_cores_until(until, is_apart) && self.fence(until)) {
+            return false;
+        }
+        all.iter().for_each(|number| self.ask_for(*number, |_| true));
+        self.hear_cores_until(until, |this| all.iter().all(|n| this.is_home(*n, |_| true)))
+    }
+
+    /// Waits until what was handed from one sidecore to another is delivered.
+    fn fence(&mut self, until: Instant) -> bool {
+        self.network.switches.is_empty() || self.fence_all(until)
+    }
+
+    /// Waits until every sidecore has done what it was told so far.
+    pub(super) fn fence_all(&mut self, until: Instant) -> bool {
+        for core in 0..self.cores.all.len() {
+            self.fences_open += 1;
+            self.cores.send(core, Command::Fence);
+        }
+        self.hear_cores_until(until, |this| this.fences_open == 0)
+    }
+
+    fn is_home(&self, number: u32, which: impl Fn(u16) -> bool) -> bool {
+        let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
+        !attached.into_iter().any(which)
+    }
+
+    fn ask_for(&mut self, number: u32, which: impl Fn(u16) -> bool) {
+        let attached = self.devices.get(&number).map(Device::attached).unwrap_or_default();
+        let asked = attached.into_iter().filter(|index| which(*index));
+        asked.for_each(|index| self.detach(number, index));
+    }
+
+    /// Attaches what is here, but queues of `but`: receivers first, so that no frame finds nobody.
+    pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
+        let devices: Vec<u32> = self.devices.keys().copied().collect();
+        let devices: Vec<u32> = devices.into_iter().filter(|n| !but.contains(n)).collect();
+        let mut receives = false;
+        for number in &devices {
+            let Some(device) = self.devices.get(number) else { continue };
+            receives |= device.kind.nic().is_some();
+            let receivers = if device.kind.nic().is_some() { device.facts.rings } else { 0 };
+            for index in (0..receivers).step_by(2) {
+                self.attach_if_ready(*number, index);
+            }
+        }
+        if receives {
+            // A sidecore that does not answer in time has other troubles than a frame that is dropped.
+            let _ = self.fence(now() + DRAIN_TIME_MAX);
+        }
+        devices.into_iter().for_each(|number| self.settle_device(number));
+        self.send_uplinks_out();
+        self.cores.flush();
+    }
+
+    /// Hears the sidecores, and nobody else, until it is done or that moment. Whether it is done.
+    fn hear_cores_until(&mut self, until: Instant, is_done: impl Fn(&Manager) -> bool) -> bool {
+        loop {
+            (0..self.cores.all.len()).for_each(|core| self.hear_core(core));
+            self.cores.flush();
+            if is_done(self) {
+                return true;
+            }
+            let left = until.saturating_duration_since(now());
+            if left.is_zero() {
+                return false;
+            }
+            let most = if self.cores.is_backed_up() { Duration::from_millis(1) } else { left };
+            let events = self.cores.all.iter().map(|core| core.handle.event_fd());
+            let mut fds: Vec<PollFd<'_>> =
+                events.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let _ = poll(&mut fds, Some(&timespec(left.min(most))));
+        }
+    }
+}
+
+/// Disks that were asked for queues and have not given them back. Not those that nobody has asked because
+/// others took all of the time; and no NIC, which is never drained beforehand: its receivers are asked for
+/// when all senders are back.
+fn late_disks<'a>(devices: impl IntoIterator<Item = &'a Device>) -> BTreeSet<u32> {
+    let is_late =
+        |device: &&Device| device.kind.disk().is_some() && device.leaving_since().is_some();
+    devices.into_iter().filter(is_late).map(|device| device.number).collect()
+}
+
+/// Why an upgrade is refused, the last time these disks having been late.
+fn not_home(disks: &[&str]) -> String {
+    if disks.is_empty() {
+        return "its queues and host ports do not all come back in time: sidecores are late; try \
+                again"
+            .to_string();
+    }
+    format!(
+        "requests of {} do not end: their disk does not answer; try again when it does",
+        disks.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use config::plan::{HostCpus, load};
+
+    use super::*;
+    use crate::device::Attached;
+    use crate::disk::DiskParts;
+    use crate::kind::{Facts, Kind};
+    use crate::nic::NicParts;
+
+    /// Three disks and a NIC, each with two queues that a sidecore has.
+    fn devices() -> Vec<Device> {
+        let disk = |id| {
+            format!("[[disk]]\nid = \"{id}\"\nbackend = \"null\"\nsize = \"1M\"\nqueues = 2\n")
+        };
+        let text = format!(
+            "[daemon]\nrun_dir = \"/run\"\n[sidecores]\ncpus = \"0\"\n[[switch]]\nid = \"lan\"\n\
+             [[nic]]\nid = \"n\"\nswitch = \"lan\"\n{}{}{}",
+            disk("a"),
+            disk("b"),
+            disk("c")
+        );
+        let host =
+            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let plan = load(&text, "file", "/", &host, None).expect("a plan");
+        let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
+            let parts = DiskParts::open(plan.clone()).expect("a disk of nothing");
+            Device::new(number, Facts::from(plan), Kind::Disk(parts))
+        };
+        let of_nic = |plan: &config::plan::NicPlan| {
+            Device::new(9, Facts::from(plan), Kind::Nic(NicParts::new(plan.clone(), None)))
+        };
+        let disks = (0..).zip(&plan.disks).map(of_disk);
+        let mut devices: Vec<Device> = disks.chain(plan.nics.iter().map(of_nic)).collect();
+        for queue in devices.iter_mut().flat_map(|device| &mut device.queues[..2]) {
+            queue.attached = Some(Attached { sidecore: 0, link: 0, leaving: None, by_hand: false });
+        }
+        devices
+    }
+
+    fn ask(device: &mut Device, queue: usize) {
+        device.queues[queue].attached.as_mut().expect("it is attached").leaving = Some(now());
+    }
+
+    #[test]
+    fn only_a_disk_that_was_asked_and_has_not_answered_is_late() {
+        let mut devices = devices();
+        assert_eq!(devices.len(), 4);
+        // The NIC's sender took all of the time, and nobody else was asked.
+        ask(&mut devices[3], 1);
+        assert_eq!(late_disks(&devices), BTreeSet::new());
+        // One queue of a disk is back, the other is not; of the next both are; the third was not asked.
+        devices[0].queues[0].attached = None;
+        ask(&mut devices[0], 1);
+        devices[1].queues.iter_mut().for_each(|queue| queue.attached = None);
+        assert_eq!(late_disks(&devices), BTreeSet::from([0]));
+        ask(&mut devices[2], 0);
+        assert_eq!(late_disks(&devices), BTreeSet::from([0, 2]));
+    }
+
+    #[test]
+    fn a_refusal_names_late_disks_and_no_disk_without_one() {
+        assert_eq!(
+            not_home(&["a", "c"]),
+            "requests of a, c do not end: their disk does not answer; try again when it does"
+        );
+        assert!(!not_home(&[]).contains("disk"));
+    }
+}
