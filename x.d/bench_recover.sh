@@ -7,6 +7,11 @@ bench_recover() {
     local word json='' kills=2000 upgrades=500 rows=$BUILD/recover.rows
     for word; do
         case $word in
+            --help | -h)
+                printf '%s\n' './x bench recover [--quick] [--json]' '' \
+                    'How long guests wait for a daemon that was killed 2,000 times, and replaced 500 times; what they lost.' '' \
+                    '  --quick  200 and 60' '  --json   one JSON object a line'
+                return ;;
             --json) json=yes ;;
             --quick) kills=200 upgrades=60 ;;
             *) die "./x bench recover does not know $word" './x help' ;;

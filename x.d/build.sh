@@ -39,12 +39,37 @@ cmd_bench() {
         bench_recover "${@:2}"
         return
     fi
+    if [[ $1 == --help && ! -x ${CARGO_TARGET_DIR:-$ROOT/target}/release/bench ]]; then
+        say 'the benchmarks tell of themselves, and are built for that'
+    fi
     need_rust
     need_packages qemu-system-common util-linux valgrind
     [[ $1 != net ]] || need_testpmd
     say 'building the benchmarks'
     cargo_quietly build --release -p bench -p sidecore-bin
     cargo run --quiet --release -p bench -- "$@"
+}
+
+sim_usage() {
+    cat <<'END'
+./x sim [--seeds N] [--from N] [--seed N [--trace]] [--threads N] [--keep-going]
+./x sim schedule OPTIONS
+
+The whole system on one thread for each seed, in made-up time: guests, disks, wires and what goes wrong with them
+(docs/decisions/0012-simulator.md). The last line says how many seeds were run, and what was found. `schedule` is
+the scheduler alone, beside other ways to run a core: ./x sim schedule --help.
+
+  --seeds N     how many (1000); those that found something once are run first
+  --from N      the first of them (1)
+  --seed N      only this one; with --trace all that happens in it
+  --threads N   one for each processor, if it is not said
+  --keep-going  also after a finding
+
+examples
+  ./x sim --seeds 10000
+  ./x sim --seed 4711 --trace
+  ./x sim schedule --help
+END
 }
 
 # cmd_sim schedule OPTIONS...: the scheduler; or OPTIONS alone: the whole system. Neither needs anything of
@@ -57,6 +82,11 @@ cmd_sim() {
         cargo_quietly build --release -p sim
         cargo run --quiet --release -p sim -- "$@"
     else
+        case $1 in
+            --help | -h) sim_usage; return ;;
+            -*) ;;
+            *) die "./x sim does not know '$1'" './x sim --help' ;;
+        esac
         say 'building the simulator'
         cargo_quietly build --profile sim -p world
         cargo run --quiet --profile sim -p world -- "$@"
