@@ -195,7 +195,7 @@ fn queues(number: u16) -> u16 {
 /// The part of the file for a NIC of that name and number.
 pub fn nic(id: &str, number: u16) -> String {
     let mac = frames::mac(number).map(|byte| format!("{byte:02x}")).join(":");
-    format!("[[nic]]\nid = \"{id}\"\nswitch = \"{SWITCH}\"\nmac = \"{mac}\"\n")
+    format!("[[nic]]\nid = \"{id}\"\nswitch = \"{SWITCH}\"\nmac = \"{mac}\"\nmtu = 9000\n")
 }
 
 /// Frames that a port has dropped, all of them for want of buffers.

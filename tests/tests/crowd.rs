@@ -329,7 +329,7 @@ fn is_as_before(daemon: &Daemon, start: &Footprint) -> Result<Footprint> {
     ensure!(grown <= KEEPS_MAX, "{grown} bytes of its own are left");
     ensure!(end.held.mappings == start.held.mappings, "guests' memory is left mapped");
     let mapped = end.mappings.saturating_sub(start.mappings);
-    ensure!(mapped <= MAPPINGS_MORE_MAX, "{mapped} mappings are left");
+    ensure!(mapped <= MAPPINGS_MORE_MAX, "{mapped} mappings are left:\n{}", daemon.mappings()?);
     Ok(end)
 }
 
@@ -354,8 +354,8 @@ fn the_others_notice_nothing() -> Result<()> {
     daemon.is_alive()?;
     let done = crowd.finish(&daemon)?;
     drop(off);
+    let kept = report(&kinds, &tenants.into_inner());
     let end = is_as_before(&daemon, &start)?;
-    report(&kinds, &tenants.into_inner())?;
     println!(
         "crowd: {} kinds of bad input in {rounds} rounds beside {TENANTS} tenants: {} requests and {} \
          frames, all right ({} frames found full rings), the slowest request {} ms; {start} before the \
@@ -370,6 +370,7 @@ fn the_others_notice_nothing() -> Result<()> {
     let grown = last.bytes.saturating_sub(first.bytes);
     ensure!(grown <= GROWS_MAX, "{grown} bytes of its own more than after the first round");
     ensure!(last.held == first.held, "{first:?}, {last:?}");
+    kept?;
     daemon.stop()
 }
 

@@ -135,6 +135,9 @@ fn odd_descriptors(door: &Door<'_>) -> Result<Vec<(&'static str, OwnedFd)>> {
     let dir = door.daemon.dir();
     let open = |path: &std::path::Path, flags| openat(CWD, path, flags, Mode::empty());
     let (reader, writer) = rustix::pipe::pipe()?;
+    // Of the last time.
+    let listener = dir.join("odd.sock");
+    drop(std::fs::remove_file(&listener));
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?;
     Ok(vec![
         ("directory", open(dir, OFlags::RDONLY | OFlags::DIRECTORY)?),
@@ -146,7 +149,7 @@ fn odd_descriptors(door: &Door<'_>) -> Result<Vec<(&'static str, OwnedFd)>> {
         ("pipe to write", writer),
         ("epoll", epoll),
         ("socket", UnixStream::pair()?.0.into()),
-        ("listener", UnixListener::bind(dir.join("odd.sock"))?.into()),
+        ("listener", UnixListener::bind(listener)?.into()),
         ("vhost socket", UnixStream::connect(door.socket())?.into()),
     ])
 }
