@@ -3,13 +3,19 @@
 # Run by x.d/test.sh. Each file of tests/tests named here is an outcome; docs/security.md says which row is where.
 
 HOSTILE_CASES=(hostile_split hostile_packed hostile_blk hostile_storm hostile_races lost_memory
-    bad_front_end bad_memory bad_rings bad_connection connections bounds nic_storm crowd)
+    bad_front_end bad_memory bad_rings bad_connection connections bounds nic_storm)
 # On a FUSE disk that hangs.
 HOSTILE_FUSE_CASES=(attacks dead_disk)
 
 group_hostile() {
     need_sidecore
     hostile_tests "${HOSTILE_CASES[@]}"
+    # Each of its kinds has a test of its own above.
+    if [[ -n $TEST_ALL || " $CASES " == *' crowd '* ]]; then
+        hostile_tests crowd
+    elif [[ -z $CASES ]]; then
+        skipped crowd 'takes minutes: ./x test --all, or ./x test hostile/crowd'
+    fi
     if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
         local file
         for file in "${HOSTILE_FUSE_CASES[@]}"; do
