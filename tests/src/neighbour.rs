@@ -40,7 +40,10 @@ impl Neighbour {
         let mut frontend = daemon.frontend(VICTIM, &FrontendSpec::default())?;
         // Started in order, nothing is left to do.
         daemon.await_sleep()?;
-        let held = Held::now(&daemon)?;
+        let mut held = Held::now(&daemon)?;
+        if disk.contains("path = ") {
+            held = held.with_ring();
+        }
         let (load, _) = Load::start(&mut frontend)?;
         load.await_requests(50)?;
         let mut neighbour = Neighbour { daemon, load, held, _frontend: frontend };
