@@ -166,7 +166,7 @@ impl Crowd {
 
 impl Tenant {
     fn start(daemon: &Daemon, number: u16) -> Result<Tenant> {
-        let format = if number / 2 % 2 == 0 { Format::Split } else { Format::Packed };
+        let format = if (number / 2).is_multiple_of(2) { Format::Split } else { Format::Packed };
         let ring = RingSpec { format, ..FrontendSpec::default().ring };
         // With LINUX_FEATURES a write is done before it is stable: no syncs of a file.
         let spec = FrontendSpec {

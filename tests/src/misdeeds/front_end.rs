@@ -71,21 +71,21 @@ pub fn e3_payloads_of_a_wrong_size(door: &Door<'_>) -> Result<()> {
     for (request, right, fds) in FIXED {
         for size in [0, 1, right.saturating_sub(1), right + 1, 4096] {
             if size != right {
-                refused(&door, request, &vec![0; size], &[fd.as_fd()][..fds])
+                refused(door, request, &vec![0; size], &[fd.as_fd()][..fds])
                     .with_context(|| format!("{size} bytes"))?;
             }
         }
     }
     // Sizes that are only claimed: nothing is waited for and nothing allocated.
     for size in [4097, 1 << 20, 1 << 31, u32::MAX] {
-        closes(&door, &message(request::SET_FEATURES, VERSION, size, &[]))?;
+        closes(door, &message(request::SET_FEATURES, VERSION, size, &[]))?;
     }
     door.is_unharmed()
 }
 
 pub fn e4_flags_that_no_request_has(door: &Door<'_>) -> Result<()> {
     for flags in [0, 2, 3, VERSION | 4, VERSION | 4 | NEED_REPLY, VERSION | 16, 0xffff_fff1] {
-        closes(&door, &message(request::GET_FEATURES, flags, 0, &[]))?;
+        closes(door, &message(request::GET_FEATURES, flags, 0, &[]))?;
     }
     Ok(())
 }
@@ -95,14 +95,14 @@ pub fn e5_messages_that_are_not_known(door: &Door<'_>) -> Result<()> {
     for unknown in [0, 22, 23, 26, 27, 28, 30, 33, 35, 39, 40, 41, 45, 100, u32::MAX] {
         nak(&mut raw, unknown, &[], &[])?;
         nak(&mut raw, unknown, &[0xff; 64], &[])?;
-        closes(&door, &message(unknown, VERSION, 0, &[]))?;
+        closes(door, &message(unknown, VERSION, 0, &[]))?;
     }
     // Messages for network cards, which a disk does not offer, are as foreign to it.
     for (foreign, value) in
         [(request::SEND_RARP, 0x0102_0304_0502_u64), (request::NET_SET_MTU, 1500)]
     {
         nak(&mut raw, foreign, &value.to_le_bytes(), &[])?;
-        closes(&door, &message(foreign, VERSION, 8, &value.to_le_bytes()))?;
+        closes(door, &message(foreign, VERSION, 8, &value.to_le_bytes()))?;
     }
     drop(raw);
     Ok(())
@@ -117,14 +117,14 @@ pub fn e6_too_many_and_too_few_descriptors(door: &Door<'_>) -> Result<()> {
             // A descriptor with REM_MEM_REG is closed unused, as older front-ends send one.
             let may = request == request::REM_MEM_REG && count == 1;
             if count != right && !may {
-                refused(&door, request, &vec![0; size], &many[..count])
+                refused(door, request, &vec![0; size], &many[..count])
                     .with_context(|| format!("{count} descriptors"))?;
             }
         }
     }
     let two = table(&[[0, 4096, 0, 0], [4096, 4096, 4096, 4096]]);
     for count in [0, 1, 3, 33] {
-        refused(&door, request::SET_MEM_TABLE, &two, &many[..count])?;
+        refused(door, request::SET_MEM_TABLE, &two, &many[..count])?;
     }
     door.is_unharmed()
 }
@@ -155,7 +155,7 @@ fn odd_descriptors(door: &Door<'_>) -> Result<Vec<(&'static str, OwnedFd)>> {
 }
 
 pub fn e7_descriptors_of_another_kind(door: &Door<'_>) -> Result<()> {
-    let mut odd = odd_descriptors(&door)?;
+    let mut odd = odd_descriptors(door)?;
     odd.push(("memory", sealed_memory(MEMORY)?));
     let raw = door.raw()?;
     // Itself: a connection that would keep itself open.
@@ -250,7 +250,7 @@ pub fn e16_memory_that_cannot_be(door: &Door<'_>) -> Result<()> {
     let fd = file.as_fd();
     nak(&mut raw, request::SET_MEM_TABLE, &table(&[]), &[]).context("no region")?;
     let many: Vec<[u64; 4]> = (0..33).map(|n| [n * 4096, 4096, n * 4096, 0]).collect();
-    refused(&door, request::SET_MEM_TABLE, &table(&many), &[fd; 33]).context("33 regions")?;
+    refused(door, request::SET_MEM_TABLE, &table(&many), &[fd; 33]).context("33 regions")?;
     for (what, region) in alone {
         nak(&mut raw, request::SET_MEM_TABLE, &table(&[region]), &[fd]).context(what)?;
         nak(&mut raw, request::ADD_MEM_REG, &[words(&[0]), words(&region)].concat(), &[fd])

@@ -84,7 +84,7 @@ pub fn b04_indirect_beside_next_or_in_a_chain() -> RingRow {
             guest.entry(TABLE, 1, D(TABLE, 16, INDIRECT, 0));
         }
         let chains: [&[D]; 5] = [&with_next, &behind, &bad_length, &beyond, &nested];
-        guest.offer(&chains[variant])?;
+        guest.offer(chains[variant])?;
         Ok(Expect::Broken("indirect"))
     })
 }
