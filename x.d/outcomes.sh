@@ -76,37 +76,60 @@ still_running() {
 # run_cases FUNCTION...: each in a shell of its own, in a folder of its own, its processes ended
 # after it. `case_NAME` is the case NAME; CASES (from `./x test guest/NAME`) chooses.
 run_cases() {
-    local function name status started failures
+    local function name all=$OUTCOMES
     for function; do
         name=${function#case_}
         name=${name//_/-}
         [[ -z ${CASES:-} || " $CASES " == *" $name "* ]] || continue
-        started=$(now_ms)
-        failures=$(case_failures "$name")
-        set +e
-        (
-            set -e
-            # shellcheck disable=SC2030,SC2031  # the case's own shell, on purpose
-            CASE=$name
-            case_folder=$(mktemp -d "${TMPDIR:-/tmp}/sidecore.XXXXXX")
-            trap 'end_case "$case_folder"' EXIT
-            trap 'exit 130' INT TERM
-            server_begin "$case_folder"
-            "$function"
-            server_stop
-        )
-        status=$?
-        set -e
-        ((status != 130)) || exit 130
-        if ((status != 0 && failures == $(case_failures "$name"))); then
-            CASE=$name failed ends "status $status"
+        # Those of a try are kept apart, so that they can be dropped.
+        local OUTCOMES=$all.$name
+        try_case "$function" "$name"
+        if (($(case_failures "$name"))) && [[ -e $BUILD/test/$name.stood-still ]]; then
+            say "$GROUP/$name: once more, since an emulated machine stood still (docs/decisions/0008-lab.md)"
+            try_case "$function" "$name"
         fi
-        if ((failures == $(case_failures "$name"))); then
-            say "$GROUP/$name ${green}ok${plain} ($(seconds_since "$started") s)"
-        else
-            say "$GROUP/$name ${red}FAILED${plain} ($(seconds_since "$started") s)"
-        fi
+        cat "$OUTCOMES" >>"$all"
+        rm -f "$OUTCOMES"
+        OUTCOMES=$all
     done
+}
+
+# try_case FUNCTION NAME
+try_case() {
+    local name=$2 status started
+    : >"$OUTCOMES"
+    rm -f "$BUILD/test/$name.stood-still"
+    started=$(now_ms)
+    set +e
+    (
+        set -e
+        # shellcheck disable=SC2030,SC2031  # the case's own shell, on purpose
+        CASE=$name
+        case_folder=$(mktemp -d "${TMPDIR:-/tmp}/sidecore.XXXXXX")
+        trap 'end_case "$case_folder"' EXIT
+        trap 'exit 130' INT TERM
+        server_begin "$case_folder"
+        "$1"
+        server_stop
+    )
+    status=$?
+    set -e
+    ((status != 130)) || exit 130
+    if ((status != 0 && $(case_failures "$name") == 0)); then
+        CASE=$name failed ends "status $status"
+    fi
+    if (($(case_failures "$name") == 0)); then
+        say "$GROUP/$name ${green}ok${plain} ($(seconds_since "$started") s)"
+    else
+        say "$GROUP/$name ${red}FAILED${plain} ($(seconds_since "$started") s)"
+    fi
+}
+
+# stood_still FOLDER: an emulated guest's kernel says that a processor of it had no timer interrupts for
+# 21 s, which QEMU 7.2 does now and then to a machine that it emulates. What a daemon can do to a guest
+# does not look like that; a case that failed beside it is tried once more.
+stood_still() {
+    [[ $(accelerator) != kvm ]] && grep -qsE "rcu: .* kthread timer wakeup didn't happen" "$1"/*.console
 }
 
 # shellcheck disable=SC2031  # called by the case's own shell
@@ -114,6 +137,7 @@ run_cases() {
 end_case() {
     local status=$?
     end_own
+    if stood_still "$1"; then touch "$BUILD/test/$CASE.stood-still"; fi
     rm -rf "$1/images"
     if ((status != 0 && status != 130)); then
         rm -rf "$BUILD/test/failed/$CASE"
