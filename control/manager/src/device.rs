@@ -40,6 +40,8 @@ pub(crate) const SILENCE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A message that waits until queues are back.
 pub(crate) struct Held {
+    /// When it came.
+    pub(crate) since: Instant,
     pub(crate) message: Message,
     pub(crate) fds: Vec<Lent>,
     pub(crate) need_reply: bool,
@@ -246,10 +248,27 @@ impl Device {
     pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
         let link = self.links.get(&id)?;
         let scope = link.session.scope(&link.held.as_ref()?.message);
+        let allowed = Duration::from_secs(self.facts.drain_timeout_s.into());
+        if self.starts_first(id).is_some() {
+            return Some(link.held.as_ref()?.since + allowed);
+        }
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.attached?.leaving;
         let parting = self.kind.disk().and_then(DiskParts::parting_since);
         let since = self.attached_in(id, scope).iter().filter_map(leaving).chain(parting).min()?;
-        Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
+        Some(since + allowed)
+    }
+
+    /// The ring of link `id` that has to start before it may stop: its front-end asks where it stands, and
+    /// so far that is only what it said itself ([`Session::was_served`]). A ring that cannot be served has
+    /// nothing better to tell.
+    pub(crate) fn starts_first(&self, id: u32) -> Option<u16> {
+        let link = self.links.get(&id).filter(|_| self.runner == Some(id))?;
+        let Message::GetVringBase(state) = &link.held.as_ref()?.message else { return None };
+        let index = u16::try_from(state.queue).ok()?;
+        let queue = self.queues.get(usize::from(index))?;
+        let is_hopeless = queue.gave_up == Some((id, link.session.changes()));
+        let waits = queue.attached.is_none() && link.session.ready(index).is_some();
+        (waits && !is_hopeless && !link.session.was_served(index)).then_some(index)
     }
 
     /// Since when a queue has been asked for that is not back.
@@ -320,7 +339,8 @@ impl Device {
             counters: &queue.counters,
             left: queue.left,
         };
-        let Some(facts) = link.session.ready(index).filter(|_| link.held.is_none()) else {
+        let may_start = link.held.is_none() || self.starts_first(number) == Some(index);
+        let Some(facts) = link.session.ready(index).filter(|_| may_start) else {
             return Ok(None);
         };
         // What an earlier front-end left in flight must not land after what this one writes.

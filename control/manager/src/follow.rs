@@ -121,10 +121,11 @@ impl Device {
 
     /// Whether a ring could start but for the locks of its disk.
     fn wants_to_start(&self) -> bool {
-        let link = self.runner.and_then(|id| self.links.get(&id));
-        let link = link.filter(|link| link.held.is_none());
+        let Some(id) = self.runner else { return false };
+        let link = self.links.get(&id).filter(|link| link.held.is_none());
         let mut rings = 0..self.facts.rings;
         link.is_some_and(|link| rings.any(|index| link.session.ready(index).is_some()))
+            || self.starts_first(id).is_some()
     }
 }
 

@@ -168,6 +168,7 @@ impl Manager {
         let time_s = device.facts.drain_timeout_s;
         let is_parting = device.kind.disk().is_some_and(|disk| disk.parting_since().is_some());
         let what = match is_parting {
+            _ if device.starts_first(id).is_some() => "a ring to start that is to stop".to_string(),
             true => "the disk to make stable what was written".to_string(),
             false => views::unanswered(requests),
         };
@@ -314,7 +315,8 @@ impl Manager {
         };
         let scope = link.session.scope(&message);
         link.heard_at = now();
-        link.held = Some(Held { message, fds: frame.fds, need_reply: frame.need_reply });
+        let (fds, need_reply) = (frame.fds, frame.need_reply);
+        link.held = Some(Held { since: link.heard_at, message, fds, need_reply });
         self.release(number, id, scope);
     }
 
@@ -323,7 +325,10 @@ impl Manager {
         let Some(device) = self.devices.get(&number) else { return };
         let attached = device.attached_in(id, scope);
         if attached.is_empty() {
-            if !self.parts_first(number, id) {
+            if device.starts_first(id).is_some() {
+                // `settle` starts it, and asks for it then.
+                self.touched.insert(number);
+            } else if !self.parts_first(number, id) {
                 self.apply_held(number, id);
             }
             return;
@@ -346,6 +351,18 @@ impl Manager {
         self.watch_link(number, id);
     }
 
+    /// A ring that had to start before it may stop, or cannot: goes on with the message that stops it.
+    pub(crate) fn stop_started(&mut self, number: u32) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let Some(id) = device.runner.filter(|id| device.starts_first(*id).is_none()) else {
+            return;
+        };
+        let held = device.links.get(&id).and_then(|link| link.held.as_ref());
+        if held.is_some_and(|held| matches!(held.message, vhost_user::Message::GetVringBase(_))) {
+            self.queue_came_back(number, id);
+        }
+    }
+
     /// Goes on with every message that was held while nothing was to change.
     pub(crate) fn release_held_links(&mut self) {
         let held = |device: &Device| {
@@ -360,7 +377,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let may_run = device.runner.is_none_or(|runner| runner == id);
         let Some(link) = device.links.get_mut(&id) else { return };
-        let Some(Held { message, fds, need_reply }) = link.held.take() else { return };
+        let Some(Held { message, fds, need_reply, .. }) = link.held.take() else { return };
         link.front_end.may_run = may_run;
         let call = match &message {
             vhost_user::Message::SetVringCall(ring) => Some(ring.queue),

@@ -314,6 +314,7 @@ impl Manager {
             self.attach_if_ready(number, index);
         }
         self.announce_arrival(number, now);
+        self.stop_started(number);
     }
 
     pub(crate) fn attach_if_ready(&mut self, number: u32, index: u16) {

@@ -19,6 +19,8 @@ pub(crate) struct QueueSetup<F> {
     pub(crate) base: u32,
     /// What its front-end knows of that: what it said, or was told.
     pub(crate) told: u32,
+    /// It was served since its front-end said where it stands, which therefore is known.
+    pub(crate) was_served: bool,
     pub(crate) kick: Option<Kick<F>>,
     pub(crate) call: Option<F>,
     pub(crate) err: Option<F>,
@@ -35,6 +37,7 @@ impl<F> Default for QueueSetup<F> {
             addresses: None,
             base: 0,
             told: 0,
+            was_served: false,
             kick: None,
             call: None,
             err: None,
@@ -47,7 +50,7 @@ impl<F> Default for QueueSetup<F> {
 impl<F> QueueSetup<F> {
     /// Its front-end says where it stands.
     pub(crate) fn stand_at(&mut self, base: u32) {
-        (self.base, self.told) = (base, base);
+        (self.base, self.told, self.was_served) = (base, base, false);
     }
 
     /// Stopped by `GET_VRING_BASE`: the next start brings new descriptors.

@@ -273,8 +273,15 @@ impl<F> Session<F> {
     /// Where a queue was when its sidecore gave it back.
     pub fn stopped_at(&mut self, index: u16, base: u32) {
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
-            queue.base = base;
+            (queue.base, queue.was_served) = (base, true);
         }
+    }
+
+    /// Whether queue `index` was served since its front-end said where it stands. Until then that is
+    /// hearsay: what an earlier back-end had in flight is in the in-flight record alone, and a base that
+    /// is to be told to another back-end has none of it.
+    pub fn was_served(&self, index: u16) -> bool {
+        self.queues.get(usize::from(index)).is_some_and(|queue| queue.was_served)
     }
 
     /// A queue broke a rule: it is not ready until the front-end stops or resets it. The

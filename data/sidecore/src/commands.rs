@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use schedule::{Budget, Clock, Nanos};
+use schedule::{Budget, Clock, Nanos, Piece};
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
@@ -146,6 +146,27 @@ impl Sidecore {
         };
         let hosts: Vec<HostKey> = self.places.iter().filter_map(host).collect();
         hosts.into_iter().for_each(|key| self.detach_host(key));
+    }
+
+    /// Of queues that leave, takes what an earlier process left in their records, and nothing else: where a
+    /// ring stands is right only when nothing is left, and whoever serves it next may have another record.
+    #[cold]
+    pub(crate) fn take_left(&mut self, now: Nanos) {
+        for at in 0..self.leaving.len() {
+            let Some(&queue) = self.leaving.get(at) else { break };
+            let left = served_at(&mut self.places, queue).map_or(0, |served| served.ring.left());
+            if left == 0 {
+                continue;
+            }
+            let budget = Budget { requests: left.into(), bytes: SLICE_BYTES, nanos: u64::MAX };
+            self.serve(queue, budget, Piece::ALONE, now);
+            // It is not in the schedule, which would have it wait: it is looked at again in the next pass.
+            self.limited_until = None;
+            if let Some((ring, _)) = disk_at(&mut self.places, queue) {
+                ring.publish(&mut self.alarm);
+            }
+            self.examine(queue);
+        }
     }
 
     /// Gives back what leaves and has nothing in flight; sends what could not be sent before.

@@ -472,6 +472,13 @@ impl DiskRole {
 }
 
 impl Ring {
+    /// Chains that an earlier process left, and that are to be taken before anybody hears where this ring
+    /// stands. A ring that broke a rule takes nothing.
+    pub(crate) fn left(&self) -> u16 {
+        let takes = self.queue.violation().is_none() && !self.health.is_lost();
+        if takes { self.queue.left() } else { 0 }
+    }
+
     /// When it is polled. Without kicks to wait for, only polling finds anything.
     fn policy_here(&self) -> Policy {
         if self.is_watched { self.policy } else { Policy::Poll }

@@ -210,6 +210,9 @@ impl Sidecore {
             }
             progress.requests += requests;
         }
+        if !self.leaving.is_empty() {
+            self.take_left(now);
+        }
         self.enter();
         progress.reaped = self.reap(now);
         self.arm_idle();

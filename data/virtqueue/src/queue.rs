@@ -409,13 +409,10 @@ impl Queue {
     }
 
     /// Where the next process or sidecore goes on: the value for `GET_VRING_BASE`. Exact only when
-    /// nothing is in flight and everything is published.
+    /// nothing is in flight or [left](Self::left), and everything is published.
     pub fn base(&self) -> u32 {
         match &self.ring {
-            Ring::Split(ring, record) => {
-                let left = record.as_ref().map_or(0, |record| record.left());
-                ring.next().wrapping_sub(left).into()
-            }
+            Ring::Split(ring, _) => ring.next().wrapping_sub(self.left()).into(),
             Ring::Packed(ring, _) => {
                 let (next, used) = ring.places();
                 u32::from(next.bits()) | u32::from(used.bits()) << 16
@@ -447,6 +444,14 @@ impl Queue {
     #[inline]
     pub fn in_flight(&self) -> u16 {
         self.in_flight.get()
+    }
+
+    /// Chains that an earlier process took and did not complete, and that were not taken here yet.
+    pub fn left(&self) -> u16 {
+        match &self.ring {
+            Ring::Split(_, record) => record.as_ref().map_or(0, |record| record.left()),
+            Ring::Packed(_, record) => record.as_ref().map_or(0, |record| record.left()),
+        }
     }
 
     /// Entries of the ring.

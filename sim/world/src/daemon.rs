@@ -226,7 +226,8 @@ impl Daemon {
             device.link = None;
             return Ok(());
         }
-        match device.apply() {
+        let starts_first = device.starts_first().is_some();
+        match if starts_first { Ok(None) } else { device.apply() } {
             Ok(Some(reply)) => said.push(Said::Answer(number, reply.bytes, reply.fd)),
             Ok(None) => {}
             Err(why) => said.push(Said::Refused(number, why)),

@@ -245,6 +245,17 @@ impl Device {
         matches!(self.queues[index], At::Control)
     }
 
+    /// The ring that has to start before the message that waits may stop it (`manager::device`, the same).
+    pub(crate) fn starts_first(&self) -> Option<usize> {
+        let link = self.link.as_ref().filter(|link| !link.ending)?;
+        let Some((Message::GetVringBase(state), ..)) = &link.pending else { return None };
+        let index = u16::try_from(state.queue).ok()?;
+        let waits = matches!(self.queues.get(usize::from(index))?, At::Control)
+            && link.session.ready(index).is_some()
+            && link.failed_at != Some(link.session.changes());
+        (waits && !link.session.was_served(index)).then_some(index.into())
+    }
+
     /// Applies the message that waits: its answer.
     ///
     /// # Errors
@@ -263,7 +274,8 @@ impl Device {
     pub(crate) fn make(&mut self, index: usize) -> Result<Option<Box<Served>>, String> {
         let Some(link) = &self.link else { return Ok(None) };
         let is_hopeless = link.failed_at == Some(link.session.changes());
-        if !self.is_back(index) || link.pending.is_some() || link.ending || is_hopeless {
+        let may_start = link.pending.is_none() || self.starts_first() == Some(index);
+        if !self.is_back(index) || !may_start || link.ending || is_hopeless {
             return Ok(None);
         }
         let Some(facts) = link.session.ready(index as u16) else { return Ok(None) };

@@ -180,7 +180,7 @@ fn send_link(channel: &Channel, link: &Link, runs: bool) -> io::Result<()> {
     for (message, fds) in link.session.retell(lent) {
         send(FromPredecessor::Told { message: message.emit(false) }, &borrowed(&fds))?;
     }
-    if let Some(Held { message, fds, need_reply }) = &link.held {
+    if let Some(Held { message, fds, need_reply, .. }) = &link.held {
         let fds: Vec<&Lent> = fds.iter().collect();
         send(FromPredecessor::Unread { bytes: message.emit(*need_reply) }, &borrowed(&fds))?;
     }

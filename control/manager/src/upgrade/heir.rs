@@ -407,8 +407,9 @@ impl Device {
         (queue.violation, queue.problem, queue.left) = (violation, problem, left);
         queue.was_at = place.map(|place| (place.sidecore, place.by_hand));
         let Some(link) = self.runner.and_then(|id| self.links.get_mut(&id)) else { return };
-        let Some(base) = base else { return };
-        link.session.stopped_at(index, base);
+        if let Some(base) = base {
+            link.session.stopped_at(index, base);
+        }
         if failed {
             link.session.failed(index);
         }

@@ -10,7 +10,7 @@ use guest_memory::{Area, GuestMap, Health, Mapping, Region, Seal};
 use rustix::fs::MemfdFlags;
 use schedule::{Clock, Nanos, Policy};
 use virtqueue::driver::{Arena, Buffer, Driver, Places, RingSpec, first_base};
-use virtqueue::{Format, Queue};
+use virtqueue::{Format, Inflight, Queue};
 
 use crate::rest::eventfd;
 use crate::{
@@ -88,6 +88,14 @@ impl Guest {
     /// The device's side of its ring.
     pub(super) fn queue(&self, base: u32) -> Queue {
         Queue::new(self.ring.queue_spec(&self.map, self.places, base).unwrap()).unwrap()
+    }
+
+    /// The same, with an in-flight record behind the blocks.
+    pub(super) fn recorded_queue(&self, base: u32) -> Queue {
+        let mut spec = self.ring.queue_spec(&self.map, self.places, base).unwrap();
+        let area = self.map.area_at_user(SPARE_AT, 64 << 10).unwrap();
+        spec.inflight = Some(Inflight::new(area, self.ring.format, self.ring.size).unwrap());
+        Queue::new(spec).unwrap()
     }
 
     /// Everything a sidecore needs to serve it from `disk`, under `key`.

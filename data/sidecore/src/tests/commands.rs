@@ -1,5 +1,8 @@
 //! Attach, detach, another call descriptor, the end; and rings that are full.
 
+use virtqueue::driver::{RingSpec, first_base};
+use virtqueue::{Chain, Format};
+
 use super::bed::*;
 use crate::commands::COMMANDS_PER_PASS;
 use crate::rest::eventfd;
@@ -23,6 +26,39 @@ fn a_queue_goes_on_where_it_was_after_detach_and_attach() {
     core.passes(3);
     assert_eq!(guest.take_ok(), 68);
     assert_eq!(counters.snapshot().requests, 100);
+}
+
+/// Where a ring stands is told of it; what a dead process has left only the record tells.
+#[test]
+fn what_is_left_is_taken_before_a_queue_is_given_back_and_nothing_else() {
+    for format in [Format::Split, Format::Packed] {
+        let mut guest = Guest::new(RingSpec { format, ..ring(16) });
+        let disk = memory();
+        let base = first_base(format);
+        guest.ask(3, WRITE);
+        let mut dead = guest.recorded_queue(base);
+        let mut chain = Chain::default();
+        for _ in 0..3 {
+            assert!(dead.peek(&guest.map, &mut chain));
+            std::mem::forget(dead.advance(&chain));
+        }
+        drop(dead);
+        guest.ask(2, WRITE);
+        let mut core = Core::new(1);
+        let mut spec = guest.spec(1, &disk);
+        spec.queue = guest.recorded_queue(base);
+        core.send(Command::Attach(Served::new(spec)));
+        core.send(Command::Detach(key(1)));
+        core.pass();
+        let back = detached(core.events(), 1);
+        assert_eq!((guest.take_ok(), back.queue().left()), (3, 0), "{format:?}");
+        // Whoever is told that base, and no record, does the rest.
+        let mut spec = guest.spec(1, &disk);
+        spec.queue = guest.queue(back.queue().base());
+        core.attach(&guest, spec);
+        core.passes(2);
+        assert_eq!(guest.take_ok(), 2, "{format:?}");
+    }
 }
 
 #[test]

@@ -183,6 +183,11 @@ impl PackedRecord {
         self.resubmit.last().copied()
     }
 
+    /// How many chains are left to submit again.
+    pub(crate) fn left(&self) -> u16 {
+        self.resubmit.len() as u16
+    }
+
     /// The chain that `next_left` gave is taken. It is in the record already, and keeps its place
     /// in the order.
     #[inline]
