@@ -13,6 +13,10 @@ use tests::load::Load;
 
 /// How long a count runs.
 const COUNTED: Duration = Duration::from_secs(2);
+/// How many of them a limit may need to be met.
+const WINDOWS: u32 = 5;
+/// What a limit allows at once after a rest.
+const BURST: Duration = Duration::from_millis(100);
 
 fn spec() -> FrontendSpec {
     FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() }
@@ -28,10 +32,21 @@ fn rate(loads: &[&Load]) -> Result<f64> {
     Ok(done as f64 / took.as_secs_f64())
 }
 
-fn ensure_within(rate: f64, wanted: f64) -> Result<()> {
-    println!("{rate:.1} requests a second, {wanted} are allowed");
-    ensure!((rate / wanted - 1.0).abs() <= 0.02, "{rate:.1} a second instead of {wanted}");
-    Ok(())
+/// In one of a few windows all `loads` together are served as many requests as are `wanted`, and in none of
+/// them more than that and a burst: fewer are served while the machine is away, and then a burst more.
+fn ensure_within(loads: &[&Load], wanted: f64) -> Result<()> {
+    let mut rates = Vec::new();
+    for _ in 0..WINDOWS {
+        let rate = rate(loads)?;
+        println!("{rate:.1} requests a second, {wanted} are allowed");
+        rates.push(rate);
+        let most = wanted * (1.02 + BURST.as_secs_f64() / COUNTED.as_secs_f64());
+        ensure!(rate <= most, "{rate:.1} a second instead of {wanted}");
+        if (rate / wanted - 1.0).abs() <= 0.02 {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("{rates:.1?} a second instead of {wanted}")
 }
 
 #[test]
@@ -51,14 +66,14 @@ fn a_disk_and_a_group_keep_to_their_limits() -> Result<()> {
     for load in [&a, &b, &c] {
         load.await_requests(500)?;
     }
-    ensure_within(rate(&[&a])?, 2000.0)?;
-    ensure_within(rate(&[&b, &c])?, 3000.0)?;
+    ensure_within(&[&a], 2000.0)?;
+    ensure_within(&[&b, &c], 3000.0)?;
     // A group's limit is changed in the file, and holds at once for those in it.
     let file = daemon.dir().join("sidecore.toml");
     std::fs::write(&file, std::fs::read_to_string(&file)?.replace("3000", "1000"))?;
     daemon.ask("reload")?;
     b.await_requests(200)?;
-    ensure_within(rate(&[&b, &c])?, 1000.0)?;
+    ensure_within(&[&b, &c], 1000.0)?;
     daemon.is_alive()?;
     for load in [a, b, c] {
         load.finish()?;
