@@ -256,6 +256,23 @@ fn await_waiting(daemon: &Daemon, why: &str) -> Result<()> {
     waited.with_context(|| format!("{why:?} is not in {}", shown["problem"]))
 }
 
+/// Who waits for another one's image has nothing in flight, whatever it has of records: it may go.
+#[test]
+fn a_guest_that_waits_for_its_image_stops_at_once() -> Result<()> {
+    let pair = Pair::start("waits", Path::new("/dev/shm"), "queues = 2")?;
+    let mut first = pair.daemons[0].frontend("disk", &spec(2))?;
+    Single::new(&mut first)?.exercise(first.queue(0), 1)?;
+    for inflight in [true, false] {
+        let mut second = pair.daemons[1].frontend("disk", &FrontendSpec { inflight, ..spec(2) })?;
+        await_waiting(&pair.daemons[1], "in use")?;
+        let began_ns = now_ns();
+        second.stop_all()?;
+        let took_ms = (now_ns() - began_ns) / 1_000_000;
+        ensure!(took_ms < 2_000, "it took {took_ms} ms, with a record: {inflight}");
+    }
+    Ok(())
+}
+
 /// A daemon has died and was started again, the image's locks are not free yet (its last writes hold them),
 /// and the guest moves on. What was in flight only the record tells: the rings start and are drained
 /// before the VMM hears where they stand.

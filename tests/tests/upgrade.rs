@@ -15,6 +15,7 @@ use tests::daemon::{Daemon, await_that, pause};
 use tests::hostile_bed::is_long;
 use tests::load::Load;
 use tests::rows;
+use tests::single::Single;
 use tests::traffic::{self, LONGEST};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -107,6 +108,24 @@ fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
     rows::add("upgrade.upgrades", "1", &[wanted as f64])?;
     rows::add("upgrade.errors", "1", &[0.0])?;
     drop(frontends);
+    daemon.stop()
+}
+
+/// A guest that uses one of two queues: firmware, or one with fewer processors.
+#[test]
+fn a_guest_that_has_not_set_up_every_ring_is_taken_over() -> Result<()> {
+    let disk = "[[disk]]\nid = \"disk\"\nbackend = \"memory\"\nsize = \"4M\"\nqueues = 2\n";
+    let mut daemon = Daemon::start_on("upgrade-one-ring", "0", disk)?;
+    let mut frontend = daemon.frontend("disk", &spec(0))?;
+    let single = Single::new(&mut frontend)?;
+    for round in 0..3 {
+        single.exercise(frontend.queue(0), round).with_context(|| daemon.last_words())?;
+        daemon.upgrade_measured()?;
+    }
+    single.exercise(frontend.queue(0), 9).with_context(|| daemon.last_words())?;
+    let said = daemon.last_words();
+    ensure!(!said.contains("a front-end is gone"), "{said}");
+    drop(frontend);
     daemon.stop()
 }
 

@@ -80,11 +80,14 @@ impl Frontend {
         self.session.settle()
     }
 
-    /// Stops every queue; gives where each stands.
+    /// Stops every queue, as QEMU does: all are disabled first. Gives where each stands.
     ///
     /// # Errors
     /// The session's.
     pub fn stop_all(&mut self) -> Result<Vec<u32>> {
+        for index in 0..self.spec.queues {
+            self.session.set_vring_enable(index, false)?;
+        }
         (0..self.spec.queues).map(|index| self.session.get_vring_base(index)).collect()
     }
 

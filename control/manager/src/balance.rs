@@ -395,7 +395,13 @@ mod tests {
         };
         assert_eq!(device.weigh(&[], at, None), of(0, true, None), "without a guest");
         for queue in &mut device.queues[..3] {
-            queue.attached = Some(Attached { sidecore: 1, link: 0, leaving: None, by_hand: false });
+            queue.attached = Some(Attached {
+                sidecore: 1,
+                link: 0,
+                leaving: None,
+                is_finishing: false,
+                by_hand: false,
+            });
             queue.weighed.load = 200;
         }
         assert_eq!(device.weigh(&[], at, None), of(300, true, None));

@@ -47,6 +47,18 @@ pub(crate) struct Held {
     pub(crate) need_reply: bool,
 }
 
+impl Held {
+    /// The ring that it stops, and where that stands is asked for, now or by the next message: QEMU and Cloud
+    /// Hypervisor disable a ring before they ask.
+    pub(crate) fn stops(&self) -> Option<u16> {
+        match &self.message {
+            Message::GetVringBase(state) => u16::try_from(state.queue).ok(),
+            Message::SetVringEnable(state) if state.value == 0 => u16::try_from(state.queue).ok(),
+            _ => None,
+        }
+    }
+}
+
 /// One front-end.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
@@ -71,6 +83,8 @@ pub(crate) struct Attached {
     pub(crate) link: u32,
     /// When detach was asked, if it was.
     pub(crate) leaving: Option<Instant>,
+    /// What was left in its record is taken first; until it is asked for without that.
+    pub(crate) is_finishing: bool,
     /// An operator brought it there, and there it stays.
     pub(crate) by_hand: bool,
 }
@@ -247,28 +261,37 @@ impl Device {
     /// do not come back, because their disk does not answer.
     pub(crate) fn gives_up_at(&self, id: u32) -> Option<Instant> {
         let link = self.links.get(&id)?;
-        let scope = link.session.scope(&link.held.as_ref()?.message);
-        let allowed = Duration::from_secs(self.facts.drain_timeout_s.into());
-        if self.starts_first(id).is_some() {
-            return Some(link.held.as_ref()?.since + allowed);
-        }
+        let held = link.held.as_ref()?;
+        let scope = link.session.scope(&held.message);
         let leaving = |index: &u16| self.queues.get(usize::from(*index))?.attached?.leaving;
         let parting = self.kind.disk().and_then(DiskParts::parting_since);
-        let since = self.attached_in(id, scope).iter().filter_map(leaving).chain(parting).min()?;
-        Some(since + allowed)
+        let starting = self.starts_first(id).map(|_| held.since);
+        let of_queues = self.attached_in(id, scope);
+        let since = of_queues.iter().filter_map(leaving).chain(parting).chain(starting).min()?;
+        // One wait may follow upon another.
+        let since = since.min(held.since);
+        Some(since + Duration::from_secs(self.facts.drain_timeout_s.into()))
     }
 
-    /// The ring of link `id` that has to start before it may stop: its front-end asks where it stands, and
-    /// so far that is only what it said itself ([`Session::was_served`]). A ring that cannot be served has
-    /// nothing better to tell.
-    pub(crate) fn starts_first(&self, id: u32) -> Option<u16> {
+    /// The ring that the held message of link `id` stops, when where it stands is hearsay: it could run and
+    /// was not served yet, and an earlier process has left a record that knows better.
+    pub(crate) fn stops_unserved(&self, id: u32) -> Option<u16> {
         let link = self.links.get(&id).filter(|_| self.runner == Some(id))?;
-        let Message::GetVringBase(state) = &link.held.as_ref()?.message else { return None };
-        let index = u16::try_from(state.queue).ok()?;
-        let queue = self.queues.get(usize::from(index))?;
-        let is_hopeless = queue.gave_up == Some((id, link.session.changes()));
-        let waits = queue.attached.is_none() && link.session.ready(index).is_some();
-        (waits && !is_hopeless && !link.session.was_served(index)).then_some(index)
+        let index = link.held.as_ref()?.stops()?;
+        let queue = self.queues.get(usize::from(index)).filter(|queue| queue.attached.is_none());
+        let facts = queue.and(link.session.ready(index))?;
+        let features = link.session.features();
+        let is_hearsay = !link.session.was_served(index)
+            && start::is_recorded(&facts, features, &link.front_end, index);
+        is_hearsay.then_some(index)
+    }
+
+    /// That ring, when it can be started: it is, and stopped afterwards.
+    pub(crate) fn starts_first(&self, id: u32) -> Option<u16> {
+        let index = self.stops_unserved(id)?;
+        let gave_up = self.queues.get(usize::from(index))?.gave_up;
+        let changes = self.links.get(&id)?.session.changes();
+        (gave_up != Some((id, changes))).then_some(index)
     }
 
     /// Since when a queue has been asked for that is not back.

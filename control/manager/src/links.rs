@@ -328,13 +328,22 @@ impl Manager {
             if device.starts_first(id).is_some() {
                 // `settle` starts it, and asks for it then.
                 self.touched.insert(number);
+            } else if let Some(index) = device.stops_unserved(id) {
+                let why =
+                    format!("nobody but its in-flight record knows where ring {index} stands");
+                self.close_link(number, id, &why);
             } else if !self.parts_first(number, id) {
                 self.apply_held(number, id);
             }
             return;
         }
+        let held = device.links.get(&id).and_then(|link| link.held.as_ref());
+        let is_finish = held.is_some_and(|held| held.stops().is_some());
         for queue in attached {
-            self.detach(number, queue);
+            match is_finish {
+                true => self.finish(number, queue),
+                false => self.detach(number, queue),
+            }
         }
     }
 
@@ -358,7 +367,7 @@ impl Manager {
             return;
         };
         let held = device.links.get(&id).and_then(|link| link.held.as_ref());
-        if held.is_some_and(|held| matches!(held.message, vhost_user::Message::GetVringBase(_))) {
+        if held.is_some_and(|held| held.stops().is_some()) {
             self.queue_came_back(number, id);
         }
     }

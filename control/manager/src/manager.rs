@@ -203,7 +203,7 @@ impl Manager {
     }
 
     fn queue_is_back(&mut self, core: usize, served: Box<sidecore::Served>, problem: Option<&str>) {
-        let (key, base) = (served.key(), served.queue().base());
+        let (key, base, left) = (served.key(), served.queue().base(), served.queue().left());
         let ServedSpec { memory, gate, .. } = served.into_spec();
         let made_wait = memory.health().loss() == Some(Loss::Call);
         self.call_move_off(key.device, key.queue, true);
@@ -219,7 +219,10 @@ impl Manager {
         queue.asked_at = attached.leaving;
         queue.left = queue.left.map(|left| left.at(base));
         if let Some(link) = device.links.get_mut(&attached.link) {
-            link.session.stopped_at(key.queue, base);
+            // What is left is in the record, and whoever has that goes by it.
+            if problem.is_none() && left == 0 {
+                link.session.stopped_at(key.queue, base);
+            }
             if problem.is_some() {
                 queue.gave_up = Some((attached.link, link.session.changes()));
             }
@@ -275,12 +278,29 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let key = device.key(index);
         let Some(queue) = device.queues.get_mut(usize::from(index)) else { return };
-        let Some(attached) = queue.attached.as_mut().filter(|a| a.leaving.is_none()) else {
+        let Some(attached) = queue.attached.as_mut() else { return };
+        let is_asked_for = attached.leaving.is_some();
+        if is_asked_for && !attached.is_finishing {
             return;
-        };
-        attached.leaving = Some(now());
-        self.call_move_off(number, index, false);
+        }
+        attached.is_finishing = false;
+        attached.leaving.get_or_insert_with(now);
+        if !is_asked_for {
+            self.call_move_off(number, index, false);
+        }
         self.tell(number, index, Command::Detach(key));
+    }
+
+    /// As [`Self::detach`], with nothing left that an earlier process had taken: its front-end asks where it
+    /// stands, and may go on elsewhere, without the in-flight record.
+    pub(crate) fn finish(&mut self, number: u32, index: u16) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let key = device.key(index);
+        let attached = device.queues.get_mut(usize::from(index)).and_then(|q| q.attached.as_mut());
+        let Some(attached) = attached.filter(|attached| attached.leaving.is_none()) else { return };
+        (attached.leaving, attached.is_finishing) = (Some(now()), true);
+        self.call_move_off(number, index, false);
+        self.tell(number, index, Command::Finish(key));
     }
 
     /// Brings every device that was touched to where its sessions and plan want it.
@@ -332,8 +352,9 @@ impl Manager {
                 let Some(sidecore) = place else { return };
                 if let Some(queue) = self.queue_mut(number, index) {
                     let by_hand = was_at.is_some_and(|(_, by_hand)| by_hand);
-                    let leaving = None;
-                    queue.attached = Some(Attached { sidecore, link, leaving, by_hand });
+                    let (leaving, is_finishing) = (None, false);
+                    queue.attached =
+                        Some(Attached { sidecore, link, leaving, is_finishing, by_hand });
                     queue.was_attached = true;
                 }
                 if home.is_none() {

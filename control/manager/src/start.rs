@@ -249,6 +249,20 @@ pub(crate) fn was_used(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: 
 }
 
 /// The part of a record that belongs to queue `index`.
+/// Whether an earlier process has used the in-flight record of ring `index`: then it alone says where the
+/// ring stands. One that does not fit says nothing that can be understood, which is no reason to ignore it.
+pub(crate) fn is_recorded(
+    facts: &RingFacts<'_, Lent>,
+    negotiated: u64,
+    front_end: &FrontEnd,
+    index: u16,
+) -> bool {
+    front_end.inflight.as_ref().is_some_and(|record| {
+        let part = inflight_of(record, index, format_of(negotiated), facts.size);
+        part.map_or(true, |part| !part.is_fresh())
+    })
+}
+
 fn inflight_of(
     record: &InflightRecord,
     index: u16,

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use schedule::{Budget, Clock, Nanos, Piece};
+use schedule::{Budget, Clock, Nanos};
 
 use crate::fetch::Tally;
 use crate::inbox::{Command, Event, Refusal, wake};
@@ -32,6 +32,7 @@ impl Sidecore {
             match command {
                 Command::Attach(served) => self.attach(served, now, clock),
                 Command::Detach(key) => self.detach(key, now),
+                Command::Finish(key) => self.finish(key, now),
                 Command::Prepare(arrival) => self.prepare(arrival),
                 Command::Move(key, departure) => self.begin_move(key, departure, now),
                 Command::Relocate(relocation) => self.relocate(relocation, now),
@@ -103,12 +104,41 @@ impl Sidecore {
         self.examine(queue);
     }
 
+    /// A queue that leaves once nothing is left in its record; it stays in the schedule until then.
+    fn finish(&mut self, key: QueueKey, now: Nanos) {
+        let Some(queue) = self.find(key) else { return };
+        let left = served_at(&mut self.places, queue).map_or(0, |served| served.ring.left());
+        if left == 0 {
+            return self.detach(key, now);
+        }
+        if self.moves.at(queue).is_some() {
+            self.cancel_move(queue);
+            self.go_on(queue, now);
+        }
+        if !self.finishing.contains(&queue) {
+            self.finishing.push(queue);
+        }
+    }
+
+    /// Has those leave that have come to the end of what was left.
+    #[cold]
+    fn end_finished(&mut self, now: Nanos) {
+        for at in (0..self.finishing.len()).rev() {
+            let Some(&queue) = self.finishing.get(at) else { continue };
+            let served = served_at(&mut self.places, queue);
+            if let Some(key) = served.filter(|s| s.ring.left() == 0).map(|s| s.key()) {
+                self.detach(key, now);
+            }
+        }
+    }
+
     pub(crate) fn detach(&mut self, key: QueueKey, now: Nanos) {
         let Some(queue) = self.find(key) else { return };
         let Some(served) = served_at(&mut self.places, queue) else { return };
         if std::mem::replace(&mut served.ring.leaving, true) {
             return;
         }
+        self.finishing.retain(|finishing| *finishing != queue);
         if let Some(kick) = &served.ring.kick {
             self.rest.forget(kick);
         }
@@ -148,27 +178,6 @@ impl Sidecore {
         hosts.into_iter().for_each(|key| self.detach_host(key));
     }
 
-    /// Of queues that leave, takes what an earlier process left in their records, and nothing else: where a
-    /// ring stands is right only when nothing is left, and whoever serves it next may have another record.
-    #[cold]
-    pub(crate) fn take_left(&mut self, now: Nanos) {
-        for at in 0..self.leaving.len() {
-            let Some(&queue) = self.leaving.get(at) else { break };
-            let left = served_at(&mut self.places, queue).map_or(0, |served| served.ring.left());
-            if left == 0 {
-                continue;
-            }
-            let budget = Budget { requests: left.into(), bytes: SLICE_BYTES, nanos: u64::MAX };
-            self.serve(queue, budget, Piece::ALONE, now);
-            // It is not in the schedule, which would have it wait: it is looked at again in the next pass.
-            self.limited_until = None;
-            if let Some((ring, _)) = disk_at(&mut self.places, queue) {
-                ring.publish(&mut self.alarm);
-            }
-            self.examine(queue);
-        }
-    }
-
     /// Gives back what leaves and has nothing in flight; sends what could not be sent before.
     pub(crate) fn let_go(&mut self, now: Nanos) {
         while let Some(event) = self.unsent.pop_front() {
@@ -182,6 +191,9 @@ impl Sidecore {
         while self.fences > 0 && !self.has_inbound() {
             self.fences -= 1;
             self.send(Event::Fenced);
+        }
+        if !self.finishing.is_empty() {
+            self.end_finished(now);
         }
         let (mut at, mut sliced) = (0, false);
         while let Some(&queue) = self.leaving.get(at) {

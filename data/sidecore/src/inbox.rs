@@ -30,6 +30,10 @@ pub enum Command {
     /// Give this queue back when nothing of it is in flight. Answered by [`Event::Detached`], or
     /// not at all when there is no such queue.
     Detach(QueueKey),
+    /// The same, when nothing is left either that an earlier process had taken, and only the in-flight record
+    /// tells of: until then the queue is served as before. For whoever goes on without that record.
+    /// [`Command::Detach`] after it does not wait for that.
+    Finish(QueueKey),
     /// A queue of a disk is to come here. Answered by [`Event::Prepared`], or [`Event::Stayed`].
     Prepare(Box<Arrival>),
     /// Hand this queue over. Answered by [`Event::Moved`] of the new owner, or [`Event::Stayed`] of this

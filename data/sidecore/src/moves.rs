@@ -180,7 +180,7 @@ impl Moves {
         self.passes.last().copied().flatten()
     }
 
-    fn at(&self, queue: u16) -> Option<usize> {
+    pub(crate) fn at(&self, queue: u16) -> Option<usize> {
         self.going.iter().position(|going| going.queue == queue)
     }
 }

@@ -58,13 +58,12 @@ impl Place {
         }
     }
 
-    /// Takes the queue out, when nothing of it is in flight or left by an earlier process.
+    /// Takes the queue out, when nothing of it is in flight.
     pub(crate) fn take_idle(&mut self) -> Option<Box<Served>> {
         match std::mem::take(&mut self.tenant) {
             Tenant::Queue(served)
                 if served.ring.queue.in_flight() == 0
                     && served.role.has_all_back()
-                    && served.ring.left() == 0
                     && !served.is_amid_flood() =>
             {
                 Some(served)

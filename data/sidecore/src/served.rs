@@ -472,8 +472,8 @@ impl DiskRole {
 }
 
 impl Ring {
-    /// Chains that an earlier process left, and that are to be taken before anybody hears where this ring
-    /// stands. A ring that broke a rule takes nothing.
+    /// Chains that an earlier process left and that are still to be taken. A ring that broke a rule takes
+    /// nothing.
     pub(crate) fn left(&self) -> u16 {
         let takes = self.queue.violation().is_none() && !self.health.is_lost();
         if takes { self.queue.left() } else { 0 }

@@ -89,6 +89,8 @@ pub struct Sidecore {
     pub(crate) event_fd: Arc<OwnedFd>,
     /// Places whose queue leaves when nothing is in flight.
     pub(crate) leaving: Vec<u16>,
+    /// Places of queues that will be asked to leave when nothing is left in their records.
+    pub(crate) finishing: Vec<u16>,
     /// Fences that were not answered yet.
     pub(crate) fences: u32,
     /// Places with completions to show after reaping.
@@ -161,6 +163,7 @@ impl Sidecore {
             command_fd,
             event_fd,
             leaving: Vec::with_capacity(queues_max),
+            finishing: Vec::with_capacity(queues_max),
             fences: 0,
             unshown: Vec::with_capacity(queues_max),
             put_off: Vec::with_capacity(queues_max),
@@ -209,9 +212,6 @@ impl Sidecore {
                 now = self.end_timing(visit.queue, begun, requests, clock);
             }
             progress.requests += requests;
-        }
-        if !self.leaving.is_empty() {
-            self.take_left(now);
         }
         self.enter();
         progress.reaped = self.reap(now);

@@ -54,7 +54,7 @@ impl Sidecore {
 
     /// A piece of a visit. What was completed is not shown.
     #[inline]
-    pub(crate) fn serve(&mut self, queue: u16, budget: Budget, piece: Piece, at: Nanos) -> Visited {
+    fn serve(&mut self, queue: u16, budget: Budget, piece: Piece, at: Nanos) -> Visited {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else {
             return self.visit_frames(queue, budget, at);
         };

@@ -68,6 +68,11 @@ impl Inflight {
         Ok(Inflight { area: area.into(), format, size, fresh: version == 0 })
     }
 
+    /// Whether no process has used it yet: it says nothing of the ring.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// Whether it was made for such a ring.
     pub(crate) fn is_for(&self, format: Format, size: u16) -> Result<(), SetupError> {
         if self.format != format || self.size != size {

@@ -97,7 +97,7 @@ impl Daemon {
     fn relocate(&mut self, number: u32, to: usize) -> Result<(), String> {
         let cores = self.cores.len() as u16;
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
-        if device.queues.iter().any(|at| matches!(at, At::Leaving)) {
+        if device.queues.iter().any(|at| matches!(at, At::Leaving | At::Finishing(_))) {
             return Ok(());
         }
         let queues = device.queues.iter().filter(|at| matches!(at, At::Core(_))).count();
@@ -209,8 +209,9 @@ impl Daemon {
         if device.as_nic().is_some_and(|nic| nic.moving.is_some()) {
             return Ok(());
         }
+        let finishes = !self.upgrading && device.resizing.is_none() && device.stops().is_some();
         for index in &wanted {
-            call_back(&mut self.cores, number, *index, &mut device.queues[*index])?;
+            call_back(&mut self.cores, number, *index, finishes, &mut device.queues[*index])?;
         }
         if !wanted.iter().all(|index| device.is_back(*index)) {
             return Ok(());
@@ -268,6 +269,7 @@ impl Daemon {
         match event {
             Event::Detached(served) => {
                 let (QueueKey { device, queue }, base) = (served.key(), served.queue().base());
+                let left = served.queue().left();
                 self.trace.note(
                     now_ns,
                     "detached",
@@ -279,7 +281,7 @@ impl Daemon {
                     device.gates.resize_with(device.queues.len(), || None);
                     device.gates[usize::from(queue)] = gate;
                     device.queues[usize::from(queue)] = At::Control;
-                    if let Some(link) = &mut device.link {
+                    if let Some(link) = device.link.as_mut().filter(|_| left == 0) {
                         link.session.stopped_at(queue, base);
                     }
                 }
@@ -351,11 +353,23 @@ impl Daemon {
     }
 }
 
-/// Asks for a queue, wherever it is.
-fn call_back(cores: &mut [Core], device: u32, index: usize, at: &mut At) -> Result<(), String> {
+/// Asks for a queue, wherever it is; `finishes` with nothing left in its record.
+fn call_back(
+    cores: &mut [Core],
+    device: u32,
+    index: usize,
+    finishes: bool,
+    at: &mut At,
+) -> Result<(), String> {
     let key = QueueKey { device, queue: index as u16 };
     match at {
-        At::Core(core) => {
+        At::Core(core) if finishes => {
+            let core = *core;
+            cores[core].send(Command::Finish(key))?;
+            *at = At::Finishing(core);
+        }
+        At::Finishing(_) if finishes => {}
+        At::Core(core) | At::Finishing(core) => {
             cores[*core].send(Command::Detach(key))?;
             *at = At::Leaving;
         }
@@ -363,8 +377,8 @@ fn call_back(cores: &mut [Core], device: u32, index: usize, at: &mut At) -> Resu
         At::Moving { from, departure: departure @ Some(_), .. } => {
             *departure = None;
             let from = *from;
-            cores[from].send(Command::Detach(key))?;
-            *at = At::Leaving;
+            *at = At::Core(from);
+            call_back(cores, device, index, finishes, at)?;
         }
         At::Control | At::Leaving | At::Moving { .. } => {}
     }

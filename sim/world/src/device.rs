@@ -31,6 +31,8 @@ pub(crate) const BRIDGE: BridgeId = BridgeId(0);
 pub(crate) enum At {
     Control,
     Core(usize),
+    /// On its way back from this core, when nothing is left of it.
+    Finishing(usize),
     /// On its way back.
     Leaving,
     /// On its way from one to the other; the departure until it was sent.
@@ -248,12 +250,25 @@ impl Device {
     /// The ring that has to start before the message that waits may stop it (`manager::device`, the same).
     pub(crate) fn starts_first(&self) -> Option<usize> {
         let link = self.link.as_ref().filter(|link| !link.ending)?;
-        let Some((Message::GetVringBase(state), ..)) = &link.pending else { return None };
-        let index = u16::try_from(state.queue).ok()?;
-        let waits = matches!(self.queues.get(usize::from(index))?, At::Control)
-            && link.session.ready(index).is_some()
-            && link.failed_at != Some(link.session.changes());
+        let index = self.stops()?;
+        let facts = link.session.ready(index).filter(|_| self.is_back(index.into()))?;
+        let format = format_of(link.session.features());
+        let is_recorded = link.lent.record.as_ref().is_some_and(|record| {
+            record_of(record, index, format, facts.size).map_or(true, |part| !part.is_fresh())
+        });
+        let waits = is_recorded && link.failed_at != Some(link.session.changes());
         (waits && !link.session.was_served(index)).then_some(index.into())
+    }
+
+    /// The ring that the message that waits stops, so that nothing may be left of it.
+    pub(crate) fn stops(&self) -> Option<u16> {
+        let link = self.link.as_ref().filter(|link| !link.ending)?;
+        let index = match &link.pending.as_ref()?.0 {
+            Message::GetVringBase(state) => state.queue,
+            Message::SetVringEnable(state) if state.value == 0 => state.queue,
+            _ => return None,
+        };
+        u16::try_from(index).ok().filter(|index| usize::from(*index) < self.queues.len())
     }
 
     /// Applies the message that waits: its answer.
@@ -281,10 +296,7 @@ impl Device {
         let Some(facts) = link.session.ready(index as u16) else { return Ok(None) };
         let negotiated = link.session.features();
         let memory = link.lent.memory(link.session.is_logging())?;
-        let format = match negotiated & features::RING_PACKED {
-            0 => Format::Split,
-            _ => Format::Packed,
-        };
+        let format = format_of(negotiated);
         let record = link.lent.record.as_ref();
         let record = record.map(|record| record_of(record, index as u16, format, facts.size));
         let base = self.base(&facts, format, &memory);
@@ -344,6 +356,10 @@ impl Device {
             }
         }
     }
+}
+
+fn format_of(negotiated: u64) -> Format {
+    if negotiated & features::RING_PACKED == 0 { Format::Split } else { Format::Packed }
 }
 
 fn ring(

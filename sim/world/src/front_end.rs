@@ -125,12 +125,11 @@ impl FrontEnd {
         self.asked = None;
     }
 
-    /// Every ring is to stop.
+    /// Every ring is to stop; as QEMU does it, all are disabled first.
     pub(crate) fn stop(&mut self) {
-        for queue in 0..u32::from(self.queues) {
-            let state = RingState { queue, value: 0 };
-            self.script.push_back(Saying::Plain(Message::GetVringBase(state)));
-        }
+        let states = || (0..u32::from(self.queues)).map(|queue| RingState { queue, value: 0 });
+        let disabled = states().map(Message::SetVringEnable);
+        self.script.extend(disabled.chain(states().map(Message::GetVringBase)).map(Saying::Plain));
     }
 
     /// Rings that were stopped go on where they stopped.

@@ -193,7 +193,13 @@ mod tests {
         let disks = (0..).zip(&plan.disks).map(of_disk);
         let mut devices: Vec<Device> = disks.chain(plan.nics.iter().map(of_nic)).collect();
         for queue in devices.iter_mut().flat_map(|device| &mut device.queues[..2]) {
-            queue.attached = Some(Attached { sidecore: 0, link: 0, leaving: None, by_hand: false });
+            queue.attached = Some(Attached {
+                sidecore: 0,
+                link: 0,
+                leaving: None,
+                is_finishing: false,
+                by_hand: false,
+            });
         }
         devices
     }

@@ -407,7 +407,9 @@ impl Device {
         (queue.violation, queue.problem, queue.left) = (violation, problem, left);
         queue.was_at = place.map(|place| (place.sidecore, place.by_hand));
         let Some(link) = self.runner.and_then(|id| self.links.get_mut(&id)) else { return };
-        if let Some(base) = base {
+        let Some(base) = base else { return };
+        // Where its front-end said that it stands, it may not have been served yet.
+        if link.session.base(index) != Some(base) {
             link.session.stopped_at(index, base);
         }
         if failed {

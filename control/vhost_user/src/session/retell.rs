@@ -34,10 +34,8 @@ impl<F> Session<F> {
     }
 
     /// Where queue `index` stands, as in `SET_VRING_BASE`; its front-end may know of an earlier place.
-    /// `None` as long as it is where its front-end said ([`Session::was_served`]).
     pub fn base(&self, index: u16) -> Option<u32> {
-        let queue = self.queues.get(usize::from(index)).filter(|queue| queue.was_served);
-        queue.map(|queue| queue.base)
+        self.queues.get(usize::from(index)).map(|queue| queue.base)
     }
 
     fn agreed(&self) -> Vec<Told<'_, F>> {

@@ -30,7 +30,7 @@ fn a_queue_goes_on_where_it_was_after_detach_and_attach() {
 
 /// Where a ring stands is told of it; what a dead process has left only the record tells.
 #[test]
-fn what_is_left_is_taken_before_a_queue_is_given_back_and_nothing_else() {
+fn what_is_left_is_taken_before_a_queue_that_finishes_is_given_back() {
     for format in [Format::Split, Format::Packed] {
         let mut guest = Guest::new(RingSpec { format, ..ring(16) });
         let disk = memory();
@@ -43,15 +43,27 @@ fn what_is_left_is_taken_before_a_queue_is_given_back_and_nothing_else() {
             std::mem::forget(dead.advance(&chain));
         }
         drop(dead);
-        guest.ask(2, WRITE);
         let mut core = Core::new(1);
-        let mut spec = guest.spec(1, &disk);
-        spec.queue = guest.recorded_queue(base);
-        core.send(Command::Attach(Served::new(spec)));
-        core.send(Command::Detach(key(1)));
+        let served = || {
+            let mut spec = guest.spec(1, &disk);
+            spec.queue = guest.recorded_queue(base);
+            Served::new(spec)
+        };
+        // Whoever has the record needs nothing to be done, nor does one who asked for it wait for that.
+        let in_vain = [vec![], vec![Command::Finish(key(1))]];
+        for before in in_vain {
+            core.send(Command::Attach(served()));
+            before.into_iter().for_each(|command| core.send(command));
+            core.send(Command::Detach(key(1)));
+            core.pass();
+            assert_eq!(detached(core.events(), 1).queue().left(), 3, "{format:?}");
+        }
+        core.send(Command::Attach(served()));
+        core.send(Command::Finish(key(1)));
         core.pass();
         let back = detached(core.events(), 1);
         assert_eq!((guest.take_ok(), back.queue().left()), (3, 0), "{format:?}");
+        guest.ask(2, WRITE);
         // Whoever is told that base, and no record, does the rest.
         let mut spec = guest.spec(1, &disk);
         spec.queue = guest.queue(back.queue().base());

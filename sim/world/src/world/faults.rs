@@ -209,7 +209,9 @@ impl World {
         for daemon in self.daemons.iter().flatten() {
             let asleep = daemon.cores.iter().filter(|core| core.sleeps()).count();
             let moving = daemon.devices.values().flat_map(|device| &device.queues);
-            let moving = moving.filter(|at| matches!(at, At::Leaving | At::Moving { .. })).count();
+            let moving = moving
+                .filter(|at| matches!(at, At::Leaving | At::Finishing(_) | At::Moving { .. }))
+                .count();
             text.push_str(&format!(
                 " {asleep} of {} cores sleep, {moving} queues are on their way;",
                 daemon.cores.len()
