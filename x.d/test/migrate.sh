@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # GROUP: live migration between two daemons under load: back and forth, called off, with a death at each step (root)
-# Two daemons, `a` and `b`, have one image; their switches are joined by a bridge. With --all a hundred
+# Two daemons, `a` and `b`, have one image; their switches are joined by a bridge. With --all two hundred
 # moves. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/net.sh
 
@@ -333,7 +333,7 @@ announcements_end() {
 case_moves() {
     only_root || return 0
     local property wanted at report
-    wanted=$(migrate_often 2 50)
+    wanted=$(migrate_often 2 100)
     two_daemons
     MOVES=0 DOWNTIMES='' PAUSES='' TIMES=''
     for property in '' ,packed=on; do

@@ -9,8 +9,8 @@ group_recover() {
     raw_case upgrade "UPGRADES=$(often 40 500)"
     raw_case upgrade_refused
     raw_case upgrade_killed
-    raw_case fence "FENCE_ROUNDS=$(often 10 50)"
-    raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS_ROUNDS=$(often 5 100)"
+    raw_case fence "FENCE_ROUNDS=$(often 10 200)"
+    raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS=$(often 16 64)" "TENANTS_ROUNDS=$(often 5 100)"
     need_guests
     need_guest_image
     run_cases case_daemon_killed case_vmm_killed case_both_killed
@@ -45,7 +45,7 @@ random_pause() { sleep "$(printf '0.%03d' $((RANDOM % $1)))"; }
 case_daemon_killed() {
     only_sidecore_here || return 0
     local wanted boots seconds kills=0 boot=0 of_boot property
-    wanted=$(often 20 300) boots=$(often 2 10)
+    wanted=$(often 20 1000) boots=$(often 2 10)
     # A kill takes one to two seconds, most of which QEMU waits before it connects again; the last
     # round of fio goes on for longer.
     seconds=$(often 6 30)
