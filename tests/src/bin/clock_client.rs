@@ -1,9 +1,9 @@
 //! A guest at work on a disk with a limit, and a front-end that is silent, while the wall clock of the
 //! machine is set back and ahead: neither notices (reliability O15).
 //!
-//! `clock_client SOCKET IOPS`: of a disk whose limit is so many requests a second. It sets the clock of
-//! the machine that it runs in, so it belongs into an emulated one: started there by x.d/service/run. It
-//! prints what it found, and ends with an error at the first thing that was wrong.
+//! `clock_client SOCKET IOPS`: of a disk whose limit is so many requests a second. It sets the clock of the machine that
+//! it runs in, so it belongs into an emulated one: started there by x.d/service/run. It prints what it found, and ends
+//! with an error at the first thing that was wrong.
 #![expect(clippy::disallowed_macros, reason = "a program of the tests prints what it found")]
 
 use std::io::Read;
@@ -18,7 +18,7 @@ use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use tests::daemon::pause;
 use tests::load::Load;
 
-/// What is done to the clock, one after the other: back by an hour, ahead of what it was by an hour, and right again.
+/// What is done to the clock, one after the other: nothing, an hour back, an hour ahead, and right again.
 const STEPS: [&str; 4] = ["now", "1 hour ago", "2 hours", "1 hour ago"];
 /// How long the load is counted after each of them.
 const COUNTED: Duration = Duration::from_secs(2);
