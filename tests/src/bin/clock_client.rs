@@ -22,8 +22,10 @@ use tests::load::Load;
 const STEPS: [&str; 4] = ["now", "1 hour ago", "2 hours", "1 hour ago"];
 /// How long the load is counted after each of them.
 const COUNTED: Duration = Duration::from_secs(2);
-/// The machine is emulated: its processors are away now and then.
-const RATE_OFF: f64 = 0.1;
+/// Of the limit. The machine is emulated, and its processors are away now and then: what a limit does not save up for
+/// so long is lost. A limit by the wall clock would let nothing pass, or everything.
+const RATE: std::ops::RangeInclusive<f64> = 0.5..=1.05;
+/// A request that waits for longer was forgotten.
 const AWAY_NS: u64 = 2_000_000_000;
 /// After so long without a word the daemon ends a connection (ARCHITECTURE.md, the bounds).
 const SILENCE_NS: u64 = 10_000_000_000;
@@ -45,7 +47,7 @@ fn main() -> Result<()> {
         set_clock(step)?;
         let (rate, worst_ns) = count(&load)?;
         println!("date -s '{step}': {rate:.1} requests a second, one took {worst_ns} ns at most");
-        ensure!((rate / wanted - 1.0).abs() <= RATE_OFF, "{rate:.1} a second after '{step}'");
+        ensure!(RATE.contains(&(rate / wanted)), "{rate:.1} a second after '{step}'");
         ensure!(worst_ns < AWAY_NS, "a request took {worst_ns} ns after '{step}'");
         if now_ns() - silent_ns < SILENCE_NS - COUNTED.as_nanos() as u64 / 2 {
             ensure!(is_open(&mut silent)?, "'{step}' ended a connection before its time");
