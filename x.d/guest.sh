@@ -95,8 +95,8 @@ guest_do() {
     local name=$1 number=${EPOCHREALTIME//[.,]/} until_ms
     shift
     until_ms=$(($(now_ms) + ${DO_SECONDS:-60} * 1000))
-    # A command of several lines goes as one.
-    printf '%s %s\n' "$number" "$(tr '\n' '\r' <<<"$*")" >"$SERVER_DIR/$name.orders.in"
+    # A command of several lines goes as one. Opened both ways: without a reader, as when QEMU has ended, it would wait for ever.
+    printf '%s %s\n' "$number" "$(tr '\n' '\r' <<<"$*")" 1<>"$SERVER_DIR/$name.orders.in"
     until guest_said "$name" "^STATUS $number "; do
         if ! alive "${GUEST_PIDS[$name]}" || (($(now_ms) > until_ms)); then
             printf 'guest %s gave no answer to: %s\n' "$name" "$*"
@@ -110,7 +110,7 @@ guest_do() {
 
 # guest_over NAME [SECONDS]: a guest that takes orders comes to its end.
 guest_over() {
-    printf '0 end\n' >"$SERVER_DIR/$1.orders.in"
+    printf '0 end\n' 1<>"$SERVER_DIR/$1.orders.in"
     guest_end "$@"
 }
 

@@ -6,7 +6,7 @@ KERNEL=$BUILD/guest/vmlinuz
 INITRAMFS=$BUILD/guest/initramfs.cpio
 # What scripts run besides busybox; their libraries come along.
 GUEST_PROGRAMS=(/usr/bin/fio /usr/bin/cksum /usr/sbin/mkfs.ext4 /usr/sbin/e2fsck
-    /usr/sbin/blkdiscard /usr/sbin/fstrim
+    /usr/sbin/blkdiscard /usr/sbin/fstrim /usr/bin/sync /usr/bin/sqlite3
     /usr/bin/ip /usr/bin/ping /usr/sbin/ethtool /usr/bin/iperf3 /usr/bin/sockperf
     /usr/bin/memcached /usr/bin/memcslap)
 # Modules that the scripts need and the kernel has not built in; what they depend on comes along.
@@ -18,7 +18,7 @@ need_guest_image() {
     local stamp
     stamp=$(guest_stamp)
     [[ -f $INITRAMFS && $(cat "$INITRAMFS.stamp" 2>/dev/null) == "$stamp" ]] && return 0
-    say 'packing the guest: busybox, fio, e2fsprogs, iperf3 and the like, and the modules for virtio'
+    say 'packing the guest: busybox, fio, e2fsprogs, sqlite3, iperf3 and the like, and the modules for virtio'
     local tree=$BUILD/guest/tree
     rm -rf "$tree"
     mkdir -p "$tree"/{bin,sbin,usr/bin,usr/sbin,modules,scripts,dev,etc}
@@ -46,6 +46,25 @@ pack_tree() {
         cpio --null --quiet --create --format=newc --owner=0:0) >"$2.part"
     mv "$2.part" "$2"
     rm -rf "$1"
+}
+
+# image_with TREE FILE: the guest's initramfs with a second part, of a folder, which is removed.
+image_with() {
+    pack_tree "$1" "$2.more"
+    cat "$INITRAMFS" "$2.more" >"$2"
+    rm "$2.more"
+}
+
+# modules_apart TREE FOLDER MODULE...: into TREE/FOLDER, with what they depend on and their order; `init` does not
+# load them.
+modules_apart() {
+    local tree=$1 folder=$2 module
+    shift 2
+    mkdir -p "$tree/modules" "$tree/$folder"
+    : >"$tree/modules/order"
+    for module; do copy_module "$module" "$tree"; done
+    mv "$tree"/modules/* "$tree/$folder/"
+    rmdir "$tree/modules"
 }
 
 # What the initramfs was made of: a change of any of it makes it anew.

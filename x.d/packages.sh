@@ -73,7 +73,7 @@ need_llvm_tools() {
 # need_guests: what building and running test guests takes.
 need_guests() {
     need_packages qemu-system-x86 busybox-static fio e2fsprogs util-linux cpio jq socat procps \
-        binutils iproute2 iputils-ping ethtool iperf3 memcached libmemcached-tools sockperf
+        binutils iproute2 iputils-ping ethtool iperf3 memcached libmemcached-tools sockperf sqlite3
 }
 
 # need_testpmd: DPDK's test program with the drivers for vhost-user, of both sides.

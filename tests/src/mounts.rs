@@ -32,6 +32,14 @@ impl Mount {
         Mount::made(path, &["-o", "loop", &image])
     }
 
+    /// What an image holds, which is not changed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read_only(image: &Path, path: &Path) -> Result<Mount> {
+        Mount::made(path, &["-o", "loop,ro", &image.display().to_string()])
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

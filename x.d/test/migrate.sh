@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # GROUP: live migration between two daemons under load: back and forth, called off, with a death at each step (root)
-# Two daemons, `a` and `b`, have one image; their switches are joined by a bridge. With --all a hundred
+# Two daemons, `a` and `b`, have one image; their switches are joined by a bridge. With --all two hundred
 # moves. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/net.sh
 
@@ -169,7 +169,7 @@ vm_boot() {
         fio --ioengine=libaio --direct=1 --directory=/mnt --name=verify --rw=randwrite \
             --bssplit=512/5:4k/60:16k/20:64k/10:256k/5 --iodepth=32 --size='"$(migrate_often 4m 8m)"' --numjobs=2 \
             --fsync=64 --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0 \
-            --output=/tmp/verify.out || { echo bad >/tmp/bad; break; }
+            --output=/tmp/verify.out 2>/tmp/verify.err || { date >/tmp/bad; break; }
         echo round >>/tmp/rounds; done; echo over >/tmp/over; } >/dev/null 2>&1 &'
     stream_start host "$VM" 10.9.0.1 7201
     stream_start "$VM" host 10.9.0.100 7202
@@ -187,7 +187,7 @@ vm_over() {
     done
     load_end "$1load" host
     guest_do "$VM" 'touch /tmp/stop' || true
-    DO_SECONDS=90 ask "$1verify" "$VM" "$(await_for 80 'test -e /tmp/over'); [ ! -e /tmp/bad ] || { cat /tmp/verify.out; exit 1; }"
+    DO_SECONDS=90 ask "$1verify" "$VM" "$(await_for 80 'test -e /tmp/over'); [ ! -e /tmp/bad ] || { cat /tmp/verify.out /tmp/bad /tmp/verify.err; exit 1; }"
     say "migrate: $(guest_do "$VM" 'wc -l </tmp/rounds') rounds of fio --verify"
     stream_end "$1lines-in" host "$VM" 7201
     stream_end "$1lines-out" "$VM" host 7202
@@ -333,7 +333,7 @@ announcements_end() {
 case_moves() {
     only_root || return 0
     local property wanted at report
-    wanted=$(migrate_often 2 50)
+    wanted=$(migrate_often 2 100)
     two_daemons
     MOVES=0 DOWNTIMES='' PAUSES='' TIMES=''
     for property in '' ,packed=on; do
@@ -345,6 +345,8 @@ case_moves() {
                 move "move-$at$property"
             fi
             streams_moved "streams-$at$property"
+            # At the move that it came of, not at the end.
+            guest_do "$VM" 'test ! -e /tmp/bad' >/dev/null || break
         done
         vm_over "${property:+packed-}"
     done
@@ -599,7 +601,7 @@ case_snapshot() {
     ask back-then "$VM" '[ ! -e /mnt/later ]'
     ask back-network "$VM" "$(await_for 20 'ping -c 1 -W 1 10.9.0.100')"
     guest_do "$VM" 'touch /tmp/stop' || true
-    DO_SECONDS=90 ask back-verify "$VM" "$(await_for 80 'test -e /tmp/over'); [ ! -e /tmp/bad ] || { cat /tmp/verify.out; exit 1; }"
+    DO_SECONDS=90 ask back-verify "$VM" "$(await_for 80 'test -e /tmp/over'); [ ! -e /tmp/bad ] || { cat /tmp/verify.out /tmp/bad /tmp/verify.err; exit 1; }"
     one_writer back-writer
     ask back-fsck "$VM" 'umount /mnt && e2fsck -f -n /dev/vda'
     guest_over "$VM"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: the packaged unit under systemd: start, upgrade, reload, death, wrong file, an unprivileged user, stop (root)
+# GROUP: the packaged unit under systemd: start, upgrade, reload, clock set back, death, wrong file, another user, stop (root)
 # In an emulated machine with this one's root, of which it changes nothing. Run by x.d/test.sh.
 
 SERVICE=$BUILD/service
@@ -16,6 +16,7 @@ group_service() {
     need_sidecore
     need_lab_kernel
     mkdir -p "$SERVICE/out"
+    cargo_quietly build --profile driver -p tests --bin clock_client
     need_service_image
     service_machine
 }
@@ -38,6 +39,7 @@ service_machine() {
     local pid status=0 word name detail
     rm -f "$SERVICE"/out/*
     cp "$SIDECORE" "$SERVICE/out/sidecore"
+    strip -o "$SERVICE/out/clock_client" "${CARGO_TARGET_DIR:-$ROOT/target}/driver/clock_client"
     printf '[[disk]]\nid = "vm1"\nbackend = "memory"\nsize = "8M"\n' >"$SERVICE/out/sidecore.toml"
     say "service: starting a machine with systemd"
     setpriv --pdeathsig KILL qemu-system-x86_64 -name service -accel "$(accelerator)" -cpu max,la57=off -smp 2 -m 1500 \
@@ -67,5 +69,5 @@ service_machine() {
         show_tail "$SERVICE/console" 'its console' 40
         show_tail "$SERVICE/qemu" 'QEMU'
     fi
-    rm -f "$SERVICE/out/sidecore"
+    rm -f "$SERVICE"/out/{sidecore,clock_client}
 }

@@ -1,8 +1,12 @@
-# Files, each synced and then told of, until somebody pulls the plug.
+# Files, each synced and then told of, until somebody pulls the plug. arg_kind: ext4, xfs, btrfs.
 # shellcheck source=tests/guest/scripts/lines.sh disable=SC2154
 . /scripts/lines.sh
-check mkfs mkfs.ext4 -q -F /dev/vda
-check mount mount -t ext4 /dev/vda /mnt
+file_systems
+case $arg_kind in
+    ext4) check mkfs mkfs.ext4 -q -F /dev/vda ;;
+    *) check mkfs "mkfs.$arg_kind" -q -f /dev/vda ;;
+esac
+check mount mount -t "$arg_kind" /dev/vda /mnt
 ready files
 number=0
 while [ "$number" -lt 100000 ]; do

@@ -33,3 +33,10 @@ wait_for() {
 
 # attribute DISK NAME: one value of /sys/block/DISK.
 attribute() { cat "/sys/block/$1/$2"; }
+
+# file_systems: those that came with the guest for this script.
+file_systems() {
+    [ ! -f /file-systems/order ] || while read -r file_systems_module; do
+        insmod "/file-systems/$file_systems_module" 2>/dev/null
+    done </file-systems/order
+}

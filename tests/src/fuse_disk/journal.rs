@@ -56,6 +56,16 @@ impl Journal {
         self.syncs.len() + self.writes.iter().filter(|write| write.stable).count()
     }
 
+    /// The same of a disk that has not kept what it was asked to keep from `moment` on.
+    pub fn without_syncs_from(&self, moment: u64) -> Journal {
+        let mut other = self.clone();
+        other.syncs.retain(|sync| sync.ended < moment);
+        for write in other.writes.iter_mut().filter(|write| write.arrived >= moment) {
+            write.stable = false;
+        }
+        other
+    }
+
     /// What may be on the medium, for every moment.
     pub fn survivors(&self) -> Survivors {
         let mut syncs = self.syncs.clone();
@@ -176,6 +186,17 @@ mod tests {
         assert_eq!(left(&journal, 15), [0, 1]);
         assert_eq!(left(&journal, 25), [1]);
         assert_eq!(left(&journal, 45), [1, 2]);
+    }
+
+    #[test]
+    fn a_disk_that_forgets_its_syncs_keeps_what_was_stable_before() {
+        let mut journal = Journal::default();
+        journal.begin_write(write(10, 20, true, 1));
+        journal.begin_write(write(30, 40, true, 2));
+        journal.begin_write(write(50, 60, false, 3));
+        journal.synced(Sync { began: 70, ended: 80 });
+        assert_eq!(left(&journal, 90), [3]);
+        assert_eq!(left(&journal.without_syncs_from(25), 90), [1, 2, 3]);
     }
 
     #[test]
