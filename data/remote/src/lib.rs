@@ -4,7 +4,15 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+pub mod handshake;
+mod loss;
+mod outbox;
+mod received;
+mod seal;
+mod session;
 pub mod wire;
+
+pub use seal::{Cipher, Keys};
 
 /// Attachments of one client in one session.
 pub const ATTACHMENTS_MAX: u16 = 4096;
