@@ -4,8 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+pub mod client;
 pub mod handshake;
+pub mod iohost;
 mod loss;
+mod net;
 mod outbox;
 mod received;
 mod seal;
@@ -18,3 +21,14 @@ pub use seal::{Cipher, Keys};
 pub const ATTACHMENTS_MAX: u16 = 4096;
 /// Outstanding requests of one attachment.
 pub const SLOTS_MAX: u16 = 256;
+
+/// What records of one binding of an attachment say: its place at the client, and which binding it is. It comes
+/// again after a million bindings.
+fn handle(index: u16, binding: u64) -> u32 {
+    u32::from(index % ATTACHMENTS_MAX) | (binding << 12) as u32
+}
+
+/// The client's place in a handle.
+fn index_of(handle: u32) -> u16 {
+    (handle % u32::from(ATTACHMENTS_MAX)) as u16
+}

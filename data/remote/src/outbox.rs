@@ -46,10 +46,6 @@ impl Outbox {
         true
     }
 
-    pub(crate) fn has_queued(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
     /// Puts what waits into a frame, as far as it fits.
     pub(crate) fn fill(&mut self, out: &mut Out<'_>) {
         while let Some(at) = self.queue.front().copied() {

@@ -5,7 +5,7 @@ use crate::seal::Cipher;
 use crate::wire::{Malformed, VERSION};
 
 /// Frames are at least this long, tag included: a fragment of 512 bytes fits.
-pub const FRAME_BYTES_MIN: u16 = 640;
+pub(super) const FRAME_BYTES_MIN: u16 = 640;
 const OFFER_BYTES: usize = 24;
 const TERMS_BYTES: usize = 32;
 /// Leases that make sense: below, a late frame ends a session; above, nobody wants to wait.

@@ -138,15 +138,16 @@ fn slot_bytes(handle: u32, slot: u16, byte: u8, turn: u64) -> [u8; 16] {
     bytes
 }
 
-fn bind_bytes(bind: &Bind) -> [u8; 36] {
-    let mut bytes = [0; 36];
+fn bind_bytes(bind: &Bind) -> [u8; 44] {
+    let mut bytes = [0; 44];
     bytes[..8].copy_from_slice(&bind.device.to_le_bytes());
     bytes[8] = bind.intent as u8;
     bytes[10..12].copy_from_slice(&bind.index.to_le_bytes());
     bytes[12..14].copy_from_slice(&bind.slots.to_le_bytes());
     bytes[16..20].copy_from_slice(&bind.slot_bytes.to_le_bytes());
     bytes[20..28].copy_from_slice(&bind.binding.to_le_bytes());
-    bytes[28..].copy_from_slice(&bind.generation.to_le_bytes());
+    bytes[28..36].copy_from_slice(&bind.generation.to_le_bytes());
+    bytes[36..].copy_from_slice(&bind.instance.to_le_bytes());
     bytes
 }
 

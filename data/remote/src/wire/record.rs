@@ -46,6 +46,8 @@ pub struct Bind {
     pub binding: u64,
     /// Of an attachment that the client has had.
     pub generation: u64,
+    /// Random, of the client's process: no other one, and no earlier one, is it.
+    pub instance: u64,
 }
 
 /// How a [`Bind`] ended.
@@ -108,6 +110,8 @@ pub enum End {
     Revoked = 1,
     /// This session does not have it (any more). Bind again.
     Unbound = 2,
+    /// The client released it, nothing of it will be executed, and making it stable failed.
+    Unsynced = 3,
 }
 
 /// A fragment of a request, which says all about the request: any of them may come first.
@@ -337,6 +341,7 @@ fn bind(at: &mut &[u8]) -> Result<Bind, Malformed> {
         },
         binding: u64_of(at)?,
         generation: u64_of(at)?,
+        instance: u64_of(at)?,
     };
     let slots = 1..=crate::SLOTS_MAX;
     let bytes = 512..=super::REQUEST_BYTES_MAX as u32;
@@ -380,6 +385,7 @@ fn end(at: &mut &[u8]) -> Result<End, Malformed> {
         [0, 0, 0, 0] => Ok(End::Released),
         [1, 0, 0, 0] => Ok(End::Revoked),
         [2, 0, 0, 0] => Ok(End::Unbound),
+        [3, 0, 0, 0] => Ok(End::Unsynced),
         _ => Err(Malformed::Field),
     }
 }

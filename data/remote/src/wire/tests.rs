@@ -29,6 +29,7 @@ fn records(data: &[u8]) -> Vec<Record<'_>> {
         slot_bytes: 128 << 10,
         binding: 77,
         generation: 5,
+        instance: 6,
     };
     let verifier = Verifier { boot: 8, contents: 9 };
     let bound =
