@@ -17,6 +17,9 @@ pub mod wire;
 
 pub use seal::{Cipher, Keys};
 
+#[cfg(test)]
+mod tests;
+
 /// Attachments of one client in one session.
 pub const ATTACHMENTS_MAX: u16 = 4096;
 /// Outstanding requests of one attachment.

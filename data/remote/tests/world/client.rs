@@ -203,6 +203,9 @@ impl ClientNode {
 
     fn submit(&mut self, shape: &Shape, judge: &mut Judge, random: &mut Random) -> bool {
         let Some(attachment) = self.attachment else { return false };
+        if self.client.outstanding(attachment) >= usize::from(shape.slots) {
+            return false;
+        }
         let id = 1 + self.submitted + ((self.at as u64 + 1) << 32);
         let op = match random.below(20) {
             0..=8 => Op::Write { sync: random.one_in(5) },

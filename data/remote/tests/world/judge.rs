@@ -92,6 +92,8 @@ impl Judge {
             assert!(!asked.is_fenced, "write {id} was executed when another one had the device");
             assert!(!asked.applied.contains(&life), "write {id} was executed twice in one life");
             asked.applied.push(life);
+            // What a crash took before its answer has been done again.
+            asked.is_lost = false;
             return;
         }
         let mut same: Vec<&mut Asked> = self
