@@ -235,7 +235,12 @@ impl Client {
     }
 
     /// Takes a request over; `data` of a write is copied. It waits as long as it must.
-    pub fn submit(&mut self, attachment: u16, request: Request, data: &[u8]) -> Result<(), Rejected> {
+    pub fn submit(
+        &mut self,
+        attachment: u16,
+        request: Request,
+        data: &[u8],
+    ) -> Result<(), Rejected> {
         let part_bytes = self.session.as_ref().map_or(512, |session| session.part_bytes);
         let one = self.held.attachment(attachment).ok_or(Rejected::Over)?;
         one.submit(request, data, part_bytes)
@@ -296,12 +301,7 @@ impl Client {
     }
 
     /// A frame that came, which is opened in place. `net` gets frames for NICs. False when it was dropped.
-    pub fn receive(
-        &mut self,
-        now: u64,
-        frame: &mut [u8],
-        net: &mut dyn FnMut(u16, &[u8]),
-    ) -> bool {
+    pub fn receive(&mut self, now: u64, frame: &mut [u8], net: &mut dyn FnMut(u16, &[u8])) -> bool {
         let is_taken = self.receive_checked(now, frame, net).is_some();
         self.counts.frames_dropped += u64::from(!is_taken);
         is_taken

@@ -226,7 +226,8 @@ impl Greeter {
         let theirs = u32::from_le_bytes([fixed[16], fixed[17], fixed[18], fixed[19]]);
         let mut epoch = [0; 8];
         randomness.fill(&mut epoch);
-        let mut answer = Header { kind: Kind::Answer, session: theirs, counter: 0 }.bytes().to_vec();
+        let mut answer =
+            Header { kind: Kind::Answer, session: theirs, counter: 0 }.bytes().to_vec();
         let choose = |theirs: &Offer| {
             let mut terms = self.offer.choose(theirs, self.lease_ms)?;
             terms.number = number;

@@ -11,6 +11,8 @@ mod loss;
 mod net;
 mod outbox;
 mod received;
+#[cfg(feature = "rogue")]
+pub mod rogue;
 mod seal;
 mod session;
 pub mod wire;

@@ -245,7 +245,8 @@ impl Flight {
         if mask == 0 {
             return Ok(());
         }
-        let last = first.checked_add(63 - u64::from(mask.leading_zeros())).ok_or(Malformed::Field)?;
+        let last =
+            first.checked_add(63 - u64::from(mask.leading_zeros())).ok_or(Malformed::Field)?;
         if last >= self.next {
             return Err(Malformed::Field);
         }

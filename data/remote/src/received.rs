@@ -160,7 +160,11 @@ mod tests {
         }
         let mut blocks = [(0, 0); ACK_BLOCKS_MAX];
         assert_eq!(received.owed(2, &mut blocks), 2);
-        assert_eq!(blocks[..2], [(156, 1 << 16), (0, 3 << 5)], "those that did not ask are named beside");
+        assert_eq!(
+            blocks[..2],
+            [(156, 1 << 16), (0, 3 << 5)],
+            "those that did not ask are named beside"
+        );
         received.told(&blocks[..2]);
         assert_eq!(received.owed(8, &mut blocks), 2);
         assert_eq!(blocks[..2], [(2, 1 << 2), (140, 1 << 40)]);

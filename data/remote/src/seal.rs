@@ -200,6 +200,9 @@ mod tests {
     fn keys_are_not_shown() {
         let keys = Keys::Aead { cipher: Cipher::Aes256Gcm, send: [3; 32], receive: [4; 32] };
         assert_eq!(format!("{keys:?}"), "Keys::Aead(secret)");
-        assert!(Seal::new(&Keys::Aead { cipher: Cipher::None, send: [0; 32], receive: [0; 32] }).is_none());
+        assert!(
+            Seal::new(&Keys::Aead { cipher: Cipher::None, send: [0; 32], receive: [0; 32] })
+                .is_none()
+        );
     }
 }

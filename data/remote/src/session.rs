@@ -183,8 +183,8 @@ impl Session {
         if blocks_len > 0 {
             builder.push_ack(credit, &blocks[..blocks_len]);
         }
-        let may_ask = self.flight.has_room(self.credit)
-            || self.is_probing && self.flight.has_place();
+        let may_ask =
+            self.flight.has_room(self.credit) || self.is_probing && self.flight.has_place();
         let (note, asks, is_full) = (Note::new(), false, false);
         Some(Out { builder, note, blocks, blocks_len, credit, may_ask, asks, is_full })
     }
@@ -196,7 +196,8 @@ impl Session {
             out.asks = out.builder.push(&Record::Ping);
         }
         let is_due = self.ack_at.is_some_and(|at| at <= now) || out.is_full;
-        if !out.asks && !(out.blocks_len > 0 && is_due) {
+        let tells = out.blocks_len > 0 && is_due;
+        if !out.asks && !tells {
             return None;
         }
         let counter = self.flight.next();

@@ -115,9 +115,8 @@ impl Pair {
         let number = self.host.reserve(self.now).expect("a number");
         let share = self.host.share();
         let hello = initiator.hello().to_vec();
-        let (answer, at_host) = greeter
-            .answer(&hello, number, share, &|_| true, &mut self.random)
-            .expect("an answer");
+        let (answer, at_host) =
+            greeter.answer(&hello, number, share, &|_| true, &mut self.random).expect("an answer");
         let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
         (*at_client, at_host)
     }
@@ -144,18 +143,18 @@ impl Pair {
         self.host.tick(self.now);
         let mut buffer = [0; 9000];
         while let Some(len) = self.client.poll_transmit(self.now, &mut buffer) {
-            self.to_host(&buffer[..len]);
+            self.give_host(&buffer[..len]);
         }
         self.work();
         while let Some((_, len)) = self.host.poll_transmit(self.now, &mut buffer) {
-            self.to_client(&buffer[..len]);
+            self.give_client(&buffer[..len]);
         }
         while let Some(event) = self.client.next_event() {
             self.events.push(event);
         }
     }
 
-    fn to_host(&mut self, frame: &[u8]) {
+    fn give_host(&mut self, frame: &[u8]) {
         if self.keeps[0] {
             self.kept[0].push(frame.to_vec());
         } else if !self.is_cut[0] {
@@ -166,7 +165,7 @@ impl Pair {
         }
     }
 
-    fn to_client(&mut self, frame: &[u8]) {
+    fn give_client(&mut self, frame: &[u8]) {
         if self.keeps[1] {
             self.kept[1].push(frame.to_vec());
         } else if !self.is_cut[1] {

@@ -10,8 +10,8 @@ mod record;
 
 pub use build::Builder;
 pub use record::{
-    ACK_BLOCKS_MAX, AckBlocks, Bind, Bound, End, Intent, News, Outcome, Part, Piece, Record, Records,
-    Verifier,
+    ACK_BLOCKS_MAX, AckBlocks, Bind, Bound, End, Intent, News, Outcome, Part, Piece, Record,
+    Records, Verifier,
 };
 
 /// The version of everything on this page. A frame of another one is dropped, hellos among them.

@@ -48,11 +48,15 @@ pub enum Over {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// To be asked for, not before this time.
-    Wanted { at: u64 },
+    Wanted {
+        at: u64,
+    },
     Asked,
     Bound,
     /// Its end is to be said; or was.
-    Leaving { is_said: bool },
+    Leaving {
+        is_said: bool,
+    },
     Over,
 }
 
@@ -174,7 +178,11 @@ impl Attachment {
         part_bytes: usize,
     ) -> Result<(), Rejected> {
         let Request { op, offset, len, tag } = request;
-        if self.state == State::Over || self.wants_release || self.is_shrunk || self.intent == Intent::Look {
+        if self.state == State::Over
+            || self.wants_release
+            || self.is_shrunk
+            || self.intent == Intent::Look
+        {
             return Err(Rejected::Over);
         }
         let is_transfer = op.has_data() || op == Op::Read;
@@ -290,8 +298,14 @@ impl Attachment {
                 events.push_back(Event::Looked { attachment, news: None });
                 return true;
             }
-            Outcome::Stale => {
-                self.end(Over::Taken, events);
+            Outcome::Stale | Outcome::Released | Outcome::Unsynced => {
+                let is_synced = bound.outcome == Outcome::Released && !self.is_flush_lost;
+                let why = match bound.outcome {
+                    Outcome::Stale => Over::Taken,
+                    _ if is_synced => Over::Released,
+                    _ => Over::Unsynced,
+                };
+                self.end(why, events);
                 return false;
             }
             Outcome::NoDevice => Refusal::NoDevice,

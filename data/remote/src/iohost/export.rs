@@ -56,6 +56,8 @@ pub(super) struct Export {
     session: Option<(u32, u32)>,
     /// What that session is told when the device was let go.
     end: Option<End>,
+    /// How the attachment of this generation and instance was released, for a client that has not heard of it.
+    released: Option<Outcome>,
     /// Changes with each new set of slots.
     serial: u64,
     slot_bytes: u32,
@@ -84,6 +86,7 @@ impl Export {
             binding: 0,
             session: None,
             end: None,
+            released: None,
             serial: 0,
             slot_bytes: 0,
             slots: Vec::new(),
@@ -102,9 +105,10 @@ impl Export {
     /// Whether this bind, or a later one of that client, was heard before.
     pub(super) fn has_heard(&self, bind: &Bind) -> bool {
         let waits = self.waiting.as_ref().map(|wait| (wait.bind.instance, wait.bind.binding));
-        [Some((self.instance, self.binding)), waits].into_iter().flatten().any(
-            |(instance, binding)| instance == bind.instance && bind.binding <= binding,
-        )
+        [Some((self.instance, self.binding)), waits]
+            .into_iter()
+            .flatten()
+            .any(|(instance, binding)| instance == bind.instance && bind.binding <= binding)
     }
 
     /// Whether somebody else has had the device since.
@@ -142,8 +146,7 @@ impl Export {
     /// had it later, of which an IOhost that began anew may not know.
     pub(super) fn wait(&mut self, wait: Wait, events: &mut VecDeque<HostEvent>) {
         let is_same = wait.bind.instance == self.instance;
-        let is_later =
-            wait.bind.intent == Intent::Again && wait.bind.generation > self.generation;
+        let is_later = wait.bind.intent == Intent::Again && wait.bind.generation > self.generation;
         self.waiting = Some(wait);
         match self.state {
             State::Free => self.open(events),
@@ -183,6 +186,14 @@ impl Export {
         }
     }
 
+    /// How what this asks for was released: its slots are gone, and nothing of it may be executed again.
+    pub(super) fn released_for(&self, bind: &Bind) -> Option<Outcome> {
+        let is_it = bind.intent == Intent::Again
+            && bind.generation == self.generation
+            && bind.instance == self.instance;
+        self.released.filter(|_| is_it)
+    }
+
     /// Gives the opened device to who waited: how, and by how many bytes memory has grown.
     pub(super) fn grant(
         &mut self,
@@ -193,7 +204,10 @@ impl Export {
         if wait.bind.intent == Intent::Again && self.is_stale(&wait.bind) {
             return (Outcome::Stale, 0);
         }
-        self.end = None;
+        if let Some(outcome) = self.released_for(&wait.bind) {
+            return (outcome, 0);
+        }
+        (self.end, self.released) = (None, None);
         if self.is_same_attachment(&wait.bind) {
             self.state = State::Held;
             self.rebind(wait, part_bytes);
@@ -306,6 +320,11 @@ impl Export {
             Some(End::Released) if !is_synced => Some(End::Unsynced),
             other => other,
         };
+        match end {
+            Some(End::Released) => self.released = Some(Outcome::Released),
+            Some(End::Unsynced) => self.released = Some(Outcome::Unsynced),
+            _ => {}
+        }
         (end, self.session.take())
     }
 
@@ -459,12 +478,7 @@ impl Export {
         self.memory.get_mut(start..start + work.len as usize).unwrap_or_default()
     }
 
-    pub(super) fn finish(
-        &mut self,
-        work: &Work,
-        status: Status,
-        events: &mut VecDeque<HostEvent>,
-    ) {
+    pub(super) fn finish(&mut self, work: &Work, status: Status, events: &mut VecDeque<HostEvent>) {
         let slot = self.slots.get(usize::from(work.slot));
         let is_ours = slot.is_some_and(|slot| slot.state == SlotState::Executing);
         if work.serial != self.serial || !is_ours {

@@ -74,9 +74,13 @@ fn credit_bounds_what_is_sent() {
 #[test]
 fn n11_an_acknowledgement_of_what_was_never_sent_is_an_error() {
     let mut flight = Flight::new(FRAME, 0);
-    (0..5).for_each(|_| drop(send(&mut flight, 0)));
+    for _ in 0..5 {
+        send(&mut flight, 0);
+    }
     let mut seen = Seen::default();
-    for (block, mask) in [(0, 1 << 5), (0, 1 << 63), (1, 1), (u64::MAX, 1), (u64::MAX / 64, u64::MAX)] {
+    for (block, mask) in
+        [(0, 1 << 5), (0, 1 << 63), (1, 1), (u64::MAX, 1), (u64::MAX / 64, u64::MAX)]
+    {
         assert!(flight.acked(block, mask, 0, &mut seen).is_err(), "{block} {mask}");
     }
     assert!(seen.taken.is_empty());

@@ -19,7 +19,9 @@ fn n9_a_write_that_failed_never_lands() {
         // It hears the IOhost until that one's lease is over.
         pair.run(SECOND + 200 * MS);
         assert_eq!(pair.finished(), [(97, Status::IoError, 0)]);
-        assert!(pair.events.iter().any(|event| matches!(event, Event::Over { why: Over::Silent, .. })));
+        assert!(
+            pair.events.iter().any(|event| matches!(event, Event::Over { why: Over::Silent, .. }))
+        );
         pair.keeps = [false, false];
         if is_new_session {
             pair.client.detach(one);
@@ -29,7 +31,7 @@ fn n9_a_write_that_failed_never_lands() {
             pair.write(again, 0, b'b', 4096);
         }
         for frame in std::mem::take(&mut pair.kept[0]) {
-            pair.to_host(&frame);
+            pair.give_host(&frame);
         }
         pair.run(2 * SECOND);
         assert_eq!(pair.writes(), if is_new_session { &b"b"[..] } else { b"" });
@@ -55,7 +57,7 @@ fn late_frames_do_not_prolong_a_lease() {
     pair.run(130 * MS);
     assert_eq!(pair.host.counts().leases_over, 1, "{} after", pair.now - cut_at);
     // It was retransmitted and executed meanwhile, once; the late one does nothing.
-    write.iter().for_each(|frame| pair.to_host(frame));
+    write.iter().for_each(|frame| pair.give_host(frame));
     pair.step();
     assert_eq!(pair.writes(), b"a");
 }
@@ -72,7 +74,7 @@ fn n18_frames_of_the_old_keys_count_until_the_new_ones_have_bound() {
     pair.keeps[0] = false;
     pair.greet();
     // The new session is there, and has bound nothing yet.
-    pair.to_host(&old[0]);
+    pair.give_host(&old[0]);
     pair.step();
     assert_eq!(pair.writes(), b"ab");
     pair.run(50 * MS);
@@ -80,7 +82,7 @@ fn n18_frames_of_the_old_keys_count_until_the_new_ones_have_bound() {
     pair.write(one, 0, b'c', 512);
     pair.run(10 * MS);
     assert_eq!(pair.writes(), b"abc");
-    old.iter().for_each(|frame| pair.to_host(frame));
+    old.iter().for_each(|frame| pair.give_host(frame));
     pair.step();
     assert_eq!(pair.writes(), b"abc", "after that old ones do nothing");
 }
@@ -106,7 +108,7 @@ fn binding_again_sends_only_what_was_never_seen() {
         let frames = std::mem::take(&mut pair.kept[0]);
         pair.keeps[0] = false;
         bytes += frames.iter().map(Vec::len).sum::<usize>();
-        frames.iter().for_each(|frame| pair.to_host(frame));
+        frames.iter().for_each(|frame| pair.give_host(frame));
         pair.keeps[0] = true;
         pair.run(MS / 10);
     }
@@ -120,11 +122,9 @@ fn binding_again_sends_only_what_was_never_seen() {
 /// An IOhost that died: once more, oldest first; acknowledged writes that may be gone fail the next flush for good.
 #[test]
 fn after_another_boot_the_next_flush_fails_for_good() {
-    for (is_flushed, boot, expected) in [
-        (false, 1, Status::Ok),
-        (false, 2, Status::IoError),
-        (true, 2, Status::Ok),
-    ] {
+    for (is_flushed, boot, expected) in
+        [(false, 1, Status::Ok), (false, 2, Status::IoError), (true, 2, Status::Ok)]
+    {
         let (mut pair, one) = Pair::bound(1000);
         pair.write(one, 0, b'a', 512);
         pair.run(10 * MS);

@@ -37,8 +37,8 @@ fn n3_a_late_write_does_not_overwrite_a_newer_one() {
     pair.run(10 * MS);
     assert_eq!(pair.finished(), [(98, Status::Ok, 0)]);
     for frame in std::mem::take(&mut pair.kept[0]) {
-        pair.to_host(&frame);
-        pair.to_host(&frame);
+        pair.give_host(&frame);
+        pair.give_host(&frame);
     }
     pair.run(10 * MS);
     assert_eq!(pair.writes(), b"ab");
@@ -109,7 +109,9 @@ fn n5_fragments_that_do_not_fit_end_the_session() {
     for slot in 0..4 {
         for _ in 0..100 {
             let size = rogue.session.part_bytes;
-            assert!(rogue.say(&mut pair, &[Record::Part(Part { slot, ..place_of(0, size, 4096) })]));
+            assert!(
+                rogue.say(&mut pair, &[Record::Part(Part { slot, ..place_of(0, size, 4096) })])
+            );
         }
     }
     assert_eq!((pair.host.memory_used(), pair.writes()), (used, vec![]));

@@ -48,7 +48,9 @@ fn n15_a_device_that_is_removed_ends_its_requests() {
     assert_eq!(pair.writes(), []);
     let again = pair.client.attach(SPEC).expect("a place");
     pair.run(50 * MS);
-    assert!(matches!(pair.events.last(), Some(Event::Refused { attachment, .. }) if *attachment == again));
+    assert!(
+        matches!(pair.events.last(), Some(Event::Refused { attachment, .. }) if *attachment == again)
+    );
 }
 
 #[test]

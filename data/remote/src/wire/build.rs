@@ -49,9 +49,7 @@ impl<'a> Builder<'a> {
             Record::Bind(bind) => self.whole(4, &bind_bytes(bind)),
             Record::Bound(bound) => self.whole(5, &bound_bytes(bound)),
             Record::Release { handle } => self.whole(6, &handle.to_le_bytes()),
-            Record::Ended { handle, end } => {
-                self.whole(7, &two(*handle, u32::from(*end as u8)))
-            }
+            Record::Ended { handle, end } => self.whole(7, &two(*handle, u32::from(*end as u8))),
             Record::News { handle, news } => {
                 let mut bytes = [0; 28];
                 bytes[..4].copy_from_slice(&handle.to_le_bytes());

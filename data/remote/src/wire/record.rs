@@ -68,6 +68,10 @@ pub enum Outcome {
     Busy = 5,
     /// Its storage cannot be opened. To be tried again later.
     Failed = 6,
+    /// It was released, nothing of it will be executed, and all is stable.
+    Released = 7,
+    /// The same, and making it stable failed.
+    Unsynced = 8,
 }
 
 /// The answer to a [`Bind`].
@@ -362,6 +366,8 @@ fn bound(at: &mut &[u8]) -> Result<Bound, Malformed> {
         4 => Outcome::Stale,
         5 => Outcome::Busy,
         6 => Outcome::Failed,
+        7 => Outcome::Released,
+        8 => Outcome::Unsynced,
         _ => return Err(Malformed::Field),
     };
     zeroes(take::<4>(at)?)?;

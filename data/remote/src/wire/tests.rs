@@ -34,15 +34,7 @@ fn records(data: &[u8]) -> Vec<Record<'_>> {
     let verifier = Verifier { boot: 8, contents: 9 };
     let bound =
         Bound { index: 4095, outcome: Outcome::Stale, binding: 77, generation: 6, verifier, news };
-    let piece = Piece {
-        handle: 1,
-        slot: 2,
-        turn: 3,
-        len: 5000,
-        place: 40,
-        checksum: 5,
-        data,
-    };
+    let piece = Piece { handle: 1, slot: 2, turn: 3, len: 5000, place: 40, checksum: 5, data };
     vec![
         Record::Ping,
         Record::Close,

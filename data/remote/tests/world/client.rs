@@ -9,11 +9,11 @@ use super::judge::{Judge, contents};
 use super::wire::{End, Wire};
 use super::{BLOCK, Bits, DEVICE, DEVICE_BYTES, MS, Shape};
 
-pub struct ClientNode {
+pub(crate) struct ClientNode {
     at: usize,
-    pub life: u64,
-    pub client: Client,
-    pub host_key: PublicKey,
+    pub(crate) life: u64,
+    pub(crate) client: Client,
+    pub(crate) host_key: PublicKey,
     identity: Identity,
     handshake: Option<(Initiator, u64)>,
     hello_due: bool,
@@ -23,15 +23,15 @@ pub struct ClientNode {
     generation: u64,
     is_leaving: bool,
     returns_at: u64,
-    pub submitted: u64,
+    pub(crate) submitted: u64,
     ticked_at: u64,
     frame_bytes: u16,
-    pub overs: Vec<Over>,
-    pub events: Vec<Event>,
+    pub(crate) overs: Vec<Over>,
+    pub(crate) events: Vec<Event>,
 }
 
 impl ClientNode {
-    pub fn new(
+    pub(crate) fn new(
         at: usize,
         shape: &Shape,
         host_key: PublicKey,
@@ -66,12 +66,12 @@ impl ClientNode {
     }
 
     /// All that it wanted was answered.
-    pub fn is_done(&self, shape: &Shape) -> bool {
+    pub(crate) fn is_done(&self, shape: &Shape) -> bool {
         let outstanding = self.attachment.map_or(0, |one| self.client.outstanding(one));
         self.submitted >= shape.requests && outstanding == 0
     }
 
-    pub fn state(&self) -> String {
+    pub(crate) fn state(&self) -> String {
         format!(
             "client {} in life {}: {} submitted, {:?} outstanding, bound {}, {:?} {:?}",
             self.at,
@@ -84,7 +84,7 @@ impl ClientNode {
         )
     }
 
-    pub fn due(&self, now: u64, shape: &Shape) -> u64 {
+    pub(crate) fn due(&self, now: u64, shape: &Shape) -> u64 {
         if self.is_done(shape) {
             return self.client.due().unwrap_or(u64::MAX).max(self.ticked_at + MS);
         }
@@ -93,7 +93,7 @@ impl ClientNode {
         due.min(hello).min(now + 5 * MS)
     }
 
-    pub fn receive(&mut self, now: u64, frame: &mut [u8], random: &mut Random) {
+    pub(crate) fn receive(&mut self, now: u64, frame: &mut [u8], random: &mut Random) {
         if Header::parse(frame).is_ok_and(|header| header.kind == Kind::Sealed) {
             self.client.receive(now, frame, &mut |_, _| {});
             return;
@@ -110,7 +110,7 @@ impl ClientNode {
         let _ = random;
     }
 
-    pub fn hand_over(&mut self, now: u64) {
+    pub(crate) fn hand_over(&mut self, now: u64) {
         if let Some(one) = self.attachment.filter(|_| self.is_bound && !self.is_leaving) {
             self.client.release(one);
             self.is_leaving = true;
@@ -118,7 +118,13 @@ impl ClientNode {
         }
     }
 
-    pub fn go_on(&mut self, now: u64, shape: &Shape, judge: &mut Judge, random: &mut Random) {
+    pub(crate) fn go_on(
+        &mut self,
+        now: u64,
+        shape: &Shape,
+        judge: &mut Judge,
+        random: &mut Random,
+    ) {
         self.client.tick(now);
         self.ticked_at = now;
         self.greet(now, random);
@@ -234,7 +240,13 @@ impl ClientNode {
         }
     }
 
-    pub fn transmit(&mut self, now: u64, buffer: &mut [u8], wire: &mut Wire, random: &mut Random) {
+    pub(crate) fn transmit(
+        &mut self,
+        now: u64,
+        buffer: &mut [u8],
+        wire: &mut Wire,
+        random: &mut Random,
+    ) {
         if let (true, Some((initiator, _))) = (self.hello_due, &self.handshake) {
             wire.send(now, End::Host, self.at, initiator.hello(), random);
         }

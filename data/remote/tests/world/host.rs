@@ -11,9 +11,9 @@ use super::judge::{Judge, Storage};
 use super::wire::{End, Wire};
 use super::{Bits, DEVICE, DEVICE_BYTES, MS, Shape};
 
-pub struct HostNode {
-    pub host: Option<Host>,
-    pub storage: Storage,
+pub(crate) struct HostNode {
+    pub(crate) host: Option<Host>,
+    pub(crate) storage: Storage,
     identity: Identity,
     lease_ms: u32,
     frame_bytes: u16,
@@ -26,20 +26,19 @@ pub struct HostNode {
     working: Vec<(u64, bool, Work)>,
     opening: Vec<(u64, HostEvent)>,
     generation: u64,
-    pub life: u64,
+    pub(crate) life: u64,
     starts_at: u64,
     ticked_at: u64,
 }
 
 impl HostNode {
-    pub fn new(shape: &Shape, random: &mut Random) -> HostNode {
+    pub(crate) fn new(shape: &Shape, random: &mut Random) -> HostNode {
         let identity = match shape.is_secret {
             true => Identity::Key([7; 32]),
             false => Identity::None,
         };
         let offer = Offer::new(shape.is_secret, shape.frame_bytes, 64);
-        let greeter =
-            Greeter::new(identity.clone(), offer, shape.lease_ms).expect("a greeter");
+        let greeter = Greeter::new(identity.clone(), offer, shape.lease_ms).expect("a greeter");
         let gate = Gate::new(greeter.public(), 0, &mut Bits(random));
         let mut node = HostNode {
             host: None,
@@ -62,7 +61,7 @@ impl HostNode {
         node
     }
 
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         self.identity.clone()
     }
 
@@ -87,7 +86,7 @@ impl HostNode {
     }
 
     /// The process ends. What the kernel has in hand happens, or does not, before a successor may open the device.
-    pub fn die(&mut self, now: u64, is_crash: bool, judge: &mut Judge, random: &mut Random) {
+    pub(crate) fn die(&mut self, now: u64, is_crash: bool, judge: &mut Judge, random: &mut Random) {
         if self.host.is_none() {
             return;
         }
@@ -111,7 +110,7 @@ impl HostNode {
         judge.applied(self.life, work.op, work.offset, work.len, buffer);
     }
 
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         now: u64,
         from: usize,
@@ -141,7 +140,7 @@ impl HostNode {
         }
     }
 
-    pub fn work(&mut self, now: u64, judge: &mut Judge, random: &mut Random) {
+    pub(crate) fn work(&mut self, now: u64, judge: &mut Judge, random: &mut Random) {
         if self.host.is_none() {
             if now < self.starts_at {
                 return;
@@ -202,7 +201,13 @@ impl HostNode {
         }
     }
 
-    pub fn transmit(&mut self, now: u64, buffer: &mut [u8], wire: &mut Wire, random: &mut Random) {
+    pub(crate) fn transmit(
+        &mut self,
+        now: u64,
+        buffer: &mut [u8],
+        wire: &mut Wire,
+        random: &mut Random,
+    ) {
         let Some(host) = &mut self.host else { return };
         while let Some((session, len)) = host.poll_transmit(now, buffer) {
             if let Some(client) = self.paths.get(&session) {
@@ -211,7 +216,7 @@ impl HostNode {
         }
     }
 
-    pub fn due(&self) -> Option<u64> {
+    pub(crate) fn due(&self) -> Option<u64> {
         let Some(host) = &self.host else { return Some(self.starts_at) };
         let working = self.working.iter().map(|(at, ..)| *at).min();
         let opening = self.opening.iter().map(|(at, _)| *at).min();

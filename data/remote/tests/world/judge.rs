@@ -46,20 +46,20 @@ struct Asked {
 }
 
 #[derive(Default)]
-pub struct Judge {
+pub(crate) struct Judge {
     asked: HashMap<u64, Asked>,
     endings: u64,
-    pub answered: u64,
-    pub failed: u64,
-    pub executed: u64,
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+    pub(crate) executed: u64,
 }
 
 impl Judge {
-    pub fn new() -> Judge {
+    pub(crate) fn new() -> Judge {
         Judge::default()
     }
 
-    pub fn submitted(&mut self, id: u64, client: usize, generation: u64, request: Request) {
+    pub(crate) fn submitted(&mut self, id: u64, client: usize, generation: u64, request: Request) {
         let Request { op, offset, len, .. } = request;
         let asked = Asked {
             client,
@@ -81,7 +81,7 @@ impl Judge {
 
     /// The host applies a request to the storage, in its `life`. A write's blocks say which one it is; of others
     /// it is one that asks for the same and was not executed yet in this life.
-    pub fn applied(&mut self, life: u64, op: Op, offset: u64, len: u32, data: &mut [u8]) {
+    pub(crate) fn applied(&mut self, life: u64, op: Op, offset: u64, len: u32, data: &mut [u8]) {
         self.executed += 1;
         let stamp = data.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         if let (true, Some(id)) = (op.has_data(), stamp) {
@@ -108,7 +108,10 @@ impl Judge {
         for asked in &mut same {
             asked.has_twin |= !is_one;
             let is_first = !asked.applied.contains(&life);
-            assert!(asked.has_twin || is_first, "{op:?} at {offset} was executed twice in one life");
+            assert!(
+                asked.has_twin || is_first,
+                "{op:?} at {offset} was executed twice in one life"
+            );
             asked.applied.push(life);
             if op == Op::Read {
                 asked.read.push(data.to_vec());
@@ -116,7 +119,7 @@ impl Judge {
         }
     }
 
-    pub fn answered(&mut self, id: u64, status: Status, data: &[u8]) {
+    pub(crate) fn answered(&mut self, id: u64, status: Status, data: &[u8]) {
         self.answered += 1;
         self.endings += 1;
         let endings = self.endings;
@@ -147,20 +150,20 @@ impl Judge {
     }
 
     /// A crash took what this write wrote, which nothing had made stable.
-    pub fn lost(&mut self, id: u64) {
+    pub(crate) fn lost(&mut self, id: u64) {
         if let Some(asked) = self.asked.get_mut(&id) {
             asked.is_lost = true;
         }
     }
 
     /// It was told that what it wrote may be gone.
-    pub fn knows_of_loss(&mut self, client: usize) {
+    pub(crate) fn knows_of_loss(&mut self, client: usize) {
         for asked in self.asked.values_mut().filter(|one| one.client == client) {
             asked.ended = None;
         }
     }
 
-    pub fn client_died(&mut self, client: usize) {
+    pub(crate) fn client_died(&mut self, client: usize) {
         for asked in self.asked.values_mut().filter(|one| one.client == client) {
             // Nobody is there any more who could be lied to about what was lost.
             asked.ended = None;
@@ -171,7 +174,7 @@ impl Judge {
     }
 
     /// `client` was told that it has the device in this generation: nothing of an older one may be executed.
-    pub fn bound(&mut self, client: usize, generation: u64) {
+    pub(crate) fn bound(&mut self, client: usize, generation: u64) {
         for asked in self.asked.values_mut().filter(|one| one.phase != Phase::Over) {
             if asked.phase == Phase::Open && asked.client == client {
                 asked.generation = generation;
@@ -185,7 +188,7 @@ impl Judge {
 }
 
 /// What a write with this number writes.
-pub fn contents(id: u64, len: u32) -> Vec<u8> {
+pub(crate) fn contents(id: u64, len: u32) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     for (at, block) in bytes.chunks_mut(BLOCK).enumerate() {
         for (word, place) in block.chunks_mut(8).enumerate() {
@@ -197,18 +200,18 @@ pub fn contents(id: u64, len: u32) -> Vec<u8> {
 }
 
 /// The device, and what of it is stable.
-pub struct Storage {
-    pub bytes: Vec<u8>,
+pub(crate) struct Storage {
+    pub(crate) bytes: Vec<u8>,
     stable: Vec<u8>,
-    pub boot: u64,
+    pub(crate) boot: u64,
 }
 
 impl Storage {
-    pub fn new() -> Storage {
+    pub(crate) fn new() -> Storage {
         Storage { bytes: vec![0; DEVICE_BYTES], stable: vec![0; DEVICE_BYTES], boot: 1 }
     }
 
-    pub fn apply(&mut self, op: Op, offset: u64, data: &mut [u8], len: u32) {
+    pub(crate) fn apply(&mut self, op: Op, offset: u64, data: &mut [u8], len: u32) {
         let offset = if op == Op::Flush { 0 } else { offset as usize };
         let range = offset..offset + len as usize;
         match op {
@@ -231,7 +234,7 @@ impl Storage {
     }
 
     /// The machine went down: each block that was not stable may be gone.
-    pub fn crash(&mut self, judge: &mut Judge, random: &mut random::Random) {
+    pub(crate) fn crash(&mut self, judge: &mut Judge, random: &mut random::Random) {
         self.boot += 1;
         for at in (0..DEVICE_BYTES).step_by(BLOCK) {
             let range = at..at + BLOCK;

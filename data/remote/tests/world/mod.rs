@@ -2,10 +2,10 @@
 //!
 //! Only the public interface of `remote` is used, as a sidecore would. `histories.rs` makes the worlds.
 
-pub mod client;
-pub mod host;
-pub mod judge;
-pub mod wire;
+pub(crate) mod client;
+pub(crate) mod host;
+pub(crate) mod judge;
+pub(crate) mod wire;
 
 use random::Random;
 use remote::handshake::{Identity, Randomness, public_key};
@@ -15,16 +15,16 @@ use host::HostNode;
 use judge::Judge;
 use wire::{End, Faults, Wire};
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1_000_000_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Between two moments at which something may go wrong.
-pub const STEP_NS: u64 = 5 * MS;
-pub const DEVICE: u64 = 0xd15c;
-pub const DEVICE_BYTES: usize = 64 << 10;
-pub const BLOCK: usize = 512;
+pub(crate) const STEP_NS: u64 = 5 * MS;
+pub(crate) const DEVICE: u64 = 0xd15c;
+pub(crate) const DEVICE_BYTES: usize = 64 << 10;
+pub(crate) const BLOCK: usize = 512;
 
 /// Random bits for keys, from the seed, too.
-pub struct Bits<'a>(pub &'a mut Random);
+pub(crate) struct Bits<'a>(pub &'a mut Random);
 
 impl Randomness for Bits<'_> {
     fn fill(&mut self, bytes: &mut [u8]) {
@@ -34,41 +34,41 @@ impl Randomness for Bits<'_> {
 
 /// What a world is like.
 #[derive(Clone, Debug)]
-pub struct Shape {
-    pub clients: usize,
+pub(crate) struct Shape {
+    pub(crate) clients: usize,
     /// Requests of each client.
-    pub requests: u64,
-    pub slots: u16,
-    pub is_secret: bool,
-    pub frame_bytes: u16,
-    pub lease_ms: u32,
+    pub(crate) requests: u64,
+    pub(crate) slots: u16,
+    pub(crate) is_secret: bool,
+    pub(crate) frame_bytes: u16,
+    pub(crate) lease_ms: u32,
     /// T2 of clients, if any.
-    pub fail_after_ns: Option<u64>,
-    pub request_bytes_max: u32,
-    pub faults: Faults,
+    pub(crate) fail_after_ns: Option<u64>,
+    pub(crate) request_bytes_max: u32,
+    pub(crate) faults: Faults,
     /// Each once in so many steps of 5 ms on average; 0: never.
-    pub host_dies: u64,
-    pub machine_dies: u64,
-    pub client_dies: u64,
-    pub hands_over: u64,
+    pub(crate) host_dies: u64,
+    pub(crate) machine_dies: u64,
+    pub(crate) client_dies: u64,
+    pub(crate) hands_over: u64,
     /// How long the host takes for a request at most.
-    pub work_ns: u64,
+    pub(crate) work_ns: u64,
 }
 
-pub struct World {
-    pub now: u64,
-    pub random: Random,
-    pub shape: Shape,
-    pub wire: Wire,
-    pub host: HostNode,
-    pub clients: Vec<ClientNode>,
-    pub judge: Judge,
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) random: Random,
+    pub(crate) shape: Shape,
+    pub(crate) wire: Wire,
+    pub(crate) host: HostNode,
+    pub(crate) clients: Vec<ClientNode>,
+    pub(crate) judge: Judge,
     next_step: u64,
     buffer: Vec<u8>,
 }
 
 impl World {
-    pub fn new(seed: u64, shape: Shape) -> World {
+    pub(crate) fn new(seed: u64, shape: Shape) -> World {
         let mut random = Random::new(seed, 0);
         let host = HostNode::new(&shape, &mut random);
         let key = match host.identity() {
@@ -92,11 +92,16 @@ impl World {
     }
 
     /// Runs until all requests were answered; panics when that does not happen by `until`.
-    pub fn run(&mut self, until: u64) {
+    pub(crate) fn run(&mut self, until: u64) {
         let mut steps = 0u64;
         while !self.is_done() {
             steps += 1;
-            assert!(self.now < until && steps < 3_000_000, "no end at {}: {:#?}", self.now, self.state());
+            assert!(
+                self.now < until && steps < 3_000_000,
+                "no end at {}: {:#?}",
+                self.now,
+                self.state()
+            );
             let next = self.next_at();
             self.now = self.now.max(next);
             if self.now >= self.next_step {

@@ -7,50 +7,57 @@ use random::Random;
 use super::{MS, SECOND};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     Host,
     Client(usize),
 }
 
 #[derive(Clone, Debug)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// Of 100 frames.
-    pub loss: u64,
-    pub doubles: u64,
-    pub flips: u64,
+    pub(crate) loss: u64,
+    pub(crate) doubles: u64,
+    pub(crate) flips: u64,
     /// Of 1000 frames: those that come after up to `late_ns`.
-    pub late: u64,
-    pub late_ns: u64,
-    pub delay_ns: u64,
-    pub jitter_ns: u64,
+    pub(crate) late: u64,
+    pub(crate) late_ns: u64,
+    pub(crate) delay_ns: u64,
+    pub(crate) jitter_ns: u64,
     /// Once in so many steps on average; 0: never.
-    pub partitions: u64,
-    pub partition_ns: u64,
+    pub(crate) partitions: u64,
+    pub(crate) partition_ns: u64,
     /// No more faults after this.
-    pub heals_at: u64,
+    pub(crate) heals_at: u64,
 }
 
-pub struct Wire {
+pub(crate) struct Wire {
     faults: Faults,
     frames: BTreeMap<(u64, u64), (End, usize, Vec<u8>)>,
     number: u64,
     /// Until when nothing goes to the host, and to clients.
     cut: [u64; 2],
-    pub sent: u64,
+    pub(crate) sent: u64,
     /// Everything that ever was on the wire, for those that replay it.
-    pub recorded: Option<Vec<(End, usize, Vec<u8>)>>,
+    pub(crate) recorded: Option<Vec<(End, usize, Vec<u8>)>>,
 }
 
 impl Wire {
-    pub fn new(faults: Faults) -> Wire {
+    pub(crate) fn new(faults: Faults) -> Wire {
         Wire { faults, frames: BTreeMap::new(), number: 0, cut: [0; 2], sent: 0, recorded: None }
     }
 
-    pub fn is_healed(&self, now: u64) -> bool {
+    pub(crate) fn is_healed(&self, now: u64) -> bool {
         now >= self.faults.heals_at
     }
 
-    pub fn send(&mut self, now: u64, to: End, from: usize, frame: &[u8], random: &mut Random) {
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        to: End,
+        from: usize,
+        frame: &[u8],
+        random: &mut Random,
+    ) {
         self.sent += 1;
         if let Some(recorded) = &mut self.recorded {
             recorded.push((to, from, frame.to_vec()));
@@ -78,12 +85,12 @@ impl Wire {
         }
     }
 
-    pub fn put(&mut self, at: u64, to: End, from: usize, frame: Vec<u8>) {
+    pub(crate) fn put(&mut self, at: u64, to: End, from: usize, frame: Vec<u8>) {
         self.number += 1;
         self.frames.insert((at, self.number), (to, from, frame));
     }
 
-    pub fn misfortunes(&mut self, now: u64, random: &mut Random) {
+    pub(crate) fn misfortunes(&mut self, now: u64, random: &mut Random) {
         if !self.is_healed(now) && random.one_in(self.faults.partitions) {
             let until = now + random.below(self.faults.partition_ns);
             match random.below(3) {
@@ -93,18 +100,18 @@ impl Wire {
         }
     }
 
-    pub fn due(&self) -> Option<u64> {
+    pub(crate) fn due(&self) -> Option<u64> {
         self.frames.keys().next().map(|(at, _)| *at)
     }
 
-    pub fn arrived(&mut self, now: u64) -> Option<(End, usize, Vec<u8>)> {
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<(End, usize, Vec<u8>)> {
         let first = self.frames.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
 }
 
 /// Faults of a seed: each of them is there in some worlds, and not in others.
-pub fn faults(random: &mut Random) -> Faults {
+pub(crate) fn faults(random: &mut Random) -> Faults {
     let some = |random: &mut Random, most: u64| match random.below(3) {
         0 => 0,
         _ => random.below(most + 1),
