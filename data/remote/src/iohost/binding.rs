@@ -38,8 +38,8 @@ impl Host {
         }
         // Whoever has it goes on, also when another one waits.
         if export.state == State::Held && export.is_same_attachment(bind) {
-            let is_said = say(Outcome::Kept);
-            self.exports[at].rebind(&wait, peer.session.part_bytes);
+            let outcome = self.exports[at].rebind(&wait, peer.session.part_bytes);
+            let is_said = say(outcome);
             peer.about.hold(bind, at as u16);
             return is_said;
         }

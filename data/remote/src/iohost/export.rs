@@ -58,6 +58,8 @@ pub(super) struct Export {
     end: Option<End>,
     /// How the attachment of this generation and instance was released, for a client that has not heard of it.
     released: Option<Outcome>,
+    /// Nothing has come for these slots: the client may not know yet that they began anew.
+    is_untouched: bool,
     /// Changes with each new set of slots.
     serial: u64,
     slot_bytes: u32,
@@ -87,6 +89,7 @@ impl Export {
             session: None,
             end: None,
             released: None,
+            is_untouched: false,
             serial: 0,
             slot_bytes: 0,
             slots: Vec::new(),
@@ -126,8 +129,8 @@ impl Export {
             && bind.slot_bytes == self.slot_bytes
     }
 
-    /// The attachment goes on in another session.
-    pub(super) fn rebind(&mut self, wait: &Wait, part_bytes: usize) {
+    /// The attachment goes on in another session: whether the client knows its slots.
+    pub(super) fn rebind(&mut self, wait: &Wait, part_bytes: usize) -> Outcome {
         self.session = Some((wait.number, crate::handle(wait.bind.index, wait.bind.binding)));
         self.binding = wait.bind.binding;
         self.part_bytes = part_bytes;
@@ -140,6 +143,7 @@ impl Export {
                 slot.forget();
             }
         }
+        if self.is_untouched { Outcome::Fresh } else { Outcome::Kept }
     }
 
     /// Somebody wants it. Whoever has it goes on, unless it is the same client that asks anew, or one that has
@@ -210,8 +214,7 @@ impl Export {
         (self.end, self.released) = (None, None);
         if self.is_same_attachment(&wait.bind) {
             self.state = State::Held;
-            self.rebind(wait, part_bytes);
-            return (Outcome::Kept, 0);
+            return (self.rebind(wait, part_bytes), 0);
         }
         let count = usize::from(wait.bind.slots);
         let bytes = count * wait.bind.slot_bytes as usize;
@@ -228,8 +231,9 @@ impl Export {
         self.ready = VecDeque::with_capacity(count);
         self.answers = VecDeque::with_capacity(count);
         self.state = State::Held;
-        self.rebind(wait, part_bytes);
-        (Outcome::Fresh, bytes as isize - before as isize)
+        self.is_untouched = true;
+        let outcome = self.rebind(wait, part_bytes);
+        (outcome, bytes as isize - before as isize)
     }
 
     /// Gives the attachment's memory back: how much it was.
@@ -343,6 +347,7 @@ impl Export {
         let fits = place.is_multiple_of(self.part_bytes)
             && part.data.len() == data_len
             && (!is_transfer || part.len <= self.slot_bytes);
+        self.is_untouched = false;
         let is_next = Some(part.turn) == slot.turn.checked_add(1);
         let is_settled = matches!(slot.state, SlotState::Idle | SlotState::Answered);
         if !fits || part.turn > slot.turn && !(is_next && is_settled) {
@@ -436,6 +441,7 @@ impl Export {
 
     /// After binding again: what became of this turn?
     pub(super) fn recall(&mut self, at: u16, turn: u64) -> Result<(), Malformed> {
+        self.is_untouched = false;
         let slot = self.slots.get_mut(usize::from(at)).ok_or(Malformed::Field)?;
         if Some(turn) == slot.turn.checked_add(1) {
             slot.never_seen = Some(turn);

@@ -149,6 +149,29 @@ fn after_another_boot_the_next_flush_fails_for_good() {
     }
 }
 
+/// An IOhost that began anew said so, and nobody heard it: it says so again (seed 13580).
+#[test]
+fn slots_that_began_anew_are_told_until_the_client_knows() {
+    let (mut pair, one) = Pair::bound(1000);
+    for byte in 0..20 {
+        pair.write(one, 0, byte, 512);
+        pair.run(5 * MS);
+        pair.finished();
+    }
+    pair.host = host(1);
+    pair.write(one, 0, b'a', 512);
+    for _ in 0..3 {
+        pair.is_cut[1] = true;
+        pair.greet();
+        pair.run(10 * MS);
+    }
+    pair.is_cut[1] = false;
+    pair.greet();
+    pair.run(50 * MS);
+    assert_eq!((pair.finished(), pair.host.counts().violations), (vec![(97, Status::Ok, 0)], 0));
+    assert_eq!(pair.writes().last(), Some(&b'a'));
+}
+
 /// N14: another device or other contents under the same name; a device that has shrunk.
 #[test]
 fn n14_other_contents_end_the_attachment() {

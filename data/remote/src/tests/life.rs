@@ -30,6 +30,23 @@ fn a_look_changes_nothing_and_a_take_waits_for_the_release() {
     assert!(late.heard[0].contains("Stale"), "{:?}", late.heard);
 }
 
+/// What was released stays so, for a client that has not heard of it, too: nothing is executed again.
+#[test]
+fn a_release_that_was_not_heard_of_is_told_to_the_next_session() {
+    let (mut pair, one) = Pair::bound(1000);
+    pair.is_cut[1] = true;
+    pair.write(one, 0, b'a', 512);
+    pair.run(MS);
+    pair.client.release(one);
+    pair.run(3 * SECOND);
+    assert_eq!((pair.writes(), pair.client.outstanding(one)), (b"a".to_vec(), 1));
+    pair.is_cut[1] = false;
+    pair.greet();
+    pair.run(10 * MS);
+    assert_eq!(pair.events.last(), Some(&Event::Over { attachment: one, why: Over::Released }));
+    assert_eq!((pair.finished(), pair.writes()), (vec![(97, Status::IoError, 0)], b"a".to_vec()));
+}
+
 /// N15: a device that is removed while requests and news of it are on their way.
 #[test]
 fn n15_a_device_that_is_removed_ends_its_requests() {
