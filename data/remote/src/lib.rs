@@ -1,6 +1,15 @@
 //! The remote protocol, sans-IO: frames and times in, frames and finished requests out.
 //!
-//! Not sockets, clocks or threads. Both ends are here, so that a test can put a lossy wire between them.
+//! Not sockets, clocks or threads, and no use of it in the daemon yet (`docs/decisions/0013-remote.md`). Both ends are
+//! here, so that a test can put a lossy wire between them. Control runs `handshake`, but for its gate; what comes of
+//! it goes to the sidecore that has the [`client::Client`] or the [`iohost::Host`], which run all the rest:
+//!
+//! ```text
+//! handshake --Established--> client | iohost     attachments: slots, turns, bytes; who has a device
+//!                                session         one counter, one window, one key
+//!                     received | loss | seal     what came; what is under way; what keeps a frame whole
+//!                                 wire           what a frame looks like
+//! ```
 #![forbid(unsafe_code)]
 
 mod bits;
