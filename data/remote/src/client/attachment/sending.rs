@@ -29,8 +29,11 @@ impl Attachment {
         let mut mark = Mark { kind: MarkKind::Recall, part: 0, slot: at, handle, turn: slot.turn };
         if slot.recalls {
             let record = Record::Recall { handle, slot: at, turn: slot.turn };
-            slot.recalls = !out.push(&record, Some(mark));
-            return !slot.recalls;
+            if !out.push(&record, Some(mark)) {
+                return false;
+            }
+            // Not all: a recall that was thought lost may be said again when parts wait already (seed 68468).
+            slot.recalls = false;
         }
         while let Some(part) = slot.to_send.lowest() {
             let place = part * part_bytes;
