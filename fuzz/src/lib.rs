@@ -1,5 +1,5 @@
 //! What the fuzz targets are made of: bytes that become the doings of a guest, a network, a front-end,
-//! an operator, and what must hold whatever they are.
+//! an operator, a remote peer, and what must hold whatever they are.
 //!
 //! Not the targets themselves (`src/bin/`), which only hand the bytes over.
 
@@ -12,3 +12,4 @@ pub mod net;
 pub mod operator;
 pub mod ring;
 pub mod session;
+pub mod wire;

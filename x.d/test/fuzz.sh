@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# GROUP: fuzzing: split and packed rings, vhost-user sessions, configuration, API bodies, saved state, frames, switches, what is handed over
+# GROUP: fuzzing: split and packed rings, vhost-user sessions, configuration, API bodies, saved state, frames, switches, what is handed over, the remote protocol
 # Run by x.d/test.sh. libFuzzer on the stable toolchain: the counters of its coverage are a pass of LLVM.
 
-FUZZ_TARGETS=(ring_split ring_packed session config net_header switch estate)
+FUZZ_TARGETS=(ring_split ring_packed session config net_header switch estate wire)
 FUZZ_HOST=x86_64-unknown-linux-gnu
 
 group_fuzz() {

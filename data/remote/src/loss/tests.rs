@@ -1,0 +1,150 @@
+//! Losses, timers and the window, frame by frame.
+
+use super::*;
+
+const FRAME: usize = 1000;
+const MS: u64 = 1_000_000;
+
+#[derive(Default)]
+struct Seen {
+    taken: Vec<u64>,
+    lost: Vec<u64>,
+}
+
+impl Fate for Seen {
+    fn taken(&mut self, mark: Mark) {
+        self.taken.push(mark.turn);
+    }
+
+    fn lost(&mut self, mark: Mark) {
+        self.lost.push(mark.turn);
+    }
+}
+
+fn send(flight: &mut Flight, now: u64) -> u64 {
+    let counter = flight.next();
+    let mut note = Note::new();
+    note.bytes = FRAME as u32;
+    note.add(Mark { turn: counter, ..NO_MARK });
+    flight.spend(now, Some(&note));
+    counter
+}
+
+fn ack(flight: &mut Flight, counters: &[u64], now: u64) -> Seen {
+    let mut seen = Seen::default();
+    for counter in counters {
+        flight.acked(counter / 64, 1 << (counter % 64), now, &mut seen).expect("was sent");
+    }
+    flight.give_up_overtaken(now, &mut seen);
+    seen
+}
+
+#[test]
+fn the_window_opens_and_is_halved_once_a_round() {
+    let mut flight = Flight::new(FRAME, 0);
+    while flight.has_room(u64::MAX) {
+        send(&mut flight, 0);
+    }
+    assert_eq!(flight.next(), 10);
+    ack(&mut flight, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], MS);
+    while flight.has_room(u64::MAX) {
+        send(&mut flight, MS);
+    }
+    assert_eq!(flight.next(), 30, "slow start doubles");
+    let seen = ack(&mut flight, &[14, 15, 16, 17], 2 * MS);
+    assert_eq!(seen.lost, [10, 11, 12, 13], "three later ones are known");
+    assert_eq!(flight.window, 12 * FRAME as u64, "halved, once");
+    let seen = ack(&mut flight, &[29], 2 * MS);
+    assert_eq!(seen.lost, (18..=26).collect::<Vec<_>>());
+    assert!(flight.window >= 12 * FRAME as u64, "all of that round has been paid for");
+    // What was lost may have come after all.
+    assert_eq!(ack(&mut flight, &[10], 3 * MS).taken, [10]);
+}
+
+#[test]
+fn credit_bounds_what_is_sent() {
+    let mut flight = Flight::new(FRAME, 0);
+    while flight.has_room(4) {
+        send(&mut flight, 0);
+    }
+    assert_eq!(flight.next(), 4);
+}
+
+/// N11: acknowledged but never sent; numbers at their end; the same twice, and backwards.
+#[test]
+fn n11_an_acknowledgement_of_what_was_never_sent_is_an_error() {
+    let mut flight = Flight::new(FRAME, 0);
+    for _ in 0..5 {
+        send(&mut flight, 0);
+    }
+    let mut seen = Seen::default();
+    for (block, mask) in
+        [(0, 1 << 5), (0, 1 << 63), (1, 1), (u64::MAX, 1), (u64::MAX / 64, u64::MAX)]
+    {
+        assert!(flight.acked(block, mask, 0, &mut seen).is_err(), "{block} {mask}");
+    }
+    assert!(seen.taken.is_empty());
+    assert_eq!(ack(&mut flight, &[4, 4, 3, 4], 1).taken, [4, 3]);
+    assert_eq!(ack(&mut flight, &[2, 1, 2], 2).taken, [2, 1]);
+}
+
+#[test]
+fn the_timer_begins_at_ten_milliseconds_and_doubles() {
+    let mut flight = Flight::new(FRAME, 0);
+    let mut seen = Seen::default();
+    let mut at = 0;
+    for wait in [10, 20, 40, 80] {
+        send(&mut flight, at);
+        assert_eq!(flight.due(), Some(at + wait * MS));
+        assert_eq!(flight.rang(at + wait * MS - 1, &mut seen), Rang::Nothing);
+        at += wait * MS;
+        assert_eq!(flight.rang(at, &mut seen), Rang::Probe);
+    }
+    assert_eq!(seen.lost, [0, 1, 2, 3]);
+    assert_eq!(flight.due(), None, "nothing is under way");
+    // A late acknowledgement is a sample, and ends the doubling.
+    ack(&mut flight, &[3], at + MS);
+    assert_eq!((flight.backoff(), flight.round_trip_ns()), (0, 81 * MS));
+}
+
+#[test]
+fn the_tail_is_probed_after_two_round_trips() {
+    let mut flight = Flight::new(FRAME, 0);
+    send(&mut flight, 0);
+    ack(&mut flight, &[0], 4 * MS);
+    send(&mut flight, 10 * MS);
+    send(&mut flight, 10 * MS);
+    let due = flight.due().expect("a timer");
+    assert_eq!(due, 10 * MS + 8 * MS + ACK_DELAY_NS);
+    let mut seen = Seen::default();
+    assert_eq!(flight.rang(due, &mut seen), Rang::Probe);
+    assert_eq!(seen.lost, [1], "the oldest goes along");
+    let probe = send(&mut flight, due);
+    let seen = ack(&mut flight, &[probe], due + 4 * MS);
+    assert_eq!(seen.lost, [1, 2], "sent long before what was acknowledged");
+}
+
+/// N16: frames that are under way for as long as one likes do not stop those after them.
+#[test]
+fn n16_a_frame_that_is_never_acknowledged_does_not_stop_the_others() {
+    let mut flight = Flight::new(FRAME, 0);
+    let mut now = 0;
+    let mut seen = Seen::default();
+    for _ in 0..5_000 {
+        while flight.has_room(u64::MAX) && flight.flying < 4 {
+            send(&mut flight, now);
+        }
+        // Only every third one is acknowledged; acknowledgements of ours spend counters between.
+        flight.spend(now, None);
+        let newest = flight.next() - 2;
+        now += MS;
+        let (block, mask) = (newest / 64, 1u64 << (newest % 64));
+        if newest.is_multiple_of(3) {
+            flight.acked(block, mask, now, &mut seen).expect("was sent");
+            flight.give_up_overtaken(now, &mut seen);
+        }
+        flight.rang(now, &mut seen);
+    }
+    assert!(seen.taken.len() > 500 && seen.lost.len() > 500);
+    assert!(flight.bytes <= 4 * FRAME as u64);
+}

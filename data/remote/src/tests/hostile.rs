@@ -1,0 +1,237 @@
+//! Clients and networks that lie, within frames that are sealed as they should be.
+
+use super::*;
+
+/// N1: who has no session gets nothing done, at the cost of one look.
+#[test]
+fn n1_a_frame_of_no_session_is_dropped() {
+    let (mut pair, _) = Pair::bound(10_000);
+    let mut rogue = Rogue::new(&mut pair);
+    let frame = rogue.frame(pair.now, &[Record::Ping]);
+    let before = pair.host.counts().frames_dropped;
+    for session in [0, 1, 0xffff_ffff, 0x0001_0000] {
+        let mut forged = frame.clone();
+        forged[4..8].copy_from_slice(&u32::to_le_bytes(session));
+        assert!(!pair.host.receive(pair.now, &mut forged, &mut |_, _| {}));
+    }
+    let mut forged = frame.clone();
+    forged[8] ^= 1;
+    assert!(!pair.host.receive(pair.now, &mut forged, &mut |_, _| {}), "another counter");
+    assert_eq!(pair.host.counts().frames_dropped, before + 5);
+    assert!(pair.host.receive(pair.now, &mut frame.clone(), &mut |_, _| {}));
+    assert!(!pair.host.receive(pair.now, &mut frame.clone(), &mut |_, _| {}), "N2: again");
+}
+
+/// N3: a write that comes again after a newer one was acknowledged.
+#[test]
+fn n3_a_late_write_does_not_overwrite_a_newer_one() {
+    let (mut pair, one) = Pair::bound(10_000);
+    pair.keeps[0] = true;
+    pair.write(one, 0, b'a', 4096);
+    pair.run(MS);
+    pair.keeps[0] = false;
+    // The first try never came; the second one does.
+    pair.run(100 * MS);
+    assert_eq!(pair.finished(), [(97, Status::Ok, 0)]);
+    pair.write(one, 0, b'b', 4096);
+    pair.run(10 * MS);
+    assert_eq!(pair.finished(), [(98, Status::Ok, 0)]);
+    for frame in std::mem::take(&mut pair.kept[0]) {
+        pair.give_host(&frame);
+        pair.give_host(&frame);
+    }
+    pair.run(10 * MS);
+    assert_eq!(pair.writes(), b"ab");
+    assert_eq!(pair.disk[..4096], [b'b'; 4096]);
+    assert!(pair.host.counts().records_stale > 0, "they came");
+}
+
+/// N4: the same slot and turn with another payload: the first one stands, and it is counted.
+#[test]
+fn n4_the_first_payload_of_a_turn_stands() {
+    let mut pair = Pair::new(10_000);
+    let mut rogue = Rogue::bound(&mut pair);
+    let part_bytes = rogue.session.part_bytes;
+    let (first, other) = (vec![1; 2 * part_bytes], vec![2; 2 * part_bytes]);
+    let len = first.len() as u32;
+    let half = |bytes: &[u8], turn, place: usize| {
+        let data = &bytes[place..place + part_bytes];
+        Record::Part(part(turn, len, place as u32, data, bytes))
+    };
+    assert!(rogue.say(&mut pair, &[half(&first, 1, 0)]));
+    assert!(rogue.say(&mut pair, &[half(&other, 1, part_bytes)]));
+    assert_eq!((pair.host.counts().conflicts, pair.writes()), (1, vec![]));
+    assert!(rogue.say(&mut pair, &[half(&first, 1, part_bytes)]));
+    assert_eq!(pair.writes(), [1]);
+    assert!(rogue.say(&mut pair, &[half(&other, 1, 0)]));
+    assert_eq!((pair.host.counts().conflicts, pair.writes()), (2, vec![1]));
+    // Other bytes under the sum of the first: nothing of it is executed.
+    let mut lie = part(2, 8, 0, &[3; 8], &[4; 8]);
+    assert!(rogue.say(&mut pair, &[Record::Part(lie)]));
+    assert_eq!((pair.host.counts().mismatches, pair.writes()), (1, vec![1]));
+    lie.turn = 3;
+    lie.checksum = checksum(DEVICE + 1, lie.op, 0, 8, &[3; 8]);
+    assert!(rogue.say(&mut pair, &[Record::Part(lie)]), "meant for another device");
+    assert_eq!((pair.host.counts().mismatches, pair.writes()), (2, vec![1]));
+    assert!(rogue.heard.iter().any(|heard| heard.contains("Mismatch")));
+}
+
+/// N5: fragments that overlap, leave gaps, lie about the whole, or never end cost no more than the slots.
+#[test]
+fn n5_fragments_that_do_not_fit_end_the_session() {
+    let bytes = vec![9; 4096];
+    let place_of = |place: usize, len: usize, whole: u32| {
+        let mut one = part(1, whole, place as u32, &bytes[..len], &bytes);
+        one.len = whole;
+        one
+    };
+    let lies: [&dyn Fn(usize) -> Part<'static>; 7] = [
+        &|_| place_of(0, 1, 4096),
+        &|size| place_of(1, size, 4096),
+        &|size| place_of(size / 2, size, 4096),
+        &|size| place_of(0, size - 8, 4096),
+        &|size| place_of(0, size, 17 << 10),
+        &|size| Part { slot: 4, ..place_of(0, size, 4096) },
+        &|size| Part { turn: 2, ..place_of(0, size, 4096) },
+    ];
+    for (number, lie) in lies.iter().enumerate() {
+        let mut pair = Pair::new(10_000);
+        let mut rogue = Rogue::bound(&mut pair);
+        let lie = lie(rogue.session.part_bytes);
+        assert!(!rogue.say(&mut pair, &[Record::Part(lie)]), "lie {number}");
+        assert_eq!((pair.host.counts().violations, pair.writes()), (1, vec![]));
+    }
+    // Half of each slot, and never the rest: the memory is that of the slots, and others get theirs.
+    let mut pair = Pair::new(10_000);
+    let mut rogue = Rogue::bound(&mut pair);
+    let used = pair.host.memory_used();
+    assert_eq!(used, 4 * (16 << 10));
+    for slot in 0..4 {
+        for _ in 0..100 {
+            let size = rogue.session.part_bytes;
+            assert!(
+                rogue.say(&mut pair, &[Record::Part(Part { slot, ..place_of(0, size, 4096) })])
+            );
+        }
+    }
+    assert_eq!((pair.host.memory_used(), pair.writes()), (used, vec![]));
+}
+
+/// N8: answers to what nobody asked, of the wrong length or kind; to another one's handle.
+#[test]
+fn n8_an_answer_to_nothing_is_dropped_or_ends_the_session() {
+    let done = |slot, turn, status| Record::Done { handle: HANDLE, slot, turn, status };
+    let piece = |turn, len, data| {
+        let (handle, slot, place, checksum) = (HANDLE, 7, 0, 1);
+        Record::Piece(crate::wire::Piece { handle, slot, turn, len, place, checksum, data })
+    };
+    let data = [0; 512];
+    // The slots of the client are used from the last: 7 reads 512 bytes in turn 1.
+    let cases = [
+        (done(7, 0, Status::Ok), true),
+        (done(7, 2, Status::IoError), false),
+        (done(7, 1, Status::Ok), false),
+        (done(8, 1, Status::IoError), false),
+        (done(6, 1, Status::Ok), false),
+        (Record::Done { handle: HANDLE + 1, slot: 7, turn: 1, status: Status::IoError }, true),
+        (piece(1, 511, &data[..511]), false),
+        (piece(1, 513, &data), false),
+        (piece(1, 512, &data[..511]), false),
+        (piece(0, 512, &data), true),
+        (Record::Release { handle: HANDLE }, false),
+    ];
+    for (record, is_borne) in cases {
+        let mut pair = Pair::new(10_000);
+        let one = pair.client.attach(SPEC).expect("a place");
+        let (at_client, at_host) = pair.established();
+        assert!(pair.client.establish(&at_client, 0) && pair.host.establish(&at_host, 0));
+        let mut liar = Session::new(&at_host, 64, 0).expect("a session");
+        pair.is_cut[1] = true;
+        pair.run(MS);
+        let mut buffer = [0; 2000];
+        let news = News { revision: 1, size: SIZE as u64, features: 0, is_removed: false };
+        let bound = crate::wire::Bound {
+            index: 0,
+            outcome: crate::wire::Outcome::Fresh,
+            binding: 1,
+            generation: 1,
+            verifier: Verifier::default(),
+            news,
+        };
+        pair.ask(one, Op::Read, 0, 512);
+        for record in [Record::Bound(bound), record] {
+            let mut out = liar.begin(pair.now, &mut buffer).expect("room");
+            assert!(out.push(&record, None));
+            let len = liar.commit(pair.now, out).expect("a frame");
+            pair.client.receive(pair.now, &mut buffer[..len], &mut |_, _| {});
+        }
+        assert_eq!(pair.client.counts().violations, u64::from(!is_borne), "{record:?}");
+        assert_eq!(pair.finished(), [], "{record:?}");
+    }
+}
+
+/// N12: a client that hears and never acknowledges, or never asks, loses what it has when the lease is over.
+#[test]
+fn n12_who_acknowledges_nothing_loses_the_device() {
+    let mut pair = Pair::new(1000);
+    let mut rogue = Rogue::bound(&mut pair);
+    let until = pair.now + 2 * SECOND;
+    let mut taken = 0;
+    while pair.now < until {
+        pair.now += 50 * MS;
+        pair.host.tick(pair.now);
+        let mut frame = rogue.frame(pair.now, &[Record::Ping]);
+        taken += u64::from(pair.host.receive(pair.now, &mut frame, &mut |_, _| {}));
+        pair.work();
+    }
+    assert!(taken >= 15, "its frames were good until then");
+    assert_eq!(pair.host.counts().leases_over, 1);
+    // Another one gets it.
+    pair.client.attach(SPEC).expect("a place");
+    pair.greet();
+    pair.run(10 * MS);
+    assert!(matches!(pair.events[..], [Event::Bound { .. }]));
+}
+
+/// N13: sessions are bounded; what nobody confirmed makes room, what somebody uses does not.
+#[test]
+fn n13_more_sessions_than_there_may_be_are_refused() {
+    let (mut pair, one) = Pair::bound(10_000);
+    let made: Vec<_> = (0..7).map(|_| pair.established()).collect();
+    assert_eq!(pair.host.reserve(pair.now), None);
+    made.iter().for_each(|(_, at_host)| assert!(pair.host.establish(at_host, pair.now)));
+    pair.run(3 * SECOND);
+    let number = pair.host.reserve(pair.now).expect("one that was not confirmed");
+    assert!(!pair.host.establish(&made[0].1, pair.now), "its number is gone");
+    assert_ne!(number, 0);
+    pair.write(one, 0, b'x', 512);
+    pair.run(10 * MS);
+    assert_eq!(pair.finished(), [(120, Status::Ok, 0)]);
+    // A handle of another session is none.
+    let mut rogue = Rogue::new(&mut pair);
+    let written = [7; 8];
+    assert!(rogue.say(&mut pair, &[Record::Part(part(2, 8, 0, &written, &written))]));
+    assert!(rogue.say(&mut pair, &[Record::Release { handle: HANDLE }, Record::Ping]));
+    assert!(rogue.heard[0].contains("Unbound"), "{:?}", rogue.heard);
+    assert_eq!(pair.writes(), b"x");
+}
+
+#[test]
+fn a_client_that_may_not_have_a_device_is_told_that_there_is_none() {
+    let mut pair = Pair::new(10_000);
+    pair.host = Host::new(HostSpec {
+        sessions_max: 1,
+        ring_frames: 8,
+        memory_max: 1 << 20,
+        number_first: 1,
+    });
+    let (clients, news) = (vec![[1; 32]], News::default());
+    pair.host.export(ExportSpec { device: DEVICE, clients, news, generation: 0 });
+    let looked = pair.client.look(DEVICE).expect("a place");
+    let one = pair.client.attach(SPEC).expect("a place");
+    pair.greet();
+    pair.run(10 * MS);
+    let none = Event::Looked { attachment: looked, news: None };
+    assert!(pair.events.contains(&none), "{:?}", pair.events);
+    assert!(matches!(pair.events[1], Event::Refused { attachment, .. } if attachment == one));
+}

@@ -1,0 +1,251 @@
+//! What is allowed: each block of the device is a register, and each request happens at one moment between its
+//! submission and its answer.
+//!
+//! The judge sees when the host applies a request to the storage, which is that moment; so a history is linearizable
+//! if each moment lies within its request, each answer is that of a moment, and no request has two (but for a
+//! host that died, which may have done what its successor does again).
+
+use std::collections::HashMap;
+
+use remote::client::Request;
+use remote::wire::{Op, Status};
+
+use super::{BLOCK, DEVICE_BYTES};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Its client died: it may be executed until the device is somebody's again.
+    Orphan,
+    Over,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    client: usize,
+    op: Op,
+    offset: u64,
+    len: u32,
+    phase: Phase,
+    /// Of its attachment; 0 before that was bound.
+    generation: u64,
+    /// A later generation was told to somebody.
+    is_fenced: bool,
+    /// Another one asked for the same at the same time.
+    has_twin: bool,
+    /// Which lives of the host have executed it.
+    applied: Vec<u64>,
+    /// What was read, at each moment.
+    read: Vec<Vec<u8>>,
+    /// Of writes: a crash of the machine took it.
+    is_lost: bool,
+    /// When it ended well, as a number of its device's endings.
+    ended: Option<u64>,
+    /// Of flushes: all that had ended before.
+    covers: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Judge {
+    asked: HashMap<u64, Asked>,
+    endings: u64,
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+    pub(crate) executed: u64,
+}
+
+impl Judge {
+    pub(crate) fn new() -> Judge {
+        Judge::default()
+    }
+
+    pub(crate) fn submitted(&mut self, id: u64, client: usize, generation: u64, request: Request) {
+        let Request { op, offset, len, .. } = request;
+        let asked = Asked {
+            client,
+            op,
+            offset,
+            len,
+            phase: Phase::Open,
+            generation,
+            is_fenced: false,
+            has_twin: false,
+            applied: Vec::new(),
+            read: Vec::new(),
+            is_lost: false,
+            ended: None,
+            covers: self.endings,
+        };
+        assert!(self.asked.insert(id, asked).is_none());
+    }
+
+    /// The host applies a request to the storage, in its `life`. A write's blocks say which one it is; of others
+    /// it is one that asks for the same and was not executed yet in this life.
+    pub(crate) fn applied(&mut self, life: u64, op: Op, offset: u64, len: u32, data: &mut [u8]) {
+        self.executed += 1;
+        let stamp = data.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        if let (true, Some(id)) = (op.has_data(), stamp) {
+            let asked = self.asked.get_mut(&id).expect("a write that nobody submitted");
+            assert_eq!((asked.op, asked.offset, asked.len), (op, offset, len), "write {id}");
+            assert_eq!(data, contents(id, len), "write {id}: other bytes");
+            assert_ne!(asked.phase, Phase::Over, "write {id} was executed after its answer");
+            assert!(!asked.is_fenced, "write {id} was executed when another one had the device");
+            assert!(!asked.applied.contains(&life), "write {id} was executed twice in one life");
+            asked.applied.push(life);
+            // What a crash took before its answer has been done again.
+            asked.is_lost = false;
+            return;
+        }
+        let mut same: Vec<&mut Asked> = self
+            .asked
+            .values_mut()
+            .filter(|asked| (asked.op, asked.offset, asked.len) == (op, offset, len))
+            .filter(|asked| asked.phase != Phase::Over && !asked.is_fenced)
+            .collect();
+        assert!(!same.is_empty(), "{op:?} at {offset} was executed, and nobody waits for it");
+        // Which one of several that ask for the same it was cannot be seen: any may have been.
+        let is_one = same.len() == 1;
+        for asked in &mut same {
+            asked.has_twin |= !is_one;
+            let is_first = !asked.applied.contains(&life);
+            assert!(
+                asked.has_twin || is_first,
+                "{op:?} at {offset} was executed twice in one life"
+            );
+            asked.applied.push(life);
+            if op == Op::Read {
+                asked.read.push(data.to_vec());
+            }
+        }
+    }
+
+    pub(crate) fn answered(&mut self, id: u64, status: Status, data: &[u8]) {
+        self.answered += 1;
+        self.endings += 1;
+        let endings = self.endings;
+        let asked = self.asked.get_mut(&id).expect("an answer to what nobody asked");
+        assert_ne!(asked.phase, Phase::Over, "{id} was answered twice");
+        asked.phase = Phase::Over;
+        if status != Status::Ok {
+            assert_eq!(status, Status::IoError, "{id}");
+            self.failed += 1;
+            return;
+        }
+        asked.ended = Some(endings);
+        match asked.op {
+            Op::Read => {
+                assert_eq!(data.len(), asked.len as usize);
+                assert!(asked.read.iter().any(|read| read == data), "{id} read what was not there");
+            }
+            _ => assert!(!asked.applied.is_empty(), "{id} ended well, and nothing was executed"),
+        }
+        if asked.op == Op::Flush {
+            let (client, covers) = (asked.client, asked.covers);
+            let lost = self.asked.iter().find(|(_, one)| {
+                let is_covered = one.ended.is_some_and(|ended| ended <= covers);
+                one.client == client && is_covered && one.is_lost && one.phase == Phase::Over
+            });
+            assert!(lost.is_none(), "flush {id} ended well, and {lost:?} is lost");
+        }
+    }
+
+    /// A crash took what this write wrote, which nothing had made stable.
+    pub(crate) fn lost(&mut self, id: u64) {
+        if let Some(asked) = self.asked.get_mut(&id) {
+            asked.is_lost = true;
+        }
+    }
+
+    /// It was told that what it wrote may be gone.
+    pub(crate) fn knows_of_loss(&mut self, client: usize) {
+        for asked in self.asked.values_mut().filter(|one| one.client == client) {
+            asked.ended = None;
+        }
+    }
+
+    pub(crate) fn client_died(&mut self, client: usize) {
+        for asked in self.asked.values_mut().filter(|one| one.client == client) {
+            // Nobody is there any more who could be lied to about what was lost.
+            asked.ended = None;
+            if asked.phase == Phase::Open {
+                asked.phase = Phase::Orphan;
+            }
+        }
+    }
+
+    /// `client` was told that it has the device in this generation: nothing of an older one may be executed.
+    pub(crate) fn bound(&mut self, client: usize, generation: u64) {
+        for asked in self.asked.values_mut().filter(|one| one.phase != Phase::Over) {
+            if asked.phase == Phase::Open && asked.client == client {
+                asked.generation = generation;
+            } else if asked.generation < generation
+                && (asked.generation > 0 || asked.phase == Phase::Orphan)
+            {
+                asked.is_fenced = true;
+            }
+        }
+    }
+}
+
+/// What a write with this number writes.
+pub(crate) fn contents(id: u64, len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    for (at, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        for (word, place) in block.chunks_mut(8).enumerate() {
+            let value = if word == 0 { id } else { id ^ (at as u64) << 32 ^ word as u64 };
+            place.copy_from_slice(&value.to_le_bytes()[..place.len()]);
+        }
+    }
+    bytes
+}
+
+/// The device, and what of it is stable.
+pub(crate) struct Storage {
+    pub(crate) bytes: Vec<u8>,
+    stable: Vec<u8>,
+    pub(crate) boot: u64,
+}
+
+impl Storage {
+    pub(crate) fn new() -> Storage {
+        Storage { bytes: vec![0; DEVICE_BYTES], stable: vec![0; DEVICE_BYTES], boot: 1 }
+    }
+
+    pub(crate) fn apply(&mut self, op: Op, offset: u64, data: &mut [u8], len: u32) {
+        let offset = if op == Op::Flush { 0 } else { offset as usize };
+        let range = offset..offset + len as usize;
+        match op {
+            Op::Read => data.copy_from_slice(&self.bytes[range]),
+            Op::Write { sync } => {
+                self.bytes[range.clone()].copy_from_slice(data);
+                if sync {
+                    self.stable[range].copy_from_slice(data);
+                }
+            }
+            Op::Flush => self.stable.copy_from_slice(&self.bytes),
+            Op::Discard => self.bytes[range].fill(0),
+            Op::WriteZeroes { sync, .. } => {
+                self.bytes[range.clone()].fill(0);
+                if sync {
+                    self.stable[range].fill(0);
+                }
+            }
+        }
+    }
+
+    /// The machine went down: each block that was not stable may be gone.
+    pub(crate) fn crash(&mut self, judge: &mut Judge, random: &mut random::Random) {
+        self.boot += 1;
+        for at in (0..DEVICE_BYTES).step_by(BLOCK) {
+            let range = at..at + BLOCK;
+            if self.bytes[range.clone()] != self.stable[range.clone()] && random.one_in(2) {
+                let id = self.bytes[range.clone()].first_chunk().map(|id| u64::from_le_bytes(*id));
+                judge.lost(id.unwrap_or(0));
+                self.bytes.copy_within(0..0, 0);
+                let stable = self.stable[range.clone()].to_vec();
+                self.bytes[range].copy_from_slice(&stable);
+            }
+        }
+        self.stable.copy_from_slice(&self.bytes);
+    }
+}

@@ -1,0 +1,184 @@
+//! Two ends and more over a wire from a seed, in made-up time, with a judge of what was executed and answered.
+//!
+//! Only the public interface of `remote` is used, as a sidecore would. `histories.rs` makes the worlds.
+
+pub(crate) mod client;
+pub(crate) mod host;
+pub(crate) mod judge;
+pub(crate) mod wire;
+
+use random::Random;
+use remote::handshake::{Identity, Randomness, public_key};
+
+use client::ClientNode;
+use host::HostNode;
+use judge::Judge;
+use wire::{End, Faults, Wire};
+
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+/// Between two moments at which something may go wrong.
+pub(crate) const STEP_NS: u64 = 5 * MS;
+pub(crate) const DEVICE: u64 = 0xd15c;
+pub(crate) const DEVICE_BYTES: usize = 64 << 10;
+pub(crate) const BLOCK: usize = 512;
+
+/// Random bits for keys, from the seed, too.
+pub(crate) struct Bits<'a>(pub &'a mut Random);
+
+impl Randomness for Bits<'_> {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().for_each(|byte| *byte = self.0.next() as u8);
+    }
+}
+
+/// What a world is like.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) clients: usize,
+    /// Requests of each client.
+    pub(crate) requests: u64,
+    pub(crate) slots: u16,
+    pub(crate) is_secret: bool,
+    pub(crate) frame_bytes: u16,
+    pub(crate) lease_ms: u32,
+    /// T2 of clients, if any.
+    pub(crate) fail_after_ns: Option<u64>,
+    pub(crate) request_bytes_max: u32,
+    pub(crate) faults: Faults,
+    /// Each once in so many steps of 5 ms on average; 0: never.
+    pub(crate) host_dies: u64,
+    pub(crate) machine_dies: u64,
+    pub(crate) client_dies: u64,
+    pub(crate) hands_over: u64,
+    /// How long the host takes for a request at most.
+    pub(crate) work_ns: u64,
+}
+
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) random: Random,
+    pub(crate) shape: Shape,
+    pub(crate) wire: Wire,
+    pub(crate) host: HostNode,
+    pub(crate) clients: Vec<ClientNode>,
+    pub(crate) judge: Judge,
+    next_step: u64,
+    buffer: Vec<u8>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, shape: Shape) -> World {
+        let mut random = Random::new(seed, 0);
+        let host = HostNode::new(&shape, &mut random);
+        let key = match host.identity() {
+            Identity::None => [0; 32],
+            Identity::Key(key) => public_key(&key).expect("a key"),
+        };
+        let clients =
+            (0..shape.clients).map(|at| ClientNode::new(at, &shape, key, 0, &mut random)).collect();
+        let wire = Wire::new(shape.faults.clone());
+        World {
+            now: 0,
+            random,
+            shape,
+            wire,
+            host,
+            clients,
+            judge: Judge::new(),
+            next_step: STEP_NS,
+            buffer: vec![0; 16 << 10],
+        }
+    }
+
+    /// Runs until all requests were answered; panics when that does not happen by `until`.
+    pub(crate) fn run(&mut self, until: u64) {
+        let mut steps = 0u64;
+        while !self.is_done() {
+            steps += 1;
+            assert!(
+                self.now < until && steps < 3_000_000,
+                "no end at {}: {:#?}",
+                self.now,
+                self.state()
+            );
+            let next = self.next_at();
+            self.now = self.now.max(next);
+            if self.now >= self.next_step {
+                self.next_step = self.now + STEP_NS;
+                self.misfortunes();
+            }
+            self.step();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.clients.iter().all(|client| client.is_done(&self.shape))
+    }
+
+    fn state(&self) -> Vec<String> {
+        self.clients.iter().map(ClientNode::state).collect()
+    }
+
+    fn next_at(&self) -> u64 {
+        let clients = self.clients.iter().map(|client| client.due(self.now, &self.shape)).min();
+        let wire = self.wire.due();
+        [clients, wire, self.host.due(), Some(self.next_step)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.now)
+            .max(self.now)
+    }
+
+    fn step(&mut self) {
+        while let Some((to, from, mut frame)) = self.wire.arrived(self.now) {
+            match to {
+                End::Host => {
+                    self.host.receive(self.now, from, &mut frame, &mut self.wire, &mut self.random);
+                }
+                End::Client(at) => {
+                    self.clients[at].receive(self.now, &mut frame, &mut self.random);
+                }
+            }
+        }
+        self.host.work(self.now, &mut self.judge, &mut self.random);
+        for client in &mut self.clients {
+            client.go_on(self.now, &self.shape, &mut self.judge, &mut self.random);
+        }
+        self.transmit();
+    }
+
+    fn transmit(&mut self) {
+        for client in &mut self.clients {
+            client.transmit(self.now, &mut self.buffer, &mut self.wire, &mut self.random);
+        }
+        self.host.transmit(self.now, &mut self.buffer, &mut self.wire, &mut self.random);
+    }
+
+    /// What may go wrong in each step.
+    fn misfortunes(&mut self) {
+        let shape = self.shape.clone();
+        self.wire.misfortunes(self.now, &mut self.random);
+        if self.wire.is_healed(self.now) {
+            return;
+        }
+        let is_crash = self.random.one_in(shape.machine_dies);
+        if is_crash || self.random.one_in(shape.host_dies) {
+            self.host.die(self.now, is_crash, &mut self.judge, &mut self.random);
+        }
+        for at in 0..self.clients.len() {
+            if self.random.one_in(shape.client_dies) {
+                self.judge.client_died(at);
+                let life = self.clients[at].life + 1;
+                let key = self.clients[at].host_key;
+                let sent = self.clients[at].submitted;
+                self.clients[at] = ClientNode::new(at, &shape, key, life, &mut self.random);
+                self.clients[at].submitted = sent;
+            }
+            if self.random.one_in(shape.hands_over) {
+                self.clients[at].hand_over(self.now);
+            }
+        }
+    }
+}
