@@ -197,10 +197,15 @@ load_rates() {
 # load_flows PLACE: both ways.
 load_flows() { [[ $(load_said "$1" | load_rates) =~ ^[1-9][0-9]*\ [1-9] ]]; }
 
-# The connections are those of the beginning: iperf3 does not connect again.
+# The connections are those of the beginning: iperf3 does not connect again. They have some seconds to flow again
+# after what came last.
 load_end() {
-    local said rates
+    local said rates until_ms=$(($(now_ms) + 15000))
     said=$(load_said "$2")
+    until [[ $said == *error* || $(load_rates <<<"$said") =~ ^[1-9][0-9]*\ [1-9] ]] || (($(now_ms) > until_ms)); do
+        sleep 0.5
+        said=$(load_said "$2")
+    done
     # shellcheck disable=SC2016  # the place's expressions
     place_do "$2" 'kill -INT "$(cat load-pid)"' >&2 || true
     rates=$(load_rates <<<"$said")
