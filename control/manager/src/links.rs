@@ -329,8 +329,9 @@ impl Manager {
                 // `settle` starts it, and asks for it then.
                 self.touched.insert(number);
             } else if let Some(index) = device.stops_unserved(id) {
-                let why =
-                    format!("nobody but its in-flight record knows where ring {index} stands");
+                let why = format!(
+                    "ring {index} could not be served, and only its in-flight record says where it stands"
+                );
                 self.close_link(number, id, &why);
             } else if !self.parts_first(number, id) {
                 self.apply_held(number, id);
