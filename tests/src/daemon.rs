@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -228,12 +228,28 @@ impl Daemon {
         self.dir().join(format!("{id}.sock"))
     }
 
+    /// Connects to the device of that name as soon as it listens: a daemon that follows one that was killed is
+    /// ready before a disk is whose last requests the kernel still holds.
+    ///
+    /// # Errors
+    /// It does not listen within 10 s.
+    pub fn connect(&self, id: &str) -> Result<UnixStream> {
+        let socket = self.socket(id);
+        let mut connected = None;
+        await_that(Duration::from_secs(10), &format!("{id}.sock"), || {
+            connected = UnixStream::connect(&socket).ok();
+            Ok(connected.is_some())
+        })
+        .with_context(|| format!("the daemon says:\n{}", self.last_words()))?;
+        connected.context("no connection")
+    }
+
     /// Connects to the disk of that name.
     ///
     /// # Errors
-    /// As [`Frontend::connect`], with the daemon's last words.
+    /// As [`Daemon::connect`] and [`Frontend::over`], with the daemon's last words.
     pub fn frontend(&self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
-        let connected = Frontend::connect(&self.socket(id), spec.clone());
+        let connected = Frontend::over(self.connect(id)?, spec.clone());
         connected.with_context(|| format!("the daemon says:\n{}", self.last_words()))
     }
 

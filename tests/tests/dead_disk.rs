@@ -1,6 +1,5 @@
 //! Control beside a disk that does not answer, and a RAM disk whose daemon was killed.
 
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
@@ -152,7 +151,7 @@ fn ram_disk(format: Format, inflight: bool) -> Result<()> {
     ensure!(written.status == STATUS_OK, "{written:?}");
     daemon.kill()?;
     daemon.start_again()?;
-    guest.reconnect(UnixStream::connect(daemon.socket("ram"))?)?;
+    guest.reconnect(daemon.connect("ram")?)?;
     await_that(Duration::from_secs(5), "the disk to say why", || {
         let problem = daemon.shown("ram", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("used this RAM disk before")))
@@ -182,7 +181,7 @@ fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
     let (image, away) = (daemon.dir().join("img"), daemon.dir().join("away"));
     std::fs::rename(&image, &away)?;
     daemon.start_again()?;
-    guest.reconnect(UnixStream::connect(daemon.socket("img"))?)?;
+    guest.reconnect(daemon.connect("img")?)?;
     await_that(Duration::from_secs(5), "the disk to say why", || {
         let problem = daemon.shown("img", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("img was missing or empty")))
@@ -193,7 +192,7 @@ fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
     daemon.kill()?;
     std::fs::rename(&away, &image)?;
     daemon.start_again()?;
-    guest.reconnect(UnixStream::connect(daemon.socket("img"))?)?;
+    guest.reconnect(daemon.connect("img")?)?;
     let read = single.send(guest.queue(0), Kind::Read, 1)?;
     ensure!(read.status == STATUS_OK, "{read:?}");
     single.compare(1)?;

@@ -62,7 +62,7 @@ impl Pair {
     }
 
     fn stream(&self, at: usize) -> Result<UnixStream> {
-        Ok(UnixStream::connect(self.daemons[at].socket("disk"))?)
+        self.daemons[at].connect("disk")
     }
 
     fn locked(&self, at: usize) -> Result<bool> {

@@ -70,7 +70,7 @@ fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
 /// One upgrade in whose midst the daemon is killed.
 fn die_after(step: &str, heir_serves: bool, format: Format, random: &mut Random) -> Result<()> {
     let mut daemon = Daemon::start_installed("upgrade-killed", "cpus = \"0\"", DISKS)?;
-    let stream = UnixStream::connect(daemon.socket("disk"))?;
+    let stream = daemon.connect("disk")?;
     let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, random, 200)?;
     let before = daemon.pid();
@@ -90,7 +90,7 @@ fn die_after(step: &str, heir_serves: bool, format: Format, random: &mut Random)
             ensure!(UnixStream::connect(daemon.socket("disk")).is_err(), "somebody listens still");
             daemon.reap()?;
             daemon.start_again()?;
-            tenant.reconnect(UnixStream::connect(daemon.socket("disk"))?)?;
+            tenant.reconnect(daemon.connect("disk")?)?;
         }
         _ => bail!("the heir: {outcome}\n{}", daemon.last_words()),
     }
@@ -128,7 +128,7 @@ fn a_daemon_that_is_killed_in_an_upgrade_leaves_one_owner_or_none_and_loses_noth
 #[test]
 fn an_heir_that_refuses_at_the_last_moment_takes_nothing_away() -> Result<()> {
     let mut daemon = Daemon::start_installed("upgrade-spoiled", "cpus = \"0\"", DISKS)?;
-    let stream = UnixStream::connect(daemon.socket("disk"))?;
+    let stream = daemon.connect("disk")?;
     let mut random = Random(1);
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, &mut random, 50)?;
@@ -158,7 +158,7 @@ fn an_heir_that_cannot_serve_a_device_leaves_its_socket_where_it_is() -> Result<
     let said = daemon.refuses("upgrade")?;
     ensure!(said.contains("disk \"disk\"") && said.contains("its socket"), "{said}");
     daemon.is_alive()?;
-    let stream = UnixStream::connect(daemon.socket("disk")).context("its socket is gone")?;
+    let stream = daemon.connect("disk").context("its socket is gone")?;
     let mut random = Random(1);
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, &mut random, 50)?;
