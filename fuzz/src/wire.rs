@@ -9,6 +9,7 @@ use remote::handshake::{
     Established, Gate, Greeter, Identity, Initiator, Offer, Randomness, Step, Verdict,
 };
 use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec};
+use remote::rogue::Liar;
 use remote::wire::{
     Builder, HEADER_BYTES, Header, Kind, News, Op, Record, Records, Status, Verifier,
 };
@@ -58,7 +59,7 @@ fn records(body: &[u8]) {
 }
 
 fn ends(random: &mut Fixed) -> (Greeter, Initiator) {
-    let greeter = Greeter::new(Identity::None, Offer::new(false, 9000, 64), 1000).expect("a key");
+    let greeter = Greeter::new(Identity::None, Offer::new(false, 9000, 64), 1000, 0).expect("a key");
     let offer = Offer::new(false, 1472, 64);
     let made = Initiator::new(&Identity::None, [0; 32], 7, offer, random);
     (greeter, made.expect("an initiator"))
@@ -71,19 +72,25 @@ fn handshake(frame: &[u8]) {
     if let Verdict::Cookie(cookie) = gate.look(frame, b"address") {
         assert!(cookie.len() <= frame.len(), "an answer longer than the question");
     }
-    if let Ok((answer, _)) = greeter.answer(frame, 1, 4, &|_| true, &mut random) {
+    let greeted = greeter.read(frame, &|_| true, &mut random);
+    if let Ok((answer, _)) = greeted.and_then(|greeted| greeted.answer(1, 4)) {
         assert!(answer.len() <= frame.len(), "an answer longer than the hello");
     }
     // Whatever came, the true answer is still taken.
     let _ = initiator.receive(frame);
-    let answer = greeter.answer(initiator.hello(), 1, 4, &|_| true, &mut random);
-    let (answer, _) = answer.expect("an honest hello");
+    let greeted = greeter.read(initiator.hello(), &|_| true, &mut random);
+    let (answer, _) = greeted.and_then(|greeted| greeted.answer(1, 4)).expect("an honest hello");
     assert!(matches!(initiator.receive(&answer), Ok(Step::Done(_))));
 }
 
-fn host() -> Host {
-    let (sessions_max, ring_frames, number_first) = (2, 64, 0);
-    let mut host = Host::new(HostSpec { sessions_max, ring_frames, memory_max: MEMORY, number_first });
+fn host() -> Host<Vec<u8>> {
+    let mut host = Host::new(HostSpec {
+        sessions_max: 2,
+        ring_frames: 64,
+        memory_max: MEMORY,
+        client_memory_max: MEMORY,
+        instance: 1,
+    });
     let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
     for device in 0..2 {
         host.export(ExportSpec { device, clients: Vec::new(), news, generation: 0 });
@@ -91,12 +98,12 @@ fn host() -> Host {
     host
 }
 
-fn established(host: &mut Host, now: u64) -> Option<(Established, Established)> {
+fn established(host: &mut Host<Vec<u8>>, now: u64) -> Option<(Established, Established)> {
     let mut random = Fixed(now as u8 & 0x7f);
     let (greeter, mut initiator) = ends(&mut random);
-    let number = host.reserve(now)?;
-    let answer = greeter.answer(initiator.hello(), number, 16, &|_| true, &mut random);
-    let (answer, at_host) = answer.expect("an honest hello");
+    let greeted = greeter.read(initiator.hello(), &|_| true, &mut random).expect("an honest hello");
+    let number = host.reserve(now, greeted.peer())?;
+    let (answer, at_host) = greeted.answer(number, 16).expect("an honest hello");
     let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
     Some((*at_client, at_host))
 }
@@ -112,27 +119,30 @@ fn said<'a>(bytes: &mut Bytes<'a>, now: &mut u64) -> (u8, &'a [u8]) {
 fn to_host(mut bytes: Bytes<'_>) {
     let (mut host, mut now, mut counter) = (host(), 0, 0);
     let (liar, at_host) = established(&mut host, now).expect("room");
-    assert!(host.establish(&at_host, now));
+    assert!(host.establish(at_host));
+    let (session, liar) = (liar.theirs, Liar::new(liar.keys).expect("keys"));
     let mut buffer = [0; 2000];
     let mut working = Vec::new();
     while !bytes.is_empty() {
         let (how, body) = said(&mut bytes, &mut now);
         counter += 1 + u64::from(how & 2) * 40;
-        let header = Header { kind: Kind::Sealed, session: liar.theirs, counter };
-        let mut frame = remote::rogue::frame(&liar.keys, header, body).expect("keys");
+        let header = Header { kind: Kind::Sealed, session, counter };
+        let mut frame = liar.frame(header, body).expect("room");
         host.receive(now, &mut frame, &mut |_, data| assert!(data.len() <= body.len()));
         host.tick(now);
         while let Some(event) = host.next_event() {
             match event {
-                HostEvent::Open { export, .. } if how & 8 == 0 => {
-                    host.opened(export, Ok(Verifier::default()));
+                HostEvent::Open { export, slots, slot_bytes, .. } if how & 8 == 0 => {
+                    let memory = vec![0; usize::from(slots) * slot_bytes as usize];
+                    host.opened(export, Ok((Verifier::default(), memory)));
                 }
                 HostEvent::Open { export, .. } => host.opened(export, Err(())),
                 HostEvent::LetGo { export } => {
                     let is_idle = working.iter().all(|one: &remote::iohost::Work| one.export != export);
                     assert!(is_idle, "let go while it is executing");
-                    host.let_go(export, how & 4 != 0);
+                    assert!(host.let_go(export, how & 4 != 0).is_some(), "its memory");
                 }
+                HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => {}
             }
         }
         while let Some(work) = host.next_work(now) {
@@ -153,22 +163,26 @@ fn to_client(mut bytes: Bytes<'_>) {
     let spec = ClientSpec { instance: 1, ring_frames: 64, fail_after_ns: Some(1) };
     let mut client = Client::new(spec, now);
     let one = client.attach(AttachSpec { device: 0, slots: 4, slot_bytes: 4096 }).expect("a place");
-    assert!(client.establish(&at_client, now));
+    assert!(client.establish(at_client, now));
+    let (session, liar) = (liar.theirs, Liar::new(liar.keys).expect("keys"));
     let ops = [Op::Read, Op::Write { sync: false }, Op::Flush, Op::Read];
     let mut buffer = [0; 2000];
     let mut outstanding = 0;
     for (tag, op) in ops.into_iter().enumerate() {
-        let data = if op.has_data() { &[1; 4096][..] } else { &[] };
         let request = Request { op, offset: 0, len: 4096, tag: tag as u64 };
-        client.submit(one, request, data).expect("a slot");
+        let filled = |into: &mut [u8]| {
+            into.fill(1);
+            true
+        };
+        client.submit(one, request, filled).expect("a slot");
         outstanding += 1;
     }
     while !bytes.is_empty() {
         while client.poll_transmit(now, &mut buffer).is_some() {}
         let (how, body) = said(&mut bytes, &mut now);
         counter += 1 + u64::from(how & 2) * 40;
-        let header = Header { kind: Kind::Sealed, session: liar.theirs, counter };
-        let mut frame = remote::rogue::frame(&liar.keys, header, body).expect("keys");
+        let header = Header { kind: Kind::Sealed, session, counter };
+        let mut frame = liar.frame(header, body).expect("room");
         client.receive(now, &mut frame, &mut |_, _| {});
         client.tick(now);
         while let Some(finished) = client.next_finished() {

@@ -50,6 +50,45 @@ impl Bits {
     }
 }
 
+/// Fragments that are to be sent, and those that the peer has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sending {
+    to_send: Bits,
+    taken: Bits,
+}
+
+impl Sending {
+    /// All below `count`, none of which the peer has.
+    pub(crate) fn first(count: usize) -> Sending {
+        Sending { to_send: Bits::first(count), taken: Bits::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.to_send.is_empty()
+    }
+
+    pub(crate) fn next(&self) -> Option<usize> {
+        self.to_send.lowest()
+    }
+
+    pub(crate) fn sent(&mut self, part: usize) {
+        self.to_send.remove(part);
+    }
+
+    /// The peer has it.
+    pub(crate) fn taken(&mut self, part: usize) {
+        self.taken.insert(part);
+        self.to_send.remove(part);
+    }
+
+    /// It goes once more, unless the peer has it.
+    pub(crate) fn lost(&mut self, part: usize) {
+        if !self.taken.has(part) {
+            self.to_send.insert(part);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,152 +3,35 @@
 //! Not where requests come from. One thread has it. Nothing is allocated for a request once its attachment was made.
 //!
 //! ```text
-//! attach(..)           a device is wanted            next_event()     what became of it
-//! submit(..)           a request; its data is copied next_finished()  how it ended; data(..), then free(..)
+//! attach(..)           a device is wanted            next_event()     what became of it, and of sessions
+//! submit(..)           a request, with its bytes     next_finished()  how it ended; data(..), then free(..)
 //! establish(..)        a handshake has ended         wants_session()  another one is to begin
 //! receive(now, frame)  what came                     poll_transmit()  what goes
 //! tick(now)            time has passed               due()            until when it may
 //! ```
 
 use crate::handshake::Established;
-use crate::loss::{Fate, Mark, MarkKind};
 use crate::net::NetQueue;
-use crate::outbox::Outbox;
-use crate::session::Session;
-use crate::wire::{Header, Intent, Malformed, News, Op, Record, Records, Status};
+use crate::seal::Seal;
+use crate::session::{FIRST_LEASES, Session};
+use crate::wire::{HEADER_BYTES, Header, Intent};
 
 mod attachment;
+mod held;
+mod kinds;
 mod slot;
 
 use attachment::Attachment;
-pub use attachment::{Over, Refusal};
+use held::{Hearing, Held};
+pub use kinds::{
+    AttachSpec, ClientSpec, Counts, Event, Finished, Over, Refusal, Rejected, Request,
+};
 
 /// Timers that ran out, one after the other, before a session is asked for while an old one is there.
 const BACKOFF_PATIENCE: u32 = 6;
 const SILENCE_PATIENCE_NS: u64 = 500_000_000;
 /// Keys are made anew after this time.
 const SESSION_NS_MAX: u64 = 3_600_000_000_000;
-
-/// What a client is.
-#[derive(Clone, Copy, Debug)]
-pub struct ClientSpec {
-    /// Random: no other client, and no earlier one, is the same.
-    pub instance: u64,
-    /// Frames that its socket's ring holds.
-    pub ring_frames: u32,
-    /// T2: requests fail after this time without a word from the IOhost. `None`: they wait. It is never less
-    /// than the IOhost's lease and an eighth of it.
-    pub fail_after_ns: Option<u64>,
-}
-
-/// A device that is wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct AttachSpec {
-    /// Which one.
-    pub device: u64,
-    /// Outstanding requests at most, up to [`crate::SLOTS_MAX`].
-    pub slots: u16,
-    /// Bytes of the longest request, up to [`crate::wire::REQUEST_BYTES_MAX`].
-    pub slot_bytes: u32,
-}
-
-/// What becomes of an attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// It is served (again).
-    Bound {
-        /// Which one.
-        attachment: u16,
-        /// The device as it is.
-        news: News,
-        /// Grows when the device goes to another client, or anew to this one.
-        generation: u64,
-    },
-    /// What a device is that was only looked at. Its attachment is gone.
-    Looked {
-        /// Which one.
-        attachment: u16,
-        /// `None`: there is no such device for this client.
-        news: Option<News>,
-    },
-    /// The device has changed.
-    News {
-        /// Which one.
-        attachment: u16,
-        /// As it is now.
-        news: News,
-    },
-    /// It cannot be had now. It is asked for again by and by.
-    Refused {
-        /// Which one.
-        attachment: u16,
-        /// Why.
-        why: Refusal,
-    },
-    /// It is over for good, and so is each request of it. [`Client::detach`] gives the place back.
-    Over {
-        /// Which one.
-        attachment: u16,
-        /// Why.
-        why: Over,
-    },
-}
-
-/// A request that ended. Its slot is used until [`Client::free`].
-#[derive(Debug)]
-pub struct Finished {
-    /// Which attachment.
-    pub attachment: u16,
-    /// As it was submitted with.
-    pub tag: u64,
-    /// What was asked for.
-    pub op: Op,
-    /// How it ended: never [`Status::NeverSeen`].
-    pub status: Status,
-    slot: u16,
-}
-
-/// A request, but for its data.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// What to do.
-    pub op: Op,
-    /// First byte on the device.
-    pub offset: u64,
-    /// Bytes of the device.
-    pub len: u32,
-    /// What [`Finished`] says.
-    pub tag: u64,
-}
-
-/// Why a request is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejected {
-    /// No slot is free: it is to be submitted again when one is.
-    #[error("no slot is free")]
-    Full,
-    /// Longer than a slot, or the data is not as long as it says.
-    #[error("a length that does not fit")]
-    Length,
-    /// There is no such attachment, or it is over, or its device has shrunk.
-    #[error("the attachment is over")]
-    Over,
-}
-
-/// What was dropped, and why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Frames that were not for this session, not authentic, or seen before.
-    pub frames_dropped: u64,
-    /// Records of what is over: of an older turn or binding.
-    pub records_stale: u64,
-    /// What was read is not what its checksum says.
-    pub mismatches: u64,
-    /// Sessions that ended because the IOhost said what it must not.
-    pub violations: u64,
-    /// Frames of NICs that found no room.
-    pub net_dropped: u64,
-}
 
 /// The client's end.
 #[derive(Debug)]
@@ -158,42 +41,32 @@ pub struct Client {
     held: Held,
     net: NetQueue,
     is_net_next: bool,
-    heard_at: u64,
     ticked_at: u64,
-    lease_ns: u64,
+    /// When anything was last heard, and until when some session may live at an IOhost and execute something.
+    heard_at: u64,
+    fenced_at: u64,
+    /// No attachment has heard nothing since before this.
+    quiet_from: u64,
+    /// After something was heard in this session: for how long the IOhost may execute something.
+    fence_ns: u64,
     counts: Counts,
-}
-
-/// All that marks can lead to.
-#[derive(Debug)]
-struct Held {
-    attachments: Vec<Option<Attachment>>,
-    outbox: Outbox,
-    events: std::collections::VecDeque<Event>,
-    /// Which attachment is first in the next frame.
-    turn: usize,
-    /// Binds of all attachments: no two have one number, so what is said of one never means another.
-    bindings: u64,
 }
 
 impl Client {
     /// Without a session yet.
     pub fn new(spec: ClientSpec, now: u64) -> Client {
-        let events = std::collections::VecDeque::with_capacity(64);
-        let (attachments, outbox) = (Vec::new(), Outbox::new());
-        let held = Held { attachments, outbox, events, turn: 0, bindings: 0 };
-        let counts = Counts::default();
-        let net = NetQueue::new(0);
         Client {
             spec,
             session: None,
-            held,
-            net,
+            held: Held::new(),
+            net: NetQueue::new(0),
             is_net_next: false,
-            heard_at: now,
             ticked_at: now,
-            lease_ns: 0,
-            counts,
+            heard_at: now,
+            fenced_at: now,
+            quiet_from: now,
+            fence_ns: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -209,52 +82,46 @@ impl Client {
     }
 
     fn add(&mut self, spec: AttachSpec, intent: Intent) -> Option<u16> {
-        let free = self.held.attachments.iter().position(Option::is_none);
-        let at = free.unwrap_or(self.held.attachments.len());
-        let index = u16::try_from(at).ok().filter(|index| *index < crate::ATTACHMENTS_MAX)?;
-        let made = Attachment::new(index, self.spec.instance, spec, intent)?;
-        match self.held.attachments.get_mut(at) {
-            Some(place) => *place = Some(made),
-            None => self.held.attachments.push(Some(made)),
+        if self.held.used() == 0 {
+            self.quiet_from = self.ticked_at;
         }
-        Some(index)
+        let (instance, since) = (self.spec.instance, self.ticked_at);
+        self.held.add(|index| Attachment::new(index, instance, since, spec, intent))
     }
 
     /// Gives a device back: [`Event::Over`] says when nothing of it can be executed any more.
     pub fn release(&mut self, attachment: u16) {
-        if let Some(one) = self.held.attachment(attachment) {
-            one.release();
-        }
+        self.held.release(attachment);
     }
 
-    /// Forgets an attachment that is over, or was never bound.
+    /// Forgets an attachment that is over, or is not wanted any more: an IOhost that has it lets go of it.
     pub fn detach(&mut self, attachment: u16) {
-        if let Some(place) = self.held.attachments.get_mut(usize::from(attachment)) {
-            *place = None;
-        }
+        self.held.detach(attachment);
     }
 
-    /// Takes a request over; `data` of a write is copied. It waits as long as it must.
+    /// Takes a request over, which waits as long as it must. Of a write `fill` puts all bytes into the slot's own
+    /// memory; when it says false, nothing has changed. For other requests it is not called.
     pub fn submit(
         &mut self,
         attachment: u16,
         request: Request,
-        data: &[u8],
+        fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<(), Rejected> {
         let part_bytes = self.session.as_ref().map_or(512, |session| session.part_bytes);
         let one = self.held.attachment(attachment).ok_or(Rejected::Over)?;
-        one.submit(request, data, part_bytes)
+        one.submit(request, fill, part_bytes)?;
+        self.held.touch(attachment);
+        Ok(())
     }
 
     /// A request that ended.
     pub fn next_finished(&mut self) -> Option<Finished> {
-        self.held.attachments.iter_mut().flatten().find_map(Attachment::next_finished)
+        self.held.next_finished()
     }
 
     /// What was read.
     pub fn data(&self, finished: &Finished) -> &[u8] {
-        let one = self.held.attachments.get(usize::from(finished.attachment));
-        one.and_then(Option::as_ref).map_or(&[], |one| one.data(finished.slot))
+        self.held.get(finished.attachment).map_or(&[], |one| one.data(finished.slot))
     }
 
     /// Gives the slot back.
@@ -264,15 +131,14 @@ impl Client {
         }
     }
 
-    /// What became of attachments.
+    /// What became of attachments and sessions.
     pub fn next_event(&mut self) -> Option<Event> {
         self.held.events.pop_front()
     }
 
     /// Requests of an attachment that have not ended.
     pub fn outstanding(&self, attachment: u16) -> usize {
-        let one = self.held.attachments.get(usize::from(attachment)).and_then(Option::as_ref);
-        one.map_or(0, Attachment::outstanding)
+        self.held.get(attachment).map_or(0, Attachment::outstanding)
     }
 
     /// Whether a handshake should begin.
@@ -287,17 +153,40 @@ impl Client {
     }
 
     /// A handshake has ended: all attachments are bound in its session from now on. False when its keys are none.
-    pub fn establish(&mut self, made: &Established, now: u64) -> bool {
-        let Some(session) = Session::new(made, u64::from(self.spec.ring_frames), now) else {
-            return false;
+    pub fn establish(&mut self, made: Established, now: u64) -> bool {
+        let (keys, agreed) = made.split();
+        let session = Seal::new(keys)
+            .and_then(|seal| Session::new(seal, &agreed, u64::from(self.spec.ring_frames), now));
+        let Some(session) = session else { return false };
+        // What is heard was sent before: from then the IOhost counts the lease, and at its end a request may
+        // just have gone to the disk. An eighth is for clocks that do not run alike.
+        let work_ns = u64::from(agreed.terms.work_ms) * 1_000_000;
+        let fence_ns = |leases| {
+            let fence_ns = session.lease_ns.saturating_mul(leases).saturating_add(work_ns);
+            fence_ns.saturating_add(fence_ns / 8)
         };
-        self.lease_ns = session.lease_ns;
-        self.heard_at = now;
+        self.fenced_at = self.fenced_at.max(now.saturating_add(fence_ns(FIRST_LEASES)));
+        self.fence_ns = fence_ns(1);
         self.net = NetQueue::new(session.part_bytes);
         self.session = Some(session);
-        self.held.outbox = Outbox::new();
-        self.held.attachments.iter_mut().flatten().for_each(Attachment::lost_session);
+        self.heard(now);
+        self.held.lost_session();
+        self.held.events.push_back(Event::SessionBegan);
         true
+    }
+
+    fn heard(&mut self, now: u64) {
+        self.heard_at = self.heard_at.max(now);
+        self.quiet_from = self.heard_at;
+        // Never less: an older session with a longer lease may still live.
+        self.fenced_at = self.fenced_at.max(now.saturating_add(self.fence_ns));
+    }
+
+    fn end_session(&mut self) {
+        if self.session.take().is_some() {
+            self.held.lost_session();
+            self.held.events.push_back(Event::SessionEnded);
+        }
     }
 
     /// A frame that came, which is opened in place. `net` gets frames for NICs. False when it was dropped.
@@ -316,35 +205,14 @@ impl Client {
         let header = Header::parse(frame).ok()?;
         let session = self.session.as_mut().filter(|session| session.mine == header.session)?;
         let end = session.open(now, &header, frame)?;
-        self.heard_at = now;
-        let mut asks = false;
-        for record in Records::new(frame.get(crate::wire::HEADER_BYTES..end)?) {
-            asks |= !matches!(record, Ok(Record::Ack { .. }));
-            let done = match record {
-                Ok(Record::Ack { credit, blocks }) => {
-                    session.acked(credit, blocks, now, &mut self.held)
-                }
-                Ok(Record::Close) => {
-                    session.is_over = true;
-                    Ok(())
-                }
-                Ok(Record::Net { handle, data }) => {
-                    if let Some(one) = self.held.by_handle(handle) {
-                        net(one.index(), data);
-                    }
-                    Ok(())
-                }
-                Ok(record) => self.held.record(&record, session.part_bytes, now, &mut self.counts),
-                Err(malformed) => Err(malformed),
-            };
-            if done.is_err() {
-                session.is_over = true;
-                self.counts.violations += 1;
-                return None;
-            }
-        }
-        session.take(header.counter, asks, now);
-        Some(())
+        self.heard(now);
+        let session = self.session.as_mut()?;
+        let (held, counts, part_bytes) = (&mut self.held, &mut self.counts, session.part_bytes);
+        let mut hearing = Hearing { held, counts, part_bytes, now, net };
+        let is_borne =
+            session.hear(now, header.counter, frame.get(HEADER_BYTES..end)?, &mut hearing);
+        self.counts.violations += u64::from(!is_borne);
+        is_borne.then_some(())
     }
 
     /// The next frame to send, into `buffer`: its length. `None`: nothing now. At most 32 at one `now`.
@@ -354,8 +222,7 @@ impl Client {
         if out.may_ask {
             self.held.ask(now);
             self.held.outbox.fill(&mut out);
-            let wants = self.held.attachments.iter().flatten().any(Attachment::has_queued);
-            let may_net = !wants || session.flight.has_room_for_net();
+            let may_net = !self.held.has_queued() || session.flight.has_room_for_net();
             if may_net && self.is_net_next {
                 self.net.fill(&mut out);
             }
@@ -370,7 +237,7 @@ impl Client {
 
     /// A frame of a NIC, which is sent once or dropped. False when it was dropped.
     pub fn send_net(&mut self, attachment: u16, data: &[u8]) -> bool {
-        let handle = self.held.attachment(attachment).and_then(|one| one.bound_handle());
+        let handle = self.held.get(attachment).and_then(Attachment::bound_handle);
         let is_kept = handle.is_some_and(|handle| self.net.push(handle, data));
         self.counts.net_dropped += u64::from(!is_kept);
         is_kept
@@ -382,16 +249,16 @@ impl Client {
         if let Some(session) = &mut self.session {
             session.tick(now, &mut self.held);
             if session.is_dead(now) {
-                self.session = None;
-                self.held.attachments.iter_mut().flatten().for_each(Attachment::lost_session);
+                self.end_session();
             }
         }
-        if self.fails_at().is_some_and(|at| at <= now) {
+        if let Some(after_ns) = self.spec.fail_after_ns
+            && self.fails_at().is_some_and(|at| at <= now)
+        {
             // From now on nothing of the old session may be sent or taken.
-            self.session = None;
-            for one in self.held.attachments.iter_mut().flatten().filter(|one| one.is_used()) {
-                one.end(Over::Silent, &mut self.held.events);
-            }
+            self.end_session();
+            let quiet = self.held.fail_silent(self.heard_at, now.saturating_sub(after_ns));
+            self.quiet_from = quiet.unwrap_or(now);
         }
     }
 
@@ -399,8 +266,7 @@ impl Client {
     pub fn due(&self) -> Option<u64> {
         let session = self.session.as_ref().map(Session::due);
         // What is due already goes with the next frame.
-        let retries = self.held.attachments.iter().flatten().filter_map(Attachment::retry_at);
-        let retry = retries.filter(|at| *at > self.ticked_at && session.is_some()).min();
+        let retry = self.held.asks_at().filter(|at| *at > self.ticked_at && session.is_some());
         [session, retry, self.fails_at()].into_iter().flatten().min()
     }
 
@@ -414,118 +280,9 @@ impl Client {
         self.session.as_ref().map_or(0, |session| session.flight.round_trip_ns())
     }
 
+    /// When an attachment may have heard nothing for too long.
     fn fails_at(&self) -> Option<u64> {
-        let is_used = self.held.attachments.iter().flatten().any(Attachment::is_used);
-        let after = self.spec.fail_after_ns.filter(|_| is_used)?;
-        let least = self.lease_ns + self.lease_ns / 8;
-        Some(self.heard_at.saturating_add(after.max(least)))
-    }
-}
-
-impl Held {
-    fn attachment(&mut self, index: u16) -> Option<&mut Attachment> {
-        self.attachments.get_mut(usize::from(index))?.as_mut()
-    }
-
-    fn by_handle(&mut self, handle: u32) -> Option<&mut Attachment> {
-        let index = usize::from(crate::index_of(handle));
-        let one = self.attachments.get_mut(index)?.as_mut()?;
-        (one.handle() == handle).then_some(one)
-    }
-
-    /// Puts what attachments want to say into the outbox.
-    fn ask(&mut self, now: u64) {
-        for one in self.attachments.iter_mut().flatten() {
-            let binding = self.bindings + 1;
-            if let Some(record) = one.wants_to_say(now, binding)
-                && self.outbox.put(record)
-            {
-                self.bindings += u64::from(one.said(binding));
-            }
-        }
-    }
-
-    /// Puts requests into a frame, each attachment in turn.
-    fn fill(&mut self, out: &mut crate::session::Out<'_>, part_bytes: usize) {
-        let count = self.attachments.len();
-        for step in 0..count {
-            let at = (self.turn + step) % count;
-            if let Some(one) = self.attachments.get_mut(at).and_then(Option::as_mut) {
-                one.fill(out, part_bytes);
-            }
-            if out.is_full() {
-                self.turn = (at + 1) % count;
-                return;
-            }
-        }
-    }
-
-    /// What the IOhost says. An error when it must not say that.
-    fn record(
-        &mut self,
-        record: &Record<'_>,
-        part_bytes: usize,
-        now: u64,
-        counts: &mut Counts,
-    ) -> Result<(), Malformed> {
-        let handle = match record {
-            Record::Ping => return Ok(()),
-            Record::Bound(bound) => {
-                let mut events = std::mem::take(&mut self.events);
-                let is_gone = self
-                    .attachment(bound.index)
-                    .is_some_and(|one| one.bound(bound, part_bytes, now, &mut events));
-                self.events = events;
-                if is_gone {
-                    self.detach(bound.index);
-                }
-                return Ok(());
-            }
-            Record::Ended { handle, .. }
-            | Record::News { handle, .. }
-            | Record::Done { handle, .. } => *handle,
-            Record::Piece(piece) => piece.handle,
-            _ => return Err(Malformed::Field),
-        };
-        let mut events = std::mem::take(&mut self.events);
-        let done = match self.by_handle(handle) {
-            Some(one) => one.record(record, part_bytes, counts, &mut events),
-            None => {
-                counts.records_stale += 1;
-                Ok(())
-            }
-        };
-        self.events = events;
-        done
-    }
-
-    fn detach(&mut self, index: u16) {
-        if let Some(place) = self.attachments.get_mut(usize::from(index)) {
-            *place = None;
-        }
-    }
-}
-
-impl Fate for Held {
-    fn taken(&mut self, mark: Mark) {
-        match mark.kind {
-            MarkKind::Control => self.outbox.taken(mark),
-            _ => {
-                if let Some(one) = self.by_handle(mark.handle) {
-                    one.mark_taken(mark);
-                }
-            }
-        }
-    }
-
-    fn lost(&mut self, mark: Mark) {
-        match mark.kind {
-            MarkKind::Control => self.outbox.lost(mark),
-            _ => {
-                if let Some(one) = self.by_handle(mark.handle) {
-                    one.mark_lost(mark);
-                }
-            }
-        }
+        let after_ns = self.spec.fail_after_ns.filter(|_| self.held.used() > 0)?;
+        Some(self.quiet_from.saturating_add(after_ns).max(self.fenced_at))
     }
 }

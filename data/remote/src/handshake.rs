@@ -60,8 +60,16 @@ pub enum Identity {
     Key(PrivateKey),
 }
 
-/// What a handshake leaves: all that a session is made of.
-#[derive(Clone, Debug)]
+/// What a handshake leaves: all that a session is made of, once. Counters begin at 0 with its keys, so nobody may
+/// use them twice:
+///
+/// ```compile_fail,E0382
+/// fn twice(client: &mut remote::client::Client, made: remote::handshake::Established) {
+///     client.establish(made, 0);
+///     client.establish(made, 0);
+/// }
+/// ```
+#[derive(Debug)]
 pub struct Established {
     /// Our number for the session: in the headers of what comes.
     pub mine: u32,
@@ -75,6 +83,24 @@ pub struct Established {
     pub terms: Terms,
     /// Frames that may be sent before the first acknowledgement.
     pub credit: u64,
+}
+
+/// The same without the keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    pub(crate) mine: u32,
+    pub(crate) theirs: u32,
+    pub(crate) peer: PublicKey,
+    pub(crate) terms: Terms,
+    pub(crate) credit: u64,
+}
+
+impl Established {
+    /// Keys go one way only: a session is made of them, and no second one.
+    pub(crate) fn split(self) -> (Keys, Agreed) {
+        let Established { mine, theirs, keys, peer, terms, credit } = self;
+        (keys, Agreed { mine, theirs, peer, terms, credit })
+    }
 }
 
 /// The client's side of one handshake.
@@ -192,16 +218,24 @@ pub struct Greeter {
     public: PublicKey,
     offer: Offer,
     lease_ms: u32,
+    work_ms: u32,
 }
 
 impl Greeter {
-    /// `offer` is what this IOhost can do; `lease_ms` after how long a silent client loses what it has.
-    pub fn new(identity: Identity, offer: Offer, lease_ms: u32) -> Result<Greeter, Refused> {
+    /// `offer` is what this IOhost can do; `lease_ms` after how long a silent client loses what it has; `work_ms`
+    /// how long one request is executed at most, from when it goes to the disk: clients that fail requests wait
+    /// for both.
+    pub fn new(
+        identity: Identity,
+        offer: Offer,
+        lease_ms: u32,
+        work_ms: u32,
+    ) -> Result<Greeter, Refused> {
         let public = match &identity {
             Identity::None => [0; 32],
             Identity::Key(key) => public_key(key)?,
         };
-        Ok(Greeter { identity, public, offer, lease_ms })
+        Ok(Greeter { identity, public, offer, lease_ms, work_ms })
     }
 
     /// What clients must know.
@@ -209,16 +243,14 @@ impl Greeter {
         &self.public
     }
 
-    /// Answers a hello that has passed the [`Gate`]. `number` is the new session's, `credit` the frames that the
-    /// client may have under way, `knows` says who may come. The answer is never longer than the hello.
-    pub fn answer(
+    /// Reads a hello that has passed the [`Gate`]; `knows` says who may come. Nothing is promised by that: the
+    /// hello may be one that somebody has recorded.
+    pub fn read(
         &self,
         hello: &[u8],
-        number: u32,
-        credit: u32,
         knows: &dyn Fn(&PublicKey) -> bool,
         randomness: &mut dyn Randomness,
-    ) -> Result<(Vec<u8>, Established), Refused> {
+    ) -> Result<Greeted, Refused> {
         let (fixed, rest) = hello.split_at_checked(HELLO_FIXED).ok_or(Malformed::Short)?;
         let message_len =
             rest.len().checked_sub(MAC_BYTES + COOKIE_BYTES).ok_or(Malformed::Short)?;
@@ -226,23 +258,8 @@ impl Greeter {
         let theirs = u32::from_le_bytes([fixed[16], fixed[17], fixed[18], fixed[19]]);
         let mut epoch = [0; 8];
         randomness.fill(&mut epoch);
-        let mut answer =
-            Header { kind: Kind::Answer, session: theirs, counter: 0 }.bytes().to_vec();
-        let choose = |theirs: &Offer| {
-            let mut terms = self.offer.choose(theirs, self.lease_ms)?;
-            terms.number = number;
-            terms.credit = credit;
-            terms.epoch = u64::from_le_bytes(epoch);
-            Ok::<_, Refused>(terms)
-        };
-        let (terms, keys, peer, credit) = match (&self.identity, fixed[20]) {
-            (Identity::None, 0) => {
-                let offer = Offer::parse(message)?;
-                let terms = choose(&offer)?;
-                answer.extend(terms.seal_clear(offer.epoch));
-                let epoch = offer::epoch(offer.epoch, terms.epoch);
-                (terms, Keys::None { epoch, is_client: false }, [0; 32], offer.credit)
-            }
+        let (offer, noise, peer) = match (&self.identity, fixed[20]) {
+            (Identity::None, 0) => (Offer::parse(message)?, None, [0; 32]),
             (Identity::Key(key), 1) => {
                 let mut noise = noise::Noise::responder(key, fixed, randomness)?;
                 let offer = Offer::parse(&noise.read(message)?)?;
@@ -250,14 +267,51 @@ impl Greeter {
                 if !knows(&peer) {
                     return Err(Refused::Stranger);
                 }
-                let terms = choose(&offer)?;
-                answer.extend(noise.write(&terms.bytes())?);
-                let (receive, send) = noise.split();
-                (terms, Keys::Aead { cipher: terms.cipher, send, receive }, peer, offer.credit)
+                (offer, Some(noise), peer)
             }
             _ => return Err(Refused::NothingInCommon),
         };
-        let credit = u64::from(credit);
+        let mut terms = self.offer.choose(&offer, self.lease_ms, self.work_ms)?;
+        terms.epoch = u64::from_le_bytes(epoch);
+        Ok(Greeted { offer, noise, peer, theirs, terms })
+    }
+}
+
+/// A hello that was read.
+pub struct Greeted {
+    offer: Offer,
+    noise: Option<noise::Noise>,
+    peer: PublicKey,
+    theirs: u32,
+    terms: Terms,
+}
+
+impl Greeted {
+    /// Who sent it, or somebody else before: zeroes where security is `none`.
+    pub fn peer(&self) -> &PublicKey {
+        &self.peer
+    }
+
+    /// The answer, which is never longer than the hello. `number` is the new session's, reserved before; `credit`
+    /// the frames that the client may have under way.
+    pub fn answer(self, number: u32, credit: u32) -> Result<(Vec<u8>, Established), Refused> {
+        let Greeted { offer, noise, peer, theirs, mut terms } = self;
+        (terms.number, terms.credit) = (number, credit);
+        let mut answer =
+            Header { kind: Kind::Answer, session: theirs, counter: 0 }.bytes().to_vec();
+        let keys = match noise {
+            None => {
+                answer.extend(terms.seal_clear(offer.epoch));
+                let epoch = offer::epoch(offer.epoch, terms.epoch);
+                Keys::None { epoch, is_client: false }
+            }
+            Some(mut noise) => {
+                answer.extend(noise.write(&terms.bytes())?);
+                let (receive, send) = noise.split();
+                Keys::Aead { cipher: terms.cipher, send, receive }
+            }
+        };
+        let credit = u64::from(offer.credit);
         Ok((answer, Established { mine: number, theirs, keys, peer, terms, credit }))
     }
 }

@@ -1,12 +1,12 @@
 //! The IOhost's end: sessions of many clients, and the devices that they are served.
 //!
 //! Not what executes requests, and not what opens storage. One thread has it. Nothing is allocated for a request
-//! once its attachment was bound.
+//! once its attachment was bound. A session that has nothing to say costs nothing but when its time has come.
 //!
 //! ```text
 //! reserve(), establish(..)     a handshake has ended      next_event()    a device is to be opened, or let go
 //! receive(now, frame)          what came                  opened(..), let_go(..)             it was
-//! poll_transmit(now)           what goes, and to whom     next_work(now)  a request; buffer(..), finish(..)
+//! poll_transmit(now)           what goes, and to whom     next_work(now)  a request; may_go(..), finish(..)
 //! tick(now), due()             time                       update(..), remove(..)  a device changes
 //! ```
 //!
@@ -14,155 +14,74 @@
 //!
 //! A session ends when its client has acknowledged nothing that was sent within the lease. Its attachments then
 //! execute nothing more: what is executing ends, the device is synced and let go, and only then may another client
-//! have it. A client fails requests only after it has heard nothing for longer than the lease. What it heard last
-//! was sent before, and only what was sent so late can prolong the lease: so nothing is executed after that, however
-//! late frames come.
+//! have it. A client fails requests only after it has heard nothing for longer than the lease and the longest time
+//! that a request is executed. What it heard last was sent before, and only what was sent so late can prolong the
+//! lease: so nothing goes to the disk after the lease, however late frames come, if it is asked once more there
+//! ([`Host::may_go`]), and nothing is executed when the client has failed it.
 
 use std::collections::VecDeque;
 
-use crate::handshake::{Established, PublicKey};
-use crate::loss::{Fate, Mark, MarkKind};
-use crate::net::NetQueue;
-use crate::session::Session;
-use crate::wire::{End, Header, Malformed, News, Op, Record, Records, Status};
+use crate::round::Round;
+use crate::session::Hears;
+use crate::times::Times;
+use crate::wire::{Bind, End, HEADER_BYTES, Header, Malformed, News, Record, Status};
 
 mod about;
 mod binding;
 mod export;
-mod slot;
+mod kinds;
+mod sessions;
 
-use about::About;
+use crate::loss::{Fate, Mark};
+use about::{About, Fates};
 use export::Export;
+pub use kinds::{ExportSpec, HostCounts, HostEvent, HostSpec, SlotMemory, Work};
+use sessions::{Peer, Place, Tenant};
 
-/// Sessions of one client at a time.
-const SESSIONS_OF_CLIENT_MAX: usize = 4;
-/// A session whose first frame has not come by then may be forgotten for another one.
-const CONFIRM_NS: u64 = 2_000_000_000;
-/// Frames that a client may have under way, however many clients there are.
-const SHARE_MIN: u32 = 4;
 /// Messages that stay free for what a session must be told.
 const MESSAGES_SPARE: usize = 16;
 
-/// What an IOhost is.
-#[derive(Clone, Copy, Debug)]
-pub struct HostSpec {
-    /// Sessions at a time, at most 65,536.
-    pub sessions_max: usize,
-    /// Frames that its socket's ring holds; divided among its clients.
-    pub ring_frames: u32,
-    /// Bytes of all attachments' memory.
-    pub memory_max: usize,
-    /// Random: where session numbers begin, so that those of an earlier IOhost are not met.
-    pub number_first: u16,
-}
-
-/// A device that is served.
-#[derive(Clone, Debug)]
-pub struct ExportSpec {
-    /// As clients name it.
-    pub device: u64,
-    /// Who may have it; nobody named: everybody.
-    pub clients: Vec<PublicKey>,
-    /// Size and features. The revision counts from here.
-    pub news: News,
-    /// The generation that was last told to be kept ([`HostEvent::Open`]); 0: none.
-    pub generation: u64,
-}
-
-/// What the caller is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostEvent {
-    /// Open the device's storage, with its locks, and keep `generation` where a crash does not take it. Then
-    /// [`Host::opened`].
-    Open {
-        /// Which one.
-        export: u16,
-        /// Older ones are refused from now on, by later IOhosts too.
-        generation: u64,
-    },
-    /// Nothing of the device is executing: sync and let go of it. Then [`Host::let_go`].
-    LetGo {
-        /// Which one.
-        export: u16,
-    },
-}
-
-/// A request to be executed.
-#[derive(Debug)]
-pub struct Work {
-    /// Of which device.
-    pub export: u16,
-    /// What to do.
-    pub op: Op,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes of the device: within its size.
-    pub len: u32,
-    slot: u16,
-    serial: u64,
-}
-
-/// What was dropped, and why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostCounts {
-    /// Frames of no session, not authentic, or seen before.
-    pub frames_dropped: u64,
-    /// Records of an older turn, or of an attachment that this session does not have.
-    pub records_stale: u64,
-    /// Fragments that say something else than the first one of their request: somebody is broken, or worse.
-    pub conflicts: u64,
-    /// Requests whose bytes are not what their checksum says.
-    pub mismatches: u64,
-    /// Sessions that ended because the client said what it must not.
-    pub violations: u64,
-    /// Sessions whose lease ran out.
-    pub leases_over: u64,
-    /// Frames of NICs that found no room.
-    pub net_dropped: u64,
-}
-
-#[derive(Debug)]
-struct Peer {
-    session: Session,
-    client: PublicKey,
-    is_confirmed: bool,
-    about: About,
-    net: NetQueue,
-    is_net_next: bool,
-}
-
-#[derive(Debug, Default)]
-struct Place {
-    generation: u16,
-    reserved_at: Option<u64>,
-    peer: Option<Box<Peer>>,
-}
-
 /// The IOhost's end.
 #[derive(Debug)]
-pub struct Host {
+pub struct Host<M> {
     spec: HostSpec,
     places: Vec<Place>,
-    exports: Vec<Export>,
+    /// Sessions that have begun, and what each of their clients may have under way.
+    proven: usize,
+    credit_share: u64,
+    exports: Vec<Export<M>>,
     events: VecDeque<HostEvent>,
     memory_used: usize,
-    send_turn: usize,
-    work_turn: usize,
+    /// Places with something to say; when each may have something to do next; exports with something to execute.
+    round: Round,
+    times: Times,
+    working: Round,
+    /// Of the frame that is being heard.
+    binds: Vec<Bind>,
+    names: u64,
+    /// The latest time that was told.
+    told_at: u64,
     counts: HostCounts,
 }
 
-impl Host {
+impl<M: SlotMemory> Host<M> {
     /// Without devices or sessions.
-    pub fn new(spec: HostSpec) -> Host {
+    pub fn new(spec: HostSpec) -> Host<M> {
         Host {
-            spec,
             places: Vec::new(),
+            proven: 0,
+            credit_share: u64::from(spec.ring_frames),
             exports: Vec::new(),
             events: VecDeque::with_capacity(64),
             memory_used: 0,
-            send_turn: 0,
-            work_turn: 0,
+            round: Round::default(),
+            times: Times::default(),
+            working: Round::default(),
+            binds: Vec::new(),
+            names: spec.instance,
+            told_at: 0,
             counts: HostCounts::default(),
+            spec,
         }
     }
 
@@ -170,82 +89,14 @@ impl Host {
     pub fn export(&mut self, spec: ExportSpec) -> Option<u16> {
         let number = u16::try_from(self.exports.len()).ok().filter(|number| *number < u16::MAX)?;
         self.exports.push(Export::new(number, spec));
+        self.working.fit(self.exports.len());
         Some(number)
     }
 
-    /// A number for a session whose handshake is about to be answered. `None`: there are too many, and each is
-    /// somebody's.
-    pub fn reserve(&mut self, now: u64) -> Option<u32> {
-        let is_idle = |place: &Place| {
-            let waits = |at: u64| now.saturating_sub(at) < CONFIRM_NS;
-            let is_confirmed = place.peer.as_ref().is_some_and(|peer| peer.is_confirmed);
-            !is_confirmed && !place.reserved_at.is_some_and(waits)
-        };
-        let at = match self.places.iter().position(is_idle) {
-            Some(at) => at,
-            None if self.places.len() < self.spec.sessions_max.min(1 << 16) => {
-                let generation = self.spec.number_first;
-                self.places.push(Place { generation, reserved_at: None, peer: None });
-                self.places.len() - 1
-            }
-            None => return None,
-        };
-        self.end_session(at);
-        let place = self.places.get_mut(at)?;
-        place.generation = place.generation.wrapping_add(1);
-        place.reserved_at = Some(now);
-        Some(at as u32 | u32::from(place.generation) << 16)
-    }
-
-    /// Frames that a client may have under way, as it is told in a handshake.
-    pub fn share(&self) -> u32 {
-        let living = self.places.iter().filter(|place| place.peer.is_some()).count();
-        (self.spec.ring_frames / (living as u32 + 1)).max(SHARE_MIN)
-    }
-
-    /// A handshake was answered at `now`, with a number that was reserved. False when it is not (any more).
-    pub fn establish(&mut self, made: &Established, now: u64) -> bool {
-        let share = self.share();
-        let at = (made.mine & 0xffff) as usize;
-        let generation = (made.mine >> 16) as u16;
-        let is_reserved = self
-            .places
-            .get(at)
-            .is_some_and(|place| place.generation == generation && place.reserved_at.is_some());
-        let Some(session) = Session::new(made, u64::from(share), now).filter(|_| is_reserved)
-        else {
-            return false;
-        };
-        self.make_room_for(&made.peer);
-        let net = NetQueue::new(session.part_bytes);
-        let about = About::new(made.mine);
-        let client = made.peer;
-        let is_net_next = false;
-        let peer = Peer { session, client, is_confirmed: false, about, net, is_net_next };
-        self.places[at].peer = Some(Box::new(peer));
-        for peer in self.places.iter_mut().filter_map(|place| place.peer.as_mut()) {
-            peer.session.credit_share = u64::from(share);
-        }
-        true
-    }
-
-    /// A client with a key has so many sessions at most; of none it is not known whose they are.
-    fn make_room_for(&mut self, client: &PublicKey) {
-        if *client == [0; 32] {
-            return;
-        }
-        let of_client = self.places.iter().enumerate().filter_map(|(at, place)| {
-            let peer = place.peer.as_ref().filter(|peer| peer.client == *client)?;
-            Some((peer.session.heard_at, at))
-        });
-        let (count, oldest) = of_client.fold((0, None), |(count, oldest), one| {
-            (count + 1, Some(oldest.map_or(one, |before: (u64, usize)| before.min(one))))
-        });
-        if count >= SESSIONS_OF_CLIENT_MAX
-            && let Some((_, at)) = oldest
-        {
-            self.end_session(at);
-        }
+    /// A name that no other one has, here or at another IOhost; not 0.
+    fn next_name(&mut self) -> u64 {
+        self.names = self.names.wrapping_add(1).max(1);
+        self.names
     }
 
     /// A frame that came, which is opened in place. `net` gets frames for NICs: export, and bytes. False when it
@@ -264,102 +115,34 @@ impl Host {
     ) -> Option<()> {
         let header = Header::parse(frame).ok()?;
         let at = self.place_of(header.session)?;
-        let mut peer = self.places.get_mut(at)?.peer.take()?;
-        let end = match peer.session.is_dead(now) {
-            true => None,
-            false => peer.session.open(now, &header, frame),
-        };
-        let Some(body) = end.and_then(|end| frame.get(crate::wire::HEADER_BYTES..end)) else {
-            self.places[at].peer = Some(peer);
+        let end = match self.places.get_mut(at)?.peer_mut() {
+            Some(peer) if peer.session.is_dead(now) => None,
+            Some(peer) => peer.session.open(now, &header, frame),
+            None => self.prove(at, now, &header, frame),
+        }?;
+        let body = frame.get(HEADER_BYTES..end)?;
+        let Tenant::Proven(mut peer) = std::mem::take(&mut self.places.get_mut(at)?.tenant) else {
             return None;
         };
-        peer.is_confirmed = true;
-        let (mut asks, mut is_whole, mut is_broken) = (false, true, false);
-        for record in Records::new(body) {
-            asks |= !matches!(record, Ok(Record::Ack { .. }));
-            match record.and_then(|record| self.record(&mut peer, &record, now, net)) {
-                Ok(is_taken) => is_whole &= is_taken,
-                Err(_) => is_broken = true,
-            }
-        }
-        if is_broken {
-            peer.session.is_over = true;
-            self.counts.violations += 1;
-        } else if is_whole {
-            peer.session.take(header.counter, asks, now);
-        }
-        let is_over = peer.session.is_over;
-        self.places[at].peer = Some(peer);
+        let mut binds = std::mem::take(&mut self.binds);
+        let Peer { session, about, .. } = &mut *peer;
+        let mut hearing = Hearing { host: self, about, binds: &mut binds, net };
+        let is_borne = session.hear(now, header.counter, body, &mut hearing);
+        let is_over = session.is_over;
+        self.places[at].tenant = Tenant::Proven(peer);
+        self.counts.violations += u64::from(!is_borne);
         if is_over {
             self.end_session(at);
         }
-        (!is_broken).then_some(())
-    }
-
-    fn place_of(&self, number: u32) -> Option<usize> {
-        let at = (number & 0xffff) as usize;
-        let place = self.places.get(at)?;
-        (place.generation == (number >> 16) as u16).then_some(at)
-    }
-
-    fn peer(&mut self, number: u32) -> Option<&mut Peer> {
-        let at = self.place_of(number)?;
-        self.places.get_mut(at)?.peer.as_deref_mut()
-    }
-
-    /// What a client says: whether it was taken, or an error when it must not say that.
-    fn record(
-        &mut self,
-        peer: &mut Peer,
-        record: &Record<'_>,
-        now: u64,
-        net: &mut dyn FnMut(u16, &[u8]),
-    ) -> Result<bool, Malformed> {
-        match record {
-            Record::Ack { credit, blocks } => {
-                let mut fates = Fates { about: &mut peer.about, exports: &mut self.exports };
-                peer.session.acked(*credit, *blocks, now, &mut fates)?;
-                Ok(true)
-            }
-            Record::Ping => Ok(true),
-            Record::Close => {
-                peer.session.is_over = true;
-                Ok(true)
-            }
-            Record::Bind(bind) => Ok(self.bind(peer, bind, now)),
-            Record::Release { handle } => {
-                match peer.about.export(&mut self.exports, *handle) {
-                    Some(export) => export.leave(&mut self.events),
-                    // It may have been released already: the end was said, or is being said.
-                    None => self.counts.records_stale += 1,
-                }
-                Ok(true)
-            }
-            Record::Part(part) => match peer.about.export(&mut self.exports, part.handle) {
-                Some(export) => export.part(part, &mut self.counts).map(|()| true),
-                None => Ok(self.unbound(peer, part.handle)),
-            },
-            Record::Recall { handle, slot, turn } => {
-                match peer.about.export(&mut self.exports, *handle) {
-                    Some(export) => export.recall(*slot, *turn).map(|()| true),
-                    None => Ok(self.unbound(peer, *handle)),
-                }
-            }
-            Record::Net { handle, data } => {
-                match peer.about.export(&mut self.exports, *handle) {
-                    Some(export) => net(export.number, data),
-                    None => self.counts.records_stale += 1,
-                }
-                Ok(true)
-            }
-            _ => Err(Malformed::Field),
+        for bind in &binds {
+            self.bind(header.session, bind, now);
         }
-    }
-
-    /// A request for what this session does not have. It was told why, or will be.
-    fn unbound(&mut self, peer: &mut Peer, handle: u32) -> bool {
-        self.counts.records_stale += 1;
-        peer.about.tell_end(handle, End::Unbound)
+        binds.clear();
+        self.binds = binds;
+        self.round.add(at);
+        // What is due already is not put off by what comes.
+        self.set_time(at, 0);
+        is_borne.then_some(())
     }
 
     /// What the caller is to do.
@@ -367,54 +150,91 @@ impl Host {
         self.events.pop_front()
     }
 
-    /// A request to be executed, of each device in turn. To be ended by [`Host::finish`].
+    /// A request to be executed, of each device in turn. To be ended by [`Host::finish`]. If it does not go to the
+    /// disk at once: [`Host::may_go`].
     pub fn next_work(&mut self, now: u64) -> Option<Work> {
-        let count = self.exports.len();
-        for step in 0..count {
-            let at = (self.work_turn + step) % count;
-            if !self.exports[at].has_work() {
+        while let Some(at) = self.working.first() {
+            let Some(export) = self.exports.get_mut(at).filter(|one| one.has_work()) else {
+                self.working.remove_first();
                 continue;
-            }
-            let session = self.exports[at].bound().map_or(0, |(number, _)| number);
-            let place = self.place_of(session);
-            let peer = place.and_then(|place| self.places[place].peer.as_ref());
-            if peer.is_none_or(|peer| peer.session.is_dead(now)) {
+            };
+            let session = export.bound().map_or(0, |(number, _)| number);
+            if !self.lives(session, now) {
                 // The lease is over: not even what has come whole is executed.
-                match place {
-                    Some(place) => self.end_session(place),
-                    None => self.exports[at].lose_session(session, &mut self.events),
+                self.working.remove_first();
+                if let Some(place) = self.place_of(session) {
+                    self.end_dead(place);
                 }
+                self.exports[at].lose_session(session, &mut self.events);
                 continue;
             }
-            self.work_turn = (at + 1) % count;
-            return self.exports[at].next_work();
+            let work = self.exports[at].next_work();
+            self.working.rotate();
+            self.stir(at);
+            if work.is_some() {
+                return work;
+            }
         }
         None
     }
 
-    /// The bytes of a write, and the place for those of a read.
-    pub fn buffer(&mut self, work: &Work) -> &mut [u8] {
-        self.exports.get_mut(usize::from(work.export)).map_or(&mut [], |one| one.buffer(work))
+    /// Asked right before a request goes to the disk: whether its client may still count on it. Else it must not
+    /// go, and is given back by [`Host::withdraw`].
+    pub fn may_go(&self, work: &Work, now: u64) -> bool {
+        self.exports.get(usize::from(work.export)).is_some_and(|export| {
+            let session = export.bound().map_or(0, |(number, _)| number);
+            export.may_go(work) && self.lives(session, now)
+        })
+    }
+
+    fn lives(&self, session: u32, now: u64) -> bool {
+        let peer = self.place_of(session).and_then(|at| self.places.get(at)?.peer());
+        peer.is_some_and(|peer| peer.about.number == session && !peer.session.is_dead(now))
     }
 
     /// A request has ended. [`Status::NeverSeen`] and [`Status::Mismatch`] are not for the caller.
     pub fn finish(&mut self, work: Work, status: Status) {
-        if let Some(one) = self.exports.get_mut(usize::from(work.export)) {
-            one.finish(&work, status, &mut self.events);
+        self.ended(&work, Some(status));
+    }
+
+    /// A request was not executed, and will not be: it comes again, or its client is told so.
+    pub fn withdraw(&mut self, work: Work) {
+        self.ended(&work, None);
+    }
+
+    fn ended(&mut self, work: &Work, status: Option<Status>) {
+        let at = usize::from(work.export);
+        if let Some(one) = self.exports.get_mut(at) {
+            one.finish(work, status, &mut self.events);
+            self.stir(at);
+        }
+    }
+
+    /// After a change of a device: its session may have something to say, and it something to execute.
+    fn stir(&mut self, at: usize) {
+        let Some(export) = self.exports.get(at) else { return };
+        if export.has_work() {
+            self.working.add(at);
+        }
+        let (has_answers, bound) = (export.has_answers(), export.bound());
+        if let Some((number, handle)) = bound.filter(|_| has_answers)
+            && let Some(peer) = self.peer(number)
+        {
+            peer.about.answering.add(usize::from(crate::index_of(handle)));
+            self.wake_peer(number);
         }
     }
 
     /// A device has another size, or other features. Its revision grows.
     pub fn update(&mut self, export: u16, size: u64, features: u32) {
-        if let Some(one) = self.exports.get_mut(usize::from(export)) {
-            one.update(News { revision: one.news.revision + 1, size, features, ..one.news });
-        }
-    }
-
-    /// A device is served no more: what is executing ends, and its client hears of it.
-    pub fn remove(&mut self, export: u16) {
-        if let Some(one) = self.exports.get_mut(usize::from(export)) {
-            one.remove(&mut self.events);
+        let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
+        one.news = News { revision: one.news.revision + 1, size, features, ..one.news };
+        one.owes_news = one.bound().is_some();
+        if let Some((number, _)) = one.bound()
+            && let Some(peer) = self.peer(number)
+        {
+            peer.about.owes_news = true;
+            self.wake_peer(number);
         }
     }
 
@@ -424,6 +244,9 @@ impl Host {
         let is_kept = bound.is_some_and(|(number, handle)| {
             self.peer(number).is_some_and(|peer| peer.net.push(handle, data))
         });
+        if let Some((number, _)) = bound.filter(|_| is_kept) {
+            self.wake_peer(number);
+        }
         self.counts.net_dropped += u64::from(!is_kept);
         is_kept
     }
@@ -431,37 +254,76 @@ impl Host {
     /// The next frame to send, into `buffer`: the session, whose client gets it, and its length. `None`: nothing
     /// now. At most 32 of a session at one `now`.
     pub fn poll_transmit(&mut self, now: u64, buffer: &mut [u8]) -> Option<(u32, usize)> {
-        let count = self.places.len();
-        for step in 0..count {
-            let at = (self.send_turn + step) % count;
-            let Some(peer) = self.places[at].peer.as_mut() else { continue };
-            if peer.session.is_dead(now) {
-                continue;
+        self.tick(now);
+        while let Some(at) = self.round.first() {
+            self.counts.looks += 1;
+            let share = self.credit_share;
+            let peer = self.places.get_mut(at).and_then(Place::peer_mut);
+            let sent = peer.filter(|peer| !peer.session.is_dead(now)).and_then(|peer| {
+                peer.session.credit_share = share;
+                Some((peer.about.number, transmit(peer, &mut self.exports, now, buffer)?))
+            });
+            self.set_time(at, now.saturating_add(1));
+            if sent.is_some() {
+                self.round.rotate();
+                return sent;
             }
-            if let Some(len) = transmit(peer, &mut self.exports, now, buffer) {
-                self.send_turn = (at + 1) % count;
-                return Some((peer.about.number, len));
-            }
+            self.round.remove_first();
         }
         None
     }
 
     /// Does what is due by now.
     pub fn tick(&mut self, now: u64) {
-        for at in 0..self.places.len() {
-            let Some(peer) = self.places[at].peer.as_mut() else { continue };
+        self.told_at = self.told_at.max(now);
+        while let Some((_, at)) = self.times.first().filter(|(due, _)| *due <= now) {
+            self.counts.looks += 1;
+            let Some(peer) = self.places.get_mut(at).and_then(Place::peer_mut) else {
+                self.times.remove(at);
+                continue;
+            };
             let mut fates = Fates { about: &mut peer.about, exports: &mut self.exports };
             peer.session.tick(now, &mut fates);
             if peer.session.is_dead(now) {
-                self.counts.leases_over += u64::from(!peer.session.is_over);
-                self.end_session(at);
+                self.end_dead(at);
+            } else {
+                self.round.add(at);
+                self.set_time(at, now.saturating_add(1));
             }
         }
     }
 
+    fn end_dead(&mut self, at: usize) {
+        let peer = self.places.get(at).and_then(Place::peer);
+        let is_silent = peer.is_some_and(|peer| !peer.session.is_over);
+        self.counts.leases_over += u64::from(is_silent);
+        self.end_session(at);
+    }
+
+    /// Notes when this session has something to do next: not before `least`, when all that was due is done.
+    fn set_time(&mut self, at: usize, least: u64) {
+        match self.places.get(at).and_then(Place::peer) {
+            Some(peer) => self.times.set(at, peer.session.due().max(least)),
+            None => self.times.remove(at),
+        }
+    }
+
+    /// A session has something to say, or is over.
+    fn wake_peer(&mut self, number: u32) {
+        let Some(at) = self.place_of(number) else { return };
+        let Some(peer) = self.places.get(at).and_then(Place::peer) else { return };
+        if peer.session.is_over {
+            self.times.set(at, 0);
+        }
+        self.round.add(at);
+    }
+
     /// When [`Host::tick`] or [`Host::poll_transmit`] is due, if nothing happens before.
     pub fn due(&self) -> Option<u64> {
-        self.places.iter().filter_map(|place| Some(place.peer.as_ref()?.session.due())).min()
+        match self.round.first() {
+            Some(_) => Some(self.told_at),
+            None => self.times.first().map(|(at, _)| at),
+        }
     }
 
     /// What was dropped.
@@ -469,37 +331,25 @@ impl Host {
         self.counts
     }
 
-    /// Who has a session, if it is one.
-    pub fn client_of(&self, session: u32) -> Option<&PublicKey> {
-        let at = self.place_of(session)?;
-        self.places.get(at)?.peer.as_ref().map(|peer| &peer.client)
-    }
-
     /// Bytes of all attachments' memory.
     pub fn memory_used(&self) -> usize {
         self.memory_used
     }
-
-    /// The session is over: what it has is drained and let go.
-    fn end_session(&mut self, at: usize) {
-        let Some(peer) = self.places.get_mut(at).and_then(|place| place.peer.take()) else {
-            return;
-        };
-        self.places[at].reserved_at = None;
-        for export in &mut self.exports {
-            export.lose_session(peer.about.number, &mut self.events);
-        }
-    }
 }
 
 /// Fills a frame of one session.
-fn transmit(peer: &mut Peer, exports: &mut [Export], now: u64, buffer: &mut [u8]) -> Option<usize> {
+fn transmit<M: SlotMemory>(
+    peer: &mut Peer,
+    exports: &mut [Export<M>],
+    now: u64,
+    buffer: &mut [u8],
+) -> Option<usize> {
     let mut out = peer.session.begin(now, buffer)?;
     if out.may_ask {
         let about = &mut peer.about;
         about.tell_news(exports);
         about.outbox.fill(&mut out);
-        let wants = about.has_answers(exports);
+        let wants = about.answering.first().is_some();
         let may_net = !wants || peer.session.flight.has_room_for_net();
         if may_net && peer.is_net_next {
             peer.net.fill(&mut out);
@@ -513,26 +363,93 @@ fn transmit(peer: &mut Peer, exports: &mut [Export], now: u64, buffer: &mut [u8]
     peer.session.commit(now, out)
 }
 
-/// All that marks of one session can lead to.
-struct Fates<'a> {
+/// A frame of one session that is being heard.
+struct Hearing<'a, M> {
+    host: &'a mut Host<M>,
     about: &'a mut About,
-    exports: &'a mut [Export],
+    /// Those that the session asks for: done when all of the frame was heard.
+    binds: &'a mut Vec<Bind>,
+    net: &'a mut dyn FnMut(u16, &[u8]),
 }
 
-impl Fate for Fates<'_> {
+impl<M: SlotMemory> Fate for Hearing<'_, M> {
     fn taken(&mut self, mark: Mark) {
-        if mark.kind == MarkKind::Control {
-            self.about.outbox.taken(mark);
-        } else if let Some(export) = self.about.export(self.exports, mark.handle) {
-            export.mark_taken(mark);
-        }
+        Fates { about: self.about, exports: &mut self.host.exports }.taken(mark);
     }
 
     fn lost(&mut self, mark: Mark) {
-        if mark.kind == MarkKind::Control {
-            self.about.outbox.lost(mark);
-        } else if let Some(export) = self.about.export(self.exports, mark.handle) {
-            export.mark_lost(mark);
+        Fates { about: self.about, exports: &mut self.host.exports }.lost(mark);
+    }
+}
+
+impl<M: SlotMemory> Hears for Hearing<'_, M> {
+    fn record(&mut self, record: &Record<'_>) -> Result<bool, Malformed> {
+        match record {
+            Record::Bind(bind) => {
+                if self.about.outbox.room() <= MESSAGES_SPARE + self.binds.len() {
+                    return Ok(false);
+                }
+                self.binds.push(*bind);
+                Ok(true)
+            }
+            Record::Release { handle } => {
+                self.release(*handle);
+                Ok(true)
+            }
+            Record::Part(part) => {
+                self.request(part.handle, |export, counts| export.part(part, counts))
+            }
+            Record::Recall { handle, slot, turn } => {
+                self.request(*handle, |export, _| export.recall(*slot, *turn))
+            }
+            Record::Net { handle, data } => {
+                match self.about.export(&mut self.host.exports, *handle) {
+                    Some(export) => (self.net)(export.number, data),
+                    None => self.host.counts.records_stale += 1,
+                }
+                Ok(true)
+            }
+            _ => Err(Malformed::Field),
+        }
+    }
+}
+
+impl<M: SlotMemory> Hearing<'_, M> {
+    /// What concerns slots of an attachment.
+    fn request(
+        &mut self,
+        handle: u32,
+        take: impl FnOnce(&mut Export<M>, &mut HostCounts) -> Result<(), Malformed>,
+    ) -> Result<bool, Malformed> {
+        let host = &mut *self.host;
+        let Some(export) = self.about.export(&mut host.exports, handle) else {
+            // It was told why, or will be.
+            host.counts.records_stale += 1;
+            return Ok(self.about.tell_end(handle, End::Unbound));
+        };
+        take(export, &mut host.counts)?;
+        if export.has_work() {
+            host.working.add(usize::from(export.number));
+        }
+        if export.has_answers() {
+            self.about.answering.add(usize::from(crate::index_of(handle)));
+        }
+        Ok(true)
+    }
+
+    /// The client gives it back, or does not wait for it any more.
+    fn release(&mut self, handle: u32) {
+        let (host, index) = (&mut *self.host, crate::index_of(handle));
+        if let Some(export) = self.about.export(&mut host.exports, handle) {
+            return export.leave(&mut host.events);
+        }
+        // It may have been released already: the end was said, or is being said.
+        host.counts.records_stale += 1;
+        self.binds.retain(|bind| crate::handle(bind.index, bind.binding) != handle);
+        if let Some(number) = self.about.waits_for(index)
+            && let Some(export) = host.exports.get_mut(usize::from(number))
+        {
+            export.cancel(self.about.number, handle);
         }
     }
 }

@@ -67,6 +67,8 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Sent {
+    /// Nothing but a ping: it takes no credit from those who have something to say.
+    is_ping: bool,
     counter: u64,
     at: u64,
     bytes: u32,
@@ -115,6 +117,8 @@ pub(crate) struct Flight {
     /// One more than the highest counter that was acknowledged.
     acked_next: u64,
     flying: u32,
+    /// Of those that fly.
+    pings: u32,
     bytes: u64,
     net_bytes: u64,
     frame_bytes: u64,
@@ -147,6 +151,7 @@ pub(crate) enum Rang {
 impl Flight {
     pub(crate) fn new(frame_bytes: usize, now: u64) -> Flight {
         let free = Sent {
+            is_ping: false,
             counter: 0,
             at: 0,
             bytes: 0,
@@ -163,6 +168,7 @@ impl Flight {
             oldest: 0,
             acked_next: 0,
             flying: 0,
+            pings: 0,
             bytes: 0,
             net_bytes: 0,
             frame_bytes,
@@ -185,9 +191,12 @@ impl Flight {
         self.next
     }
 
-    /// Whether one more frame may be under way.
+    /// Whether one more frame may be under way, when the peer bears `credit` of them: one at least, or nobody
+    /// would ever hear of more.
     pub(crate) fn has_room(&self, credit: u64) -> bool {
-        self.bytes < self.window && self.has_place() && self.next < credit
+        self.bytes < self.window
+            && self.has_place()
+            && u64::from(self.flying - self.pings) < credit.max(1)
     }
 
     /// Whether one more may, window and credit aside.
@@ -207,7 +216,10 @@ impl Flight {
         self.next += 1;
         let at = place(counter);
         if let (Some(note), Some(sent)) = (note, self.sent.get_mut(at)) {
+            let is_ping = note.marks_len == 0 && note.net_bytes == 0;
+            self.pings += u32::from(is_ping);
             *sent = Sent {
+                is_ping,
                 counter,
                 at: now,
                 bytes: note.bytes,
@@ -268,10 +280,11 @@ impl Flight {
         sent.state = State::Free;
         let marks = sent.marks;
         let marks_len = usize::from(sent.marks_len);
-        let net_bytes = u64::from(sent.net_bytes);
+        let (net_bytes, is_ping) = (u64::from(sent.net_bytes), sent.is_ping);
         self.open[at / 64] &= !(1 << (at % 64));
         if was == State::Flying {
             self.flying -= 1;
+            self.pings -= u32::from(is_ping);
             self.bytes -= bytes;
             self.net_bytes -= net_bytes;
             self.grow(bytes);
@@ -341,6 +354,7 @@ impl Flight {
         let Some(sent) = self.sent.get_mut(place(counter)) else { return };
         sent.state = State::Lost;
         self.flying -= 1;
+        self.pings -= u32::from(sent.is_ping);
         self.bytes -= u64::from(sent.bytes);
         self.net_bytes -= u64::from(sent.net_bytes);
         sent.marks.iter().take(usize::from(sent.marks_len)).for_each(|mark| fate.lost(*mark));
@@ -417,7 +431,12 @@ impl Flight {
         self.backoff
     }
 
-    /// When the newest frame was sent that the peer has acknowledged.
+    /// Whether the peer has acknowledged any.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.acked_next > 0
+    }
+
+    /// When the newest frame was sent that the peer has acknowledged; at first, when the session began.
     pub(crate) fn answered_at(&self) -> u64 {
         self.answered_at
     }

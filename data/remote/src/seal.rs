@@ -25,8 +25,7 @@ pub enum Cipher {
     ChaCha20Poly1305 = 4,
 }
 
-/// What both ends of a session have in common.
-#[derive(Clone)]
+/// What both ends of a session have in common. Not `Clone`: counters begin at 0 with them, so they are used once.
 pub enum Keys {
     /// No secret: random bits of both ends, so that no frame of another session fits.
     None {
@@ -69,16 +68,17 @@ impl fmt::Debug for Seal {
 
 impl Seal {
     /// `None` when the library refuses a key, which it does for no key of this length.
-    pub(crate) fn new(keys: &Keys) -> Option<Seal> {
+    pub(crate) fn new(keys: Keys) -> Option<Seal> {
         Some(match keys {
-            Keys::None { epoch, is_client } => Seal::Crc { epoch: *epoch, is_client: *is_client },
+            Keys::None { epoch, is_client } => Seal::Crc { epoch, is_client },
             Keys::Aead { cipher, send, receive } => {
                 let algorithm = match cipher {
                     Cipher::Aes256Gcm => &AES_256_GCM,
                     Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
                     Cipher::None => return None,
                 };
-                let key = |bytes| UnboundKey::new(algorithm, bytes).ok().map(LessSafeKey::new);
+                let key =
+                    |bytes: [u8; 32]| UnboundKey::new(algorithm, &bytes).ok().map(LessSafeKey::new);
                 Seal::Aead { send: key(send)?, receive: key(receive)? }
             }
         })
@@ -158,8 +158,8 @@ mod tests {
         for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
             keys.push((aead(cipher, [1; 32], [2; 32]), aead(cipher, [2; 32], [1; 32])));
         }
-        let seal = |keys: &Keys| Seal::new(keys).expect("a seal");
-        keys.iter().map(|(one, other)| (seal(one), seal(other))).collect()
+        let seal = |keys: Keys| Seal::new(keys).expect("a seal");
+        keys.into_iter().map(|(one, other)| (seal(one), seal(other))).collect()
     }
 
     fn sealed(seal: &Seal, counter: u64) -> Vec<u8> {
@@ -190,7 +190,7 @@ mod tests {
             }
         }
         let others = Keys::Aead { cipher: Cipher::Aes256Gcm, send: [3; 32], receive: [4; 32] };
-        let others = Seal::new(&others).expect("a seal");
+        let others = Seal::new(others).expect("a seal");
         let frame = sealed(&pairs()[1].0, 9);
         assert_eq!(others.open(9, &mut frame.clone()), None);
         assert_eq!(pairs()[1].1.open(10, &mut frame.clone()), None, "another counter");
@@ -201,7 +201,7 @@ mod tests {
         let keys = Keys::Aead { cipher: Cipher::Aes256Gcm, send: [3; 32], receive: [4; 32] };
         assert_eq!(format!("{keys:?}"), "Keys::Aead(secret)");
         assert!(
-            Seal::new(&Keys::Aead { cipher: Cipher::None, send: [0; 32], receive: [0; 32] })
+            Seal::new(Keys::Aead { cipher: Cipher::None, send: [0; 32], receive: [0; 32] })
                 .is_none()
         );
     }

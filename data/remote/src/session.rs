@@ -2,13 +2,13 @@
 //!
 //! Not what records mean, but for acknowledgements. Called by `client` and `iohost`, which differ in the rest.
 
-use crate::handshake::Established;
+use crate::handshake::Agreed;
 use crate::loss::{ACK_DELAY_NS, Fate, Flight, Mark, Note, Rang};
 use crate::received::Received;
 use crate::seal::Seal;
 use crate::wire::{
-    ACK_BLOCKS_MAX, AckBlocks, Builder, HEADER_BYTES, Header, Kind, Malformed, PART_BYTES,
-    RECORD_HEAD_BYTES, Record,
+    ACK_BLOCKS_MAX, AckBlocks, Builder, HEADER_BYTES, Header, Kind, Malformed, PART_BYTES, Piece,
+    RECORD_HEAD_BYTES, Record, Records,
 };
 
 /// Frames sent at one time; the caller comes again with a later one.
@@ -21,6 +21,8 @@ const ACK_AFTER: u32 = 2;
 const COUNTER_WORN: u64 = 1 << 32;
 /// No frame is sent beyond.
 const COUNTER_END: u64 = 1 << 34;
+/// From a session's beginning until something must have been acknowledged.
+pub(crate) const FIRST_LEASES: u64 = 2;
 /// Of a lease, between two frames that ask.
 const PINGS: u64 = 8;
 
@@ -42,15 +44,22 @@ pub(crate) struct Session {
     asked_at: u64,
     ack_at: Option<u64>,
     owed: u32,
-    /// The peer may use counters below; and how far ahead of what came that is.
-    credit_told: u64,
+    /// Frames that the peer may have under way to this end, and this end to the peer.
     pub(crate) credit_share: u64,
-    /// Counters below this one may be used.
     credit: u64,
     is_probing: bool,
     burst_at: u64,
     burst: u32,
+    /// A burst ended before all was said: it goes on at any later time.
+    is_cut_short: bool,
     pub(crate) is_over: bool,
+}
+
+/// What an end does with the records of its peer.
+pub(crate) trait Hears: Fate {
+    /// Whether it was taken; an error when the peer must not say that. Acknowledgements, pings and closes do not
+    /// come here.
+    fn record(&mut self, record: &Record<'_>) -> Result<bool, Malformed>;
 }
 
 /// A frame being filled.
@@ -59,10 +68,10 @@ pub(crate) struct Out<'a> {
     note: Note,
     blocks: [(u64, u64); ACK_BLOCKS_MAX],
     blocks_len: usize,
-    credit: u64,
     /// Whether records may go along, as far as window and credit are concerned.
     pub(crate) may_ask: bool,
     asks: bool,
+    count: u32,
     /// Something did not fit.
     is_full: bool,
 }
@@ -70,15 +79,38 @@ pub(crate) struct Out<'a> {
 impl Out<'_> {
     /// Puts a record in, whose fate its owner wants to know; false when it must wait for the next frame.
     pub(crate) fn push(&mut self, record: &Record<'_>, mark: Option<Mark>) -> bool {
-        if mark.is_some() && !self.note.has_room() || !self.builder.push(record) {
+        let fits = (mark.is_none() || self.note.has_room()) && self.builder.push(record);
+        self.pushed(fits, mark)
+    }
+
+    /// The same with a piece, whose `len` bytes `load` writes where they are sent from.
+    pub(crate) fn push_piece(
+        &mut self,
+        piece: &Piece<'_>,
+        len: usize,
+        mark: Mark,
+        load: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let fits = self.note.has_room() && self.builder.push_piece(piece, len, load);
+        self.pushed(fits, Some(mark))
+    }
+
+    fn pushed(&mut self, fits: bool, mark: Option<Mark>) -> bool {
+        if !fits {
             self.is_full = true;
             return false;
         }
         self.asks = true;
+        self.count += 1;
         if let Some(mark) = mark {
             self.note.add(mark);
         }
         true
+    }
+
+    /// Records that were put in.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
     }
 
     /// Puts a frame of a NIC in, which nobody asks about.
@@ -89,15 +121,12 @@ impl Out<'_> {
         }
         fits
     }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.is_full
-    }
 }
 
 impl Session {
-    pub(crate) fn new(made: &Established, share: u64, now: u64) -> Option<Session> {
-        let seal = Seal::new(&made.keys)?;
+    /// Begun at `begun`: its lease counts from then. `None` when its frames are too short.
+    pub(crate) fn new(seal: Seal, made: &Agreed, share: u64, begun: u64) -> Option<Session> {
+        let now = begun;
         let frame_bytes = usize::from(made.terms.frame_bytes);
         let used = HEADER_BYTES + seal.tag_bytes() + SHORT_ACK_BYTES;
         let part_bytes = frame_bytes.checked_sub(used + RECORD_HEAD_BYTES + PART_BYTES)? & !7;
@@ -115,12 +144,12 @@ impl Session {
             asked_at: now,
             ack_at: None,
             owed: 0,
-            credit_told: share,
             credit_share: share.max(1),
             credit: made.credit,
             is_probing: false,
             burst_at: now,
             burst: 0,
+            is_cut_short: false,
             is_over: false,
         })
     }
@@ -131,13 +160,56 @@ impl Session {
             return None;
         }
         let end = self.seal.open(header.counter, frame)?;
+        self.see(now, header.counter);
+        Some(end)
+    }
+
+    /// A frame with this counter was opened.
+    pub(crate) fn see(&mut self, now: u64, counter: u64) {
         // Out of order is told at once: somebody waits to know what was lost.
-        if header.counter != self.received.next() {
+        if counter != self.received.next() {
             self.ack_at = Some(now);
         }
-        self.received.see(header.counter);
-        self.heard_at = now;
-        Some(end)
+        self.received.see(counter);
+        self.heard_at = self.heard_at.max(now);
+    }
+
+    /// Goes through the records of a frame that was opened. False when the peer must not say that: the session
+    /// is over then.
+    pub(crate) fn hear(
+        &mut self,
+        now: u64,
+        counter: u64,
+        body: &[u8],
+        end: &mut impl Hears,
+    ) -> bool {
+        let (mut asks, mut is_whole) = (false, true);
+        for record in Records::new(body) {
+            asks |= !matches!(record, Ok(Record::Ack { .. }));
+            let taken = match record {
+                Ok(Record::Ack { credit, blocks }) => {
+                    self.acked(credit, blocks, now, end).map(|()| true)
+                }
+                Ok(Record::Ping) => Ok(true),
+                Ok(Record::Close) => {
+                    self.is_over = true;
+                    Ok(true)
+                }
+                Ok(record) => end.record(&record),
+                Err(malformed) => Err(malformed),
+            };
+            match taken {
+                Ok(is_taken) => is_whole &= is_taken,
+                Err(_) => {
+                    self.is_over = true;
+                    return false;
+                }
+            }
+        }
+        if is_whole {
+            self.take(counter, asks, now);
+        }
+        true
     }
 
     /// All records of the frame were taken; `asks` when one was more than an acknowledgement.
@@ -159,7 +231,7 @@ impl Session {
         now: u64,
         fate: &mut impl Fate,
     ) -> Result<(), Malformed> {
-        self.credit = self.credit.max(credit);
+        self.credit = credit;
         for (block, mask) in blocks {
             self.flight.acked(block, mask, now, fate)?;
         }
@@ -170,23 +242,26 @@ impl Session {
     /// Begins a frame in `buffer`. `None`: nothing may be sent now.
     pub(crate) fn begin<'a>(&mut self, now: u64, buffer: &'a mut [u8]) -> Option<Out<'a>> {
         if now != self.burst_at {
-            (self.burst_at, self.burst) = (now, 0);
+            (self.burst_at, self.burst, self.is_cut_short) = (now, 0, false);
         }
-        if self.is_over || self.burst >= BURST_MAX || self.flight.next() >= COUNTER_END {
+        if self.is_over || self.flight.next() >= COUNTER_END {
+            return None;
+        }
+        if self.burst >= BURST_MAX {
+            self.is_cut_short = true;
             return None;
         }
         let len = buffer.len().min(self.frame_bytes);
         let mut builder = Builder::new(&mut buffer[..len], self.seal.tag_bytes());
         let mut blocks = [(0, 0); ACK_BLOCKS_MAX];
         let blocks_len = self.received.owed(ACK_BLOCKS_MAX, &mut blocks);
-        let credit = self.received.next().saturating_add(self.credit_share).max(self.credit_told);
         if blocks_len > 0 {
-            builder.push_ack(credit, &blocks[..blocks_len]);
+            builder.push_ack(self.credit_share, &blocks[..blocks_len]);
         }
         let may_ask =
             self.flight.has_room(self.credit) || self.is_probing && self.flight.has_place();
-        let (note, asks, is_full) = (Note::new(), false, false);
-        Some(Out { builder, note, blocks, blocks_len, credit, may_ask, asks, is_full })
+        let (note, asks, count, is_full) = (Note::new(), false, 0, false);
+        Some(Out { builder, note, blocks, blocks_len, may_ask, asks, count, is_full })
     }
 
     /// Seals a frame, if there is a reason to send it: its bytes at the start of the buffer.
@@ -214,7 +289,6 @@ impl Session {
         }
         if out.blocks_len > 0 {
             self.received.told(&out.blocks[..out.blocks_len]);
-            self.credit_told = out.credit;
             (self.owed, self.ack_at) = (0, self.received.owes().then_some(now));
         }
         Some(end)
@@ -229,17 +303,32 @@ impl Session {
 
     /// When [`Session::tick`], or sending, is due.
     pub(crate) fn due(&self) -> u64 {
-        let ping_at = self.asked_at.saturating_add(self.lease_ns / PINGS);
+        let over_at = self.over_at();
+        if self.is_over || self.flight.next() >= COUNTER_END {
+            return if self.is_over { 0 } else { over_at };
+        }
+        let mut ping_at = self.asked_at.saturating_add(self.lease_ns / PINGS);
+        if !self.flight.has_place() {
+            ping_at = u64::MAX;
+        }
+        if self.is_cut_short {
+            ping_at = ping_at.min(self.burst_at + 1);
+        }
         let ack_at = self.ack_at.filter(|_| self.received.owes()).unwrap_or(u64::MAX);
         let timer_at = self.flight.due().unwrap_or(u64::MAX);
-        let over_at = self.flight.answered_at().saturating_add(self.lease_ns);
         ping_at.min(ack_at).min(timer_at).min(over_at)
     }
 
     /// Whether the peer may no longer count on this session: it has acknowledged nothing that was sent within
     /// the lease. Counted from when it was *sent*: what is late by any time prolongs nothing.
     pub(crate) fn is_dead(&self, now: u64) -> bool {
-        self.is_over || now >= self.flight.answered_at().saturating_add(self.lease_ns)
+        self.is_over || now >= self.over_at()
+    }
+
+    /// The handshake is a round trip in which no frame is acknowledged yet: the first lease is twice as long.
+    fn over_at(&self) -> u64 {
+        let leases = if self.flight.is_answered() { 1 } else { FIRST_LEASES };
+        self.flight.answered_at().saturating_add(leases * self.lease_ns)
     }
 
     /// Whether new keys are wanted.

@@ -3,12 +3,17 @@
 //! Rows N1 to N20 of the list of failures have tests of that name: here, beside what they are about, and in
 //! `tests/histories.rs`.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use random::Random;
 
 use crate::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request};
 use crate::handshake::{Established, Greeter, Identity, Initiator, Offer, Randomness, Step};
-use crate::iohost::{ExportSpec, Host, HostEvent, HostSpec};
+use crate::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory, Work};
 use crate::loss::{Fate, Mark};
+use crate::seal::Seal;
 use crate::session::Session;
 use crate::wire::{
     Bind, Header, Intent, News, Op, Part, Record, Records, Status, Verifier, checksum,
@@ -17,6 +22,8 @@ use crate::wire::{
 mod away;
 mod hostile;
 mod life;
+mod line;
+mod lost;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -32,11 +39,37 @@ impl Randomness for Bits {
     }
 }
 
+/// Memory of slots, which whoever executes requests has, too.
+#[derive(Clone, Debug)]
+struct Shared(Rc<RefCell<Vec<u8>>>);
+
+impl SlotMemory for Shared {
+    fn store(&mut self, at: usize, bytes: &[u8]) {
+        self.0.borrow_mut().store(at, bytes);
+    }
+
+    fn load(&self, at: usize, into: &mut [u8]) {
+        self.0.borrow().load(at, into);
+    }
+}
+
+impl Shared {
+    fn new(slots: u16, slot_bytes: u32) -> Shared {
+        Shared(Rc::new(RefCell::new(vec![0; usize::from(slots) * slot_bytes as usize])))
+    }
+}
+
 /// Both ends, and the disk.
 struct Pair {
     now: u64,
     client: Client,
-    host: Host,
+    host: Host<Shared>,
+    /// Of each device: the memory of its slots, and the bytes of each.
+    memory: HashMap<u16, (Shared, usize)>,
+    /// What is kept of the generation, where others keep it, too.
+    kept_generation: u64,
+    /// Whether a sync before a device is let go ends well.
+    syncs: bool,
     disk: Vec<u8>,
     verifier: Verifier,
     /// Every request that was executed: what, where, and its first byte.
@@ -50,8 +83,11 @@ struct Pair {
     random: Bits,
     number: u32,
     lease_ms: u32,
+    work_ms: u32,
     frame_bytes: u16,
     events: Vec<Event>,
+    /// Sessions that began and ended at the client, and at the host.
+    sessions: [Vec<bool>; 2],
     net: Vec<Vec<u8>>,
 }
 
@@ -59,15 +95,31 @@ fn client(seed: u64, fail_after_ns: Option<u64>) -> Client {
     Client::new(ClientSpec { instance: seed, ring_frames: 64, fail_after_ns }, 0)
 }
 
-fn host(generation: u64) -> Host {
-    let mut host = Host::new(HostSpec {
-        sessions_max: 8,
-        ring_frames: 256,
-        memory_max: 1 << 20,
-        number_first: 1,
-    });
+const HOST: HostSpec = HostSpec {
+    sessions_max: 8,
+    ring_frames: 256,
+    memory_max: 1 << 20,
+    client_memory_max: 1 << 20,
+    instance: 1,
+};
+
+fn export(device: u64, generation: u64) -> ExportSpec {
     let news = News { revision: 1, size: SIZE as u64, features: 3, is_removed: false };
-    host.export(ExportSpec { device: DEVICE, clients: Vec::new(), news, generation });
+    ExportSpec { device, clients: Vec::new(), news, generation }
+}
+
+fn host_of(spec: HostSpec) -> Host<Shared> {
+    let mut host = Host::new(spec);
+    host.export(export(DEVICE, 0));
+    host
+}
+
+/// Another IOhost than all before.
+fn host(generation: u64) -> Host<Shared> {
+    static LIVES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let mut host = Host::new(HostSpec { instance: life << 32 | 1, ..HOST });
+    host.export(export(DEVICE, generation));
     host
 }
 
@@ -77,6 +129,9 @@ impl Pair {
             now: 0,
             client: client(1, None),
             host: host(0),
+            memory: HashMap::new(),
+            kept_generation: 0,
+            syncs: true,
             disk: vec![0; SIZE],
             verifier: Verifier { boot: 1, contents: 2 },
             executed: Vec::new(),
@@ -87,8 +142,10 @@ impl Pair {
             random: Bits(Random::new(1, 1)),
             number: 0,
             lease_ms,
+            work_ms: 0,
             frame_bytes: 1472,
             events: Vec::new(),
+            sessions: [Vec::new(), Vec::new()],
             net: Vec::new(),
         }
     }
@@ -110,21 +167,21 @@ impl Pair {
         let bits = &mut self.random;
         let mut initiator = Initiator::new(&Identity::None, [0; 32], self.number, offer, bits)
             .expect("an initiator");
-        let greeter = Greeter::new(Identity::None, Offer::new(false, 9000, 64), self.lease_ms)
-            .expect("a greeter");
-        let number = self.host.reserve(self.now).expect("a number");
-        let share = self.host.share();
-        let hello = initiator.hello().to_vec();
-        let (answer, at_host) =
-            greeter.answer(&hello, number, share, &|_| true, &mut self.random).expect("an answer");
+        let offer = Offer::new(false, 9000, 64);
+        let greeter = Greeter::new(Identity::None, offer, self.lease_ms, self.work_ms);
+        let greeter = greeter.expect("a greeter");
+        let greeted =
+            greeter.read(initiator.hello(), &|_| true, &mut self.random).expect("a hello");
+        let number = self.host.reserve(self.now, greeted.peer()).expect("a number");
+        let (answer, at_host) = greeted.answer(number, self.host.share()).expect("an answer");
         let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
         (*at_client, at_host)
     }
 
     fn greet(&mut self) {
         let (at_client, at_host) = self.established();
-        assert!(self.host.establish(&at_host, self.now));
-        assert!(self.client.establish(&at_client, self.now));
+        assert!(self.host.establish(at_host));
+        assert!(self.client.establish(at_client, self.now));
     }
 
     /// Time passes, and frames go at once.
@@ -150,7 +207,12 @@ impl Pair {
             self.give_client(&buffer[..len]);
         }
         while let Some(event) = self.client.next_event() {
-            self.events.push(event);
+            match event {
+                Event::SessionBegan | Event::SessionEnded => {
+                    self.sessions[0].push(event == Event::SessionBegan);
+                }
+                other => self.events.push(other),
+            }
         }
     }
 
@@ -179,33 +241,62 @@ impl Pair {
     fn work(&mut self) {
         while let Some(event) = self.host.next_event() {
             match event {
-                HostEvent::Open { export, .. } => self.host.opened(export, Ok(self.verifier)),
-                HostEvent::LetGo { export } => self.host.let_go(export, true),
+                HostEvent::Open { export, generation, slots, slot_bytes } => {
+                    self.host.raise(export, self.kept_generation);
+                    if export == 0 {
+                        self.kept_generation = self.kept_generation.max(generation);
+                    }
+                    let memory = Shared::new(slots, slot_bytes);
+                    self.memory.insert(export, (memory.clone(), slot_bytes as usize));
+                    self.host.opened(export, Ok((self.verifier, memory)));
+                }
+                HostEvent::LetGo { export } => {
+                    assert!(self.host.let_go(export, self.syncs).is_some(), "its memory");
+                }
+                HostEvent::SessionBegan { .. } => self.sessions[1].push(true),
+                HostEvent::SessionEnded { .. } => self.sessions[1].push(false),
             }
         }
         while self.executes {
             let Some(work) = self.host.next_work(self.now) else { return };
-            let (at, len) = (work.offset as usize, work.len as usize);
-            let buffer = self.host.buffer(&work);
-            match work.op {
-                Op::Read => buffer.copy_from_slice(&self.disk[at..at + len]),
-                Op::Write { .. } => self.disk[at..at + len].copy_from_slice(buffer),
-                _ => {}
-            }
-            self.executed.push((work.op, work.offset, buffer.first().copied().unwrap_or(0)));
-            self.host.finish(work, Status::Ok);
+            self.execute(work);
         }
+    }
+
+    fn execute(&mut self, work: Work) {
+        let (at, len) = (work.offset as usize, work.len as usize);
+        let (memory, slot_bytes) = &self.memory[&work.export];
+        let start = usize::from(work.slot()) * slot_bytes;
+        let mut memory = memory.0.borrow_mut();
+        let first = match work.op {
+            Op::Read => {
+                memory[start..start + len].copy_from_slice(&self.disk[at..at + len]);
+                memory[start]
+            }
+            Op::Write { .. } => {
+                self.disk[at..at + len].copy_from_slice(&memory[start..start + len]);
+                memory[start]
+            }
+            _ => 0,
+        };
+        drop(memory);
+        self.executed.push((work.op, work.offset, first));
+        self.host.finish(work, Status::Ok);
     }
 
     fn write(&mut self, one: u16, offset: u64, byte: u8, len: usize) {
         let op = Op::Write { sync: false };
         let request = Request { op, offset, len: len as u32, tag: u64::from(byte) };
-        self.client.submit(one, request, &vec![byte; len]).expect("a slot");
+        let filled = |into: &mut [u8]| {
+            into.fill(byte);
+            true
+        };
+        self.client.submit(one, request, filled).expect("a slot");
     }
 
     fn ask(&mut self, one: u16, op: Op, offset: u64, len: u32) {
         let request = Request { op, offset, len, tag: 0 };
-        self.client.submit(one, request, &[]).expect("a slot");
+        self.client.submit(one, request, |_| false).expect("a slot");
     }
 
     /// Tag, status, and first byte of what was read, of all that ended.
@@ -241,9 +332,8 @@ impl Fate for Nobody {
 impl Rogue {
     fn new(pair: &mut Pair) -> Rogue {
         let (at_client, at_host) = pair.established();
-        assert!(pair.host.establish(&at_host, pair.now));
-        let session = Session::new(&at_client, 64, pair.now).expect("a session");
-        Rogue { session, heard: Vec::new() }
+        assert!(pair.host.establish(at_host));
+        Rogue { session: session_of(at_client, pair.now), heard: Vec::new() }
     }
 
     fn frame(&mut self, now: u64, records: &[Record<'_>]) -> Vec<u8> {
@@ -269,23 +359,25 @@ impl Rogue {
         let mut buffer = [0; 9000];
         while let Some((_, len)) = pair.host.poll_transmit(pair.now, &mut buffer) {
             let header = Header::parse(&buffer).expect("a header");
-            if header.session != self.session.mine {
-                continue;
+            if header.session == self.session.mine {
+                self.hear_frame(pair.now, &header, &mut buffer[..len]);
             }
-            let frame = &mut buffer[..len];
-            let end = self.session.open(pair.now, &header, frame).expect("a good frame");
-            for record in Records::new(&frame[16..end]) {
-                match record.expect("a good record") {
-                    Record::Ack { credit, blocks } => {
-                        let acked = self.session.acked(credit, blocks, pair.now, &mut Nobody);
-                        acked.expect("what was sent");
-                    }
-                    Record::Ping => {}
-                    other => self.heard.push(format!("{other:?}")),
-                }
-            }
-            self.session.take(header.counter, true, pair.now);
         }
+    }
+
+    fn hear_frame(&mut self, now: u64, header: &Header, frame: &mut [u8]) {
+        let end = self.session.open(now, header, frame).expect("a good frame");
+        for record in Records::new(&frame[16..end]) {
+            match record.expect("a good record") {
+                Record::Ack { credit, blocks } => {
+                    let acked = self.session.acked(credit, blocks, now, &mut Nobody);
+                    acked.expect("what was sent");
+                }
+                Record::Ping => {}
+                other => self.heard.push(format!("{other:?}")),
+            }
+        }
+        self.session.take(header.counter, true, now);
     }
 
     /// Has the device as its place 0, by handle 4096.
@@ -296,6 +388,12 @@ impl Rogue {
         assert!(rogue.heard[0].contains("Fresh"), "{:?}", rogue.heard);
         rogue
     }
+}
+
+fn session_of(made: Established, now: u64) -> Session {
+    let (keys, agreed) = made.split();
+    let seal = Seal::new(keys).expect("keys");
+    Session::new(seal, &agreed, 64, now).expect("a session")
 }
 
 const HANDLE: u32 = 4096;
@@ -310,6 +408,7 @@ fn bind(binding: u64) -> Bind {
         binding,
         generation: 0,
         instance: 99,
+        name: 0,
     }
 }
 

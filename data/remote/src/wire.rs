@@ -205,15 +205,33 @@ impl Status {
 
 /// The checksum from end to end: over the device that is meant, the request, and its bytes.
 pub fn checksum(device: u64, op: Op, offset: u64, len: u32, data: &[u8]) -> u64 {
-    let mut head = [0; 24];
-    head[..8].copy_from_slice(&device.to_le_bytes());
-    head[8..10].copy_from_slice(&op.code());
-    head[12..16].copy_from_slice(&len.to_le_bytes());
-    head[16..].copy_from_slice(&offset.to_le_bytes());
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
-    digest.update(&head);
-    digest.update(data);
-    digest.finalize()
+    let mut sum = Checksum::new(device, op, offset, len);
+    sum.update(data);
+    sum.finish()
+}
+
+/// The same, of bytes that come one after the other.
+pub(crate) struct Checksum(crc_fast::Digest);
+
+impl Checksum {
+    pub(crate) fn new(device: u64, op: Op, offset: u64, len: u32) -> Checksum {
+        let mut head = [0; 24];
+        head[..8].copy_from_slice(&device.to_le_bytes());
+        head[8..10].copy_from_slice(&op.code());
+        head[12..16].copy_from_slice(&len.to_le_bytes());
+        head[16..].copy_from_slice(&offset.to_le_bytes());
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
+        digest.update(&head);
+        Checksum(digest)
+    }
+
+    pub(crate) fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    pub(crate) fn finish(self) -> u64 {
+        self.0.finalize()
+    }
 }
 
 /// The first bytes of `rest`, which is shortened by them.

@@ -29,7 +29,7 @@ impl Randomness for Bits {
 struct Ends {
     now: u64,
     client: Client,
-    host: Host,
+    host: Host<Vec<u8>>,
     one: u16,
     buffer: Vec<u8>,
     frames: u64,
@@ -39,21 +39,26 @@ fn ends(is_secret: bool) -> Ends {
     let mut bits = Bits(Random::new(1, 0));
     let key = |byte| if is_secret { Identity::Key([byte; 32]) } else { Identity::None };
     let offer = Offer::new(is_secret, 1472, 256);
-    let greeter = Greeter::new(key(1), offer, 10_000).expect("a greeter");
+    let greeter = Greeter::new(key(1), offer, 10_000, 0).expect("a greeter");
     let made = Initiator::new(&key(2), *greeter.public(), 1, offer, &mut bits);
     let mut initiator = made.expect("an initiator");
     let mut client =
         Client::new(ClientSpec { instance: 1, ring_frames: 256, fail_after_ns: None }, 0);
-    let spec = HostSpec { sessions_max: 4, ring_frames: 256, memory_max: 8 << 20, number_first: 0 };
+    let spec = HostSpec {
+        sessions_max: 4,
+        ring_frames: 256,
+        memory_max: 8 << 20,
+        client_memory_max: 8 << 20,
+        instance: 1,
+    };
     let mut host = Host::new(spec);
     let news = News { revision: 1, size: 1 << 20, features: 0, is_removed: false };
     host.export(ExportSpec { device: 1, clients: Vec::new(), news, generation: 0 });
-    let number = host.reserve(0).expect("a number");
-    let (answer, at_host) = greeter
-        .answer(initiator.hello(), number, host.share(), &|_| true, &mut bits)
-        .expect("an answer");
+    let greeted = greeter.read(initiator.hello(), &|_| true, &mut bits).expect("a hello");
+    let number = host.reserve(0, greeted.peer()).expect("a number");
+    let (answer, at_host) = greeted.answer(number, host.share()).expect("an answer");
     let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
-    assert!(host.establish(&at_host, 0) && client.establish(&at_client, 0));
+    assert!(host.establish(at_host) && client.establish(*at_client, 0));
     let one = client.attach(AttachSpec { device: 1, slots: 32, slot_bytes: 16 << 10 });
     let one = one.expect("a place");
     let mut ends = Ends { now: 0, client, host, one, buffer: vec![0; 2048], frames: 0 };
@@ -73,8 +78,9 @@ impl Ends {
             assert!(self.host.receive(self.now, &mut self.buffer[..len], &mut |_, _| {}));
         }
         while let Some(event) = self.host.next_event() {
-            if let HostEvent::Open { export, .. } = event {
-                self.host.opened(export, Ok(Verifier::default()));
+            if let HostEvent::Open { export, slots, slot_bytes, .. } = event {
+                let memory = vec![0; usize::from(slots) * slot_bytes as usize];
+                self.host.opened(export, Ok((Verifier::default(), memory)));
             }
         }
         while let Some(work) = self.host.next_work(self.now) {
@@ -95,8 +101,11 @@ impl Ends {
                 let op = if is_write { Op::Write { sync: false } } else { Op::Read };
                 let len = BYTES as u32;
                 let request = Request { op, offset: submitted % 16 * 4096, len, tag: submitted };
-                let bytes = if is_write { &data[..] } else { &[] };
-                self.client.submit(self.one, request, bytes).expect("a slot");
+                let filled = |into: &mut [u8]| {
+                    into.copy_from_slice(&data);
+                    true
+                };
+                self.client.submit(self.one, request, filled).expect("a slot");
                 submitted += 1;
             }
             self.exchange();
@@ -120,9 +129,40 @@ fn counted(is_secret: bool, count: u64) {
     assert_eq!(after.reallocations, before.0.reallocations, "secret: {is_secret}");
 }
 
-/// Both in one test: another one beside it would be counted, too.
+/// Bytes that a session costs before and after its client has shown that it has the keys. A hello that somebody
+/// says again costs the first only.
+fn session_bytes(is_secret: bool) -> [usize; 2] {
+    let mut bits = Bits(Random::new(1, 0));
+    let mut ends = ends(is_secret);
+    let key = |byte| if is_secret { Identity::Key([byte; 32]) } else { Identity::None };
+    let offer = Offer::new(is_secret, 1472, 256);
+    let greeter = Greeter::new(key(1), offer, 10_000, 0).expect("a greeter");
+    let made = Initiator::new(&key(3), *greeter.public(), 2, offer, &mut bits);
+    let mut initiator = made.expect("an initiator");
+    let greeted = greeter.read(initiator.hello(), &|_| true, &mut bits).expect("a hello");
+    let spec = ClientSpec { instance: 2, ring_frames: 256, fail_after_ns: None };
+    let mut client = Client::new(spec, ends.now);
+    let before = ALLOCATOR.stats().bytes_allocated;
+    let number = ends.host.reserve(ends.now, greeted.peer()).expect("a number");
+    let (answer, at_host) = greeted.answer(number, 4).expect("an answer");
+    assert!(ends.host.establish(at_host));
+    let promised = ALLOCATOR.stats().bytes_allocated - before;
+    let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
+    assert!(client.establish(*at_client, ends.now));
+    assert!(client.attach(AttachSpec { device: 1, slots: 1, slot_bytes: 512 }).is_some());
+    let len = client.poll_transmit(ends.now, &mut ends.buffer).expect("a bind");
+    let before = ALLOCATOR.stats().bytes_allocated;
+    assert!(ends.host.receive(ends.now, &mut ends.buffer[..len], &mut |_, _| {}));
+    [promised, ALLOCATOR.stats().bytes_allocated - before]
+}
+
+/// All in one test: another one beside it would be counted, too.
 #[test]
-fn a_request_allocates_nothing() {
+fn a_request_allocates_nothing_and_a_promised_session_little() {
+    for is_secret in [false, true] {
+        let [promised, proven] = session_bytes(is_secret);
+        assert!(promised < 4096 && proven > 100_000, "{promised} and {proven} bytes");
+    }
     let count = std::env::var("REQUESTS").map_or(2000, |text| text.parse().expect("a number"));
     match std::env::var("CIPHER").as_deref() {
         Ok("aes") => counted(true, count),

@@ -5,45 +5,11 @@
 use std::collections::VecDeque;
 
 use super::slot::{Slot, State as SlotState};
-use super::{AttachSpec, Counts, Event, Finished, Rejected, Request};
-use crate::wire::{
-    Bind, Bound, End, Intent, Malformed, News, Op, Outcome, Piece, Record, Status, Verifier,
-    checksum,
-};
+use super::{AttachSpec, Counts, Event, Finished, Over, Rejected, Request};
+use crate::wire::{End, Intent, Malformed, News, Op, Piece, Record, Status, Verifier, checksum};
 
+mod binding;
 mod sending;
-
-/// After which a device is asked for again that could not be had.
-const RETRY_NS: u64 = 100_000_000;
-
-/// Why a device cannot be had now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// There is none for this client (now).
-    NoDevice,
-    /// Another client waits for it already, or the IOhost has no memory.
-    Busy,
-    /// The IOhost cannot open its storage.
-    Failed,
-}
-
-/// Why an attachment is over for good. But for the first one, what was acknowledged since the last flush may be gone,
-/// and whoever uses the device must hear of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    /// The client released it, and all that was acknowledged is stable.
-    Released,
-    /// The client released it, and what was acknowledged since the last flush may be gone.
-    Unsynced,
-    /// The IOhost gave it up.
-    Revoked,
-    /// Another client has it.
-    Taken,
-    /// The device is another one, or has other contents.
-    Changed,
-    /// Nothing was heard for so long that requests failed.
-    Silent,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -65,12 +31,18 @@ enum State {
 pub(super) struct Attachment {
     index: u16,
     instance: u64,
+    /// When it was made.
+    pub(super) since: u64,
+    /// Among those that are used, as who holds it counts.
+    pub(super) is_counted: bool,
     spec: AttachSpec,
     intent: Intent,
     state: State,
     wants_release: bool,
     binding: u64,
     generation: u64,
+    /// Of the slots at the IOhost, whose turns these are; 0: none.
+    name: u64,
     news: Option<News>,
     /// In which binding that came: news may overtake the answer to a bind.
     news_binding: u64,
@@ -94,6 +66,7 @@ impl Attachment {
     pub(super) fn new(
         index: u16,
         instance: u64,
+        since: u64,
         spec: AttachSpec,
         intent: Intent,
     ) -> Option<Attachment> {
@@ -103,12 +76,15 @@ impl Attachment {
         fits.then(|| Attachment {
             index,
             instance,
+            since,
+            is_counted: false,
             spec,
             intent,
             state: State::Wanted { at: 0 },
             wants_release: false,
             binding: 0,
             generation: 0,
+            name: 0,
             news: None,
             news_binding: 0,
             verifier: Verifier::default(),
@@ -148,33 +124,17 @@ impl Attachment {
     }
 
     pub(super) fn has_queued(&self) -> bool {
-        self.state == State::Bound && !self.queue.is_empty()
+        matches!(self.state, State::Bound | State::Leaving { .. }) && !self.queue.is_empty()
     }
 
-    pub(super) fn retry_at(&self) -> Option<u64> {
-        match self.state {
-            State::Wanted { at } => Some(at),
-            _ => None,
-        }
-    }
-
-    pub(super) fn release(&mut self) {
-        self.wants_release = true;
-        if self.state == State::Bound {
-            self.state = State::Leaving { is_said: false };
-        }
-    }
-
-    pub(super) fn lost_session(&mut self) {
-        if self.state != State::Over {
-            self.state = State::Wanted { at: 0 };
-        }
+    pub(super) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
     }
 
     pub(super) fn submit(
         &mut self,
         request: Request,
-        data: &[u8],
+        fill: impl FnOnce(&mut [u8]) -> bool,
         part_bytes: usize,
     ) -> Result<(), Rejected> {
         let Request { op, offset, len, tag } = request;
@@ -188,14 +148,17 @@ impl Attachment {
         let is_transfer = op.has_data() || op == Op::Read;
         let data_len = if op.has_data() { len as usize } else { 0 };
         let fits = !is_transfer || (1..=self.spec.slot_bytes).contains(&len);
-        if !fits || data.len() != data_len {
+        if !fits {
             return Err(Rejected::Length);
         }
-        let at = self.free.pop().ok_or(Rejected::Full)?;
+        let at = self.free.last().copied().ok_or(Rejected::Full)?;
         let start = usize::from(at) * self.spec.slot_bytes as usize;
-        // The sum is taken over the copy: what was copied is what is executed, or nothing is.
         let copy = &mut self.memory[start..start + data_len];
-        copy.copy_from_slice(data);
+        if op.has_data() && !fill(copy) {
+            return Err(Rejected::Unfilled);
+        }
+        self.free.pop();
+        // The sum is taken over the copy: what was copied is what is executed, or nothing is.
         let sum = checksum(self.spec.device, op, offset, len, copy);
         self.number += 1;
         let (number, covers) = (self.number, self.written);
@@ -234,164 +197,16 @@ impl Attachment {
 
     fn queue_slot(&mut self, at: u16) {
         let slot = &mut self.slots[usize::from(at)];
-        if !slot.is_queued && (slot.recalls || !slot.to_send.is_empty()) {
+        if !slot.is_queued && (slot.recalls || !slot.sending.is_empty()) {
             slot.is_queued = true;
             self.queue.push_back(at);
         }
     }
 
-    /// What is to be said of the attachment itself; a bind with this number, which no other one of the client has.
-    pub(super) fn wants_to_say(&self, now: u64, binding: u64) -> Option<Record<'static>> {
-        match self.state {
-            State::Wanted { at } if at <= now => Some(Record::Bind(Bind {
-                device: self.spec.device,
-                intent: self.intent,
-                index: self.index,
-                slots: self.spec.slots,
-                slot_bytes: self.spec.slot_bytes,
-                binding,
-                generation: self.generation,
-                instance: self.instance,
-            })),
-            State::Leaving { is_said: false } => Some(Record::Release { handle: self.handle() }),
-            _ => None,
-        }
-    }
-
-    /// It is on its way. True when `binding` was used.
-    pub(super) fn said(&mut self, binding: u64) -> bool {
-        match &mut self.state {
-            State::Wanted { .. } => {
-                self.binding = binding;
-                self.state = State::Asked;
-                return true;
-            }
-            State::Leaving { is_said } => *is_said = true,
-            _ => {}
-        }
-        false
-    }
-
-    /// The answer to a bind. True when the attachment is done with.
-    pub(super) fn bound(
-        &mut self,
-        bound: &Bound,
-        part_bytes: usize,
-        now: u64,
-        events: &mut VecDeque<Event>,
-    ) -> bool {
-        let attachment = self.index;
-        if bound.binding != self.binding || self.state != State::Asked {
-            return false;
-        }
-        let is_look = self.intent == Intent::Look;
-        let refused = match bound.outcome {
-            Outcome::Kept | Outcome::Fresh if !is_look => {
-                self.served(bound, part_bytes, events);
-                return false;
-            }
-            Outcome::Looked if is_look => {
-                events.push_back(Event::Looked { attachment, news: Some(bound.news) });
-                return true;
-            }
-            Outcome::NoDevice if is_look => {
-                events.push_back(Event::Looked { attachment, news: None });
-                return true;
-            }
-            Outcome::Stale | Outcome::Released | Outcome::Unsynced => {
-                let is_synced = bound.outcome == Outcome::Released && !self.is_flush_lost;
-                let why = match bound.outcome {
-                    Outcome::Stale => Over::Taken,
-                    _ if is_synced => Over::Released,
-                    _ => Over::Unsynced,
-                };
-                self.end(why, events);
-                return false;
-            }
-            Outcome::NoDevice => Refusal::NoDevice,
-            Outcome::Failed => Refusal::Failed,
-            _ => Refusal::Busy,
-        };
-        events.push_back(Event::Refused { attachment, why: refused });
-        self.state = State::Wanted { at: now + RETRY_NS };
-        false
-    }
-
-    fn served(&mut self, bound: &Bound, part_bytes: usize, events: &mut VecDeque<Event>) {
-        let is_first = self.intent == Intent::Take;
-        if !is_first && bound.verifier.contents != self.verifier.contents {
-            self.end(Over::Changed, events);
-            return;
-        }
-        if !is_first && bound.verifier.boot != self.verifier.boot && self.written > self.flushed {
-            self.is_flush_lost = true;
-        }
-        self.verifier = bound.verifier;
-        self.generation = bound.generation;
-        self.intent = Intent::Again;
-        self.state = State::Bound;
-        for at in 0..self.slots.len() {
-            self.rebind(at, bound.outcome == Outcome::Kept, part_bytes);
-        }
-        let slots = &self.slots;
-        self.queue.make_contiguous().sort_by_key(|at| slots[usize::from(*at)].number);
-        self.note(bound.news, events, true);
-        if self.wants_release {
-            self.state = State::Leaving { is_said: false };
-        }
-    }
-
-    /// What this slot has to do in a new binding.
-    fn rebind(&mut self, at: usize, is_kept: bool, part_bytes: usize) {
-        let slot = &mut self.slots[at];
-        if slot.state != SlotState::Waiting {
-            slot.turn = if is_kept { slot.turn } else { 0 };
-            return;
-        }
-        slot.restart(part_bytes);
-        if is_kept {
-            // Only what was never seen is sent, once the IOhost has said so.
-            slot.recalls = true;
-            slot.to_send = Default::default();
-        } else {
-            slot.turn = 1;
-        }
-        self.queue_slot(at as u16);
-    }
-
-    fn note(&mut self, news: News, events: &mut VecDeque<Event>, is_bound: bool) {
-        let before = self.news.unwrap_or_default();
-        let is_first = self.news_binding != self.binding;
-        if is_first || news.revision > before.revision {
-            // What was beyond the new end is gone: nothing more is asked of it, whatever it says later.
-            self.is_shrunk |= self.news.is_some() && news.size < before.size || news.is_removed;
-            (self.news, self.news_binding) = (Some(news), self.binding);
-        } else if !is_bound {
-            return;
-        }
-        let (attachment, news) = (self.index, self.news.unwrap_or(news));
-        events.push_back(if is_bound {
-            Event::Bound { attachment, news, generation: self.generation }
-        } else {
-            Event::News { attachment, news }
-        });
-    }
-
-    /// Ends the attachment, and each request of it: nothing of it can be executed any more.
-    pub(super) fn end(&mut self, why: Over, events: &mut VecDeque<Event>) {
-        self.state = State::Over;
-        for at in 0..self.slots.len() {
-            if self.slots[at].state == SlotState::Waiting {
-                self.finish(at as u16, Status::IoError);
-            }
-        }
-        events.push_back(Event::Over { attachment: self.index, why });
-    }
-
     fn finish(&mut self, at: u16, status: Status) {
         let slot = &mut self.slots[usize::from(at)];
         slot.state = SlotState::Ended;
-        slot.to_send = Default::default();
+        slot.sending = Default::default();
         slot.recalls = false;
         slot.status = status;
         if status == Status::Ok {

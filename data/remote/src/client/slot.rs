@@ -1,6 +1,6 @@
 //! One outstanding request of an attachment, as the client has it. Its bytes are in the attachment's memory.
 
-use crate::bits::Bits;
+use crate::bits::{Bits, Sending};
 use crate::wire::{Op, Status};
 
 /// What a slot is used for.
@@ -27,9 +27,8 @@ pub(super) struct Slot {
     pub(super) number: u64,
     /// Of a flush: how many writes had been reported done before it.
     pub(super) covers: u64,
-    /// Fragments to be sent, and those that the IOhost has.
-    pub(super) to_send: Bits,
-    pub(super) taken: Bits,
+    /// Fragments.
+    pub(super) sending: Sending,
     /// After binding again: the IOhost is to be asked first.
     pub(super) recalls: bool,
     pub(super) is_queued: bool,
@@ -54,8 +53,7 @@ impl Slot {
             tag: 0,
             number: 0,
             covers: 0,
-            to_send: Bits::default(),
-            taken: Bits::default(),
+            sending: Sending::default(),
             recalls: false,
             is_queued: false,
             parts: 0,
@@ -70,8 +68,7 @@ impl Slot {
     pub(super) fn restart(&mut self, part_bytes: usize) {
         let parts = (self.len as usize).div_ceil(part_bytes);
         self.parts = if self.op.has_data() { parts } else { 1 };
-        self.to_send = Bits::first(self.parts);
-        self.taken = Bits::default();
+        self.sending = Sending::first(self.parts);
         self.recalls = false;
         self.have = Bits::default();
         self.missing = match self.op {
@@ -83,8 +80,6 @@ impl Slot {
     /// The IOhost has never seen it: all that it has not taken since is to be sent.
     pub(super) fn send_all(&mut self) {
         self.recalls = false;
-        for part in (0..self.parts).filter(|part| !self.taken.has(*part)) {
-            self.to_send.insert(part);
-        }
+        (0..self.parts).for_each(|part| self.sending.lost(part));
     }
 }

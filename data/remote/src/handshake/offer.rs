@@ -7,9 +7,11 @@ use crate::wire::{Malformed, VERSION};
 /// Frames are at least this long, tag included: a fragment of 512 bytes fits.
 pub(super) const FRAME_BYTES_MIN: u16 = 640;
 const OFFER_BYTES: usize = 24;
-const TERMS_BYTES: usize = 32;
+const TERMS_BYTES: usize = 36;
 /// Leases that make sense: below, a late frame ends a session; above, nobody wants to wait.
 const LEASE_MS: std::ops::RangeInclusive<u32> = 100..=600_000;
+/// The longest that one request may be executed, for a client to wait for it.
+const WORK_MS_MAX: u32 = 600_000;
 
 /// What an end can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,12 @@ impl Offer {
     }
 
     /// What an IOhost that can do `self` agrees on with a client that can do `theirs`.
-    pub(super) fn choose(&self, theirs: &Offer, lease_ms: u32) -> Result<Terms, Refused> {
+    pub(super) fn choose(
+        &self,
+        theirs: &Offer,
+        lease_ms: u32,
+        work_ms: u32,
+    ) -> Result<Terms, Refused> {
         let common = self.ciphers & theirs.ciphers;
         let known = [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
         let cipher = known.into_iter().find(|cipher| common & *cipher as u8 != 0);
@@ -69,7 +76,17 @@ impl Offer {
         let (true, Some(cipher)) = (fits, cipher) else { return Err(Refused::NothingInCommon) };
         let features = self.features & theirs.features;
         let (number, credit, epoch) = (0, 0, 0);
-        Ok(Terms { version, cipher, frame_bytes, credit, features, epoch, number, lease_ms })
+        Ok(Terms {
+            version,
+            cipher,
+            frame_bytes,
+            credit,
+            features,
+            epoch,
+            number,
+            lease_ms,
+            work_ms,
+        })
     }
 }
 
@@ -91,6 +108,8 @@ pub struct Terms {
     pub(super) number: u32,
     /// T1: a client that has acknowledged nothing sent within this time is not served any more.
     pub lease_ms: u32,
+    /// How long one request is executed at most, from when it goes to the disk.
+    pub work_ms: u32,
 }
 
 impl Terms {
@@ -103,7 +122,8 @@ impl Terms {
         bytes[8..16].copy_from_slice(&self.features.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.number.to_le_bytes());
-        bytes[28..].copy_from_slice(&self.lease_ms.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.lease_ms.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.work_ms.to_le_bytes());
         bytes
     }
 
@@ -115,8 +135,8 @@ impl Terms {
             4 => Cipher::ChaCha20Poly1305,
             _ => return Err(Malformed::Field.into()),
         };
-        let lease_ms = u32_at(bytes, 28);
-        if !LEASE_MS.contains(&lease_ms) {
+        let (lease_ms, work_ms) = (u32_at(bytes, 28), u32_at(bytes, 32));
+        if !LEASE_MS.contains(&lease_ms) || work_ms > WORK_MS_MAX {
             return Err(Malformed::Field.into());
         }
         Ok(Terms {
@@ -128,6 +148,7 @@ impl Terms {
             epoch: u64_at(bytes, 16),
             number: u32_at(bytes, 24),
             lease_ms,
+            work_ms,
         })
     }
 

@@ -27,7 +27,7 @@ fn ends(is_secret: bool, seed: u64) -> Ends {
     let mut random = seeded(seed);
     let identity = |byte| if is_secret { Identity::Key([byte; 32]) } else { Identity::None };
     let greeter =
-        Greeter::new(identity(1), Offer::new(is_secret, 9000, 1), 10_000).expect("a greeter");
+        Greeter::new(identity(1), Offer::new(is_secret, 9000, 1), 10_000, 500).expect("a greeter");
     let gate = Gate::new(greeter.public(), 0, &mut random);
     let offer = Offer::new(is_secret, 1472, 64);
     let initiator = Initiator::new(&identity(2), *greeter.public(), 77, offer, &mut random);
@@ -47,7 +47,8 @@ impl Ends {
 
     fn answer(&mut self) -> (Vec<u8>, Established) {
         let hello = self.initiator.hello();
-        self.greeter.answer(hello, 99, 256, &|_| true, &mut self.random).expect("an answer")
+        let greeted = self.greeter.read(hello, &|_| true, &mut self.random).expect("a hello");
+        greeted.answer(99, 256).expect("an answer")
     }
 }
 
@@ -62,6 +63,7 @@ fn two_ends_agree() {
         assert_eq!((client.credit, host.credit), (256, 64));
         assert_eq!(client.terms, host.terms);
         assert_eq!((client.terms.frame_bytes, client.terms.lease_ms), (1472, 10_000));
+        assert_eq!(client.terms.work_ms, 500);
         match (&client.keys, &host.keys) {
             (Keys::None { epoch: one, .. }, Keys::None { epoch: other, .. }) => {
                 assert!(!is_secret && one == other);
@@ -120,14 +122,14 @@ fn n7_a_forged_answer_is_dropped_and_the_true_one_is_taken() {
 fn n1_a_stranger_gets_no_answer() {
     let mut ends = ends(true, 4).with_cookie();
     let hello = ends.initiator.hello().to_vec();
-    let refused = ends.greeter.answer(&hello, 1, 1, &|_| false, &mut ends.random);
+    let refused = ends.greeter.read(&hello, &|_| false, &mut ends.random);
     assert_eq!(refused.map(|_| ()), Err(Refused::Stranger));
     let (answer, _) = ends.answer();
     let mut other = self::ends(true, 5);
     assert!(other.initiator.receive(&answer).is_err(), "an answer to another hello");
     let mut plain = self::ends(false, 4);
     let clear = plain.initiator.hello().to_vec();
-    let refused = ends.greeter.answer(&clear, 1, 1, &|_| true, &mut plain.random);
+    let refused = ends.greeter.read(&clear, &|_| true, &mut plain.random);
     assert_eq!(refused.map(|_| ()), Err(Refused::NothingInCommon), "no way back to no security");
 }
 
@@ -137,7 +139,7 @@ fn nothing_in_common_is_refused() {
     let with = |change: fn(&mut Offer)| {
         let mut theirs = Offer::new(true, 9000, 10);
         change(&mut theirs);
-        ours.choose(&theirs, 1000).map(|terms| (terms.version, terms.cipher, terms.frame_bytes))
+        ours.choose(&theirs, 1000, 0).map(|terms| (terms.version, terms.cipher, terms.frame_bytes))
     };
     assert_eq!(with(|_| ()), Ok((1, Cipher::Aes256Gcm, 1472)));
     assert_eq!(with(|offer| offer.version = 9), Ok((1, Cipher::Aes256Gcm, 1472)));

@@ -2,138 +2,235 @@
 //!
 //! Control's pace: this may allocate.
 
-use super::about::About;
-use super::export::{State, Wait};
-use super::{Host, MESSAGES_SPARE, Peer};
+use super::export::{Owner, State, Wait};
+use super::{Host, SlotMemory};
 use crate::wire::{Bind, Bound, Intent, News, Outcome, Record, Verifier};
 
-impl Host {
-    /// A client asks for a device: whether that was taken. The answer may come much later.
-    pub(super) fn bind(&mut self, peer: &mut Peer, bind: &Bind, now: u64) -> bool {
-        if peer.about.has_heard(bind) {
-            return true;
-        }
-        if peer.about.outbox.room() <= MESSAGES_SPARE {
-            return false;
-        }
-        let client = peer.client;
-        let found =
-            self.exports.iter().position(|one| one.device == bind.device && one.may(&client));
-        let wait = Wait { number: peer.about.number, bind: *bind };
-        let Some(at) = found else {
-            let news = News::default();
-            return answer(&mut peer.about, &wait, Outcome::NoDevice, 0, Verifier::default(), news);
-        };
-        let export = &self.exports[at];
-        let (generation, verifier, news) = (export.generation, export.verifier, export.news);
-        let mut say = |outcome| answer(&mut peer.about, &wait, outcome, generation, verifier, news);
-        if bind.intent == Intent::Look {
-            return say(Outcome::Looked);
-        }
-        if export.has_heard(bind) {
-            return true;
-        }
-        if bind.intent == Intent::Again && export.is_stale(bind) {
-            return say(Outcome::Stale);
-        }
-        // Whoever has it goes on, also when another one waits.
-        if export.state == State::Held && export.is_same_attachment(bind) {
-            let outcome = self.exports[at].rebind(&wait, peer.session.part_bytes);
-            let is_said = say(outcome);
-            peer.about.hold(bind, at as u16);
-            return is_said;
-        }
-        if let Some(outcome) = export.released_for(bind) {
-            return say(outcome);
-        }
-        if !self.may_wait(at, bind, wait.number, now) {
-            let is_said = say(Outcome::Busy);
-            self.exports[at].give_up(bind, &mut self.events);
-            return is_said;
-        }
-        let export = &mut self.exports[at];
-        export.wait(wait, &mut self.events);
-        true
-    }
-
-    /// Whether this bind may wait for the device: one at a time does, unless it is gone.
-    fn may_wait(&self, at: usize, bind: &Bind, number: u32, now: u64) -> bool {
-        let Some(other) = &self.exports[at].waiting else { return true };
-        other.number == number || other.bind.instance == bind.instance || {
-            let place = self.place_of(other.number).and_then(|at| self.places.get(at));
-            place.and_then(|place| place.peer.as_ref()).is_none_or(|peer| peer.session.is_dead(now))
-        }
-    }
-
-    /// The caller has opened a device's storage, or could not.
-    pub fn opened(&mut self, export: u16, result: Result<Verifier, ()>) {
-        let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
-        if one.state != State::Opening {
+impl<M: SlotMemory> Host<M> {
+    /// A client asks for a device. The answer may come much later.
+    pub(super) fn bind(&mut self, number: u32, bind: &Bind, now: u64) {
+        let Some(peer) = self.peer(number) else { return };
+        if !peer.about.is_new(bind) {
             return;
         }
-        if result.is_ok() && one.is_outdated() {
-            return one.close(&mut self.events);
+        let (client, part_bytes) = (peer.client, peer.session.part_bytes);
+        self.forget_wait(number, bind.index);
+        let wait = Wait { number, client, bind: *bind };
+        let found =
+            self.exports.iter().position(|one| one.device == bind.device && one.may(&client));
+        let Some(at) = found else { return self.no_device(&wait) };
+        let export = &mut self.exports[at];
+        if bind.intent == Intent::Look {
+            return self.answer(at, &wait, Outcome::Looked);
         }
-        let wait = one.waiting.take();
-        let place = wait.and_then(|wait| self.places.get_mut((wait.number & 0xffff) as usize));
-        let peer = place.and_then(|place| place.peer.as_mut());
-        let (Some(wait), Some(peer)) = (wait, peer) else {
-            return one.unwanted(result.is_ok(), &mut self.events);
-        };
-        if peer.about.number != wait.number {
-            return one.unwanted(result.is_ok(), &mut self.events);
+        if export.has_heard(&wait) {
+            return;
         }
-        let outcome = match result {
-            Err(()) => {
-                one.state = State::Free;
-                Outcome::Failed
-            }
-            Ok(verifier) => {
-                one.verifier = verifier;
-                let free = self.spec.memory_max.saturating_sub(self.memory_used);
-                let (outcome, used) = one.grant(&wait, peer.session.part_bytes, free);
-                self.memory_used = self.memory_used.saturating_add_signed(used);
-                outcome
-            }
-        };
-        if matches!(outcome, Outcome::Kept | Outcome::Fresh) {
-            peer.about.hold(&wait.bind, export);
+        if export.is_stale(&wait) {
+            return self.answer(at, &wait, Outcome::Stale);
         }
-        let (generation, verifier, news) = (one.generation, one.verifier, one.news);
-        if !answer(&mut peer.about, &wait, outcome, generation, verifier, news) {
-            peer.session.is_over = true;
-        }
-        if one.state == State::Opening {
-            // Opened, and not granted.
-            one.close(&mut self.events);
-        }
-    }
-
-    /// The caller has let go of a device, and had synced it before, or could not.
-    pub fn let_go(&mut self, export: u16, is_synced: bool) {
-        let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
-        let (end, session) = one.closed(is_synced, &mut self.events);
-        let Some(end) = end else { return };
-        self.memory_used = self.memory_used.saturating_sub(one.forget());
-        let Some((number, handle)) = session else { return };
-        if let Some(peer) = self.peer(number)
-            && !peer.about.tell_end(handle, end)
+        // Whoever has it goes on, also when another one waits.
+        if export.state == State::Held
+            && let Some(outcome) = export.goes_on(&wait)
         {
-            peer.session.is_over = true;
+            export.rebind(&wait, part_bytes);
+            self.answer(at, &wait, outcome);
+            return self.hold(at, &wait);
+        }
+        if let Some(outcome) = export.released_for(&wait) {
+            return self.answer(at, &wait, outcome);
+        }
+        if export.is_usurped_by(&wait) {
+            return self.answer(at, &wait, Outcome::Busy);
+        }
+        if !self.may_wait(at, &wait, now) {
+            self.answer(at, &wait, Outcome::Busy);
+            return self.exports[at].give_up(&wait, &mut self.events);
+        }
+        self.wait(at, wait);
+    }
+
+    fn wait(&mut self, at: usize, wait: Wait) {
+        let export = &mut self.exports[at];
+        let before = export.waiting.filter(|before| before.bind.index != wait.bind.index);
+        export.wait(wait, &mut self.events);
+        if let Some(peer) = self.peer(wait.number) {
+            peer.about.wait_for(wait.bind.index, Some(at as u16));
+        }
+        if let Some(before) = before {
+            // The same client waited for it at another of its places.
+            self.answer(at, &before, Outcome::Busy);
+        }
+        self.open_next(at);
+    }
+
+    /// What a session asked for at this place before, it does not want any more.
+    fn forget_wait(&mut self, number: u32, index: u16) {
+        let Some(peer) = self.peer(number) else { return };
+        let Some(export) = peer.about.wait_for(index, None) else { return };
+        if let Some(export) = self.exports.get_mut(usize::from(export))
+            && export
+                .waiting
+                .is_some_and(|other| other.number == number && other.bind.index == index)
+        {
+            export.waiting = None;
         }
     }
-}
 
-/// Says how a bind ended, until it is taken. False when there is no place for it.
-fn answer(
-    about: &mut About,
-    wait: &Wait,
-    outcome: Outcome,
-    generation: u64,
-    verifier: Verifier,
-    news: News,
-) -> bool {
-    let Bind { index, binding, .. } = wait.bind;
-    about.note_heard(&wait.bind);
-    about.outbox.put(Record::Bound(Bound { index, outcome, binding, generation, verifier, news }))
+    /// The session has it from now on; another device that it had at that place it has forgotten.
+    fn hold(&mut self, at: usize, wait: &Wait) {
+        let Some(peer) = self.peer(wait.number) else { return };
+        if let Some(before) = peer.about.hold(&wait.bind, at as u16)
+            && let Some(export) = self.exports.get_mut(usize::from(before))
+        {
+            export.lose_session(wait.number, &mut self.events);
+        }
+    }
+
+    /// Whether this one may wait for the device: one at a time does, unless it is gone.
+    fn may_wait(&self, at: usize, wait: &Wait, now: u64) -> bool {
+        let Some(other) = &self.exports[at].waiting else { return true };
+        other.number == wait.number || other.owner() == wait.owner() || {
+            let place = self.place_of(other.number).and_then(|at| self.places.get(at)?.peer());
+            place.is_none_or(|peer| peer.session.is_dead(now))
+        }
+    }
+
+    /// Has a free device opened for whoever waits, if that one may have it and there is memory.
+    fn open_next(&mut self, at: usize) {
+        let Some(export) = self.exports.get_mut(at) else { return };
+        let (State::Free, Some(wait)) = (export.state, export.waiting) else { return };
+        let refusal = if export.is_stale(&wait) {
+            Some(Outcome::Stale)
+        } else if let Some(outcome) = export.released_for(&wait) {
+            Some(outcome)
+        } else if !self.has_memory(wait.owner(), wait.bytes()) {
+            // Nothing is forgotten for it: who had the device last may come back.
+            Some(Outcome::Busy)
+        } else if !self.exports[at].open(&wait, &mut self.events) {
+            Some(Outcome::Failed)
+        } else {
+            self.memory_used += wait.bytes();
+            None
+        };
+        if let Some(outcome) = refusal {
+            self.exports[at].waiting = None;
+            self.answer(at, &wait, outcome);
+        }
+    }
+
+    /// Whether there are so many bytes, in all and for this client.
+    fn has_memory(&self, owner: Owner, bytes: usize) -> bool {
+        let of_client = self.exports.iter().filter(|one| {
+            let (_, booker) = one.booked;
+            // Without keys a client is whoever says that he is.
+            booker.0 == owner.0 && (owner.0 != [0; 32] || booker.1 == owner.1)
+        });
+        let used: usize = of_client.map(|one| one.booked.0).sum();
+        bytes <= self.spec.memory_max.saturating_sub(self.memory_used)
+            && bytes <= self.spec.client_memory_max.saturating_sub(used)
+    }
+
+    fn unbook(&mut self, at: usize) {
+        let (bytes, _) = std::mem::take(&mut self.exports[at].booked);
+        self.memory_used -= bytes;
+    }
+
+    /// The caller has opened a device's storage, and gives memory for its slots; or could not.
+    pub fn opened(&mut self, export: u16, result: Result<(Verifier, M), ()>) {
+        let at = usize::from(export);
+        let Some(one) = self.exports.get_mut(at).filter(|one| one.state == State::Opening) else {
+            return;
+        };
+        let Ok((verifier, memory)) = result else {
+            one.state = State::Free;
+            // Who wants it otherwise has it opened once more.
+            let is_outdated = one.is_outdated();
+            let wait = one.waiting.take_if(|_| !is_outdated);
+            self.unbook(at);
+            if let Some(wait) = wait {
+                self.answer(at, &wait, Outcome::Failed);
+            }
+            return self.open_next(at);
+        };
+        let serial = self.next_name();
+        let one = &mut self.exports[at];
+        one.give(memory, serial);
+        let is_outdated = one.is_outdated();
+        let wait = one.waiting.filter(|_| !is_outdated);
+        let part_bytes = wait.and_then(|wait| Some(self.peer(wait.number)?.session.part_bytes));
+        let one = &mut self.exports[at];
+        let (Some(wait), Some(part_bytes)) = (wait, part_bytes) else {
+            // Nobody wants it any more, or somebody who wants it otherwise.
+            return one.close(&mut self.events);
+        };
+        one.waiting = None;
+        if one.is_stale(&wait) {
+            one.close(&mut self.events);
+            return self.answer(at, &wait, Outcome::Stale);
+        }
+        let outcome = one.grant(&wait, verifier, serial, part_bytes);
+        self.answer(at, &wait, outcome);
+        self.hold(at, &wait);
+    }
+
+    /// The caller has let go of a device, and had synced it before, or could not: a caller that could not reports
+    /// another boot from then on, also in its next life. The memory that it gave is its own again.
+    pub fn let_go(&mut self, export: u16, is_synced: bool) -> Option<M> {
+        let at = usize::from(export);
+        self.exports.get(at).filter(|one| one.state == State::Closing)?;
+        let unsynced = self.next_name();
+        self.unbook(at);
+        let (memory, end, session) = self.exports[at].closed(is_synced, unsynced);
+        if let (Some(end), Some((number, handle))) = (end, session)
+            && let Some(peer) = self.peer(number)
+        {
+            peer.session.is_over |= !peer.about.tell_end(handle, end);
+            self.wake_peer(number);
+        }
+        self.open_next(at);
+        memory
+    }
+
+    /// The generation of a device that was found where all IOhosts keep it: whoever has an older one is refused, and
+    /// who takes the device gets a later one. Told before [`Host::opened`], if it was opened.
+    pub fn raise(&mut self, export: u16, generation: u64) {
+        if let Some(one) = self.exports.get_mut(usize::from(export)) {
+            one.generation = one.generation.max(generation);
+        }
+    }
+
+    /// A device is served no more: what is executing ends, and its client and who waits for it hear of it.
+    pub fn remove(&mut self, export: u16) {
+        let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
+        one.remove(&mut self.events);
+        if let Some(wait) = one.waiting.take() {
+            self.no_device(&wait);
+        }
+    }
+
+    fn no_device(&mut self, wait: &Wait) {
+        let Bind { index, binding, .. } = wait.bind;
+        let (outcome, generation, name) = (Outcome::NoDevice, 0, 0);
+        let (verifier, news) = (Verifier::default(), News::default());
+        let bound = Bound { index, outcome, binding, generation, verifier, news, name };
+        self.say(wait, bound);
+    }
+
+    /// Says how a bind of a device ended.
+    fn answer(&mut self, at: usize, wait: &Wait, outcome: Outcome) {
+        let one = &self.exports[at];
+        let Bind { index, binding, .. } = wait.bind;
+        let (generation, name) = (one.generation, one.name());
+        let (verifier, news) = (one.verifier, one.news);
+        let bound = Bound { index, outcome, binding, generation, verifier, news, name };
+        self.say(wait, bound);
+    }
+
+    /// Says it until it is taken. Who has no place for it gets another session.
+    fn say(&mut self, wait: &Wait, bound: Bound) {
+        let Some(peer) = self.peer(wait.number) else { return };
+        peer.session.is_over |= !peer.about.outbox.put(Record::Bound(bound));
+        self.wake_peer(wait.number);
+    }
 }

@@ -64,10 +64,16 @@ fn the_window_opens_and_is_halved_once_a_round() {
 #[test]
 fn credit_bounds_what_is_sent() {
     let mut flight = Flight::new(FRAME, 0);
-    while flight.has_room(4) {
-        send(&mut flight, 0);
+    for first in [0, 104] {
+        while flight.has_room(4) {
+            send(&mut flight, 0);
+        }
+        assert_eq!(flight.next(), first + 4);
+        ack(&mut flight, &[first, first + 1, first + 2, first + 3], MS);
+        // Acknowledgements of ours spend counters, and none of it.
+        (0..100).for_each(|_| flight.spend(MS, None));
     }
-    assert_eq!(flight.next(), 4);
+    assert!(flight.has_room(0), "one may always go: it asks for more");
 }
 
 /// N11: acknowledged but never sent; numbers at their end; the same twice, and backwards.

@@ -193,7 +193,7 @@ fn n14_other_contents_end_the_attachment() {
     pair.host.update(0, SIZE as u64, 4);
     pair.run(10 * MS);
     let request = Request { op: Op::Read, offset: 0, len: 512, tag: 0 };
-    assert_eq!(pair.client.submit(one, request, &[]), Err(Rejected::Over));
+    assert_eq!(pair.client.submit(one, request, |_| false), Err(Rejected::Over));
     assert_eq!(pair.finished(), [(97, Status::Ok, 0)], "what was asked before is answered");
 }
 

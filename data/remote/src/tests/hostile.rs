@@ -1,6 +1,7 @@
 //! Clients and networks that lie, within frames that are sealed as they should be.
 
 use super::*;
+use crate::wire::{Bound, Outcome};
 
 /// N1: who has no session gets nothing done, at the cost of one look.
 #[test]
@@ -144,19 +145,20 @@ fn n8_an_answer_to_nothing_is_dropped_or_ends_the_session() {
         let mut pair = Pair::new(10_000);
         let one = pair.client.attach(SPEC).expect("a place");
         let (at_client, at_host) = pair.established();
-        assert!(pair.client.establish(&at_client, 0) && pair.host.establish(&at_host, 0));
-        let mut liar = Session::new(&at_host, 64, 0).expect("a session");
+        assert!(pair.client.establish(at_client, 0));
+        let mut liar = session_of(at_host, 0);
         pair.is_cut[1] = true;
         pair.run(MS);
         let mut buffer = [0; 2000];
         let news = News { revision: 1, size: SIZE as u64, features: 0, is_removed: false };
-        let bound = crate::wire::Bound {
+        let bound = Bound {
             index: 0,
-            outcome: crate::wire::Outcome::Fresh,
+            outcome: Outcome::Fresh,
             binding: 1,
             generation: 1,
             verifier: Verifier::default(),
             news,
+            name: 1,
         };
         pair.ask(one, Op::Read, 0, 512);
         for record in [Record::Bound(bound), record] {
@@ -197,12 +199,13 @@ fn n12_who_acknowledges_nothing_loses_the_device() {
 #[test]
 fn n13_more_sessions_than_there_may_be_are_refused() {
     let (mut pair, one) = Pair::bound(10_000);
-    let made: Vec<_> = (0..7).map(|_| pair.established()).collect();
-    assert_eq!(pair.host.reserve(pair.now), None);
-    made.iter().for_each(|(_, at_host)| assert!(pair.host.establish(at_host, pair.now)));
+    let mut made: Vec<_> = (0..7).map(|_| pair.established().1).collect();
+    assert_eq!(pair.host.reserve(pair.now, &[0; 32]), None);
+    let last = made.remove(0);
+    made.into_iter().for_each(|at_host| assert!(pair.host.establish(at_host)));
     pair.run(3 * SECOND);
-    let number = pair.host.reserve(pair.now).expect("one that was not confirmed");
-    assert!(!pair.host.establish(&made[0].1, pair.now), "its number is gone");
+    let number = pair.host.reserve(pair.now, &[0; 32]).expect("one that was not confirmed");
+    assert!(!pair.host.establish(last), "its number is gone");
     assert_ne!(number, 0);
     pair.write(one, 0, b'x', 512);
     pair.run(10 * MS);
@@ -219,12 +222,7 @@ fn n13_more_sessions_than_there_may_be_are_refused() {
 #[test]
 fn a_client_that_may_not_have_a_device_is_told_that_there_is_none() {
     let mut pair = Pair::new(10_000);
-    pair.host = Host::new(HostSpec {
-        sessions_max: 1,
-        ring_frames: 8,
-        memory_max: 1 << 20,
-        number_first: 1,
-    });
+    pair.host = Host::new(HostSpec { sessions_max: 1, ring_frames: 8, ..HOST });
     let (clients, news) = (vec![[1; 32]], News::default());
     pair.host.export(ExportSpec { device: DEVICE, clients, news, generation: 0 });
     let looked = pair.client.look(DEVICE).expect("a place");
@@ -234,4 +232,155 @@ fn a_client_that_may_not_have_a_device_is_told_that_there_is_none() {
     let none = Event::Looked { attachment: looked, news: None };
     assert!(pair.events.contains(&none), "{:?}", pair.events);
     assert!(matches!(pair.events[1], Event::Refused { attachment, .. } if attachment == one));
+}
+
+/// A client that has keys, and its hello of long ago, which somebody else says again as often as he likes.
+#[test]
+fn n1_a_hello_that_is_said_again_ends_no_session() {
+    let greeter = Greeter::new(Identity::Key([1; 32]), Offer::new(true, 1472, 64), 10_000, 0);
+    let greeter = greeter.expect("a greeter");
+    let mut pair = Pair::new(10_000);
+    let key = Identity::Key([2; 32]);
+    let offer = Offer::new(true, 1472, 64);
+    let hello = |bits: &mut Bits, number| {
+        Initiator::new(&key, *greeter.public(), number, offer, bits).expect("an initiator")
+    };
+    let recorded = hello(&mut pair.random, 5).hello().to_vec();
+    let mut initiator = hello(&mut pair.random, 6);
+    let answer = |pair: &mut Pair, hello: &[u8]| {
+        let greeted = greeter.read(hello, &|_| true, &mut pair.random).expect("a hello");
+        let number = pair.host.reserve(pair.now, greeted.peer())?;
+        Some(greeted.answer(number, pair.host.share()).expect("an answer"))
+    };
+    let (frame, at_host) = answer(&mut pair, initiator.hello()).expect("a number");
+    let Ok(Step::Done(at_client)) = initiator.receive(&frame) else { panic!("no session") };
+    let one = pair.client.attach(SPEC).expect("a place");
+    assert!(pair.host.establish(at_host) && pair.client.establish(*at_client, pair.now));
+    pair.run(50 * MS);
+    assert!(matches!(pair.events[..], [Event::Bound { .. }]));
+    for _ in 0..100 {
+        pair.run(MS);
+        let (_, made) = answer(&mut pair, &recorded).expect("its own numbers are used anew");
+        assert!(pair.host.establish(made));
+    }
+    pair.write(one, 0, b'a', 512);
+    pair.run(10 * MS);
+    assert_eq!(pair.finished(), [(97, Status::Ok, 0)]);
+    assert_eq!(pair.sessions, [vec![true], vec![true]]);
+    // Others still find numbers, and the credit of those who live is what it was.
+    assert!(pair.host.reserve(pair.now, &[9; 32]).is_some());
+    assert_eq!(pair.host.share(), HOST.ring_frames / 2);
+}
+
+/// Only sessions whose client has shown that it has the keys have a share of the credit, and it comes back.
+#[test]
+fn n13_credit_is_shared_by_those_who_live() {
+    let (mut pair, _) = Pair::bound(1000);
+    let before = pair.host.share();
+    let made: Vec<_> = (0..6).map(|_| pair.established()).collect();
+    let mut rogues = Vec::new();
+    for (at_client, at_host) in made {
+        assert!(pair.host.establish(at_host));
+        rogues.push(Rogue { session: session_of(at_client, pair.now), heard: Vec::new() });
+    }
+    assert_eq!(pair.host.share(), before, "nobody has proven anything");
+    for rogue in &mut rogues {
+        rogue.say(&mut pair, &[Record::Ping]);
+    }
+    assert_eq!(pair.host.share(), HOST.ring_frames / 8);
+    pair.run(3 * SECOND);
+    assert_eq!(pair.host.share(), before, "they are gone");
+}
+
+/// A hello that is not answered gives its number back, and so does one that nobody proves.
+#[test]
+fn n10_a_number_that_is_not_used_is_free_again() {
+    let mut pair = Pair::new(1000);
+    for _ in 0..100 {
+        let number = pair.host.reserve(0, &[0; 32]).expect("a number");
+        pair.host.cancel(number);
+    }
+    let all: Vec<_> = (0..8).map(|_| pair.host.reserve(0, &[0; 32]).expect("a number")).collect();
+    assert_eq!(pair.host.reserve(0, &[0; 32]), None);
+    assert!(pair.host.reserve(2 * SECOND, &[0; 32]).is_some_and(|number| !all.contains(&number)));
+}
+
+/// A generation that nobody was ever told: neither the last one there is, nor one that is ahead of a client
+/// that lives.
+#[test]
+fn n14_a_generation_from_nowhere_is_refused() {
+    let again = |generation| Bind { intent: Intent::Again, generation, ..bind(1) };
+    for generation in [u64::MAX, 1 << 33] {
+        let mut pair = Pair::new(10_000);
+        let mut rogue = Rogue::new(&mut pair);
+        assert!(rogue.say(&mut pair, &[Record::Bind(again(generation))]));
+        assert!(rogue.say(&mut pair, &[Record::Bind(bind(2))]));
+        rogue.say(&mut pair, &[Record::Ping]);
+        assert!(rogue.heard[0].contains("Stale"), "{:?}", rogue.heard);
+        assert!(rogue.heard[1].contains("Fresh") && rogue.heard[1].contains("generation: 1"));
+    }
+    let (mut pair, one) = Pair::bound(10_000);
+    let mut rogue = Rogue::new(&mut pair);
+    rogue.say(&mut pair, &[Record::Bind(again(77))]);
+    rogue.say(&mut pair, &[Record::Ping]);
+    assert!(rogue.heard[0].contains("Busy"), "{:?}", rogue.heard);
+    pair.write(one, 0, b'a', 512);
+    pair.run(50 * MS);
+    assert_eq!(pair.finished(), [(97, Status::Ok, 0)], "who has it keeps it");
+    // There is none left: nobody gets it, and nothing breaks.
+    pair.host = host(u64::MAX);
+    let mut rogue = Rogue::new(&mut pair);
+    rogue.say(&mut pair, &[Record::Bind(bind(1))]);
+    rogue.say(&mut pair, &[Record::Ping]);
+    assert!(rogue.heard[0].contains("Failed"), "{:?}", rogue.heard);
+}
+
+/// Memory: no client has more than its part, and what a device had is given back when it is let go or removed.
+#[test]
+fn n13_memory_has_a_share_for_each_client() {
+    let mut pair = Pair::new(1000);
+    pair.host = host_of(HostSpec { client_memory_max: 200 << 10, ..HOST });
+    pair.host.export(export(6, 0));
+    let mut rogue = Rogue::new(&mut pair);
+    let large = Bind { slots: 8, slot_bytes: 16 << 10, ..bind(1) };
+    rogue.say(&mut pair, &[Record::Bind(large)]);
+    rogue.say(&mut pair, &[Record::Bind(Bind { device: 6, index: 1, ..large })]);
+    rogue.say(&mut pair, &[Record::Ping]);
+    let outcomes = [rogue.heard[0].contains("Fresh"), rogue.heard[1].contains("Busy")];
+    assert_eq!(outcomes, [true; 2], "{:?}", rogue.heard);
+    let mut other = Rogue::new(&mut pair);
+    other.say(&mut pair, &[Record::Bind(Bind { device: 6, instance: 7, ..large })]);
+    other.say(&mut pair, &[Record::Ping]);
+    assert!(other.heard[0].contains("Fresh"), "{:?}", other.heard);
+    assert_eq!(pair.host.memory_used(), 2 * (128 << 10));
+    pair.host.remove(0);
+    pair.work();
+    assert_eq!(pair.host.memory_used(), 128 << 10);
+    pair.run(3 * SECOND);
+    assert_eq!(pair.host.memory_used(), 0);
+}
+
+/// N8: slots that the client has never heard of are not its own, whatever the IOhost says of them.
+#[test]
+fn n8_slots_of_another_name_are_not_kept() {
+    for (name, is_borne) in [(7, true), (8, false)] {
+        let mut pair = Pair::new(10_000);
+        pair.client.attach(SPEC).expect("a place");
+        let news = News { revision: 1, size: SIZE as u64, features: 0, is_removed: false };
+        let (index, generation, verifier) = (0, 1, Verifier::default());
+        for (outcome, binding, name) in [(Outcome::Fresh, 1, 7), (Outcome::Kept, 2, name)] {
+            let (at_client, at_host) = pair.established();
+            assert!(pair.client.establish(at_client, pair.now));
+            let mut liar = session_of(at_host, pair.now);
+            pair.is_cut[0] = true;
+            pair.run(MS);
+            let bound = Bound { index, outcome, binding, generation, verifier, news, name };
+            let mut buffer = [0; 2000];
+            let mut out = liar.begin(pair.now, &mut buffer).expect("room");
+            assert!(out.push(&Record::Bound(bound), None));
+            let len = liar.commit(pair.now, out).expect("a frame");
+            pair.client.receive(pair.now, &mut buffer[..len], &mut |_, _| {});
+        }
+        assert_eq!(pair.client.counts().violations, u64::from(!is_borne));
+    }
 }

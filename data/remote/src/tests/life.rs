@@ -16,7 +16,7 @@ fn a_look_changes_nothing_and_a_take_waits_for_the_release() {
     pair.write(one, 0, b'a', 512);
     pair.client.release(one);
     let request = Request { op: Op::Flush, offset: 0, len: 0, tag: 0 };
-    assert_eq!(pair.client.submit(one, request, &[]), Err(Rejected::Over));
+    assert_eq!(pair.client.submit(one, request, |_| false), Err(Rejected::Over));
     pair.run(50 * MS);
     assert!(pair.events.contains(&Event::Over { attachment: one, why: Over::Released }));
     assert_eq!(pair.finished().len(), 1, "ended, one way or the other");
@@ -75,9 +75,16 @@ fn all_operations_come_as_they_were_asked_for() {
     let (mut pair, one) = Pair::bound(10_000);
     let sync = Op::Write { sync: true };
     let request = Request { op: sync, offset: 1024, len: 4, tag: 7 };
-    pair.client.submit(one, request, b"text").expect("a slot");
+    let text = |into: &mut [u8]| {
+        into.copy_from_slice(b"text");
+        true
+    };
+    pair.client.submit(one, request, text).expect("a slot");
     pair.run(10 * MS);
-    assert_eq!(pair.client.submit(one, request, b"four!"), Err(Rejected::Length));
+    for len in [0, SPEC.slot_bytes + 1] {
+        let request = Request { len, ..request };
+        assert_eq!(pair.client.submit(one, request, |_| true), Err(Rejected::Length));
+    }
     let ops = [
         (Op::Read, 1024, 4),
         (Op::Flush, 0, 0),
@@ -145,4 +152,173 @@ fn a_client_sends_at_most_32_frames_at_one_time() {
     assert_eq!(count, 32);
     pair.now += MS;
     assert!(pair.client.poll_transmit(pair.now, &mut buffer).is_some());
+}
+
+/// A write whose bytes cannot be had is not taken: neither a slot nor a turn of it is used.
+#[test]
+fn a_write_that_is_not_filled_changes_nothing() {
+    let (mut pair, one) = Pair::bound(10_000);
+    let request = Request { op: Op::Write { sync: false }, offset: 0, len: 512, tag: 1 };
+    for _ in 0..2 * SPEC.slots {
+        let mut asked = 0;
+        let refused = pair.client.submit(one, request, |into| {
+            asked = into.len();
+            false
+        });
+        assert_eq!((refused, asked), (Err(Rejected::Unfilled), 512));
+    }
+    assert_eq!(pair.client.outstanding(one), 0);
+    (0..SPEC.slots).for_each(|byte| pair.write(one, 0, byte as u8, 512));
+    assert_eq!(pair.client.submit(one, request, |_| true), Err(Rejected::Full));
+    pair.run(10 * MS);
+    assert_eq!((pair.writes().len(), pair.finished().len()), (8, 8));
+}
+
+/// A destination that waits for a device and gives up: it is not granted to nobody, and the source goes on.
+#[test]
+fn who_waits_no_longer_does_not_get_the_device() {
+    for is_late in [false, true] {
+        let (mut pair, one) = Pair::bound(1000);
+        let mut rogue = Rogue::new(&mut pair);
+        rogue.say(&mut pair, &[Record::Bind(bind(1))]);
+        if !is_late {
+            rogue.say(&mut pair, &[Record::Release { handle: HANDLE }]);
+        }
+        // The link of the source is away for longer than its lease; the rogue's session lives.
+        pair.is_cut = [true; 2];
+        for _ in 0..40 {
+            pair.run(50 * MS);
+            rogue.say(&mut pair, &[Record::Ping]);
+        }
+        pair.is_cut = [false; 2];
+        pair.write(one, 0, b'a', 512);
+        pair.greet();
+        pair.run(50 * MS);
+        let is_over = pair.events.contains(&Event::Over { attachment: one, why: Over::Taken });
+        assert_eq!(is_over, is_late, "{:?}", pair.events);
+        assert_eq!(pair.writes().len(), usize::from(!is_late));
+    }
+}
+
+/// The client says so when it forgets what it has asked for, and when it is given that nevertheless.
+#[test]
+fn a_client_gives_back_what_it_does_not_want() {
+    for is_overtaken in [false, true] {
+        let mut pair = Pair::new(10_000);
+        let one = pair.client.attach(SPEC).expect("a place");
+        pair.greet();
+        // What it is told never comes; or its bind comes after the end of it.
+        (pair.keeps[0], pair.is_cut[1]) = (is_overtaken, !is_overtaken);
+        pair.run(MS);
+        pair.client.detach(one);
+        pair.run(MS);
+        pair.keeps[0] = false;
+        for frame in std::mem::take(&mut pair.kept[0]).iter().rev() {
+            pair.give_host(frame);
+        }
+        assert_eq!(pair.executed, []);
+        pair.run(50 * MS);
+        assert_eq!(pair.host.memory_used(), 0, "nobody has it");
+        pair.is_cut = [false; 2];
+        let other = pair.client.attach(SPEC).expect("a place");
+        pair.run(SECOND);
+        pair.write(other, 0, b'a', 512);
+        pair.run(50 * MS);
+        assert_eq!((pair.finished().len(), pair.writes()), (1, b"a".to_vec()));
+    }
+}
+
+/// A bind that comes once more, after a later one of the same place: it is the later one that waits.
+#[test]
+fn an_older_bind_that_comes_again_changes_nothing() {
+    let (mut pair, one) = Pair::bound(10_000);
+    let mut rogue = Rogue::new(&mut pair);
+    for binding in [5, 4, 5] {
+        assert!(rogue.say(&mut pair, &[Record::Bind(bind(binding))]));
+    }
+    pair.client.release(one);
+    pair.run(50 * MS);
+    // What it was told meanwhile got lost, and is told again.
+    (0..300).for_each(|_| assert!(rogue.say(&mut pair, &[Record::Ping])));
+    let told: Vec<_> = rogue.heard.iter().filter(|told| told.contains("Bound")).collect();
+    assert!(told.len() == 1 && told[0].contains("binding: 5"), "{:?}", rogue.heard);
+}
+
+/// N15: who waits for a device that is removed hears of it.
+#[test]
+fn n15_who_waits_for_a_device_that_is_removed_is_told() {
+    let (mut pair, _) = Pair::bound(10_000);
+    let mut rogue = Rogue::new(&mut pair);
+    rogue.say(&mut pair, &[Record::Bind(bind(1))]);
+    pair.host.remove(0);
+    rogue.say(&mut pair, &[Record::Ping]);
+    rogue.say(&mut pair, &[Record::Ping]);
+    assert!(rogue.heard[0].contains("NoDevice"), "{:?}", rogue.heard);
+}
+
+/// An end that comes twice is told once.
+#[test]
+fn an_attachment_is_over_once() {
+    let (mut pair, one) = Pair::bound(1000);
+    pair.keeps[1] = true;
+    pair.client.release(one);
+    pair.run(200 * MS);
+    pair.keeps[1] = false;
+    for frame in std::mem::take(&mut pair.kept[1]) {
+        pair.give_client(&frame);
+    }
+    pair.step();
+    let overs = pair.events.iter().filter(|event| matches!(event, Event::Over { .. })).count();
+    assert_eq!(overs, 1, "{:?}", pair.events);
+}
+
+/// What was asked for only now has not heard nothing for long.
+#[test]
+fn a_new_attachment_after_a_long_silence_waits_its_own_time() {
+    let mut pair = Pair::new(1000);
+    pair.client = client(2, Some(1200 * MS));
+    let one = pair.client.attach(SPEC).expect("a place");
+    pair.greet();
+    pair.run(3 * SECOND);
+    pair.is_cut = [true; 2];
+    pair.run(3 * SECOND);
+    assert_eq!(pair.events.last(), Some(&Event::Over { attachment: one, why: Over::Silent }));
+    pair.client.detach(one);
+    pair.events.clear();
+    pair.client.attach(SPEC).expect("a place");
+    pair.run(SECOND);
+    assert_eq!(pair.events, []);
+    pair.run(SECOND);
+    let over = Event::Over { attachment: one, why: Over::Silent };
+    assert_eq!(pair.events, [over], "once");
+    pair.run(5 * SECOND);
+    assert_eq!(pair.events, [over], "and no more");
+    // Beside one that has waited for long already, too.
+    pair.client.detach(one);
+    let older = pair.client.attach(SPEC).expect("a place");
+    pair.run(SECOND);
+    let newer = pair.client.attach(SPEC).expect("another one");
+    pair.events.clear();
+    pair.run(SECOND);
+    assert_eq!(pair.events, [Event::Over { attachment: older, why: Over::Silent }]);
+    pair.run(SECOND);
+    assert_eq!(pair.events.last(), Some(&Event::Over { attachment: newer, why: Over::Silent }));
+}
+
+/// Both ends tell when a session begins and ends; at the host it begins when its client has shown its keys.
+#[test]
+fn sessions_are_told_of() {
+    let mut pair = Pair::new(1000);
+    pair.is_cut[0] = true;
+    pair.greet();
+    pair.run(10 * MS);
+    assert_eq!(pair.sessions, [vec![true], vec![]]);
+    pair.is_cut[0] = false;
+    pair.run(500 * MS);
+    assert_eq!(pair.sessions, [vec![true], vec![true]]);
+    pair.greet();
+    pair.run(500 * MS);
+    pair.is_cut = [true; 2];
+    pair.run(3 * SECOND);
+    assert_eq!(pair.sessions, [vec![true, true, false], vec![true, true, false, false]]);
 }

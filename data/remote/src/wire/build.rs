@@ -63,7 +63,9 @@ impl<'a> Builder<'a> {
             Record::Done { handle, slot, turn, status } => {
                 self.whole(11, &slot_bytes(*handle, *slot, *status as u8, *turn))
             }
-            Record::Piece(piece) => self.piece(piece),
+            Record::Piece(piece) => {
+                self.push_piece(piece, piece.data.len(), |into| into.copy_from_slice(piece.data))
+            }
             Record::Net { handle, data } => self.record(13, &handle.to_le_bytes(), data),
         }
     }
@@ -94,13 +96,19 @@ impl<'a> Builder<'a> {
         self.record(9, &head, part.data)
     }
 
-    fn piece(&mut self, piece: &Piece<'_>) -> bool {
+    /// Puts a piece in, whose `len` bytes `load` writes where they are sent from.
+    pub fn push_piece(
+        &mut self,
+        piece: &Piece<'_>,
+        len: usize,
+        load: impl FnOnce(&mut [u8]),
+    ) -> bool {
         let mut head = [0; PIECE_BYTES];
         head[..16].copy_from_slice(&slot_bytes(piece.handle, piece.slot, 0, piece.turn));
         head[16..20].copy_from_slice(&piece.len.to_le_bytes());
         head[20..24].copy_from_slice(&piece.place.to_le_bytes());
         head[24..].copy_from_slice(&piece.checksum.to_le_bytes());
-        self.record(12, &head, piece.data)
+        self.loaded(12, &head, len, load)
     }
 
     fn whole(&mut self, kind: u8, body: &[u8]) -> bool {
@@ -108,7 +116,17 @@ impl<'a> Builder<'a> {
     }
 
     fn record(&mut self, kind: u8, head: &[u8], data: &[u8]) -> bool {
-        let len = head.len() + data.len();
+        self.loaded(kind, head, data.len(), |into| into.copy_from_slice(data))
+    }
+
+    fn loaded(
+        &mut self,
+        kind: u8,
+        head: &[u8],
+        data_len: usize,
+        load: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let len = head.len() + data_len;
         let Ok(coded) = u16::try_from(len) else { return false };
         let end = self.at + RECORD_HEAD_BYTES + len;
         if end > self.end {
@@ -119,7 +137,7 @@ impl<'a> Builder<'a> {
         place[1] = 0;
         place[2..4].copy_from_slice(&coded.to_le_bytes());
         place[4..4 + head.len()].copy_from_slice(head);
-        place[4 + head.len()..].copy_from_slice(data);
+        load(&mut place[4 + head.len()..]);
         self.at = end;
         true
     }
@@ -136,8 +154,8 @@ fn slot_bytes(handle: u32, slot: u16, byte: u8, turn: u64) -> [u8; 16] {
     bytes
 }
 
-fn bind_bytes(bind: &Bind) -> [u8; 44] {
-    let mut bytes = [0; 44];
+fn bind_bytes(bind: &Bind) -> [u8; 52] {
+    let mut bytes = [0; 52];
     bytes[..8].copy_from_slice(&bind.device.to_le_bytes());
     bytes[8] = bind.intent as u8;
     bytes[10..12].copy_from_slice(&bind.index.to_le_bytes());
@@ -145,19 +163,21 @@ fn bind_bytes(bind: &Bind) -> [u8; 44] {
     bytes[16..20].copy_from_slice(&bind.slot_bytes.to_le_bytes());
     bytes[20..28].copy_from_slice(&bind.binding.to_le_bytes());
     bytes[28..36].copy_from_slice(&bind.generation.to_le_bytes());
-    bytes[36..].copy_from_slice(&bind.instance.to_le_bytes());
+    bytes[36..44].copy_from_slice(&bind.instance.to_le_bytes());
+    bytes[44..].copy_from_slice(&bind.name.to_le_bytes());
     bytes
 }
 
-fn bound_bytes(bound: &Bound) -> [u8; 64] {
-    let mut bytes = [0; 64];
+fn bound_bytes(bound: &Bound) -> [u8; 72] {
+    let mut bytes = [0; 72];
     bytes[..2].copy_from_slice(&bound.index.to_le_bytes());
     bytes[2] = bound.outcome as u8;
     bytes[8..16].copy_from_slice(&bound.binding.to_le_bytes());
     bytes[16..24].copy_from_slice(&bound.generation.to_le_bytes());
     bytes[24..32].copy_from_slice(&bound.verifier.boot.to_le_bytes());
     bytes[32..40].copy_from_slice(&bound.verifier.contents.to_le_bytes());
-    bytes[40..].copy_from_slice(&news_bytes(&bound.news));
+    bytes[40..64].copy_from_slice(&news_bytes(&bound.news));
+    bytes[64..].copy_from_slice(&bound.name.to_le_bytes());
     bytes
 }
 

@@ -48,6 +48,8 @@ pub struct Bind {
     pub generation: u64,
     /// Random, of the client's process: no other one, and no earlier one, is it.
     pub instance: u64,
+    /// The slots that the client knows ([`Bound::name`]); 0: none.
+    pub name: u64,
 }
 
 /// How a [`Bind`] ended.
@@ -89,6 +91,8 @@ pub struct Bound {
     pub verifier: Verifier,
     /// The device as it is.
     pub news: News,
+    /// The name of its slots, which no others have: turns that were counted elsewhere mean nothing in them.
+    pub name: u64,
 }
 
 /// A device as it is now.
@@ -175,9 +179,9 @@ impl Iterator for AckBlocks<'_> {
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// Frames that were taken whole; counters below `credit` may be used. It never falls.
+    /// Frames that were taken whole.
     Ack {
-        /// The first counter that may not be used.
+        /// Frames that may be under way to who says this, acknowledgements aside.
         credit: u64,
         /// The frames.
         blocks: AckBlocks<'a>,
@@ -346,6 +350,7 @@ fn bind(at: &mut &[u8]) -> Result<Bind, Malformed> {
         binding: u64_of(at)?,
         generation: u64_of(at)?,
         instance: u64_of(at)?,
+        name: u64_of(at)?,
     };
     let slots = 1..=crate::SLOTS_MAX;
     let bytes = 512..=super::REQUEST_BYTES_MAX as u32;
@@ -373,7 +378,8 @@ fn bound(at: &mut &[u8]) -> Result<Bound, Malformed> {
     zeroes(take::<4>(at)?)?;
     let (binding, generation) = (u64_of(at)?, u64_of(at)?);
     let verifier = Verifier { boot: u64_of(at)?, contents: u64_of(at)? };
-    Ok(Bound { index, outcome, binding, generation, verifier, news: news(at)? })
+    let (news, name) = (news(at)?, u64_of(at)?);
+    Ok(Bound { index, outcome, binding, generation, verifier, news, name })
 }
 
 fn news(at: &mut &[u8]) -> Result<News, Malformed> {

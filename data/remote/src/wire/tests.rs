@@ -30,10 +30,11 @@ fn records(data: &[u8]) -> Vec<Record<'_>> {
         binding: 77,
         generation: 5,
         instance: 6,
+        name: 10,
     };
     let verifier = Verifier { boot: 8, contents: 9 };
-    let bound =
-        Bound { index: 4095, outcome: Outcome::Stale, binding: 77, generation: 6, verifier, news };
+    let (outcome, name) = (Outcome::Stale, u64::MAX);
+    let bound = Bound { index: 4095, outcome, binding: 77, generation: 6, verifier, news, name };
     let piece = Piece { handle: 1, slot: 2, turn: 3, len: 5000, place: 40, checksum: 5, data };
     vec![
         Record::Ping,

@@ -1,33 +1,44 @@
-//! A client of a world: the protocol's end, its handshakes, and a guest that wants things.
+//! A client of a world: the protocol's end, its handshakes, and a guest that wants things of its disks.
 
 use random::Random;
 use remote::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request};
-use remote::handshake::{Identity, Initiator, Offer, PublicKey, Step};
+use remote::handshake::{Initiator, Offer, PublicKey, Step};
 use remote::wire::{Header, Kind, Op};
 
 use super::judge::{Judge, contents};
 use super::wire::{End, Wire};
-use super::{BLOCK, Bits, DEVICE, DEVICE_BYTES, MS, Shape};
+use super::{BLOCK, Bits, DEVICE, DEVICE_BYTES, MS, NIC, Shape};
+
+/// A disk that the guest has, or waits for.
+#[derive(Default)]
+struct Disk {
+    attachment: Option<u16>,
+    is_bound: bool,
+    bound_at: u64,
+    generation: u64,
+    is_leaving: bool,
+    returns_at: u64,
+    /// Since when each of its requests waits, and how many of other disks have ended since.
+    waiting: Vec<(u64, u64, u64)>,
+}
 
 pub(crate) struct ClientNode {
     at: usize,
     pub(crate) life: u64,
-    pub(crate) client: Client,
+    client: Client,
     pub(crate) host_key: PublicKey,
-    identity: Identity,
     handshake: Option<(Initiator, u64)>,
     hello_due: bool,
     number: u32,
-    attachment: Option<u16>,
-    is_bound: bool,
-    generation: u64,
-    is_leaving: bool,
-    returns_at: u64,
+    /// Which host it greets, and which one its session is with.
+    host: usize,
+    session_host: usize,
+    disks: Vec<Disk>,
+    nic: Option<u16>,
     pub(crate) submitted: u64,
+    ended: Vec<u64>,
     ticked_at: u64,
-    frame_bytes: u16,
-    pub(crate) overs: Vec<Over>,
-    pub(crate) events: Vec<Event>,
+    events: Vec<Event>,
 }
 
 impl ClientNode {
@@ -40,45 +51,47 @@ impl ClientNode {
     ) -> ClientNode {
         let fail_after_ns = shape.fail_after_ns;
         let spec = ClientSpec { instance: random.next(), ring_frames: 256, fail_after_ns };
+        let mut client = Client::new(spec, 0);
+        let spec = AttachSpec { device: NIC, slots: 1, slot_bytes: 512 };
+        let nic = if shape.floods && at == 0 { client.attach(spec) } else { None };
         ClientNode {
             at,
             life,
-            client: Client::new(spec, 0),
+            client,
             host_key,
-            identity: match shape.is_secret {
-                true => Identity::Key([20 + at as u8; 32]),
-                false => Identity::None,
-            },
             handshake: None,
             hello_due: false,
             number: random.next() as u32,
-            attachment: None,
-            is_bound: false,
-            generation: 0,
-            is_leaving: false,
-            returns_at: 0,
+            host: random.below(shape.hosts as u64) as usize,
+            session_host: 0,
+            disks: (0..shape.disks).map(|_| Disk::default()).collect(),
+            nic,
             submitted: 0,
+            ended: vec![0; shape.disks],
             ticked_at: 0,
-            frame_bytes: shape.frame_bytes,
-            overs: Vec::new(),
             events: Vec::new(),
         }
     }
 
+    fn outstanding(&self) -> usize {
+        let attachments = self.disks.iter().filter_map(|disk| disk.attachment);
+        attachments.map(|one| self.client.outstanding(one)).sum()
+    }
+
     /// All that it wanted was answered.
     pub(crate) fn is_done(&self, shape: &Shape) -> bool {
-        let outstanding = self.attachment.map_or(0, |one| self.client.outstanding(one));
-        self.submitted >= shape.requests && outstanding == 0
+        self.submitted >= shape.requests && self.outstanding() == 0
     }
 
     pub(crate) fn state(&self) -> String {
         format!(
-            "client {} in life {}: {} submitted, {:?} outstanding, bound {}, {:?} {:?}",
+            "client {} in life {} at host {}: {} submitted, {} outstanding, bound {:?}, {:?} {:?}",
             self.at,
             self.life,
+            self.host,
             self.submitted,
-            self.attachment.map(|one| self.client.outstanding(one)),
-            self.is_bound,
+            self.outstanding(),
+            self.disks.iter().map(|disk| disk.is_bound).collect::<Vec<_>>(),
             self.client.counts(),
             self.events.iter().rev().take(5).collect::<Vec<_>>(),
         )
@@ -93,7 +106,7 @@ impl ClientNode {
         due.min(hello).min(now + 5 * MS)
     }
 
-    pub(crate) fn receive(&mut self, now: u64, frame: &mut [u8], random: &mut Random) {
+    pub(crate) fn receive(&mut self, now: u64, frame: &mut [u8]) {
         if Header::parse(frame).is_ok_and(|header| header.kind == Kind::Sealed) {
             self.client.receive(now, frame, &mut |_, _| {});
             return;
@@ -102,20 +115,39 @@ impl ClientNode {
         match initiator.receive(frame) {
             Ok(Step::Again) => self.hello_due = true,
             Ok(Step::Done(made)) => {
-                assert!(self.client.establish(&made, now));
-                self.handshake = None;
+                assert!(self.client.establish(*made, now));
+                (self.handshake, self.session_host) = (None, self.host);
+                self.disks.iter_mut().for_each(|disk| disk.is_bound = false);
             }
             Err(_) => {}
         }
-        let _ = random;
     }
 
     pub(crate) fn hand_over(&mut self, now: u64) {
-        if let Some(one) = self.attachment.filter(|_| self.is_bound && !self.is_leaving) {
-            self.client.release(one);
-            self.is_leaving = true;
-            self.returns_at = now + 20 * MS;
+        for disk in &mut self.disks {
+            if let Some(one) = disk.attachment.filter(|_| disk.is_bound && !disk.is_leaving) {
+                self.client.release(one);
+                disk.is_leaving = true;
+                disk.returns_at = now + 20 * MS;
+            }
         }
+    }
+
+    /// Begins a session with whichever host it likes, though it has one.
+    pub(crate) fn wander(&mut self, now: u64, shape: &Shape, random: &mut Random) {
+        if self.handshake.is_none() {
+            self.begin(now, shape, random);
+        }
+    }
+
+    fn begin(&mut self, now: u64, shape: &Shape, random: &mut Random) {
+        self.host = random.below(shape.hosts as u64) as usize;
+        self.number = self.number.wrapping_add(1);
+        let offer = Offer::new(shape.is_secret, shape.frame_bytes, 64);
+        let identity = super::client_identity(self.at, shape);
+        let bits = &mut Bits(random);
+        let made = Initiator::new(&identity, self.host_key, self.number, offer, bits);
+        self.handshake = Some((made.expect("an initiator"), now));
     }
 
     pub(crate) fn go_on(
@@ -127,41 +159,56 @@ impl ClientNode {
     ) {
         self.client.tick(now);
         self.ticked_at = now;
-        self.greet(now, random);
+        self.greet(now, shape, random);
         self.hear(now, judge);
-        if self.attachment.is_none() && now >= self.returns_at && self.submitted < shape.requests {
-            let spec = AttachSpec {
-                device: DEVICE,
-                slots: shape.slots,
-                slot_bytes: shape.request_bytes_max,
-            };
-            self.attachment = self.client.attach(spec);
-            self.is_leaving = false;
+        for (number, disk) in self.disks.iter_mut().enumerate() {
+            let is_wanted = now >= disk.returns_at && self.submitted < shape.requests;
+            if disk.attachment.is_none() && is_wanted {
+                let (slots, slot_bytes) = (shape.slots, shape.request_bytes_max);
+                let device = DEVICE + number as u64;
+                disk.attachment = self.client.attach(AttachSpec { device, slots, slot_bytes });
+                disk.is_leaving = false;
+            }
         }
         if self.is_done(shape) {
             // Others may want it, too.
             self.hand_over(now);
         }
-        while self.submitted < shape.requests && !self.is_leaving && !random.one_in(8) {
-            if !self.submit(shape, judge, random) {
-                break;
+        for disk in 0..self.disks.len() {
+            while self.submitted < shape.requests
+                && !self.disks[disk].is_leaving
+                && !random.one_in(8)
+            {
+                if !self.submit(now, disk, shape, judge, random) {
+                    break;
+                }
+            }
+        }
+        if let Some(nic) = self.nic {
+            while self.client.send_net(nic, &[1; 500]) {}
+        }
+        self.is_in_time(now, shape);
+    }
+
+    /// On a wire that works a request ends soon, and others do not overtake it without end.
+    fn is_in_time(&self, now: u64, shape: &Shape) {
+        for (number, disk) in self.disks.iter().enumerate().filter(|(_, disk)| disk.is_bound) {
+            for (tag, since, overtaken) in &disk.waiting {
+                let since = (*since).max(disk.bound_at).max(shape.calm_at);
+                let waits_ns = now.saturating_sub(since);
+                let told = || format!("{tag} waits for {waits_ns} ns at {now}: {}", self.state());
+                assert!(waits_ns < shape.bound_ns(), "{}", told());
+                let others: u64 = self.ended.iter().sum::<u64>() - self.ended[number] - overtaken;
+                let is_fair = !shape.floods || others < 30;
+                assert!(is_fair || now < shape.calm_at, "{tag} was overtaken by {others}");
             }
         }
     }
 
-    fn greet(&mut self, now: u64, random: &mut Random) {
-        if self.handshake.is_none() && self.client.wants_session(now) {
-            self.number = self.number.wrapping_add(1);
-            let is_secret = !matches!(self.identity, Identity::None);
-            let offer = Offer::new(is_secret, self.frame_bytes, 64);
-            let made = Initiator::new(
-                &self.identity,
-                self.host_key,
-                self.number,
-                offer,
-                &mut Bits(random),
-            );
-            self.handshake = Some((made.expect("an initiator"), now));
+    fn greet(&mut self, now: u64, shape: &Shape, random: &mut Random) {
+        let is_stuck = random.one_in(200) && shape.hosts > 1;
+        if self.client.wants_session(now) && (self.handshake.is_none() || is_stuck) {
+            self.begin(now, shape, random);
         }
         if let Some((_, at)) = &mut self.handshake
             && *at <= now
@@ -174,25 +221,34 @@ impl ClientNode {
     fn hear(&mut self, now: u64, judge: &mut Judge) {
         while let Some(event) = self.client.next_event() {
             self.events.push(event);
+            let disk_of = |disks: &mut [Disk], attachment| {
+                disks.iter().position(|disk| disk.attachment == Some(attachment))
+            };
             match event {
-                Event::Bound { generation, .. } => {
-                    self.is_bound = true;
-                    self.generation = generation;
-                    judge.bound(self.at, generation);
+                Event::Bound { generation, attachment, .. } => {
+                    let Some(number) = disk_of(&mut self.disks, attachment) else { continue };
+                    let disk = &mut self.disks[number];
+                    (disk.is_bound, disk.bound_at, disk.generation) = (true, now, generation);
+                    judge.bound(self.at, number, generation);
                 }
-                Event::Over { why, .. } => {
-                    self.overs.push(why);
+                Event::Over { why, attachment } => {
                     self.answers(judge);
+                    let Some(number) = disk_of(&mut self.disks, attachment) else {
+                        self.client.detach(attachment);
+                        let spec = AttachSpec { device: NIC, slots: 1, slot_bytes: 512 };
+                        self.nic = self.client.attach(spec);
+                        continue;
+                    };
                     if why != Over::Released {
-                        judge.knows_of_loss(self.at);
+                        judge.knows_of_loss(self.at, number);
                     }
-                    if let Some(one) = self.attachment.take() {
-                        assert_eq!(self.client.outstanding(one), 0);
-                        self.client.detach(one);
-                    }
-                    (self.is_bound, self.is_leaving) = (false, false);
-                    self.generation = 0;
-                    self.returns_at = self.returns_at.max(now + MS);
+                    assert_eq!(self.client.outstanding(attachment), 0);
+                    self.client.detach(attachment);
+                    let returns_at = self.disks[number].returns_at.max(now + MS);
+                    self.disks[number] = Disk { returns_at, ..Disk::default() };
+                }
+                Event::SessionEnded => {
+                    self.disks.iter_mut().for_each(|disk| disk.is_bound = false);
                 }
                 _ => {}
             }
@@ -203,12 +259,26 @@ impl ClientNode {
     fn answers(&mut self, judge: &mut Judge) {
         while let Some(finished) = self.client.next_finished() {
             judge.answered(finished.tag, finished.status, self.client.data(&finished));
+            let number = self.disks.iter().position(|disk| {
+                let is_it = |one: &(u64, u64, u64)| one.0 == finished.tag;
+                disk.waiting.iter().any(is_it)
+            });
+            let number = number.expect("what was asked");
+            self.disks[number].waiting.retain(|one| one.0 != finished.tag);
+            self.ended[number] += 1;
             self.client.free(finished);
         }
     }
 
-    fn submit(&mut self, shape: &Shape, judge: &mut Judge, random: &mut Random) -> bool {
-        let Some(attachment) = self.attachment else { return false };
+    fn submit(
+        &mut self,
+        now: u64,
+        disk: usize,
+        shape: &Shape,
+        judge: &mut Judge,
+        random: &mut Random,
+    ) -> bool {
+        let Some(attachment) = self.disks[disk].attachment else { return false };
         if self.client.outstanding(attachment) >= usize::from(shape.slots) {
             return false;
         }
@@ -227,16 +297,21 @@ impl ClientNode {
         let offset = random.below(places) * BLOCK as u64;
         // The place of a flush means nothing: here it says which one it is.
         let (offset, len) = if op == Op::Flush { (id, 0) } else { (offset, len) };
-        let data = if op.has_data() { contents(id, len) } else { Vec::new() };
         let request = Request { op, offset, len, tag: id };
-        match self.client.submit(attachment, request, &data) {
+        let filled = |into: &mut [u8]| {
+            into.copy_from_slice(&contents(id, len));
+            true
+        };
+        match self.client.submit(attachment, request, filled) {
             Ok(()) => {
-                judge.submitted(id, self.at, self.generation, request);
+                judge.submitted(self.at, disk, self.disks[disk].generation, request);
+                let others = self.ended.iter().sum::<u64>() - self.ended[disk];
+                self.disks[disk].waiting.push((id, now, others));
                 self.submitted += 1;
                 true
             }
             Err(Rejected::Full | Rejected::Over) => false,
-            Err(Rejected::Length) => panic!("a length that fits was rejected"),
+            Err(other) => panic!("{other}"),
         }
     }
 
@@ -248,11 +323,11 @@ impl ClientNode {
         random: &mut Random,
     ) {
         if let (true, Some((initiator, _))) = (self.hello_due, &self.handshake) {
-            wire.send(now, End::Host, self.at, initiator.hello(), random);
+            wire.send(now, End::Host(self.host), self.at, initiator.hello(), random);
         }
         self.hello_due = false;
         while let Some(len) = self.client.poll_transmit(now, buffer) {
-            wire.send(now, End::Host, self.at, &buffer[..len], random);
+            wire.send(now, End::Host(self.session_host), self.at, &buffer[..len], random);
         }
     }
 }

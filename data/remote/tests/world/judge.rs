@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 
 use remote::client::Request;
+use remote::iohost::Work;
 use remote::wire::{Op, Status};
 
-use super::{BLOCK, DEVICE_BYTES};
+use super::BLOCK;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -23,6 +24,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 struct Asked {
     client: usize,
+    disk: usize,
     op: Op,
     offset: u64,
     len: u32,
@@ -59,10 +61,17 @@ impl Judge {
         Judge::default()
     }
 
-    pub(crate) fn submitted(&mut self, id: u64, client: usize, generation: u64, request: Request) {
-        let Request { op, offset, len, .. } = request;
+    pub(crate) fn submitted(
+        &mut self,
+        client: usize,
+        disk: usize,
+        generation: u64,
+        request: Request,
+    ) {
+        let Request { op, offset, len, tag: id } = request;
         let asked = Asked {
             client,
+            disk,
             op,
             offset,
             len,
@@ -79,14 +88,17 @@ impl Judge {
         assert!(self.asked.insert(id, asked).is_none());
     }
 
-    /// The host applies a request to the storage, in its `life`. A write's blocks say which one it is; of others
+    /// A host applies a request to the storage, in that one's `life`: another one with each boot, and each host
+    /// that has it. A write's blocks say which one it is; of others
     /// it is one that asks for the same and was not executed yet in this life.
-    pub(crate) fn applied(&mut self, life: u64, op: Op, offset: u64, len: u32, data: &mut [u8]) {
+    pub(crate) fn applied(&mut self, (disk, life): (usize, u64), work: &Work, data: &[u8]) {
+        let (op, offset, len) = (work.op, work.offset, work.len);
         self.executed += 1;
         let stamp = data.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         if let (true, Some(id)) = (op.has_data(), stamp) {
             let asked = self.asked.get_mut(&id).expect("a write that nobody submitted");
             assert_eq!((asked.op, asked.offset, asked.len), (op, offset, len), "write {id}");
+            assert_eq!(asked.disk, disk, "write {id}");
             assert_eq!(data, contents(id, len), "write {id}: other bytes");
             assert_ne!(asked.phase, Phase::Over, "write {id} was executed after its answer");
             assert!(!asked.is_fenced, "write {id} was executed when another one had the device");
@@ -99,6 +111,7 @@ impl Judge {
         let mut same: Vec<&mut Asked> = self
             .asked
             .values_mut()
+            .filter(|asked| asked.disk == disk)
             .filter(|asked| (asked.op, asked.offset, asked.len) == (op, offset, len))
             .filter(|asked| asked.phase != Phase::Over && !asked.is_fenced)
             .collect();
@@ -107,7 +120,8 @@ impl Judge {
         let is_one = same.len() == 1;
         for asked in &mut same {
             asked.has_twin |= !is_one;
-            let is_first = !asked.applied.contains(&life);
+            // What was read goes with the memory for it, and is read again if nobody has heard of it.
+            let is_first = !asked.applied.contains(&life) || op == Op::Read;
             assert!(
                 asked.has_twin || is_first,
                 "{op:?} at {offset} was executed twice in one life"
@@ -140,10 +154,11 @@ impl Judge {
             _ => assert!(!asked.applied.is_empty(), "{id} ended well, and nothing was executed"),
         }
         if asked.op == Op::Flush {
-            let (client, covers) = (asked.client, asked.covers);
+            let (client, disk, covers) = (asked.client, asked.disk, asked.covers);
             let lost = self.asked.iter().find(|(_, one)| {
                 let is_covered = one.ended.is_some_and(|ended| ended <= covers);
-                one.client == client && is_covered && one.is_lost && one.phase == Phase::Over
+                let is_same = one.client == client && one.disk == disk;
+                is_same && is_covered && one.is_lost && one.phase == Phase::Over
             });
             assert!(lost.is_none(), "flush {id} ended well, and {lost:?} is lost");
         }
@@ -157,8 +172,9 @@ impl Judge {
     }
 
     /// It was told that what it wrote may be gone.
-    pub(crate) fn knows_of_loss(&mut self, client: usize) {
-        for asked in self.asked.values_mut().filter(|one| one.client == client) {
+    pub(crate) fn knows_of_loss(&mut self, client: usize, disk: usize) {
+        let all = self.asked.values_mut();
+        for asked in all.filter(|one| one.client == client && one.disk == disk) {
             asked.ended = None;
         }
     }
@@ -174,8 +190,9 @@ impl Judge {
     }
 
     /// `client` was told that it has the device in this generation: nothing of an older one may be executed.
-    pub(crate) fn bound(&mut self, client: usize, generation: u64) {
-        for asked in self.asked.values_mut().filter(|one| one.phase != Phase::Over) {
+    pub(crate) fn bound(&mut self, client: usize, disk: usize, generation: u64) {
+        let all = self.asked.values_mut().filter(|one| one.disk == disk);
+        for asked in all.filter(|one| one.phase != Phase::Over) {
             if asked.phase == Phase::Open && asked.client == client {
                 asked.generation = generation;
             } else if asked.generation < generation
@@ -197,55 +214,4 @@ pub(crate) fn contents(id: u64, len: u32) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// The device, and what of it is stable.
-pub(crate) struct Storage {
-    pub(crate) bytes: Vec<u8>,
-    stable: Vec<u8>,
-    pub(crate) boot: u64,
-}
-
-impl Storage {
-    pub(crate) fn new() -> Storage {
-        Storage { bytes: vec![0; DEVICE_BYTES], stable: vec![0; DEVICE_BYTES], boot: 1 }
-    }
-
-    pub(crate) fn apply(&mut self, op: Op, offset: u64, data: &mut [u8], len: u32) {
-        let offset = if op == Op::Flush { 0 } else { offset as usize };
-        let range = offset..offset + len as usize;
-        match op {
-            Op::Read => data.copy_from_slice(&self.bytes[range]),
-            Op::Write { sync } => {
-                self.bytes[range.clone()].copy_from_slice(data);
-                if sync {
-                    self.stable[range].copy_from_slice(data);
-                }
-            }
-            Op::Flush => self.stable.copy_from_slice(&self.bytes),
-            Op::Discard => self.bytes[range].fill(0),
-            Op::WriteZeroes { sync, .. } => {
-                self.bytes[range.clone()].fill(0);
-                if sync {
-                    self.stable[range].fill(0);
-                }
-            }
-        }
-    }
-
-    /// The machine went down: each block that was not stable may be gone.
-    pub(crate) fn crash(&mut self, judge: &mut Judge, random: &mut random::Random) {
-        self.boot += 1;
-        for at in (0..DEVICE_BYTES).step_by(BLOCK) {
-            let range = at..at + BLOCK;
-            if self.bytes[range.clone()] != self.stable[range.clone()] && random.one_in(2) {
-                let id = self.bytes[range.clone()].first_chunk().map(|id| u64::from_le_bytes(*id));
-                judge.lost(id.unwrap_or(0));
-                self.bytes.copy_within(0..0, 0);
-                let stable = self.stable[range.clone()].to_vec();
-                self.bytes[range].copy_from_slice(&stable);
-            }
-        }
-        self.stable.copy_from_slice(&self.bytes);
-    }
 }

@@ -5,6 +5,7 @@
 pub(crate) mod client;
 pub(crate) mod host;
 pub(crate) mod judge;
+pub(crate) mod storage;
 pub(crate) mod wire;
 
 use random::Random;
@@ -13,13 +14,16 @@ use remote::handshake::{Identity, Randomness, public_key};
 use client::ClientNode;
 use host::HostNode;
 use judge::Judge;
+use storage::Storage;
 use wire::{End, Faults, Wire};
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Between two moments at which something may go wrong.
 pub(crate) const STEP_NS: u64 = 5 * MS;
+/// The first disk; others have the numbers after it.
 pub(crate) const DEVICE: u64 = 0xd15c;
+pub(crate) const NIC: u64 = 0x71c;
 pub(crate) const DEVICE_BYTES: usize = 64 << 10;
 pub(crate) const BLOCK: usize = 512;
 
@@ -35,24 +39,47 @@ impl Randomness for Bits<'_> {
 /// What a world is like.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
+    pub(crate) hosts: usize,
     pub(crate) clients: usize,
+    pub(crate) disks: usize,
+    /// A NIC has more to send than fits, both ways.
+    pub(crate) floods: bool,
     /// Requests of each client.
     pub(crate) requests: u64,
     pub(crate) slots: u16,
     pub(crate) is_secret: bool,
     pub(crate) frame_bytes: u16,
-    pub(crate) lease_ms: u32,
+    pub(crate) ring_frames: u32,
+    /// Each session has one of these.
+    pub(crate) leases_ms: Vec<u32>,
     /// T2 of clients, if any.
     pub(crate) fail_after_ns: Option<u64>,
     pub(crate) request_bytes_max: u32,
     pub(crate) faults: Faults,
+    /// From then on nothing goes wrong, nor comes late.
+    pub(crate) calm_at: u64,
     /// Each once in so many steps of 5 ms on average; 0: never.
     pub(crate) host_dies: u64,
     pub(crate) machine_dies: u64,
+    pub(crate) storage_dies: u64,
     pub(crate) client_dies: u64,
     pub(crate) hands_over: u64,
-    /// How long the host takes for a request at most.
+    pub(crate) wanders: u64,
+    /// How long the host takes for a request at most, before it goes to the disk and from then on.
+    pub(crate) queue_ns: u64,
     pub(crate) work_ns: u64,
+}
+
+impl Shape {
+    /// How long a request may take on a wire that works: its execution, some round trips, and a timer or two.
+    pub(crate) fn bound_ns(&self) -> u64 {
+        let round_trip_ns = 2 * (self.faults.delay_ns + self.faults.jitter_ns);
+        800 * MS + self.queue_ns + self.work_ns + 30 * round_trip_ns
+    }
+}
+
+pub(crate) fn client_identity(at: usize, shape: &Shape) -> Identity {
+    if shape.is_secret { Identity::Key([20 + at as u8; 32]) } else { Identity::None }
 }
 
 pub(crate) struct World {
@@ -60,7 +87,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) shape: Shape,
     pub(crate) wire: Wire,
-    pub(crate) host: HostNode,
+    hosts: Vec<HostNode>,
+    disks: Vec<Storage>,
     pub(crate) clients: Vec<ClientNode>,
     pub(crate) judge: Judge,
     next_step: u64,
@@ -70,20 +98,22 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, shape: Shape) -> World {
         let mut random = Random::new(seed, 0);
-        let host = HostNode::new(&shape, &mut random);
-        let key = match host.identity() {
+        let hosts = (0..shape.hosts).map(|at| HostNode::new(at, &shape, &mut random)).collect();
+        let key = match host::identity(&shape) {
             Identity::None => [0; 32],
             Identity::Key(key) => public_key(&key).expect("a key"),
         };
         let clients =
             (0..shape.clients).map(|at| ClientNode::new(at, &shape, key, 0, &mut random)).collect();
+        let shape_disks = shape.disks;
         let wire = Wire::new(shape.faults.clone());
         World {
             now: 0,
             random,
             shape,
             wire,
-            host,
+            hosts,
+            disks: (0..shape_disks).map(|_| Storage::new()).collect(),
             clients,
             judge: Judge::new(),
             next_step: STEP_NS,
@@ -123,7 +153,8 @@ impl World {
     fn next_at(&self) -> u64 {
         let clients = self.clients.iter().map(|client| client.due(self.now, &self.shape)).min();
         let wire = self.wire.due();
-        [clients, wire, self.host.due(), Some(self.next_step)]
+        let hosts = self.hosts.iter().filter_map(HostNode::due).min();
+        [clients, wire, hosts, Some(self.next_step)]
             .into_iter()
             .flatten()
             .min()
@@ -134,15 +165,16 @@ impl World {
     fn step(&mut self) {
         while let Some((to, from, mut frame)) = self.wire.arrived(self.now) {
             match to {
-                End::Host => {
-                    self.host.receive(self.now, from, &mut frame, &mut self.wire, &mut self.random);
+                End::Host(at) => {
+                    let (wire, random) = (&mut self.wire, &mut self.random);
+                    self.hosts[at].receive(self.now, from, &mut frame, wire, random);
                 }
-                End::Client(at) => {
-                    self.clients[at].receive(self.now, &mut frame, &mut self.random);
-                }
+                End::Client(at) => self.clients[at].receive(self.now, &mut frame),
             }
         }
-        self.host.work(self.now, &mut self.judge, &mut self.random);
+        for host in &mut self.hosts {
+            host.work(self.now, &mut self.disks, &mut self.judge, &mut self.random);
+        }
         for client in &mut self.clients {
             client.go_on(self.now, &self.shape, &mut self.judge, &mut self.random);
         }
@@ -153,7 +185,9 @@ impl World {
         for client in &mut self.clients {
             client.transmit(self.now, &mut self.buffer, &mut self.wire, &mut self.random);
         }
-        self.host.transmit(self.now, &mut self.buffer, &mut self.wire, &mut self.random);
+        for host in &mut self.hosts {
+            host.transmit(self.now, &mut self.buffer, &mut self.wire, &mut self.random);
+        }
     }
 
     /// What may go wrong in each step.
@@ -163,9 +197,18 @@ impl World {
         if self.wire.is_healed(self.now) {
             return;
         }
-        let is_crash = self.random.one_in(shape.machine_dies);
-        if is_crash || self.random.one_in(shape.host_dies) {
-            self.host.die(self.now, is_crash, &mut self.judge, &mut self.random);
+        for host in &mut self.hosts {
+            let is_crash = self.random.one_in(shape.machine_dies);
+            if is_crash || self.random.one_in(shape.host_dies) {
+                let (judge, random) = (&mut self.judge, &mut self.random);
+                host.die(self.now, is_crash, &mut self.disks, judge, random);
+            }
+        }
+        // Hosts do not notice when nobody has it: it comes again in another boot.
+        for disk in self.disks.iter_mut().filter(|disk| disk.lock.is_none()) {
+            if self.random.one_in(shape.storage_dies) {
+                disk.crash(&mut self.judge, &mut self.random);
+            }
         }
         for at in 0..self.clients.len() {
             if self.random.one_in(shape.client_dies) {
@@ -178,6 +221,9 @@ impl World {
             }
             if self.random.one_in(shape.hands_over) {
                 self.clients[at].hand_over(self.now);
+            }
+            if self.random.one_in(shape.wanders) {
+                self.clients[at].wander(self.now, &shape, &mut self.random);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{MS, SECOND};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    Host,
+    Host(usize),
     Client(usize),
 }
 
@@ -66,7 +66,7 @@ impl Wire {
         if self.is_healed(now) {
             return self.put(now + faults.delay_ns, to, from, frame.to_vec());
         }
-        let is_cut = now < self.cut[usize::from(to != End::Host)];
+        let is_cut = now < self.cut[usize::from(matches!(to, End::Client(_)))];
         if is_cut || random.below(100) < faults.loss {
             return;
         }

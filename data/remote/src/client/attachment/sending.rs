@@ -1,6 +1,6 @@
 //! What slots have to say, into frames; and what became of it.
 
-use super::{Attachment, State};
+use super::Attachment;
 use crate::client::slot::{Slot, State as SlotState};
 use crate::loss::{Mark, MarkKind};
 use crate::session::Out;
@@ -9,7 +9,7 @@ use crate::wire::{Part, Record};
 impl Attachment {
     /// Puts what slots have to say into a frame.
     pub(in crate::client) fn fill(&mut self, out: &mut Out<'_>, part_bytes: usize) {
-        if !matches!(self.state, State::Bound | State::Leaving { .. }) {
+        if !self.has_queued() {
             return;
         }
         let handle = self.handle();
@@ -35,7 +35,7 @@ impl Attachment {
             // Not all: a recall that was thought lost may be said again when parts wait already (seed 68468).
             slot.recalls = false;
         }
-        while let Some(part) = slot.to_send.lowest() {
+        while let Some(part) = slot.sending.next() {
             let place = part * part_bytes;
             let len = if slot.op.has_data() { slot.len as usize } else { 0 };
             let end = (place + part_bytes).min(len);
@@ -54,7 +54,7 @@ impl Attachment {
             if !out.push(&record, Some(mark)) {
                 return false;
             }
-            slot.to_send.remove(part);
+            slot.sending.sent(part);
         }
         true
     }
@@ -63,8 +63,7 @@ impl Attachment {
         if let Some(slot) = self.marked(mark)
             && mark.kind == MarkKind::Part
         {
-            slot.taken.insert(usize::from(mark.part));
-            slot.to_send.remove(usize::from(mark.part));
+            slot.sending.taken(usize::from(mark.part));
         }
     }
 
@@ -72,8 +71,7 @@ impl Attachment {
         let Some(slot) = self.marked(mark) else { return };
         match mark.kind {
             MarkKind::Recall => slot.recalls = true,
-            _ if slot.taken.has(usize::from(mark.part)) => return,
-            _ => slot.to_send.insert(usize::from(mark.part)),
+            _ => slot.sending.lost(usize::from(mark.part)),
         }
         self.queue_slot(mark.slot);
     }

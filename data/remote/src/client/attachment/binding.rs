@@ -1,0 +1,213 @@
+//! How an attachment is bound, what is said of that, and how it ends.
+
+use std::collections::VecDeque;
+
+use super::{Attachment, State};
+use crate::client::slot::State as SlotState;
+use crate::client::{Event, Over, Refusal};
+use crate::wire::{Bind, Bound, Intent, Malformed, News, Outcome, Record, Status};
+
+/// After which a device is asked for again that could not be had.
+const RETRY_NS: u64 = 100_000_000;
+
+impl Attachment {
+    /// Gives it back. The handle that an IOhost may yet bind, of one that never was bound.
+    pub(in crate::client) fn release(&mut self, events: &mut VecDeque<Event>) -> Option<u32> {
+        self.wants_release = true;
+        match self.state {
+            State::Bound => self.state = State::Leaving { is_said: false },
+            State::Wanted { .. } | State::Asked if self.intent == Intent::Take => {
+                let handle = self.unended_handle();
+                self.end(Over::Released, events);
+                return handle;
+            }
+            _ => {}
+        }
+        None
+    }
+
+    pub(in crate::client) fn lost_session(&mut self) {
+        if self.state != State::Over {
+            self.state = State::Wanted { at: 0 };
+        }
+    }
+
+    /// What it is called in this session, when the IOhost has it by that, or may yet.
+    pub(in crate::client) fn unended_handle(&self) -> Option<u32> {
+        let is_known = matches!(self.state, State::Asked | State::Bound | State::Leaving { .. });
+        (is_known && self.intent != Intent::Look).then(|| self.handle())
+    }
+
+    /// When it has something to say of itself.
+    pub(in crate::client) fn asks_at(&self) -> Option<u64> {
+        match self.state {
+            State::Wanted { at } => Some(at),
+            State::Leaving { is_said: false } => Some(0),
+            _ => None,
+        }
+    }
+
+    /// What is to be said of the attachment itself; a bind with this number, which no other one of the client has.
+    pub(in crate::client) fn wants_to_say(
+        &self,
+        now: u64,
+        binding: u64,
+    ) -> Option<Record<'static>> {
+        match self.state {
+            State::Wanted { at } if at <= now => Some(Record::Bind(Bind {
+                device: self.spec.device,
+                intent: self.intent,
+                index: self.index,
+                slots: self.spec.slots,
+                slot_bytes: self.spec.slot_bytes,
+                binding,
+                generation: self.generation,
+                instance: self.instance,
+                name: self.name,
+            })),
+            State::Leaving { is_said: false } => Some(Record::Release { handle: self.handle() }),
+            _ => None,
+        }
+    }
+
+    /// It is on its way. True when `binding` was used.
+    pub(in crate::client) fn said(&mut self, binding: u64) -> bool {
+        match &mut self.state {
+            State::Wanted { .. } => {
+                self.binding = binding;
+                self.state = State::Asked;
+                return true;
+            }
+            State::Leaving { is_said } => *is_said = true,
+            _ => {}
+        }
+        false
+    }
+
+    /// The answer to a bind. True when the attachment is done with; an error when it cannot be meant.
+    pub(in crate::client) fn bound(
+        &mut self,
+        bound: &Bound,
+        part_bytes: usize,
+        now: u64,
+        events: &mut VecDeque<Event>,
+    ) -> Result<bool, Malformed> {
+        let attachment = self.index;
+        if bound.binding != self.binding || self.state != State::Asked {
+            return Ok(false);
+        }
+        if bound.outcome == Outcome::Kept && bound.name != self.name {
+            return Err(Malformed::Field);
+        }
+        let is_look = self.intent == Intent::Look;
+        let refused = match bound.outcome {
+            Outcome::Kept | Outcome::Fresh if !is_look => {
+                self.served(bound, part_bytes, events);
+                return Ok(false);
+            }
+            Outcome::Looked if is_look => {
+                events.push_back(Event::Looked { attachment, news: Some(bound.news) });
+                return Ok(true);
+            }
+            Outcome::NoDevice if is_look => {
+                events.push_back(Event::Looked { attachment, news: None });
+                return Ok(true);
+            }
+            Outcome::Stale | Outcome::Released | Outcome::Unsynced => {
+                let is_synced = bound.outcome == Outcome::Released && !self.is_flush_lost;
+                let why = match bound.outcome {
+                    Outcome::Stale => Over::Taken,
+                    _ if is_synced => Over::Released,
+                    _ => Over::Unsynced,
+                };
+                self.end(why, events);
+                return Ok(false);
+            }
+            Outcome::NoDevice => Refusal::NoDevice,
+            Outcome::Failed => Refusal::Failed,
+            _ => Refusal::Busy,
+        };
+        events.push_back(Event::Refused { attachment, why: refused });
+        self.state = State::Wanted { at: now + RETRY_NS };
+        Ok(false)
+    }
+
+    fn served(&mut self, bound: &Bound, part_bytes: usize, events: &mut VecDeque<Event>) {
+        let is_first = self.intent == Intent::Take;
+        if !is_first && bound.verifier.contents != self.verifier.contents {
+            self.end(Over::Changed, events);
+            return;
+        }
+        if !is_first && bound.verifier.boot != self.verifier.boot && self.written > self.flushed {
+            self.is_flush_lost = true;
+        }
+        self.verifier = bound.verifier;
+        (self.generation, self.name) = (bound.generation, bound.name);
+        self.intent = Intent::Again;
+        self.state = State::Bound;
+        for at in 0..self.slots.len() {
+            self.rebind(at, bound.outcome == Outcome::Kept, part_bytes);
+        }
+        let slots = &self.slots;
+        self.queue.make_contiguous().sort_by_key(|at| slots[usize::from(*at)].number);
+        self.note(bound.news, events, true);
+        if self.wants_release {
+            self.state = State::Leaving { is_said: false };
+        }
+    }
+
+    /// What this slot has to do in a new binding.
+    fn rebind(&mut self, at: usize, is_kept: bool, part_bytes: usize) {
+        let slot = &mut self.slots[at];
+        if slot.state != SlotState::Waiting {
+            slot.turn = if is_kept { slot.turn } else { 0 };
+            return;
+        }
+        slot.restart(part_bytes);
+        if is_kept {
+            // Only what was never seen is sent, once the IOhost has said so.
+            slot.recalls = true;
+            slot.sending = Default::default();
+        } else {
+            slot.turn = 1;
+        }
+        self.queue_slot(at as u16);
+    }
+
+    pub(in crate::client) fn note(
+        &mut self,
+        news: News,
+        events: &mut VecDeque<Event>,
+        is_bound: bool,
+    ) {
+        let before = self.news.unwrap_or_default();
+        let is_first = self.news_binding != self.binding;
+        if is_first || news.revision > before.revision {
+            // What was beyond the new end is gone: nothing more is asked of it, whatever it says later.
+            self.is_shrunk |= self.news.is_some() && news.size < before.size || news.is_removed;
+            (self.news, self.news_binding) = (Some(news), self.binding);
+        } else if !is_bound {
+            return;
+        }
+        let (attachment, news) = (self.index, self.news.unwrap_or(news));
+        events.push_back(if is_bound {
+            Event::Bound { attachment, news, generation: self.generation }
+        } else {
+            Event::News { attachment, news }
+        });
+    }
+
+    /// Ends the attachment, and each request of it: nothing of it can be executed any more.
+    pub(in crate::client) fn end(&mut self, why: Over, events: &mut VecDeque<Event>) {
+        if self.state == State::Over {
+            return;
+        }
+        self.state = State::Over;
+        for at in 0..self.slots.len() {
+            if self.slots[at].state == SlotState::Waiting {
+                self.finish(at as u16, Status::IoError);
+            }
+        }
+        events.push_back(Event::Over { attachment: self.index, why });
+    }
+}
