@@ -4,6 +4,7 @@
 //! (there must be none) and, under valgrind, instructions of the sidecore's passes. Instructions are
 //! the same on every run, so `baseline.json` is compared with: more than 2% above it fails.
 
+mod link;
 mod many;
 mod nic;
 
@@ -72,12 +73,13 @@ struct Case {
     indirect_entries: u16,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     case("null.randread.split", false, Kind::Read, Format::Split, 0),
     case("null.randread.indirect", false, Kind::Read, Format::Split, 3),
     case("null.randread.packed", false, Kind::Read, Format::Packed, 0),
     case("null.randread.packed_indirect", false, Kind::Read, Format::Packed, 3),
     case("null.randwrite.indirect", false, Kind::Write, Format::Split, 3),
+    case("memory.randread.split", true, Kind::Read, Format::Split, 0),
     case("memory.randread.indirect", true, Kind::Read, Format::Split, 3),
     case("memory.randwrite.indirect", true, Kind::Write, Format::Split, 3),
 ];
@@ -109,6 +111,10 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
         let mut bed = nic::Bed::new(case)?;
         rows.extend(counted(case.name, options.quick, |frames| bed.run(frames))?);
     }
+    for case in link::CASES {
+        let mut bed = link::Bed::new(case)?;
+        rows.extend(counted(case.name, options.quick, |requests| bed.run(requests))?);
+    }
     for case in many::CASES {
         let mut bed = many::Bed::new(case)?;
         rows.extend(counted(case.name, options.quick, |requests| bed.run(requests))?);
@@ -127,6 +133,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
 fn run_case(name: &str) -> Result<()> {
     if let Some(case) = CASES.iter().find(|case| case.name == name) {
         return Bed::new(*case)?.run(REQUESTS).map(drop);
+    }
+    if let Some(case) = link::CASES.iter().find(|case| case.name == name) {
+        return link::Bed::new(*case)?.run(requests_of(name)).map(drop);
     }
     if let Some(case) = many::CASES.iter().find(|case| case.name == name) {
         return many::Bed::new(*case)?.run(REQUESTS).map(drop);
@@ -162,6 +171,7 @@ fn instructions(update: bool) -> Result<Vec<Row>> {
     let mut found = BTreeMap::new();
     let disks = CASES.iter().map(|case| case.name);
     let disks = disks.chain(many::CASES.iter().map(|case| case.name));
+    let disks = disks.chain(link::CASES.iter().map(|case| case.name));
     for case in disks.chain(nic::CASES.iter().map(|case| case.name)) {
         eprintln!("bench: pass.{case} under valgrind");
         found.insert(format!("pass.{case}.instructions_per_op"), instructions_of(case)?);
@@ -227,7 +237,12 @@ fn instructions_of(case: &str) -> Result<f64> {
     );
     let total = total_of(&out)?;
     ensure!(total > 0, "valgrind counted nothing: was `counted_pass` inlined?");
-    Ok((total as f64 / REQUESTS as f64 * 10.0).round() / 10.0)
+    Ok((total as f64 / requests_of(case) as f64 * 10.0).round() / 10.0)
+}
+
+/// Requests of one counted run. Of a link fewer, since its client is on the same thread.
+fn requests_of(case: &str) -> u64 {
+    if link::CASES.iter().any(|link| link.name == case) { REQUESTS / 10 } else { REQUESTS }
 }
 
 fn own_program() -> Result<PathBuf> {

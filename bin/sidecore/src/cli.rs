@@ -122,6 +122,24 @@ Examples:
 A group that the configuration file declares is changed there; then `sidecore reload`."
     )]
     Group(GroupCommand),
+    /// Make keys for links, by which disks are served to other machines.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore link key /etc/sidecore/host7.key
+  sidecore link key /etc/sidecore/host7.key --json | jq -r .public_key"
+    )]
+    Link(LinkCommand),
+    /// Show links: sessions with other machines, round trips, what was lost.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sidecore remote status
+  sidecore remote status --json | jq '.links[] | select(.sessions == 0) | .id'"
+    )]
+    Remote(RemoteCommand),
     /// List the disks and the NICs.
     #[command(after_help = "\
 Examples:
@@ -306,6 +324,36 @@ Examples:
         id: String,
         #[command(flatten)]
         change: DiskChange,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum RemoteCommand {
+    /// Show every link, and its disks.
+    #[command(after_help = "\
+ROUND TRIP is measured and smoothed by a client. DROPPED are frames of strangers, that were not
+authentic, or were seen before: some are usual after a session has ended.
+
+Examples:
+  sidecore remote status
+  sidecore remote status --json")]
+    Status,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LinkCommand {
+    /// Print the public key that belongs to a private one; make that if there is none.
+    #[command(after_help = "\
+The private key stays in the file, which only its owner may read; `key_file` in [[link]] names
+it. The public one is for the other machine's file: `key` of a [[link.client]] at the IOhost,
+`iohost_key` at a client.
+
+Examples:
+  sidecore link key /etc/sidecore/host7.key")]
+    Key {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
     },
 }
 

@@ -11,6 +11,7 @@ mod doctor;
 mod documents;
 mod failure;
 mod group;
+mod link;
 mod nic;
 mod output;
 mod overview;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 use config::spec::DaemonSpec;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, RemoteCommand};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -63,6 +64,8 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Nic(command) => nic::run(command, &client, output)?,
         Command::Switch(command) => switch::run(command, &client, output)?,
         Command::Group(command) => group::run(command, &client, output)?,
+        Command::Link(command) => link::run(&command, output)?,
+        Command::Remote(RemoteCommand::Status) => link::status(&client, output)?,
         Command::Ls => overview::list(&client, output)?,
         Command::Show(args) => overview::show(&args, &client, output)?,
         Command::Sidecores => overview::sidecores(&client, output)?,

@@ -16,6 +16,7 @@ mod daemon;
 mod disk;
 mod group;
 mod held;
+mod link;
 mod net;
 mod sidecores;
 
@@ -23,6 +24,7 @@ pub use daemon::*;
 pub use disk::*;
 pub use group::*;
 pub use held::HeldView;
+pub use link::*;
 pub use net::*;
 pub use sidecores::*;
 
@@ -143,6 +145,8 @@ pub enum Call {
         /// Its name.
         id: String,
     },
+    /// Every link. Answer: [`Answer::Links`].
+    ListLinks,
     /// The daemon itself. Answer: [`Answer::Daemon`].
     ShowDaemon,
     /// Every sidecore. Answer: [`Answer::Sidecores`].
@@ -175,6 +179,8 @@ pub enum Answer {
     Groups(GroupList),
     /// One group.
     Group(Box<GroupView>),
+    /// Every link.
+    Links(LinkList),
     /// Every sidecore.
     Sidecores(SidecoreList),
     /// What a reload did.

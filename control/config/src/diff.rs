@@ -197,6 +197,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
         ("sidecores.cpus", cpus),
+        ("link", differs_in_links(running, wanted)),
         ("sidecores.min", min),
         ("sidecores.max", max),
         ("sidecores.urgency", old.urgency != new.urgency),
@@ -204,6 +205,17 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     ];
     let differing = fields.into_iter().filter(|(_, differs)| *differs);
     differing.map(|(name, _)| name.to_string()).collect()
+}
+
+/// Whether there are other links, or they are otherwise; lines may have moved.
+fn differs_in_links(running: &Plan, wanted: &Plan) -> bool {
+    let what = |plan: &Plan| -> Vec<_> {
+        let links = plan.links.iter();
+        links
+            .map(|link| (link.id.clone(), link.mtu, link.key_file.clone(), link.end.clone()))
+            .collect()
+    };
+    what(running) != what(wanted)
 }
 
 /// Removals, changes in place, additions.
@@ -297,6 +309,9 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
         (Source::Null { .. }, Source::Null { .. }) => true,
         (Source::Memory { .. }, Source::Memory { .. }) => true,
         (Source::File { path: a, cache: c, .. }, Source::File { path: b, cache: d, .. }) => {
+            a == b && c == d
+        }
+        (Source::Remote { link: a, name: c }, Source::Remote { link: b, name: d }) => {
             a == b && c == d
         }
         _ => false,

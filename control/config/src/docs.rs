@@ -9,8 +9,8 @@ use crate::openapi;
 use crate::routes::ROUTES;
 use crate::schema::words_of;
 use crate::spec::{
-    DaemonSpec, DiskSpec, ElvisSpec, Es2Spec, GroupSpec, NicSpec, SidecoresSpec, SwitchSpec,
-    UplinkSpec,
+    DaemonSpec, DiskSpec, ElvisSpec, Es2Spec, GroupSpec, LinkClientSpec, LinkSpec, NicSpec,
+    SidecoresSpec, SwitchSpec, UplinkSpec,
 };
 
 mod reload;
@@ -42,6 +42,8 @@ pub fn config_markdown() -> String {
     section::<SwitchSpec>(&mut text, "[[switch]]");
     section::<UplinkSpec>(&mut text, "[[switch.uplink]]");
     section::<NicSpec>(&mut text, "[[nic]]");
+    section::<LinkSpec>(&mut text, "[[link]]");
+    section::<LinkClientSpec>(&mut text, "[[link.client]]");
     text.push_str(
         "\n## A whole file\n\n```toml\n[sidecores]\ncpus = \"2-3\"\n\n[[disk]]\nid = \
          \"vm1-root\"\npath = \"/srv/vm1.img\"\nqueues = 4\n\n[[disk]]\nid = \
@@ -116,6 +118,7 @@ fn section<T: JsonSchema>(text: &mut String, header: &str) {
     let link = |name: &str| match name {
         "Es2Spec" => "[table](#sidecoreses2)".to_string(),
         "ElvisSpec" => "[table](#sidecoreselvis)".to_string(),
+        "LinkClientSpec" => "[tables](#linkclient)".to_string(),
         _ => "[tables](#switchuplink)".to_string(),
     };
     fields(text, &schema, &Types { definitions, link }, Some(header));

@@ -15,6 +15,7 @@ pub mod api;
 pub mod cpus;
 pub mod diff;
 pub mod docs;
+pub mod key;
 pub mod mac;
 pub mod mistake;
 pub mod number;

@@ -18,6 +18,7 @@ mod disk;
 mod from_api;
 mod group;
 mod limit;
+mod link;
 mod names;
 mod network;
 mod nic;
@@ -29,6 +30,7 @@ mod switch;
 pub use disk::{DiskPlan, Source};
 pub use group::GroupPlan;
 pub use limit::LimitPlan;
+pub use link::{LinkClientPlan, LinkEnd, LinkPlan};
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
@@ -66,6 +68,8 @@ pub struct Plan {
     pub switches: Vec<SwitchPlan>,
     /// The NICs, in the same order. Each one's switch is among `switches`.
     pub nics: Vec<NicPlan>,
+    /// The links, all of the file.
+    pub links: Vec<LinkPlan>,
 }
 
 /// The cores that do the work.
@@ -114,6 +118,19 @@ impl Plan {
         self.disks.iter().find(|disk| disk.id == id)
     }
 
+    /// The link of that name.
+    pub fn link(&self, id: &str) -> Option<&LinkPlan> {
+        self.links.iter().find(|link| link.id == id)
+    }
+
+    /// The link by which clients may have this disk, which then has no socket.
+    pub fn link_of(&self, disk: &str) -> Option<&LinkPlan> {
+        let has = |link: &&LinkPlan| {
+            link.clients().iter().any(|client| client.disks.iter().any(|id| id == disk))
+        };
+        self.links.iter().find(has)
+    }
+
     /// The switch of that name.
     pub fn switch(&self, id: &str) -> Option<&SwitchPlan> {
         self.switches.iter().find(|switch| switch.id == id)
@@ -142,6 +159,7 @@ pub(crate) struct Defaults<'a> {
     pub(crate) daemon: &'a DaemonSpec,
     pub(crate) policies: Policies,
     pub(crate) groups: &'a [GroupPlan],
+    pub(crate) links: &'a [LinkPlan],
 }
 
 fn resolve(
@@ -157,12 +175,18 @@ fn resolve(
     let groups = group::resolve_all(document, running, mistakes);
     let at = Path::root().key("sidecores");
     let policies = policy::resolve(&document.spec.sidecores, &at, mistakes);
-    let defaults = Defaults { daemon: in_force, policies, groups: &groups };
+    let origin =
+        |at: &Path| Origin::File { file: document.file().to_string(), line: document.line_of(at) };
+    let links = link::resolve_all(&document.spec.link, folder, origin, mistakes);
+    // What devices may name is what runs: links change with a restart only.
+    let usable = running.map_or(&links, |plan| &plan.links);
+    let defaults = Defaults { daemon: in_force, policies, groups: &groups, links: usable };
     let sidecores = resolve_sidecores(sidecores, policies, host, mistakes);
     let reading = reading::Reading { document, folder, defaults, running };
     let devices = reading.devices(mistakes)?;
     let (disks, switches, nics) = (devices.disks, devices.switches, devices.nics);
-    Some(Plan { daemon, sidecores: sidecores?, disks, groups, switches, nics })
+    link::check_disks(&links, &disks, &document.spec.link, mistakes);
+    Some(Plan { daemon, sidecores: sidecores?, disks, groups, switches, nics, links })
 }
 
 fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) -> DaemonSpec {

@@ -3,8 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::api::{
-    ApiError, Call, DaemonView, DiskList, DiskView, ErrorKind, GroupList, GroupView, NicList,
-    NicView, ReloadView, SidecoreList, SwitchList, SwitchView, UpgradeView, VersionView,
+    ApiError, Call, DaemonView, DiskList, DiskView, ErrorKind, GroupList, GroupView, LinkList,
+    NicList, NicView, ReloadView, SidecoreList, SwitchList, SwitchView, UpgradeView, VersionView,
 };
 use crate::plan::api_error;
 use crate::read;
@@ -36,6 +36,7 @@ pub enum Operation {
     AddSwitch,
     ShowSwitch,
     RemoveSwitch,
+    ListLinks,
     ListGroups,
     AddGroup,
     ShowGroup,
@@ -83,7 +84,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 29] = [
+pub const ROUTES: [Route; 30] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -283,6 +284,16 @@ pub const ROUTES: [Route; 29] = [
         refusals: &[404, 409],
     },
     Route {
+        operation: Operation::ListLinks,
+        method: Method::Get,
+        path: "/v1/links",
+        summary: "Every link, with its sessions, what it lost, and its disks.",
+        body: None,
+        success: 200,
+        answer: schema_of::<LinkList>,
+        refusals: &[],
+    },
+    Route {
         operation: Operation::ListGroups,
         method: Method::Get,
         path: "/v1/groups",
@@ -414,6 +425,7 @@ impl Operation {
             Operation::AddSwitch => Call::AddSwitch(body_of(body)?),
             Operation::ShowSwitch => Call::ShowSwitch { id },
             Operation::RemoveSwitch => Call::RemoveSwitch { id },
+            Operation::ListLinks => Call::ListLinks,
             Operation::ListGroups => Call::ListGroups,
             Operation::AddGroup => Call::AddGroup(body_of(body)?),
             Operation::ShowGroup => Call::ShowGroup { id },
@@ -499,7 +511,7 @@ mod tests {
                  \"nul\" is not possible here"
                     .to_string(),
                 "write it between quotes; did you mean `queues`?; did you mean \"null\"? Possible: \
-                 \"null\", \"memory\", \"file\""
+                 \"null\", \"memory\", \"file\", \"remote\""
                     .to_string()
             )
         );

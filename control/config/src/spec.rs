@@ -28,10 +28,12 @@ macro_rules! words {
 }
 
 mod limit;
+mod link;
 mod net;
 mod policy;
 
 pub use limit::*;
+pub use link::*;
 pub use net::*;
 pub use policy::*;
 
@@ -75,6 +77,8 @@ pub struct Spec {
     pub switch: Vec<SwitchSpec>,
     /// The NICs, one `[[nic]]` each.
     pub nic: Vec<NicSpec>,
+    /// The ways to other machines, one `[[link]]` each.
+    pub link: Vec<LinkSpec>,
 }
 
 /// Where the daemon keeps its sockets and its state.
@@ -191,7 +195,7 @@ pub struct DiskSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, value_name = "MODE"))]
     pub mode: Mode,
-    /// What the disk is made of. Default: `file` if there is a path.
+    /// What the disk is made of. Default: `file` if there is a path, `remote` if there is a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "KIND"))]
     pub backend: Option<BackendKind>,
@@ -211,6 +215,14 @@ pub struct DiskSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "SIZE",
         value_parser = crate::number::size))]
     pub size: Option<Size>,
+    /// `remote`: the link to the machine that has the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "LINK"))]
+    pub link: Option<String>,
+    /// `remote`: the disk's name there. Default: the same as here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "DISK"))]
+    pub remote: Option<String>,
     /// The guest may not write.
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long))]
@@ -333,6 +345,8 @@ pub enum BackendKind {
     Memory,
     /// A raw image or a block device.
     File,
+    /// A disk of another machine, by a link.
+    Remote,
 }
 
 /// Whether the host's page cache is used.
@@ -457,6 +471,6 @@ words! {
         Adaptive => "adaptive", Poll => "poll", Notify => "notify", Es2 => "es2", Elvis => "elvis"
     }
     Mode { Listen => "listen", Connect => "connect" }
-    BackendKind { Null => "null", Memory => "memory", File => "file" }
+    BackendKind { Null => "null", Memory => "memory", File => "file", Remote => "remote" }
     Cache { Auto => "auto", Direct => "direct", Page => "page" }
 }

@@ -161,6 +161,7 @@ const SIDECORE: &[c_long] = &[
     libc::SYS_recvfrom,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
     libc::SYS_getsockopt,
 ];
 
@@ -266,6 +267,7 @@ pub(crate) fn of(kind: Kind, networks: bool, programs: bool) -> Vec<c_long> {
         Kind::Api => &[WAIT, API],
         Kind::Closer => &[ALARM],
         Kind::Parting => &[PARTING],
+        Kind::Greeter => &[],
         Kind::Control => &[WAIT, ALARM, SIDECORE, CONTROL, CONTROL_OLD],
     };
     let bpf = (kind == Kind::Control && networks && programs).then_some(libc::SYS_bpf);
@@ -297,7 +299,7 @@ pub(crate) fn checked(kind: Kind, networks: bool, pid: u32) -> Vec<Check> {
             let clone =
                 Check { mask: Some(threads | namespaces), ..check(libc::SYS_clone, 0, &[threads]) };
             all.extend([clone, check(libc::SYS_ioctl, 1, CONTROL_IOCTLS)]);
-            let families = if networks { FAMILIES } else { &FAMILIES[..2] };
+            let families = if networks { FAMILIES } else { &FAMILIES[..4] };
             all.push(check(libc::SYS_socket, 0, families));
         }
         Kind::Sidecore => {
@@ -310,7 +312,7 @@ pub(crate) fn checked(kind: Kind, networks: bool, pid: u32) -> Vec<Check> {
             all.push(check(libc::SYS_ioctl, 1, &[libc::FIONBIO]));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }
-        Kind::Closer | Kind::Parting => {
+        Kind::Closer | Kind::Parting | Kind::Greeter => {
             all.push(check(libc::SYS_fcntl, 1, CLOSING));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }
@@ -333,9 +335,15 @@ const PRCTL: &[u64] = &[
     0x4155_5856,
 ];
 
-/// Unix sockets, and the one that tells of links; then those of networks.
-const FAMILIES: &[u64] =
-    &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64, libc::AF_PACKET as u64, libc::AF_XDP as u64];
+/// Unix sockets, the one that tells of interfaces, and those of the `[[link]]`s; then those of networks.
+const FAMILIES: &[u64] = &[
+    libc::AF_UNIX as u64,
+    libc::AF_NETLINK as u64,
+    libc::AF_INET as u64,
+    libc::AF_INET6 as u64,
+    libc::AF_PACKET as u64,
+    libc::AF_XDP as u64,
+];
 
 /// An interface's name: whether it is still there.
 const SIDECORE_IOCTLS: &[u64] = &[libc::SIOCGIFNAME, libc::TUNSETOFFLOAD];

@@ -66,6 +66,8 @@ pub enum Kind {
     Closer,
     /// Makes a disk stable and closes it.
     Parting,
+    /// Shakes hands for links.
+    Greeter,
 }
 
 /// Files that can be opened. All are absolute and exist.

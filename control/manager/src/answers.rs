@@ -52,6 +52,7 @@ impl Manager {
                 let answer = self.answer_group(call);
                 reply.answer(answer);
             }
+            Call::ListLinks => reply.answer(Ok(self.show_links())),
             call => self.answer_net(call, reply),
         }
     }
@@ -156,6 +157,8 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         device.removing = true;
         device.close_socket();
+        self.release_remote(number);
+        let Some(device) = self.devices.get(&number) else { return };
         let (id, links) =
             (device.facts.id.clone(), device.links.keys().copied().collect::<Vec<_>>());
         self.forget_plan(&id);

@@ -181,6 +181,7 @@ impl Device {
     fn weigh(&mut self, found: &[Found], at: Nanos, node: Option<u32>) -> Vec<(Name, QueueLoad)> {
         let (number, mut rests) = (self.number, self.is_held_back());
         let (mut weighed, mut sum) = (Vec::new(), 0);
+        let is_fixed = self.is_fixed();
         for (index, queue) in (0..).zip(&mut self.queues) {
             let Some(attached) = queue.attached else { continue };
             let core = attached.sidecore;
@@ -192,7 +193,7 @@ impl Device {
             }
             let Weighed { load, moved, .. } = queue.weighed;
             sum += load;
-            let can_move = !attached.by_hand;
+            let can_move = !attached.by_hand && !is_fixed;
             let queue = QueueLoad { core, load, can_move, node, moved };
             weighed.push(((number, Some(index)), queue));
         }

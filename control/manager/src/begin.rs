@@ -23,6 +23,7 @@ use crate::manager::{End, INBOX_INTERVAL, Manager, now};
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::poll::{Poll, Token};
+use crate::remote::Remote;
 use crate::service::Groups;
 use crate::shut::Shut;
 use crate::sockets;
@@ -128,6 +129,7 @@ fn begin(
         devices: BTreeMap::new(),
         network: Network::default(),
         taps: MadeTaps::in_folder(&plan.daemon.state_dir),
+        remote: Remote::new(&plan.daemon.state_dir),
         groups: Groups::default(),
         queries: Vec::new(),
         next_query: 0,
@@ -236,6 +238,7 @@ impl Manager {
             self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
         }
         self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
+        self.begin_links(&plan.links).map_err(StartError)?;
         for disk in plan.disks {
             self.plan.disks.push(disk.clone());
             self.take_in(DevicePlan::Disk(disk));

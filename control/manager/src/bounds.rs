@@ -69,7 +69,7 @@ impl Amount {
             DevicePlan::Disk(disk) => {
                 let held = match disk.source {
                     Source::Memory { size_bytes } => size_bytes,
-                    Source::Null { .. } | Source::File { .. } => 0,
+                    Source::Null { .. } | Source::File { .. } | Source::Remote { .. } => 0,
                 };
                 (u64::from(disk.queues), 0, held)
             }

@@ -160,6 +160,8 @@ pub(crate) struct Device {
     pub(crate) retry_at: Option<Instant>,
     /// Not to be connected before: a front-end that hangs up is not called in a loop.
     pub(crate) connect_after: Option<Instant>,
+    /// A link serves it to other machines: it has no socket here.
+    pub(crate) is_exported: bool,
     /// It goes when its queues are back.
     pub(crate) removing: bool,
     /// Queues are wanted back so that they start anew with other settings.
@@ -213,6 +215,7 @@ impl Device {
             unanswered: None,
             retry_at: None,
             connect_after: None,
+            is_exported: false,
             removing: false,
             restarting: false,
             closed_until: None,
@@ -339,7 +342,13 @@ impl Device {
 
     /// Whether it has no socket though it should: its cable was put in again.
     pub(crate) fn wants_to_listen(&self) -> bool {
-        self.facts.mode == Mode::Listen && self.listener.is_none() && self.retry_at.is_none()
+        let is_closed = self.listener.is_none() && self.retry_at.is_none();
+        self.facts.mode == Mode::Listen && is_closed && !self.is_exported
+    }
+
+    /// Whether its queues are where a link is, and stay there.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.is_exported || self.kind.disk().is_some_and(|disk| disk.remote.is_some())
     }
 
     /// The name of queue `index`.

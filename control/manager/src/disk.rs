@@ -13,6 +13,7 @@ use device::blk::{Limits, Live, Shape};
 
 use crate::device::{Link, QueueState};
 use crate::follow::Stand;
+use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
 use crate::start;
 
@@ -28,6 +29,8 @@ pub(crate) struct DiskParts {
     pub(crate) was_empty: bool,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
+    /// What it has of a link, if another machine has it.
+    pub(crate) remote: Option<RemoteParts>,
 }
 
 impl DiskParts {
@@ -85,7 +88,16 @@ impl DiskParts {
         let live = Live::new(disk.size_bytes());
         let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
         let stand = follows.then_some(stand);
-        DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None }
+        DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None, remote: None }
+    }
+
+    /// One that another machine has.
+    pub(crate) fn of_remote(plan: DiskPlan, disk: Arc<Disk>, remote: RemoteParts) -> DiskParts {
+        let readonly = disk.is_readonly();
+        let mut parts = DiskParts::of(plan, disk, false);
+        parts.shape.readonly |= readonly;
+        parts.remote = Some(remote);
+        parts
     }
 
     /// Opens it once more as `plan` has it, with its locks. An image that is gone is not made anew.
@@ -143,6 +155,8 @@ impl DiskParts {
 /// What the back-end is asked to open.
 fn source_of(plan: &DiskPlan) -> Source {
     match &plan.source {
+        // Whoever opens one asks its link (`remote`), and never comes here.
+        config::Source::Remote { .. } => Source::Null { size_bytes: 0 },
         config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
         config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
         config::Source::File { path, size_bytes, cache } => Source::File {

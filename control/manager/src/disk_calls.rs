@@ -80,6 +80,10 @@ impl Manager {
         let Some(disk) = self.disk_parts_mut(number) else {
             return Err(ApiError::new(ErrorKind::NotFound, "there is no such disk", ""));
         };
+        if disk.remote.is_some() {
+            let error = "its size is that of the disk at its IOhost";
+            return Err(ApiError::new(ErrorKind::Refused, error, "resize it there"));
+        }
         if disk.resizing.is_some() {
             let hint = "try again in a moment";
             return Err(ApiError::new(ErrorKind::Busy, "it is being resized already", hint));
@@ -104,6 +108,13 @@ impl Manager {
             ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
         };
         match disk.is_here() {
+            // As its IOhost has said, which it was not asked for.
+            _ if disk.remote.is_some() => {
+                backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?;
+                self.tell_capacity(number);
+                info!(disk = id, size, "resized");
+                return self.show(&id, true);
+            }
             true => backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?,
             // Made longer under its locks, which are not kept.
             false => disk.disk = disk.open_again(&plan).map_err(|e| refused(&e))?.away(),
@@ -123,6 +134,10 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let Some(disk) = device.kind.disk() else { return };
         disk.live.set_capacity(disk.disk.size_bytes());
+        if device.is_exported {
+            self.touched.insert(number);
+            return self.tell_clients(number);
+        }
         for link in device.links.values_mut() {
             let told = link.session.config_changed().map(|bytes| link.front_end.tell(bytes));
             if let Some(Err(error)) = told {

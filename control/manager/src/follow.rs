@@ -120,7 +120,7 @@ impl Device {
     }
 
     /// Whether a ring could start but for the locks of its disk.
-    fn wants_to_start(&self) -> bool {
+    pub(crate) fn wants_to_start(&self) -> bool {
         let Some(id) = self.runner else { return false };
         let link = self.links.get(&id).filter(|link| link.held.is_none());
         let mut rings = 0..self.facts.rings;
@@ -158,7 +158,7 @@ impl Manager {
     }
 
     /// Asks for the locks of a disk, unless that was done a moment ago.
-    fn take_locks(&mut self, number: u32) -> bool {
+    pub(crate) fn take_locks(&mut self, number: u32) -> bool {
         let now = now();
         let Some(parts) = self.disk_parts(number) else { return false };
         if parts.asks_at().is_some_and(|at| at > now) {
@@ -215,7 +215,7 @@ impl Manager {
 
     /// Begins to let a disk go, none of whose rings is with a sidecore. False: it stays, because it has
     /// lost data and only an operator knows what to do, or there is nobody to do it.
-    fn let_go(&mut self, number: u32) -> bool {
+    pub(crate) fn let_go(&mut self, number: u32) -> bool {
         let Some(parts) = self.disk_parts(number) else { return false };
         if parts.disk.sync_failed() {
             return false;
@@ -248,7 +248,8 @@ impl Manager {
             Err(TryRecvError::Empty) => return,
             outcome => outcome.ok().flatten(),
         };
-        parts.stand = Some(if kept.is_some() { Stand::Here } else { Stand::Away(None) });
+        let is_gone = kept.is_none();
+        parts.stand = Some(if is_gone { Stand::Away(None) } else { Stand::Here });
         match kept {
             Some(disk) => parts.disk = disk,
             // From here on it is no new disk, wherever its guest goes.
@@ -259,6 +260,7 @@ impl Manager {
             self.queue_came_back(number, link);
         }
         self.touched.insert(number);
+        self.export_has_parted(number, is_gone);
         self.retry_shut();
     }
 

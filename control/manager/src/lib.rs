@@ -25,6 +25,7 @@
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
+//! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
@@ -60,6 +61,7 @@ mod nic_moves;
 mod poll;
 mod reload;
 mod reload_net;
+mod remote;
 mod service;
 mod shut;
 mod sockets;
@@ -74,3 +76,4 @@ mod views;
 mod whereabouts;
 
 pub use begin::{Options, StartError, run};
+pub use remote::read_key;

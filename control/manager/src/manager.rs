@@ -23,11 +23,13 @@ use crate::begin::Options;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
+use crate::kind::Kind;
 use crate::lent::Lent;
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
+use crate::remote::{BY_LINK, Remote};
 use crate::service::Groups;
 use crate::shut::Shut;
 use crate::sockets;
@@ -68,6 +70,7 @@ pub(crate) struct Manager {
     /// Switches, wires, and ports that lead to the host.
     pub(crate) network: Network,
     pub(crate) taps: MadeTaps,
+    pub(crate) remote: Remote,
     /// The meters of the plan's groups.
     pub(crate) groups: Groups,
     /// Operators who wait for tables of addresses.
@@ -126,6 +129,8 @@ impl Manager {
                     Token::Stop => self.begin_stop(),
                     Token::Reload => self.reload_on_signal(),
                     Token::Heir => self.hear_heir(),
+                    Token::Greeter => self.hear_greeter(),
+                    Token::Synced(number) => self.has_synced(number),
                 }
             }
             self.due();
@@ -167,6 +172,8 @@ impl Manager {
         let uplinks = self.network.uplinks.values().filter_map(Uplink::due_at);
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.cores.due_at());
+        let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
+        let due = due.chain(links);
         let due = due.chain(self.balance.due_at(&self.cores));
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
@@ -196,6 +203,10 @@ impl Manager {
                 }
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
+                Event::FromLink(key, said) => self.hear_link(key, *said),
+                Event::LinkDetached(key, _) => self.link_is_back(key, false),
+                Event::LinkRefused(key, _) => self.link_is_back(key, true),
+                // No link is attached yet.
                 Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
@@ -214,6 +225,10 @@ impl Manager {
         let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
         queue.gate = gate;
         let Some(attached) = queue.attached.take() else { return };
+        if attached.link == BY_LINK {
+            self.touched.insert(key.device);
+            return self.export_is_back(key.device, base, problem);
+        }
         // For whoever serves it next, if nobody asks for another place.
         queue.was_at = self.frozen.then_some((attached.sidecore, attached.by_hand));
         queue.asked_at = attached.leaving;
@@ -330,6 +345,8 @@ impl Manager {
         }
         let now = now();
         self.note_arrival(number, now);
+        self.settle_export(number);
+        self.follow_remote(number);
         for index in 0..self.follow(number) {
             self.attach_if_ready(number, index);
         }
@@ -345,7 +362,12 @@ impl Manager {
         }
         match device.make_queue(index) {
             Ok(Some((link, served))) => {
-                let home = device.kind.nic().map(|nic| nic.plug.map(|plug| plug.place.home));
+                let is_nic = device.kind.nic().is_some();
+                let home = match &device.kind {
+                    Kind::Nic(nic) => Some(nic.plug.map(|plug| plug.place.home)),
+                    // With its link.
+                    Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
+                };
                 let was_at = self.queue_mut(number, index).and_then(|queue| queue.was_at.take());
                 let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
@@ -357,7 +379,7 @@ impl Manager {
                         Some(Attached { sidecore, link, leaving, is_finishing, by_hand });
                     queue.was_attached = true;
                 }
-                if home.is_none() {
+                if !is_nic {
                     self.cores.take_load(sidecore, 1);
                 }
                 self.cores.send(sidecore, Command::Attach(served));
@@ -378,6 +400,7 @@ impl Manager {
     pub(crate) fn plan_connect(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let alone = device.links.is_empty() && !device.removing && !device.kind.is_off();
+        let alone = alone && !device.is_exported;
         if device.facts.mode == Mode::Connect && alone && self.stop_by.is_none() {
             let after = device.connect_after.max(device.closed_until);
             device.retry_at = Some(after.map_or(now(), |after| after.max(now())));
@@ -390,6 +413,7 @@ impl Manager {
         if self.stop_by.is_none() {
             self.open_shut();
             self.retry_uplinks(now());
+            self.open_links(now());
         }
         let now = now();
         self.cores.knock(now);
@@ -502,6 +526,15 @@ impl Manager {
 #[expect(clippy::disallowed_methods, reason = "the control loop's one reader of the clock")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// How long this machine was suspended so far, nanoseconds.
+pub(crate) fn suspended_ns() -> u64 {
+    let ns = |clock| {
+        let time = clock_gettime(clock);
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + time.tv_nsec as u64
+    };
+    ns(ClockId::Boottime).saturating_sub(ns(ClockId::Monotonic))
 }
 
 /// The monotonic clock, which is the same for all processes of a machine, at `at`: nanoseconds.

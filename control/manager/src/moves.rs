@@ -191,6 +191,14 @@ impl Manager {
             let error = format!("there is no sidecore {to}: there are {count}, from 0 on");
             return Err(refused(error, "`sidecore sidecores` lists them"));
         }
+        if self
+            .number_of(id)
+            .and_then(|number| self.devices.get(&number))
+            .is_some_and(|device| device.is_fixed())
+        {
+            let error = format!("the queues of disk {id:?} are where its link is");
+            return Err(refused(error, "they stay there"));
+        }
         let placed =
             "a queue has a sidecore while its front-end runs it; `sidecore show` says which";
         let device = self.number_of(id).and_then(|number| self.devices.get(&number));

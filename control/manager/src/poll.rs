@@ -34,6 +34,10 @@ pub(crate) enum Token {
     Reload,
     /// The process that is to take over.
     Heir,
+    /// The thread that shakes hands.
+    Greeter,
+    /// What a client wrote on this disk was made stable.
+    Synced(u32),
 }
 
 impl Token {
@@ -48,6 +52,8 @@ impl Token {
             Token::Unsynced(device) => (6, device, 0),
             Token::Heir => (7, 0, 0),
             Token::Parted(device) => (8, device, 0),
+            Token::Greeter => (9, 0, 0),
+            Token::Synced(device) => (10, device, 0),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
     }
@@ -63,6 +69,8 @@ impl Token {
             6 => Token::Unsynced(device),
             7 => Token::Heir,
             8 => Token::Parted(device),
+            9 => Token::Greeter,
+            10 => Token::Synced(device),
             _ => Token::Reload,
         }
     }
@@ -163,6 +171,8 @@ mod tests {
             Token::Core(3),
             Token::Unsynced(9),
             Token::Parted(10),
+            Token::Greeter,
+            Token::Synced(10),
             Token::Calls,
             Token::Stop,
             Token::Reload,

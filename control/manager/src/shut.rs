@@ -209,7 +209,9 @@ impl Manager {
             }
         };
         device.listener = listener;
+        device.is_exported = self.is_exported(&device.facts.id);
         let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
+        let listens = listens && !device.is_exported;
         // An heir makes no socket that its predecessor has not: it listens when it serves.
         if listens && device.listener.is_none() && self.estate.is_none() {
             let socket = Path::new(&device.facts.socket);
@@ -222,7 +224,12 @@ impl Manager {
         Ok(device)
     }
 
-    fn open_disk(&self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
+    fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
+        if matches!(plan.source, Source::Remote { .. }) {
+            let facts = Facts::from(&plan);
+            let parts = self.open_remote(plan)?;
+            return Ok(Device::new(number, facts, Kind::Disk(parts)));
+        }
         let path = plan.source.path().map(str::to_string);
         // A disk that was made once is not made again: whoever removed or unmounted its image is told.
         let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some();
@@ -277,6 +284,7 @@ impl Manager {
             return Err(NotOpen::Wrong(error));
         }
         self.plan_connect(number);
+        self.export_disk(number);
         Ok(number)
     }
 

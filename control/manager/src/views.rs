@@ -29,6 +29,8 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
     DiskView {
         state,
         problem: problem_of(device),
+        // One that a link serves has none.
+        socket: if device.is_exported { String::new() } else { parts.plan.socket.clone() },
         size_bytes: parts.disk.size_bytes(),
         block_size_bytes: parts.shape.block_size,
         queues_attached: device.attached().len() as u16,

@@ -8,6 +8,7 @@ use guest_memory::MapError;
 use rustix::io::Errno;
 
 use crate::file::{Facts, FaultSnapshot, File, Holder, Opened};
+use crate::link::{LinkKey, Remote};
 use crate::{Backend, Memory, Null, SECTOR_SIZE};
 
 /// Largest disk, bytes: the largest file offset.
@@ -164,7 +165,7 @@ pub enum Handles<F> {
         /// Past it.
         direct: Option<F>,
     },
-    /// Of an image that is not open ([`Disk::is_away`]).
+    /// Of an image that is not open ([`Disk::is_away`]), and of a disk at an IOhost, which is not handed over.
     Away,
 }
 
@@ -213,6 +214,24 @@ enum Kind {
     File(Arc<Opened>),
     /// A file that is not open here, and what was seen of it.
     Away(Facts),
+    Remote(RemoteDisk),
+}
+
+/// A disk at an IOhost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteDisk {
+    /// By which link.
+    pub link: LinkKey,
+    /// The link's number of it ([`crate::link::ClientLink::attach`]).
+    pub disk: u16,
+    /// As the IOhost says, bytes, a multiple of 512.
+    pub size_bytes: u64,
+    /// As there, bytes, a power of two.
+    pub physical_block_size: u32,
+    /// As there.
+    pub limits: Limits,
+    /// Writes are refused.
+    pub readonly: bool,
 }
 
 impl Disk {
@@ -225,6 +244,11 @@ impl Disk {
             let (opened, size_bytes) = Opened::open(path, asked, readonly, cache)?;
             Ok((Kind::File(Arc::new(opened)), size_bytes))
         })
+    }
+
+    /// One at an IOhost. Nothing is asked of it.
+    pub fn remote(remote: RemoteDisk) -> Arc<Disk> {
+        Arc::new(Disk { kind: Kind::Remote(remote), size_bytes: remote.size_bytes })
     }
 
     /// The same without any lock, for an image that another process has: what would be served is
@@ -267,7 +291,7 @@ impl Disk {
     pub fn handles(&self) -> Handles<BorrowedFd<'_>> {
         match &self.kind {
             Kind::Null => Handles::Null,
-            Kind::Away(_) => Handles::Away,
+            Kind::Away(_) | Kind::Remote(_) => Handles::Away,
             Kind::Memory(memory) => Handles::Memory(memory.file()),
             Kind::File(opened) => {
                 let (cached, direct) = opened.descriptions();
@@ -350,6 +374,7 @@ impl Disk {
             Kind::Null | Kind::Memory(_) => true,
             Kind::File(opened) => opened.in_memory(),
             Kind::Away(facts) => facts.in_memory,
+            Kind::Remote(_) => false,
         }
     }
 
@@ -387,6 +412,7 @@ impl Disk {
             Kind::Memory(_) => 4096,
             Kind::File(opened) => opened.physical_block_size(),
             Kind::Away(facts) => facts.physical_block_size,
+            Kind::Remote(remote) => remote.physical_block_size,
         }
     }
 
@@ -398,12 +424,17 @@ impl Disk {
             Kind::Memory(_) => at_most(64 << 20),
             Kind::File(opened) => opened.limits(),
             Kind::Away(facts) => facts.limits,
+            Kind::Remote(remote) => remote.limits,
         }
     }
 
     /// Whether writes are refused.
     pub fn is_readonly(&self) -> bool {
-        matches!(&self.kind, Kind::File(opened) if opened.is_readonly())
+        match &self.kind {
+            Kind::File(opened) => opened.is_readonly(),
+            Kind::Remote(remote) => remote.readonly,
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) => false,
+        }
     }
 
     /// How it is served, in a few words for people: `null`, `memory`, `file, direct`, `file, page
@@ -414,6 +445,7 @@ impl Disk {
             Kind::Memory(_) => "memory",
             Kind::File(opened) => opened.describe(),
             Kind::Away(facts) => facts.described,
+            Kind::Remote(_) => "remote",
         }
     }
 
@@ -422,7 +454,7 @@ impl Disk {
         match &self.kind {
             Kind::File(opened) => opened.faults(),
             Kind::Away(facts) => facts.faults,
-            Kind::Null | Kind::Memory(_) => FaultSnapshot::default(),
+            Kind::Null | Kind::Memory(_) | Kind::Remote(_) => FaultSnapshot::default(),
         }
     }
 
@@ -437,7 +469,7 @@ impl Disk {
     /// length, or a RAM disk. Whoever used it before has lost what it held.
     pub fn was_empty(&self) -> bool {
         match &self.kind {
-            Kind::Null | Kind::Away(_) => false,
+            Kind::Null | Kind::Away(_) | Kind::Remote(_) => false,
             Kind::Memory(_) => true,
             Kind::File(opened) => opened.was_empty(),
         }
@@ -455,7 +487,7 @@ impl Disk {
     pub fn sync_failure_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
             Kind::File(opened) => Some(opened.sync_failure_fd()),
-            Kind::Null | Kind::Memory(_) | Kind::Away(_) => None,
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => None,
         }
     }
 
@@ -483,6 +515,10 @@ impl Disk {
             Kind::Null => Backend::Null(Null { size_bytes: self.size_bytes }),
             Kind::Memory(memory) => Backend::Memory(memory.clone()),
             Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
+            Kind::Remote(remote) => {
+                let RemoteDisk { link, disk, readonly, .. } = *remote;
+                Backend::Remote(Remote::new(link, disk, self.size_bytes, readonly))
+            }
         }
     }
 
@@ -501,8 +537,8 @@ impl Disk {
             return Err(ResizeError::Size(size_bytes));
         }
         let kind = match &disk.kind {
-            // Who opens it next makes it longer.
-            kind @ (Kind::Null | Kind::Away(_)) => kind.clone(),
+            // Who opens it next makes it longer; an IOhost has told of it.
+            kind @ (Kind::Null | Kind::Away(_) | Kind::Remote(_)) => kind.clone(),
             Kind::Memory(memory) => Kind::Memory(memory.resized(size_bytes)?),
             Kind::File(opened) => {
                 opened.ensure_size(size_bytes)?;

@@ -3,7 +3,11 @@
 //!
 //! Made on the sidecore's thread and used by it alone: the ring belongs to the thread that makes
 //! it. The ring is made for the first back-end that needs one, so that null and memory need no
-//! io_uring at all.
+//! io_uring at all. Clients' links are here, too (`links`), of which the kernel knows a socket alone.
+
+mod links;
+
+pub(crate) use links::LinkPlace;
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,6 +25,7 @@ use crate::sys::Command;
 #[cfg(not(feature = "simulated"))]
 use crate::sys::Ring;
 use crate::wake::Waker;
+use links::Links;
 
 /// Submission entries at most; more gain nothing, since a pass submits a visit's budget a queue.
 const ENTRIES_MAX: u32 = 4096;
@@ -51,6 +56,7 @@ pub struct Io {
     waiting: usize,
     /// Made with the ring; tried again before a sleep with requests that wait.
     waker: Option<Waker>,
+    links: Links,
 }
 
 /// A disk, for as long as it has queues here. Keeps its descriptors open for what is queued.
@@ -135,8 +141,8 @@ impl Io {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let identity = NEXT.fetch_add(1, Ordering::Relaxed);
         let entries = entries.clamp(32, ENTRIES_MAX).next_power_of_two();
-        let (joined, waiting, waker) = (Vec::new(), 0, None);
-        Ok(Io { ring: None, entries, workers: None, identity, joined, waiting, waker })
+        let (joined, waiting, waker, links) = (Vec::new(), 0, None, Links::default());
+        Ok(Io { ring: None, entries, workers: None, identity, joined, waiting, waker, links })
     }
 
     /// The threads on which the kernel does what it cannot do at once (flushes, discards) run on these
@@ -151,10 +157,10 @@ impl Io {
         self.ring.as_ref().map_or(self.entries as usize, Ring::room)
     }
 
-    /// Requests submitted and not reaped, those that wait for others included.
+    /// Requests submitted and not reaped, those that wait for others included, and parts of requests to remote disks.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.ring.as_ref().map_or(0, Ring::in_flight) + self.waiting
+        self.ring.as_ref().map_or(0, Ring::in_flight) + self.waiting + self.links.in_flight()
     }
 
     /// Hands what was submitted to the kernel and lets it post what has completed. No system call
@@ -182,11 +188,16 @@ impl Io {
     }
 
     /// The next completion that the kernel has posted: whose it is, and what it said; after those,
-    /// requests that waited for another one and may go on. Reads memory only.
+    /// requests that waited for another one and may go on; after those, parts of requests to remote disks. Reads
+    /// memory only.
     #[inline]
     pub fn reap_one(&mut self) -> Option<(Tag, i32)> {
-        let completed = self.ring.as_mut()?.reap_one();
-        if completed.is_some() || self.waiting == 0 { completed } else { self.resume_one() }
+        let completed = self.ring.as_mut().and_then(Ring::reap_one);
+        let completed = completed.or_else(|| match self.waiting {
+            0 => None,
+            _ => self.resume_one(),
+        });
+        completed.or_else(|| self.links.reap_one())
     }
 
     /// A request that may go on, as a completion that says nothing.
@@ -203,6 +214,9 @@ impl Io {
     /// ends what requests here wait for, on whatever thread, makes the descriptor readable. To be
     /// asked last before each sleep. Two loads when nothing waits.
     pub fn may_rest(&mut self) -> bool {
+        if !self.links.may_rest() {
+            return false;
+        }
         let Some(ring) = &mut self.ring else { return true };
         if self.waiting == 0 {
             return ring.queued() == 0;

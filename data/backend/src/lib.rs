@@ -1,5 +1,5 @@
-//! Where requests go: nothing (`null`), memory, a file or block device. And where frames go that leave
-//! for the host: [`net`], which has nothing in common with the rest but `sys`.
+//! Where requests go: nothing (`null`), memory, a file or block device, a disk at an IOhost ([`link`]). And where frames
+//! go that leave for the host: [`net`], which has nothing in common with the rest but `sys`.
 //!
 //! A [`Disk`] is opened once per device by control. Each of its queues gets a [`Backend`] that moves
 //! with the queue, and each sidecore has one [`Io`], the io_uring its back-ends share. Not here:
@@ -31,6 +31,7 @@
 mod disk;
 mod file;
 mod io;
+pub mod link;
 mod memory;
 pub mod net;
 mod null;
@@ -39,7 +40,9 @@ mod simulated;
 mod sys;
 mod wake;
 
-pub use disk::{Cache, Disk, Handles, Inherited, Limits, OpenError, ResizeError, Source};
+pub use disk::{
+    Cache, Disk, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
+};
 pub use file::{FaultSnapshot, File, Holder, Progress};
 pub use io::Io;
 pub use memory::Memory;
@@ -78,6 +81,8 @@ pub enum Backend {
     Memory(Memory),
     /// A file or block device.
     File(File),
+    /// A disk at an IOhost.
+    Remote(link::Remote),
 }
 
 impl Backend {
@@ -95,6 +100,7 @@ impl Backend {
             Backend::Null(null) => Outcome::Done(null.serve(request)),
             Backend::Memory(disk) => Outcome::Done(disk.serve(request, memory)),
             Backend::File(file) => file.submit(io, request, memory, tag),
+            Backend::Remote(remote) => remote.submit(io, request, memory, tag),
         }
     }
 
@@ -111,6 +117,7 @@ impl Backend {
     ) -> Outcome {
         match self {
             Backend::File(file) => file.completed(io, request, memory, tag, result, progress),
+            Backend::Remote(remote) => remote.completed(io, request, memory, tag),
             // Neither ever submits, so no tag of theirs completes.
             Backend::Null(_) | Backend::Memory(_) => Outcome::Done(Status::IoError),
         }
@@ -122,6 +129,7 @@ impl Backend {
         match self {
             Backend::Null(_) | Backend::Memory(_) => true,
             Backend::File(file) => file.answers_at_once(),
+            Backend::Remote(_) => false,
         }
     }
 
@@ -131,7 +139,7 @@ impl Backend {
     pub fn slice_bytes(&self, wanted: u64) -> u64 {
         match self {
             Backend::Null(_) => u64::MAX,
-            Backend::Memory(_) => wanted,
+            Backend::Memory(_) | Backend::Remote(_) => wanted,
             Backend::File(_) => wanted.max(64 << 10),
         }
     }
@@ -144,6 +152,7 @@ impl Backend {
         match self {
             Backend::Null(_) | Backend::Memory(_) => true,
             Backend::File(file) => file.has_room(io),
+            Backend::Remote(remote) => remote.has_room(io),
         }
     }
 
@@ -151,19 +160,29 @@ impl Backend {
     /// the first request does not. Optional.
     ///
     /// # Errors
-    /// What the kernel said to making an io_uring.
+    /// What the kernel said to making an io_uring; `NotConnected`: the link of a remote disk, or that disk, is not here.
     pub fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
         match self {
             Backend::Null(_) | Backend::Memory(_) => Ok(()),
             Backend::File(file) => file.join(io),
+            Backend::Remote(remote) => remote.join(io),
         }
     }
 
     /// Gives back what `join` (or the first request) took. To be called before the queue moves away
-    /// from the sidecore, with nothing in flight; otherwise `io` keeps the file open.
+    /// from the sidecore, with nothing in flight; otherwise `io` keeps the file open. Of a remote disk requests may be
+    /// under way: nobody is told of their ends, and no other request of that disk is taken before those.
     pub fn leave(&mut self, io: &mut Io) {
-        if let Backend::File(file) = self {
-            file.leave(io);
+        match self {
+            Backend::Null(_) | Backend::Memory(_) => {}
+            Backend::File(file) => file.leave(io),
+            Backend::Remote(remote) => remote.leave(io),
         }
+    }
+
+    /// Whether nothing refers to a guest's memory between [`Self::submit`] and [`Self::completed`]: a queue whose
+    /// memory is lost may leave at once.
+    pub fn holds_no_memory(&self) -> bool {
+        matches!(self, Backend::Remote(_))
     }
 }

@@ -29,6 +29,7 @@ mod tap;
 mod watch;
 mod xdp;
 
+pub(crate) use errors::is_name;
 pub use errors::{HostOpenError, Why};
 pub use null::{Null, NullMode};
 pub use packet::Packet;

@@ -1,7 +1,7 @@
 //! The only place of this crate that hands addresses to the kernel, and of system calls that rustix
 //! does not have.
 //!
-//! Called by `io` and `file`, and by `net` for its sockets (`bpf`, `gather`, `interface`,
+//! Called by `io` and `file`, and by `net` and `link` for their sockets (`bpf`, `datagrams`, `gather`, `interface`,
 //! `packet_ring`, `tun`, `xsk`), whose memory is our own or read within the call. Of disks, two ways to run the same [`Command`]: [`Ring`], which the kernel
 //! completes later, and [`run_now`], which waits.
 //!
@@ -15,6 +15,7 @@
 #![expect(unsafe_code, reason = "addresses are given to the kernel, which writes to them")]
 
 pub(crate) mod bpf;
+pub(crate) mod datagrams;
 mod gather;
 pub(crate) mod interface;
 mod lock;

@@ -48,6 +48,9 @@ impl Sidecore {
                 Command::LinkTo(road) => self.net.desk.roads.add(*road),
                 Command::LinkFrom(road) => self.add_road(road, now),
                 Command::ShowMacs(table) => self.show_macs(table, now),
+                Command::AttachLink(key, link) => self.attach_link(key, link, now),
+                Command::DetachLink(key) => self.detach_link(key),
+                Command::ToLink(key, told) => self.tell_link(key, *told, now),
                 Command::Fence => self.fences += 1,
                 Command::Stop => self.stop(now),
             }
@@ -64,7 +67,7 @@ impl Sidecore {
         let epoch = place.epoch.wrapping_add(1);
         // What serving needs of the kernel is taken now, so that the first request does not.
         if let Err(error) = served.role.begin(&mut self.io, queue, epoch) {
-            return self.send(Event::Refused(served, Refusal::Kernel(error)));
+            return self.send(Event::Refused(served, Refusal::of(error)));
         }
         if let Err(refusal) = self.net.attach(&served.role, queue, served.ring.gate.is_some()) {
             served.role.end(&mut self.io);
@@ -81,6 +84,7 @@ impl Sidecore {
 
     /// Serves the queue from now on, at a place that is free.
     pub(crate) fn put(&mut self, queue: u16, epoch: u32, mut served: Box<Served>, now: Nanos) {
+        let is_fed = self.links.feed(served.key());
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return };
         place.epoch = epoch;
         // A receive queue is not visited, it is delivered to; it is kicked for buffers that were waited for.
@@ -90,7 +94,7 @@ impl Sidecore {
             Some(kick) => self.rest.watch(kick, queue, epoch).is_ok(),
             None => false,
         };
-        ring.is_watched = watched;
+        ring.is_watched = watched || is_fed;
         if is_visited {
             ring.line_up(&mut self.schedule, queue, now);
         }
@@ -165,6 +169,7 @@ impl Sidecore {
 
     fn stop(&mut self, now: Nanos) {
         self.stopping = true;
+        self.detach_host_links();
         let keys: Vec<QueueKey> =
             self.places.iter().filter_map(|place| Some(place.served()?.key())).collect();
         for key in keys {

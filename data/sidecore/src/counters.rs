@@ -191,6 +191,60 @@ counters! {
     drops: Drops => DropsSnapshot,
 }
 
+counters! {
+    /// Counters of one link of an IOhost.
+    HostLinkCounters, HostLinkSnapshot {
+        /// Sessions that there are now.
+        sessions,
+        /// Frames that came.
+        frames_in,
+        /// Frames that were sent.
+        frames_out,
+        /// Of those that came: of no session, not authentic, or seen before.
+        frames_unknown,
+        /// Of those that came: nothing that is said to an IOhost.
+        frames_dropped,
+        /// Hellos that came.
+        hellos,
+        /// Hellos that were answered with a cookie.
+        cookies,
+        /// Hellos that had one, and found too many others waiting.
+        greets_dropped,
+        /// Requests that were put into rings.
+        requests,
+        /// Requests that no disk can do.
+        refused,
+        /// Times that an attachment's requests were taken back from its ring: its client's lease was over.
+        withdrawals,
+        /// Records of what is over.
+        records_stale,
+        /// Fragments that say something else than the first one of their request.
+        conflicts,
+        /// Requests whose bytes were not what their checksum says.
+        mismatches,
+        /// Sessions that ended because the client said what it must not.
+        violations,
+        /// Sessions whose lease ran out.
+        leases_over,
+    }
+}
+
+counters! {
+    /// Counters of one attachment at an IOhost. How long its requests took is in those of its queue.
+    AttachmentCounters, AttachmentSnapshot {
+        /// Requests that ended.
+        requests,
+        /// Their bytes.
+        bytes,
+        /// Requests that ended with an error or as unsupported.
+        errors,
+        /// Requests in the ring or with the disk.
+        in_flight,
+        /// Times that the used ring said what cannot be: a defect of the daemon.
+        faults,
+    }
+}
+
 /// Counts by [`DropReason`].
 #[derive(Debug, Default)]
 pub(crate) struct Drops([Count; DropReason::COUNT]);

@@ -71,8 +71,12 @@ impl Sidecore {
 
     /// How long nothing is due that is not a ring's; `None`: something is, or may be at any time.
     fn doze_at_most(&mut self, now: Nanos) -> Option<u64> {
-        // Roads from other sidecores are rings too, and what was sent comes back on one.
-        let is_awaiting = !self.roads.is_empty() || self.moves.keep_awake() || self.moves.awaits();
+        // Roads from other sidecores are rings too, and what was sent comes back on one. Frames of links are in none.
+        let is_awaiting = !self.roads.is_empty()
+            || self.io.has_links()
+            || !self.links.is_empty()
+            || self.moves.keep_awake()
+            || self.moves.awaits();
         let has_more = !self.commands.is_empty()
             || !self.unsent.is_empty()
             || !self.put_off.is_empty()

@@ -15,6 +15,7 @@ use virtqueue::Violation;
 use crate::bell::Bell;
 use crate::counters::{SidecoreCounters, SidecoreSnapshot};
 use crate::knock::Knock;
+use crate::link::{FromLink, Link, LinkKey, ToLink};
 use crate::moves::{Arrival, Departure, MoveId, Stay};
 use crate::net::parcel::road;
 use crate::net::{
@@ -70,6 +71,13 @@ pub enum Command {
     LinkFrom(Box<Inbound>),
     /// Fill this table. Answered by [`Event::Macs`], with nothing in it when there is no such bridge.
     ShowMacs(Box<MacTable>),
+    /// Serve this link from now on. Answered only when refused.
+    AttachLink(LinkKey, Link),
+    /// Give it back, when no queue of its disks is here any more. Answered by [`Event::LinkDetached`], or not at all
+    /// when there is no such one.
+    DetachLink(LinkKey),
+    /// For this link.
+    ToLink(LinkKey, Box<ToLink>),
     /// Say when nothing that other sidecores sent is left to be unpacked. Answered by
     /// [`Event::Fenced`], once for each.
     Fence,
@@ -97,6 +105,12 @@ pub enum Event {
     /// The interface behind a host port is gone, told once. It stays attached and drops what is sent
     /// there, until control asks for it.
     HostGone(HostKey),
+    /// The link, no longer served.
+    LinkDetached(LinkKey, Link),
+    /// The link was not attached, since there is one of that name or its socket cannot be watched: here it is again.
+    LinkRefused(LinkKey, Link),
+    /// What a link has to say.
+    FromLink(LinkKey, Box<FromLink>),
     /// What was on the roads to this sidecore when [`Command::Fence`] came is delivered, and what was said
     /// before it is done.
     Fenced,
@@ -126,6 +140,19 @@ pub enum Refusal {
         "its sidecore got no io_uring: {0} (is sysctl kernel.io_uring_disabled 0, LimitMEMLOCK large enough, and memory free?)"
     )]
     Kernel(std::io::Error),
+    /// Its disk is at an IOhost, and the link to that is not here.
+    #[error("its link is not with its sidecore: this is a defect of the daemon")]
+    NoLink,
+}
+
+impl Refusal {
+    /// Why a back-end did not get what it needs.
+    pub(crate) fn of(error: std::io::Error) -> Refusal {
+        match error.kind() {
+            std::io::ErrorKind::NotConnected => Refusal::NoLink,
+            _ => Refusal::Kernel(error),
+        }
+    }
 }
 
 /// Control's end.

@@ -221,7 +221,7 @@ impl Sidecore {
             return self.send(Event::Stayed(id, Stay::Refused(Refusal::NoPlace)));
         };
         if let Err(error) = arrival.backend.join(&mut self.io) {
-            return self.send(Event::Stayed(id, Stay::Refused(Refusal::Kernel(error))));
+            return self.send(Event::Stayed(id, Stay::Refused(Refusal::of(error))));
         }
         place.reserved = true;
         arrival.place = queue;

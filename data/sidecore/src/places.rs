@@ -58,7 +58,7 @@ impl Place {
         }
     }
 
-    /// Takes the queue out, when nothing of it is in flight.
+    /// Takes the queue out, when nothing of it is in flight, or nothing that is matters to anybody.
     pub(crate) fn take_idle(&mut self) -> Option<Box<Served>> {
         match std::mem::take(&mut self.tenant) {
             Tenant::Queue(served)
@@ -68,6 +68,8 @@ impl Place {
             {
                 Some(served)
             }
+            // What is in flight ends without it.
+            Tenant::Queue(served) if served.is_given_up() => Some(served),
             other => {
                 self.tenant = other;
                 None

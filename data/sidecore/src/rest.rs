@@ -15,6 +15,7 @@ use schedule::LOOK_EVENTS_MAX;
 /// Entries that are not queues.
 const INBOX: u64 = u64::MAX;
 const COMPLETIONS: u64 = u64::MAX - 1;
+const LINKS: u64 = u64::MAX - 2;
 
 /// What woke us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(crate) enum Woke {
     Inbox,
     /// The kernel completed something.
     Completions,
+    /// Frames came on a link.
+    Link,
 }
 
 pub(crate) struct Rest {
@@ -56,6 +59,11 @@ impl Rest {
     pub(crate) fn watch_host(&self, fd: BorrowedFd<'_>, place: u16, epoch: u32) -> io::Result<()> {
         let data = EventData::new_u64(u64::from(epoch) << 16 | u64::from(place));
         Ok(epoll::add(&self.set, fd, data, EventFlags::IN)?)
+    }
+
+    /// Watches a link; level-triggered, like a host port.
+    pub(crate) fn watch_link(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.set, fd, EventData::new_u64(LINKS), EventFlags::IN)?)
     }
 
     /// Goes on watching a host port, or lets it be for a while.
@@ -104,6 +112,7 @@ impl Rest {
         Some(match event.data.u64() {
             INBOX => Woke::Inbox,
             COMPLETIONS => Woke::Completions,
+            LINKS => Woke::Link,
             data => Woke::Kick { queue: data as u16, epoch: (data >> 16) as u32 },
         })
     }

@@ -376,6 +376,12 @@ impl Served {
         matches!(&self.role, Role::Transmit(transmit) if transmit.cursor != 0) && is_well
     }
 
+    /// Whether its guest's memory is lost, and its back-end has none of that: what is in flight may end without it.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let Role::Disk(disk) = &self.role else { return false };
+        disk.backend.holds_no_memory() && self.ring.health.is_lost()
+    }
+
     /// Its ring and its disk, when it is a disk's.
     #[inline]
     pub(crate) fn disk(&mut self) -> Option<(&mut Ring, &mut DiskRole)> {

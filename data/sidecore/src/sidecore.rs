@@ -16,6 +16,7 @@ use crate::bell::Bell;
 use crate::counters::SidecoreCounters;
 use crate::inbox::{Command, Event, Handle, reset};
 use crate::knock::{Knock, price};
+use crate::link::HostLinks;
 use crate::moves::Moves;
 use crate::net::{Inbound, Net};
 use crate::places::{Place, Tenant, disk_at, road_at, served_at};
@@ -56,6 +57,8 @@ pub struct Progress {
     pub requests: u32,
     /// Requests ended by a completion.
     pub reaped: u32,
+    /// Frames of links, and requests that came on them.
+    pub linked: u32,
     /// Kicks seen.
     pub kicks: u32,
 }
@@ -106,6 +109,7 @@ pub struct Sidecore {
     pub(crate) stopping: bool,
     pub(crate) net: Net,
     pub(crate) moves: Moves,
+    pub(crate) links: HostLinks,
     /// Places of roads from other sidecores.
     pub(crate) roads: Vec<u16>,
     pub(crate) bell: Arc<Bell>,
@@ -173,6 +177,7 @@ impl Sidecore {
             stopping: false,
             net: Net::new(spec.index, queues_max),
             moves: Moves::default(),
+            links: HostLinks::default(),
             roads: Vec::new(),
             bell,
             knock,
@@ -201,6 +206,7 @@ impl Sidecore {
         }
         self.hear_roads(now);
         self.go_on_relocating(now);
+        progress.linked = self.receive_links(now);
         self.schedule.begin(now);
         let is_sample = self.sampling.begin();
         while let Some(visit) = self.schedule.next() {
@@ -218,6 +224,7 @@ impl Sidecore {
         self.arm_idle();
         self.hand_over(now);
         self.let_go(now);
+        progress.linked += self.send_links(now);
         self.counters.requests.add(progress.requests.into());
         if is_sample {
             self.end_sample(!progress.is_idle());
@@ -251,7 +258,7 @@ impl Sidecore {
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.moves.keep_awake()
             || self.has_ended();
-        let is_due = self.schedule.next_due().is_some_and(|due| due <= now);
+        let is_due = self.next_due().is_some_and(|due| due <= now) || self.links.have_some();
         if !self.schedule.may_rest() || is_due || waits || !self.watches_completions() {
             return false;
         }
@@ -377,7 +384,7 @@ impl Sidecore {
 
     /// Looks for kicks, completions and commands; waits for one of them if asked to.
     pub(crate) fn look(&mut self, wait: bool, now: Nanos) -> u32 {
-        let at_most_ns = self.schedule.next_due().map(|due| due.since(now));
+        let at_most_ns = self.next_due().map(|due| due.since(now));
         if self.rest.look(wait, at_most_ns) && wait {
             // Nobody is called while it sleeps.
             self.alarm.stop();
@@ -388,6 +395,8 @@ impl Sidecore {
             match woke {
                 Woke::Inbox => reset(&self.command_fd),
                 Woke::Completions => self.io.acknowledge(),
+                // The next pass takes them.
+                Woke::Link => {}
                 Woke::Kick { queue, epoch } => kicks += self.kicked(queue, epoch, now),
             }
         }
@@ -438,6 +447,7 @@ impl Sidecore {
         {
             self.io_watched = self.rest.watch_completions(fd).is_ok();
         }
-        self.io_watched || self.io.in_flight() == 0
+        // What is in flight without a ring is a link's.
+        self.io_watched || self.io.poll_fd().is_none() || self.io.in_flight() == 0
     }
 }

@@ -25,7 +25,7 @@ impl Sidecore {
 
     /// When its sleep ends even if nothing comes.
     pub fn wakes_at(&self) -> Option<Nanos> {
-        self.schedule.next_due()
+        self.next_due()
     }
 
     /// The end of its sleep.

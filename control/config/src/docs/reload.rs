@@ -33,7 +33,7 @@ pub(super) const MEANING: &str = "What `sidecore reload` does with a field that 
 /// What a field of the table below `header` takes.
 pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
     match (header, field) {
-        ("[daemon]", _) => AtReload::Restart,
+        ("[daemon]" | "[[link]]" | "[[link.client]]", _) => AtReload::Restart,
         ("[sidecores]", "policy" | "es2" | "elvis") => AtReload::InPlace,
         ("[sidecores]", _) => AtReload::Restart,
         (_, "id") => AtReload::Anew,
@@ -44,6 +44,8 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "backend"
             | "path"
             | "cache"
+            | "link"
+            | "remote"
             | "readonly"
             | "serial"
             | "queues"
@@ -165,7 +167,7 @@ mod tests {
             "migratable = true",
         ];
         let lines = [&lines[..], &ALIKE].concat();
-        check::<DiskSpec>("[[disk]]", base, &lines, &["backend"]);
+        check::<DiskSpec>("[[disk]]", base, &lines, &["backend", "link", "remote"]);
         let base = "group=[{ id = \"g\" }]\nswitch=[{ id = \"s\" }, { id = \"t\" }]\n[[nic]]\n\
                     id = \"a\"\nswitch = \"s\"\ntrunk = [3]\nlimit_bytes = \"1M\"\n\
                     limit_packets = 9\n";

@@ -2,6 +2,7 @@
 
 use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
+use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
 use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
 
@@ -34,6 +35,13 @@ pub enum Source {
         /// Whether the host's page cache is used.
         cache: Cache,
     },
+    /// A disk of another machine, whose size is known when that answers.
+    Remote {
+        /// The link, which is of the plan.
+        link: String,
+        /// The disk's name there.
+        name: String,
+    },
 }
 
 impl Source {
@@ -43,6 +51,7 @@ impl Source {
             Source::Null { .. } => BackendKind::Null,
             Source::Memory { .. } => BackendKind::Memory,
             Source::File { .. } => BackendKind::File,
+            Source::Remote { .. } => BackendKind::Remote,
         }
     }
 
@@ -51,6 +60,7 @@ impl Source {
         match self {
             Source::Null { size_bytes } | Source::Memory { size_bytes } => Some(*size_bytes),
             Source::File { size_bytes, .. } => *size_bytes,
+            Source::Remote { .. } => None,
         }
     }
 
@@ -119,6 +129,8 @@ impl DiskPlan {
         match &mut self.source {
             Source::Null { size_bytes } | Source::Memory { size_bytes } => *size_bytes = bytes,
             Source::File { size_bytes, .. } => *size_bytes = Some(bytes),
+            // Its size is the other machine's.
+            Source::Remote { .. } => return,
         }
         self.spec.size = Some(Size(bytes));
     }
@@ -159,6 +171,9 @@ pub(super) fn resolve(
     names::check_id(&spec.id, &at.key("id"), &mut found);
     let serial = resolve_serial(spec, &at.key("serial"), &mut found);
     let source = resolve_source(spec, folder, at, &mut found);
+    if let Some(Source::Remote { link, .. }) = &source {
+        check_link(link, defaults.links, at, &mut found);
+    }
     check_folder(source.as_ref(), &defaults.daemon.image_folders, &at.key("path"), &mut found);
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
@@ -255,8 +270,16 @@ fn check_migratable(
     let Some(source) = source.filter(|source| spec.migratable && source.path().is_none()) else {
         return;
     };
-    let wrong = format!("a {} disk is in this daemon alone: its guest cannot move", source.kind());
-    let right = "leave `migratable` out, or use a file or block device that both hosts can reach";
+    let (wrong, right) = match source {
+        Source::Remote { .. } => (
+            "a remote disk has no locks of its own".to_string(),
+            "leave `migratable` out: who has the disk is the IOhost's to say",
+        ),
+        _ => (
+            format!("a {} disk is in this daemon alone: its guest cannot move", source.kind()),
+            "leave `migratable` out, or use a file or block device that both hosts can reach",
+        ),
+    };
     mistakes.push(Mistake::new(at.clone(), wrong, right));
 }
 
@@ -269,14 +292,26 @@ fn resolve_source(
     let kind = match (spec.backend, &spec.path) {
         (Some(kind), _) => kind,
         (None, Some(_)) => BackendKind::File,
+        (None, None) if spec.link.is_some() => BackendKind::Remote,
         (None, None) => {
-            let right = "name an image with `path`, or choose `backend`: \"null\", \"memory\" or \
-                         \"file\"";
+            let right = "name an image with `path`, or choose `backend`: \"null\", \"memory\", \"file\" or \
+                         \"remote\"";
             mistakes.push(Mistake::new(at.clone(), "the disk has no back-end", right));
             return None;
         }
     };
     let size = spec.size.map(|size| check_size(size, &at.key("size"), mistakes));
+    check_of_kind(spec, kind, at, mistakes);
+    if kind == BackendKind::Remote {
+        let Some(link) = spec.link.clone() else {
+            let right = "add `link`: the [[link]] to the machine that has the disk";
+            mistakes.push(Mistake::new(at.clone(), "a remote back-end has no `link`", right));
+            return None;
+        };
+        let name = spec.remote.clone().unwrap_or_else(|| spec.id.clone());
+        names::check_id(&name, &at.key("remote"), mistakes);
+        return Some(Source::Remote { link, name });
+    }
     if kind == BackendKind::File {
         let Some(path) = &spec.path else {
             let right = "add `path`: the raw image or block device";
@@ -286,13 +321,6 @@ fn resolve_source(
         let path = absolute(path, folder, PATH_MAX, &at.key("path"), mistakes)?;
         let cache = spec.cache.unwrap_or_default();
         return Some(Source::File { path, size_bytes: size, cache });
-    }
-    for (name, given) in [("path", spec.path.is_some()), ("cache", spec.cache.is_some())] {
-        if given {
-            let wrong = format!("a {kind} back-end has no `{name}`");
-            let right = format!("take `{name}` out, or make it backend \"file\"");
-            mistakes.push(Mistake::new(at.key(name), wrong, right));
-        }
     }
     let Some(size_bytes) = size else {
         let right = "add `size`, such as \"10G\"";
@@ -304,6 +332,28 @@ fn resolve_source(
         BackendKind::Null => Source::Null { size_bytes },
         _ => Source::Memory { size_bytes },
     })
+}
+
+/// Refuses what only another kind of back-end has.
+fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let given = [
+        ("path", spec.path.is_some(), BackendKind::File),
+        ("cache", spec.cache.is_some(), BackendKind::File),
+        ("link", spec.link.is_some(), BackendKind::Remote),
+        ("remote", spec.remote.is_some(), BackendKind::Remote),
+    ];
+    for (name, is_given, owner) in given {
+        if is_given && owner != kind {
+            let wrong = format!("a {kind} back-end has no `{name}`");
+            let right = format!("take `{name}` out, or make it backend \"{owner}\"");
+            mistakes.push(Mistake::new(at.key(name), wrong, right));
+        }
+    }
+    if kind == BackendKind::Remote && spec.size.is_some() {
+        let wrong = "a remote back-end has no `size`";
+        let right = "take `size` out: it is that of the disk there, and is changed there";
+        mistakes.push(Mistake::new(at.key("size"), wrong, right));
+    }
 }
 
 /// A capacity: at least one sector, and whole sectors.

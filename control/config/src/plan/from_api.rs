@@ -176,7 +176,12 @@ impl Plan {
     }
 
     fn defaults(&self) -> Defaults<'_> {
-        Defaults { daemon: &self.daemon, policies: self.sidecores.policies, groups: &self.groups }
+        Defaults {
+            daemon: &self.daemon,
+            policies: self.sidecores.policies,
+            groups: &self.groups,
+            links: &self.links,
+        }
     }
 
     fn all_switches(&self) -> Vec<&SwitchPlan> {

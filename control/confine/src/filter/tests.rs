@@ -7,7 +7,8 @@ use super::*;
 use crate::Landlock;
 use crate::calls::FATAL;
 
-const KINDS: [Kind; 5] = [Kind::Sidecore, Kind::Control, Kind::Api, Kind::Closer, Kind::Parting];
+const KINDS: [Kind; 6] =
+    [Kind::Sidecore, Kind::Control, Kind::Api, Kind::Closer, Kind::Parting, Kind::Greeter];
 /// Numbers that are looked at; the newest call of Linux 6.18 is below.
 const NUMBERS: std::ops::Range<i64> = 0..600;
 const PID: u32 = 4711;
@@ -107,7 +108,8 @@ fn arguments_decide_where_a_call_can_do_good_and_harm() {
     assert_eq!(control(libc::SYS_clone, 0, thread | libc::CLONE_NEWUSER as u64), EPERM);
     assert_eq!(control(libc::SYS_socket, 0, libc::AF_UNIX as u64), ALLOW);
     assert_eq!(control(libc::SYS_socket, 0, libc::AF_XDP as u64), ALLOW);
-    assert_eq!(control(libc::SYS_socket, 0, libc::AF_INET as u64), EPERM);
+    assert_eq!(control(libc::SYS_socket, 0, libc::AF_INET as u64), ALLOW, "a link");
+    assert_eq!(control(libc::SYS_socket, 0, libc::AF_BLUETOOTH as u64), EPERM);
     assert_eq!(control(libc::SYS_ioctl, 1, libc::TUNSETIFF), ALLOW);
     assert_eq!(control(libc::SYS_ioctl, 1, libc::TIOCSTI), EPERM);
     assert_eq!(control(libc::SYS_prctl, 0, libc::PR_SET_NAME as u64), ALLOW);
@@ -137,7 +139,7 @@ fn a_process_without_rights_to_networks_has_no_calls_for_them() {
 #[test]
 fn threads_that_control_makes_later_find_their_list_in_its_own() {
     let control = of(Kind::Control, CapabilitySet::all());
-    for kind in [Kind::Closer, Kind::Parting, Kind::Api] {
+    for kind in [Kind::Closer, Kind::Parting, Kind::Greeter, Kind::Api] {
         let theirs = of(kind, CapabilitySet::all());
         for number in NUMBERS.filter(|number| answer(&theirs, *number, [0; 6]) == ALLOW) {
             assert_eq!(answer(&control, number, [0; 6]), ALLOW, "{kind:?} {number}");

@@ -38,6 +38,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
                 config::Source::Null { .. } => ("null".to_string(), String::new()),
                 config::Source::Memory { .. } => ("memory".to_string(), String::new()),
                 config::Source::File { path, cache, .. } => (path.clone(), format!("{cache:?}")),
+                config::Source::Remote { link, name } => (format!("{link}:{name}"), String::new()),
             };
             vec![
                 ("kind", "disk".to_string()),

@@ -119,6 +119,11 @@ impl Manager {
         if self.is_stopping() {
             return Err(busy("the daemon is being stopped"));
         }
+        if !self.remote.is_empty() {
+            return Err(failed(
+                "its links cannot be handed over yet: restart the daemon".to_string(),
+            ));
+        }
         self.keep().map_err(|error| {
             failed(format!("the devices that were made by commands cannot be kept: {error}"))
         })?;

@@ -1,0 +1,132 @@
+//! `link`: keys of this machine, which need no daemon; and `remote`: what its links do.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use config::api::LinkList;
+use config::key;
+use config::routes::Method;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::Serialize;
+
+use crate::cli::LinkCommand;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::table::{self, Align, Table};
+
+/// What `link key` prints with `--json`.
+#[derive(Serialize)]
+struct KeyView {
+    file: String,
+    public_key: String,
+    made: bool,
+}
+
+/// `link ...`
+pub(crate) fn run(command: &LinkCommand, output: &Output) -> Result<(), Failure> {
+    match command {
+        LinkCommand::Key { file } => {
+            let view = keep(file)?;
+            output.show(&view, |view| format!("{}\n", view.public_key))
+        }
+    }
+}
+
+/// `remote status`
+pub(crate) fn status(client: &Client, output: &Output) -> Result<(), Failure> {
+    let links: LinkList = client.ask(Method::Get, "/v1/links")?;
+    output.show(&links, text)
+}
+
+fn text(list: &LinkList) -> String {
+    if list.links.is_empty() {
+        return "no links; the file declares them: [[link]]\n".to_string();
+    }
+    let columns = [
+        ("LINK", Align::Left),
+        ("ROLE", Align::Left),
+        ("WITH", Align::Left),
+        ("SESSIONS", Align::Right),
+        ("ROUND TRIP", Align::Right),
+        ("FRAMES IN", Align::Right),
+        ("OUT", Align::Right),
+        ("DROPPED", Align::Right),
+        ("SIDECORE", Align::Right),
+    ];
+    let mut links = Table::new(&columns);
+    let disk_columns = [
+        ("DISK", Align::Left),
+        ("LINK", Align::Left),
+        ("IN USE", Align::Left),
+        ("REQUESTS", Align::Right),
+        ("ERRORS", Align::Right),
+        ("IN FLIGHT", Align::Right),
+    ];
+    let mut disks = Table::new(&disk_columns);
+    let mut problems = String::new();
+    for link in &list.links {
+        links.row(vec![
+            link.id.clone(),
+            link.role.to_string(),
+            link.peer.clone().unwrap_or_else(|| link.addresses.join(", ")),
+            link.sessions.to_string(),
+            table::latency(link.round_trip_ns),
+            link.frames_in.to_string(),
+            link.frames_out.to_string(),
+            link.frames_dropped.to_string(),
+            link.sidecore.to_string(),
+        ]);
+        for disk in &link.disks {
+            disks.row(vec![
+                disk.id.clone(),
+                link.id.clone(),
+                if disk.in_use { "yes" } else { "no" }.to_string(),
+                disk.requests.to_string(),
+                disk.errors.to_string(),
+                disk.in_flight.to_string(),
+            ]);
+        }
+        if let Some(problem) = &link.problem {
+            problems += &format!("\nlink {}: {problem}\n", link.id);
+        }
+    }
+    format!("{}\n{}{problems}", links.text(), disks.text())
+}
+
+/// Reads the key in `file`, or makes one there.
+fn keep(file: &Path) -> Result<KeyView, Failure> {
+    let name = file.display();
+    let failed = |what: &str, error: std::io::Error| {
+        Failure::usage(format!("{name}: {what}: {error}"), "name a file in a folder of root's own")
+    };
+    let private = match manager::read_key(file) {
+        Ok(key) => Some(key),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(failed("there is something else", error)),
+    };
+    let made = private.is_none();
+    let private = match private {
+        Some(private) => private,
+        None => make(file).map_err(|error| failed("it cannot be made", error))?,
+    };
+    let public = remote::handshake::public_key(&private)
+        .map_err(|error| Failure::usage(format!("{name}: {error}"), "make another one"))?;
+    Ok(KeyView { file: name.to_string(), public_key: key::format(&public), made })
+}
+
+/// A new key, in a file that was not there; whole or not at all.
+fn make(file: &Path) -> std::io::Result<[u8; key::KEY_BYTES]> {
+    let mut private = [0; key::KEY_BYTES];
+    // So few bytes come at once, and whole.
+    getrandom(&mut private, GetRandomFlags::empty())?;
+    let mut options = OpenOptions::new();
+    let mut made = options.write(true).create_new(true).mode(0o600).open(file)?;
+    let written = writeln!(made, "{}", key::format(&private)).and_then(|()| made.sync_all());
+    if written.is_err() {
+        std::fs::remove_file(file)?;
+    }
+    written.map(|()| private)
+}

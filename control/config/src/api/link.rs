@@ -1,0 +1,71 @@
+//! Links as the API shows them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{LinkRole, LinkSecurity};
+
+/// Every link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkList {
+    /// The links, in the order they were declared.
+    pub links: Vec<LinkView>,
+}
+
+/// One link as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkView {
+    /// Its name.
+    pub id: String,
+    /// Where it was declared: the file and line.
+    pub declared: String,
+    /// Which end this is.
+    pub role: LinkRole,
+    /// What keeps strangers out.
+    pub security: LinkSecurity,
+    /// Where this end listens, or the IOhosts that it asks.
+    pub addresses: Vec<String>,
+    /// Number of the sidecore that has it; its disks' queues are there, too.
+    pub sidecore: u16,
+    /// What is wrong with it now; absent when nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// `client`: the IOhost of its session; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Sessions that there are now.
+    pub sessions: u64,
+    /// `client`: nanoseconds of a round trip, smoothed; 0 before the first.
+    pub round_trip_ns: u64,
+    /// Frames that came.
+    pub frames_in: u64,
+    /// Frames that were sent.
+    pub frames_out: u64,
+    /// Frames that came and were dropped: of strangers, not authentic, or seen before.
+    pub frames_dropped: u64,
+    /// Handshakes that this end began, or hellos that came.
+    pub handshakes: u64,
+    /// Frames and answers whose bytes were not what their checksum says.
+    pub mismatches: u64,
+    /// Sessions that ended because the other end said what it must not.
+    pub violations: u64,
+    /// `iohost`: sessions whose client was silent for too long.
+    pub leases_over: u64,
+    /// The disks of other machines that come by it, or those of this one that clients may have.
+    pub disks: Vec<LinkDiskView>,
+}
+
+/// A disk that goes by a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkDiskView {
+    /// Its name here.
+    pub id: String,
+    /// A guest here, or a client, has it now.
+    pub in_use: bool,
+    /// Requests that ended.
+    pub requests: u64,
+    /// Of them: with an error.
+    pub errors: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+}

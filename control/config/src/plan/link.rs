@@ -1,0 +1,434 @@
+//! One link: resolved from its spec, and compared with its neighbours.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use super::disk::PATH_MAX;
+use super::names::{self, Named, Origin, check_bounds};
+use super::{DiskPlan, Mistake, Path, Source};
+use crate::key;
+use crate::schema::nearest;
+use crate::size::Size;
+use crate::spec::{
+    FAIL_AFTER_S, IOHOSTS_MAX, LEASE_DEFAULT_S, LEASE_S, LINK_CLIENTS_MAX, LINK_MEMORY_DEFAULT,
+    LINK_MEMORY_MIN, LINK_MTU, LINKS_MAX, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec,
+};
+
+/// One link, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkPlan {
+    /// Its name.
+    pub id: String,
+    /// Where it was declared: always in the file.
+    pub origin: Origin,
+    /// Bytes of the longest IP packet, 700 to 9,000.
+    pub mtu: u16,
+    /// The file with this end's private key; `None` where security is `none`.
+    pub key_file: Option<String>,
+    /// What only one of the two ends has.
+    pub end: LinkEnd,
+}
+
+/// What only one of the two ends has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEnd {
+    /// Disks of this daemon are served to others.
+    Iohost {
+        /// Where clients send to.
+        listen: SocketAddr,
+        /// Seconds after which a silent client loses what it has, 1 to 3,600.
+        lease_s: u32,
+        /// Bytes for what clients have outstanding.
+        memory_bytes: u64,
+        /// Who may come, and what each may have. Where security is `none` there is one, without a key.
+        clients: Vec<LinkClientPlan>,
+    },
+    /// Disks of others are served here.
+    Client {
+        /// In the order in which they are tried: 1 to 8.
+        iohosts: Vec<SocketAddr>,
+        /// Their public key; `None` where security is `none`.
+        iohost_key: Option<[u8; key::KEY_BYTES]>,
+        /// Seconds of silence after which requests fail; `None`: they wait.
+        fail_after_s: Option<u32>,
+    },
+}
+
+/// One client of an IOhost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkClientPlan {
+    /// For messages.
+    pub name: String,
+    /// Its public key; `None` where security is `none`.
+    pub key: Option<[u8; key::KEY_BYTES]>,
+    /// The disks that it may have, each a disk of this plan.
+    pub disks: Vec<String>,
+}
+
+impl LinkPlan {
+    /// Which end it is.
+    pub fn role(&self) -> LinkRole {
+        match self.end {
+            LinkEnd::Iohost { .. } => LinkRole::Iohost,
+            LinkEnd::Client { .. } => LinkRole::Client,
+        }
+    }
+
+    /// Its clients; none of a client's own.
+    pub fn clients(&self) -> &[LinkClientPlan] {
+        match &self.end {
+            LinkEnd::Iohost { clients, .. } => clients,
+            LinkEnd::Client { .. } => &[],
+        }
+    }
+
+    fn named(&self) -> Named<'_> {
+        Named { kind: "link", id: &self.id, origin: &self.origin, socket: None }
+    }
+}
+
+/// The links of a file. `line_of` says where each begins.
+pub(super) fn resolve_all(
+    specs: &[LinkSpec],
+    folder: &str,
+    origin: impl Fn(&Path) -> Origin,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<LinkPlan> {
+    if specs.len() > LINKS_MAX {
+        let wrong = format!("{} links are too many", specs.len());
+        let at = Path::item("link", LINKS_MAX);
+        mistakes.push(Mistake::new(at, wrong, format!("at most {LINKS_MAX}")));
+        return Vec::new();
+    }
+    let mut links: Vec<LinkPlan> = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        let at = Path::item("link", index);
+        let Some(link) = resolve(spec, folder, origin(&at), &at, mistakes) else { continue };
+        let others: Vec<Named<'_>> = links.iter().map(LinkPlan::named).collect();
+        link.named().clashes(&others, "", &at, mistakes);
+        if let LinkEnd::Iohost { listen, .. } = &link.end
+            && let Some(other) = links.iter().find(|other| listens_at(other, listen))
+        {
+            let wrong = format!("{listen} is where {} listens", other.named().text());
+            let right = "give each link an address or a port of its own";
+            mistakes.push(Mistake::new(at.key("udp"), wrong, right));
+        }
+        links.push(link);
+    }
+    links
+}
+
+fn listens_at(link: &LinkPlan, address: &SocketAddr) -> bool {
+    let LinkEnd::Iohost { listen, .. } = &link.end else { return false };
+    let (mine, theirs) = (listen.ip(), address.ip());
+    let overlaps = mine == theirs || mine.is_unspecified() || theirs.is_unspecified();
+    overlaps && listen.port() == address.port()
+}
+
+fn resolve(
+    spec: &LinkSpec,
+    folder: &str,
+    origin: Origin,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<LinkPlan> {
+    let before = mistakes.len();
+    names::check_id(&spec.id, &at.key("id"), mistakes);
+    check_fields(spec, at, mistakes);
+    check_bounds(spec.mtu.into(), LINK_MTU, &at.key("mtu"), mistakes);
+    let key_file = resolve_key_file(spec, folder, at, mistakes);
+    let end = match spec.role {
+        LinkRole::Iohost => iohost(spec, at, mistakes),
+        LinkRole::Client => client(spec, at, mistakes),
+    };
+    if mistakes.len() > before {
+        return None;
+    }
+    Some(LinkPlan { id: spec.id.clone(), origin, mtu: spec.mtu, key_file, end: end? })
+}
+
+/// Refuses what only the other end has.
+fn check_fields(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let LinkSpec { role, .. } = spec;
+    let given = [
+        ("udp", spec.udp.is_some(), LinkRole::Iohost),
+        ("lease_s", spec.lease_s.is_some(), LinkRole::Iohost),
+        ("memory", spec.memory.is_some(), LinkRole::Iohost),
+        ("client", !spec.client.is_empty(), LinkRole::Iohost),
+        ("iohosts", !spec.iohosts.is_empty(), LinkRole::Client),
+        ("iohost_key", spec.iohost_key.is_some(), LinkRole::Client),
+        ("fail_after_s", spec.fail_after_s.is_some(), LinkRole::Client),
+    ];
+    for (name, is_given, owner) in given {
+        if is_given && owner != *role {
+            let wrong = format!("a link with role \"{role}\" has no `{name}`");
+            let right = format!("take `{name}` out, or make the role \"{owner}\"");
+            mistakes.push(Mistake::new(at.key(name), wrong, right));
+        }
+    }
+}
+
+fn resolve_key_file(
+    spec: &LinkSpec,
+    folder: &str,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<String> {
+    match (spec.security, &spec.key_file) {
+        (LinkSecurity::Noise, Some(written)) => {
+            names::absolute(written, Some(folder), PATH_MAX, &at.key("key_file"), mistakes)
+        }
+        (LinkSecurity::Noise, None) => {
+            let right = "make one with `sidecore link key FILE` and name it with `key_file`; on a cable that \
+                         nobody else can reach, write security = \"none\"";
+            mistakes.push(Mistake::new(at.clone(), "the link has no key", right));
+            None
+        }
+        (LinkSecurity::None, given) => {
+            for (name, is_given) in
+                [("key_file", given.is_some()), ("iohost_key", spec.iohost_key.is_some())]
+            {
+                if is_given {
+                    let wrong = format!("with security = \"none\" there is no `{name}`");
+                    let right = format!("take `{name}` out, or take `security` out");
+                    mistakes.push(Mistake::new(at.key(name), wrong, right));
+                }
+            }
+            None
+        }
+    }
+}
+
+fn iohost(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<LinkEnd> {
+    let listen = match &spec.udp {
+        Some(written) => address(written, &at.key("udp"), mistakes),
+        None => {
+            let right =
+                "add `udp`: the address and port that clients send to, such as \"0.0.0.0:7447\"";
+            mistakes.push(Mistake::new(at.clone(), "the IOhost listens nowhere", right));
+            None
+        }
+    };
+    let lease_s = spec.lease_s.unwrap_or(LEASE_DEFAULT_S);
+    check_bounds(lease_s, LEASE_S, &at.key("lease_s"), mistakes);
+    let Size(memory_bytes) = spec.memory.unwrap_or(Size(LINK_MEMORY_DEFAULT));
+    if memory_bytes < LINK_MEMORY_MIN {
+        let wrong = format!("{} is too little memory", Size(memory_bytes));
+        let right = format!("at least {}", Size(LINK_MEMORY_MIN));
+        mistakes.push(Mistake::new(at.key("memory"), wrong, right));
+    }
+    let clients = clients(spec, at, mistakes);
+    Some(LinkEnd::Iohost { listen: listen?, lease_s, memory_bytes, clients })
+}
+
+fn clients(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Vec<LinkClientPlan> {
+    let list = at.key("client");
+    let most = match spec.security {
+        LinkSecurity::Noise => LINK_CLIENTS_MAX,
+        LinkSecurity::None => 1,
+    };
+    if spec.client.len() > most {
+        let wrong = format!("{} clients are too many", spec.client.len());
+        let right = match spec.security {
+            LinkSecurity::Noise => format!("at most {most}"),
+            LinkSecurity::None => {
+                "without keys clients cannot be told apart: name one, and all disks with \
+                                   it"
+                .to_string()
+            }
+        };
+        mistakes.push(Mistake::new(list.index(most), wrong, right));
+        return Vec::new();
+    }
+    if spec.client.is_empty() {
+        let right = "add [[link.client]] with `name`, `key` and `disks`";
+        mistakes.push(Mistake::new(at.clone(), "the IOhost has no clients", right));
+    }
+    let mut made: Vec<LinkClientPlan> = Vec::new();
+    for (index, one) in spec.client.iter().enumerate() {
+        let at = list.index(index);
+        let Some(client) = one_client(one, spec.security, &at, mistakes) else { continue };
+        if made.iter().any(|other| other.name == client.name) {
+            let wrong = format!("there are two clients {:?}", client.name);
+            mistakes.push(Mistake::new(at.key("name"), wrong, "give each a name of its own"));
+        } else if let Some(other) = made.iter().find(|it| it.key.is_some() && it.key == client.key)
+        {
+            let wrong = format!("the key is that of client {:?}", other.name);
+            let right = "give each machine a key of its own, or name its disks in one place";
+            mistakes.push(Mistake::new(at.key("key"), wrong, right));
+        }
+        made.push(client);
+    }
+    made
+}
+
+fn one_client(
+    spec: &LinkClientSpec,
+    security: LinkSecurity,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<LinkClientPlan> {
+    let before = mistakes.len();
+    names::check_id(&spec.name, &at.key("name"), mistakes);
+    let key = match (security, &spec.key) {
+        (LinkSecurity::Noise, Some(written)) => public_key(written, &at.key("key"), mistakes),
+        (LinkSecurity::Noise, None) => {
+            let wrong = format!("client {:?} has no key", spec.name);
+            let right = "add `key`: what `sidecore link key` prints on that machine";
+            mistakes.push(Mistake::new(at.clone(), wrong, right));
+            None
+        }
+        (LinkSecurity::None, Some(_)) => {
+            let wrong = "with security = \"none\" there is no `key`";
+            let right = "take `key` out, or take `security` out";
+            mistakes.push(Mistake::new(at.key("key"), wrong, right));
+            None
+        }
+        (LinkSecurity::None, None) => None,
+    };
+    let disks = spec.disks.clone();
+    (mistakes.len() == before).then(|| LinkClientPlan { name: spec.name.clone(), key, disks })
+}
+
+fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<LinkEnd> {
+    let list = at.key("iohosts");
+    let mut iohosts = Vec::new();
+    for (index, written) in spec.iohosts.iter().enumerate().take(IOHOSTS_MAX) {
+        iohosts.extend(address(written, &list.index(index), mistakes));
+    }
+    if spec.iohosts.is_empty() {
+        let right = "add `iohosts`, such as [\"10.0.0.1:7447\"]";
+        mistakes.push(Mistake::new(at.clone(), "the client knows no IOhost", right));
+    }
+    if spec.iohosts.len() > IOHOSTS_MAX {
+        let wrong = format!("{} IOhosts are too many", spec.iohosts.len());
+        let right = format!("at most {IOHOSTS_MAX}");
+        mistakes.push(Mistake::new(list.index(IOHOSTS_MAX), wrong, right));
+    }
+    for (index, iohost) in iohosts.iter().enumerate() {
+        if iohost.ip().is_unspecified() {
+            let wrong = format!("{iohost} is no address that can be sent to");
+            mistakes.push(Mistake::new(list.index(index), wrong, "name the IOhost's own address"));
+        }
+    }
+    let iohost_key = match (spec.security, &spec.iohost_key) {
+        (LinkSecurity::Noise, Some(written)) => {
+            Some(public_key(written, &at.key("iohost_key"), mistakes)?)
+        }
+        (LinkSecurity::Noise, None) => {
+            let right = "add `iohost_key`: what `sidecore link key` prints at the IOhost";
+            mistakes.push(Mistake::new(at.clone(), "the IOhost's key is not known", right));
+            None
+        }
+        (LinkSecurity::None, _) => None,
+    };
+    if let Some(fail_after_s) = spec.fail_after_s {
+        check_bounds(fail_after_s, FAIL_AFTER_S, &at.key("fail_after_s"), mistakes);
+    }
+    Some(LinkEnd::Client { iohosts, iohost_key, fail_after_s: spec.fail_after_s })
+}
+
+fn address(written: &str, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<SocketAddr> {
+    match written.parse::<SocketAddr>() {
+        Ok(address) if address.port() != 0 => Some(address),
+        _ => {
+            let wrong = format!("{written:?} is not an address with a port");
+            let right =
+                "write such as \"10.0.0.1:7447\" or \"[fd00::1]:7447\"; names are not looked up";
+            mistakes.push(Mistake::new(at.clone(), wrong, right));
+            None
+        }
+    }
+}
+
+fn public_key(
+    written: &str,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<[u8; key::KEY_BYTES]> {
+    let found = key::parse(written).filter(|key| *key != [0; key::KEY_BYTES]);
+    if found.is_none() {
+        let wrong = "that is no public key";
+        let right = "a key has 64 hexadecimal digits, as `sidecore link key` prints them";
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
+    }
+    found
+}
+
+/// What links and disks must agree about: a remote disk's link is there and a client's; a disk that clients
+/// may have is there, is of the file, and is not a remote one itself. `at_disk` says where in the file a disk is.
+pub(super) fn check_disks(
+    links: &[LinkPlan],
+    disks: &[DiskPlan],
+    specs: &[LinkSpec],
+    mistakes: &mut Vec<Mistake>,
+) {
+    let names: Vec<&str> = disks.iter().map(|disk| disk.id.as_str()).collect();
+    let mut of_link: BTreeMap<&str, &str> = BTreeMap::new();
+    for link in links {
+        let Some(index) = specs.iter().position(|spec| spec.id == link.id) else { continue };
+        for (place, client) in link.clients().iter().enumerate() {
+            let at = Path::item("link", index).key("client").index(place).key("disks");
+            for (number, id) in client.disks.iter().enumerate() {
+                let at = at.index(number);
+                let found = disks.iter().find(|disk| disk.id == *id);
+                let mistake = match found {
+                    None => {
+                        let right = match nearest(id, &names) {
+                            Some(near) => format!("did you mean {near:?}?"),
+                            None => format!("declare it: [[disk]] with id = {id:?}"),
+                        };
+                        Some((format!("there is no disk {id:?}"), right))
+                    }
+                    Some(DiskPlan { source: Source::Remote { .. }, .. }) => Some((
+                        format!("disk {id:?} is itself a disk of another machine"),
+                        "let clients go to the IOhost that has it".to_string(),
+                    )),
+                    Some(DiskPlan { origin: Origin::Api, .. }) => Some((
+                        format!("disk {id:?} was made through the API"),
+                        "a disk that clients may have is declared in the file".to_string(),
+                    )),
+                    Some(_) => None,
+                };
+                if let Some((wrong, right)) = mistake {
+                    mistakes.push(Mistake::new(at.clone(), wrong, right));
+                }
+                let before = of_link.insert(id, &link.id);
+                if before.is_some_and(|before| before != link.id) {
+                    let wrong = format!(
+                        "disk {id:?} is already that of link {:?}",
+                        before.unwrap_or_default()
+                    );
+                    let right = "let clients have a disk by one link";
+                    mistakes.push(Mistake::new(at, wrong, right));
+                }
+            }
+        }
+    }
+}
+
+/// Refuses a link that is not there, or is the wrong end; `at` is the disk.
+pub(super) fn check_link(id: &str, links: &[LinkPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
+    let clients = links.iter().filter(|link| link.role() == LinkRole::Client);
+    let names: Vec<&str> = clients.map(|link| link.id.as_str()).collect();
+    let (wrong, right) = match links.iter().find(|link| link.id == *id) {
+        Some(link) if link.role() == LinkRole::Client => return,
+        Some(_) => (
+            format!("link {id:?} has the role \"iohost\""),
+            "a remote disk comes by a link with role = \"client\"".to_string(),
+        ),
+        None => (
+            format!("there is no link {id:?}"),
+            match nearest(id, &names) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!(
+                    "declare it in the file: [[link]] with id = {id:?} and role = \"client\""
+                ),
+            },
+        ),
+    };
+    mistakes.push(Mistake::new(at.key("link"), wrong, right));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Links of a file: what is right, and each mistake with its place.
+
+use super::*;
+use crate::plan::{HostCpus, Plan, load};
+use crate::spec::DiskSpec;
+use crate::{Change, diff};
+
+fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
+    let host = HostCpus { online: vec![0, 1], auto: vec![1], auto_count: 1, waits_on_lines: false };
+    load(text, "f", "/etc", &host, running).map_err(|refusal| refusal.to_string())
+}
+
+fn key(byte: &str) -> String {
+    byte.repeat(32)
+}
+
+fn iohost() -> String {
+    format!(
+        "[[disk]]\nid = \"db\"\npath = \"/db.img\"\n\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \
+         \"0.0.0.0:7447\"\nkey_file = \"k\"\n[[link.client]]\nname = \"host7\"\nkey = \"{}\"\ndisks = \
+         [\"db\"]\n",
+        key("a1")
+    )
+}
+
+fn client() -> String {
+    format!(
+        "[[link]]\nid = \"rack\"\nrole = \"client\"\niohosts = [\"10.0.0.1:7447\", \
+         \"[fd00::1]:7447\"]\nkey_file = \"/k\"\niohost_key = \"{}\"\n[[disk]]\nid = \"root\"\nlink = \
+         \"rack\"\nremote = \"db\"\n",
+        key("b2")
+    )
+}
+
+#[test]
+fn both_ends_are_what_was_written() {
+    let plan = read(&iohost(), None).unwrap();
+    let link = &plan.links[0];
+    assert_eq!((link.role(), link.key_file.as_deref()), (LinkRole::Iohost, Some("/etc/k")));
+    let client7 =
+        LinkClientPlan { name: "host7".into(), key: Some([0xa1; 32]), disks: vec!["db".into()] };
+    let end = LinkEnd::Iohost {
+        listen: "0.0.0.0:7447".parse().unwrap(),
+        lease_s: 10,
+        memory_bytes: 256 << 20,
+        clients: vec![client7],
+    };
+    assert_eq!(link.end, end);
+    assert_eq!(plan.link_of("db").map(|link| link.id.as_str()), Some("rack"));
+    let plan = read(&client(), None).unwrap();
+    let end = LinkEnd::Client {
+        iohosts: vec!["10.0.0.1:7447".parse().unwrap(), "[fd00::1]:7447".parse().unwrap()],
+        iohost_key: Some([0xb2; 32]),
+        fail_after_s: None,
+    };
+    assert_eq!(plan.links[0].end, end);
+    let source = Source::Remote { link: "rack".into(), name: "db".into() };
+    assert_eq!(plan.disks[0].source, source);
+    assert_eq!((plan.disks[0].source.size_bytes(), plan.disks[0].source.path()), (None, None));
+    assert_eq!(plan.link_of("root"), None);
+    let none = "[[link]]\nid = \"cable\"\nrole = \"client\"\nsecurity = \"none\"\niohosts = \
+                [\"10.0.0.1:1\"]\nfail_after_s = 30\n";
+    let plan = read(none, None).unwrap();
+    assert_eq!(plan.links[0].key_file, None);
+    assert!(matches!(
+        plan.links[0].end,
+        LinkEnd::Client { iohost_key: None, fail_after_s: Some(30), .. }
+    ));
+}
+
+/// Each of these changes one line of a good file.
+#[test]
+fn each_mistake_is_refused_with_its_place() {
+    let bad_key = "key = \"12\"";
+    for (file, from, to, place, wrong) in [
+        (iohost(), "udp = \"0.0.0.0:7447\"\n", "", "link", "the IOhost listens nowhere"),
+        (iohost(), "0.0.0.0:7447", "localhost:7447", "udp", "is not an address with a port"),
+        (iohost(), "0.0.0.0:7447", "10.0.0.1:0", "udp", "is not an address with a port"),
+        (iohost(), "key_file = \"k\"\n", "", "link", "the link has no key"),
+        (iohost(), "role = \"iohost\"", "role = \"host\"", "role", "\"host\""),
+        (iohost(), "disks = [\"db\"]", "disks = [\"dc\"]", "disks", "did you mean \"db\"?"),
+        (iohost(), "name = \"host7\"", "name = \"Host7\"", "name", "not possible in a name"),
+        (iohost(), &format!("key = \"{}\"", key("a1")), bad_key, "key", "that is no public key"),
+        (iohost(), &format!("key = \"{}\"\n", key("a1")), "", "client", "has no key"),
+        (iohost(), "key_file = \"k\"", "key_file = \"k\"\nlease_s = 0", "lease_s", "0"),
+        (iohost(), "key_file = \"k\"", "key_file = \"k\"\nmemory = \"1M\"", "memory", "too little"),
+        (
+            iohost(),
+            "key_file = \"k\"",
+            "key_file = \"k\"\niohosts = [\"1.1.1.1:1\"]",
+            "iohosts",
+            "has no `iohosts`",
+        ),
+        (
+            iohost(),
+            "key_file = \"k\"",
+            "key_file = \"k\"\nsecurity = \"none\"",
+            "key_file",
+            "there is no `key_file`",
+        ),
+        (
+            client(),
+            "iohosts = [\"10.0.0.1:7447\", \"[fd00::1]:7447\"]\n",
+            "",
+            "link",
+            "knows no IOhost",
+        ),
+        (client(), "10.0.0.1:7447", "0.0.0.0:7447", "iohosts", "no address that can be sent to"),
+        (
+            client(),
+            &format!("iohost_key = \"{}\"\n", key("b2")),
+            "",
+            "link",
+            "the IOhost's key is not known",
+        ),
+        (client(), "link = \"rack\"", "link = \"rock\"", "link", "did you mean \"rack\"?"),
+        (client(), "link = \"rack\"", "link = \"rack\"\nsize = \"1G\"", "size", "has no `size`"),
+        (
+            client(),
+            "link = \"rack\"",
+            "link = \"rack\"\npath = \"/x\"\nbackend = \"remote\"",
+            "path",
+            "has no `path`",
+        ),
+        (client(), "link = \"rack\"\n", "backend = \"remote\"\n", "disk", "has no `link`"),
+        (
+            client(),
+            "link = \"rack\"",
+            "link = \"rack\"\nmigratable = true",
+            "migratable",
+            "no locks of its own",
+        ),
+    ] {
+        let text = file.replacen(from, to, 1);
+        assert_ne!(text, file, "{from}");
+        let refusal = read(&text, None).expect_err(&text);
+        assert!(refusal.contains(wrong), "{to}: {refusal}");
+        assert!(refusal.contains(place), "{to}: {refusal}");
+    }
+}
+
+#[test]
+fn links_and_disks_agree() {
+    let twice = format!(
+        "{}{}",
+        iohost(),
+        iohost().replace("[[disk]]\nid = \"db\"\npath = \"/db.img\"\n", "")
+    );
+    let refusal = read(&twice, None).unwrap_err();
+    assert!(refusal.contains("the name \"rack\" is taken by link \"rack\" (f:5)"), "{refusal}");
+    assert!(refusal.contains("0.0.0.0:7447 is where link \"rack\" (f:5) listens"), "{refusal}");
+    let other = twice.replacen("id = \"rack\"", "id = \"row\"", 1).replacen(":7447", ":7448", 1);
+    let refusal = read(&other, None).unwrap_err();
+    assert!(refusal.contains("disk \"db\" is already that of link \"row\""), "{refusal}");
+    let both = format!(
+        "{}{}",
+        client(),
+        iohost().replace("\"rack\"", "\"row\"").replace("[\"db\"]", "[\"root\"]")
+    );
+    let refusal = read(&both, None).unwrap_err();
+    assert!(refusal.contains("disk \"root\" is itself a disk of another machine"), "{refusal}");
+    let wrong_end = format!("{}[[disk]]\nid = \"r\"\nlink = \"rack\"\n", iohost());
+    let refusal = read(&wrong_end, None).unwrap_err();
+    assert!(refusal.contains("link \"rack\" has the role \"iohost\""), "{refusal}");
+}
+
+#[test]
+fn links_change_with_a_restart_and_remote_disks_in_their_way() {
+    let running = read(&client(), None).unwrap();
+    let moved = read(&format!("# moved\n{}", client()), Some(&running)).unwrap();
+    assert_eq!(diff(&running, &moved), crate::Difference::default());
+    let other = client().replace("10.0.0.1", "10.0.0.2");
+    let wanted = read(&other, Some(&running)).unwrap();
+    assert_eq!(diff(&running, &wanted).restart_needed, ["link"]);
+    let renamed = client().replace("remote = \"db\"", "remote = \"web\"");
+    let changes = diff(&running, &read(&renamed, Some(&running)).unwrap()).changes;
+    assert!(matches!(&changes[..], [Change::Remove { .. }, Change::Add(_)]), "{changes:?}");
+    // A disk of the API may be remote, by a link that runs.
+    let spec = DiskSpec { link: Some("rack".into()), ..DiskSpec::new("later") };
+    let made = running.disk_from_api(&spec).unwrap();
+    assert_eq!(made.source, Source::Remote { link: "rack".into(), name: "later".into() });
+    let spec = DiskSpec { link: Some("rock".into()), ..DiskSpec::new("later") };
+    assert!(running.disk_from_api(&spec).unwrap_err().hint.contains("did you mean \"rack\"?"));
+}

@@ -1,0 +1,126 @@
+//! What the operator wrote about links: disks of other machines, and disks for other machines.
+//!
+//! As for disks: the comments are the help texts. Not here: whether the values make sense together (`plan`).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::size::Size;
+
+/// Most links of one daemon.
+pub const LINKS_MAX: usize = 64;
+/// Most clients of one link.
+pub const LINK_CLIENTS_MAX: usize = 1024;
+/// Most IOhosts of one link.
+pub const IOHOSTS_MAX: usize = 8;
+/// Smallest and largest MTU of the way between the ends, bytes.
+pub const LINK_MTU: (u32, u32) = (700, 9000);
+/// The same of a link that says nothing: plain Ethernet's.
+pub const LINK_MTU_DEFAULT: u16 = 1500;
+/// Shortest and longest lease, seconds.
+pub const LEASE_S: (u32, u32) = (1, 3600);
+/// The same of a link that says nothing: well above a switch's reconvergence, well below what guests give
+/// a disk (Linux: 30 s).
+pub const LEASE_DEFAULT_S: u32 = 10;
+/// Shortest and longest time after which requests fail, seconds.
+pub const FAIL_AFTER_S: (u32, u32) = (1, 86_400);
+/// Least memory of a link: one client with one disk.
+pub const LINK_MEMORY_MIN: u64 = 16 << 20;
+/// The same of a link that says nothing.
+pub const LINK_MEMORY_DEFAULT: u64 = 256 << 20;
+
+/// A way to other machines: this daemon serves its disks to daemons there (`role = "iohost"`), or disks of
+/// theirs to its guests (`role = "client"`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// Name of the link: 1 to 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or
+    /// digit.
+    pub id: String,
+    /// Which end this is.
+    pub role: LinkRole,
+    /// `iohost`: the address and UDP port that clients send to, such as `"10.0.0.1:7447"`; `0.0.0.0` and
+    /// `[::]` are all addresses of this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<String>,
+    /// `client`: the IOhosts, as `address:port`. The first that answers is used; those after it when it
+    /// falls silent. They serve the same disks on storage that they share.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iohosts: Vec<String>,
+    /// Bytes of the longest IP packet that the network between the ends carries: 9000 where all of it has jumbo
+    /// frames. The smaller one of both ends is used.
+    #[serde(default = "usual_mtu")]
+    #[schemars(range(min = 700, max = 9000))]
+    pub mtu: u16,
+    /// Whether the two ends prove who they are, and what they say is sealed.
+    #[serde(default)]
+    pub security: LinkSecurity,
+    /// File with this daemon's private key, as `sidecore link key` makes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<String>,
+    /// `client`: the public key of the IOhosts, as `sidecore link key` prints it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iohost_key: Option<String>,
+    /// `client`: seconds for which an IOhost may be silent before requests fail with an I/O error; never
+    /// before it is certain that they will not be executed later. Default: they wait for as long as it
+    /// takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub fail_after_s: Option<u32>,
+    /// `iohost`: seconds after which a client that is silent loses what it has. Default: 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub lease_s: Option<u32>,
+    /// `iohost`: memory for what clients have outstanding, at most; a disk takes 16 MiB. Default: 256M.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Size>,
+    /// `iohost`: who may come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client: Vec<LinkClientSpec>,
+}
+
+/// One client of an IOhost, and what it may have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkClientSpec {
+    /// Its name, as messages have it.
+    pub name: String,
+    /// Its public key, as `sidecore link key` prints it there. Not with `security = "none"`, where whoever
+    /// sends is taken for a client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The disks that it may have. They have no socket here. One that several clients may have is served to
+    /// one of them at a time.
+    #[serde(default)]
+    pub disks: Vec<String>,
+}
+
+/// Which end of a link this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkRole {
+    /// Disks of this daemon are served to guests of other machines.
+    Iohost,
+    /// Disks of other machines are served to guests of this one.
+    Client,
+}
+
+/// What keeps strangers out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkSecurity {
+    /// Keys of both ends; all that is said is sealed.
+    #[default]
+    Noise,
+    /// Nothing: for a cable that nobody else can reach. What is said has a checksum.
+    None,
+}
+
+fn usual_mtu() -> u16 {
+    LINK_MTU_DEFAULT
+}
+
+words! {
+    LinkRole { Iohost => "iohost", Client => "client" }
+    LinkSecurity { Noise => "noise", None => "none" }
+}

@@ -1,0 +1,328 @@
+//! Links of this daemon from control's side: their sockets and keys, and what their sidecores say of them.
+//!
+//! Disks of other machines are in `using`, disks for other machines in `serving`, handshakes in `greeter`. Not here:
+//! the protocol (`remote`), nor a link's work (`backend::link`, `sidecore::link`).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use backend::link::{LinkKey, LinkOpenError, LinkSocket, LinkSource};
+use config::plan::{LinkEnd, LinkPlan};
+use remote::handshake::{Identity, Offer, PublicKey};
+use sidecore::{Command, FromLink, ToLink};
+use tracing::{info, warn};
+
+use crate::manager::{Manager, now};
+use crate::poll::Token;
+
+mod generations;
+mod greeter;
+mod keys;
+mod serving;
+mod status;
+mod using;
+
+use generations::Generations;
+use greeter::{Greeter, Party, Task, Word, random};
+pub use keys::read as read_key;
+pub(crate) use serving::BY_LINK;
+use serving::Serving;
+pub(crate) use using::RemoteParts;
+use using::Using;
+
+/// Frames that the other end may have under way to one of our sockets, whose buffers hold as many.
+const RING_FRAMES: u32 = 512;
+/// Headers of IPv6 and UDP, bytes.
+const HEADERS_BYTES: u16 = 48;
+/// Between two attempts to open a socket.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long one request may be with a disk, as clients are told that fail requests.
+const WORK_MS: u32 = 60_000;
+
+/// All links, and the thread that shakes hands for them.
+pub(crate) struct Remote {
+    /// By key.
+    links: Vec<OneLink>,
+    greeter: Option<Greeter>,
+    generations: Generations,
+    /// This boot of the machine, and this run of the daemon.
+    boot: u64,
+    run: u64,
+}
+
+/// One link.
+pub(crate) struct OneLink {
+    plan: LinkPlan,
+    /// The sidecore that has it.
+    core: usize,
+    stage: Stage,
+    end: End,
+}
+
+/// Whether it works.
+enum Stage {
+    /// Its socket could not be opened; it is tried again.
+    Shut { problem: String, retry_at: Instant },
+    /// A sidecore has it.
+    Open,
+}
+
+/// What only one of the two ends has.
+enum End {
+    Client(Using),
+    Iohost(Serving),
+}
+
+/// What a device is called on the wire: 64 bits of its name (FNV-1a), the same at both ends.
+fn device_of(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl OneLink {
+    fn using(&mut self) -> Option<&mut Using> {
+        match &mut self.end {
+            End::Client(using) => Some(using),
+            End::Iohost(_) => None,
+        }
+    }
+
+    fn serving(&mut self) -> Option<&mut Serving> {
+        match &mut self.end {
+            End::Iohost(serving) => Some(serving),
+            End::Client(_) => None,
+        }
+    }
+
+    /// Where its socket is: a client's at any port, of the kind that its first IOhost has.
+    fn source(&self) -> LinkSource {
+        let bind = match &self.plan.end {
+            LinkEnd::Iohost { listen, .. } => *listen,
+            LinkEnd::Client { iohosts, .. } => {
+                let has_v6 = iohosts.iter().any(SocketAddr::is_ipv6);
+                let any = if has_v6 {
+                    Ipv6Addr::UNSPECIFIED.into()
+                } else {
+                    Ipv4Addr::UNSPECIFIED.into()
+                };
+                SocketAddr::new(any, 0)
+            }
+        };
+        LinkSource::Udp { bind }
+    }
+}
+
+impl Remote {
+    /// Without links.
+    pub(crate) fn new(state_dir: &str) -> Remote {
+        let generations = Generations::in_folder(state_dir);
+        // Read now: later on there may be no such file for this process. Without it nothing outlives the run.
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
+        Remote { links: Vec::new(), greeter: None, generations, boot, run: random() }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    fn link(&mut self, key: LinkKey) -> Option<&mut OneLink> {
+        self.links.get_mut(usize::from(key.0))
+    }
+
+    fn key_of(&self, id: &str) -> Option<LinkKey> {
+        let at = self.links.iter().position(|link| link.plan.id == id)?;
+        Some(LinkKey(at as u16))
+    }
+
+    /// When a socket is tried again, or a device asked for.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        let each = self.links.iter().filter_map(|link| match (&link.stage, &link.end) {
+            (Stage::Shut { retry_at, .. }, _) => Some(*retry_at),
+            (Stage::Open, End::Client(using)) => using.due_at(),
+            (Stage::Open, End::Iohost(_)) => None,
+        });
+        each.min()
+    }
+}
+
+impl Manager {
+    /// Takes the links of the plan in, with their keys; their sockets are opened then, or as soon as they can be.
+    ///
+    /// # Errors
+    /// A key cannot be read, or no thread is left: an operator has to act first.
+    pub(crate) fn begin_links(&mut self, plans: &[LinkPlan]) -> Result<(), String> {
+        let mut parties = BTreeMap::new();
+        for (at, plan) in plans.iter().enumerate() {
+            let whose = format!("link {:?}", plan.id);
+            let identity = identity_of(plan).map_err(|error| format!("{whose}: {error}"))?;
+            let core = self.cores.place().unwrap_or(0);
+            self.cores.take_load(core, 1);
+            let key = LinkKey(at as u16);
+            let end = match &plan.end {
+                LinkEnd::Client { .. } => End::Client(Using::new()),
+                LinkEnd::Iohost { .. } => End::Iohost(Serving::new(&identity)?),
+            };
+            let link = OneLink {
+                plan: plan.clone(),
+                core,
+                stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: now() },
+                end,
+            };
+            let party = party_of(plan, identity).map_err(|error| format!("{whose}: {error}"))?;
+            parties.insert(key, party);
+            self.remote.links.push(link);
+        }
+        if parties.is_empty() {
+            return Ok(());
+        }
+        let greeter =
+            Greeter::start(parties).map_err(|error| format!("links: no thread: {error}"))?;
+        self.poll.add(&greeter, Token::Greeter).map_err(|error| format!("links: {error}"))?;
+        self.remote.greeter = Some(greeter);
+        self.open_links(now());
+        Ok(())
+    }
+
+    /// Opens what is not open and due, and asks for what is due.
+    pub(crate) fn open_links(&mut self, now: Instant) {
+        for at in 0..self.remote.links.len() {
+            let key = LinkKey(at as u16);
+            let Some(link) = self.remote.link(key) else { continue };
+            let is_due = matches!(&link.stage, Stage::Shut { retry_at, .. } if *retry_at <= now);
+            if !is_due {
+                if matches!(link.stage, Stage::Open) {
+                    self.ask_again(key, now);
+                }
+                continue;
+            }
+            match LinkSocket::open(&link.source()) {
+                Ok(socket) => self.link_is_open(key, socket),
+                Err(error) => self.link_is_shut(key, &error, now),
+            }
+        }
+    }
+
+    fn link_is_shut(&mut self, key: LinkKey, error: &LinkOpenError, now: Instant) {
+        let Some(link) = self.remote.link(key) else { return };
+        let problem = error.to_string();
+        let is_news =
+            !matches!(&link.stage, Stage::Shut { problem: before, .. } if *before == problem);
+        if is_news {
+            warn!(link = link.plan.id, "{problem}; it is tried again every second");
+        }
+        link.stage = Stage::Shut { problem, retry_at: now + RETRY_INTERVAL };
+    }
+
+    fn link_is_open(&mut self, key: LinkKey, socket: LinkSocket) {
+        let Some(link) = self.remote.link(key) else { return };
+        link.stage = Stage::Open;
+        let (core, id) = (link.core, link.plan.id.clone());
+        let made = match &mut link.end {
+            End::Client(using) => using.make(&link.plan, socket),
+            End::Iohost(serving) => serving.make(&link.plan, socket),
+        };
+        self.cores.send(core, Command::AttachLink(key, made));
+        info!(link = id, core, "open");
+        self.export_disks(key);
+        self.ask_again(key, now());
+    }
+
+    /// Says something to a link that is open.
+    fn tell_link(&mut self, key: LinkKey, told: ToLink) {
+        let Some(link) = self.remote.link(key) else { return };
+        if matches!(link.stage, Stage::Open) {
+            let core = link.core;
+            self.cores.send(core, Command::ToLink(key, Box::new(told)));
+        }
+    }
+
+    /// A sidecore gave a link back, which it could not take or which leaves with it.
+    pub(crate) fn link_is_back(&mut self, key: LinkKey, is_refused: bool) {
+        let Some(link) = self.remote.link(key) else { return };
+        if is_refused {
+            let problem = "its sidecore has no place for it: make fewer links".to_string();
+            warn!(link = link.plan.id, "{problem}");
+            link.stage = Stage::Shut { problem, retry_at: now() + 60 * RETRY_INTERVAL };
+        }
+    }
+
+    /// What a link says.
+    pub(crate) fn hear_link(&mut self, key: LinkKey, said: FromLink) {
+        match said {
+            FromLink::Greet { frame, from } => self.ask_greeter(Task::Heard(key, from, frame)),
+            FromLink::WantsSession(_) => self.begin_session(key),
+            FromLink::Client(event) => self.hear_iohost(key, event),
+            FromLink::Unattached(disk) => self.is_unattached(key, disk),
+            FromLink::Hello(greeting) => self.ask_greeter(Task::Greet(key, greeting)),
+            FromLink::Host(event) => self.hear_clients(key, event),
+        }
+    }
+
+    fn ask_greeter(&self, task: Task) {
+        if let Some(greeter) = &self.remote.greeter {
+            greeter.ask(task);
+        }
+    }
+
+    fn begin_session(&mut self, key: LinkKey) {
+        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let number = using.next_session();
+        self.ask_greeter(Task::Begin(key, number));
+    }
+
+    /// The greeter has something to say.
+    pub(crate) fn hear_greeter(&mut self) {
+        if let Some(greeter) = &self.remote.greeter {
+            greeter.hear();
+        }
+        while let Some(word) = self.remote.greeter.as_ref().and_then(Greeter::word) {
+            match word {
+                Word::Hello(key, hello) => self.tell_link(key, ToLink::Hello(hello)),
+                Word::Client(key, peer, made) => {
+                    if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+                        using.established(peer);
+                    }
+                    self.tell_link(key, ToLink::Establish { made, peer });
+                }
+                Word::Iohost(key, greeting, made, answer) => {
+                    let told = ToLink::Answer { greeting, made, answer };
+                    self.tell_link(key, told);
+                }
+            }
+        }
+    }
+}
+
+fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
+    match &plan.key_file {
+        None => Ok(Identity::None),
+        Some(file) => read_key(Path::new(file))
+            .map(Identity::Key)
+            .map_err(|error| io::Error::new(error.kind(), format!("its key file {file}: {error}"))),
+    }
+}
+
+/// What handshakes of a link are made with.
+fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
+    let is_secret = plan.key_file.is_some();
+    let frame_bytes = plan.mtu.saturating_sub(HEADERS_BYTES);
+    let offer = Offer::new(is_secret, frame_bytes, RING_FRAMES);
+    Ok(match &plan.end {
+        LinkEnd::Client { iohost_key, .. } => {
+            Party::Client { identity, iohost: iohost_key.unwrap_or([0; 32]), offer }
+        }
+        LinkEnd::Iohost { lease_s, clients, .. } => {
+            let responder =
+                remote::handshake::Greeter::new(identity, offer, lease_s * 1000, WORK_MS);
+            let clients: Vec<PublicKey> = clients.iter().filter_map(|client| client.key).collect();
+            let responder = Box::new(responder.map_err(|error| error.to_string())?);
+            Party::Iohost { responder, clients }
+        }
+    })
+}

@@ -1,0 +1,203 @@
+//! Handshakes of links, on a thread of their own: each costs some milliseconds of arithmetic, which neither a
+//! sidecore nor control has to spare.
+//!
+//! Asked by control, which carries frames between it and the sidecores that have the links; tells control by a
+//! channel and an eventfd. Not here: which hellos are looked at (the sidecore's gate), what a session does.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+use backend::link::{Address, LinkKey};
+use confine::Kind;
+use remote::handshake::{
+    Established, Greeter as Responder, Identity, Initiator, Offer, PublicKey, Randomness, Refused,
+    Step,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sidecore::Greeting;
+use tracing::debug;
+
+/// Tasks that wait; what is more is dropped, and said again by whoever wants a session.
+const TASKS_MAX: usize = 64;
+
+/// What one link's handshakes are made with.
+pub(crate) enum Party {
+    /// This end begins.
+    Client {
+        /// Who this end is.
+        identity: Identity,
+        /// Who the IOhosts are; zeroes where security is `none`.
+        iohost: PublicKey,
+        /// What this end can do.
+        offer: Offer,
+    },
+    /// This end answers.
+    Iohost {
+        /// How.
+        responder: Box<Responder>,
+        /// Who may come; nobody named: everybody, where security is `none`.
+        clients: Vec<PublicKey>,
+    },
+}
+
+/// What is asked of the thread.
+pub(crate) enum Task {
+    /// A client's link wants a session, with that number of its own.
+    Begin(LinkKey, u32),
+    /// A frame of a handshake came to a client's link.
+    Heard(LinkKey, Address, Vec<u8>),
+    /// A hello came to an IOhost's link.
+    Greet(LinkKey, Greeting),
+}
+
+/// What the thread says.
+pub(crate) enum Word {
+    /// A client's link is to say this hello.
+    Hello(LinkKey, Vec<u8>),
+    /// A client's handshake with that IOhost has ended.
+    Client(LinkKey, Address, Box<Established>),
+    /// An IOhost's, with the answer that is to be sent.
+    Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),
+}
+
+/// The thread, as control has it. It ends when this is dropped.
+pub(crate) struct Greeter {
+    tasks: SyncSender<Task>,
+    words: Receiver<Word>,
+    /// Readable when there are words.
+    bell: OwnedFd,
+}
+
+impl Greeter {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No descriptor or no thread is left.
+    pub(crate) fn start(parties: BTreeMap<LinkKey, Party>) -> io::Result<Greeter> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let ring = bell.try_clone()?;
+        let (tasks, to_do) = sync_channel(TASKS_MAX);
+        let (say, words) = channel();
+        std::thread::Builder::new().name("greeter".to_string()).spawn(move || {
+            // What it has of control's list is what it keeps when this fails.
+            let _ = confine::thread(Kind::Greeter);
+            let mut desk = Desk { parties, begun: BTreeMap::new(), say, ring };
+            while let Ok(task) = to_do.recv() {
+                desk.work(task);
+            }
+        })?;
+        Ok(Greeter { tasks, words, bell })
+    }
+
+    /// Asks for something. Dropped when too much waits.
+    pub(crate) fn ask(&self, task: Task) {
+        let _ = self.tasks.try_send(task);
+    }
+
+    /// The next word. To be asked until there is none, after [`Self::hear`].
+    pub(crate) fn word(&self) -> Option<Word> {
+        self.words.try_recv().ok()
+    }
+
+    /// The bell was heard.
+    pub(crate) fn hear(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Greeter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// What the thread has.
+struct Desk {
+    parties: BTreeMap<LinkKey, Party>,
+    /// A client's handshake that is under way: one for each link.
+    begun: BTreeMap<LinkKey, Initiator>,
+    say: Sender<Word>,
+    ring: OwnedFd,
+}
+
+impl Desk {
+    fn work(&mut self, task: Task) {
+        let (key, done) = match task {
+            Task::Begin(key, number) => (key, self.begin(key, number)),
+            Task::Heard(key, from, frame) => (key, self.heard(key, from, &frame)),
+            Task::Greet(key, greeting) => (key, self.greet(key, greeting)),
+        };
+        match done {
+            Ok(Some(word)) => {
+                let _ = self.say.send(word);
+                let _ = rustix::io::write(&self.ring, &1u64.to_ne_bytes());
+            }
+            Ok(None) => {}
+            // Anybody can send anything: no line in the log of a daemon that nobody debugs.
+            Err(why) => debug!(link = key.0, "a handshake is dropped: {why}"),
+        }
+    }
+
+    fn begin(&mut self, key: LinkKey, number: u32) -> Result<Option<Word>, Refused> {
+        let Some(Party::Client { identity, iohost, offer }) = self.parties.get(&key) else {
+            return Ok(None);
+        };
+        let begun = Initiator::new(identity, *iohost, number, *offer, &mut System)?;
+        let hello = begun.hello().to_vec();
+        self.begun.insert(key, begun);
+        Ok(Some(Word::Hello(key, hello)))
+    }
+
+    fn heard(
+        &mut self,
+        key: LinkKey,
+        from: Address,
+        frame: &[u8],
+    ) -> Result<Option<Word>, Refused> {
+        let Some(begun) = self.begun.get_mut(&key) else { return Ok(None) };
+        match begun.receive(frame)? {
+            Step::Again => Ok(Some(Word::Hello(key, begun.hello().to_vec()))),
+            Step::Done(made) => {
+                self.begun.remove(&key);
+                Ok(Some(Word::Client(key, from, made)))
+            }
+        }
+    }
+
+    fn greet(&mut self, key: LinkKey, greeting: Greeting) -> Result<Option<Word>, Refused> {
+        let Some(Party::Iohost { responder, clients }) = self.parties.get(&key) else {
+            return Ok(None);
+        };
+        let knows = |key: &PublicKey| clients.contains(key);
+        let greeted = responder.read(greeting.hello(), &knows, &mut System)?;
+        let (answer, made) = greeted.answer(greeting.number, greeting.credit)?;
+        Ok(Some(Word::Iohost(key, greeting, Box::new(made), answer)))
+    }
+}
+
+/// The kernel's random bits.
+pub(crate) struct System;
+
+impl Randomness for System {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        let mut left = bytes;
+        while !left.is_empty() {
+            match getrandom(&mut *left, GetRandomFlags::empty()) {
+                Ok(count) => left = left.get_mut(count..).unwrap_or_default(),
+                Err(rustix::io::Errno::INTR) => {}
+                // No kernel that this runs on lacks it, and nothing is secret without it.
+                Err(_) => std::process::abort(),
+            }
+        }
+    }
+}
+
+/// A random number.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0; 8];
+    System.fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}

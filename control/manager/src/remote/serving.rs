@@ -1,0 +1,504 @@
+//! Disks for other machines: which ones clients may have, opened and let go as the link asks.
+//!
+//! A disk that a link's clients may have is a device without a socket. When one of them takes it, it gets memory of
+//! ours with a ring in it, and its queue is attached to the link's sidecore as any other; when it is let go, the queue
+//! comes back and what was written is made stable. Not here: who has it (`remote::iohost`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use backend::Disk;
+use backend::link::{LinkKey, LinkSocket};
+use config::plan::{LinkEnd, LinkPlan};
+use confine::Kind as Thread;
+use device::blk::Blk;
+use device::features;
+use remote::handshake::{Gate, Identity, PublicKey, public_key};
+use remote::iohost::{ExportSpec, HostEvent, HostSpec};
+use remote::wire::{News, Verifier};
+use rustix::event::{EventfdFlags, eventfd};
+use sidecore::{
+    AttachmentCounters, AttachmentMemory, Command, HostLink, HostLinkCounters, HostLinkSpec, Link,
+    Opened, RoleSpec, Served, ServedSpec, ToLink,
+};
+use tracing::{info, warn};
+
+use super::greeter::System;
+use super::{Manager, RING_FRAMES, Remote, device_of, random};
+use crate::device::Attached;
+use crate::disk::DiskParts;
+use crate::manager::suspended_ns;
+use crate::poll::Token;
+use crate::service::Flow;
+use crate::start::policy_of;
+
+/// Sessions of one link at a time.
+const SESSIONS_MAX: usize = 1024;
+/// Who runs the queues of a disk that a link serves: no front-end has this number.
+pub(crate) const BY_LINK: u32 = u32::MAX;
+
+/// The IOhost's end of a link.
+pub(super) struct Serving {
+    public: PublicKey,
+    /// By number: devices in the order in which they were exported.
+    exports: Vec<Export>,
+    pub(super) counters: Arc<HostLinkCounters>,
+}
+
+/// A disk that clients may have.
+pub(super) struct Export {
+    /// Its name.
+    pub(super) disk: String,
+    /// The device of that name.
+    pub(super) device: u32,
+    /// Somebody has it: its memory, for when its queue is made again.
+    pub(super) held: Option<Held>,
+    /// It is being let go: the sync of what was written.
+    leaving: Option<Leaving>,
+}
+
+/// What a disk needs while a client has it.
+pub(super) struct Held {
+    memory: AttachmentMemory,
+    /// Where its ring goes on.
+    base: u32,
+}
+
+/// A disk's sync, on a thread of its own.
+enum Leaving {
+    /// When its queue is back.
+    Waits,
+    /// With its locks, which follow its clients.
+    Parts,
+    /// Until its descriptor is readable, which is kept for that.
+    Syncs { _done: OwnedFd, outcome: Receiver<bool> },
+}
+
+/// What clients are told of a disk besides its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Features {
+    pub(super) readonly: bool,
+    pub(super) physical_block_size: u32,
+    pub(super) discard_sectors_max: u32,
+    pub(super) zeroes_sectors_max: u32,
+}
+
+const READONLY: u32 = 1;
+const DISCARD: u32 = 1 << 1;
+const ZEROES: u32 = 1 << 2;
+/// Behind them: the power of two by which a physical block is larger than a sector.
+const BLOCK_SHIFT: u32 = 8;
+/// What one discard, or one that writes zeroes, may cover: 1 GiB in sectors.
+const RANGE_SECTORS_MAX: u32 = 1 << 21;
+
+impl Features {
+    fn of(disk: &Disk, readonly: bool) -> Features {
+        let limits = disk.limits();
+        Features {
+            readonly,
+            physical_block_size: disk.physical_block_size(),
+            discard_sectors_max: limits.discard_sectors_max,
+            zeroes_sectors_max: limits.zeroes_sectors_max,
+        }
+    }
+
+    fn bits(self) -> u32 {
+        let flag = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
+        let exponent = (self.physical_block_size / 512).checked_ilog2().unwrap_or(0);
+        flag(self.readonly, READONLY)
+            | flag(self.discard_sectors_max > 0, DISCARD)
+            | flag(self.zeroes_sectors_max > 0, ZEROES)
+            | exponent << BLOCK_SHIFT
+    }
+
+    /// What the bits of an IOhost mean, whatever they are.
+    pub(super) fn of_bits(bits: u32) -> Features {
+        let range = |bit: u32| if bits & bit == 0 { 0 } else { RANGE_SECTORS_MAX };
+        Features {
+            readonly: bits & READONLY != 0,
+            physical_block_size: 512 << (bits >> BLOCK_SHIFT & 0xff).min(16),
+            discard_sectors_max: range(DISCARD),
+            zeroes_sectors_max: range(ZEROES),
+        }
+    }
+}
+
+impl Serving {
+    pub(super) fn new(identity: &Identity) -> Result<Serving, String> {
+        let public = match identity {
+            Identity::None => [0; 32],
+            Identity::Key(key) => public_key(key).map_err(|error| format!("its key: {error}"))?,
+        };
+        let counters = Arc::new(HostLinkCounters::default());
+        Ok(Serving { public, exports: Vec::new(), counters })
+    }
+
+    /// The link, for its sidecore.
+    pub(super) fn make(&mut self, plan: &LinkPlan, socket: LinkSocket) -> Link {
+        let memory_bytes = match &plan.end {
+            LinkEnd::Iohost { memory_bytes, .. } => *memory_bytes as usize,
+            LinkEnd::Client { .. } => 0,
+        };
+        let host = HostSpec {
+            sessions_max: SESSIONS_MAX,
+            ring_frames: RING_FRAMES,
+            memory_max: memory_bytes,
+            client_memory_max: memory_bytes,
+            instance: random(),
+        };
+        let spec = HostLinkSpec {
+            socket,
+            host,
+            gate: Gate::new(&self.public, 0, &mut System),
+            randomness: Box::new(System),
+            suspended_ns,
+            counters: Arc::clone(&self.counters),
+        };
+        Link::Host(Box::new(HostLink::new(spec)))
+    }
+
+    fn export(&mut self, number: u16) -> Option<&mut Export> {
+        self.exports.get_mut(usize::from(number))
+    }
+}
+
+/// Who may have a disk: keys; nobody named means everybody, where security is `none`.
+fn clients_of(plan: &LinkPlan, disk: &str) -> Vec<PublicKey> {
+    let has = |client: &&config::plan::LinkClientPlan| client.disks.iter().any(|id| id == disk);
+    plan.clients().iter().filter(has).filter_map(|client| client.key).collect()
+}
+
+impl Manager {
+    /// Whether a disk is a link's: it has no socket then.
+    pub(crate) fn is_exported(&self, id: &str) -> bool {
+        self.plan.link_of(id).is_some()
+    }
+
+    /// Tells a link that has just come of all disks that are open.
+    pub(super) fn export_disks(&mut self, key: LinkKey) {
+        let numbers: Vec<u32> = self.devices.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.export_by(key, number));
+    }
+
+    /// A disk was opened: if clients may have it, its link is told.
+    pub(crate) fn export_disk(&mut self, number: u32) {
+        let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
+            return;
+        };
+        let key = self.plan.link_of(&id).and_then(|link| self.remote.key_of(&link.id));
+        if let Some(key) = key {
+            self.export_by(key, number);
+        }
+    }
+
+    fn export_by(&mut self, key: LinkKey, number: u32) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let Some(parts) = device.kind.disk() else { return };
+        let id = device.facts.id.clone();
+        let news = News {
+            revision: 1,
+            size: parts.disk.size_bytes(),
+            features: Features::of(&parts.disk, parts.plan.readonly).bits(),
+            is_removed: false,
+        };
+        let generation = match self.remote.generations.of(&id) {
+            Ok(generation) => generation,
+            Err(error) => return warn!(disk = id, "no client gets it: {error}"),
+        };
+        let Some(link) = self.remote.link(key) else { return };
+        let is_its = link.plan.clients().iter().any(|client| client.disks.contains(&id));
+        let clients = clients_of(&link.plan, &id);
+        let Some(serving) = link.serving().filter(|_| is_its) else { return };
+        match serving.exports.iter_mut().find(|export| export.disk == id) {
+            Some(export) => export.device = number,
+            None => {
+                let (held, leaving) = (None, None);
+                serving.exports.push(Export { disk: id.clone(), device: number, held, leaving });
+                let spec = ExportSpec { device: device_of(&id), clients, news, generation };
+                self.tell_link(key, ToLink::Export(spec));
+            }
+        }
+    }
+
+    /// What a link says of its clients.
+    pub(super) fn hear_clients(&mut self, key: LinkKey, event: HostEvent) {
+        match event {
+            HostEvent::Open { export, generation, slots, slot_bytes } => {
+                let opened = self.open_for_client(key, export, generation, (slots, slot_bytes));
+                let opened = opened.map_err(|why| {
+                    let disk = self.export(key, export).map(|export| export.disk.clone());
+                    warn!(disk, "no client gets it: {why}");
+                });
+                let opened = opened.ok().map(Box::new);
+                self.tell_link(key, ToLink::Opened { export, generation, opened });
+            }
+            HostEvent::LetGo { export } => self.let_go_of(key, export),
+            HostEvent::SessionBegan { session, client } => {
+                self.note_client(key, session, Some(client))
+            }
+            HostEvent::SessionEnded { session } => self.note_client(key, session, None),
+        }
+    }
+
+    /// A client has a session, or has it no more.
+    fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
+        let Some(link) = self.remote.link(key) else { return };
+        let name = |key: PublicKey| {
+            let all = link.plan.clients();
+            let found = all.iter().find(|client| client.key.is_none_or(|known| known == key));
+            found.map(|client| client.name.clone())
+        };
+        match came {
+            Some(key) => info!(link = link.plan.id, session, client = name(key), "a session began"),
+            None => info!(link = link.plan.id, session, "a session ended"),
+        }
+    }
+
+    fn export(&mut self, key: LinkKey, number: u16) -> Option<&mut Export> {
+        self.remote.link(key)?.serving()?.export(number)
+    }
+
+    /// A client is to have a disk: it gets memory, and a queue.
+    fn open_for_client(
+        &mut self,
+        key: LinkKey,
+        number: u16,
+        generation: u64,
+        (slots, slot_bytes): (u16, u32),
+    ) -> Result<Opened, String> {
+        let export = self.export(key, number).ok_or("there is no such disk")?;
+        let (device, id) = (export.device, export.disk.clone());
+        self.remote
+            .generations
+            .keep(&id, generation)
+            .map_err(|error| format!("who has it cannot be kept: {error}"))?;
+        let is_here = self.disk_parts(device).is_some_and(DiskParts::is_here);
+        if !is_here && !self.take_locks(device) {
+            let why = self.disk_parts(device).and_then(DiskParts::waits_for);
+            return Err(why.unwrap_or_else(|| "its image is not open".to_string()));
+        }
+        let parts = self.disk_parts(device).ok_or("it is not open")?;
+        let verifier = verifier_of(&self.remote, parts);
+        let memory = AttachmentMemory::new(slots, slot_bytes).map_err(|error| error.to_string())?;
+        let counters = Arc::new(AttachmentCounters::default());
+        let held = Held { memory: memory.clone(), base: 0 };
+        let export = self.export(key, number).ok_or("there is no such disk")?;
+        (export.held, export.leaving) = (Some(held), None);
+        self.attach_export(key, number)?;
+        let key = sidecore::QueueKey { device, queue: 0 };
+        info!(disk = id, generation, "a client has it");
+        Ok(Opened { verifier, memory, key, counters })
+    }
+
+    /// Makes the queue of a disk that a client has, and gives it to the link's sidecore.
+    pub(super) fn attach_export(&mut self, key: LinkKey, number: u16) -> Result<(), String> {
+        let core = self.remote.link(key).map(|link| link.core).ok_or("there is no such link")?;
+        let export = self.export(key, number).ok_or("there is no such disk")?;
+        let number = export.device;
+        let Some(held) = &export.held else { return Ok(()) };
+        let queue = held.memory.queue(held.base).map_err(|error| error.to_string())?;
+        let memory = Arc::clone(held.memory.map());
+        let device = self.devices.get_mut(&number).ok_or("it is not open")?;
+        let parts = device.kind.disk().ok_or("it is no disk")?;
+        let negotiated = features::VERSION_1
+            | features::BLK_FLUSH
+            | features::BLK_DISCARD
+            | features::BLK_WRITE_ZEROES;
+        let role = RoleSpec::Disk {
+            blk: Blk::new(&parts.shape, Arc::clone(&parts.live), negotiated),
+            backend: parts.disk.backend(),
+        };
+        let (share, policy) = (device.facts.share, policy_of(device.facts.policy));
+        let (target_ns, moderate_ns) = (device.facts.target_ns(), 0);
+        let flow = Flow::of(&device.kind, 0);
+        let key = device.key(0);
+        let state = device.queues.first_mut().ok_or("it has no queue")?;
+        if state.attached.is_some() {
+            return Ok(());
+        }
+        let gate = device.metered.gate(flow, state.gate.take());
+        let (kick, call) = (None, None);
+        let counters = Arc::clone(&state.counters);
+        let spec = ServedSpec {
+            key,
+            queue,
+            memory,
+            role,
+            kick,
+            call,
+            share,
+            policy,
+            target_ns,
+            moderate_ns,
+            gate,
+            counters,
+        };
+        let (leaving, is_finishing, by_hand) = (None, false, false);
+        let link = BY_LINK;
+        state.attached = Some(Attached { sidecore: core, link, leaving, is_finishing, by_hand });
+        state.was_attached = true;
+        state.size = spec.queue.size();
+        self.cores.take_load(core, 1);
+        self.cores.send(core, Command::Attach(Served::new(spec)));
+        Ok(())
+    }
+
+    /// The export that a device is.
+    fn export_of(&mut self, device: u32) -> Option<(LinkKey, u16)> {
+        let id = &self.devices.get(&device)?.facts.id;
+        let key = self.plan.link_of(id).and_then(|link| self.remote.key_of(&link.id))?;
+        let serving = self.remote.link(key)?.serving()?;
+        let at = serving.exports.iter().position(|export| export.device == device)?;
+        Some((key, at as u16))
+    }
+
+    /// The queue of a disk that a link serves is back, at `base` of its ring.
+    pub(crate) fn export_is_back(&mut self, device: u32, base: u32, problem: Option<&str>) {
+        let Some((key, number)) = self.export_of(device) else { return };
+        if let Some(problem) = problem {
+            warn!(device, "what a client has is not served: {problem}");
+        }
+        if let Some(held) = self.export(key, number).and_then(|export| export.held.as_mut()) {
+            held.base = base;
+        }
+        let export = self.export(key, number);
+        if export.is_some_and(|export| matches!(export.leaving, Some(Leaving::Waits))) {
+            self.sync_export(key, number);
+        }
+    }
+
+    /// The queues of a device may start: that of a disk which a client has does.
+    pub(crate) fn settle_export(&mut self, device: u32) {
+        let Some((key, number)) = self.export_of(device) else { return };
+        let has_size = self.disk_parts(device).map(|parts| {
+            (parts.disk.size_bytes(), Features::of(&parts.disk, parts.plan.readonly).bits())
+        });
+        let Some(export) = self.export(key, number) else { return };
+        if export.held.is_none() || export.leaving.is_some() {
+            return;
+        }
+        let is_attached =
+            self.devices.get(&device).is_some_and(|device| !device.attached().is_empty());
+        if is_attached {
+            return;
+        }
+        if let Err(why) = self.attach_export(key, number) {
+            warn!(device, "what a client has is not served: {why}");
+        }
+        if let Some((size, features)) = has_size {
+            self.tell_link(key, ToLink::Update { export: number, size, features });
+        }
+    }
+
+    /// A disk has another size: clients are told.
+    pub(crate) fn tell_clients(&mut self, device: u32) {
+        let Some((key, export)) = self.export_of(device) else { return };
+        let Some(parts) = self.disk_parts(device) else { return };
+        let size = parts.disk.size_bytes();
+        let features = Features::of(&parts.disk, parts.plan.readonly).bits();
+        self.tell_link(key, ToLink::Update { export, size, features });
+    }
+
+    /// Nobody has a disk any more: its queue is asked for, then it is made stable.
+    fn let_go_of(&mut self, key: LinkKey, number: u16) {
+        let Some(export) = self.export(key, number) else { return };
+        export.leaving = Some(Leaving::Waits);
+        let device = export.device;
+        let is_attached =
+            self.devices.get(&device).is_some_and(|device| !device.attached().is_empty());
+        match is_attached {
+            true => self.detach(device, 0),
+            false => self.sync_export(key, number),
+        }
+    }
+
+    fn sync_export(&mut self, key: LinkKey, number: u16) {
+        let Some(export) = self.export(key, number) else { return };
+        export.held = None;
+        let device = export.device;
+        if self.disk_parts(device).is_some_and(|parts| parts.stand.is_some()) {
+            if let Some(export) = self.export(key, number) {
+                export.leaving = Some(Leaving::Parts);
+            }
+            // One that has lost data stays, and says so.
+            if !self.let_go(device) {
+                self.is_let_go(key, number, false);
+            }
+            return;
+        }
+        let Some(disk) = self.disk_parts(device).map(|parts| Arc::clone(&parts.disk)) else {
+            return self.is_let_go(key, number, false);
+        };
+        let begun = begin_sync(disk);
+        let begun = begun.and_then(|(done, outcome)| {
+            let token = Token::Synced(device);
+            self.poll.add(done.as_fd(), token).map(|()| Leaving::Syncs { _done: done, outcome })
+        });
+        match begun {
+            Ok(leaving) => {
+                if let Some(export) = self.export(key, number) {
+                    export.leaving = Some(leaving);
+                }
+            }
+            Err(error) => {
+                warn!(device, %error, "what a client wrote cannot be made stable now");
+                self.is_let_go(key, number, false);
+            }
+        }
+    }
+
+    /// The image of a disk whose locks follow its clients was made stable and let go, or could not be.
+    pub(crate) fn export_has_parted(&mut self, device: u32, is_gone: bool) {
+        let Some((key, number)) = self.export_of(device) else { return };
+        let export = self.export(key, number);
+        if export.is_some_and(|export| matches!(export.leaving, Some(Leaving::Parts))) {
+            self.is_let_go(key, number, is_gone);
+        }
+    }
+
+    /// What a client wrote is stable, or is not.
+    pub(crate) fn has_synced(&mut self, device: u32) {
+        let Some((key, number)) = self.export_of(device) else { return };
+        let Some(export) = self.export(key, number) else { return };
+        let Some(Leaving::Syncs { outcome, .. }) = &export.leaving else { return };
+        if let Ok(is_synced) = outcome.try_recv() {
+            self.is_let_go(key, number, is_synced);
+        }
+    }
+
+    fn is_let_go(&mut self, key: LinkKey, number: u16, is_synced: bool) {
+        let Some(export) = self.export(key, number) else { return };
+        export.leaving = None;
+        let disk = export.disk.clone();
+        info!(disk, is_synced, "no client has it any more");
+        self.tell_link(key, ToLink::LetGo { export: number, is_synced });
+    }
+}
+
+/// Makes a disk stable on a thread of its own, because that takes as long as the disk wants.
+fn begin_sync(disk: Arc<Disk>) -> std::io::Result<(OwnedFd, Receiver<bool>)> {
+    let done = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let end = done.try_clone()?;
+    let (tell, outcome) = sync_channel(1);
+    std::thread::Builder::new().name("parting".to_string()).spawn(move || {
+        let _ = confine::thread(Thread::Parting);
+        let is_synced = disk.sync();
+        drop(disk);
+        let _ = tell.send(is_synced);
+        let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
+    })?;
+    Ok((done, outcome))
+}
+
+/// What the storage of a disk is: writes that were not yet stable are gone with this boot of the machine, and with a
+/// sync that failed; what is in memory is gone with this run of the daemon.
+fn verifier_of(remote: &Remote, parts: &DiskParts) -> Verifier {
+    let name = device_of(&parts.plan.id);
+    let (boot, contents) = match parts.plan.source.path() {
+        Some(_) => (remote.boot, name),
+        None => (remote.run, name ^ remote.run),
+    };
+    let boot = if parts.disk.sync_failed() { boot ^ 1 } else { boot };
+    Verifier { boot, contents }
+}

@@ -1,0 +1,107 @@
+//! What operators are shown of links.
+
+use config::api::{Answer, LinkDiskView, LinkList, LinkView};
+use config::plan::LinkEnd;
+use config::spec::{LinkRole, LinkSecurity};
+
+use super::{End, Manager, OneLink, Stage};
+use crate::device::Device;
+
+impl Manager {
+    pub(crate) fn show_links(&self) -> Answer {
+        let links = self.remote.links.iter().map(|link| self.link_view(link));
+        Answer::Links(LinkList { links: links.collect() })
+    }
+
+    fn link_view(&self, link: &OneLink) -> LinkView {
+        let plan = &link.plan;
+        let problem = match &link.stage {
+            Stage::Shut { problem, .. } => Some(problem.clone()),
+            Stage::Open => None,
+        };
+        let security =
+            if plan.key_file.is_some() { LinkSecurity::Noise } else { LinkSecurity::None };
+        let mut view = LinkView {
+            id: plan.id.clone(),
+            declared: plan.origin.to_string(),
+            role: plan.role(),
+            security,
+            addresses: Vec::new(),
+            sidecore: link.core as u16,
+            problem,
+            peer: None,
+            sessions: 0,
+            round_trip_ns: 0,
+            frames_in: 0,
+            frames_out: 0,
+            frames_dropped: 0,
+            handshakes: 0,
+            mismatches: 0,
+            violations: 0,
+            leases_over: 0,
+            disks: self.link_disks(link),
+        };
+        match (&link.end, &plan.end) {
+            (End::Client(using), LinkEnd::Client { iohosts, .. }) => {
+                view.addresses = iohosts.iter().map(ToString::to_string).collect();
+                let Some(counters) = &using.counters else { return view };
+                let seen = counters.snapshot();
+                view.sessions = seen.is_up;
+                let iohost = usize::try_from(seen.iohost).ok().and_then(|at| iohosts.get(at));
+                view.peer = iohost.filter(|_| seen.is_up > 0).map(ToString::to_string);
+                if view.peer.is_none() && view.problem.is_none() {
+                    view.problem = Some("no IOhost answers; they are asked in turn".to_string());
+                }
+                view.round_trip_ns = seen.round_trip_ns;
+                (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
+                view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
+                view.handshakes = seen.handshakes;
+                (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
+            }
+            (End::Iohost(serving), LinkEnd::Iohost { listen, .. }) => {
+                view.addresses = vec![listen.to_string()];
+                let seen = serving.counters.snapshot();
+                view.sessions = seen.sessions;
+                (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
+                view.frames_dropped = seen.frames_unknown + seen.frames_dropped;
+                view.handshakes = seen.hellos;
+                (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
+                view.leases_over = seen.leases_over;
+            }
+            _ => {}
+        }
+        view
+    }
+
+    fn link_disks(&self, link: &OneLink) -> Vec<LinkDiskView> {
+        let is_of = |device: &&Device| match link.plan.role() {
+            LinkRole::Client => {
+                let source = device.kind.disk().map(|disk| &disk.plan.source);
+                matches!(source, Some(config::Source::Remote { link: id, .. }) if *id == link.plan.id)
+            }
+            LinkRole::Iohost => {
+                let id = &device.facts.id;
+                link.plan.clients().iter().any(|client| client.disks.contains(id))
+            }
+        };
+        let devices = self.devices.values().filter(is_of);
+        devices
+            .map(|device| {
+                let mut view = LinkDiskView {
+                    id: device.facts.id.clone(),
+                    in_use: !device.attached().is_empty(),
+                    requests: 0,
+                    errors: 0,
+                    in_flight: 0,
+                };
+                for queue in &device.queues {
+                    let seen = queue.counters.snapshot();
+                    view.requests += seen.requests;
+                    view.errors += seen.errors;
+                    view.in_flight += seen.in_flight;
+                }
+                view
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,418 @@
+//! Disks of other machines: what is known of them, and when they are asked for and given back.
+//!
+//! A remote disk is open here once its IOhost has said what it is. It is asked for when a guest's first ring is to
+//! start, and given back when the last one has stopped, so that a guest can take its disk along to another
+//! machine. Not here: how requests get there (`backend::link`).
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend::link::{Address, ClientLink, LinkCounters, LinkKey, LinkSocket};
+use backend::{Disk, Limits, RemoteDisk};
+use config::plan::{DiskPlan, LinkEnd, LinkPlan, Source};
+use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal};
+use remote::wire::{News, REQUEST_BYTES_MAX};
+use sidecore::{Link, ToLink};
+use tracing::{info, warn};
+
+use super::serving::Features;
+use super::{Manager, OneLink, RING_FRAMES, device_of, random};
+use crate::disk::DiskParts;
+use crate::manager::now;
+use crate::shut::NotOpen;
+
+/// Outstanding parts of requests of one disk.
+const SLOTS: u16 = 128;
+/// Between two times that an IOhost is asked for a disk that it does not have.
+const ASK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The client's end of a link.
+pub(super) struct Using {
+    /// What IOhosts said of disks, by their names there.
+    known: BTreeMap<String, Known>,
+    /// Whose number it is on the link: each is used once, and comes again after some thousands.
+    numbers: BTreeMap<u16, Asked>,
+    next_number: u16,
+    /// The last session's number.
+    session: u32,
+    /// The IOhost that answered last.
+    peer: Option<Address>,
+    pub(super) counters: Option<Arc<LinkCounters>>,
+}
+
+/// What is known of a disk.
+#[derive(Clone, Debug)]
+enum Known {
+    /// Its IOhost was asked, or is to be asked then again.
+    Asked { why: &'static str, again_at: Option<Instant> },
+    /// As its IOhost says.
+    Is(News),
+}
+
+/// What a number on a link is for.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// What the disk of that name is.
+    Look(String),
+    /// The disk of this device.
+    Disk(u32),
+}
+
+/// What only a disk of another machine has.
+pub(crate) struct RemoteParts {
+    pub(crate) link: LinkKey,
+    /// Its sidecore: that of the link.
+    pub(crate) core: usize,
+    /// Its name there.
+    name: String,
+    /// Its number on the link, while it is asked for.
+    number: Option<u16>,
+    /// Its IOhost has said that it is ours.
+    is_bound: bool,
+    /// Nothing more is done for that number.
+    is_over: bool,
+}
+
+impl Using {
+    pub(super) fn new() -> Using {
+        Using {
+            known: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            next_number: 0,
+            session: random() as u32,
+            peer: None,
+            counters: None,
+        }
+    }
+
+    /// The link, for its sidecore.
+    pub(super) fn make(&mut self, plan: &LinkPlan, socket: LinkSocket) -> Link {
+        let (iohosts, fail_after_s) = match &plan.end {
+            LinkEnd::Client { iohosts, fail_after_s, .. } => (iohosts.as_slice(), *fail_after_s),
+            LinkEnd::Iohost { .. } => (&[][..], None),
+        };
+        let spec = ClientSpec {
+            instance: random(),
+            ring_frames: RING_FRAMES,
+            fail_after_ns: fail_after_s.map(|seconds| u64::from(seconds) * 1_000_000_000),
+        };
+        let iohosts = iohosts.iter().copied().map(Address::udp).collect();
+        let link = ClientLink::new(socket, iohosts, spec);
+        self.counters = Some(link.counters());
+        Link::Client(Box::new(link))
+    }
+
+    /// A session is to begin: its number.
+    pub(super) fn next_session(&mut self) -> u32 {
+        self.session = self.session.wrapping_add(1);
+        self.session
+    }
+
+    /// There is a session.
+    pub(super) fn established(&mut self, peer: Address) {
+        self.peer = Some(peer);
+    }
+
+    /// When a disk is asked for again.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let again = self.known.values().filter_map(|known| match known {
+            Known::Asked { again_at, .. } => *again_at,
+            Known::Is(_) => None,
+        });
+        again.min()
+    }
+
+    /// A number that nobody has.
+    fn number(&mut self, asked: Asked) -> Option<u16> {
+        for _ in 0..remote::ATTACHMENTS_MAX {
+            let number = self.next_number;
+            self.next_number = (number + 1) % remote::ATTACHMENTS_MAX;
+            if let Entry::Vacant(free) = self.numbers.entry(number) {
+                free.insert(asked);
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+impl Manager {
+    /// Opens a disk of another machine, if it is known what that is.
+    pub(crate) fn open_remote(&mut self, plan: DiskPlan) -> Result<DiskParts, NotOpen> {
+        let Source::Remote { link: id, name } = &plan.source else {
+            return Err(NotOpen::Wrong("it is no disk of another machine".to_string()));
+        };
+        let key = self.remote.key_of(id);
+        let Some((key, link)) = key.and_then(|key| Some((key, self.remote.link(key)?))) else {
+            return Err(NotOpen::Wrong(format!(
+                "link {id:?} is made at the daemon's start: restart it"
+            )));
+        };
+        let core = link.core;
+        let known = link.using().and_then(|using| using.known.get(name)).cloned();
+        let news = match known {
+            Some(Known::Is(news)) => news,
+            Some(Known::Asked { why, .. }) => {
+                return Err(NotOpen::Ended(format!("{why} (link {id:?})")));
+            }
+            None => {
+                let why = "its IOhost has not answered yet";
+                if let Some(using) = link.using() {
+                    using.known.insert(name.clone(), Known::Asked { why, again_at: Some(now()) });
+                }
+                self.ask_again(key, now());
+                return Err(NotOpen::Ended(format!("{why} (link {id:?})")));
+            }
+        };
+        let parts = RemoteParts {
+            link: key,
+            core,
+            name: name.clone(),
+            number: None,
+            is_bound: false,
+            is_over: false,
+        };
+        let disk = remote_disk(&parts, &news, plan.readonly, 0);
+        Ok(DiskParts::of_remote(plan, disk, parts))
+    }
+
+    /// Asks IOhosts what disks are, of which that is not known.
+    pub(super) fn ask_again(&mut self, key: LinkKey, now: Instant) {
+        let mut looks = Vec::new();
+        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+            let is_due = |known: &Known| matches!(known, Known::Asked { again_at: Some(at), .. } if *at <= now);
+            let due: Vec<String> = using
+                .known
+                .iter()
+                .filter(|(_, known)| is_due(known))
+                .map(|(name, _)| name.clone())
+                .collect();
+            for name in due {
+                let Some(number) = using.number(Asked::Look(name.clone())) else { break };
+                if let Some(Known::Asked { again_at, .. }) = using.known.get_mut(&name) {
+                    *again_at = None;
+                }
+                looks.push((number, device_of(&name)));
+            }
+        }
+        for (disk, device) in looks {
+            self.tell_link(key, ToLink::Look { disk, device });
+        }
+    }
+
+    /// A number that was given is none that the link could take.
+    pub(super) fn is_unattached(&mut self, key: LinkKey, disk: u16) {
+        let Some(link) = self.remote.link(key) else { return };
+        warn!(
+            link = link.plan.id,
+            disk, "a disk could not be asked for: this is a defect of the daemon"
+        );
+        if let Some(using) = link.using() {
+            using.numbers.remove(&disk);
+        }
+    }
+
+    /// What an IOhost says.
+    pub(super) fn hear_iohost(&mut self, key: LinkKey, event: Event) {
+        match event {
+            Event::Looked { attachment, news } => self.looked(key, attachment, news),
+            Event::Bound { attachment, news, .. } => {
+                self.is_known(key, attachment, news);
+                self.note_disk(key, attachment, |parts| (parts.is_bound = true, None).1);
+            }
+            Event::News { attachment, news } => self.is_known(key, attachment, news),
+            Event::Refused { attachment, why } => {
+                let why = match why {
+                    Refusal::NoDevice => {
+                        "its IOhost has no such disk for this machine: see its [[link.client]]"
+                    }
+                    Refusal::Busy => "another machine has it; it is asked for again and again",
+                    Refusal::Failed => "its IOhost cannot open it: see its log",
+                };
+                self.note_disk(key, attachment, |parts| (parts.is_bound = false, Some(why)).1);
+            }
+            Event::Over { attachment, why } => self.is_over(key, attachment, why),
+            Event::SessionBegan => self.note_session(key, true),
+            Event::SessionEnded => self.note_session(key, false),
+        }
+    }
+
+    fn note_session(&mut self, key: LinkKey, is_there: bool) {
+        let Some(link) = self.remote.link(key) else { return };
+        let Some(using) = link.using() else { return };
+        let peer = using.peer.map(|peer| peer.to_string());
+        info!(link = link.plan.id, peer, is_there, "session");
+    }
+
+    fn looked(&mut self, key: LinkKey, number: u16, news: Option<News>) {
+        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let Some(Asked::Look(name)) = using.numbers.remove(&number) else { return };
+        let known = match news.filter(|news| !news.is_removed) {
+            Some(news) => Known::Is(news),
+            None => Known::Asked {
+                why: "its IOhost has no such disk for this machine: see its [[link.client]]",
+                again_at: Some(now() + ASK_INTERVAL),
+            },
+        };
+        let is_there = matches!(known, Known::Is(_));
+        using.known.insert(name, known);
+        if is_there {
+            self.retry_shut();
+        }
+    }
+
+    /// A disk that is asked for is so, or is so now.
+    fn is_known(&mut self, key: LinkKey, number: u16, news: News) {
+        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let Some(Asked::Disk(device)) = using.numbers.get(&number).cloned() else { return };
+        let Some(name) = self.remote_parts(device).map(|parts| parts.name.clone()) else { return };
+        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+            using.known.insert(name, Known::Is(news));
+        }
+        let Some(parts) = self.disk_parts_mut(device) else { return };
+        if news.size != parts.disk.size_bytes() && !news.is_removed {
+            info!(disk = parts.plan.id, size = news.size, "its IOhost has given it another size");
+            parts.resizing = Some(news.size);
+            self.touched.insert(device);
+        }
+    }
+
+    /// Something has become of a disk that is asked for: `act` says what is wrong with it now, if anything is.
+    fn note_disk(
+        &mut self,
+        key: LinkKey,
+        number: u16,
+        act: impl FnOnce(&mut RemoteParts) -> Option<&'static str>,
+    ) {
+        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let Some(Asked::Disk(device)) = using.numbers.get(&number).cloned() else { return };
+        let Some(device) = self.devices.get_mut(&device) else { return };
+        let Some(parts) = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut()) else {
+            return;
+        };
+        if parts.number != Some(number) {
+            return;
+        }
+        let problem = act(parts).map(str::to_string);
+        if device.problem != problem {
+            match &problem {
+                Some(problem) if device.log.allows(now()) => {
+                    warn!(disk = device.facts.id, "{problem}")
+                }
+                None => info!(disk = device.facts.id, "its IOhost serves it"),
+                Some(_) => {}
+            }
+            device.problem = problem;
+        }
+    }
+
+    /// Nothing of a disk is executed any more.
+    fn is_over(&mut self, key: LinkKey, number: u16, why: Over) {
+        let text = match why {
+            Over::Released => None,
+            Over::Unsynced => {
+                Some("its IOhost could not make stable what was written last; check its data")
+            }
+            Over::Revoked => {
+                Some("its IOhost has given it up; restart its guest when it is there again")
+            }
+            Over::Taken => Some("another machine has taken it; restart its guest to have it back"),
+            Over::Changed => {
+                Some("its IOhost has other contents than its guest was using; restart its guest")
+            }
+            Over::Silent => {
+                Some("its IOhost fell silent, and requests failed; it is asked for anew")
+            }
+        };
+        // One that fell silent keeps its number: the link asks for it anew by itself.
+        let ends = why != Over::Silent;
+        let mut is_kept = false;
+        if let Some(text) = text {
+            self.note_disk(key, number, |parts| {
+                (parts.is_bound, parts.is_over, is_kept) = (false, ends, ends);
+                Some(text)
+            });
+        }
+        let Some(link) = self.remote.link(key) else { return };
+        let id = link.plan.id.clone();
+        let Some(using) = link.using().filter(|_| ends && !is_kept) else { return };
+        // Its guest has gone.
+        let asked = using.numbers.remove(&number);
+        if let (Some(text), Some(Asked::Disk(device))) = (text, asked) {
+            let disk = self.devices.get(&device).map(|device| device.facts.id.clone());
+            warn!(link = id, disk, "{text}");
+        }
+    }
+
+    /// Asks for a remote disk when a ring of it is to start, and gives it back when none is there any more.
+    pub(crate) fn follow_remote(&mut self, number: u32) {
+        let Some(device) = self.devices.get(&number) else { return };
+        let Some(parts) = device.kind.disk().and_then(|disk| disk.remote.as_ref()) else { return };
+        let is_idle = device.attached().is_empty() && !device.is_started(None);
+        let (key, asked, wants) = (parts.link, parts.number, device.wants_to_start());
+        match asked {
+            None if wants => self.take_remote(number, key),
+            Some(_) if is_idle => self.release_remote(number),
+            _ => {}
+        }
+    }
+
+    fn take_remote(&mut self, number: u32, key: LinkKey) {
+        let using = self.remote.link(key).and_then(OneLink::using);
+        let Some(disk) = using.and_then(|using| using.number(Asked::Disk(number))) else { return };
+        let known = self.remote.link(key).and_then(OneLink::using).map(|using| using.known.clone());
+        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
+        let Some(remote) = &mut parts.remote else { return };
+        remote.number = Some(disk);
+        let news = match known.as_ref().and_then(|known| known.get(&remote.name)) {
+            Some(Known::Is(news)) => News { size: now_size, ..*news },
+            _ => return,
+        };
+        let device = device_of(&remote.name);
+        parts.disk = remote_disk(remote, &news, readonly, disk);
+        let spec = AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32 };
+        self.tell_link(key, ToLink::Attach { disk, spec });
+    }
+
+    /// What a device has of a link is given back.
+    pub(crate) fn release_remote(&mut self, number: u32) {
+        let Some(parts) = self.remote_parts_mut(number) else { return };
+        let (key, asked) = (parts.link, parts.number.take());
+        let was_over = std::mem::take(&mut parts.is_over);
+        parts.is_bound = false;
+        let Some(disk) = asked else { return };
+        self.tell_link(key, ToLink::Release(disk));
+        // Otherwise its link says when nothing of it is executed any more.
+        let using = self.remote.link(key).and_then(OneLink::using).filter(|_| was_over);
+        if let Some(using) = using {
+            using.numbers.remove(&disk);
+        }
+    }
+
+    fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {
+        self.disk_parts(number)?.remote.as_ref()
+    }
+
+    fn remote_parts_mut(&mut self, number: u32) -> Option<&mut RemoteParts> {
+        self.disk_parts_mut(number)?.remote.as_mut()
+    }
+}
+
+/// The disk as its queues reach it, by that number of its link.
+fn remote_disk(parts: &RemoteParts, news: &News, readonly: bool, disk: u16) -> Arc<Disk> {
+    let features = Features::of_bits(news.features);
+    Disk::remote(RemoteDisk {
+        link: parts.link,
+        disk,
+        size_bytes: news.size,
+        physical_block_size: features.physical_block_size,
+        limits: Limits {
+            discard_sectors_max: features.discard_sectors_max,
+            zeroes_sectors_max: features.zeroes_sectors_max,
+        },
+        readonly: readonly || features.readonly,
+    })
+}

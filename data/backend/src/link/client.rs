@@ -1,0 +1,534 @@
+//! A client's link: a socket, the client's end of the protocol, and its IOhosts. One for each link of a sidecore,
+//! which has it in its `Io`.
+//!
+//! Not handshakes, whose frames it hands up ([`LinkEvent::Greet`]), and not the requests' memory (`remote`, its
+//! back-end). Allocates for what is rare: a disk that comes, a handshake. Time is an argument.
+//!
+//! ```text
+//! receive(now)   frames -> the client -> what ended waits to be reaped     first in a pass
+//! submit(..)     a part of a request into a slot                           visits
+//! reap_one()     a part that ended; data(..), then free(..)                after them
+//! send(now)      frames of the client, hellos                              last
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use remote::client::{AttachSpec, Client, ClientSpec, Event, Finished, Rejected, Request as Part};
+use remote::handshake::{self, Established};
+use remote::wire::{Header, Kind};
+use request::{Op, Status, Tag};
+
+use super::counters::LinkCounters;
+use super::greeting::{Greeting, Step};
+use super::seat::{Seat, State};
+use super::{Address, LinkSocket};
+
+/// Frames received, and sent, in one pass.
+const FRAMES_PER_PASS: usize = 64;
+/// The client gives no more at one time: there may be others.
+const BURST: usize = 32;
+/// Frames of handshakes that wait for control; the others are dropped, and come again.
+const GREETS_MAX: usize = 8;
+/// How often the kernel is asked what it has lost, at most.
+const COUNT_NS: u64 = 1_000_000_000;
+
+/// What is told to control. All of it is rare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A frame of a handshake came.
+    Greet {
+        /// It.
+        frame: Vec<u8>,
+        /// Who sent it: the IOhost that a hello goes to.
+        from: Address,
+    },
+    /// A hello is wanted for this IOhost ([`ClientLink::hello`]).
+    WantsSession(Address),
+    /// What became of a disk. Its `attachment` is the link's number of that disk.
+    Client(Event),
+}
+
+/// A client's link.
+#[derive(Debug)]
+pub struct ClientLink {
+    socket: LinkSocket,
+    spec: ClientSpec,
+    client: Client,
+    greeting: Greeting,
+    /// By the link's number.
+    seats: Vec<Option<Seat>>,
+    /// Parts that ended, and whose they are.
+    ready: VecDeque<(u16, Finished)>,
+    events: VecDeque<LinkEvent>,
+    greets: usize,
+    /// Parts under way or ready, but orphans.
+    in_flight: usize,
+    users: u32,
+    joined: usize,
+    due_at: u64,
+    /// Something happened since the last sending.
+    is_stirred: bool,
+    is_hello_due: bool,
+    /// Disks whose requests failed in silence are to be asked for anew.
+    renews: bool,
+    counters: Arc<LinkCounters>,
+    counted_at: u64,
+}
+
+impl ClientLink {
+    /// Speaks to the first of `iohosts` that answers.
+    pub fn new(socket: LinkSocket, iohosts: Vec<Address>, spec: ClientSpec) -> ClientLink {
+        ClientLink {
+            socket,
+            spec,
+            client: Client::new(spec, 0),
+            greeting: Greeting::new(iohosts),
+            seats: Vec::new(),
+            ready: VecDeque::new(),
+            events: VecDeque::with_capacity(2 * GREETS_MAX),
+            greets: 0,
+            in_flight: 0,
+            users: 0,
+            joined: 0,
+            due_at: 0,
+            is_stirred: true,
+            is_hello_due: false,
+            renews: false,
+            counters: Arc::default(),
+            counted_at: 0,
+        }
+    }
+
+    /// It is with its sidecore from `now` on.
+    pub(crate) fn begin(&mut self, now: u64) {
+        if self.seats.is_empty() {
+            self.client = Client::new(self.spec, now);
+        }
+        self.due_at = now;
+    }
+
+    /// The socket, for the epoll set and for what was lost.
+    pub fn socket(&self) -> &LinkSocket {
+        &self.socket
+    }
+
+    /// What it counts, from now on and wherever it is.
+    pub fn counters(&self) -> Arc<LinkCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// A hello to be said to the IOhost that one was asked for, until it answers; or the same with a cookie.
+    pub fn hello(&mut self, hello: Vec<u8>, now: u64) {
+        self.greeting.say(hello, now);
+        self.due_at = now;
+    }
+
+    /// A handshake with `peer` has ended. False when its keys are none.
+    pub fn establish(&mut self, made: Established, peer: Address, now: u64) -> bool {
+        let is_made = self.client.establish(made, now);
+        if is_made {
+            self.greeting.established(peer);
+            self.counters.iohost.set(self.greeting.target() as u64);
+            self.renews = true;
+        }
+        (self.due_at, self.is_stirred) = (now, true);
+        is_made
+    }
+
+    /// Wants a device, from now on `disk`. False when that number is used, or the numbers do not fit.
+    pub fn attach(&mut self, disk: u16, spec: AttachSpec) -> bool {
+        self.add(disk, spec, State::Wanted)
+    }
+
+    /// Wants to know what a device is: [`Event::Looked`] says it, and frees the number.
+    pub fn look(&mut self, disk: u16, device: u64) -> bool {
+        self.add(disk, AttachSpec { device, slots: 1, slot_bytes: 512 }, State::Looked)
+    }
+
+    fn add(&mut self, disk: u16, spec: AttachSpec, state: State) -> bool {
+        if disk >= remote::ATTACHMENTS_MAX || self.seat(disk).is_some() {
+            return false;
+        }
+        let attachment = match state {
+            State::Looked => self.client.look(spec.device),
+            _ => self.client.attach(spec),
+        };
+        let Some(attachment) = attachment else { return false };
+        let at = usize::from(disk);
+        if self.seats.len() <= at {
+            self.seats.resize_with(at + 1, || None);
+        }
+        let mut seat = Seat::new(spec, state);
+        seat.attachment = Some(attachment);
+        if let Some(place) = self.seats.get_mut(at) {
+            *place = Some(seat);
+        }
+        // All that can end at once waits here.
+        let slots = self.seats.iter().flatten().map(|seat| usize::from(seat.spec.slots)).sum();
+        self.ready.reserve(slots);
+        self.is_stirred = true;
+        true
+    }
+
+    /// Gives a disk back: [`Event::Over`] says when nothing of it can be executed any more, and frees the number. One
+    /// that is over already is forgotten at once.
+    pub fn release(&mut self, disk: u16) {
+        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        seat.state = State::Leaving;
+        if let Some(attachment) = seat.attachment.filter(|_| !seat.is_over) {
+            self.client.release(attachment);
+        }
+        self.forget(disk);
+        self.is_stirred = true;
+    }
+
+    /// Whether there is such a disk here.
+    pub(crate) fn has(&self, disk: u16) -> bool {
+        self.seat(disk).is_some()
+    }
+
+    /// A queue more: its number among the users.
+    pub(crate) fn join(&mut self) -> u32 {
+        self.users += 1;
+        self.joined += 1;
+        self.users
+    }
+
+    /// A queue less. Nobody is told of what it has under way.
+    pub(crate) fn leave(&mut self, disk: u16, user: u32) {
+        self.joined = self.joined.saturating_sub(1);
+        if let Some(seat) = seat_at(&mut self.seats, disk) {
+            self.in_flight = self.in_flight.saturating_sub(seat.leave(user));
+        }
+        for _ in 0..self.ready.len() {
+            let Some((disk, finished)) = self.ready.pop_front() else { break };
+            match self.seat(disk).and_then(|seat| seat.tag(&finished)) {
+                Some(_) => self.ready.push_back((disk, finished)),
+                None => self.give_back(disk, finished),
+            }
+        }
+    }
+
+    /// Whether a queue of it is here.
+    pub(crate) fn is_joined(&self) -> bool {
+        self.joined > 0
+    }
+
+    /// See [`crate::Backend::has_room`]. Of a disk that is not here: what is submitted fails.
+    #[inline]
+    pub(crate) fn has_room(&self, disk: u16) -> bool {
+        self.seat(disk).is_none_or(Seat::has_room)
+    }
+
+    /// Bytes of the longest part with data.
+    pub(crate) fn slot_bytes(&self, disk: u16) -> u32 {
+        self.seat(disk).map_or(0, |seat| seat.spec.slot_bytes)
+    }
+
+    /// Takes over one part of a request, of the bytes behind the first `skip`; of a write `fill` gives them.
+    pub(crate) fn submit(
+        &mut self,
+        (disk, user): (u16, u32),
+        tag: Tag,
+        (op, offset, len): (Op, u64, u32),
+        skip: u64,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<(), Rejected> {
+        let seat = seat_at(&mut self.seats, disk).ok_or(Rejected::Over)?;
+        let attachment = seat.attachment.filter(|_| seat.state == State::Wanted);
+        let attachment = attachment.ok_or(Rejected::Over)?;
+        let at = seat.begin(user, tag, skip, op).ok_or(Rejected::Full)?;
+        let part = Part { op: wire_op(op), offset, len, tag: at };
+        if let Err(rejected) = self.client.submit(attachment, part, fill) {
+            seat.end(at);
+            return Err(rejected);
+        }
+        self.in_flight += 1;
+        self.is_stirred = true;
+        Ok(())
+    }
+
+    /// Parts under way or to be reaped, but those that nobody waits for.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// A part that ended, and its request's tag.
+    #[inline]
+    pub(crate) fn reap_one(&mut self) -> Option<(Tag, u16, Finished)> {
+        let (disk, finished) = self.ready.pop_front()?;
+        let tag = self.seat(disk).and_then(|seat| seat.tag(&finished));
+        match tag {
+            Some(tag) => Some((tag, disk, finished)),
+            // Those of who left are not among the ready ones.
+            None => {
+                self.give_back(disk, finished);
+                None
+            }
+        }
+    }
+
+    /// How a part ended: where it begins in its request, its status, and what was read.
+    pub(crate) fn ended(&mut self, disk: u16, finished: &Finished) -> (u64, Status, &[u8]) {
+        let settled = seat_at(&mut self.seats, disk).and_then(|seat| {
+            let part = seat.part(finished)?;
+            Some((part.skip, seat.settle(&part, finished.status)))
+        });
+        let (skip, status) = settled.unwrap_or((0, Status::IoError));
+        (skip, status, self.client.data(finished))
+    }
+
+    /// Gives the slot of a part that was reaped back.
+    pub(crate) fn free(&mut self, disk: u16, finished: Finished) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.give_back(disk, finished);
+    }
+
+    fn give_back(&mut self, disk: u16, finished: Finished) {
+        if let Some(seat) = seat_at(&mut self.seats, disk) {
+            seat.end(finished.tag);
+        }
+        self.client.free(finished);
+        if self.seat(disk).is_some_and(|seat| seat.state == State::Leaving) {
+            self.forget(disk);
+        }
+    }
+
+    /// The number is free again, once the attachment is over and nothing of it is under way.
+    fn forget(&mut self, disk: u16) {
+        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        if !seat.is_over || !seat.is_idle() {
+            return;
+        }
+        if let Some(attachment) = seat.attachment {
+            self.client.detach(attachment);
+        }
+        if let Some(place) = self.seats.get_mut(usize::from(disk)) {
+            *place = None;
+        }
+    }
+
+    /// Takes what came, and does what is due. How many frames came.
+    pub(crate) fn receive(&mut self, now: u64) -> usize {
+        let mut frames = 0;
+        while frames < FRAMES_PER_PASS
+            && let Some((from, frame)) = self.socket.receive()
+        {
+            frames += 1;
+            let kind = Header::parse(frame).map(|header| header.kind);
+            match kind {
+                Ok(Kind::Sealed) if self.greeting.peer() == Some(from) => {
+                    self.client.receive(now, frame, &mut |_, _| {});
+                }
+                Ok(Kind::Cookie | Kind::Answer)
+                    if self.greeting.awaits() == Some(from)
+                        && self.greets < GREETS_MAX
+                        && frame.len() <= handshake::FRAME_BYTES_MAX =>
+                {
+                    self.greets += 1;
+                    let frame = frame.to_vec();
+                    self.events.push_back(LinkEvent::Greet { frame, from });
+                }
+                _ => self.counters.strange.add(1),
+            }
+        }
+        self.counters.frames_in.add(frames as u64);
+        if frames > 0 || now >= self.due_at {
+            self.is_stirred = true;
+            self.client.tick(now);
+            self.collect(now);
+            if self.renews {
+                self.renew_silent();
+            }
+            match self.greeting.step(self.client.wants_session(now), now) {
+                Step::None => {}
+                Step::Ask(iohost) => {
+                    self.counters.handshakes.add(1);
+                    self.events.push_back(LinkEvent::WantsSession(iohost));
+                }
+                Step::Say(_) => self.is_hello_due = true,
+            }
+        }
+        frames
+    }
+
+    /// Once something is heard again, the same devices are asked for, when all that failed has been told.
+    fn renew_silent(&mut self) {
+        self.renews = false;
+        for seat in self.seats.iter_mut().flatten().filter(|seat| seat.state == State::Silent) {
+            if !seat.is_idle() {
+                self.renews = true;
+                continue;
+            }
+            if let Some(attachment) = seat.attachment.take() {
+                self.client.detach(attachment);
+            }
+            seat.attachment = self.client.attach(seat.spec);
+            seat.renew();
+        }
+    }
+
+    /// What ended, and what became of disks.
+    fn collect(&mut self, now: u64) {
+        while let Some(finished) = self.client.next_finished() {
+            let is_it = |seat: &Seat| seat.attachment == Some(finished.attachment);
+            let at = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_it));
+            let Some(disk) = at.map(|at| at as u16) else {
+                self.client.free(finished);
+                continue;
+            };
+            match self.seat(disk).and_then(|seat| seat.tag(&finished)) {
+                Some(_) => self.ready.push_back((disk, finished)),
+                None => self.give_back(disk, finished),
+            }
+        }
+        while let Some(event) = self.client.next_event() {
+            self.hear(event, now);
+        }
+    }
+
+    fn hear(&mut self, mut event: Event, now: u64) {
+        let attachment = match &mut event {
+            Event::Bound { attachment, .. }
+            | Event::Looked { attachment, .. }
+            | Event::News { attachment, .. }
+            | Event::Refused { attachment, .. }
+            | Event::Over { attachment, .. } => attachment,
+            Event::SessionBegan | Event::SessionEnded => {
+                let is_up = event == Event::SessionBegan;
+                self.counters.is_up.set(is_up.into());
+                self.counters.sessions.add(is_up.into());
+                self.seats.iter_mut().flatten().for_each(|seat| seat.is_bound = false);
+                return self.events.push_back(LinkEvent::Client(event));
+            }
+        };
+        let is_it = |seat: &Seat| seat.attachment == Some(*attachment);
+        let at = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_it));
+        let Some(disk) = at.map(|at| at as u16) else { return };
+        *attachment = disk;
+        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        let is_told = match event {
+            Event::Bound { .. } => {
+                seat.is_bound = true;
+                self.greeting.refused(false, now);
+                true
+            }
+            Event::Looked { .. } => {
+                // The client has forgotten it already.
+                if let Some(place) = self.seats.get_mut(usize::from(disk)) {
+                    *place = None;
+                }
+                true
+            }
+            Event::News { .. } | Event::SessionBegan | Event::SessionEnded => true,
+            Event::Refused { .. } => {
+                seat.is_bound = false;
+                let has_one = self.seats.iter().flatten().any(|seat| seat.is_bound);
+                self.greeting.refused(!has_one, now);
+                true
+            }
+            Event::Over { why, .. } => {
+                // Once, however often the client says it.
+                let is_first = matches!(seat.state, State::Wanted | State::Leaving);
+                seat.over(why);
+                if seat.state == State::Leaving {
+                    self.forget(disk);
+                }
+                is_first
+            }
+        };
+        if is_told {
+            self.events.push_back(LinkEvent::Client(event));
+        }
+    }
+
+    /// What is to be told to control.
+    pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
+        let event = self.events.pop_front()?;
+        self.greets -= usize::from(matches!(event, LinkEvent::Greet { .. }));
+        Some(event)
+    }
+
+    /// Sends what there is to send, and finds out what is due next.
+    pub(crate) fn send(&mut self, now: u64) {
+        if !self.is_stirred && now < self.due_at {
+            return;
+        }
+        self.is_stirred = false;
+        if std::mem::take(&mut self.is_hello_due)
+            && let Some(to) = self.greeting.awaits()
+        {
+            let hello = self.greeting.hello();
+            self.socket.send(|place| {
+                place.get_mut(..hello.len())?.copy_from_slice(hello);
+                Some((hello.len(), to))
+            });
+        }
+        let mut sent = 0;
+        if let Some(peer) = self.greeting.peer() {
+            let client = &mut self.client;
+            let mut next =
+                |place: &mut [u8]| client.poll_transmit(now, place).map(|len| (len, peer));
+            while sent < FRAMES_PER_PASS && self.socket.send(&mut next) {
+                sent += 1;
+            }
+        }
+        self.socket.flush();
+        self.counters.frames_out.add(sent as u64);
+        self.count(now);
+        self.due_at = match sent {
+            BURST.. => now,
+            _ => self.client.due().unwrap_or(u64::MAX).min(self.greeting.due()),
+        };
+    }
+
+    /// Shows what it has come to.
+    fn count(&mut self, now: u64) {
+        let (counters, counts) = (&self.counters, self.client.counts());
+        counters.in_flight.set(self.in_flight as u64);
+        counters.round_trip_ns.set(self.client.round_trip_ns());
+        counters.dropped.set(counts.frames_dropped);
+        counters.mismatches.set(counts.mismatches);
+        counters.violations.set(counts.violations);
+        if now.saturating_sub(self.counted_at) >= COUNT_NS {
+            self.counted_at = now;
+            let losses = self.socket.losses();
+            counters.lost_in.set(losses.received + losses.overrun);
+            counters.lost_out.set(losses.sent);
+        }
+    }
+
+    /// When it is to be called again, if nothing comes.
+    pub(crate) fn due(&self) -> u64 {
+        self.due_at
+    }
+
+    /// Whether its sidecore may sleep, as far as what is here already goes.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.ready.is_empty()
+            && self.events.is_empty()
+            && !self.socket.has_some()
+            && !self.is_stirred
+    }
+
+    #[inline]
+    fn seat(&self, disk: u16) -> Option<&Seat> {
+        self.seats.get(usize::from(disk))?.as_ref()
+    }
+}
+
+fn seat_at(seats: &mut [Option<Seat>], disk: u16) -> Option<&mut Seat> {
+    seats.get_mut(usize::from(disk))?.as_mut()
+}
+
+fn wire_op(op: Op) -> remote::wire::Op {
+    match op {
+        Op::Read => remote::wire::Op::Read,
+        Op::Write { sync } => remote::wire::Op::Write { sync },
+        Op::Flush => remote::wire::Op::Flush,
+        Op::Discard => remote::wire::Op::Discard,
+        Op::WriteZeroes { unmap, sync } => remote::wire::Op::WriteZeroes { unmap, sync },
+    }
+}

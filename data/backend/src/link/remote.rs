@@ -1,0 +1,272 @@
+//! One queue's way to a disk at an IOhost.
+//!
+//! A request of more than a slot's bytes is split: up to [`PARTS_MAX`] of its parts are under way together, each in a slot
+//! of its own, and the next one takes the slot of one that ended. It ends when all of them have, with the worst of
+//! their statuses. So one free slot is room for any request.
+//!
+//! A write's bytes are copied into a slot when its part is submitted, and those of a read out of it when it was reaped. In
+//! between nothing here, and nothing at the IOhost, refers to the guest's memory: a queue may leave while requests of it
+//! are under way.
+
+use guest_memory::{GuestMap, Span};
+use remote::client::Rejected;
+use request::{Op, Request, Status, Tag};
+
+use super::LinkKey;
+use crate::Outcome;
+use crate::io::{Io, LinkPlace};
+
+/// Requests of a queue that wait for their ends at most; as many as a queue has slots.
+const SLOTS: usize = 256;
+/// Parts of one request under way together: 1 MiB of slots of the largest size.
+const PARTS_MAX: u16 = 8;
+/// Bytes of one part that carries none of them.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// One queue's way to a remote disk.
+#[derive(Debug)]
+pub struct Remote {
+    link: LinkKey,
+    disk: u16,
+    size_bytes: u64,
+    is_readonly: bool,
+    place: Option<LinkPlace>,
+    /// By slot of the queue.
+    flights: Box<[Flight]>,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    /// Bytes of it that were submitted.
+    next: u64,
+    parts: u16,
+    /// The worst so far.
+    status: Status,
+}
+
+const NEW: Flight = Flight { next: 0, parts: 0, status: Status::Ok };
+
+impl Remote {
+    pub(crate) fn new(link: LinkKey, disk: u16, size_bytes: u64, is_readonly: bool) -> Remote {
+        let (place, flights) = (None, vec![NEW; SLOTS].into());
+        Remote { link, disk, size_bytes, is_readonly, place, flights }
+    }
+
+    pub(crate) fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
+        if !self.place.is_some_and(|place| io.gave_link(place)) {
+            self.place = Some(io.join_link(self.link, self.disk)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, io: &mut Io) {
+        if let Some(place) = self.place.take()
+            && let Some(link) = io.link_at(place)
+        {
+            link.leave(self.disk, place.user);
+        }
+        self.flights.fill(NEW);
+    }
+
+    #[inline]
+    pub(crate) fn has_room(&self, io: &Io) -> bool {
+        self.place.is_none_or(|place| io.link_has_room(place, self.disk))
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+    ) -> Outcome {
+        if let Err(status) = self.check(request) {
+            return Outcome::Done(status);
+        }
+        if self.join(io).is_err() {
+            return Outcome::Done(Status::IoError);
+        }
+        let mut flight = NEW;
+        self.proceed(io, request, memory, tag, &mut flight);
+        self.settle(tag, flight)
+    }
+
+    /// A part of it ended, which `io` has reaped just now.
+    pub(crate) fn completed(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+    ) -> Outcome {
+        let Some(mut flight) = self.flights.get(usize::from(tag.slot)).copied() else {
+            return Outcome::Done(Status::IoError);
+        };
+        let ended = io.end_part(|skip, status, bytes| {
+            let is_read = request.op == Op::Read && status == Status::Ok;
+            // Not into memory that may be somebody else's; the sidecore says no more to that guest either.
+            let fails = is_read
+                && (memory.health().is_lost() || !store(memory, request.segments, skip, bytes));
+            if fails { Status::IoError } else { status }
+        });
+        flight.status = worse(flight.status, ended.unwrap_or(Status::IoError));
+        flight.parts = flight.parts.saturating_sub(1);
+        if flight.status == Status::Ok && !memory.health().is_lost() {
+            self.proceed(io, request, memory, tag, &mut flight);
+        } else if flight.next < request.len {
+            flight.status = worse(flight.status, Status::IoError);
+        }
+        self.settle(tag, flight)
+    }
+
+    fn settle(&mut self, tag: Tag, flight: Flight) -> Outcome {
+        if let Some(place) = self.flights.get_mut(usize::from(tag.slot)) {
+            *place = flight;
+        }
+        if flight.parts == 0 { Outcome::Done(flight.status) } else { Outcome::Pending }
+    }
+
+    /// Submits what is left of it, as far as there are slots.
+    fn proceed(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        flight: &mut Flight,
+    ) {
+        let found = self.place.and_then(|place| Some((place, io.link_at(place)?)));
+        let Some((place, link)) = found else {
+            flight.status = Status::IoError;
+            return;
+        };
+        let most = match request.op {
+            Op::Read | Op::Write { .. } => link.slot_bytes(self.disk).into(),
+            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => RANGE_BYTES_MAX,
+        };
+        let is_flush = request.op == Op::Flush && flight.next == 0 && flight.parts == 0;
+        while flight.parts < PARTS_MAX && (flight.next < request.len || is_flush) {
+            let skip = flight.next;
+            let len = (request.len - skip).min(most) as u32;
+            let part = (request.op, request.offset + skip, len);
+            let who = (self.disk, place.user);
+            match link.submit(who, tag, part, skip, |into| {
+                fetch(memory, request.segments, skip, into) && !memory.health().is_lost()
+            }) {
+                Ok(()) => {
+                    flight.parts += 1;
+                    // A flush has no bytes, and is submitted once.
+                    flight.next += u64::from(len).max(1);
+                }
+                // One of it is under way, whose slot is the next part's.
+                Err(Rejected::Full) if flight.parts > 0 => return,
+                Err(_) => {
+                    flight.status = Status::IoError;
+                    return;
+                }
+            }
+            if is_flush {
+                return;
+            }
+        }
+    }
+
+    /// Refuses what no later step needs to think of.
+    fn check(&self, request: &Request<'_>) -> Result<(), Status> {
+        let end = request.offset.checked_add(request.len);
+        if end.is_none_or(|end| end > self.size_bytes) {
+            return Err(Status::IoError);
+        }
+        match request.op {
+            Op::Flush => Ok(()),
+            _ if request.op != Op::Read && self.is_readonly => Err(Status::IoError),
+            _ if request.len == 0 => Err(Status::Ok),
+            Op::Read | Op::Write { .. } => {
+                let sum: u64 = request.segments.iter().map(|span| u64::from(span.len())).sum();
+                if sum == request.len { Ok(()) } else { Err(Status::IoError) }
+            }
+            Op::Discard | Op::WriteZeroes { .. } => Ok(()),
+        }
+    }
+}
+
+fn worse(one: Status, other: Status) -> Status {
+    match (one, other) {
+        (Status::IoError, _) | (_, Status::IoError) => Status::IoError,
+        (Status::Unsupported, _) | (_, Status::Unsupported) => Status::Unsupported,
+        (Status::Ok, Status::Ok) => Status::Ok,
+    }
+}
+
+/// The spans of `segments` behind the first `skip` bytes, `len` bytes in all, each with its place among those. False
+/// when there are fewer.
+fn each_span(
+    segments: &[Span],
+    mut skip: u64,
+    len: usize,
+    mut act: impl FnMut(Span, usize) -> bool,
+) -> bool {
+    let mut done = 0;
+    for &segment in segments {
+        let skipped = skip.min(segment.len().into()) as u32;
+        skip -= u64::from(skipped);
+        let span = segment.after(skipped).first((len - done) as u32);
+        if !span.is_empty() && !act(span, done) {
+            return false;
+        }
+        done += span.len() as usize;
+        if done == len {
+            return true;
+        }
+    }
+    done == len
+}
+
+/// Copies bytes of the guest's.
+fn fetch(memory: &GuestMap, segments: &[Span], skip: u64, into: &mut [u8]) -> bool {
+    each_span(segments, skip, into.len(), |span, at| {
+        into.get_mut(at..at + span.len() as usize).is_some_and(|into| memory.read(span, 0, into))
+    })
+}
+
+/// Copies to the guest.
+fn store(memory: &GuestMap, segments: &[Span], skip: u64, bytes: &[u8]) -> bool {
+    each_span(segments, skip, bytes.len(), |span, at| {
+        bytes.get(at..at + span.len() as usize).is_some_and(|from| memory.write(span, 0, from))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_what_lies_behind_those_before_it() {
+        let map = GuestMap::anonymous(1 << 16).expect("memory");
+        let spans = [(0, 100), (1000, 0), (2000, 50), (3000, 500)];
+        let spans = spans.map(|(gpa, len)| map.span(gpa, len).expect("within"));
+        let bytes: Vec<u8> = (0..650_u32).map(|at| at as u8).collect();
+        for (skip, len) in [(0, 650), (0, 100), (99, 2), (100, 50), (120, 300), (649, 1)] {
+            let part = &bytes[skip..skip + len];
+            assert!(store(&map, &spans, skip as u64, part));
+            let mut back = vec![0; len];
+            assert!(fetch(&map, &spans, skip as u64, &mut back));
+            assert!(back == part, "{skip} {len}");
+        }
+        let mut back = vec![0; 650];
+        assert!(fetch(&map, &spans, 0, &mut back));
+        assert!(back == bytes);
+        assert!(!fetch(&map, &spans, 1, &mut back), "one byte too many");
+    }
+
+    #[test]
+    fn the_worst_status_wins() {
+        let all = [Status::Ok, Status::Unsupported, Status::IoError];
+        for (at, one) in all.into_iter().enumerate() {
+            for (other_at, other) in all.into_iter().enumerate() {
+                assert_eq!(worse(one, other), all[at.max(other_at)]);
+            }
+        }
+    }
+}

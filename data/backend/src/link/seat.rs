@@ -1,0 +1,177 @@
+//! One remote disk of a client's link: its attachment, and what is under way of it.
+//!
+//! A request is one or more *parts*, each a slot of the attachment. A part whose queue has left is an *orphan*: its
+//! slot waits for its end, and nobody is told. Not the protocol (`remote`). Called by `client`.
+
+use remote::client::{AttachSpec, Finished, Over};
+use remote::wire::Status;
+use request::{Op, Tag};
+
+/// How a disk stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is asked for, or had: requests wait in its slots.
+    Wanted,
+    /// It is only asked what it is.
+    Looked,
+    /// Requests failed, since nothing was heard for too long: it is asked for anew in the next session.
+    Silent,
+    /// It is given back.
+    Leaving,
+    /// It is over for good.
+    Over,
+}
+
+/// What is under way in one slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Whose queue; 0: nobody's any more.
+    pub(super) user: u32,
+    tag: Tag,
+    /// Bytes of the request that come before.
+    pub(super) skip: u64,
+    op: Op,
+    /// Of a flush: writes that were reported done before it.
+    covers: u64,
+}
+
+const NOTHING: Part = Part {
+    user: 0,
+    tag: Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX },
+    skip: 0,
+    op: Op::Flush,
+    covers: 0,
+};
+
+/// The disk.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) spec: AttachSpec,
+    /// The client's number of it, while there is one.
+    pub(super) attachment: Option<u16>,
+    pub(super) state: State,
+    /// It is bound, as far as is known.
+    pub(super) is_bound: bool,
+    /// Nothing of its attachment can be executed any more.
+    pub(super) is_over: bool,
+    parts: Box<[Part]>,
+    free: Vec<u16>,
+    orphans: usize,
+    /// Writes that were reported done, and how many of them a flush has made stable.
+    written: u64,
+    flushed: u64,
+    /// Acknowledged writes may be gone with an earlier attachment.
+    is_flush_lost: bool,
+}
+
+impl Seat {
+    pub(super) fn new(spec: AttachSpec, state: State) -> Seat {
+        Seat {
+            spec,
+            attachment: None,
+            state,
+            is_bound: false,
+            is_over: false,
+            parts: vec![NOTHING; usize::from(spec.slots)].into(),
+            free: (0..spec.slots).rev().collect(),
+            orphans: 0,
+            written: 0,
+            flushed: 0,
+            is_flush_lost: false,
+        }
+    }
+
+    /// Whether a part may be submitted, or would be refused at once. Not beside orphans: a write among them may still
+    /// be executed, after whatever is done once more or comes later.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        match self.state {
+            State::Wanted => self.orphans == 0 && !self.free.is_empty(),
+            State::Looked | State::Silent | State::Leaving | State::Over => true,
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == self.parts.len()
+    }
+
+    /// A place for a part, by which [`Finished::tag`] names it.
+    pub(super) fn begin(&mut self, user: u32, tag: Tag, skip: u64, op: Op) -> Option<u64> {
+        let at = self.free.pop()?;
+        let covers = self.written;
+        *self.parts.get_mut(usize::from(at))? = Part { user, tag, skip, op, covers };
+        Some(at.into())
+    }
+
+    /// It was not submitted after all, or its slot is given back.
+    pub(super) fn end(&mut self, at: u64) {
+        let Some(part) = self.parts.get_mut(at as usize) else { return };
+        if part.user == 0 {
+            self.orphans = self.orphans.saturating_sub(1);
+        }
+        *part = NOTHING;
+        self.free.push(at as u16);
+    }
+
+    pub(super) fn part(&self, finished: &Finished) -> Option<Part> {
+        self.parts.get(usize::try_from(finished.tag).ok()?).copied()
+    }
+
+    /// Whose request a part is of, if it is still somebody's.
+    pub(super) fn tag(&self, finished: &Finished) -> Option<Tag> {
+        self.part(finished).filter(|part| part.user != 0).map(|part| part.tag)
+    }
+
+    /// Makes orphans of all that this user has under way: how many.
+    pub(super) fn leave(&mut self, user: u32) -> usize {
+        let mut count = 0;
+        for part in self.parts.iter_mut().filter(|part| part.user == user) {
+            part.user = 0;
+            count += 1;
+        }
+        self.orphans += count;
+        count
+    }
+
+    /// How a part ended, as its guest is to hear it: what promises stability fails for good once writes may be gone.
+    pub(super) fn settle(&mut self, part: &Part, status: Status) -> request::Status {
+        if status == Status::Unsupported {
+            return request::Status::Unsupported;
+        }
+        if status != Status::Ok {
+            return request::Status::IoError;
+        }
+        let is_volatile = match part.op {
+            Op::Write { sync } | Op::WriteZeroes { sync, .. } => !sync,
+            Op::Discard => true,
+            Op::Read => return request::Status::Ok,
+            Op::Flush => false,
+        };
+        if is_volatile {
+            self.written += 1;
+        } else if self.is_flush_lost {
+            return request::Status::IoError;
+        } else if part.op == Op::Flush {
+            self.flushed = self.flushed.max(part.covers);
+        }
+        request::Status::Ok
+    }
+
+    /// Its attachment has ended.
+    pub(super) fn over(&mut self, why: Over) {
+        (self.is_bound, self.is_over) = (false, true);
+        self.is_flush_lost |= why != Over::Released && self.written > self.flushed;
+        self.state = match (self.state, why) {
+            (State::Leaving, _) => State::Leaving,
+            (_, Over::Silent) => State::Silent,
+            _ => State::Over,
+        };
+    }
+
+    /// It is asked for anew, or (`attachment` is none) cannot be.
+    pub(super) fn renew(&mut self) {
+        self.is_over = self.attachment.is_none();
+        self.state = if self.is_over { State::Over } else { State::Wanted };
+    }
+}

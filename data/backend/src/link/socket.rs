@@ -1,0 +1,191 @@
+//! A link's socket: a port of UDP, or an EtherType of an interface. Frames in place, in batches.
+//!
+//! Not what is in them (`remote`), nor who may speak here. Opened by control, moved to the sidecore that has the
+//! link, and touched by nobody else then. Never waits, and allocates nothing after it was opened.
+//!
+//! # What the kernel does for it
+//!
+//! Both kinds are bound by the kernel: to a port, or to an interface and EtherType 0x88B5 (IEEE 802, local
+//! experimental 1), of which frames for other stations are left out; nothing is set promiscuous. Of UDP, frames that
+//! follow one another to one peer with one length go as one message that the kernel or the NIC cuts up, and those that
+//! come are joined. A frame on the wire itself has its length before it, since short ones are padded there.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(feature = "simulated")]
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+use super::address::Family;
+use super::kernel::{KernelSocket, LENGTH_BYTES};
+#[cfg(feature = "simulated")]
+use super::simulated::{LinkWire, SimulatedSocket};
+use super::{Address, LinkOpenError, LinkWhy};
+use crate::net::is_name;
+use crate::sys::Interfaces;
+use crate::sys::datagrams::ignore_outgoing;
+use crate::sys::interface::bind as bind_packet;
+
+/// The EtherType of a link without IP.
+pub const ETHER_TYPE: u16 = 0x88b5;
+/// The longest frame, bytes: one of jumbo frames' usual 9,000.
+pub const FRAME_BYTES_MAX: usize = 9_000;
+/// Of the shortest MTU: what both ends of the protocol can always take, and a length.
+const MTU_MIN: u32 = 642;
+const RAW: &str = "CAP_NET_RAW";
+
+/// Where a link is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkSource {
+    /// A port of UDP. Of a client's link any will do: port 0.
+    Udp {
+        /// This end's address and port.
+        bind: SocketAddr,
+    },
+    /// An interface, without IP.
+    Interface {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Frames that were lost here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkLosses {
+    /// That came and were no frames of a link, or too long.
+    pub received: u64,
+    /// That came and found no room in the socket, as far as the kernel tells.
+    pub overrun: u64,
+    /// That the kernel refused to send: no memory, no room, no route.
+    pub sent: u64,
+}
+
+/// A link's socket.
+#[derive(Debug)]
+pub struct LinkSocket(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Kernel(Box<KernelSocket>),
+    #[cfg(feature = "simulated")]
+    Simulated(SimulatedSocket),
+}
+
+/// Calls the same of whichever it is.
+macro_rules! each {
+    ($inner:expr, $socket:ident => $call:expr) => {
+        match $inner {
+            Inner::Kernel($socket) => $call,
+            #[cfg(feature = "simulated")]
+            Inner::Simulated($socket) => $call,
+        }
+    };
+}
+
+impl LinkSocket {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`LinkOpenError`], with what helps.
+    pub fn open(source: &LinkSource) -> Result<LinkSocket, LinkOpenError> {
+        let (at, opened) = match source {
+            LinkSource::Udp { bind } => (format!("udp {bind}"), open_udp(*bind)),
+            LinkSource::Interface { name } => (format!("interface {name}"), open_station(name)),
+        };
+        let opened = opened.map_err(|why| LinkOpenError { at, why })?;
+        Ok(LinkSocket(Inner::Kernel(Box::new(opened))))
+    }
+
+    /// One on a wire that a simulation has, where it is `at`.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(wire: Arc<dyn LinkWire>, at: Address) -> std::io::Result<LinkSocket> {
+        Ok(LinkSocket(Inner::Simulated(SimulatedSocket::new(wire, at)?)))
+    }
+
+    /// Bytes of the longest frame that can be sent and received here.
+    pub fn frame_bytes(&self) -> usize {
+        each!(&self.0, socket => socket.frame_bytes())
+    }
+
+    /// Where it is, when that is a port.
+    pub fn local(&self) -> Option<SocketAddr> {
+        each!(&self.0, socket => socket.local())
+    }
+
+    /// The next frame, to be opened in place, and who sent it. `None` when there is none now.
+    #[inline]
+    pub fn receive(&mut self) -> Option<(Address, &mut [u8])> {
+        each!(&mut self.0, socket => socket.receive())
+    }
+
+    /// Whether frames are here that the kernel no longer has, so that its descriptor says nothing of them.
+    pub fn has_some(&self) -> bool {
+        each!(&self.0, socket => socket.has_some())
+    }
+
+    /// Sends the frame that `fill` puts into its place: it says how long it is and where it goes, or `None` when
+    /// there is nothing to send. True when there was. It leaves with [`Self::flush`], or before.
+    #[inline]
+    pub fn send(&mut self, fill: impl FnOnce(&mut [u8]) -> Option<(usize, Address)>) -> bool {
+        each!(&mut self.0, socket => socket.send(fill))
+    }
+
+    /// Gives the kernel what waits. A message that it refuses is left out, and counted.
+    #[inline]
+    pub fn flush(&mut self) {
+        each!(&mut self.0, socket => socket.flush());
+    }
+
+    /// Readable (level) while the kernel has frames.
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        each!(&self.0, socket => socket.poll_fd())
+    }
+
+    /// What was lost since it was opened. Asks the kernel: not for each pass.
+    pub fn losses(&self) -> LinkLosses {
+        each!(&self.0, socket => socket.losses())
+    }
+}
+
+fn open_udp(at: SocketAddr) -> Result<KernelSocket, LinkWhy> {
+    let (domain, family) = match at {
+        SocketAddr::V4(_) => (AddressFamily::INET, Family::Ipv4),
+        SocketAddr::V6(_) => (AddressFamily::INET6, Family::Ipv6),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let needs = "CAP_NET_BIND_SERVICE for a port below 1024";
+    let failed = |what| move |errno| LinkWhy::os(what, needs, errno);
+    let socket = socket_with(domain, SocketType::DGRAM, flags, None);
+    let socket = socket.map_err(failed("make a socket"))?;
+    bind(&socket, &at).map_err(failed("bind to it"))?;
+    Ok(KernelSocket::new(socket, family, FRAME_BYTES_MAX))
+}
+
+fn open_station(name: &str) -> Result<KernelSocket, LinkWhy> {
+    if !is_name(name) {
+        return Err(LinkWhy::Name);
+    }
+    let failed = |what| move |errno| LinkWhy::os(what, RAW, errno);
+    let interfaces = Interfaces::new().map_err(failed("ask for interfaces"))?;
+    let index = interfaces.index(name).map_err(failed("look for it"))?;
+    let index = index.ok_or(LinkWhy::Missing)?;
+    let mtu = interfaces.mtu(name).map_err(failed("read its MTU"))?;
+    if mtu < MTU_MIN {
+        return Err(LinkWhy::Mtu(mtu));
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None);
+    let socket = socket.map_err(failed("make a packet socket"))?;
+    ignore_outgoing(socket.as_fd()).map_err(|errno| match errno {
+        Errno::NOPROTOOPT => {
+            LinkWhy::Kernel { what: "leave out what the host itself sends", since: "4.20" }
+        }
+        errno => LinkWhy::os("leave out what the host itself sends", RAW, errno),
+    })?;
+    bind_packet(socket.as_fd(), index, ETHER_TYPE).map_err(failed("bind a socket to it"))?;
+    let family = Family::Station { index: index as i32, kind: ETHER_TYPE };
+    let frame_bytes = (mtu as usize - LENGTH_BYTES).min(FRAME_BYTES_MAX);
+    Ok(KernelSocket::new(socket, family, frame_bytes))
+}

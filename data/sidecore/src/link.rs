@@ -1,0 +1,243 @@
+//! Links: the remote protocol in a sidecore.
+//!
+//! An IOhost's link ([`HostLink`]) has requests of clients on other machines served by queues of this sidecore: it is
+//! the driver of their rings.
+//!
+//! A client's link ([`ClientLink`]) is in the sidecore's [`Io`](backend::Io), where its disks' queues find it: here is what
+//! control says to it and hears of it, and its turns in a pass. Not the protocol (`remote`), nor sockets and requests
+//! (`backend`).
+//!
+//! ```text
+//! client: socket -> receive_links -> ...visits: submit, reap... -> send_links -> socket
+//! IOhost: socket -> receive_links -> ring -> ...visits, reap... -> ring -> send_links -> socket
+//! ```
+//!
+//! A client's time is the sidecore's, which stands still while the machine is suspended. A client's requests fail later then,
+//! and never too early.
+
+use backend::link::LinkEvent;
+pub use backend::link::{Address, ClientLink, LinkKey};
+use remote::client::{AttachSpec, Event as ClientEvent};
+use remote::handshake::Established;
+use remote::iohost::{ExportSpec, HostEvent};
+use schedule::Nanos;
+
+use crate::inbox::Event;
+use crate::sidecore::Sidecore;
+
+mod greets;
+mod host;
+mod initiator;
+mod memory;
+mod walk;
+
+pub use host::{Greeting, HostLink, HostLinkSpec, Opened};
+pub use memory::AttachmentMemory;
+pub(crate) use walk::HostLinks;
+
+/// A link of either role.
+#[derive(Debug)]
+pub enum Link {
+    /// A client's.
+    Client(Box<ClientLink>),
+    /// An IOhost's.
+    Host(Box<HostLink>),
+}
+
+/// What control tells a link. An IOhost's devices have numbers from 0, in the order in which they were exported.
+#[derive(Debug)]
+pub enum ToLink {
+    /// A hello to be said to the IOhost that [`FromLink::WantsSession`] named, until it answers; or the same with a
+    /// cookie.
+    Hello(Vec<u8>),
+    /// A handshake has ended.
+    Establish {
+        /// The session.
+        made: Box<Established>,
+        /// The IOhost that answered.
+        peer: Address,
+    },
+    /// This device is wanted. Answered by [`ClientEvent::Bound`] or [`ClientEvent::Refused`], again and again;
+    /// [`FromLink::Unattached`] when it cannot be.
+    Attach {
+        /// What it is called from now on: a number that control gives, below [`remote::ATTACHMENTS_MAX`].
+        disk: u16,
+        /// Which one, and its slots.
+        spec: AttachSpec,
+    },
+    /// The disk is given back, its queues having been detached. [`ClientEvent::Over`] says when nothing of it can be
+    /// executed any more; of one that is over already nothing is said. Then its number is free.
+    Release(u16),
+    /// Asks what a device is, by a number that is free again with [`ClientEvent::Looked`].
+    Look {
+        /// The number.
+        disk: u16,
+        /// Which device.
+        device: u64,
+    },
+    /// Serve this device from now on.
+    Export(ExportSpec),
+    /// It has another size, or other features.
+    Update {
+        /// Which one.
+        export: u16,
+        /// Bytes.
+        size: u64,
+        /// As clients are told.
+        features: u32,
+    },
+    /// Serve it no more: [`HostEvent::LetGo`] follows when somebody has it.
+    Remove {
+        /// Which one.
+        export: u16,
+    },
+    /// A hello is answered. Of one that is not, nothing is told: its [`Greeting`] is dropped.
+    Answer {
+        /// The hello.
+        greeting: Greeting,
+        /// The session that comes of it, with the greeting's number.
+        made: Box<Established>,
+        /// The answer, which is sent when the session is known.
+        answer: Vec<u8>,
+    },
+    /// The answer to [`HostEvent::Open`].
+    Opened {
+        /// Which one.
+        export: u16,
+        /// When it could not be opened: the one that is kept, which may be later than the one that was asked for.
+        generation: u64,
+        /// All it needs; `None`: it could not be opened.
+        opened: Option<Box<Opened>>,
+    },
+    /// The answer to [`HostEvent::LetGo`], when its queue was detached.
+    LetGo {
+        /// Which one.
+        export: u16,
+        /// All that was reported done is stable.
+        is_synced: bool,
+    },
+}
+
+/// What a link tells control.
+#[derive(Debug)]
+pub enum FromLink {
+    /// A frame of a handshake came: a cookie, or an answer.
+    Greet {
+        /// It.
+        frame: Vec<u8>,
+        /// Who sent it.
+        from: Address,
+    },
+    /// A hello is wanted for this IOhost. When it is said in vain, one is wanted for the next.
+    WantsSession(Address),
+    /// What became of a disk; its `attachment` is the disk's number.
+    Client(ClientEvent),
+    /// There is such a number already, or the device's numbers do not fit: a defect of control.
+    Unattached(u16),
+    /// A client's hello, to be answered or not.
+    Hello(Greeting),
+    /// A device is to be opened or let go of; a session has begun or ended.
+    Host(HostEvent),
+}
+
+impl From<LinkEvent> for FromLink {
+    fn from(event: LinkEvent) -> FromLink {
+        match event {
+            LinkEvent::Greet { frame, from } => FromLink::Greet { frame, from },
+            LinkEvent::WantsSession(iohost) => FromLink::WantsSession(iohost),
+            LinkEvent::Client(event) => FromLink::Client(event),
+        }
+    }
+}
+
+impl Sidecore {
+    pub(crate) fn attach_link(&mut self, key: LinkKey, link: Link, now: Nanos) {
+        let link = match link {
+            Link::Client(link) => link,
+            Link::Host(link) => return self.attach_host_link(key, link),
+        };
+        if self.rest.watch_link(link.socket().poll_fd()).is_err() {
+            return self.send(Event::LinkRefused(key, Link::Client(link)));
+        }
+        if let Err(link) = self.io.attach_link(key, link, now.0) {
+            self.rest.forget(link.socket().poll_fd());
+            self.send(Event::LinkRefused(key, Link::Client(link)));
+        }
+    }
+
+    pub(crate) fn tell_link(&mut self, key: LinkKey, told: ToLink, now: Nanos) {
+        let Some(link) = self.io.link(key) else { return self.tell_host_link(key, told, now) };
+        let unattached = match told {
+            ToLink::Hello(hello) => {
+                link.hello(hello, now.0);
+                None
+            }
+            ToLink::Establish { made, peer } => {
+                // Keys that are none are as good as no answer: the hello is said again.
+                let _ = link.establish(*made, peer, now.0);
+                None
+            }
+            ToLink::Attach { disk, spec } => (!link.attach(disk, spec)).then_some(disk),
+            ToLink::Release(disk) => {
+                link.release(disk);
+                None
+            }
+            ToLink::Look { disk, device } => (!link.look(disk, device)).then_some(disk),
+            // What only an IOhost is told.
+            ToLink::Export(_)
+            | ToLink::Update { .. }
+            | ToLink::Remove { .. }
+            | ToLink::Answer { .. }
+            | ToLink::Opened { .. }
+            | ToLink::LetGo { .. } => None,
+        };
+        if let Some(disk) = unattached {
+            self.send(Event::FromLink(key, Box::new(FromLink::Unattached(disk))));
+        }
+    }
+
+    #[inline]
+    fn has_links(&self) -> bool {
+        !self.links.is_empty() || self.io.has_links()
+    }
+
+    /// What came on links, before queues are visited: how many frames, and requests for rings.
+    #[inline]
+    pub(crate) fn receive_links(&mut self, now: Nanos) -> u32 {
+        if self.has_links() { self.receive_all(now) } else { 0 }
+    }
+
+    #[inline(never)]
+    fn receive_all(&mut self, now: Nanos) -> u32 {
+        let fed = self.feed_links(now);
+        let frames = self.io.receive(now.0);
+        while let Some((key, event)) = self.io.next_link_event() {
+            self.send(Event::FromLink(key, Box::new(event.into())));
+        }
+        frames as u32 + fed
+    }
+
+    /// What links have to say, after all else; and those that are to be given back. How much of it was what came of
+    /// an IOhost's rings.
+    #[inline]
+    pub(crate) fn send_links(&mut self, now: Nanos) -> u32 {
+        if self.has_links() { self.send_all(now) } else { 0 }
+    }
+
+    #[inline(never)]
+    fn send_all(&mut self, now: Nanos) -> u32 {
+        let harvested = self.harvest_links(now);
+        self.io.send(now.0);
+        while let Some((key, link)) = self.io.take_link() {
+            self.rest.forget(link.socket().poll_fd());
+            self.send(Event::LinkDetached(key, Link::Client(link)));
+        }
+        harvested
+    }
+
+    /// When something is to be done although nothing comes: a queue's moment, or a link's.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        let link = self.io.due().map(Nanos);
+        [self.schedule.next_due(), link, self.links.due()].into_iter().flatten().min()
+    }
+}

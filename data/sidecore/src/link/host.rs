@@ -1,0 +1,510 @@
+//! One link of an IOhost: its socket, the sessions of its clients, and the rings through which it has their
+//! requests served.
+//!
+//! Not the protocol (`remote`), nor who opens devices and shakes hands (control). A request goes into the ring of
+//! its attachment before queues are visited, and its answer leaves after completions were reaped: in one pass,
+//! when the back-end answers at once. Called by `walk`.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use backend::link::{Address, LinkSocket};
+use remote::handshake::{Gate, Randomness, Verdict};
+use remote::iohost::{Host, HostEvent, HostSpec, Work};
+use remote::wire::{Header, Kind, Status, Verifier};
+use schedule::Nanos;
+
+use super::greets::Greets;
+use super::initiator::{Ended, Initiator};
+use super::memory::AttachmentMemory;
+use super::{FromLink, ToLink};
+use crate::counters::{AttachmentCounters, HostLinkCounters};
+use crate::served::QueueKey;
+
+/// Frames received in one pass, and sent in one.
+const FRAMES_PER_PASS: u32 = 64;
+/// A suspension of the machine that is shorter cannot be told from the two clocks being read one after the other.
+const SUSPENDED_MIN_NS: u64 = 1_000_000;
+
+/// What a link of an IOhost is made of.
+pub struct HostLinkSpec {
+    /// Its socket.
+    pub socket: LinkSocket,
+    /// Bounds of its sessions.
+    pub host: HostSpec,
+    /// What looks at hellos.
+    pub gate: Gate,
+    /// For the gate's secrets.
+    pub randomness: Box<dyn Randomness + Send>,
+    /// How long the machine was suspended so far, nanoseconds: leases go on meanwhile, and a sidecore's clock does
+    /// not.
+    pub suspended_ns: fn() -> u64,
+    /// Where its work is counted.
+    pub counters: Arc<HostLinkCounters>,
+}
+
+/// A hello that passed the gate. One of few places is taken until it is dropped.
+#[derive(Debug)]
+pub struct Greeting {
+    pub(super) bytes: Box<[u8]>,
+    pub(super) place: Arc<AtomicBool>,
+    /// Where it came from, and the answer goes.
+    pub from: Address,
+    /// The number of the session, reserved as long as this lives.
+    pub number: u32,
+    /// Frames that its client may have under way.
+    pub credit: u32,
+}
+
+impl Greeting {
+    /// The frame.
+    pub fn hello(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        self.place.store(false, Ordering::Release);
+    }
+}
+
+/// A device that control has opened for a client.
+#[derive(Debug)]
+pub struct Opened {
+    /// What its storage is.
+    pub verifier: Verifier,
+    /// As long as [`HostEvent::Open`] said.
+    pub memory: AttachmentMemory,
+    /// The queue that serves it, which stands on that memory and is attached to the link's sidecore, before or
+    /// after this.
+    pub key: QueueKey,
+    /// Where its work is counted.
+    pub counters: Arc<AttachmentCounters>,
+}
+
+/// The ring of one attachment.
+struct Attachment {
+    key: QueueKey,
+    initiator: Initiator,
+    /// What each slot's request is.
+    works: Box<[Option<Work>]>,
+    /// The slot of the request that came last.
+    latest: u16,
+    /// It is among those that have something in flight.
+    is_busy: bool,
+    /// What was in the ring then was taken back.
+    is_withdrawn: bool,
+    counters: Arc<AttachmentCounters>,
+}
+
+/// The link.
+pub struct HostLink {
+    socket: LinkSocket,
+    host: Host<AttachmentMemory>,
+    gate: Gate,
+    randomness: Box<dyn Randomness + Send>,
+    clock: Clock,
+    /// By the low half of a session's number: the number, and where its client is.
+    clients: Box<[Option<(u32, Address)>]>,
+    /// By export.
+    attachments: Vec<Option<Box<Attachment>>>,
+    /// Exports with something in flight.
+    busy: Vec<u16>,
+    /// Exports whose queue is to be woken.
+    pub(super) to_wake: Vec<QueueKey>,
+    greets: Greets,
+    due: Option<u64>,
+    counters: Arc<HostLinkCounters>,
+}
+
+impl HostLink {
+    /// Without devices or sessions. Takes the memory for all of them but their slots.
+    pub fn new(spec: HostLinkSpec) -> HostLink {
+        let HostLinkSpec { socket, host, gate, randomness, suspended_ns, counters } = spec;
+        let sessions = host.sessions_max.min(1 << 16);
+        HostLink {
+            socket,
+            host: Host::new(host),
+            gate,
+            randomness,
+            clock: Clock { suspended_ns, suspended: suspended_ns() },
+            clients: vec![None; sessions].into(),
+            attachments: Vec::new(),
+            busy: Vec::new(),
+            to_wake: Vec::new(),
+            greets: Greets::new(),
+            due: None,
+            counters,
+        }
+    }
+
+    /// When something is to be done although nothing comes.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        self.due.map(|due| Nanos(due.saturating_sub(self.clock.suspended)))
+    }
+
+    /// Whether something is here that its descriptor says nothing of.
+    pub(super) fn has_some(&self) -> bool {
+        let has_used = |export: &u16| {
+            self.attachment(*export).is_some_and(|attachment| attachment.initiator.has_used())
+        };
+        self.socket.has_some() || self.busy.iter().any(has_used)
+    }
+
+    /// Whether it feeds that queue.
+    pub(super) fn feeds(&self, key: QueueKey) -> bool {
+        self.attachments.iter().flatten().any(|attachment| attachment.key == key)
+    }
+
+    fn attachment(&self, export: u16) -> Option<&Attachment> {
+        self.attachments.get(usize::from(export))?.as_deref()
+    }
+
+    /// Takes what came, and puts requests into their rings. What it did, in frames and requests.
+    pub(super) fn feed(&mut self, now: Nanos, tell: &mut dyn FnMut(FromLink)) -> u32 {
+        let is_due = self.due().is_some_and(|due| due <= now) || !self.busy.is_empty();
+        let mut time = is_due.then(|| self.clock.read(now));
+        let frames = self.receive(now, &mut time, tell);
+        let Some(now) = time else { return 0 };
+        if is_due {
+            self.host.tick(now);
+            self.withdraw(now);
+        }
+        self.gate.tick(now, self.randomness.as_mut());
+        let mut asked = 0;
+        while let Some(work) = self.host.next_work(now) {
+            asked += 1;
+            self.ask(work);
+        }
+        if asked > 0 {
+            self.counters.requests.add(asked.into());
+            self.publish();
+        }
+        if frames > 0 {
+            self.count();
+        }
+        frames + asked
+    }
+
+    /// Frames that came, at most so many. What time it is, is asked when there is one.
+    fn receive(
+        &mut self,
+        now: Nanos,
+        time: &mut Option<u64>,
+        tell: &mut dyn FnMut(FromLink),
+    ) -> u32 {
+        let HostLink { socket, host, gate, greets, clock, counters, .. } = self;
+        for came in 0..FRAMES_PER_PASS {
+            let Some((from, frame)) = socket.receive() else { return came };
+            let now = *time.get_or_insert_with(|| clock.read(now));
+            counters.frames_in.add(1);
+            match Header::parse(frame).map(|header| header.kind) {
+                Ok(Kind::Sealed) => {
+                    // A NIC's frame is for nobody here.
+                    host.receive(now, frame, &mut |_, _| {});
+                }
+                Ok(Kind::Hello) => {
+                    counters.hellos.add(1);
+                    match gate.look(frame, from.as_bytes()) {
+                        Verdict::Drop => counters.frames_dropped.add(1),
+                        Verdict::Cookie(cookie) => {
+                            counters.cookies.add(1);
+                            send(socket, &cookie, from);
+                        }
+                        Verdict::Pass => match greets.greet(host, now, frame, from) {
+                            Some(greeting) => tell(FromLink::Hello(greeting)),
+                            None => counters.greets_dropped.add(1),
+                        },
+                    }
+                }
+                _ => counters.frames_dropped.add(1),
+            }
+        }
+        FRAMES_PER_PASS
+    }
+
+    /// A request goes into its ring, or is answered when no disk can do it.
+    fn ask(&mut self, work: Work) {
+        let (export, slot) = (work.export, work.slot());
+        let Some(attachment) =
+            self.attachments.get_mut(usize::from(export)).and_then(Option::as_mut)
+        else {
+            return self.host.finish(work, Status::IoError);
+        };
+        let Some(place) = attachment.works.get_mut(usize::from(slot)) else {
+            return self.host.finish(work, Status::IoError);
+        };
+        if !attachment.initiator.add(slot, work.op, work.offset, work.len) {
+            self.counters.refused.add(1);
+            return self.host.finish(work, Status::IoError);
+        }
+        *place = Some(work);
+        (attachment.latest, attachment.is_withdrawn) = (slot, false);
+        if !std::mem::replace(&mut attachment.is_busy, true) {
+            self.busy.push(export);
+        }
+    }
+
+    /// Shows their queues what was put into rings.
+    fn publish(&mut self) {
+        for export in &self.busy {
+            let attachment =
+                self.attachments.get_mut(usize::from(*export)).and_then(Option::as_mut);
+            if let Some(attachment) = attachment
+                && attachment.initiator.publish()
+            {
+                self.to_wake.push(attachment.key);
+            }
+        }
+    }
+
+    /// Takes what ended out of the rings, and sends what is to be said. What it did, in requests and frames.
+    pub(super) fn harvest(&mut self, now: Nanos, tell: &mut dyn FnMut(FromLink)) -> u32 {
+        let now = self.clock.known(now);
+        let ended = self.take_used();
+        while let Some(event) = self.host.next_event() {
+            self.note(event);
+            tell(FromLink::Host(event));
+        }
+        let sent = self.transmit(now);
+        self.socket.flush();
+        // What was withdrawn may be there to be asked for again.
+        self.due = if ended > 0 { Some(now) } else { self.host.due() };
+        if ended + sent > 0 {
+            self.count();
+        }
+        ended + sent
+    }
+
+    fn take_used(&mut self) -> u32 {
+        let HostLink { busy, attachments, host, to_wake, .. } = self;
+        let mut ended = 0;
+        busy.retain(|export| {
+            let Some(attachment) =
+                attachments.get_mut(usize::from(*export)).and_then(Option::as_mut)
+            else {
+                return false;
+            };
+            ended += attachment.harvest(host);
+            // A stable write goes on with its flush.
+            if attachment.initiator.publish() {
+                to_wake.push(attachment.key);
+            }
+            attachment.is_busy = attachment.initiator.in_flight() > 0;
+            attachment.is_busy
+        });
+        ended
+    }
+
+    /// Frames that are to go, at most so many.
+    fn transmit(&mut self, now: u64) -> u32 {
+        let HostLink { socket, host, clients, .. } = self;
+        for sent in 0..FRAMES_PER_PASS {
+            let is_sent = socket.send(|buffer| {
+                // A frame for nobody is as good as lost.
+                loop {
+                    let (session, len) = host.poll_transmit(now, buffer)?;
+                    let client = clients.get((session & 0xffff) as usize).copied().flatten();
+                    if let Some((_, to)) = client.filter(|(number, _)| *number == session) {
+                        return Some((len, to));
+                    }
+                }
+            });
+            if !is_sent {
+                return sent;
+            }
+            self.counters.frames_out.add(1);
+        }
+        FRAMES_PER_PASS
+    }
+
+    /// What is in a ring, and its client's lease is over: it must not go to the disk any more.
+    fn withdraw(&mut self, now: u64) {
+        let HostLink { busy, attachments, host, counters, .. } = self;
+        for export in &*busy {
+            let attachment = attachments.get_mut(usize::from(*export)).and_then(Option::as_mut);
+            let Some(attachment) = attachment.filter(|one| !one.is_withdrawn) else { continue };
+            if attachment.any_work().is_some_and(|work| !host.may_go(work, now)) {
+                attachment.is_withdrawn = true;
+                attachment.initiator.withdraw();
+                counters.withdrawals.add(1);
+            }
+        }
+    }
+
+    /// What an event means for the link itself.
+    fn note(&mut self, event: HostEvent) {
+        match event {
+            HostEvent::SessionBegan { session, .. } => {
+                self.greets.proven(session);
+                self.counters.sessions.add(1);
+            }
+            HostEvent::SessionEnded { session } => {
+                self.counters.sessions.set(self.counters.sessions.get().saturating_sub(1));
+                let client = self.clients.get_mut((session & 0xffff) as usize);
+                if let Some(client) = client.filter(|one| one.is_some_and(|(n, _)| n == session)) {
+                    *client = None;
+                }
+            }
+            HostEvent::Open { .. } | HostEvent::LetGo { .. } => {}
+        }
+    }
+
+    /// Does what control says. The queue that it feeds from now on, if that is new.
+    pub(super) fn told(&mut self, told: ToLink, now: Nanos) -> Option<QueueKey> {
+        let now = self.clock.read(now);
+        // What is said has consequences at once, whether or not a frame comes.
+        self.due = Some(now);
+        match told {
+            ToLink::Export(spec) => {
+                if self.host.export(spec).is_some() {
+                    self.attachments.push(None);
+                    self.busy.reserve(self.attachments.len() - self.busy.len());
+                    self.to_wake.reserve(self.attachments.len() - self.to_wake.len());
+                }
+            }
+            ToLink::Update { export, size, features } => {
+                self.host.update(export, size, features);
+            }
+            ToLink::Remove { export } => self.host.remove(export),
+            ToLink::Answer { greeting, made, answer } => {
+                let number = made.mine;
+                let place = self.clients.get_mut((number & 0xffff) as usize);
+                if let Some(place) = place
+                    && self.greets.establish(&mut self.host, now, *made)
+                {
+                    *place = Some((number, greeting.from));
+                    send(&mut self.socket, &answer, greeting.from);
+                }
+            }
+            ToLink::Opened { export, opened: Some(opened), .. } => {
+                return self.opened(export, *opened);
+            }
+            ToLink::Opened { export, generation, opened: None } => {
+                self.host.raise(export, generation);
+                self.host.opened(export, Err(()));
+            }
+            ToLink::LetGo { export, is_synced } => {
+                if let Some(place) = self.attachments.get_mut(usize::from(export)) {
+                    // Control has the memory too: it is not given back to the kernel here.
+                    *place = None;
+                }
+                drop(self.host.let_go(export, is_synced));
+            }
+            // What only a client is told.
+            ToLink::Hello(_)
+            | ToLink::Establish { .. }
+            | ToLink::Attach { .. }
+            | ToLink::Release(_)
+            | ToLink::Look { .. } => {}
+        }
+        None
+    }
+
+    fn opened(&mut self, export: u16, opened: Opened) -> Option<QueueKey> {
+        let place = self.attachments.get_mut(usize::from(export))?;
+        let Opened { verifier, memory, key, counters } = opened;
+        *place = Some(Box::new(Attachment {
+            key,
+            initiator: Initiator::new(&memory),
+            works: (0..memory.slots()).map(|_| None).collect(),
+            latest: 0,
+            is_busy: false,
+            is_withdrawn: false,
+            counters,
+        }));
+        self.host.opened(export, Ok((verifier, memory)));
+        Some(key)
+    }
+
+    /// Readable (level) while frames wait.
+    pub(super) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.socket.poll_fd()
+    }
+
+    fn count(&self) {
+        let (counters, seen) = (&self.counters, self.host.counts());
+        counters.frames_unknown.set(seen.frames_dropped);
+        counters.records_stale.set(seen.records_stale);
+        counters.conflicts.set(seen.conflicts);
+        counters.mismatches.set(seen.mismatches);
+        counters.violations.set(seen.violations);
+        counters.leases_over.set(seen.leases_over);
+    }
+}
+
+/// What a link's clock says when the sidecore's says something: they go on alike but for suspensions.
+struct Clock {
+    suspended_ns: fn() -> u64,
+    suspended: u64,
+}
+
+impl Clock {
+    fn read(&mut self, now: Nanos) -> u64 {
+        let suspended = (self.suspended_ns)();
+        if suspended >= self.suspended.saturating_add(SUSPENDED_MIN_NS) {
+            self.suspended = suspended;
+        }
+        self.known(now)
+    }
+
+    /// As far as it was read.
+    fn known(&self, now: Nanos) -> u64 {
+        now.0.saturating_add(self.suspended)
+    }
+}
+
+impl Attachment {
+    /// One that is under way: all of them are of one session.
+    #[inline]
+    fn any_work(&self) -> Option<&Work> {
+        let latest = self.works.get(usize::from(self.latest)).and_then(Option::as_ref);
+        latest.or_else(|| self.works.iter().flatten().next())
+    }
+
+    /// Tells how requests ended that the ring gives back; how many there were.
+    #[inline]
+    fn harvest(&mut self, host: &mut Host<AttachmentMemory>) -> u32 {
+        let (mut ended, mut bytes, mut errors) = (0, 0, 0);
+        while let Some((slot, how)) = self.initiator.take_used() {
+            let Some(work) = self.works.get_mut(usize::from(slot)).and_then(Option::take) else {
+                continue;
+            };
+            ended += 1;
+            match how {
+                Ended::With(status) => {
+                    bytes += u64::from(work.len);
+                    errors += u64::from(status != Status::Ok);
+                    host.finish(work, status);
+                }
+                Ended::Untouched => host.withdraw(work),
+            }
+        }
+        if ended > 0 {
+            let counters = &self.counters;
+            counters.requests.add(ended.into());
+            counters.bytes.add(bytes);
+            counters.errors.add(errors);
+            counters.in_flight.set(self.initiator.in_flight().into());
+            counters.faults.set(self.initiator.faults());
+        }
+        ended
+    }
+}
+
+/// Sends a frame that is no session's.
+fn send(socket: &mut LinkSocket, frame: &[u8], to: Address) {
+    socket.send(|place| {
+        place.get_mut(..frame.len())?.copy_from_slice(frame);
+        Some((frame.len(), to))
+    });
+}
+
+impl fmt::Debug for HostLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostLink").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
