@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # ./x demo: one daemon, two disks, one switch, two guests that work at the same time; in the middle of
 # it the daemon is killed with -9 and started again, and neither guest notices: fio --verify finds
-# what it wrote, and TCP connections between the guests and with the host go on. Sourced by ./x.
+# what it wrote, and TCP connections between the guests and with the host go on. `./x demo remote` is
+# demo_remote.sh's. Sourced by ./x.
 #
 # Both disks are files, one of them in memory: a RAM disk (`backend = "memory"`) ends with its daemon.
 # The host of the demo is a network namespace, so that nothing of the real one is touched; without
@@ -12,6 +13,11 @@ DEMO_MEMORY=/dev/shm
 DEMO_HOST=10.9.0.100 DEMO_VM1=10.9.0.1 DEMO_VM2=10.9.0.2
 
 cmd_demo() {
+    case ${1:-} in
+        '') ;;
+        remote) demo_remote; return ;;
+        *) die "./x demo does not know '$1'" './x demo, or ./x demo remote' ;;
+    esac
     need_guests
     need_guest_image
     need_sidecore
@@ -39,6 +45,7 @@ cmd_demo() {
         die 'the demo found something wrong' 'read what FAIL says above; ./x test guest net looks closer'
     fi
     say "${green}done${plain}: fio --verify passed in both guests, and their TCP connections live; nothing in them has noticed the kill -9"
+    say './x demo remote: a guest whose disk is on another machine, which is killed as well'
 }
 
 # demo_world FOLDER MEMORY: the daemon, and both guests, ready to take orders.

@@ -3,8 +3,8 @@
 # A group is named on the command line as GROUP or GROUP/CASE. Sourced by ./x.
 
 # group_files: every group, in the order in which they are run.
-GROUP_ORDER=(unit sim guest net foreign frontend hostile fuzz recover migrate service durable bench lab mutants
-    coverage)
+GROUP_ORDER=(unit sim guest net foreign frontend hostile fuzz recover remote migrate service durable bench lab
+    mutants coverage)
 
 groups() {
     local group

@@ -1,0 +1,320 @@
+//! A guest whose disk another machine has: a daemon that serves the guest, one that has the disk, and UDP between
+//! them, with a wire in the middle that loses, doubles and delays. Whatever happens to either daemon, nothing is
+//! lost, done twice or served by two.
+//!
+//! `REMOTE_SECONDS` says how long the daemons are killed (6 unless told).
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::load::Random;
+use bench::scratch::Scratch;
+use bench::server::sidecore_binary;
+use tests::daemon::{Daemon, await_that};
+use tests::mixed::MixSpec;
+use tests::tenant::{Tenant, TenantSpec};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+const DISK_BYTES: u64 = 16 << 20;
+const DEPTH: u16 = 32;
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Longer than the lease, which a client's successor waits for.
+const PATIENCE_NS: u64 = 20_000_000_000;
+
+/// A port that nobody has.
+fn free_port() -> Result<u16> {
+    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// A key of its own in `folder`: the file, and the public half.
+fn key(folder: &Path, name: &str) -> Result<(PathBuf, String)> {
+    let file = folder.join(name);
+    let made = Command::new(sidecore_binary()?).args(["link", "key"]).arg(&file).output()?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Ok((file, String::from_utf8(made.stdout)?.trim().to_string()))
+}
+
+/// What the wire does to datagrams.
+#[derive(Clone, Copy)]
+struct Bad {
+    loss_percent: u32,
+    double_percent: u32,
+    delay_us: u32,
+}
+
+/// A wire; it ends with this.
+struct Wire(Child);
+
+impl Wire {
+    fn lay(from: u16, to: u16, seed: u64, bad: Bad) -> Result<Wire> {
+        let numbers = [bad.loss_percent, bad.double_percent, bad.delay_us];
+        let child = Command::new(env!("CARGO_BIN_EXE_bad_wire"))
+            .args([format!("127.0.0.1:{from}"), format!("127.0.0.1:{to}"), seed.to_string()])
+            .args(numbers.map(|number| number.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Wire(child))
+    }
+
+    /// Ends it: what it says of datagrams.
+    fn end(mut self) -> Result<String> {
+        drop(self.0.stdin.take());
+        let mut line = String::new();
+        let out = self.0.stdout.take().context("it has no output")?;
+        BufReader::new(out).read_line(&mut line)?;
+        self.0.wait()?;
+        Ok(line.trim().to_string())
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Keys of two machines, and the image that the first one has.
+struct Site {
+    folder: Scratch,
+    image: PathBuf,
+    iohost: (PathBuf, String),
+    client: (PathBuf, String),
+}
+
+impl Site {
+    fn new(name: &str) -> Result<Site> {
+        let folder = Scratch::new(Path::new(env!("CARGO_TARGET_TMPDIR")), &format!("{name}-site"))?;
+        let image = folder.path().join("db.raw");
+        std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
+        let iohost = key(folder.path(), "iohost.key")?;
+        let client = key(folder.path(), "client.key")?;
+        Ok(Site { folder, image, iohost, client })
+    }
+
+    fn iohost(&self, port: u16) -> String {
+        format!(
+            "[[disk]]\nid = \"db\"\npath = \"{}\"\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \
+             \"127.0.0.1:{port}\"\nlease_s = 1\nkey_file = \"{}\"\n[[link.client]]\nname = \
+             \"host7\"\nkey = \"{}\"\ndisks = [\"db\"]\n",
+            self.image.display(),
+            self.iohost.0.display(),
+            self.client.1
+        )
+    }
+
+    fn client(&self, ports: &[u16]) -> String {
+        let iohosts: Vec<String> =
+            ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+        format!(
+            "[[disk]]\nid = \"root\"\nlink = \"rack\"\nremote = \"db\"\nqueues = 2\n[[link]]\nid = \
+             \"rack\"\nrole = \"client\"\niohosts = [{}]\nkey_file = \"{}\"\niohost_key = \"{}\"\n",
+            iohosts.join(", "),
+            self.client.0.display(),
+            self.iohost.1
+        )
+    }
+}
+
+fn spec(format: Format) -> TenantSpec {
+    let size = if format == Format::Packed { 200 } else { 256 };
+    let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
+    let mix = MixSpec { depth_max: 64, request_bytes_max: 256 << 10, cuts: false };
+    TenantSpec { ring, queues: 2, mix, calls: false }
+}
+
+fn work_until(
+    tenant: &mut Tenant,
+    random: &mut Random,
+    mut holds: impl FnMut(&Tenant) -> Result<bool>,
+) -> Result<()> {
+    let start = now_ns();
+    while !holds(tenant)? {
+        tenant.send(DEPTH, random)?;
+        if tenant.take()? == 0 {
+            tenant.rest()?;
+        }
+        ensure!(now_ns() - start < PATIENCE_NS, "waited in vain");
+    }
+    Ok(())
+}
+
+fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
+    let until = tenant.done + requests;
+    work_until(tenant, random, |tenant| Ok(tenant.done >= until))
+}
+
+fn said(daemons: [&Daemon; 2]) -> String {
+    daemons.map(|daemon| daemon.last_words()).join("\n--\n")
+}
+
+#[test]
+fn a_guest_has_its_disk_from_another_machine() -> Result<()> {
+    for format in [Format::Split, Format::Packed] {
+        let site = Site::new("remote-plain")?;
+        let port = free_port()?;
+        let mut iohost = Daemon::start_on("remote-plain-iohost", "0", &site.iohost(port))?;
+        let mut client = Daemon::start_on("remote-plain-client", "1", &site.client(&[port]))?;
+        let mut random = Random(7);
+        let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
+        let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
+        work(&mut tenant, &mut random, 5000).with_context(|| said([&iohost, &client]))?;
+        tenant.drain()?;
+        tenant.compare_all(&mut random)?;
+        let counters = client.shown("root", "counters")?;
+        ensure!(counters["errors"] == 0, "{counters}");
+        let counters = iohost.shown("db", "counters")?;
+        ensure!(counters["requests"].as_u64() >= Some(5000), "{counters}");
+        ensure!(!iohost.socket("db").exists(), "it has a socket, too");
+        drop(tenant);
+        client.stop()?;
+        iohost.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bad_wire_loses_nothing() -> Result<()> {
+    let site = Site::new("remote-bad")?;
+    let (port, wire_port) = (free_port()?, free_port()?);
+    let iohost = Daemon::start_on("remote-bad-iohost", "0", &site.iohost(port))?;
+    let client = Daemon::start_on("remote-bad-client", "1", &site.client(&[wire_port]))?;
+    let bad = Bad { loss_percent: 2, double_percent: 2, delay_us: 500 };
+    let wire = Wire::lay(wire_port, port, 11, bad)?;
+    let mut random = Random(11);
+    let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 2000).with_context(|| said([&iohost, &client]))?;
+    tenant.drain()?;
+    tenant.compare_all(&mut random)?;
+    let counters = client.shown("root", "counters")?;
+    ensure!(counters["errors"] == 0, "{counters}");
+    drop(tenant);
+    println!("remote: {} requests; {}", counters["requests"], wire.end()?);
+    Ok(())
+}
+
+#[test]
+fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
+    let seconds = std::env::var("REMOTE_SECONDS").map_or(Ok(6), |text| text.parse::<u64>())?;
+    let site = Site::new("remote-killed")?;
+    let port = free_port()?;
+    let mut iohost = Daemon::start_on("remote-killed-iohost", "0", &site.iohost(port))?;
+    let mut client = Daemon::start_on("remote-killed-client", "1", &site.client(&[port]))?;
+    let mut random = Random(13);
+    let stream = client.connect("root")?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    let (start, mut kills) = (now_ns(), [0, 0]);
+    while now_ns() - start < seconds * 1_000_000_000 || kills.contains(&0) {
+        work(&mut tenant, &mut random, 300).with_context(|| said([&iohost, &client]))?;
+        tenant.send(DEPTH, &mut random)?;
+        if random.below(3) == 0 {
+            client.kill()?;
+            client.start_again()?;
+            tenant.reconnect(client.connect("root").with_context(|| said([&iohost, &client]))?)?;
+            kills[1] += 1;
+        } else {
+            iohost.kill()?;
+            iohost.start_again()?;
+            kills[0] += 1;
+        }
+    }
+    work(&mut tenant, &mut random, 300).with_context(|| said([&iohost, &client]))?;
+    tenant.drain()?;
+    tenant.compare_all(&mut random)?;
+    let [of_iohost, of_client] = kills;
+    println!(
+        "remote: {} requests; the IOhost was killed {of_iohost} times, the client {of_client}",
+        tenant.done
+    );
+    Ok(())
+}
+
+#[test]
+fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> {
+    let site = Site::new("remote-second")?;
+    let ports = [free_port()?, free_port()?];
+    // The image's lock is with whoever serves a client, and nobody else serves one then.
+    let file = |port| site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
+    let mut first = Daemon::start_on("remote-second-a", "0", &file(ports[0]))?;
+    let second = Daemon::start_on("remote-second-b", "0", &file(ports[1]))?;
+    let client = Daemon::start_on("remote-second-client", "1", &site.client(&ports))?;
+    let mut random = Random(17);
+    let stream = client.connect("root")?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 500)?;
+    ensure!(first.shown("db", "locked")? == true, "the first one serves without the lock");
+    ensure!(second.shown("db", "locked")? == false, "both have the lock");
+    tenant.send(DEPTH, &mut random)?;
+    first.kill()?;
+    work(&mut tenant, &mut random, 500).with_context(|| said([&second, &client]))?;
+    ensure!(second.shown("db", "locked")? == true, "the second one serves without the lock");
+    tenant.drain()?;
+    tenant.compare_all(&mut random)?;
+    drop(tenant);
+    await_that(WITHIN, "the image to be let go", || Ok(second.shown("db", "locked")? == false))?;
+    let counters = second.shown("db", "counters")?;
+    ensure!(counters["requests"].as_u64() >= Some(500), "{counters}");
+    Ok(())
+}
+
+#[test]
+fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
+    let site = Site::new("remote-grows")?;
+    let port = free_port()?;
+    let iohost = Daemon::start_on("remote-grows-iohost", "0", &site.iohost(port))?;
+    let client = Daemon::start_on("remote-grows-client", "1", &site.client(&[port]))?;
+    let mut random = Random(19);
+    let stream = client.connect("root")?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 100)?;
+    let refused = client.refuses("disk resize root 32M")?;
+    ensure!(refused.contains("declared in"), "{refused}");
+    let file = iohost.dir().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file)?;
+    std::fs::write(&file, text.replace("[[link]]", "size = \"32M\"\n[[link]]"))?;
+    iohost.ask("reload")?;
+    await_that(WITHIN, "the client to know", || {
+        Ok(client.shown("root", "size_bytes")? == 32 << 20)
+    })?;
+    work(&mut tenant, &mut random, 100)?;
+    let sectors = tenant.frontend().capacity_sectors()?;
+    ensure!(sectors == (32 << 20) / 512, "the guest sees {sectors} sectors");
+    tenant.drain()
+}
+
+#[test]
+fn who_has_no_right_gets_nothing_and_is_told() -> Result<()> {
+    let site = Site::new("remote-stranger")?;
+    let port = free_port()?;
+    let _iohost = Daemon::start_on("remote-stranger-iohost", "0", &site.iohost(port))?;
+    let stranger = key(site.folder.path(), "stranger.key")?;
+    let text = site.client(&[port]);
+    let text =
+        text.replace(&site.client.0.display().to_string(), &stranger.0.display().to_string());
+    let other = format!("{text}[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"1M\"\n");
+    let client = Daemon::start_on("remote-stranger-client", "1", &other)?;
+    let problem = client.shown("root", "problem")?;
+    ensure!(
+        problem.as_str().is_some_and(|text| text.contains("its IOhost has not answered yet")),
+        "{problem}"
+    );
+    ensure!(!client.socket("root").exists(), "it can be used");
+    // A client that may come, and asks for what is not his.
+    let text = site.client(&[port]).replace("remote = \"db\"", "remote = \"other\"");
+    let other = format!("{text}[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"1M\"\n");
+    let client = Daemon::start_on("remote-stranger-client2", "1", &other)?;
+    await_that(WITHIN, "the answer", || {
+        let problem = client.shown("root", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("no such disk for this machine")))
+    })
+}
