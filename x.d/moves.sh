@@ -7,12 +7,9 @@
 #   move, mover                       one move; what became of it is in MOVED
 #   announcements_begin|end           whether the network is told where the guest is now
 #
-# Cases are in x.d/test/migrate.sh, which builds MOVER.
+# Cases are in x.d/test/migrate.sh, which builds MOVER and says where sockets are.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/net.sh
 
-# Of the daemon that a guest is at.
-SIDE=a
-disk_socket() { printf '%s/%s/%s.sock' "$SERVER_DIR" "$SIDE" "$1"; }
 declare -A SIDE_PIDS=()
 
 # two_daemons: both serve the disk `root` and the NIC `net`, on a switch that leads to the bridge of NET_HOST.

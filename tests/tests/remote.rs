@@ -264,6 +264,9 @@ fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> 
     await_that(WITHIN, "the image to be let go", || Ok(second.shown("db", "locked")? == false))?;
     let counters = second.shown("db", "counters")?;
     ensure!(counters["requests"].as_u64() >= Some(500), "{counters}");
+    // Both say how often it has changed hands, in one place.
+    let kept = std::fs::read_to_string(format!("{}.generation", site.image.display()))?;
+    ensure!(kept.trim().parse::<u64>()? >= 1, "{kept}");
     Ok(())
 }
 
@@ -289,6 +292,14 @@ fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
     work(&mut tenant, &mut random, 100)?;
     let sectors = tenant.frontend().capacity_sectors()?;
     ensure!(sectors == (32 << 20) / 512, "the guest sees {sectors} sectors");
+    tenant.drain()?;
+    // Nor does it go by a reload: a client has it.
+    let text = std::fs::read_to_string(&file)?;
+    let (rest, _) = text.split_once("[[disk]]").context("no disk")?;
+    std::fs::write(&file, rest)?;
+    let refused = iohost.refuses("reload")?;
+    ensure!(refused.contains("one that clients of a link may have"), "{refused}");
+    work(&mut tenant, &mut random, 100)?;
     tenant.drain()
 }
 

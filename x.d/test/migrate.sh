@@ -4,6 +4,10 @@
 # moves. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/net.sh
 
+# Of the daemon that a guest is at.
+SIDE=a
+disk_socket() { printf '%s/%s/%s.sock' "$SERVER_DIR" "$SIDE" "$1"; }
+
 group_migrate() {
     need_sidecore
     need_guests

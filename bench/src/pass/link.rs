@@ -354,7 +354,9 @@ impl Linked {
                     let (answer, made) = read.answer(greeting.number, greeting.credit)?;
                     self.tell(ToLink::Answer { greeting, made: Box::new(made), answer })?;
                 }
-                FromLink::Host(HostEvent::Open { export, generation, slots, slot_bytes }) => {
+                FromLink::Host(HostEvent::Open {
+                    export, generation, slots, slot_bytes, ..
+                }) => {
                     let opened = Some(Box::new(self.open(slots, slot_bytes)?));
                     self.tell(ToLink::Opened { export, generation, opened })?;
                 }

@@ -111,7 +111,10 @@ fn confine(plan: &Plan, file: &ConfigFile) -> Result<(), Failure> {
     let failed =
         |error: confine::Error| Failure::Daemon { error: error.to_string(), hint: String::new() };
     let files = files(plan, file)?;
-    let confined = confine::process(Mode::of_environment(), files.as_ref()).map_err(failed)?;
+    let confined = {
+        let speaks_ip = !plan.links.is_empty();
+        confine::process(Mode::of_environment(), files.as_ref(), speaks_ip).map_err(failed)?
+    };
     match (confined.mode, confined.landlock) {
         (Mode::Off, _) => {
             tracing::warn!("not confined: {}=off in the environment", confine::ENVIRONMENT);
@@ -169,7 +172,9 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     // The file is read again by its name, and may be a link.
     let target = file.path.canonicalize().ok();
     let target = target.iter().filter_map(|target| target.parent()).map(Path::to_path_buf);
+    let keys = plan.links.iter().filter_map(|link| link.key_file.as_ref()).map(PathBuf::from);
     let read = ["/proc", "/sys", &file.folder].map(PathBuf::from).into_iter().chain(target);
+    let read = read.chain(keys);
     let is_there = |path: &PathBuf| path.exists();
     let devices = [PathBuf::from("/dev/net/tun")].into_iter().filter(is_there).collect();
     Ok(Some(confine::Files { images, own, devices, read: read.filter(is_there).collect() }))

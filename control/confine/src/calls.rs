@@ -275,7 +275,7 @@ pub(crate) fn of(kind: Kind, networks: bool, programs: bool) -> Vec<c_long> {
 }
 
 /// Calls that are allowed with some arguments only. `pid` is this process's.
-pub(crate) fn checked(kind: Kind, networks: bool, pid: u32) -> Vec<Check> {
+pub(crate) fn checked(kind: Kind, (networks, speaks_ip): (bool, bool), pid: u32) -> Vec<Check> {
     let check = |call, argument, values: &[u64]| Check {
         call,
         argument,
@@ -299,8 +299,10 @@ pub(crate) fn checked(kind: Kind, networks: bool, pid: u32) -> Vec<Check> {
             let clone =
                 Check { mask: Some(threads | namespaces), ..check(libc::SYS_clone, 0, &[threads]) };
             all.extend([clone, check(libc::SYS_ioctl, 1, CONTROL_IOCTLS)]);
-            let families = if networks { FAMILIES } else { &FAMILIES[..4] };
-            all.push(check(libc::SYS_socket, 0, families));
+            let of_networks = if networks { OF_NETWORKS } else { &[] };
+            let of_links = if speaks_ip { OF_LINKS } else { &[] };
+            let families = [FAMILIES, of_networks, of_links].concat();
+            all.push(check(libc::SYS_socket, 0, &families));
         }
         Kind::Sidecore => {
             all.push(check(libc::SYS_fcntl, 1, CLOSING));
@@ -335,15 +337,10 @@ const PRCTL: &[u64] = &[
     0x4155_5856,
 ];
 
-/// Unix sockets, the one that tells of interfaces, and those of the `[[link]]`s; then those of networks.
-const FAMILIES: &[u64] = &[
-    libc::AF_UNIX as u64,
-    libc::AF_NETLINK as u64,
-    libc::AF_INET as u64,
-    libc::AF_INET6 as u64,
-    libc::AF_PACKET as u64,
-    libc::AF_XDP as u64,
-];
+/// Unix sockets, and the one that tells of interfaces.
+const FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64];
+const OF_NETWORKS: &[u64] = &[libc::AF_PACKET as u64, libc::AF_XDP as u64];
+const OF_LINKS: &[u64] = &[libc::AF_INET as u64, libc::AF_INET6 as u64];
 
 /// An interface's name: whether it is still there.
 const SIDECORE_IOCTLS: &[u64] = &[libc::SIOCGIFNAME, libc::TUNSETOFFLOAD];

@@ -48,7 +48,8 @@ fn rules(kind: Kind, confined: &Confined) -> Result<Rules, Error> {
         rules.insert(call, Vec::new());
     }
     // After the calls without conditions: those with some take their place.
-    for Check { call, argument, mask, values } in calls::checked(kind, networks, confined.pid) {
+    let families = (networks, confined.speaks_ip);
+    for Check { call, argument, mask, values } in calls::checked(kind, families, confined.pid) {
         let one = |value: &u64| condition(argument, mask, *value).and_then(|c| rule(vec![c]));
         rules.insert(call, values.iter().map(one).collect::<Result<_, _>>()?);
     }

@@ -90,6 +90,8 @@ pub struct Confined {
     pub mode: Mode,
     /// What control still may.
     pub capabilities: CapabilitySet,
+    /// Whether control may make sockets of IP: there are links.
+    pub speaks_ip: bool,
     /// What landlock does.
     pub landlock: Landlock,
     /// Which files it may open; nothing, any.
@@ -124,7 +126,11 @@ static CONFINED: OnceLock<Confined> = OnceLock::new();
 ///
 /// # Errors
 /// [`Error`]; then the process should end, for part of it may be done.
-pub fn process(mode: Mode, files: Option<&Files>) -> Result<&'static Confined, Error> {
+pub fn process(
+    mode: Mode,
+    files: Option<&Files>,
+    speaks_ip: bool,
+) -> Result<&'static Confined, Error> {
     if let Some(confined) = CONFINED.get() {
         return Ok(confined);
     }
@@ -132,6 +138,7 @@ pub fn process(mode: Mode, files: Option<&Files>) -> Result<&'static Confined, E
         Mode::Off => Confined {
             mode,
             capabilities: capabilities::of_this_thread().map_err(Error::Capabilities)?,
+            speaks_ip,
             landlock: Landlock::Off,
             files: None,
             pid: std::process::id(),
@@ -142,7 +149,7 @@ pub fn process(mode: Mode, files: Option<&Files>) -> Result<&'static Confined, E
             let landlock = files::restrict(files)?;
             filter::process()?;
             let files = files.cloned();
-            Confined { mode, capabilities, landlock, files, pid: std::process::id() }
+            Confined { mode, capabilities, speaks_ip, landlock, files, pid: std::process::id() }
         }
     };
     Ok(CONFINED.get_or_init(|| confined))

@@ -66,7 +66,7 @@ fn attempt() {
         ..Files::default()
     };
     let files = what.starts_with("file-").then_some(&files);
-    process(mode, files).unwrap();
+    process(mode, files, false).unwrap();
     thread(match kind {
         "sidecore" => Kind::Sidecore,
         "api" => Kind::Api,

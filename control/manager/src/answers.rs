@@ -157,8 +157,6 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return };
         device.removing = true;
         device.close_socket();
-        self.release_remote(number);
-        let Some(device) = self.devices.get(&number) else { return };
         let (id, links) =
             (device.facts.id.clone(), device.links.keys().copied().collect::<Vec<_>>());
         self.forget_plan(&id);
@@ -197,6 +195,7 @@ impl Manager {
         if !self.unplug(number) {
             return;
         }
+        self.release_remote(number);
         let Some(device) = self.devices.remove(&number) else { return };
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {

@@ -47,6 +47,8 @@ pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
 /// How long no front-end is taken after one that made a sidecore wait.
 const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
+/// Events of one sidecore that are heard before others are: a peer can cause many.
+const EVENTS_PER_TURN: u32 = 256;
 /// How soon a full inbox is tried again.
 pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -188,7 +190,15 @@ impl Manager {
         let Some(handle) = self.cores.all.get(core).map(|core| &core.handle) else { return };
         // Reset before looking, so that what comes later is heard again.
         let _ = rustix::io::read(handle.event_fd(), &mut [0; 8]);
-        while let Some(event) = self.cores.take_event(core) {
+        for heard in 0.. {
+            if heard == EVENTS_PER_TURN {
+                // Others are heard in between.
+                if let Some(core) = self.cores.all.get(core) {
+                    let _ = rustix::io::write(core.handle.event_fd(), &1u64.to_ne_bytes());
+                }
+                return;
+            }
+            let Some(event) = self.cores.take_event(core) else { return };
             match event {
                 Event::Prepared(id) => self.move_is_prepared(id),
                 Event::Moved(id) => self.move_is_over(id, None),

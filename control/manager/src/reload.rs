@@ -167,6 +167,11 @@ impl Manager {
             _ => None,
         };
         let removed: Vec<DiskPlan> = changes.iter().filter_map(removed).collect();
+        if let Some(disk) = removed.iter().find(|disk| self.is_exported(&disk.id)) {
+            let what = format!("disk {:?} is one that clients of a link may have", disk.id);
+            let hint = "restart the daemon with the new file; nothing was changed";
+            return Err(ApiError::new(ErrorKind::Refused, what, hint));
+        }
         let is_failed =
             |id: &str| self.shut.iter().any(|shut| shut.plan.id() == id && shut.retry.is_none());
         let is_new = |id: &str| {

@@ -15,6 +15,7 @@ use remote::handshake::{Identity, Offer, PublicKey};
 use sidecore::{Command, FromLink, ToLink};
 use tracing::{info, warn};
 
+use crate::log_rate::LogRate;
 use crate::manager::{Manager, now};
 use crate::poll::Token;
 
@@ -60,6 +61,7 @@ pub(crate) struct OneLink {
     core: usize,
     stage: Stage,
     end: End,
+    log: LogRate,
 }
 
 /// Whether it works.
@@ -173,6 +175,7 @@ impl Manager {
                 core,
                 stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: now() },
                 end,
+                log: LogRate::default(),
             };
             let party = party_of(plan, identity).map_err(|error| format!("{whose}: {error}"))?;
             parties.insert(key, party);

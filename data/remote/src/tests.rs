@@ -241,7 +241,7 @@ impl Pair {
     fn work(&mut self) {
         while let Some(event) = self.host.next_event() {
             match event {
-                HostEvent::Open { export, generation, slots, slot_bytes } => {
+                HostEvent::Open { export, generation, slots, slot_bytes, .. } => {
                     self.host.raise(export, self.kept_generation);
                     if export == 0 {
                         self.kept_generation = self.kept_generation.max(generation);

@@ -144,6 +144,14 @@ impl DiskPlan {
     /// What this disk cannot share with other disks besides name and socket: an image that one of
     /// both writes.
     pub(super) fn clashes(&self, others: &[&DiskPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
+        let is_remote = matches!(self.source, Source::Remote { .. });
+        for other in others.iter().filter(|other| is_remote && other.id != self.id) {
+            if other.source == self.source {
+                let wrong = format!("the disk there is already that of {}", other.named().text());
+                let right = "a disk of another machine is one disk here";
+                mistakes.push(Mistake::new(at.key("link"), wrong, right));
+            }
+        }
         let Some(path) = self.source.path() else { return };
         for other in others {
             let shared = self.id != other.id && other.source.path() == Some(path);

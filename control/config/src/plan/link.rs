@@ -36,7 +36,7 @@ pub enum LinkEnd {
     Iohost {
         /// Where clients send to.
         listen: SocketAddr,
-        /// Seconds after which a silent client loses what it has, 1 to 3,600.
+        /// Seconds after which a silent client loses what it has, 1 to 600.
         lease_s: u32,
         /// Bytes for what clients have outstanding.
         memory_bytes: u64,

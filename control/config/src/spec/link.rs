@@ -18,7 +18,7 @@ pub const LINK_MTU: (u32, u32) = (700, 9000);
 /// The same of a link that says nothing: plain Ethernet's.
 pub const LINK_MTU_DEFAULT: u16 = 1500;
 /// Shortest and longest lease, seconds.
-pub const LEASE_S: (u32, u32) = (1, 3600);
+pub const LEASE_S: (u32, u32) = (1, 600);
 /// The same of a link that says nothing: well above a switch's reconvergence, well below what guests give
 /// a disk (Linux: 30 s).
 pub const LEASE_DEFAULT_S: u32 = 10;
@@ -69,7 +69,7 @@ pub struct LinkSpec {
     pub fail_after_s: Option<u32>,
     /// `iohost`: seconds after which a client that is silent loses what it has. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 3600))]
+    #[schemars(range(min = 1, max = 600))]
     pub lease_s: Option<u32>,
     /// `iohost`: memory for what clients have outstanding, at most; a disk takes 16 MiB. Default: 256M.
     #[serde(default, skip_serializing_if = "Option::is_none")]

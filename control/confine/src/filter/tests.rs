@@ -20,7 +20,7 @@ const EPERM: u32 = 0x0005_0001;
 /// What a process of these capabilities was told.
 fn confined(capabilities: CapabilitySet) -> Confined {
     let (mode, landlock) = (Mode::On, Landlock::Off);
-    Confined { mode, capabilities, landlock, files: None, pid: PID }
+    Confined { mode, capabilities, speaks_ip: false, landlock, files: None, pid: PID }
 }
 
 fn of(kind: Kind, capabilities: CapabilitySet) -> BpfProgram {
@@ -108,8 +108,7 @@ fn arguments_decide_where_a_call_can_do_good_and_harm() {
     assert_eq!(control(libc::SYS_clone, 0, thread | libc::CLONE_NEWUSER as u64), EPERM);
     assert_eq!(control(libc::SYS_socket, 0, libc::AF_UNIX as u64), ALLOW);
     assert_eq!(control(libc::SYS_socket, 0, libc::AF_XDP as u64), ALLOW);
-    assert_eq!(control(libc::SYS_socket, 0, libc::AF_INET as u64), ALLOW, "a link");
-    assert_eq!(control(libc::SYS_socket, 0, libc::AF_BLUETOOTH as u64), EPERM);
+    assert_eq!(control(libc::SYS_socket, 0, libc::AF_INET as u64), EPERM);
     assert_eq!(control(libc::SYS_ioctl, 1, libc::TUNSETIFF), ALLOW);
     assert_eq!(control(libc::SYS_ioctl, 1, libc::TIOCSTI), EPERM);
     assert_eq!(control(libc::SYS_prctl, 0, libc::PR_SET_NAME as u64), ALLOW);
@@ -134,6 +133,21 @@ fn a_process_without_rights_to_networks_has_no_calls_for_them() {
     assert_eq!(socket(libc::AF_PACKET), EPERM);
     assert_eq!(socket(libc::AF_XDP), EPERM);
     assert_eq!(answer(&program, libc::SYS_bpf, [0; 6]), EPERM);
+}
+
+#[test]
+fn a_process_with_links_may_speak_ip_and_nothing_more() {
+    let with_links = Confined { speaks_ip: true, ..confined(CapabilitySet::DAC_OVERRIDE) };
+    for (kind, said) in [(Kind::Control, ALLOW), (Kind::Sidecore, EPERM), (Kind::Greeter, EPERM)] {
+        let rules = rules(kind, &with_links).unwrap();
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        let program = program(rules, refuse, SeccompAction::Allow).unwrap();
+        let socket =
+            |family: i32| answer(&program, libc::SYS_socket, [family as u64, 0, 0, 0, 0, 0]);
+        assert_eq!(socket(libc::AF_INET), said);
+        assert_eq!(socket(libc::AF_INET6), said);
+        assert_eq!(socket(libc::AF_PACKET), EPERM);
+    }
 }
 
 #[test]

@@ -1,36 +1,53 @@
 //! How often each disk has changed hands, kept beyond the daemon's end: a client that had a disk before is
 //! refused then, too (docs/decisions/0013, migration of a client).
+//!
+//! Beside the image, where every IOhost finds it that serves that; of what is no file, with the daemon's state. Read
+//! and kept by whoever has the image's lock.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The numbers of one daemon: a file for each disk.
-pub(crate) struct Generations {
+/// Digits of the largest number, and an end of line: always so many bytes, so that one write replaces another.
+const FILE_BYTES: usize = 21;
+
+/// The numbers of one daemon.
+pub(super) struct Generations {
     folder: PathBuf,
 }
 
 impl Generations {
-    pub(crate) fn in_folder(state_dir: &str) -> Generations {
+    pub(super) fn in_folder(state_dir: &str) -> Generations {
         Generations { folder: Path::new(state_dir).join("generations") }
     }
 
-    /// What was kept of disk `id` last; 0 when nothing was.
+    /// Where the number of disk `id` is: beside its image, if that is a file.
+    fn place(&self, id: &str, image: Option<&str>) -> PathBuf {
+        match image.filter(|image| Path::new(image).is_file()) {
+            Some(image) => PathBuf::from(format!("{image}.generation")),
+            None => self.folder.join(id),
+        }
+    }
+
+    /// What was kept of a disk last; 0 when nothing was.
     ///
     /// # Errors
     /// The file system's; `InvalidData` when it is no number: then nobody may have the disk, since one that had
     /// it before could not be told.
-    pub(crate) fn of(&self, id: &str) -> io::Result<u64> {
-        let path = self.folder.join(id);
+    pub(super) fn of(&self, id: &str, image: Option<&str>) -> io::Result<u64> {
+        let path = self.place(id, image);
         match fs::read_to_string(&path) {
-            Ok(text) => text.trim_end().parse().map_err(|_| {
+            // Nothing was told before the first number was stable.
+            Ok(text) if text.is_empty() => Ok(0),
+            Ok(text) => text.trim().parse().map_err(|_| {
                 let what = format!(
                     "{} has no number: remove it when no client has the disk",
                     path.display()
                 );
-                io::Error::new(io::ErrorKind::InvalidData, what)
+                io::Error::new(ErrorKind::InvalidData, what)
             }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error),
         }
     }
@@ -38,18 +55,22 @@ impl Generations {
     /// Keeps a number; when this returns, it survives a power cut.
     ///
     /// # Errors
-    /// The file system's; the number before is still there.
-    pub(crate) fn keep(&self, id: &str, generation: u64) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        // No disk is named so.
-        let fresh = self.folder.join(format!("_{id}"));
-        let mut file = File::create(&fresh)?;
-        writeln!(file, "{generation}")?;
+    /// The file system's; the number before may still be there.
+    pub(super) fn keep(&self, id: &str, image: Option<&str>, generation: u64) -> io::Result<()> {
+        let path = self.place(id, image);
+        let folder = path.parent().unwrap_or(&self.folder);
+        fs::create_dir_all(folder)?;
+        let is_new = !path.exists();
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        // Within one sector: it is there whole, or not at all.
+        let text = format!("{generation:020}\n");
+        debug_assert_eq!(text.len(), FILE_BYTES);
+        file.write_all_at(text.as_bytes(), 0)?;
         file.sync_all()?;
-        fs::rename(&fresh, self.folder.join(id))?;
-        // The folder may be new as well.
-        let above = self.folder.parent().unwrap_or(&self.folder);
-        [self.folder.as_path(), above].iter().try_for_each(|folder| File::open(folder)?.sync_all())
+        if is_new {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
     }
 }
 
@@ -61,12 +82,23 @@ mod tests {
     fn a_number_is_what_was_kept_last() {
         let folder = tempfile::tempdir().unwrap();
         let generations = Generations::in_folder(folder.path().to_str().unwrap());
-        assert_eq!(generations.of("d").unwrap(), 0);
-        for generation in [1, 7, u64::MAX] {
-            generations.keep("d", generation).unwrap();
-            assert_eq!(generations.of("d").unwrap(), generation);
+        let image = folder.path().join("db.img");
+        fs::write(&image, "").unwrap();
+        let image = image.to_str();
+        for image in [None, image] {
+            assert_eq!(generations.of("d", image).unwrap(), 0);
+            for generation in [1, 7, u64::MAX, 8] {
+                generations.keep("d", image, generation).unwrap();
+                assert_eq!(generations.of("d", image).unwrap(), generation);
+            }
         }
+        // Another daemon with the same image knows.
+        let other = tempfile::tempdir().unwrap();
+        let other = Generations::in_folder(other.path().to_str().unwrap());
+        assert_eq!(other.of("x", image).unwrap(), 8);
+        assert_eq!(other.of("d", None).unwrap(), 0);
         fs::write(folder.path().join("generations/d"), "x").unwrap();
-        assert_eq!(generations.of("d").unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let error = generations.of("d", None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
     }
 }

@@ -25,10 +25,10 @@ use sidecore::{
 use tracing::{info, warn};
 
 use super::greeter::System;
-use super::{Manager, RING_FRAMES, Remote, device_of, random};
+use super::{Manager, OneLink, RING_FRAMES, Remote, Stage, device_of, random};
 use crate::device::Attached;
 use crate::disk::DiskParts;
-use crate::manager::suspended_ns;
+use crate::manager::{now, suspended_ns};
 use crate::poll::Token;
 use crate::service::Flow;
 use crate::start::policy_of;
@@ -63,6 +63,8 @@ pub(super) struct Held {
     memory: AttachmentMemory,
     /// Where its ring goes on.
     base: u32,
+    /// Its sidecore does not take its queue, and is not asked again.
+    is_refused: bool,
 }
 
 /// A disk's sync, on a thread of its own.
@@ -177,6 +179,9 @@ impl Manager {
 
     /// Tells a link that has just come of all disks that are open.
     pub(super) fn export_disks(&mut self, key: LinkKey) {
+        if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
+            serving.exports.clear();
+        }
         let numbers: Vec<u32> = self.devices.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.export_by(key, number));
     }
@@ -202,11 +207,12 @@ impl Manager {
             features: Features::of(&parts.disk, parts.plan.readonly).bits(),
             is_removed: false,
         };
-        let generation = match self.remote.generations.of(&id) {
+        let generation = match self.remote.generations.of(&id, parts.plan.source.path()) {
             Ok(generation) => generation,
             Err(error) => return warn!(disk = id, "no client gets it: {error}"),
         };
-        let Some(link) = self.remote.link(key) else { return };
+        let link = self.remote.link(key).filter(|link| matches!(link.stage, Stage::Open));
+        let Some(link) = link else { return };
         let is_its = link.plan.clients().iter().any(|client| client.disks.contains(&id));
         let clients = clients_of(&link.plan, &id);
         let Some(serving) = link.serving().filter(|_| is_its) else { return };
@@ -224,14 +230,20 @@ impl Manager {
     /// What a link says of its clients.
     pub(super) fn hear_clients(&mut self, key: LinkKey, event: HostEvent) {
         match event {
-            HostEvent::Open { export, generation, slots, slot_bytes } => {
-                let opened = self.open_for_client(key, export, generation, (slots, slot_bytes));
-                let opened = opened.map_err(|why| {
-                    let disk = self.export(key, export).map(|export| export.disk.clone());
-                    warn!(disk, "no client gets it: {why}");
-                });
-                let opened = opened.ok().map(Box::new);
-                self.tell_link(key, ToLink::Opened { export, generation, opened });
+            HostEvent::Open { export, generation, is_new, slots, slot_bytes } => {
+                let wanted = (generation, is_new);
+                let opened = self.open_for_client(key, export, wanted, (slots, slot_bytes));
+                let (kept, opened) = match opened {
+                    Ok(opened) => (generation, Some(Box::new(opened))),
+                    Err((kept, why)) => {
+                        let disk = self.export(key, export).map(|export| export.disk.clone());
+                        self.log_of_link(key, |link| {
+                            warn!(link = link.plan.id, disk, "no client gets it: {why}");
+                        });
+                        (kept, None)
+                    }
+                };
+                self.tell_link(key, ToLink::Opened { export, generation: kept, opened });
             }
             HostEvent::LetGo { export } => self.let_go_of(key, export),
             HostEvent::SessionBegan { session, client } => {
@@ -243,15 +255,26 @@ impl Manager {
 
     /// A client has a session, or has it no more.
     fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
-        let Some(link) = self.remote.link(key) else { return };
-        let name = |key: PublicKey| {
-            let all = link.plan.clients();
-            let found = all.iter().find(|client| client.key.is_none_or(|known| known == key));
-            found.map(|client| client.name.clone())
-        };
-        match came {
-            Some(key) => info!(link = link.plan.id, session, client = name(key), "a session began"),
-            None => info!(link = link.plan.id, session, "a session ended"),
+        self.log_of_link(key, |link| {
+            let name = |key: PublicKey| {
+                let all = link.plan.clients();
+                let found = all.iter().find(|client| client.key.is_none_or(|known| known == key));
+                found.map(|client| client.name.clone())
+            };
+            let link = &link.plan.id;
+            match came {
+                Some(key) => info!(link, session, client = name(key), "a session began"),
+                None => info!(link, session, "a session ended"),
+            }
+        });
+    }
+
+    /// A line about a link, unless there were many: peers can cause them.
+    fn log_of_link(&mut self, key: LinkKey, line: impl FnOnce(&OneLink)) {
+        if let Some(link) = self.remote.link(key)
+            && link.log.allows(now())
+        {
+            line(link);
         }
     }
 
@@ -259,35 +282,83 @@ impl Manager {
         self.remote.link(key)?.serving()?.export(number)
     }
 
-    /// A client is to have a disk: it gets memory, and a queue.
+    /// A client is to have a disk, of the generation that is wanted, new or not. If it cannot: the one that is kept, if
+    /// that is why, and why.
     fn open_for_client(
         &mut self,
         key: LinkKey,
         number: u16,
-        generation: u64,
-        (slots, slot_bytes): (u16, u32),
-    ) -> Result<Opened, String> {
-        let export = self.export(key, number).ok_or("there is no such disk")?;
-        let (device, id) = (export.device, export.disk.clone());
-        self.remote
-            .generations
-            .keep(&id, generation)
-            .map_err(|error| format!("who has it cannot be kept: {error}"))?;
+        wanted: (u64, bool),
+        size: (u16, u32),
+    ) -> Result<Opened, (u64, String)> {
+        let Some(device) = self.export(key, number).map(|export| export.device) else {
+            return Err((0, "there is no such disk".to_string()));
+        };
         let is_here = self.disk_parts(device).is_some_and(DiskParts::is_here);
         if !is_here && !self.take_locks(device) {
             let why = self.disk_parts(device).and_then(DiskParts::waits_for);
-            return Err(why.unwrap_or_else(|| "its image is not open".to_string()));
+            return Err((0, why.unwrap_or_else(|| "its image is not open".to_string())));
         }
+        let made = self.give_memory(key, number, size).map_err(|why| (0, why));
+        // Last, since nothing takes it back.
+        let opened = made.and_then(|opened| self.keep_generation(device, wanted).map(|()| opened));
+        let opened = opened.and_then(|opened| {
+            self.attach_export(key, number).map(|()| opened).map_err(|why| (0, why))
+        });
+        if opened.is_err() {
+            if let Some(export) = self.export(key, number) {
+                export.held = None;
+            }
+            // The locks of a disk that follow its clients go again.
+            self.touched.insert(device);
+        }
+        opened
+    }
+
+    /// Has it survive this daemon that a disk has changed hands. Under its lock: of several IOhosts with one image
+    /// one says the next number.
+    fn keep_generation(
+        &mut self,
+        device: u32,
+        (generation, is_new): (u64, bool),
+    ) -> Result<(), (u64, String)> {
+        let Some(parts) = self.disk_parts(device) else {
+            return Err((0, "it is not open".to_string()));
+        };
+        let (id, image) = (&parts.plan.id, parts.plan.source.path());
+        let generations = &self.remote.generations;
+        let cannot = |error: std::io::Error| (0, format!("who has it cannot be kept: {error}"));
+        let kept = generations.of(id, image).map_err(cannot)?;
+        if kept == generation && !is_new {
+            return Ok(());
+        }
+        if kept >= generation {
+            return Err((
+                kept,
+                "another machine has had it since; it is asked for anew".to_string(),
+            ));
+        }
+        generations.keep(id, image, generation).map_err(cannot)
+    }
+
+    /// What a client needs of a disk: memory, and a queue.
+    fn give_memory(
+        &mut self,
+        key: LinkKey,
+        number: u16,
+        (slots, slot_bytes): (u16, u32),
+    ) -> Result<Opened, String> {
+        let export = self.export(key, number).ok_or("there is no such disk")?;
+        let (device, disk) = (export.device, export.disk.clone());
         let parts = self.disk_parts(device).ok_or("it is not open")?;
         let verifier = verifier_of(&self.remote, parts);
         let memory = AttachmentMemory::new(slots, slot_bytes).map_err(|error| error.to_string())?;
         let counters = Arc::new(AttachmentCounters::default());
-        let held = Held { memory: memory.clone(), base: 0 };
+        let held = Held { memory: memory.clone(), base: 0, is_refused: false };
         let export = self.export(key, number).ok_or("there is no such disk")?;
         (export.held, export.leaving) = (Some(held), None);
-        self.attach_export(key, number)?;
+        self.log_of_link(key, |link| info!(link = link.plan.id, disk, "a client has it"));
         let key = sidecore::QueueKey { device, queue: 0 };
-        info!(disk = id, generation, "a client has it");
         Ok(Opened { verifier, memory, key, counters })
     }
 
@@ -357,10 +428,12 @@ impl Manager {
     pub(crate) fn export_is_back(&mut self, device: u32, base: u32, problem: Option<&str>) {
         let Some((key, number)) = self.export_of(device) else { return };
         if let Some(problem) = problem {
-            warn!(device, "what a client has is not served: {problem}");
+            self.log_of_link(key, |link| {
+                warn!(link = link.plan.id, device, "what a client has is not served: {problem}");
+            });
         }
         if let Some(held) = self.export(key, number).and_then(|export| export.held.as_mut()) {
-            held.base = base;
+            (held.base, held.is_refused) = (base, problem.is_some());
         }
         let export = self.export(key, number);
         if export.is_some_and(|export| matches!(export.leaving, Some(Leaving::Waits))) {
@@ -375,7 +448,7 @@ impl Manager {
             (parts.disk.size_bytes(), Features::of(&parts.disk, parts.plan.readonly).bits())
         });
         let Some(export) = self.export(key, number) else { return };
-        if export.held.is_none() || export.leaving.is_some() {
+        if export.held.as_ref().is_none_or(|held| held.is_refused) || export.leaving.is_some() {
             return;
         }
         let is_attached =
@@ -471,7 +544,9 @@ impl Manager {
         let Some(export) = self.export(key, number) else { return };
         export.leaving = None;
         let disk = export.disk.clone();
-        info!(disk, is_synced, "no client has it any more");
+        self.log_of_link(key, |link| {
+            info!(link = link.plan.id, disk, is_synced, "no client has it any more");
+        });
         self.tell_link(key, ToLink::LetGo { export: number, is_synced });
     }
 }

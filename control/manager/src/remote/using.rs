@@ -18,7 +18,7 @@ use sidecore::{Link, ToLink};
 use tracing::{info, warn};
 
 use super::serving::Features;
-use super::{Manager, OneLink, RING_FRAMES, device_of, random};
+use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::disk::DiskParts;
 use crate::manager::now;
 use crate::shut::NotOpen;
@@ -181,7 +181,8 @@ impl Manager {
     /// Asks IOhosts what disks are, of which that is not known.
     pub(super) fn ask_again(&mut self, key: LinkKey, now: Instant) {
         let mut looks = Vec::new();
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+        let link = self.remote.link(key).filter(|link| matches!(link.stage, Stage::Open));
+        if let Some(using) = link.and_then(OneLink::using) {
             let is_due = |known: &Known| matches!(known, Known::Asked { again_at: Some(at), .. } if *at <= now);
             let due: Vec<String> = using
                 .known
@@ -366,11 +367,12 @@ impl Manager {
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
         let Some(remote) = &mut parts.remote else { return };
-        remote.number = Some(disk);
         let news = match known.as_ref().and_then(|known| known.get(&remote.name)) {
             Some(Known::Is(news)) => News { size: now_size, ..*news },
+            // It would not be open.
             _ => return,
         };
+        remote.number = Some(disk);
         let device = device_of(&remote.name);
         parts.disk = remote_disk(remote, &news, readonly, disk);
         let spec = AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32 };
@@ -384,6 +386,10 @@ impl Manager {
         let was_over = std::mem::take(&mut parts.is_over);
         parts.is_bound = false;
         let Some(disk) = asked else { return };
+        if let Some(device) = self.devices.get_mut(&number) {
+            // What its IOhost said of it is over.
+            device.problem = None;
+        }
         self.tell_link(key, ToLink::Release(disk));
         // Otherwise its link says when nothing of it is executed any more.
         let using = self.remote.link(key).and_then(OneLink::using).filter(|_| was_over);

@@ -218,7 +218,8 @@ impl<M: SlotMemory> Export<M> {
         self.state = State::Opening;
         self.told = (generation, slots, slot_bytes);
         self.booked = (wait.bytes(), wait.owner());
-        events.push_back(HostEvent::Open { export: self.number, generation, slots, slot_bytes });
+        let (export, is_new) = (self.number, wait.bind.intent != Intent::Again);
+        events.push_back(HostEvent::Open { export, generation, is_new, slots, slot_bytes });
         true
     }
 

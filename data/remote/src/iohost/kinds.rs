@@ -45,6 +45,9 @@ pub enum HostEvent {
         /// Older ones are refused from now on, by all IOhosts. What was kept before, read under the lock, is told
         /// by [`super::Host::raise`] first: another IOhost may have given this one to somebody.
         generation: u64,
+        /// It has changed hands: nobody had this generation before. Otherwise who had it comes back, and it may be kept
+        /// already.
+        is_new: bool,
         /// Requests at a time.
         slots: u16,
         /// Bytes of each of them. The memory has as many for each slot, one after the other.

@@ -270,7 +270,7 @@ impl HostNode {
                 continue;
             }
             match self.opening.swap_remove(at).1 {
-                HostEvent::Open { export, generation, slots, slot_bytes } => {
+                HostEvent::Open { export, generation, slots, slot_bytes, .. } => {
                     let bytes = usize::from(slots) * slot_bytes as usize;
                     let memory = Shared(Rc::new(RefCell::new(vec![0; bytes])));
                     let opened = match disks.get_mut(usize::from(export)) {

@@ -175,6 +175,9 @@ fn links_change_with_a_restart_and_remote_disks_in_their_way() {
     let renamed = client().replace("remote = \"db\"", "remote = \"web\"");
     let changes = diff(&running, &read(&renamed, Some(&running)).unwrap()).changes;
     assert!(matches!(&changes[..], [Change::Remove { .. }, Change::Add(_)]), "{changes:?}");
+    let twice = format!("{}[[disk]]\nid = \"again\"\nlink = \"rack\"\nremote = \"db\"\n", client());
+    let refusal = read(&twice, None).unwrap_err();
+    assert!(refusal.contains("the disk there is already that of disk \"root\""), "{refusal}");
     // A disk of the API may be remote, by a link that runs.
     let spec = DiskSpec { link: Some("rack".into()), ..DiskSpec::new("later") };
     let made = running.disk_from_api(&spec).unwrap();

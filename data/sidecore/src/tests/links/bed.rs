@@ -406,7 +406,9 @@ impl World {
             Event::FromLink(LINK, told) => match *told {
                 FromLink::Hello(greeting) if self.keeps_greetings => self.greetings.push(greeting),
                 FromLink::Hello(greeting) => self.answer(greeting),
-                FromLink::Host(HostEvent::Open { export, generation, slots, slot_bytes }) => {
+                FromLink::Host(HostEvent::Open {
+                    export, generation, slots, slot_bytes, ..
+                }) => {
                     self.open(export, generation, slots, slot_bytes);
                 }
                 FromLink::Host(HostEvent::LetGo { export }) => {

@@ -157,7 +157,7 @@ impl IoHost {
         host.tick(now);
         while let Some(event) = host.next_event() {
             match event {
-                HostEvent::Open { export, generation, slots, slot_bytes } => {
+                HostEvent::Open { export, generation, slots, slot_bytes, .. } => {
                     if storage.generation > generation {
                         host.raise(export, storage.generation);
                     }
