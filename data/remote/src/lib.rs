@@ -1,6 +1,6 @@
 //! The remote protocol, sans-IO: frames and times in, frames and finished requests out.
 //!
-//! Not sockets, clocks or threads, and no use of it in the daemon yet (`docs/decisions/0013-remote.md`). Times are
+//! Not sockets, clocks or threads (`docs/decisions/0013-remote.md`; used by `backend`, `sidecore` and `manager`). Times are
 //! those of a clock that goes on while the machine sleeps (`CLOCK_BOOTTIME`): leases end then, too. Both ends are
 //! here, so that a test can put a lossy wire between them. Control runs `handshake`, but for its gate; what comes of
 //! it goes to the sidecore that has the [`client::Client`] or the [`iohost::Host`], which run all the rest:
