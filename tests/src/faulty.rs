@@ -86,11 +86,6 @@ impl Faulty {
     /// As [`Daemon::frontend`].
     pub fn guest(&self, without: u64) -> Result<Frontend> {
         let features = LINUX_FEATURES & !without;
-        // The one before, whose end the daemon has not heard of yet, would keep this one out.
-        await_that(Duration::from_secs(5), "the guest before to be gone", || {
-            let state = self.daemon.shown(BAD, "state")?;
-            Ok(state != "connected" && state != "running")
-        })?;
         self.daemon.frontend(BAD, &FrontendSpec { features, ..FrontendSpec::default() })
     }
 

@@ -399,6 +399,8 @@ fn a_disk_that_was_resized_elsewhere_has_its_new_size() -> Result<()> {
     from.ask("ls").context("it runs")?;
     let file = std::fs::OpenOptions::new().write(true).open(&pair.image)?;
     let mut first = pair.daemons[0].frontend("disk", &spec(1))?;
+    // Whose rings start first has the locks.
+    Single::new(&mut first)?.exercise(first.queue(0), 1)?;
     let mut second = pair.daemons[1].frontend("disk", &spec(1))?;
     let mut channel = second.open_channel()?;
     channel.set_read_timeout(Some(WITHIN))?;

@@ -4,6 +4,7 @@
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -90,6 +91,15 @@ pub(super) struct VringAddress {
 pub(super) struct Session {
     stream: UnixStream,
     protocol_features: u64,
+}
+
+/// The connection ends here and now, even where a program that is just being started has a descriptor of it
+/// until it runs: the back-end serves one front-end at a time.
+impl Drop for Session {
+    fn drop(&mut self) {
+        // What is closed already has ended.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
 }
 
 impl Session {
