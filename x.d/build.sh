@@ -35,6 +35,10 @@ cmd_bench() {
         bench_tap "${@:2}"
         return
     fi
+    if [[ $1 == remote && ${2:-} != --help ]]; then
+        bench_remote "${@:2}"
+        return
+    fi
     if [[ $1 == recover ]]; then
         bench_recover "${@:2}"
         return

@@ -77,7 +77,7 @@ enum Peer {
 
 /// A ring format and a way to describe requests in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Ring {
+pub(crate) enum Ring {
     /// Split, 512 entries, three to a request.
     Split,
     /// Split, 128 entries, an indirect table to a request.
@@ -89,7 +89,7 @@ enum Ring {
 }
 
 impl Ring {
-    fn spec(self) -> RingSpec {
+    pub(crate) fn spec(self) -> RingSpec {
         let (format, size, indirect_entries) = match self {
             Ring::Split => (Format::Split, 512, 0),
             Ring::Indirect => (Format::Split, 128, 3),

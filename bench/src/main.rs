@@ -1,5 +1,5 @@
 //! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`,
-//! `bench schedule`.
+//! `bench remote`, `bench schedule`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -10,6 +10,7 @@ mod blk;
 mod many;
 mod net;
 mod pass;
+mod remote;
 mod schedule;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Bench {
     Many(many::Options),
     /// Frames of a NIC, beside DPDK's vhost library, and of two on a switch.
     Net(net::Options),
+    /// A disk of another machine, beside NBD servers on the same wire. `./x bench remote` makes the wire.
+    Remote(remote::Options),
     /// The walk alone: allocations and instructions of a request.
     Pass(pass::Options),
     /// Who is served next, and what idling costs: mixed loads, idle queues, many queues.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Bench::Blk(options) => blk::run(options),
         Bench::Many(options) => many::run(options),
         Bench::Net(options) => net::run(options),
+        Bench::Remote(options) => remote::run(options),
         Bench::Pass(options) => pass::run(options),
         Bench::Schedule(options) => schedule::run(options),
     };

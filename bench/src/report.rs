@@ -85,7 +85,9 @@ fn ratio(rows: &[Row], row: &Row) -> String {
     if row.who != own {
         return String::new();
     }
-    let other = rows.iter().find(|found| found.name == row.name && found.who != own);
+    // Of several the first that is not this project's.
+    let is_other = |found: &&Row| found.name == row.name && !found.who.starts_with(own);
+    let other = rows.iter().find(is_other);
     other.map_or_else(String::new, |found| format!("{:.2}x", row.value / found.value))
 }
 

@@ -27,6 +27,14 @@ pub enum Who {
     QemuStorageDaemon,
     /// DPDK's vhost library, as `dpdk-testpmd` uses it.
     Dpdk,
+    /// This project's daemon as an IOhost, all of whose frames are sealed.
+    SidecoreSealed,
+    /// This project's daemon on the same machine.
+    SidecoreLocal,
+    /// nbdkit.
+    Nbdkit,
+    /// QEMU's NBD server.
+    QemuNbd,
     /// The machine itself: what no server can be faster than.
     Machine,
 }
@@ -38,6 +46,10 @@ impl Who {
             Who::Sidecore => "sidecore",
             Who::QemuStorageDaemon => "qemu-storage-daemon",
             Who::Dpdk => "dpdk",
+            Who::SidecoreSealed => "sidecore-sealed",
+            Who::SidecoreLocal => "sidecore-local",
+            Who::Nbdkit => "nbdkit",
+            Who::QemuNbd => "qemu-nbd",
             Who::Machine => "machine",
         }
     }
@@ -215,6 +227,22 @@ impl Server {
         };
         Server::start(Who::Sidecore, dir, cores, wrapper, &arguments)
             .with_context(|| format!("starting {}", binary.display()))
+    }
+
+    /// Any program, in the network namespace of that name, on `core`.
+    ///
+    /// # Errors
+    /// The system's errors.
+    pub fn inside(
+        who: Who,
+        dir: &Path,
+        core: u16,
+        namespace: &str,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Server> {
+        let words = [&["netns", "exec", namespace, program], arguments].concat();
+        Server::start(who, dir, &core.to_string(), Path::new("ip"), &words)
     }
 
     /// Whose.

@@ -2,7 +2,8 @@
 //! them, with a wire in the middle that loses, doubles and delays. Whatever happens to either daemon, nothing is
 //! lost, done twice or served by two.
 //!
-//! `REMOTE_SECONDS` says how long the daemons are killed (6 unless told).
+//! `REMOTE_SECONDS` says how long the daemons are killed (6 unless told). `REMOTE_INTERFACES` names the two ends of a
+//! pair of interfaces, for `--ignored ethernet`: `x.d/test/remote.sh` makes them.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::io::{BufRead, BufReader};
@@ -182,6 +183,54 @@ fn a_guest_has_its_disk_from_another_machine() -> Result<()> {
     Ok(())
 }
 
+/// Without IP, over a pair of interfaces that somebody has made.
+#[test]
+#[ignore = "asks for a pair of interfaces, which needs root"]
+fn ethernet() -> Result<()> {
+    let names = std::env::var("REMOTE_INTERFACES").context("REMOTE_INTERFACES is not set")?;
+    let (here, there) = names.split_once(',').context("REMOTE_INTERFACES has two names")?;
+    let of_station = |name: &str, what: &str| -> Result<String> {
+        let file = format!("/sys/class/net/{name}/{what}");
+        Ok(std::fs::read_to_string(&file).context(file)?.trim().to_string())
+    };
+    let site = Site::new("remote-ethernet")?;
+    let mtu = of_station(there, "mtu")?;
+    let at = format!("interface = \"{there}\"\nmtu = {mtu}");
+    let from = format!(
+        "interface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{}\"]",
+        of_station(there, "address")?
+    );
+    let iohost = site.iohost(1).replace("udp = \"127.0.0.1:1\"", &at);
+    let client = site.client(&[1]).replace("iohosts = [\"127.0.0.1:1\"]", &from);
+    // A longer packet than the interface carries is refused with a word, and nothing is lost on the way.
+    let long = client.replace(&format!("mtu = {mtu}"), "mtu = 9000");
+    if mtu != "9000" {
+        let refused = Daemon::start_on("remote-ethernet-long", "1", &long)?;
+        await_that(WITHIN, "a word about its MTU", || {
+            let status = refused.ask("remote status")?;
+            let problem = status["links"][0]["problem"].as_str().unwrap_or_default();
+            Ok(problem.contains(&format!("carries packets of {mtu} bytes, and its `mtu` is 9000")))
+        })?;
+    }
+    let mut iohost = Daemon::start_on("remote-ethernet-iohost", "0", &iohost)?;
+    let mut client = Daemon::start_on("remote-ethernet-client", "1", &client)?;
+    let mut random = Random(13);
+    let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 3000).with_context(|| said([&iohost, &client]))?;
+    tenant.drain()?;
+    tenant.compare_all(&mut random)?;
+    let status = client.ask("remote status")?;
+    let way = &status["links"][0]["ways"][0];
+    ensure!(way["peer"] == of_station(there, "address")?, "{status}");
+    let counters = client.shown("root", "counters")?;
+    ensure!(counters["errors"] == 0, "{counters}");
+    println!("remote: EtherType 0x88b5, MTU {mtu}: {}", status["links"][0]);
+    drop(tenant);
+    client.stop()?;
+    iohost.stop()
+}
+
 #[test]
 fn a_bad_wire_loses_nothing() -> Result<()> {
     let site = Site::new("remote-bad")?;
@@ -198,8 +247,18 @@ fn a_bad_wire_loses_nothing() -> Result<()> {
     tenant.compare_all(&mut random)?;
     let counters = client.shown("root", "counters")?;
     ensure!(counters["errors"] == 0, "{counters}");
+    // Both ends tell of it.
+    let at_client = client.ask("remote status")?["links"][0]["ways"][0].clone();
+    let at_iohost = iohost.ask("remote status")?["links"][0]["ways"][0].clone();
+    ensure!(at_iohost["peer"] == "host7", "{at_iohost}");
+    for way in [&at_client, &at_iohost] {
+        for what in ["round_trip_ns", "frames_lost", "records_again", "credit_frames"] {
+            ensure!(way[what].as_u64() > Some(0), "no {what}: {way}");
+        }
+    }
     drop(tenant);
     println!("remote: {} requests; {}", counters["requests"], wire.end()?);
+    println!("remote: the client's way {at_client}, the IOhost's {at_iohost}");
     Ok(())
 }
 

@@ -7,10 +7,12 @@ group_remote() {
     need_sidecore
     remote_driver
     if ((EUID != 0)); then
+        [[ -n $CASES && " $CASES " != *' ethernet '* ]] || skipped ethernet 'interfaces need root'
         [[ -n $CASES && " $CASES " != *' guest '* ]] || skipped guest 'network namespaces need root'
     else
         need_guests
         need_guest_image
+        remote_ethernet
         run_cases case_guest
     fi
 }
@@ -23,6 +25,23 @@ remote_driver() {
     run_command driver env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" \
         cargo test --profile driver -p tests --test remote -- --nocapture || true
     sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-driver.log" >&2
+}
+
+# The same without IP: both daemons in one namespace, at the two ends of a pair of interfaces.
+remote_ethernet() {
+    [[ -z $CASES || " $CASES " == *' ethernet '* ]] || return 0
+    local namespace mtu
+    namespace=$(namespace_name ethernet)
+    own_namespace "$namespace"
+    for mtu in 1500 9000; do
+        ip -n "$namespace" link add vmhost mtu "$mtu" type veth peer name iohost mtu "$mtu"
+        ip -n "$namespace" link set vmhost up
+        ip -n "$namespace" link set iohost up
+        run_command "ethernet/$mtu" env SIDECORE_BIN="$SIDECORE" REMOTE_INTERFACES=vmhost,iohost \
+            ip netns exec "$namespace" cargo test --profile driver -p tests --test remote -- --nocapture --ignored ethernet || true
+        sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-ethernet-$mtu.log" >&2
+        ip -n "$namespace" link del vmhost
+    done
 }
 
 # A stock guest, as ./x demo remote shows it.

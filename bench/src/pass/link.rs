@@ -318,6 +318,7 @@ impl Linked {
             randomness: Box::new(bits()),
             suspended_ns: || 0,
             counters: Arc::new(HostLinkCounters::default()),
+            sessions: Arc::default(),
         });
         let spec = ExportSpec { device: DEVICE, clients: Vec::new(), news: NEWS, generation: 0 };
         let export = Command::ToLink(LINK, Box::new(ToLink::Export(spec)));

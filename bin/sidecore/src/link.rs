@@ -50,7 +50,6 @@ fn text(list: &LinkList) -> String {
         ("ROLE", Align::Left),
         ("WITH", Align::Left),
         ("SESSIONS", Align::Right),
-        ("ROUND TRIP", Align::Right),
         ("FRAMES IN", Align::Right),
         ("OUT", Align::Right),
         ("DROPPED", Align::Right),
@@ -73,7 +72,6 @@ fn text(list: &LinkList) -> String {
             link.role.to_string(),
             link.peer.clone().unwrap_or_else(|| link.addresses.join(", ")),
             link.sessions.to_string(),
-            table::latency(link.round_trip_ns),
             link.frames_in.to_string(),
             link.frames_out.to_string(),
             link.frames_dropped.to_string(),
@@ -93,7 +91,41 @@ fn text(list: &LinkList) -> String {
             problems += &format!("\nlink {}: {problem}\n", link.id);
         }
     }
-    format!("{}\n{}{problems}", links.text(), disks.text())
+    format!("{}{}\n{}{problems}", links.text(), ways_text(list), disks.text())
+}
+
+/// How the ways to other machines are; nothing without a session.
+fn ways_text(list: &LinkList) -> String {
+    let mut ways = Table::new(&[
+        ("WAY TO", Align::Left),
+        ("LINK", Align::Left),
+        ("ROUND TRIP", Align::Right),
+        ("SENT", Align::Right),
+        ("LOST", Align::Right),
+        ("SENT AGAIN", Align::Right),
+        ("UNDER WAY", Align::Right),
+        ("WINDOW", Align::Right),
+        ("CREDIT", Align::Right),
+    ]);
+    for (link, way) in
+        list.links.iter().flat_map(|link| link.ways.iter().map(move |way| (link, way)))
+    {
+        ways.row(vec![
+            way.peer.clone(),
+            link.id.clone(),
+            table::latency(way.round_trip_ns),
+            way.frames_sent.to_string(),
+            way.frames_lost.to_string(),
+            way.records_again.to_string(),
+            way.frames_under_way.to_string(),
+            way.window_frames.to_string(),
+            way.credit_frames.to_string(),
+        ]);
+    }
+    match list.links.iter().all(|link| link.ways.is_empty()) {
+        true => String::new(),
+        false => format!("\n{}", ways.text()),
+    }
 }
 
 /// Reads the key in `file`, or makes one there.

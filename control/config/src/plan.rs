@@ -30,7 +30,7 @@ mod switch;
 pub use disk::{DiskPlan, Source};
 pub use group::GroupPlan;
 pub use limit::LimitPlan;
-pub use link::{LinkClientPlan, LinkEnd, LinkPlan};
+pub use link::{LinkAt, LinkClientPlan, LinkEnd, LinkPeer, LinkPlan};
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};

@@ -9,8 +9,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use backend::link::{LinkKey, LinkOpenError, LinkSocket, LinkSource};
-use config::plan::{LinkEnd, LinkPlan};
+use backend::link::{LinkKey, LinkSocket, LinkSource};
+use config::plan::{LinkAt, LinkEnd, LinkPeer, LinkPlan};
+use remote::device_of;
 use remote::handshake::{Identity, Offer, PublicKey};
 use sidecore::{Command, FromLink, ToLink};
 use tracing::{info, warn};
@@ -38,6 +39,8 @@ use using::Using;
 const RING_FRAMES: u32 = 512;
 /// Headers of IPv6 and UDP, bytes.
 const HEADERS_BYTES: u16 = 48;
+/// What goes before a frame where there is no IP: its length.
+const ETHERNET_BYTES: u16 = 2;
 /// Between two attempts to open a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one request may be with a disk, as clients are told that fail requests.
@@ -78,13 +81,6 @@ enum End {
     Iohost(Serving),
 }
 
-/// What a device is called on the wire: 64 bits of its name (FNV-1a), the same at both ends.
-fn device_of(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 impl OneLink {
     fn using(&mut self) -> Option<&mut Using> {
         match &mut self.end {
@@ -100,12 +96,17 @@ impl OneLink {
         }
     }
 
-    /// Where its socket is: a client's at any port, of the kind that its first IOhost has.
+    /// Where its socket is: a client's of UDP at any port, of the kind that its IOhosts have.
     fn source(&self) -> LinkSource {
         let bind = match &self.plan.end {
-            LinkEnd::Iohost { listen, .. } => *listen,
+            LinkEnd::Iohost { listen: LinkAt::Interface(name), .. }
+            | LinkEnd::Client { interface: Some(name), .. } => {
+                return LinkSource::Interface { name: name.clone() };
+            }
+            LinkEnd::Iohost { listen: LinkAt::Udp(address), .. } => *address,
             LinkEnd::Client { iohosts, .. } => {
-                let has_v6 = iohosts.iter().any(SocketAddr::is_ipv6);
+                let is_v6 = |peer: &LinkPeer| matches!(peer, LinkPeer::Udp(at) if at.is_ipv6());
+                let has_v6 = iohosts.iter().any(is_v6);
                 let any = if has_v6 {
                     Ipv6Addr::UNSPECIFIED.into()
                 } else {
@@ -204,16 +205,24 @@ impl Manager {
                 }
                 continue;
             }
+            let frame_bytes = frame_bytes(&link.plan);
             match LinkSocket::open(&link.source()) {
+                Ok(socket) if socket.frame_bytes() < usize::from(frame_bytes) => {
+                    let carries = socket.frame_bytes() + usize::from(ETHERNET_BYTES);
+                    let problem = format!(
+                        "its interface carries packets of {carries} bytes, and its `mtu` is {}: make them equal",
+                        link.plan.mtu
+                    );
+                    self.link_is_shut(key, problem, now);
+                }
                 Ok(socket) => self.link_is_open(key, socket),
-                Err(error) => self.link_is_shut(key, &error, now),
+                Err(error) => self.link_is_shut(key, error.to_string(), now),
             }
         }
     }
 
-    fn link_is_shut(&mut self, key: LinkKey, error: &LinkOpenError, now: Instant) {
+    fn link_is_shut(&mut self, key: LinkKey, problem: String, now: Instant) {
         let Some(link) = self.remote.link(key) else { return };
-        let problem = error.to_string();
         let is_news =
             !matches!(&link.stage, Stage::Shut { problem: before, .. } if *before == problem);
         if is_news {
@@ -311,11 +320,20 @@ fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
     }
 }
 
+/// Bytes of the longest frame that fits into a packet on a link's way.
+fn frame_bytes(plan: &LinkPlan) -> u16 {
+    let before = match &plan.end {
+        LinkEnd::Iohost { listen: LinkAt::Interface(_), .. }
+        | LinkEnd::Client { interface: Some(_), .. } => ETHERNET_BYTES,
+        _ => HEADERS_BYTES,
+    };
+    plan.mtu.saturating_sub(before)
+}
+
 /// What handshakes of a link are made with.
 fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
     let is_secret = plan.key_file.is_some();
-    let frame_bytes = plan.mtu.saturating_sub(HEADERS_BYTES);
-    let offer = Offer::new(is_secret, frame_bytes, RING_FRAMES);
+    let offer = Offer::new(is_secret, frame_bytes(plan), RING_FRAMES);
     Ok(match &plan.end {
         LinkEnd::Client { iohost_key, .. } => {
             Party::Client { identity, iohost: iohost_key.unwrap_or([0; 32]), offer }

@@ -10,6 +10,7 @@
 //! tick(now)            time has passed               due()            until when it may
 //! ```
 
+use crate::SessionStats;
 use crate::handshake::Established;
 use crate::net::NetQueue;
 use crate::seal::Seal;
@@ -275,9 +276,9 @@ impl Client {
         self.counts
     }
 
-    /// The smoothed round trip, 0 before the first.
-    pub fn round_trip_ns(&self) -> u64 {
-        self.session.as_ref().map_or(0, |session| session.flight.round_trip_ns())
+    /// How the way to the IOhost is; zeroes without a session.
+    pub fn stats(&self) -> SessionStats {
+        self.session.as_ref().map(Session::stats).unwrap_or_default()
     }
 
     /// When an attachment may have heard nothing for too long.

@@ -21,6 +21,7 @@
 
 use std::collections::VecDeque;
 
+use crate::SessionStats;
 use crate::round::Round;
 use crate::session::Hears;
 use crate::times::Times;
@@ -329,6 +330,12 @@ impl<M: SlotMemory> Host<M> {
     /// What was dropped.
     pub fn counts(&self) -> HostCounts {
         self.counts
+    }
+
+    /// How the way to the client of each session is: of those that have begun, with their numbers.
+    pub fn stats(&self) -> impl Iterator<Item = (u32, SessionStats)> {
+        let peers = self.places.iter().filter_map(Place::peer);
+        peers.map(|peer| (peer.about.number, peer.session.stats()))
     }
 
     /// Bytes of all attachments' memory.

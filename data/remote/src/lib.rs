@@ -29,6 +29,7 @@ mod session;
 mod times;
 pub mod wire;
 
+pub use loss::SessionStats;
 pub use seal::{Cipher, Keys};
 
 #[cfg(test)]
@@ -38,6 +39,13 @@ mod tests;
 pub const ATTACHMENTS_MAX: u16 = 4096;
 /// Outstanding requests of one attachment.
 pub const SLOTS_MAX: u16 = 256;
+
+/// What a device is called on the wire: 64 bits of its name (FNV-1a), the same at both ends.
+pub fn device_of(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
 
 /// What records of one binding of an attachment say: its place at the client, and which binding it is. It comes
 /// again after a million bindings.

@@ -138,6 +138,34 @@ pub(crate) struct Flight {
     lost_at: Option<u64>,
     /// When the newest acknowledged frame was sent.
     answered_at: u64,
+    seen: Seen,
+}
+
+/// What was counted since the session began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    sent: u64,
+    lost: u64,
+    again: u64,
+}
+
+/// How the way to the other end is, as one session finds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// The smoothed round trip; 0 before the first.
+    pub round_trip_ns: u64,
+    /// Frames sent that the other end acknowledges.
+    pub frames_sent: u64,
+    /// Of them: taken for lost.
+    pub frames_lost: u64,
+    /// Records of such frames, and of those that a probe repeats, that go once more if they still matter.
+    pub records_again: u64,
+    /// Frames under way now.
+    pub frames_under_way: u64,
+    /// Frames that may be under way, as far as what was lost tells.
+    pub window_frames: u64,
+    /// Frames that may be under way, as far as the other end has memory for them.
+    pub credit_frames: u64,
 }
 
 /// What a timer asks for.
@@ -183,6 +211,20 @@ impl Flight {
             is_probed: false,
             lost_at: None,
             answered_at: now,
+            seen: Seen::default(),
+        }
+    }
+
+    /// How the way is; the peer bears `credit` frames.
+    pub(crate) fn stats(&self, credit: u64) -> SessionStats {
+        SessionStats {
+            round_trip_ns: self.smoothed_ns,
+            frames_sent: self.seen.sent,
+            frames_lost: self.seen.lost,
+            records_again: self.seen.again,
+            frames_under_way: self.flying.into(),
+            window_frames: self.window / self.frame_bytes.max(1),
+            credit_frames: credit,
         }
     }
 
@@ -233,6 +275,7 @@ impl Flight {
                 self.oldest = counter;
             }
             self.flying += 1;
+            self.seen.sent += 1;
             self.bytes += u64::from(note.bytes);
             self.net_bytes += u64::from(note.net_bytes);
             self.armed_at = now;
@@ -357,6 +400,8 @@ impl Flight {
         self.pings -= u32::from(sent.is_ping);
         self.bytes -= u64::from(sent.bytes);
         self.net_bytes -= u64::from(sent.net_bytes);
+        self.seen.lost += 1;
+        self.seen.again += u64::from(sent.marks_len);
         sent.marks.iter().take(usize::from(sent.marks_len)).for_each(|mark| fate.lost(*mark));
         if counter >= self.recovered_at {
             self.threshold = (self.window / 2).max(WINDOW_MIN * self.frame_bytes);
@@ -423,6 +468,7 @@ impl Flight {
     fn repeat_oldest(&mut self, fate: &mut impl Fate) {
         let oldest = (self.oldest..self.next).find(|one| self.flying_since(*one).is_some());
         let Some(sent) = oldest.and_then(|counter| self.sent.get(place(counter))) else { return };
+        self.seen.again += u64::from(sent.marks_len);
         sent.marks.iter().take(usize::from(sent.marks_len)).for_each(|mark| fate.lost(*mark));
     }
 
@@ -439,11 +485,6 @@ impl Flight {
     /// When the newest frame was sent that the peer has acknowledged; at first, when the session began.
     pub(crate) fn answered_at(&self) -> u64 {
         self.answered_at
-    }
-
-    /// The smoothed round trip, 0 before the first.
-    pub(crate) fn round_trip_ns(&self) -> u64 {
-        self.smoothed_ns
     }
 }
 

@@ -3,7 +3,7 @@
 //! Not what records mean, but for acknowledgements. Called by `client` and `iohost`, which differ in the rest.
 
 use crate::handshake::Agreed;
-use crate::loss::{ACK_DELAY_NS, Fate, Flight, Mark, Note, Rang};
+use crate::loss::{ACK_DELAY_NS, Fate, Flight, Mark, Note, Rang, SessionStats};
 use crate::received::Received;
 use crate::seal::Seal;
 use crate::wire::{
@@ -152,6 +152,11 @@ impl Session {
             is_cut_short: false,
             is_over: false,
         })
+    }
+
+    /// How the way to the other end is.
+    pub(crate) fn stats(&self) -> SessionStats {
+        self.flight.stats(self.credit)
     }
 
     /// Opens a frame in place: its counter, and where its records end. `None`: it is dropped.

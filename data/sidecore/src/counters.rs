@@ -230,6 +230,41 @@ counters! {
 }
 
 counters! {
+    /// How one session's way is, as [`remote::SessionStats`] has it.
+    SessionCounters, SessionSnapshot {
+        /// Its number, while there is one: 0, nobody.
+        session,
+        /// The smoothed round trip, nanoseconds; 0 before the first.
+        round_trip_ns,
+        /// Frames sent that its client acknowledges.
+        frames_sent,
+        /// Of them: taken for lost.
+        frames_lost,
+        /// Records that went once more.
+        records_again,
+        /// Frames under way now.
+        frames_under_way,
+        /// Frames that may be under way, as far as what was lost tells.
+        window_frames,
+        /// Frames that may be under way, as far as its client has memory for them.
+        credit_frames,
+    }
+}
+
+impl SessionCounters {
+    pub(crate) fn show(&self, session: u32, stats: &remote::SessionStats) {
+        self.session.set(session.into());
+        self.round_trip_ns.set(stats.round_trip_ns);
+        self.frames_sent.set(stats.frames_sent);
+        self.frames_lost.set(stats.frames_lost);
+        self.records_again.set(stats.records_again);
+        self.frames_under_way.set(stats.frames_under_way);
+        self.window_frames.set(stats.window_frames);
+        self.credit_frames.set(stats.credit_frames);
+    }
+}
+
+counters! {
     /// Counters of one attachment at an IOhost. How long its requests took is in those of its queue.
     AttachmentCounters, AttachmentSnapshot {
         /// Requests that ended.

@@ -53,7 +53,10 @@ mod thread;
 mod visit;
 
 pub use alarm::Alarm;
-pub use counters::{AttachmentCounters, AttachmentSnapshot, HostLinkCounters, HostLinkSnapshot};
+pub use counters::{
+    AttachmentCounters, AttachmentSnapshot, HostLinkCounters, HostLinkSnapshot, SessionCounters,
+    SessionSnapshot,
+};
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
 pub use inbox::{Command, Event, Handle, Refusal, link};

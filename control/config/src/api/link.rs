@@ -51,8 +51,32 @@ pub struct LinkView {
     pub violations: u64,
     /// `iohost`: sessions whose client was silent for too long.
     pub leases_over: u64,
+    /// How the way to each machine is that it has a session with now. Looked at ten times a second, while frames go.
+    #[serde(default)]
+    pub ways: Vec<LinkWayView>,
     /// The disks of other machines that come by it, or those of this one that clients may have.
     pub disks: Vec<LinkDiskView>,
+}
+
+/// How the way to another machine is, as one session finds it. What was sent, from here to there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkWayView {
+    /// The other machine: the IOhost's address, or the client's name.
+    pub peer: String,
+    /// Nanoseconds of a round trip, smoothed; 0 before the first.
+    pub round_trip_ns: u64,
+    /// Frames sent that are acknowledged: all but mere acknowledgements.
+    pub frames_sent: u64,
+    /// Of them: taken for lost.
+    pub frames_lost: u64,
+    /// Parts of requests, answers and messages that were sent again after that, if they still mattered.
+    pub records_again: u64,
+    /// Frames under way now.
+    pub frames_under_way: u64,
+    /// Frames that may be under way, as far as losses tell.
+    pub window_frames: u64,
+    /// Frames that may be under way, as far as the other end has memory for them: its credit.
+    pub credit_frames: u64,
 }
 
 /// A disk that goes by a link.

@@ -1,12 +1,15 @@
 //! One link: resolved from its spec, and compared with its neighbours.
 
+use core::fmt;
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
 use super::disk::PATH_MAX;
 use super::names::{self, Named, Origin, check_bounds};
+use super::port::check_interface;
 use super::{DiskPlan, Mistake, Path, Source};
 use crate::key;
+use crate::mac::{MAC_HINT, Mac};
 use crate::schema::nearest;
 use crate::size::Size;
 use crate::spec::{
@@ -35,7 +38,7 @@ pub enum LinkEnd {
     /// Disks of this daemon are served to others.
     Iohost {
         /// Where clients send to.
-        listen: SocketAddr,
+        listen: LinkAt,
         /// Seconds after which a silent client loses what it has, 1 to 600.
         lease_s: u32,
         /// Bytes for what clients have outstanding.
@@ -45,13 +48,51 @@ pub enum LinkEnd {
     },
     /// Disks of others are served here.
     Client {
+        /// The interface, if that is without IP: then the IOhosts are stations.
+        interface: Option<String>,
         /// In the order in which they are tried: 1 to 8.
-        iohosts: Vec<SocketAddr>,
+        iohosts: Vec<LinkPeer>,
         /// Their public key; `None` where security is `none`.
         iohost_key: Option<[u8; key::KEY_BYTES]>,
         /// Seconds of silence after which requests fail; `None`: they wait.
         fail_after_s: Option<u32>,
     },
+}
+
+/// Where an IOhost's link is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkAt {
+    /// An address and port of UDP.
+    Udp(SocketAddr),
+    /// An interface, without IP.
+    Interface(String),
+}
+
+/// Where a client sends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkPeer {
+    /// An address and port of UDP.
+    Udp(SocketAddr),
+    /// A station of the interface's Ethernet.
+    Station(Mac),
+}
+
+impl fmt::Display for LinkAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkAt::Udp(address) => address.fmt(f),
+            LinkAt::Interface(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for LinkPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkPeer::Udp(address) => address.fmt(f),
+            LinkPeer::Station(mac) => mac.fmt(f),
+        }
+    }
 }
 
 /// One client of an IOhost.
@@ -110,19 +151,23 @@ pub(super) fn resolve_all(
             && let Some(other) = links.iter().find(|other| listens_at(other, listen))
         {
             let wrong = format!("{listen} is where {} listens", other.named().text());
-            let right = "give each link an address or a port of its own";
-            mistakes.push(Mistake::new(at.key("udp"), wrong, right));
+            let (field, right) = match listen {
+                LinkAt::Udp(_) => ("udp", "give each link an address or a port of its own"),
+                LinkAt::Interface(_) => ("interface", "give each link an interface of its own"),
+            };
+            mistakes.push(Mistake::new(at.key(field), wrong, right));
         }
         links.push(link);
     }
     links
 }
 
-fn listens_at(link: &LinkPlan, address: &SocketAddr) -> bool {
+fn listens_at(link: &LinkPlan, at: &LinkAt) -> bool {
     let LinkEnd::Iohost { listen, .. } = &link.end else { return false };
-    let (mine, theirs) = (listen.ip(), address.ip());
-    let overlaps = mine == theirs || mine.is_unspecified() || theirs.is_unspecified();
-    overlaps && listen.port() == address.port()
+    let (LinkAt::Udp(mine), LinkAt::Udp(theirs)) = (listen, at) else { return listen == at };
+    let (one, other) = (mine.ip(), theirs.ip());
+    let overlaps = one == other || one.is_unspecified() || other.is_unspecified();
+    overlaps && mine.port() == theirs.port()
 }
 
 fn resolve(
@@ -136,6 +181,9 @@ fn resolve(
     names::check_id(&spec.id, &at.key("id"), mistakes);
     check_fields(spec, at, mistakes);
     check_bounds(spec.mtu.into(), LINK_MTU, &at.key("mtu"), mistakes);
+    if let Some(interface) = &spec.interface {
+        check_interface(interface, &at.key("interface"), mistakes);
+    }
     let key_file = resolve_key_file(spec, folder, at, mistakes);
     let end = match spec.role {
         LinkRole::Iohost => iohost(spec, at, mistakes),
@@ -200,11 +248,17 @@ fn resolve_key_file(
 }
 
 fn iohost(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<LinkEnd> {
-    let listen = match &spec.udp {
-        Some(written) => address(written, &at.key("udp"), mistakes),
-        None => {
-            let right =
-                "add `udp`: the address and port that clients send to, such as \"0.0.0.0:7447\"";
+    let listen = match (&spec.udp, &spec.interface) {
+        (Some(written), None) => address(written, &at.key("udp"), mistakes).map(LinkAt::Udp),
+        (None, Some(interface)) => Some(LinkAt::Interface(interface.clone())),
+        (Some(_), Some(_)) => {
+            let wrong = "`udp` and `interface` are two ways";
+            mistakes.push(Mistake::new(at.key("interface"), wrong, "make a link of each"));
+            None
+        }
+        (None, None) => {
+            let right = "add `udp`: the address and port that clients send to, such as \"0.0.0.0:7447\"; or `interface`, \
+                 for an Ethernet without IP";
             mistakes.push(Mistake::new(at.clone(), "the IOhost listens nowhere", right));
             None
         }
@@ -294,7 +348,7 @@ fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<Lin
     let list = at.key("iohosts");
     let mut iohosts = Vec::new();
     for (index, written) in spec.iohosts.iter().enumerate().take(IOHOSTS_MAX) {
-        iohosts.extend(address(written, &list.index(index), mistakes));
+        iohosts.extend(peer(written, spec.interface.is_some(), &list.index(index), mistakes));
     }
     if spec.iohosts.is_empty() {
         let right = "add `iohosts`, such as [\"10.0.0.1:7447\"]";
@@ -306,7 +360,7 @@ fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<Lin
         mistakes.push(Mistake::new(list.index(IOHOSTS_MAX), wrong, right));
     }
     for (index, iohost) in iohosts.iter().enumerate() {
-        if iohost.ip().is_unspecified() {
+        if matches!(iohost, LinkPeer::Udp(at) if at.ip().is_unspecified()) {
             let wrong = format!("{iohost} is no address that can be sent to");
             mistakes.push(Mistake::new(list.index(index), wrong, "name the IOhost's own address"));
         }
@@ -325,7 +379,27 @@ fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<Lin
     if let Some(fail_after_s) = spec.fail_after_s {
         check_bounds(fail_after_s, FAIL_AFTER_S, &at.key("fail_after_s"), mistakes);
     }
-    Some(LinkEnd::Client { iohosts, iohost_key, fail_after_s: spec.fail_after_s })
+    let interface = spec.interface.clone();
+    Some(LinkEnd::Client { interface, iohosts, iohost_key, fail_after_s: spec.fail_after_s })
+}
+
+/// One IOhost as a client names it.
+fn peer(
+    written: &str,
+    is_station: bool,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<LinkPeer> {
+    if !is_station {
+        return address(written, at, mistakes).map(LinkPeer::Udp);
+    }
+    match written.parse::<Mac>().and_then(Mac::check) {
+        Ok(mac) => Some(LinkPeer::Station(mac)),
+        Err(error) => {
+            mistakes.push(Mistake::new(at.clone(), error.to_string(), MAC_HINT));
+            None
+        }
+    }
 }
 
 fn address(written: &str, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<SocketAddr> {

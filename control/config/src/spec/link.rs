@@ -43,11 +43,15 @@ pub struct LinkSpec {
     /// `[::]` are all addresses of this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<String>,
-    /// `client`: the IOhosts, as `address:port`. The first that answers is used; those after it when it
-    /// falls silent. They serve the same disks on storage that they share.
+    /// The interface, for a link without IP: frames of EtherType 0x88B5, between machines on one Ethernet. Of
+    /// an `iohost` instead of `udp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// `client`: the IOhosts, as `address:port`, or with `interface` the Ethernet addresses of their interfaces. The
+    /// first that answers is used; those after it when it falls silent. They serve the same disks on storage that they share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iohosts: Vec<String>,
-    /// Bytes of the longest IP packet that the network between the ends carries: 9000 where all of it has jumbo
+    /// Bytes of the longest packet that the network between the ends carries: 9000 where all of it has jumbo
     /// frames. The smaller one of both ends is used.
     #[serde(default = "usual_mtu")]
     #[schemars(range(min = 700, max = 9000))]

@@ -4,6 +4,7 @@
 //! ours with a ring in it, and its queue is attached to the link's sidecore as any other; when it is let go, the queue
 //! comes back and what was written is made stable. Not here: who has it (`remote::iohost`).
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -20,7 +21,7 @@ use remote::wire::{News, Verifier};
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{
     AttachmentCounters, AttachmentMemory, Command, HostLink, HostLinkCounters, HostLinkSpec, Link,
-    Opened, RoleSpec, Served, ServedSpec, ToLink,
+    Opened, RoleSpec, Served, ServedSpec, SessionCounters, ToLink,
 };
 use tracing::{info, warn};
 
@@ -44,6 +45,10 @@ pub(super) struct Serving {
     /// By number: devices in the order in which they were exported.
     exports: Vec<Export>,
     pub(super) counters: Arc<HostLinkCounters>,
+    /// Sessions that have begun, and whose they are.
+    pub(super) clients: BTreeMap<u32, String>,
+    /// How their ways are, by the low half of the number.
+    pub(super) sessions: Arc<[SessionCounters]>,
 }
 
 /// A disk that clients may have.
@@ -133,7 +138,9 @@ impl Serving {
             Identity::Key(key) => public_key(key).map_err(|error| format!("its key: {error}"))?,
         };
         let counters = Arc::new(HostLinkCounters::default());
-        Ok(Serving { public, exports: Vec::new(), counters })
+        let sessions = (0..SESSIONS_MAX).map(|_| SessionCounters::default()).collect();
+        let clients = BTreeMap::new();
+        Ok(Serving { public, exports: Vec::new(), counters, clients, sessions })
     }
 
     /// The link, for its sidecore.
@@ -156,6 +163,7 @@ impl Serving {
             randomness: Box::new(System),
             suspended_ns,
             counters: Arc::clone(&self.counters),
+            sessions: Arc::clone(&self.sessions),
         };
         Link::Host(Box::new(HostLink::new(spec)))
     }
@@ -255,15 +263,22 @@ impl Manager {
 
     /// A client has a session, or has it no more.
     fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
-        self.log_of_link(key, |link| {
-            let name = |key: PublicKey| {
-                let all = link.plan.clients();
-                let found = all.iter().find(|client| client.key.is_none_or(|known| known == key));
-                found.map(|client| client.name.clone())
+        let Some(link) = self.remote.link(key) else { return };
+        let mut all = link.plan.clients().iter();
+        let client = came.map(|key| {
+            let found = all.find(|client| client.key.is_none_or(|known| known == key));
+            found.map(|client| client.name.clone()).unwrap_or_default()
+        });
+        if let Some(serving) = link.serving() {
+            match &client {
+                Some(name) => serving.clients.insert(session, name.clone()),
+                None => serving.clients.remove(&session),
             };
+        }
+        self.log_of_link(key, |link| {
             let link = &link.plan.id;
-            match came {
-                Some(key) => info!(link, session, client = name(key), "a session began"),
+            match client {
+                Some(client) => info!(link, session, client, "a session began"),
                 None => info!(link, session, "a session ended"),
             }
         });

@@ -1,10 +1,11 @@
 //! What operators are shown of links.
 
-use config::api::{Answer, LinkDiskView, LinkList, LinkView};
+use backend::link::LinkSnapshot;
+use config::api::{Answer, LinkDiskView, LinkList, LinkView, LinkWayView};
 use config::plan::LinkEnd;
 use config::spec::{LinkRole, LinkSecurity};
 
-use super::{End, Manager, OneLink, Stage};
+use super::{End, Manager, OneLink, Serving, Stage};
 use crate::device::Device;
 
 impl Manager {
@@ -39,6 +40,7 @@ impl Manager {
             mismatches: 0,
             violations: 0,
             leases_over: 0,
+            ways: Vec::new(),
             disks: self.link_disks(link),
         };
         match (&link.end, &plan.end) {
@@ -57,6 +59,7 @@ impl Manager {
                 view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
                 view.handshakes = seen.handshakes;
                 (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
+                view.ways.extend(view.peer.clone().map(|peer| way_to_iohost(peer, &seen)));
             }
             (End::Iohost(serving), LinkEnd::Iohost { listen, .. }) => {
                 view.addresses = vec![listen.to_string()];
@@ -67,6 +70,7 @@ impl Manager {
                 view.handshakes = seen.hellos;
                 (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
                 view.leases_over = seen.leases_over;
+                view.ways = serving.ways();
             }
             _ => {}
         }
@@ -103,5 +107,41 @@ impl Manager {
                 view
             })
             .collect()
+    }
+}
+
+/// How the way to the IOhost is.
+fn way_to_iohost(peer: String, seen: &LinkSnapshot) -> LinkWayView {
+    LinkWayView {
+        peer,
+        round_trip_ns: seen.round_trip_ns,
+        frames_sent: seen.frames_sent,
+        frames_lost: seen.frames_lost,
+        records_again: seen.records_again,
+        frames_under_way: seen.frames_under_way,
+        window_frames: seen.window_frames,
+        credit_frames: seen.credit_frames,
+    }
+}
+
+impl Serving {
+    /// How the ways to its clients are.
+    fn ways(&self) -> Vec<LinkWayView> {
+        let ways = self.clients.iter().map(|(number, client)| {
+            let seen = self.sessions.get((number & 0xffff) as usize).map(|one| one.snapshot());
+            // Of a session that has just begun nothing was shown yet.
+            let seen = seen.filter(|seen| seen.session == u64::from(*number)).unwrap_or_default();
+            LinkWayView {
+                peer: client.clone(),
+                round_trip_ns: seen.round_trip_ns,
+                frames_sent: seen.frames_sent,
+                frames_lost: seen.frames_lost,
+                records_again: seen.records_again,
+                frames_under_way: seen.frames_under_way,
+                window_frames: seen.window_frames,
+                credit_frames: seen.credit_frames,
+            }
+        });
+        ways.collect()
     }
 }

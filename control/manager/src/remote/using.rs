@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use backend::link::{Address, ClientLink, LinkCounters, LinkKey, LinkSocket};
 use backend::{Disk, Limits, RemoteDisk};
-use config::plan::{DiskPlan, LinkEnd, LinkPlan, Source};
+use config::Mac;
+use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
 use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal};
 use remote::wire::{News, REQUEST_BYTES_MAX};
 use sidecore::{Link, ToLink};
@@ -98,7 +99,11 @@ impl Using {
             ring_frames: RING_FRAMES,
             fail_after_ns: fail_after_s.map(|seconds| u64::from(seconds) * 1_000_000_000),
         };
-        let iohosts = iohosts.iter().copied().map(Address::udp).collect();
+        let address = |peer: &LinkPeer| match *peer {
+            LinkPeer::Udp(at) => Address::udp(at),
+            LinkPeer::Station(Mac(mac)) => Address::station(mac),
+        };
+        let iohosts = iohosts.iter().map(address).collect();
         let link = ClientLink::new(socket, iohosts, spec);
         self.counters = Some(link.counters());
         Link::Client(Box::new(link))

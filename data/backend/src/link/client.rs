@@ -30,8 +30,8 @@ const FRAMES_PER_PASS: usize = 64;
 const BURST: usize = 32;
 /// Frames of handshakes that wait for control; the others are dropped, and come again.
 const GREETS_MAX: usize = 8;
-/// How often the kernel is asked what it has lost, at most.
-const COUNT_NS: u64 = 1_000_000_000;
+/// How often the kernel is asked what it has lost, and the session how its way is, at most.
+const COUNT_NS: u64 = 100_000_000;
 
 /// What is told to control. All of it is rare.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -488,7 +488,6 @@ impl ClientLink {
     fn count(&mut self, now: u64) {
         let (counters, counts) = (&self.counters, self.client.counts());
         counters.in_flight.set(self.in_flight as u64);
-        counters.round_trip_ns.set(self.client.round_trip_ns());
         counters.dropped.set(counts.frames_dropped);
         counters.mismatches.set(counts.mismatches);
         counters.violations.set(counts.violations);
@@ -497,6 +496,14 @@ impl ClientLink {
             let losses = self.socket.losses();
             counters.lost_in.set(losses.received + losses.overrun);
             counters.lost_out.set(losses.sent);
+            let stats = self.client.stats();
+            counters.round_trip_ns.set(stats.round_trip_ns);
+            counters.frames_sent.set(stats.frames_sent);
+            counters.frames_lost.set(stats.frames_lost);
+            counters.records_again.set(stats.records_again);
+            counters.frames_under_way.set(stats.frames_under_way);
+            counters.window_frames.set(stats.window_frames);
+            counters.credit_frames.set(stats.credit_frames);
         }
     }
 

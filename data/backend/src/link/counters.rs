@@ -56,6 +56,18 @@ counters! {
     violations,
     /// The smoothed round trip; 0 before the first.
     round_trip_ns,
+    /// Of this session, as [`remote::SessionStats`] has them, looked at ten times a second: frames that are acknowledged.
+    frames_sent,
+    /// Of them: taken for lost.
+    frames_lost,
+    /// Records that went once more.
+    records_again,
+    /// Frames under way now.
+    frames_under_way,
+    /// Frames that may be, by what was lost.
+    window_frames,
+    /// Frames that may be, by the IOhost's memory.
+    credit_frames,
 }
 
 /// A number with one writer.

@@ -110,7 +110,8 @@ fn the_timer_begins_at_ten_milliseconds_and_doubles() {
     assert_eq!(flight.due(), None, "nothing is under way");
     // A late acknowledgement is a sample, and ends the doubling.
     ack(&mut flight, &[3], at + MS);
-    assert_eq!((flight.backoff(), flight.round_trip_ns()), (0, 81 * MS));
+    let stats = flight.stats(7);
+    assert_eq!((flight.backoff(), stats.round_trip_ns, stats.credit_frames), (0, 81 * MS, 7));
 }
 
 #[test]

@@ -20,11 +20,13 @@ use super::greets::Greets;
 use super::initiator::{Ended, Initiator};
 use super::memory::AttachmentMemory;
 use super::{FromLink, ToLink};
-use crate::counters::{AttachmentCounters, HostLinkCounters};
+use crate::counters::{AttachmentCounters, HostLinkCounters, SessionCounters};
 use crate::served::QueueKey;
 
 /// Frames received in one pass, and sent in one.
 const FRAMES_PER_PASS: u32 = 64;
+/// How often it is shown how the ways of sessions are, at most.
+const SHOW_NS: u64 = 100_000_000;
 /// A suspension of the machine that is shorter cannot be told from the two clocks being read one after the other.
 const SUSPENDED_MIN_NS: u64 = 1_000_000;
 
@@ -43,6 +45,8 @@ pub struct HostLinkSpec {
     pub suspended_ns: fn() -> u64,
     /// Where its work is counted.
     pub counters: Arc<HostLinkCounters>,
+    /// Where it is shown how the way of each session is, by the low half of the session's number.
+    pub sessions: Arc<[SessionCounters]>,
 }
 
 /// A hello that passed the gate. One of few places is taken until it is dropped.
@@ -118,26 +122,32 @@ pub struct HostLink {
     greets: Greets,
     due: Option<u64>,
     counters: Arc<HostLinkCounters>,
+    sessions: Arc<[SessionCounters]>,
+    /// When it was shown how the sessions' ways are.
+    shown_at: u64,
 }
 
 impl HostLink {
     /// Without devices or sessions. Takes the memory for all of them but their slots.
     pub fn new(spec: HostLinkSpec) -> HostLink {
-        let HostLinkSpec { socket, host, gate, randomness, suspended_ns, counters } = spec;
-        let sessions = host.sessions_max.min(1 << 16);
+        let HostLinkSpec { socket, host, gate, randomness, suspended_ns, counters, sessions } =
+            spec;
+        let sessions_max = host.sessions_max.min(1 << 16);
         HostLink {
             socket,
             host: Host::new(host),
             gate,
             randomness,
             clock: Clock { suspended_ns, suspended: suspended_ns() },
-            clients: vec![None; sessions].into(),
+            clients: vec![None; sessions_max].into(),
             attachments: Vec::new(),
             busy: Vec::new(),
             to_wake: Vec::new(),
             greets: Greets::new(),
             due: None,
             counters,
+            sessions,
+            shown_at: 0,
         }
     }
 
@@ -184,7 +194,7 @@ impl HostLink {
             self.publish();
         }
         if frames > 0 {
-            self.count();
+            self.count(now);
         }
         frames + asked
     }
@@ -274,7 +284,7 @@ impl HostLink {
         // What was withdrawn may be there to be asked for again.
         self.due = if ended > 0 { Some(now) } else { self.host.due() };
         if ended + sent > 0 {
-            self.count();
+            self.count(now);
         }
         ended + sent
     }
@@ -425,7 +435,15 @@ impl HostLink {
         self.socket.poll_fd()
     }
 
-    fn count(&self) {
+    fn count(&mut self, now: u64) {
+        if now.saturating_sub(self.shown_at) >= SHOW_NS {
+            self.shown_at = now;
+            for (number, stats) in self.host.stats() {
+                if let Some(place) = self.sessions.get((number & 0xffff) as usize) {
+                    place.show(number, &stats);
+                }
+            }
+        }
         let (counters, seen) = (&self.counters, self.host.counts());
         counters.frames_unknown.set(seen.frames_dropped);
         counters.records_stale.set(seen.records_stale);

@@ -40,7 +40,7 @@ fn both_ends_are_what_was_written() {
     let client7 =
         LinkClientPlan { name: "host7".into(), key: Some([0xa1; 32]), disks: vec!["db".into()] };
     let end = LinkEnd::Iohost {
-        listen: "0.0.0.0:7447".parse().unwrap(),
+        listen: LinkAt::Udp("0.0.0.0:7447".parse().unwrap()),
         lease_s: 10,
         memory_bytes: 256 << 20,
         clients: vec![client7],
@@ -49,7 +49,10 @@ fn both_ends_are_what_was_written() {
     assert_eq!(plan.link_of("db").map(|link| link.id.as_str()), Some("rack"));
     let plan = read(&client(), None).unwrap();
     let end = LinkEnd::Client {
-        iohosts: vec!["10.0.0.1:7447".parse().unwrap(), "[fd00::1]:7447".parse().unwrap()],
+        interface: None,
+        iohosts: ["10.0.0.1:7447", "[fd00::1]:7447"]
+            .map(|at| LinkPeer::Udp(at.parse().unwrap()))
+            .to_vec(),
         iohost_key: Some([0xb2; 32]),
         fail_after_s: None,
     };
@@ -66,6 +69,38 @@ fn both_ends_are_what_was_written() {
         plan.links[0].end,
         LinkEnd::Client { iohost_key: None, fail_after_s: Some(30), .. }
     ));
+}
+
+/// Without IP: an interface here, and stations there.
+#[test]
+fn a_link_may_be_an_interface() {
+    let here = iohost().replace("udp = \"0.0.0.0:7447\"", "interface = \"eth1\"");
+    let plan = read(&here, None).unwrap();
+    assert!(matches!(
+        &plan.links[0].end,
+        LinkEnd::Iohost { listen: LinkAt::Interface(name), .. } if name == "eth1"
+    ));
+    let addresses = "\"10.0.0.1:7447\", \"[fd00::1]:7447\"";
+    let there = client()
+        .replace(addresses, "\"02:00:00:00:00:01\", \"02:00:00:00:00:02\"")
+        .replace("key_file", "interface = \"eth1\"\nkey_file");
+    let plan = read(&there, None).unwrap();
+    let LinkEnd::Client { interface, iohosts, .. } = &plan.links[0].end else { panic!("{plan:?}") };
+    assert_eq!(interface.as_deref(), Some("eth1"));
+    let station = |last| LinkPeer::Station(Mac([2, 0, 0, 0, 0, last]));
+    assert_eq!(*iohosts, [station(1), station(2)]);
+    let again =
+        here.replace("[[disk]]\nid = \"db\"\npath = \"/db.img\"\n", "").replace("rack", "row");
+    for (text, wrong) in [
+        (here.replace("eth1", "no/name"), "\"no/name\""),
+        (here.replace("interface", "udp = \"10.0.0.1:1\"\ninterface"), "are two ways"),
+        (format!("{here}{again}"), "eth1 is where link \"rack\""),
+        (there.replace("02:00:00:00:00:01", "10.0.0.1:7447"), "is not an Ethernet address"),
+        (there.replace("02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff"), "the address of a group"),
+    ] {
+        let refusal = read(&text, None).expect_err(&text);
+        assert!(refusal.contains(wrong), "{wrong}: {refusal}");
+    }
 }
 
 /// Each of these changes one line of a good file.

@@ -20,7 +20,7 @@ use super::disk::Slow;
 use crate::{
     Address, AttachmentCounters, AttachmentMemory, Command, Event, FromLink, HostLink,
     HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCounters, RoleSpec, Served,
-    ServedSpec, ToLink,
+    ServedSpec, SessionCounters, ToLink,
 };
 
 pub(super) const MS: u64 = 1_000_000;
@@ -157,6 +157,7 @@ impl World {
             randomness: Box::new(Bits(Random::new(seed, 1))),
             suspended_ns: || 0,
             counters: Arc::clone(&counters),
+            sessions: (0..32).map(|_| SessionCounters::default()).collect(),
         });
         core.send(Command::AttachLink(LINK, Link::Host(Box::new(link))));
         let peer = |number: u8| {
