@@ -20,6 +20,8 @@ const TIMER_MIN_NS: u64 = 2_000_000;
 const TIMER_MAX_NS: u64 = 1_000_000_000;
 /// An acknowledgement waits at most so long for a frame to go along with.
 pub(crate) const ACK_DELAY_NS: u64 = 500_000;
+/// Timers that ring one after the other until all that is under way counts as lost.
+const SILENT: u32 = 3;
 const WINDOW_FIRST: u64 = 10;
 const WINDOW_MIN: u64 = 2;
 
@@ -126,6 +128,7 @@ pub(crate) struct Flight {
     threshold: u64,
     /// Losses of frames below this one have been paid for.
     recovered_at: u64,
+    paid: Paid,
     smoothed_ns: u64,
     variance_ns: u64,
     has_sample: bool,
@@ -139,6 +142,18 @@ pub(crate) struct Flight {
     /// When the newest acknowledged frame was sent.
     answered_at: u64,
     seen: Seen,
+}
+
+/// What the last losses have cost. It is given back when all of those frames turn out to have come: then it was a
+/// stall of either end, or frames that overtook one another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paid {
+    /// The first frame that they may be of.
+    first: u64,
+    lost: u64,
+    late: u64,
+    window: u64,
+    threshold: u64,
 }
 
 /// What was counted since the session began.
@@ -156,7 +171,7 @@ pub struct SessionStats {
     pub round_trip_ns: u64,
     /// Frames sent that the other end acknowledges.
     pub frames_sent: u64,
-    /// Of them: taken for lost.
+    /// Of them: taken for lost, and not acknowledged later.
     pub frames_lost: u64,
     /// Records of such frames, and of those that a probe repeats, that go once more if they still matter.
     pub records_again: u64,
@@ -203,6 +218,7 @@ impl Flight {
             window: WINDOW_FIRST * frame_bytes,
             threshold: u64::MAX,
             recovered_at: 0,
+            paid: Paid::default(),
             smoothed_ns: 0,
             variance_ns: 0,
             has_sample: false,
@@ -331,6 +347,8 @@ impl Flight {
             self.bytes -= bytes;
             self.net_bytes -= net_bytes;
             self.grow(bytes);
+        } else if was == State::Lost {
+            self.came_late(counter);
         }
         marks.iter().take(marks_len).for_each(|mark| fate.taken(*mark));
         if counter >= self.acked_next {
@@ -339,6 +357,19 @@ impl Flight {
         }
         self.answered_at = self.answered_at.max(sent_at);
         (self.backoff, self.is_probed, self.armed_at) = (0, false, now);
+    }
+
+    /// A frame that was taken for lost has come.
+    fn came_late(&mut self, counter: u64) {
+        self.seen.lost = self.seen.lost.saturating_sub(1);
+        if counter < self.paid.first {
+            return;
+        }
+        self.paid.late += 1;
+        if self.paid.late == self.paid.lost {
+            self.window = self.window.max(self.paid.window);
+            self.threshold = self.threshold.max(self.paid.threshold);
+        }
     }
 
     /// Slow start, then one frame more in a round trip.
@@ -404,10 +435,13 @@ impl Flight {
         self.seen.again += u64::from(sent.marks_len);
         sent.marks.iter().take(usize::from(sent.marks_len)).for_each(|mark| fate.lost(*mark));
         if counter >= self.recovered_at {
+            let (window, threshold) = (self.window, self.threshold);
+            self.paid = Paid { first: self.recovered_at, lost: 0, late: 0, window, threshold };
             self.threshold = (self.window / 2).max(WINDOW_MIN * self.frame_bytes);
             self.window = self.threshold;
             self.recovered_at = self.next;
         }
+        self.paid.lost += 1;
     }
 
     /// The timer without probes.
@@ -454,6 +488,12 @@ impl Flight {
             return Rang::Probe;
         }
         self.backoff += 1;
+        if self.backoff < SILENT {
+            // A stall of either end is more likely than that all is lost. If it is, what the oldest carries is enough
+            // to hear of it.
+            self.repeat_oldest(fate);
+            return Rang::Probe;
+        }
         for counter in self.oldest..self.next {
             if self.flying_since(counter).is_some() {
                 self.lose(counter, fate);

@@ -190,12 +190,12 @@ impl Session {
     ) -> bool {
         let (mut asks, mut is_whole) = (false, true);
         for record in Records::new(body) {
-            asks |= !matches!(record, Ok(Record::Ack { .. }));
+            asks |= !matches!(record, Ok(Record::Ack { .. } | Record::Pad));
             let taken = match record {
                 Ok(Record::Ack { credit, blocks }) => {
                     self.acked(credit, blocks, now, end).map(|()| true)
                 }
-                Ok(Record::Ping) => Ok(true),
+                Ok(Record::Ping | Record::Pad) => Ok(true),
                 Ok(Record::Close) => {
                     self.is_over = true;
                     Ok(true)
@@ -279,6 +279,10 @@ impl Session {
         let tells = out.blocks_len > 0 && is_due;
         if !out.asks && !tells {
             return None;
+        }
+        // Another one follows. Of one length the kernel takes them as one message, which is worth some bytes.
+        if out.is_full && out.builder.room() <= self.frame_bytes / 4 {
+            out.builder.pad();
         }
         let counter = self.flight.next();
         let len = out.builder.len();

@@ -44,6 +44,7 @@ impl<'a> Builder<'a> {
     pub fn push(&mut self, record: &Record<'_>) -> bool {
         match record {
             Record::Ack { .. } => false,
+            Record::Pad => self.whole(14, &[]),
             Record::Ping => self.whole(2, &[]),
             Record::Close => self.whole(3, &[]),
             Record::Bind(bind) => self.whole(4, &bind_bytes(bind)),
@@ -68,6 +69,12 @@ impl<'a> Builder<'a> {
             }
             Record::Net { handle, data } => self.record(13, &handle.to_le_bytes(), data),
         }
+    }
+
+    /// Fills what is left with nothing.
+    pub fn pad(&mut self) {
+        let len = self.room().saturating_sub(RECORD_HEAD_BYTES);
+        self.loaded(14, &[], len, |into| into.fill(0));
     }
 
     /// An acknowledgement of up to [`ACK_BLOCKS_MAX`] blocks.

@@ -237,6 +237,8 @@ pub enum Record<'a> {
     },
     /// A fragment of what was read.
     Piece(Piece<'a>),
+    /// Nothing: it makes a frame as long as those around it.
+    Pad,
     /// A frame of a NIC, which nobody repeats.
     Net {
         /// Which attachment.
@@ -312,6 +314,10 @@ fn parse(kind: u8, body: &[u8]) -> Result<Record<'_>, Malformed> {
         13 => {
             let handle = u32_of(at)?;
             Record::Net { handle, data: std::mem::take(at) }
+        }
+        14 => {
+            *at = &[];
+            Record::Pad
         }
         other => return Err(Malformed::Kind(other)),
     };

@@ -49,6 +49,7 @@ fn records(data: &[u8]) -> Vec<Record<'_>> {
         Record::Done { handle: 8, slot: 9, turn: 10, status: Status::NeverSeen },
         Record::Piece(piece),
         Record::Net { handle: 11, data },
+        Record::Pad,
     ]
 }
 
