@@ -168,10 +168,10 @@ pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
             false => done.changes.iter().map(|change| format!("{change}\n")).collect(),
         };
         for name in &done.restart_needed {
-            let _ = writeln!(
-                text,
-                "{name} is different: `sidecore upgrade`, or a restart, puts it into force"
-            );
+            // A daemon that has links is not replaced while it runs.
+            let what =
+                if name == "link" { "a restart" } else { "`sidecore upgrade`, or a restart," };
+            let _ = writeln!(text, "{name} is different: {what} puts it into force");
         }
         text
     })
