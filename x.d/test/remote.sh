@@ -27,21 +27,69 @@ remote_driver() {
     sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-driver.log" >&2
 }
 
-# The same without IP: both daemons in one namespace, at the two ends of a pair of interfaces.
+# The same without IP: both daemons in one namespace, at the two ends of a pair of interfaces. With --all once more without
+# keys, and the dissector of packaging/ is shown what was on the wire.
 remote_ethernet() {
     [[ -z $CASES || " $CASES " == *' ethernet '* ]] || return 0
     local namespace mtu
     namespace=$(namespace_name ethernet)
     own_namespace "$namespace"
     for mtu in 1500 9000; do
-        ip -n "$namespace" link add vmhost mtu "$mtu" type veth peer name iohost mtu "$mtu"
-        ip -n "$namespace" link set vmhost up
-        ip -n "$namespace" link set iohost up
-        run_command "ethernet/$mtu" env SIDECORE_BIN="$SIDECORE" REMOTE_INTERFACES=vmhost,iohost \
-            ip netns exec "$namespace" cargo test --profile driver -p tests --test remote -- --nocapture --ignored ethernet || true
-        sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-ethernet-$mtu.log" >&2
+        ethernet_pair "$namespace" "$mtu"
+        ethernet_run "$namespace" "ethernet/$mtu"
         ip -n "$namespace" link del vmhost
     done
+    if [[ -z $TEST_ALL ]]; then
+        skipped dissector 'tshark is long to install: --all'
+        return 0
+    fi
+    need_packages tshark
+    ethernet_pair "$namespace" 1500
+    remote_dissector "$namespace"
+}
+
+# ethernet_pair NAMESPACE MTU
+ethernet_pair() {
+    ip -n "$1" link add vmhost mtu "$2" type veth peer name iohost mtu "$2"
+    ip -n "$1" link set vmhost up
+    ip -n "$1" link set iohost up
+}
+
+# ethernet_run NAMESPACE NAME [WORD=VALUE...]
+ethernet_run() {
+    run_command "$2" env SIDECORE_BIN="$SIDECORE" REMOTE_INTERFACES=vmhost,iohost "${@:3}" \
+        ip netns exec "$1" cargo test --profile driver -p tests --test remote -- --nocapture --ignored ethernet || true
+    sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-${2//\//-}.log" >&2
+}
+
+# remote_dissector NAMESPACE: every frame is known for one, and the records of a session without keys are read.
+remote_dissector() {
+    local capture=$BUILD/test/remote-link.pcapng shark said record wrong
+    ip netns exec "$1" tshark -q -i iohost -w "$capture" >"$BUILD/test/remote-tshark.log" 2>&1 3>&- &
+    shark=$!
+    own "$shark"
+    until [[ -s $capture ]]; do
+        alive "$shark" || { failed dissector "tshark does not capture: $(<"$BUILD/test/remote-tshark.log")"; return 0; }
+        sleep 0.05
+    done
+    ethernet_run "$1" ethernet/plain REMOTE_SECURITY=none
+    kill -INT "$shark"
+    wait "$shark" 2>/dev/null || true
+    disown_pid "$shark"
+    dissect() { tshark -X "lua_script:$ROOT/packaging/sidecore-link.lua" -r "$capture" "$@" 2>>"$BUILD/test/remote-tshark.log"; }
+    wrong=$(dissect -Y 'sidecore.wrong || (eth.type == 0x88b5 && !sidecore) || _ws.lua.error' | wc -l)
+    said=$(dissect -Y sidecore -T fields -e sidecore.record | tr ',' '\n' | sort | uniq -c | sort -rn | awk '{ printf "%s %s, ", $1, $2 }')
+    for record in ack part piece 'done' bind bound; do
+        if [[ $said != *" $record,"* ]]; then
+            failed dissector "it has seen no $record: $said"
+            return 0
+        fi
+    done
+    if ((wrong)); then
+        failed dissector "$wrong frames are not what it knows: tshark -X lua_script:packaging/sidecore-link.lua -r $capture"
+    else
+        passed dissector "${said%, }"
+    fi
 }
 
 # A stock guest, as ./x demo remote shows it.
