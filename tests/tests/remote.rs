@@ -15,11 +15,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
 use bench::scratch::Scratch;
 use bench::server::sidecore_binary;
+use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
+use tests::faulty::STATUS_IOERR;
 use tests::mixed::MixSpec;
+use tests::single::Single;
 use tests::tenant::{Tenant, TenantSpec};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -401,4 +405,137 @@ fn who_has_no_right_gets_nothing_and_is_told() -> Result<()> {
         let problem = client.shown("root", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("no such disk for this machine")))
     })
+}
+
+fn guest_of(client: &Daemon) -> Result<Frontend> {
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    client.frontend("root", &spec)
+}
+
+fn status_of(guest: &mut Frontend, kind: Kind) -> Result<u8> {
+    let single = Single::new(guest)?;
+    Ok(single.send(guest.queue(0), kind, 5)?.status)
+}
+
+fn await_problem(daemon: &Daemon, text: &str) -> Result<()> {
+    await_that(WITHIN, &format!("the problem {text:?}"), || {
+        let problem = daemon.shown("root", "problem")?;
+        Ok(problem.as_str().is_some_and(|problem| problem.contains(text)))
+    })
+}
+
+/// How a disk stands, beyond the end of the client's daemon.
+fn standing_of(client: &Daemon) -> PathBuf {
+    client.dir().join("state/standings/root")
+}
+
+/// What a guest had not flushed is lost with its IOhost's machine, while the client's daemon is dead: its successor says
+/// so, and so does each one after it, until an operator knows. (That it was another machine is written into what the
+/// daemon had kept: here there is one.)
+#[test]
+fn what_an_iohost_lost_while_nobody_looked_fails_flushes_until_it_is_cleared() -> Result<()> {
+    let site = Site::new("remote-stands")?;
+    let port = free_port()?;
+    let iohost = Daemon::start_on("remote-stands-iohost", "0", &site.iohost(port))?;
+    let mut client = Daemon::start_on("remote-stands-client", "1", &site.client(&[port]))?;
+    let mut guest = guest_of(&client).with_context(|| said([&iohost, &client]))?;
+    ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK);
+    client.kill()?;
+    let kept = std::fs::read_to_string(standing_of(&client))?;
+    drop(guest);
+    // The same machine: nothing is lost.
+    client.start_again()?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Flush)? == STATUS_OK, "{}", said([&iohost, &client]));
+    client.kill()?;
+    ensure!(std::fs::read_to_string(standing_of(&client))? == kept, "{kept}");
+    let mut words: Vec<&str> = kept.split(' ').collect();
+    words[1] = "1";
+    std::fs::write(standing_of(&client), words.join(" "))?;
+    drop(guest);
+    for _ in 0..2 {
+        client.start_again()?;
+        let mut guest = guest_of(&client)?;
+        ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK, "{}", said([&iohost, &client]));
+        ensure!(status_of(&mut guest, Kind::Flush)? == STATUS_IOERR, "nobody is told");
+        await_problem(&client, "sidecore disk clear root")?;
+        client.stop()?;
+    }
+    client.start_again()?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Flush)? == STATUS_IOERR, "a stop in order forgets it");
+    client.ask("disk clear root")?;
+    ensure!(status_of(&mut guest, Kind::Flush)? == STATUS_OK, "it was cleared");
+    ensure!(client.refuses("disk clear root")?.contains("has lost no data"), "and is no more");
+    guest.disconnect()?;
+    await_that(WITHIN, "the disk to be let go", || Ok(!standing_of(&client).exists()))
+}
+
+/// The IOhost's daemon has another RAM disk after its restart: whoever used the one before is not given that.
+#[test]
+fn other_contents_are_noticed_by_the_successor_of_a_daemon() -> Result<()> {
+    let site = Site::new("remote-other")?;
+    let port = free_port()?;
+    let text = site.iohost(port);
+    let path = format!("path = \"{}\"", site.image.display());
+    let text = text.replace(&path, "backend = \"memory\"\nsize = \"16M\"");
+    let mut iohost = Daemon::start_on("remote-other-iohost", "0", &text)?;
+    let mut client = Daemon::start_on("remote-other-client", "1", &site.client(&[port]))?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK);
+    client.kill()?;
+    iohost.kill()?;
+    iohost.start_again()?;
+    client.start_again()?;
+    drop(guest);
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Read)? == STATUS_IOERR, "it is given zeroes");
+    await_problem(&client, "other contents")?;
+    // Who starts anew finds what is there.
+    guest.disconnect()?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Read)? == STATUS_OK, "{}", said([&iohost, &client]));
+    guest.disconnect()
+}
+
+/// A daemon that stops in order gives its disks back: nobody waits for its lease.
+#[test]
+fn a_client_that_stops_in_order_leaves_no_lease_behind() -> Result<()> {
+    let site = Site::new("remote-stop")?;
+    let port = free_port()?;
+    let text = site.iohost(port).replace("lease_s = 1", "lease_s = 60");
+    let iohost = Daemon::start_on("remote-stop-iohost", "0", &text)?;
+    let mut client = Daemon::start_on("remote-stop-client", "1", &site.client(&[port]))?;
+    for _ in 0..2 {
+        let mut guest = guest_of(&client)?;
+        // Within ten seconds each.
+        ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK, "{}", said([&iohost, &client]));
+        ensure!(standing_of(&client).exists(), "it is not kept how it stands");
+        client.stop()?;
+        ensure!(!standing_of(&client).exists(), "{}", said([&iohost, &client]));
+        client.start_again()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_disk_that_shrinks_at_its_iohost_says_so() -> Result<()> {
+    let site = Site::new("remote-shrinks")?;
+    let port = free_port()?;
+    let iohost = Daemon::start_on("remote-shrinks-iohost", "0", &site.iohost(port))?;
+    let client = Daemon::start_on("remote-shrinks-client", "1", &site.client(&[port]))?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK);
+    let file = iohost.dir().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file)?;
+    std::fs::write(&file, text.replace("[[link]]", "size = \"8M\"\n[[link]]"))?;
+    iohost.ask("reload")?;
+    await_problem(&client, "has made it smaller")?;
+    ensure!(status_of(&mut guest, Kind::Read)? == STATUS_IOERR, "requests are done");
+    guest.disconnect()?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Read)? == STATUS_OK, "{}", said([&iohost, &client]));
+    ensure!(client.shown("root", "size_bytes")? == 8 << 20);
+    ensure!(client.shown("root", "problem")?.is_null());
+    guest.disconnect()
 }

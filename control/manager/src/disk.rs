@@ -91,6 +91,17 @@ impl DiskParts {
         DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None, remote: None }
     }
 
+    /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
+    pub(crate) fn sync_failed(&self) -> bool {
+        self.disk.sync_failed() || self.remote.as_ref().is_some_and(|remote| remote.is_lost)
+    }
+
+    /// What a mark of that says of the disk besides its name: its image, or which one of which link.
+    pub(crate) fn marked_as(&self) -> Option<String> {
+        let image = self.plan.source.path().map(str::to_string);
+        image.or_else(|| RemoteParts::whose(&self.plan))
+    }
+
     /// One that another machine has.
     pub(crate) fn of_remote(plan: DiskPlan, disk: Arc<Disk>, remote: RemoteParts) -> DiskParts {
         let readonly = disk.is_readonly();

@@ -147,12 +147,14 @@ impl Manager {
             if let Some(by) = self.stop_by {
                 let queues = self.devices.values().any(|device| !device.attached().is_empty());
                 let drained = !queues && !self.network.is_attached();
-                if drained {
+                // An IOhost that is told has its disks free for the next one at once.
+                let is_told = !self.remote.is_giving_back() || now() >= by;
+                if drained && is_told {
                     self.close_all();
                     self.cores.end_all();
                     return End::Stopped;
                 }
-                if now() >= by {
+                if !drained && now() >= by {
                     warn!("what is in flight does not end; stopping without it");
                     self.close_all();
                     // A sidecore that waits for a dead disk would wait for ever; the end of the
@@ -516,6 +518,9 @@ impl Manager {
             let Some(device) = self.devices.get_mut(&number) else { continue };
             device.close_socket();
             let attached = device.attached();
+            if attached.is_empty() {
+                self.release_remote(number);
+            }
             attached.into_iter().for_each(|queue| self.detach(number, queue));
             // Its queues must not start again, and its front-end sees the end at once.
             if let Some(device) = self.devices.get_mut(&number) {

@@ -24,7 +24,9 @@ mod generations;
 mod greeter;
 mod keys;
 mod serving;
+mod standings;
 mod status;
+mod told;
 mod using;
 
 use generations::Generations;
@@ -32,6 +34,7 @@ use greeter::{Greeter, Party, Task, Word, random};
 pub use keys::read as read_key;
 pub(crate) use serving::BY_LINK;
 use serving::Serving;
+use standings::Standings;
 pub(crate) use using::RemoteParts;
 use using::Using;
 
@@ -52,6 +55,9 @@ pub(crate) struct Remote {
     links: Vec<OneLink>,
     greeter: Option<Greeter>,
     generations: Generations,
+    /// How often each disk that clients may have could not be made stable.
+    losses: Generations,
+    standings: Standings,
     /// This boot of the machine, and this run of the daemon.
     boot: u64,
     run: u64,
@@ -122,11 +128,14 @@ impl OneLink {
 impl Remote {
     /// Without links.
     pub(crate) fn new(state_dir: &str) -> Remote {
-        let generations = Generations::in_folder(state_dir);
+        let generations = Generations::in_folder(state_dir, "generations");
+        let losses = Generations::in_folder(state_dir, "losses");
         // Read now: later on there may be no such file for this process. Without it nothing outlives the run.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
-        Remote { links: Vec::new(), greeter: None, generations, boot, run: random() }
+        let standings = Standings::in_folder(state_dir, boot);
+        let (links, greeter, run) = (Vec::new(), None, random());
+        Remote { links, greeter, generations, losses, standings, boot, run }
     }
 
     /// Whether there are any.
@@ -141,6 +150,14 @@ impl Remote {
     fn key_of(&self, id: &str) -> Option<LinkKey> {
         let at = self.links.iter().position(|link| link.plan.id == id)?;
         Some(LinkKey(at as u16))
+    }
+
+    /// Whether disks were given back to an IOhost that is there, and has not let go of them yet.
+    pub(crate) fn is_giving_back(&self) -> bool {
+        self.links.iter().any(|link| match &link.end {
+            End::Client(using) => using.is_giving_back(),
+            End::Iohost(_) => false,
+        })
     }
 
     /// When a socket is tried again, or a device asked for.
@@ -270,8 +287,10 @@ impl Manager {
             FromLink::Greet { frame, from } => self.ask_greeter(Task::Heard(key, from, frame)),
             FromLink::WantsSession(_) => self.begin_session(key),
             FromLink::Client(event) => self.hear_iohost(key, event),
+            FromLink::Freed(disk) => self.is_free(key, disk),
             FromLink::Unattached(disk) => self.is_unattached(key, disk),
             FromLink::Hello(greeting) => self.ask_greeter(Task::Greet(key, greeting)),
+            FromLink::Spent(memory) => drop(memory),
             FromLink::Host(event) => self.hear_clients(key, event),
         }
     }

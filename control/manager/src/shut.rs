@@ -227,7 +227,11 @@ impl Manager {
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
-            let parts = self.open_remote(plan)?;
+            let mut parts = self.open_remote(plan)?;
+            let is_lost = self.recall_unsynced(&parts);
+            if let Some(remote) = &mut parts.remote {
+                remote.is_lost = is_lost;
+            }
             return Ok(Device::new(number, facts, Kind::Disk(parts)));
         }
         let path = plan.source.path().map(str::to_string);

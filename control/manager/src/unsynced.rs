@@ -61,32 +61,40 @@ impl Unsynced {
 }
 
 impl Manager {
-    /// A disk that has a mark is opened as failed.
-    pub(crate) fn recall_unsynced(&self, parts: &DiskParts) {
-        let DiskParts { plan, disk, .. } = parts;
-        if plan.source.path().is_some_and(|image| self.unsynced.has(&plan.id, image)) {
-            warn!(disk = plan.id, "it could not make data stable before; no flush succeeds");
-            disk.assume_sync_failed();
+    /// A disk that has a mark is opened as failed. Whether it has one.
+    pub(crate) fn recall_unsynced(&self, parts: &DiskParts) -> bool {
+        let id = &parts.plan.id;
+        let is_marked = parts.marked_as().is_some_and(|image| self.unsynced.has(id, &image));
+        if is_marked {
+            warn!(disk = id, "it could not make data stable before; no flush succeeds");
+            parts.disk.assume_sync_failed();
         }
+        is_marked
     }
 
     /// A device has just lost data: that is marked.
     pub(crate) fn note_unsynced(&mut self, number: u32) {
-        let Some(DiskParts { plan, disk, .. }) = self.disk_parts(number) else { return };
+        let Some(DiskParts { disk, .. }) = self.disk_parts(number) else { return };
         if let Some(failure) = disk.sync_failure_fd() {
             let _ = rustix::io::read(failure, &mut [0; 8]);
         }
-        // An operator was faster: cleared before this was heard.
-        if !disk.sync_failed() {
-            return;
+        // Not when an operator was faster: cleared before this was heard.
+        if disk.sync_failed() {
+            self.mark_unsynced(number);
         }
-        let (id, image) = (&plan.id, plan.source.path().unwrap_or_default());
+    }
+
+    /// That a device has lost data is kept.
+    pub(crate) fn mark_unsynced(&mut self, number: u32) {
+        self.count_loss(number);
+        let Some(parts) = self.disk_parts(number) else { return };
+        let (id, image) = (&parts.plan.id, parts.marked_as().unwrap_or_default());
         error!(
             disk = id,
             "it could not make data stable: no flush succeeds until you have checked its data and say \
              `sidecore disk clear {id}`"
         );
-        if let Err(error) = self.unsynced.note(id, image) {
+        if let Err(error) = self.unsynced.note(id, &image) {
             error!(disk = id, %error, "that could not be kept: a restart of the daemon forgets it");
         }
     }
@@ -105,7 +113,7 @@ impl Manager {
     pub(crate) fn clear(&mut self, id: &str) -> Result<Answer, ApiError> {
         let number = self.number_of(id).ok_or_else(|| self.plan.no_such_disk(id))?;
         let parts = self.disk_parts(number).ok_or_else(|| self.plan.no_such_disk(id))?;
-        if !parts.disk.sync_failed() {
+        if !parts.sync_failed() {
             let error = format!("disk {id:?} has lost no data that it knows of");
             return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to clear"));
         }
@@ -114,6 +122,7 @@ impl Manager {
             ApiError::new(ErrorKind::Internal, error, "mend the state folder and clear it again")
         })?;
         parts.disk.forget_sync_failure();
+        self.forgive_remote(number);
         info!(disk = id, "cleared: it may flush again");
         self.show(id, true)
     }

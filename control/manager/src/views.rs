@@ -169,7 +169,7 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
             };
         Some(format!("queue {index} is stopped: {violation}; it serves again after {remedy}"))
     });
-    let unsynced = device.kind.disk().filter(|disk| disk.disk.sync_failed()).map(|disk| {
+    let unsynced = device.kind.disk().filter(|disk| disk.sync_failed()).map(|disk| {
         format!(
             "the disk could not make data stable, and what it lost is not known: no flush succeeds \
              until you have checked its data and say `sidecore disk clear {}`",

@@ -515,10 +515,7 @@ impl Disk {
             Kind::Null => Backend::Null(Null { size_bytes: self.size_bytes }),
             Kind::Memory(memory) => Backend::Memory(memory.clone()),
             Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
-            Kind::Remote(remote) => {
-                let RemoteDisk { link, disk, readonly, .. } = *remote;
-                Backend::Remote(Remote::new(link, disk, self.size_bytes, readonly))
-            }
+            Kind::Remote(remote) => Backend::Remote(Remote::new(remote, self.size_bytes)),
         }
     }
 

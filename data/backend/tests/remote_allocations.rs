@@ -149,7 +149,7 @@ impl Near {
         let mut io = Io::new(32).expect("no ring yet");
         assert!(io.attach_link(LINK, Box::new(link), 1).is_ok());
         let attach = AttachSpec { device: 1, slots: DEPTH, slot_bytes: 128 << 10 };
-        assert!(io.link(LINK).expect("a link").attach(DISK, attach));
+        assert!(io.link(LINK).expect("a link").attach(DISK, attach, None));
         let disk = Disk::remote(RemoteDisk {
             link: LINK,
             disk: DISK,
@@ -188,7 +188,8 @@ impl Near {
                         assert!(link.establish(*made, from, self.now));
                     }
                     LinkEvent::Client(Event::Bound { .. }) => return,
-                    LinkEvent::Client(_) => {}
+                    LinkEvent::Client(Event::Stands { .. }) => link.heard(DISK),
+                    LinkEvent::Client(_) | LinkEvent::Freed(_) => {}
                 }
             }
         }

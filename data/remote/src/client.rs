@@ -25,7 +25,7 @@ mod slot;
 use attachment::Attachment;
 use held::{Hearing, Held};
 pub use kinds::{
-    AttachSpec, ClientSpec, Counts, Event, Finished, Over, Refusal, Rejected, Request,
+    AttachSpec, ClientSpec, Counts, Event, Finished, Over, Refusal, Rejected, Request, Standing,
 };
 
 /// Timers that ran out, one after the other, before a session is asked for while an old one is there.
@@ -74,25 +74,41 @@ impl Client {
     /// Asks for a device, from whoever has it. `None`: there are [`crate::ATTACHMENTS_MAX`] already, or the
     /// numbers do not fit.
     pub fn attach(&mut self, spec: AttachSpec) -> Option<u16> {
-        self.add(spec, Intent::Take)
+        self.attach_again(spec, None)
+    }
+
+    /// The same, of a device that this client, or an earlier one of its guest, had before: with other contents it is
+    /// over at once, and if what was not flushed may be gone, no flush ends well.
+    pub fn attach_again(&mut self, spec: AttachSpec, standing: Option<Standing>) -> Option<u16> {
+        self.add(spec, Intent::Take, standing)
     }
 
     /// Asks what a device is.
     pub fn look(&mut self, device: u64) -> Option<u16> {
-        self.add(AttachSpec { device, slots: 1, slot_bytes: 512 }, Intent::Look)
+        self.add(AttachSpec { device, slots: 1, slot_bytes: 512 }, Intent::Look, None)
     }
 
-    fn add(&mut self, spec: AttachSpec, intent: Intent) -> Option<u16> {
+    fn add(&mut self, spec: AttachSpec, intent: Intent, standing: Option<Standing>) -> Option<u16> {
         if self.held.used() == 0 {
             self.quiet_from = self.ticked_at;
         }
         let (instance, since) = (self.spec.instance, self.ticked_at);
-        self.held.add(|index| Attachment::new(index, instance, since, spec, intent))
+        self.held.add(|index| {
+            let made = Attachment::new(index, instance, since, spec, intent)?;
+            Some(made.after(standing))
+        })
     }
 
     /// Gives a device back: [`Event::Over`] says when nothing of it can be executed any more.
     pub fn release(&mut self, attachment: u16) {
         self.held.release(attachment);
+    }
+
+    /// Whoever uses it knows that writes may be gone: flushes may end well again.
+    pub fn forgive(&mut self, attachment: u16) {
+        if let Some(one) = self.held.attachment(attachment) {
+            one.forgive();
+        }
     }
 
     /// Forgets an attachment that is over, or is not wanted any more: an IOhost that has it lets go of it.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use random::Random;
 
-use crate::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request};
+use crate::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request, Standing};
 use crate::handshake::{Established, Greeter, Identity, Initiator, Offer, Randomness, Step};
 use crate::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory, Work};
 use crate::loss::{Fate, Mark};
@@ -20,10 +20,12 @@ use crate::wire::{
 };
 
 mod away;
+mod greedy;
 mod hostile;
 mod life;
 mod line;
 mod lost;
+mod stands;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -82,10 +84,14 @@ struct Pair {
     executes: bool,
     random: Bits,
     number: u32,
+    /// The client's, if there are keys.
+    key: Option<[u8; 32]>,
     lease_ms: u32,
     work_ms: u32,
     frame_bytes: u16,
     events: Vec<Event>,
+    /// What the client is to keep of its devices, as it was told last.
+    stands: HashMap<u16, Option<Standing>>,
     /// Sessions that began and ended at the client, and at the host.
     sessions: [Vec<bool>; 2],
     net: Vec<Vec<u8>>,
@@ -141,10 +147,12 @@ impl Pair {
             executes: true,
             random: Bits(Random::new(1, 1)),
             number: 0,
+            key: None,
             lease_ms,
             work_ms: 0,
             frame_bytes: 1472,
             events: Vec::new(),
+            stands: HashMap::new(),
             sessions: [Vec::new(), Vec::new()],
             net: Vec::new(),
         }
@@ -163,13 +171,18 @@ impl Pair {
     /// What a handshake leaves at both ends.
     fn established(&mut self) -> (Established, Established) {
         self.number += 1;
-        let offer = Offer::new(false, self.frame_bytes, 64);
-        let bits = &mut self.random;
-        let mut initiator = Initiator::new(&Identity::None, [0; 32], self.number, offer, bits)
-            .expect("an initiator");
-        let offer = Offer::new(false, 9000, 64);
-        let greeter = Greeter::new(Identity::None, offer, self.lease_ms, self.work_ms);
+        let is_secret = self.key.is_some();
+        let (mine, theirs) = match self.key {
+            Some(key) => (Identity::Key(key), Identity::Key([1; 32])),
+            None => (Identity::None, Identity::None),
+        };
+        let offer = Offer::new(is_secret, 9000, 64);
+        let greeter = Greeter::new(theirs, offer, self.lease_ms, self.work_ms);
         let greeter = greeter.expect("a greeter");
+        let offer = Offer::new(is_secret, self.frame_bytes, 64);
+        let (public, bits) = (*greeter.public(), &mut self.random);
+        let mut initiator =
+            Initiator::new(&mine, public, self.number, offer, bits).expect("an initiator");
         let greeted =
             greeter.read(initiator.hello(), &|_| true, &mut self.random).expect("a hello");
         let number = self.host.reserve(self.now, greeted.peer()).expect("a number");
@@ -210,6 +223,9 @@ impl Pair {
             match event {
                 Event::SessionBegan | Event::SessionEnded => {
                     self.sessions[0].push(event == Event::SessionBegan);
+                }
+                Event::Stands { attachment, standing } => {
+                    self.stands.insert(attachment, standing);
                 }
                 other => self.events.push(other),
             }

@@ -17,7 +17,7 @@
 
 use backend::link::LinkEvent;
 pub use backend::link::{Address, ClientLink, LinkKey};
-use remote::client::{AttachSpec, Event as ClientEvent};
+use remote::client::{AttachSpec, Event as ClientEvent, Standing};
 use remote::handshake::Established;
 use remote::iohost::{ExportSpec, HostEvent};
 use schedule::Nanos;
@@ -64,9 +64,16 @@ pub enum ToLink {
         disk: u16,
         /// Which one, and its slots.
         spec: AttachSpec,
+        /// How it stood when it was had last, if that was not settled.
+        standing: Option<Standing>,
     },
+    /// What was said last of the disk was heard, and what [`ClientEvent::Stands`] said is kept: more may be said, and
+    /// its requests may go. Nothing waits for it after [`ClientEvent::Over`] and [`ClientEvent::Looked`].
+    Heard(u16),
+    /// Whoever uses the disk knows that writes of it may be gone: flushes may end well again.
+    Forgive(u16),
     /// The disk is given back, its queues having been detached. [`ClientEvent::Over`] says when nothing of it can be
-    /// executed any more; of one that is over already nothing is said. Then its number is free.
+    /// executed any more, if that was not said; [`FromLink::Freed`] when its number is free.
     Release(u16),
     /// Asks what a device is, by a number that is free again with [`ClientEvent::Looked`].
     Look {
@@ -132,10 +139,14 @@ pub enum FromLink {
     WantsSession(Address),
     /// What became of a disk; its `attachment` is the disk's number.
     Client(ClientEvent),
+    /// A disk that was given back is over: its number is free.
+    Freed(u16),
     /// There is such a number already, or the device's numbers do not fit: a defect of control.
     Unattached(u16),
     /// A client's hello, to be answered or not.
     Hello(Greeting),
+    /// Memory of a device that was let go of, to be dropped where that may take its time.
+    Spent(AttachmentMemory),
     /// A device is to be opened or let go of; a session has begun or ended.
     Host(HostEvent),
 }
@@ -146,6 +157,7 @@ impl From<LinkEvent> for FromLink {
             LinkEvent::Greet { frame, from } => FromLink::Greet { frame, from },
             LinkEvent::WantsSession(iohost) => FromLink::WantsSession(iohost),
             LinkEvent::Client(event) => FromLink::Client(event),
+            LinkEvent::Freed(disk) => FromLink::Freed(disk),
         }
     }
 }
@@ -177,7 +189,17 @@ impl Sidecore {
                 let _ = link.establish(*made, peer, now.0);
                 None
             }
-            ToLink::Attach { disk, spec } => (!link.attach(disk, spec)).then_some(disk),
+            ToLink::Attach { disk, spec, standing } => {
+                (!link.attach(disk, spec, standing)).then_some(disk)
+            }
+            ToLink::Heard(disk) => {
+                link.heard(disk);
+                None
+            }
+            ToLink::Forgive(disk) => {
+                link.forgive(disk);
+                None
+            }
             ToLink::Release(disk) => {
                 link.release(disk);
                 None

@@ -18,8 +18,9 @@ pub(super) struct Generations {
 }
 
 impl Generations {
-    pub(super) fn in_folder(state_dir: &str) -> Generations {
-        Generations { folder: Path::new(state_dir).join("generations") }
+    /// In a folder of that name, what is not kept beside its image.
+    pub(super) fn in_folder(state_dir: &str, name: &str) -> Generations {
+        Generations { folder: Path::new(state_dir).join(name) }
     }
 
     /// Where the number of disk `id` is: beside its image, if that is a file.
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn a_number_is_what_was_kept_last() {
         let folder = tempfile::tempdir().unwrap();
-        let generations = Generations::in_folder(folder.path().to_str().unwrap());
+        let generations = Generations::in_folder(folder.path().to_str().unwrap(), "generations");
         let image = folder.path().join("db.img");
         fs::write(&image, "").unwrap();
         let image = image.to_str();
@@ -94,7 +95,7 @@ mod tests {
         }
         // Another daemon with the same image knows.
         let other = tempfile::tempdir().unwrap();
-        let other = Generations::in_folder(other.path().to_str().unwrap());
+        let other = Generations::in_folder(other.path().to_str().unwrap(), "generations");
         assert_eq!(other.of("x", image).unwrap(), 8);
         assert_eq!(other.of("d", None).unwrap(), 0);
         fs::write(folder.path().join("generations/d"), "x").unwrap();

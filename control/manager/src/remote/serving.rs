@@ -17,7 +17,7 @@ use device::blk::Blk;
 use device::features;
 use remote::handshake::{Gate, Identity, PublicKey, public_key};
 use remote::iohost::{ExportSpec, HostEvent, HostSpec};
-use remote::wire::{News, Verifier};
+use remote::wire::News;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{
     AttachmentCounters, AttachmentMemory, Command, HostLink, HostLinkCounters, HostLinkSpec, Link,
@@ -26,7 +26,8 @@ use sidecore::{
 use tracing::{info, warn};
 
 use super::greeter::System;
-use super::{Manager, OneLink, RING_FRAMES, Remote, Stage, device_of, random};
+use super::told::{Features, verifier_of};
+use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::device::Attached;
 use crate::disk::DiskParts;
 use crate::manager::{now, suspended_ns};
@@ -80,55 +81,6 @@ enum Leaving {
     Parts,
     /// Until its descriptor is readable, which is kept for that.
     Syncs { _done: OwnedFd, outcome: Receiver<bool> },
-}
-
-/// What clients are told of a disk besides its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Features {
-    pub(super) readonly: bool,
-    pub(super) physical_block_size: u32,
-    pub(super) discard_sectors_max: u32,
-    pub(super) zeroes_sectors_max: u32,
-}
-
-const READONLY: u32 = 1;
-const DISCARD: u32 = 1 << 1;
-const ZEROES: u32 = 1 << 2;
-/// Behind them: the power of two by which a physical block is larger than a sector.
-const BLOCK_SHIFT: u32 = 8;
-/// What one discard, or one that writes zeroes, may cover: 1 GiB in sectors.
-const RANGE_SECTORS_MAX: u32 = 1 << 21;
-
-impl Features {
-    fn of(disk: &Disk, readonly: bool) -> Features {
-        let limits = disk.limits();
-        Features {
-            readonly,
-            physical_block_size: disk.physical_block_size(),
-            discard_sectors_max: limits.discard_sectors_max,
-            zeroes_sectors_max: limits.zeroes_sectors_max,
-        }
-    }
-
-    fn bits(self) -> u32 {
-        let flag = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
-        let exponent = (self.physical_block_size / 512).checked_ilog2().unwrap_or(0);
-        flag(self.readonly, READONLY)
-            | flag(self.discard_sectors_max > 0, DISCARD)
-            | flag(self.zeroes_sectors_max > 0, ZEROES)
-            | exponent << BLOCK_SHIFT
-    }
-
-    /// What the bits of an IOhost mean, whatever they are.
-    pub(super) fn of_bits(bits: u32) -> Features {
-        let range = |bit: u32| if bits & bit == 0 { 0 } else { RANGE_SECTORS_MAX };
-        Features {
-            readonly: bits & READONLY != 0,
-            physical_block_size: 512 << (bits >> BLOCK_SHIFT & 0xff).min(16),
-            discard_sectors_max: range(DISCARD),
-            zeroes_sectors_max: range(ZEROES),
-        }
-    }
 }
 
 impl Serving {
@@ -579,16 +531,4 @@ fn begin_sync(disk: Arc<Disk>) -> std::io::Result<(OwnedFd, Receiver<bool>)> {
         let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
     })?;
     Ok((done, outcome))
-}
-
-/// What the storage of a disk is: writes that were not yet stable are gone with this boot of the machine, and with a
-/// sync that failed; what is in memory is gone with this run of the daemon.
-fn verifier_of(remote: &Remote, parts: &DiskParts) -> Verifier {
-    let name = device_of(&parts.plan.id);
-    let (boot, contents) = match parts.plan.source.path() {
-        Some(_) => (remote.boot, name),
-        None => (remote.run, name ^ remote.run),
-    };
-    let boot = if parts.disk.sync_failed() { boot ^ 1 } else { boot };
-    Verifier { boot, contents }
 }

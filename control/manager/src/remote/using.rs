@@ -13,12 +13,12 @@ use backend::link::{Address, ClientLink, LinkCounters, LinkKey, LinkSocket};
 use backend::{Disk, Limits, RemoteDisk};
 use config::Mac;
 use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
-use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal};
+use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal, Standing};
 use remote::wire::{News, REQUEST_BYTES_MAX};
 use sidecore::{Link, ToLink};
 use tracing::{info, warn};
 
-use super::serving::Features;
+use super::told::Features;
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::disk::DiskParts;
 use crate::manager::now;
@@ -57,8 +57,8 @@ enum Known {
 enum Asked {
     /// What the disk of that name is.
     Look(String),
-    /// The disk of this device.
-    Disk(u32),
+    /// The disk of this device; its name here, and whose it is ([`RemoteParts::whose`]).
+    Disk(u32, String, String),
 }
 
 /// What only a disk of another machine has.
@@ -72,9 +72,27 @@ pub(crate) struct RemoteParts {
     number: Option<u16>,
     /// Its IOhost has said that it is ours.
     is_bound: bool,
-    /// Nothing more is done for that number.
-    is_over: bool,
+    /// How large it was when its IOhost said so last, since it was asked for.
+    told_bytes: Option<u64>,
+    /// Since then it has become smaller, and no request of it is done any more.
+    is_shrunk: bool,
+    /// Writes that were said to be done are gone: no flush succeeds, until an operator knows.
+    pub(crate) is_lost: bool,
 }
+
+impl RemoteParts {
+    /// Which disk it is, as marks say it.
+    pub(crate) fn whose(plan: &DiskPlan) -> Option<String> {
+        match &plan.source {
+            Source::Remote { link, name } => Some(format!("{link}/{name}")),
+            _ => None,
+        }
+    }
+}
+
+/// What a guest's disk has that became smaller under it.
+const SHRUNK: &str = "its IOhost has made it smaller while its guest used it, so that every request fails; \
+     restart its guest";
 
 impl Using {
     pub(super) fn new() -> Using {
@@ -86,6 +104,13 @@ impl Using {
             peer: None,
             counters: None,
         }
+    }
+
+    /// Whether disks were given back, and whoever is to let go of them is there.
+    pub(super) fn is_giving_back(&self) -> bool {
+        let is_disk = |asked: &Asked| matches!(asked, Asked::Disk(..));
+        let is_up = self.counters.as_ref().is_some_and(|one| one.snapshot().is_up > 0);
+        is_up && self.numbers.values().any(is_disk)
     }
 
     /// The link, for its sidecore.
@@ -177,7 +202,9 @@ impl Manager {
             name: name.clone(),
             number: None,
             is_bound: false,
-            is_over: false,
+            told_bytes: None,
+            is_shrunk: false,
+            is_lost: false,
         };
         let disk = remote_disk(&parts, &news, plan.readonly, 0);
         Ok(DiskParts::of_remote(plan, disk, parts))
@@ -220,21 +247,37 @@ impl Manager {
         }
     }
 
-    /// What an IOhost says.
+    /// What an IOhost says. Of a disk no more is said until this was heard.
     pub(super) fn hear_iohost(&mut self, key: LinkKey, event: Event) {
+        let heard = match event {
+            Event::Stands { attachment, .. }
+            | Event::Bound { attachment, .. }
+            | Event::News { attachment, .. }
+            | Event::Refused { attachment, .. } => Some(attachment),
+            _ => None,
+        };
         match event {
+            Event::Stands { attachment, standing } => self.stands(key, attachment, standing),
             Event::Looked { attachment, news } => self.looked(key, attachment, news),
             Event::Bound { attachment, news, .. } => {
                 self.is_known(key, attachment, news);
-                self.note_disk(key, attachment, |parts| (parts.is_bound = true, None).1);
+                self.note_disk(key, attachment, |parts| {
+                    parts.is_bound = true;
+                    parts.is_shrunk.then_some(SHRUNK)
+                });
             }
-            Event::News { attachment, news } => self.is_known(key, attachment, news),
+            Event::News { attachment, news } => {
+                self.is_known(key, attachment, news);
+                self.note_disk(key, attachment, |parts| parts.is_shrunk.then_some(SHRUNK));
+            }
             Event::Refused { attachment, why } => {
                 let why = match why {
                     Refusal::NoDevice => {
                         "its IOhost has no such disk for this machine: see its [[link.client]]"
                     }
-                    Refusal::Busy => "another machine has it; it is asked for again and again",
+                    Refusal::Busy => {
+                        "another machine has it, or its IOhost has no room; it is asked for again and again"
+                    }
                     Refusal::Failed => "its IOhost cannot open it: see its log",
                 };
                 self.note_disk(key, attachment, |parts| (parts.is_bound = false, Some(why)).1);
@@ -242,6 +285,40 @@ impl Manager {
             Event::Over { attachment, why } => self.is_over(key, attachment, why),
             Event::SessionBegan => self.note_session(key, true),
             Event::SessionEnded => self.note_session(key, false),
+        }
+        if let Some(disk) = heard {
+            self.tell_link(key, ToLink::Heard(disk));
+        }
+    }
+
+    /// How a disk stands is kept before its guest can write, and a loss beyond a power cut.
+    fn stands(&mut self, key: LinkKey, number: u16, standing: Option<Standing>) {
+        let Some(link) = self.remote.link(key) else { return };
+        let asked = link.using().and_then(|using| using.numbers.get(&number).cloned());
+        let Some(Asked::Disk(device, id, whose)) = asked else { return };
+        if let Err(error) = self.remote.standings.keep(&id, &whose, standing) {
+            warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
+        }
+        let is_lost = standing.is_some_and(|standing| standing.is_lost);
+        let Some(parts) = self.remote_parts_mut(device).filter(|_| is_lost) else { return };
+        if !std::mem::replace(&mut parts.is_lost, true) {
+            self.mark_unsynced(device);
+        }
+    }
+
+    /// An operator knows what a disk has lost.
+    pub(crate) fn forgive_remote(&mut self, device: u32) {
+        let Some(parts) = self.remote_parts_mut(device) else { return };
+        parts.is_lost = false;
+        if let (key, Some(disk)) = (parts.link, parts.number) {
+            self.tell_link(key, ToLink::Forgive(disk));
+        }
+    }
+
+    /// A number is nobody's any more.
+    pub(super) fn is_free(&mut self, key: LinkKey, number: u16) {
+        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+            using.numbers.remove(&number);
         }
     }
 
@@ -272,12 +349,16 @@ impl Manager {
     /// A disk that is asked for is so, or is so now.
     fn is_known(&mut self, key: LinkKey, number: u16, news: News) {
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let Some(Asked::Disk(device)) = using.numbers.get(&number).cloned() else { return };
+        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
         let Some(name) = self.remote_parts(device).map(|parts| parts.name.clone()) else { return };
         if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
             using.known.insert(name, Known::Is(news));
         }
         let Some(parts) = self.disk_parts_mut(device) else { return };
+        if let Some(remote) = parts.remote.as_mut().filter(|remote| remote.number == Some(number)) {
+            let before = remote.told_bytes.replace(news.size);
+            remote.is_shrunk |= before.is_some_and(|before| news.size < before);
+        }
         if news.size != parts.disk.size_bytes() && !news.is_removed {
             info!(disk = parts.plan.id, size = news.size, "its IOhost has given it another size");
             parts.resizing = Some(news.size);
@@ -293,7 +374,7 @@ impl Manager {
         act: impl FnOnce(&mut RemoteParts) -> Option<&'static str>,
     ) {
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let Some(Asked::Disk(device)) = using.numbers.get(&number).cloned() else { return };
+        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
         let Some(device) = self.devices.get_mut(&device) else { return };
         let Some(parts) = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut()) else {
             return;
@@ -332,22 +413,18 @@ impl Manager {
                 Some("its IOhost fell silent, and requests failed; it is asked for anew")
             }
         };
-        // One that fell silent keeps its number: the link asks for it anew by itself.
-        let ends = why != Over::Silent;
-        let mut is_kept = false;
-        if let Some(text) = text {
-            self.note_disk(key, number, |parts| {
-                (parts.is_bound, parts.is_over, is_kept) = (false, ends, ends);
-                Some(text)
-            });
-        }
-        let Some(link) = self.remote.link(key) else { return };
+        let Some(text) = text else { return };
+        let mut has_guest = false;
+        self.note_disk(key, number, |parts| {
+            has_guest = true;
+            // One that fell silent is asked for anew by its link, with whatever size it has then.
+            (parts.is_bound, parts.is_shrunk, parts.told_bytes) = (false, false, None);
+            Some(text)
+        });
+        let Some(link) = self.remote.link(key).filter(|_| !has_guest) else { return };
         let id = link.plan.id.clone();
-        let Some(using) = link.using().filter(|_| ends && !is_kept) else { return };
-        // Its guest has gone.
-        let asked = using.numbers.remove(&number);
-        if let (Some(text), Some(Asked::Disk(device))) = (text, asked) {
-            let disk = self.devices.get(&device).map(|device| device.facts.id.clone());
+        let asked = link.using().and_then(|using| using.numbers.get(&number));
+        if let Some(Asked::Disk(_, disk, _)) = asked {
             warn!(link = id, disk, "{text}");
         }
     }
@@ -366,8 +443,19 @@ impl Manager {
     }
 
     fn take_remote(&mut self, number: u32, key: LinkKey) {
+        let Some(parts) = self.disk_parts(number) else { return };
+        let (id, Some(whose)) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan)) else {
+            return;
+        };
+        let is_lost = parts.remote.as_ref().is_some_and(|remote| remote.is_lost);
+        let standing = match self.remote.standings.of(&id, &whose) {
+            None if !is_lost => None,
+            None => Some(Standing { verifier: None, is_unflushed: false, is_lost }),
+            Some(standing) => Some(Standing { is_lost, ..standing }),
+        };
         let using = self.remote.link(key).and_then(OneLink::using);
-        let Some(disk) = using.and_then(|using| using.number(Asked::Disk(number))) else { return };
+        let asked = Asked::Disk(number, id, whose);
+        let Some(disk) = using.and_then(|using| using.number(asked)) else { return };
         let known = self.remote.link(key).and_then(OneLink::using).map(|using| using.known.clone());
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
@@ -381,26 +469,21 @@ impl Manager {
         let device = device_of(&remote.name);
         parts.disk = remote_disk(remote, &news, readonly, disk);
         let spec = AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32 };
-        self.tell_link(key, ToLink::Attach { disk, spec });
+        self.tell_link(key, ToLink::Attach { disk, spec, standing });
     }
 
     /// What a device has of a link is given back.
     pub(crate) fn release_remote(&mut self, number: u32) {
         let Some(parts) = self.remote_parts_mut(number) else { return };
         let (key, asked) = (parts.link, parts.number.take());
-        let was_over = std::mem::take(&mut parts.is_over);
-        parts.is_bound = false;
+        (parts.is_bound, parts.is_shrunk, parts.told_bytes) = (false, false, None);
         let Some(disk) = asked else { return };
         if let Some(device) = self.devices.get_mut(&number) {
             // What its IOhost said of it is over.
             device.problem = None;
         }
+        // Its link says when nothing of it is executed any more, and when its number is free.
         self.tell_link(key, ToLink::Release(disk));
-        // Otherwise its link says when nothing of it is executed any more.
-        let using = self.remote.link(key).and_then(OneLink::using).filter(|_| was_over);
-        if let Some(using) = using {
-            using.numbers.remove(&disk);
-        }
     }
 
     fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {

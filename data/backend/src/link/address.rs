@@ -44,6 +44,16 @@ impl Address {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
+    /// Whether both may be one sender's, whatever port it takes, and of IPv6 whatever address of a network.
+    pub fn is_one_sender(&self, other: &Address) -> bool {
+        let known = |address: &Address| match address.bytes[0] {
+            IPV4 => 5,
+            IPV6 => 9,
+            _ => BYTES_MAX,
+        };
+        self.bytes[..known(self)] == other.bytes[..known(other)]
+    }
+
     /// The port of an IP address, if it is one.
     pub fn as_udp(&self) -> Option<SocketAddr> {
         let (kind, rest) = self.as_bytes().split_first()?;
@@ -200,6 +210,18 @@ mod tests {
         let name = Address::udp(scoped.into()).name(Family::Ipv6).expect("a name");
         assert_eq!(Address::of_name(&name), Some(Address::udp(scoped.into())));
         assert_ne!(Address::udp(scoped.into()).as_bytes(), at("[fe80::1]:9").as_bytes());
+    }
+
+    #[test]
+    fn one_sender_has_many_ports_and_of_ipv6_many_addresses() {
+        let at = |text: &str| Address::udp(text.parse().expect("an address"));
+        let is_one = |a: &str, b: &str| at(a).is_one_sender(&at(b));
+        assert!(is_one("10.1.2.3:7447", "10.1.2.3:9") && !is_one("10.1.2.3:9", "10.1.2.4:9"));
+        assert!(is_one("[2001:db8::1]:1", "[2001:db8::2:1]:2"));
+        assert!(!is_one("[2001:db8:0:1::1]:1", "[2001:db8::1]:1"));
+        let [one, other] = [1, 2].map(|last| Address::station([2, 0, 0, 0, 0, last]));
+        assert!(one.is_one_sender(&one) && !one.is_one_sender(&other));
+        assert!(!one.is_one_sender(&at("10.1.2.3:9")));
     }
 
     #[test]

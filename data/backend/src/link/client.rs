@@ -14,7 +14,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use remote::client::{AttachSpec, Client, ClientSpec, Event, Finished, Rejected, Request as Part};
+use remote::client::{
+    AttachSpec, Client, ClientSpec, Event, Finished, Rejected, Request as Part, Standing,
+};
 use remote::handshake::{self, Established};
 use remote::wire::{Header, Kind};
 use request::{Op, Status, Tag};
@@ -23,6 +25,8 @@ use super::counters::LinkCounters;
 use super::greeting::{Greeting, Step};
 use super::seat::{Seat, State};
 use super::{Address, LinkSocket};
+
+mod told;
 
 /// Frames received, and sent, in one pass.
 const FRAMES_PER_PASS: usize = 64;
@@ -47,6 +51,8 @@ pub enum LinkEvent {
     WantsSession(Address),
     /// What became of a disk. Its `attachment` is the link's number of that disk.
     Client(Event),
+    /// A disk that was given back is over, and nothing of it is here any more: its number is free.
+    Freed(u16),
 }
 
 /// A client's link.
@@ -61,6 +67,8 @@ pub struct ClientLink {
     /// Parts that ended, and whose they are.
     ready: VecDeque<(u16, Finished)>,
     events: VecDeque<LinkEvent>,
+    /// Disks with something to say.
+    telling: VecDeque<u16>,
     greets: usize,
     /// Parts under way or ready, but orphans.
     in_flight: usize,
@@ -87,6 +95,7 @@ impl ClientLink {
             seats: Vec::new(),
             ready: VecDeque::new(),
             events: VecDeque::with_capacity(2 * GREETS_MAX),
+            telling: VecDeque::new(),
             greets: 0,
             in_flight: 0,
             users: 0,
@@ -136,31 +145,45 @@ impl ClientLink {
         is_made
     }
 
-    /// Wants a device, from now on `disk`. False when that number is used, or the numbers do not fit.
-    pub fn attach(&mut self, disk: u16, spec: AttachSpec) -> bool {
-        self.add(disk, spec, State::Wanted)
+    /// Wants a device, from now on `disk`, which stood so when it was had last. False when that number is used, or the
+    /// numbers do not fit. Its requests wait until control has heard how it stands ([`ClientLink::heard`]).
+    pub fn attach(&mut self, disk: u16, spec: AttachSpec, standing: Option<Standing>) -> bool {
+        self.add(disk, spec, State::Wanted, standing)
     }
 
     /// Wants to know what a device is: [`Event::Looked`] says it, and frees the number.
     pub fn look(&mut self, disk: u16, device: u64) -> bool {
-        self.add(disk, AttachSpec { device, slots: 1, slot_bytes: 512 }, State::Looked)
+        self.add(disk, AttachSpec { device, slots: 1, slot_bytes: 512 }, State::Looked, None)
     }
 
-    fn add(&mut self, disk: u16, spec: AttachSpec, state: State) -> bool {
+    fn add(
+        &mut self,
+        disk: u16,
+        spec: AttachSpec,
+        state: State,
+        standing: Option<Standing>,
+    ) -> bool {
         if disk >= remote::ATTACHMENTS_MAX || self.seat(disk).is_some() {
             return false;
         }
+        // What is still being given back is over first: it says how the disk stands.
+        let is_leaving =
+            |seat: &Seat| seat.state == State::Leaving && seat.spec.device == spec.device;
+        let waits = state == State::Wanted && self.seats.iter().flatten().any(is_leaving);
         let attachment = match state {
             State::Looked => self.client.look(spec.device),
-            _ => self.client.attach(spec),
+            _ if waits => None,
+            _ => self.client.attach_again(spec, standing),
         };
-        let Some(attachment) = attachment else { return false };
+        if attachment.is_none() && !waits {
+            return false;
+        }
         let at = usize::from(disk);
         if self.seats.len() <= at {
             self.seats.resize_with(at + 1, || None);
         }
         let mut seat = Seat::new(spec, state);
-        seat.attachment = Some(attachment);
+        (seat.attachment, seat.standing) = (attachment, standing);
         if let Some(place) = self.seats.get_mut(at) {
             *place = Some(seat);
         }
@@ -171,13 +194,15 @@ impl ClientLink {
         true
     }
 
-    /// Gives a disk back: [`Event::Over`] says when nothing of it can be executed any more, and frees the number. One
-    /// that is over already is forgotten at once.
+    /// Gives a disk back: [`Event::Over`] says when nothing of it can be executed any more, if that was not said, and
+    /// [`LinkEvent::Freed`] when its number is free.
     pub fn release(&mut self, disk: u16) {
         let Some(seat) = seat_at(&mut self.seats, disk) else { return };
         seat.state = State::Leaving;
-        if let Some(attachment) = seat.attachment.filter(|_| !seat.is_over) {
-            self.client.release(attachment);
+        match seat.attachment {
+            Some(attachment) if !seat.is_over => self.client.release(attachment),
+            Some(_) => {}
+            None => seat.is_over = true,
         }
         self.forget(disk);
         self.is_stirred = true;
@@ -238,7 +263,7 @@ impl ClientLink {
         let seat = seat_at(&mut self.seats, disk).ok_or(Rejected::Over)?;
         let attachment = seat.attachment.filter(|_| seat.state == State::Wanted);
         let attachment = attachment.ok_or(Rejected::Over)?;
-        let at = seat.begin(user, tag, skip, op).ok_or(Rejected::Full)?;
+        let at = seat.begin(user, tag, skip).ok_or(Rejected::Full)?;
         let part = Part { op: wire_op(op), offset, len, tag: at };
         if let Err(rejected) = self.client.submit(attachment, part, fill) {
             seat.end(at);
@@ -271,13 +296,17 @@ impl ClientLink {
     }
 
     /// How a part ended: where it begins in its request, its status, and what was read.
-    pub(crate) fn ended(&mut self, disk: u16, finished: &Finished) -> (u64, Status, &[u8]) {
-        let settled = seat_at(&mut self.seats, disk).and_then(|seat| {
-            let part = seat.part(finished)?;
-            Some((part.skip, seat.settle(&part, finished.status)))
-        });
-        let (skip, status) = settled.unwrap_or((0, Status::IoError));
-        (skip, status, self.client.data(finished))
+    pub(crate) fn ended(&self, disk: u16, finished: &Finished) -> (u64, Status, &[u8]) {
+        let part = self.seat(disk).and_then(|seat| seat.part(finished));
+        let status = match finished.status {
+            remote::wire::Status::Ok => Status::Ok,
+            remote::wire::Status::Unsupported => Status::Unsupported,
+            _ => Status::IoError,
+        };
+        match part {
+            Some(part) => (part.skip, status, self.client.data(finished)),
+            None => (0, Status::IoError, &[]),
+        }
     }
 
     /// Gives the slot of a part that was reaped back.
@@ -302,11 +331,22 @@ impl ClientLink {
         if !seat.is_over || !seat.is_idle() {
             return;
         }
-        if let Some(attachment) = seat.attachment {
+        let (attachment, device, standing) = (seat.attachment, seat.spec.device, seat.standing);
+        if let Some(attachment) = attachment {
             self.client.detach(attachment);
         }
         if let Some(place) = self.seats.get_mut(usize::from(disk)) {
             *place = None;
+        }
+        self.events.push_back(LinkEvent::Freed(disk));
+        self.is_stirred = true;
+        let waits = |seat: &&mut Seat| seat.waits() && seat.spec.device == device;
+        if let Some(next) = self.seats.iter_mut().flatten().find(waits) {
+            if attachment.is_some() {
+                next.standing = standing;
+            }
+            next.attachment = self.client.attach_again(next.spec, next.standing);
+            next.renew();
         }
     }
 
@@ -365,7 +405,7 @@ impl ClientLink {
             if let Some(attachment) = seat.attachment.take() {
                 self.client.detach(attachment);
             }
-            seat.attachment = self.client.attach(seat.spec);
+            seat.attachment = self.client.attach_again(seat.spec, seat.standing);
             seat.renew();
         }
     }
@@ -387,68 +427,6 @@ impl ClientLink {
         while let Some(event) = self.client.next_event() {
             self.hear(event, now);
         }
-    }
-
-    fn hear(&mut self, mut event: Event, now: u64) {
-        let attachment = match &mut event {
-            Event::Bound { attachment, .. }
-            | Event::Looked { attachment, .. }
-            | Event::News { attachment, .. }
-            | Event::Refused { attachment, .. }
-            | Event::Over { attachment, .. } => attachment,
-            Event::SessionBegan | Event::SessionEnded => {
-                let is_up = event == Event::SessionBegan;
-                self.counters.is_up.set(is_up.into());
-                self.counters.sessions.add(is_up.into());
-                self.seats.iter_mut().flatten().for_each(|seat| seat.is_bound = false);
-                return self.events.push_back(LinkEvent::Client(event));
-            }
-        };
-        let is_it = |seat: &Seat| seat.attachment == Some(*attachment);
-        let at = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_it));
-        let Some(disk) = at.map(|at| at as u16) else { return };
-        *attachment = disk;
-        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
-        let is_told = match event {
-            Event::Bound { .. } => {
-                seat.is_bound = true;
-                self.greeting.refused(false, now);
-                true
-            }
-            Event::Looked { .. } => {
-                // The client has forgotten it already.
-                if let Some(place) = self.seats.get_mut(usize::from(disk)) {
-                    *place = None;
-                }
-                true
-            }
-            Event::News { .. } | Event::SessionBegan | Event::SessionEnded => true,
-            Event::Refused { .. } => {
-                seat.is_bound = false;
-                let has_one = self.seats.iter().flatten().any(|seat| seat.is_bound);
-                self.greeting.refused(!has_one, now);
-                true
-            }
-            Event::Over { why, .. } => {
-                // Once, however often the client says it.
-                let is_first = matches!(seat.state, State::Wanted | State::Leaving);
-                seat.over(why);
-                if seat.state == State::Leaving {
-                    self.forget(disk);
-                }
-                is_first
-            }
-        };
-        if is_told {
-            self.events.push_back(LinkEvent::Client(event));
-        }
-    }
-
-    /// What is to be told to control.
-    pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
-        let event = self.events.pop_front()?;
-        self.greets -= usize::from(matches!(event, LinkEvent::Greet { .. }));
-        Some(event)
     }
 
     /// Sends what there is to send, and finds out what is due next.
@@ -516,6 +494,7 @@ impl ClientLink {
     pub(crate) fn may_rest(&self) -> bool {
         self.ready.is_empty()
             && self.events.is_empty()
+            && self.telling.is_empty()
             && !self.socket.has_some()
             && !self.is_stirred
     }

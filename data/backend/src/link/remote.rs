@@ -14,13 +14,14 @@ use request::{Op, Request, Status, Tag};
 
 use super::LinkKey;
 use crate::Outcome;
+use crate::disk::RemoteDisk;
 use crate::io::{Io, LinkPlace};
 
 /// Requests of a queue that wait for their ends at most; as many as a queue has slots.
 const SLOTS: usize = 256;
 /// Parts of one request under way together: 1 MiB of slots of the largest size.
 const PARTS_MAX: u16 = 8;
-/// Bytes of one part that carries none of them.
+/// Bytes of one part that carries none of them, at most.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// One queue's way to a remote disk.
@@ -29,6 +30,8 @@ pub struct Remote {
     link: LinkKey,
     disk: u16,
     size_bytes: u64,
+    /// Bytes of one discard, and of one that writes zeroes, as its IOhost takes them.
+    ranges: [u64; 2],
     is_readonly: bool,
     place: Option<LinkPlace>,
     /// By slot of the queue.
@@ -48,9 +51,16 @@ struct Flight {
 const NEW: Flight = Flight { next: 0, parts: 0, status: Status::Ok };
 
 impl Remote {
-    pub(crate) fn new(link: LinkKey, disk: u16, size_bytes: u64, is_readonly: bool) -> Remote {
+    pub(crate) fn new(remote: &RemoteDisk, size_bytes: u64) -> Remote {
+        let RemoteDisk { link, disk, limits, readonly: is_readonly, .. } = *remote;
+        // What it does not do at all it refuses itself.
+        let bytes = |sectors: u32| match u64::from(sectors) * 512 {
+            0 => RANGE_BYTES_MAX,
+            bytes => bytes.min(RANGE_BYTES_MAX),
+        };
+        let ranges = [limits.discard_sectors_max, limits.zeroes_sectors_max].map(bytes);
         let (place, flights) = (None, vec![NEW; SLOTS].into());
-        Remote { link, disk, size_bytes, is_readonly, place, flights }
+        Remote { link, disk, size_bytes, ranges, is_readonly, place, flights }
     }
 
     pub(crate) fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
@@ -143,7 +153,9 @@ impl Remote {
         };
         let most = match request.op {
             Op::Read | Op::Write { .. } => link.slot_bytes(self.disk).into(),
-            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => RANGE_BYTES_MAX,
+            Op::Flush => RANGE_BYTES_MAX,
+            Op::Discard => self.ranges[0],
+            Op::WriteZeroes { .. } => self.ranges[1],
         };
         let is_flush = request.op == Op::Flush && flight.next == 0 && flight.parts == 0;
         while flight.parts < PARTS_MAX && (flight.next < request.len || is_flush) {

@@ -3,9 +3,8 @@
 //! A request is one or more *parts*, each a slot of the attachment. A part whose queue has left is an *orphan*: its
 //! slot waits for its end, and nobody is told. Not the protocol (`remote`). Called by `client`.
 
-use remote::client::{AttachSpec, Finished, Over};
-use remote::wire::Status;
-use request::{Op, Tag};
+use remote::client::{AttachSpec, Event, Finished, Over, Standing};
+use request::Tag;
 
 /// How a disk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +29,48 @@ pub(super) struct Part {
     tag: Tag,
     /// Bytes of the request that come before.
     pub(super) skip: u64,
-    op: Op,
-    /// Of a flush: writes that were reported done before it.
-    covers: u64,
 }
 
-const NOTHING: Part = Part {
-    user: 0,
-    tag: Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX },
-    skip: 0,
-    op: Op::Flush,
-    covers: 0,
-};
+const NOTHING: Part =
+    Part { user: 0, tag: Tag { queue: u16::MAX, slot: u16::MAX, generation: u32::MAX }, skip: 0 };
+
+/// What control is to hear of a disk, the newest of it, one word at a time: so an IOhost that has news without end fills
+/// nothing.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    stands: Option<Event>,
+    other: Option<Event>,
+    /// One was said and not heard yet: whether it was how the disk stands.
+    is_said: Option<bool>,
+}
+
+impl Words {
+    /// How the disk stands, that it is served or refused, or news of it.
+    pub(super) fn put(&mut self, event: Event) {
+        match (event, &mut self.other) {
+            (Event::Stands { .. }, _) => self.stands = Some(event),
+            (Event::News { news: new, .. }, Some(Event::Bound { news, .. })) => *news = new,
+            (_, other) => *other = Some(event),
+        }
+    }
+
+    /// The next one, if the one before was heard.
+    pub(super) fn next(&mut self) -> Option<Event> {
+        if self.is_said.is_some() {
+            return None;
+        }
+        let stands = self.stands.take();
+        let is_stands = stands.is_some();
+        let word = stands.or_else(|| self.other.take())?;
+        self.is_said = Some(is_stands);
+        Some(word)
+    }
+
+    /// Whether there is one that may be said.
+    pub(super) fn may_go(&self) -> bool {
+        self.is_said.is_none() && (self.stands.is_some() || self.other.is_some())
+    }
+}
 
 /// The disk.
 #[derive(Debug)]
@@ -57,11 +86,12 @@ pub(super) struct Seat {
     parts: Box<[Part]>,
     free: Vec<u16>,
     orphans: usize,
-    /// Writes that were reported done, and how many of them a flush has made stable.
-    written: u64,
-    flushed: u64,
-    /// Acknowledged writes may be gone with an earlier attachment.
-    is_flush_lost: bool,
+    /// Control keeps how the disk stands: requests may go.
+    may_begin: bool,
+    /// What control is to hear of it.
+    pub(super) words: Words,
+    /// How the disk stands, for the attachment that follows this one.
+    pub(super) standing: Option<Standing>,
 }
 
 impl Seat {
@@ -75,20 +105,25 @@ impl Seat {
             parts: vec![NOTHING; usize::from(spec.slots)].into(),
             free: (0..spec.slots).rev().collect(),
             orphans: 0,
-            written: 0,
-            flushed: 0,
-            is_flush_lost: false,
+            may_begin: false,
+            words: Words::default(),
+            standing: None,
         }
     }
 
-    /// Whether a part may be submitted, or would be refused at once. Not beside orphans: a write among them may still
+    /// Whether a part may be submitted, or would be refused at once. Not before control says so; and not beside orphans: a write among them may still
     /// be executed, after whatever is done once more or comes later.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         match self.state {
-            State::Wanted => self.orphans == 0 && !self.free.is_empty(),
+            State::Wanted => self.may_begin && self.orphans == 0 && !self.free.is_empty(),
             State::Looked | State::Silent | State::Leaving | State::Over => true,
         }
+    }
+
+    /// Whether it is wanted, and waits for a former attachment of its device to end.
+    pub(super) fn waits(&self) -> bool {
+        self.state == State::Wanted && self.attachment.is_none()
     }
 
     /// Whether nothing is under way.
@@ -97,10 +132,9 @@ impl Seat {
     }
 
     /// A place for a part, by which [`Finished::tag`] names it.
-    pub(super) fn begin(&mut self, user: u32, tag: Tag, skip: u64, op: Op) -> Option<u64> {
+    pub(super) fn begin(&mut self, user: u32, tag: Tag, skip: u64) -> Option<u64> {
         let at = self.free.pop()?;
-        let covers = self.written;
-        *self.parts.get_mut(usize::from(at))? = Part { user, tag, skip, op, covers };
+        *self.parts.get_mut(usize::from(at))? = Part { user, tag, skip };
         Some(at.into())
     }
 
@@ -134,39 +168,19 @@ impl Seat {
         count
     }
 
-    /// How a part ended, as its guest is to hear it: what promises stability fails for good once writes may be gone.
-    pub(super) fn settle(&mut self, part: &Part, status: Status) -> request::Status {
-        if status == Status::Unsupported {
-            return request::Status::Unsupported;
-        }
-        if status != Status::Ok {
-            return request::Status::IoError;
-        }
-        let is_volatile = match part.op {
-            Op::Write { sync } | Op::WriteZeroes { sync, .. } => !sync,
-            Op::Discard => true,
-            Op::Read => return request::Status::Ok,
-            Op::Flush => false,
-        };
-        if is_volatile {
-            self.written += 1;
-        } else if self.is_flush_lost {
-            return request::Status::IoError;
-        } else if part.op == Op::Flush {
-            self.flushed = self.flushed.max(part.covers);
-        }
-        request::Status::Ok
-    }
-
     /// Its attachment has ended.
     pub(super) fn over(&mut self, why: Over) {
         (self.is_bound, self.is_over) = (false, true);
-        self.is_flush_lost |= why != Over::Released && self.written > self.flushed;
         self.state = match (self.state, why) {
             (State::Leaving, _) => State::Leaving,
             (_, Over::Silent) => State::Silent,
             _ => State::Over,
         };
+    }
+
+    /// Control has heard the last word: how the disk stands is kept then.
+    pub(super) fn heard(&mut self) {
+        self.may_begin |= self.words.is_said.take().unwrap_or(false);
     }
 
     /// It is asked for anew, or (`attachment` is none) cannot be.

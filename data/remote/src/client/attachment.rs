@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::slot::{Slot, State as SlotState};
-use super::{AttachSpec, Counts, Event, Finished, Over, Rejected, Request};
+use super::{AttachSpec, Counts, Event, Finished, Over, Rejected, Request, Standing};
 use crate::wire::{End, Intent, Malformed, News, Op, Piece, Record, Status, Verifier, checksum};
 
 mod binding;
@@ -46,7 +46,8 @@ pub(super) struct Attachment {
     news: Option<News>,
     /// In which binding that came: news may overtake the answer to a bind.
     news_binding: u64,
-    verifier: Verifier,
+    /// As it was last, of this attachment or of one before.
+    verifier: Option<Verifier>,
     is_shrunk: bool,
     slots: Vec<Slot>,
     memory: Vec<u8>,
@@ -60,6 +61,8 @@ pub(super) struct Attachment {
     flushed: u64,
     /// Acknowledged writes may be gone: nothing that promises stability ends well any more.
     is_flush_lost: bool,
+    /// The IOhost has said that all is stable, and that it has let go.
+    is_settled: bool,
 }
 
 impl Attachment {
@@ -87,7 +90,7 @@ impl Attachment {
             name: 0,
             news: None,
             news_binding: 0,
-            verifier: Verifier::default(),
+            verifier: None,
             is_shrunk: false,
             slots: vec![Slot::new(); count],
             memory: vec![0; count * spec.slot_bytes as usize],
@@ -98,7 +101,33 @@ impl Attachment {
             written: 0,
             flushed: 0,
             is_flush_lost: false,
+            is_settled: false,
         })
+    }
+
+    /// The device was had before, and stood so.
+    pub(super) fn after(mut self, standing: Option<Standing>) -> Attachment {
+        if let Some(Standing { verifier, is_unflushed, is_lost }) = standing {
+            self.verifier = verifier;
+            // One of those that the next flush covers.
+            self.written = u64::from(is_unflushed);
+            self.is_flush_lost = is_lost;
+        }
+        self
+    }
+
+    /// What is to be kept of the device.
+    fn standing(&self) -> Option<Standing> {
+        let (verifier, is_lost) = (self.verifier, self.is_flush_lost);
+        // While it is bound, somebody may write at any time.
+        let is_unflushed = self.state != State::Over || self.written > self.flushed;
+        let is_unflushed = is_unflushed && !self.is_settled;
+        let is_owed = verifier.is_some() && !self.is_settled;
+        (is_lost || is_owed).then_some(Standing { verifier, is_unflushed, is_lost })
+    }
+
+    pub(super) fn forgive(&mut self) {
+        self.is_flush_lost = false;
     }
 
     pub(super) fn index(&self) -> u16 {
@@ -232,8 +261,8 @@ impl Attachment {
         match record {
             Record::News { news, .. } => self.note(*news, events, false),
             Record::Ended { end, .. } => match end {
-                End::Released if !self.is_flush_lost => self.end(Over::Released, events),
-                End::Released | End::Unsynced => self.end(Over::Unsynced, events),
+                End::Released => self.released(true, events),
+                End::Unsynced => self.released(false, events),
                 End::Revoked => self.end(Over::Revoked, events),
                 End::Unbound if self.state != State::Over => self.lost_session(),
                 End::Unbound => {}

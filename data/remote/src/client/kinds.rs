@@ -2,7 +2,7 @@
 //!
 //! Names and fields only. Used by whoever calls `client`.
 
-use crate::wire::{News, Op, Status};
+use crate::wire::{News, Op, Status, Verifier};
 
 /// What a client is.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,18 @@ pub struct AttachSpec {
     pub slots: u16,
     /// Bytes of the longest request, up to [`crate::wire::REQUEST_BYTES_MAX`].
     pub slot_bytes: u32,
+}
+
+/// How a client stands with a device: what is to be kept of it from one attachment to the next, until a release that
+/// synced was confirmed. [`super::Client::attach_again`] takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// As the IOhost said last; `None`: nobody remembers.
+    pub verifier: Option<Verifier>,
+    /// Writes were acknowledged since the last flush that ended well; so they may be while it is bound.
+    pub is_unflushed: bool,
+    /// Acknowledged writes may be gone: nothing that promises stability ends well any more.
+    pub is_lost: bool,
 }
 
 /// What becomes of an attachment, or of the session.
@@ -64,6 +76,13 @@ pub enum Event {
         attachment: u16,
         /// Why.
         why: Refusal,
+    },
+    /// What is to be kept of the device from now on, if anything; said before [`Event::Bound`] and [`Event::Over`].
+    Stands {
+        /// Which one.
+        attachment: u16,
+        /// It.
+        standing: Option<Standing>,
     },
     /// It is over for good, and so is each request of it. [`super::Client::detach`] gives the place back.
     Over {
@@ -144,8 +163,8 @@ pub enum Refusal {
     Failed,
 }
 
-/// Why an attachment is over for good. But for the first one, what was acknowledged since the last flush may be gone,
-/// and whoever uses the device must hear of that.
+/// Why an attachment is over for good. But for the first one, what was acknowledged since the last flush may be gone:
+/// who attaches the device again says how it stood ([`Event::Stands`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The client released it, and all that was acknowledged is stable.

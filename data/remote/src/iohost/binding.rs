@@ -6,6 +6,9 @@ use super::export::{Owner, State, Wait};
 use super::{Host, SlotMemory};
 use crate::wire::{Bind, Bound, Intent, News, Outcome, Record, Verifier};
 
+/// What a device takes of the memory: 128 slots of the longest requests.
+const DEVICE_BYTES: usize = 16 << 20;
+
 impl<M: SlotMemory> Host<M> {
     /// A client asks for a device. The answer may come much later.
     pub(super) fn bind(&mut self, number: u32, bind: &Bind, now: u64) {
@@ -107,6 +110,8 @@ impl<M: SlotMemory> Host<M> {
         } else if !self.has_memory(wait.owner(), wait.bytes()) {
             // Nothing is forgotten for it: who had the device last may come back.
             Some(Outcome::Busy)
+        } else if !self.exports[at].may_open(&wait.client, self.told_at) {
+            Some(Outcome::Busy)
         } else if !self.exports[at].open(&wait, &mut self.events) {
             Some(Outcome::Failed)
         } else {
@@ -119,7 +124,8 @@ impl<M: SlotMemory> Host<M> {
         }
     }
 
-    /// Whether there are so many bytes, in all and for this client.
+    /// Whether there are so many bytes, in all and for this client. It leaves others theirs for devices that it may not
+    /// have: as much as their part of all devices, and no more than these take.
     fn has_memory(&self, owner: Owner, bytes: usize) -> bool {
         let of_client = self.exports.iter().filter(|one| {
             let (_, booker) = one.booked;
@@ -127,8 +133,14 @@ impl<M: SlotMemory> Host<M> {
             booker.0 == owner.0 && (owner.0 != [0; 32] || booker.1 == owner.1)
         });
         let used: usize = of_client.map(|one| one.booked.0).sum();
+        let devices = self.exports.iter().filter(|one| !one.news.is_removed);
+        let (all, others) = devices
+            .fold((0, 0), |(all, others), one| (all + 1, others + usize::from(!one.may(&owner.0))));
+        let part = (self.spec.memory_max / all.max(1)).saturating_mul(others);
+        let reserved = part.min(others.saturating_mul(DEVICE_BYTES));
+        let for_client = self.spec.client_memory_max.min(self.spec.memory_max - reserved);
         bytes <= self.spec.memory_max.saturating_sub(self.memory_used)
-            && bytes <= self.spec.client_memory_max.saturating_sub(used)
+            && bytes <= for_client.saturating_sub(used)
     }
 
     fn unbook(&mut self, at: usize) {

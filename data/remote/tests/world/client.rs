@@ -1,7 +1,7 @@
 //! A client of a world: the protocol's end, its handshakes, and a guest that wants things of its disks.
 
 use random::Random;
-use remote::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request};
+use remote::client::{AttachSpec, Client, ClientSpec, Event, Rejected, Request, Standing};
 use remote::handshake::{Initiator, Offer, PublicKey, Step};
 use remote::wire::{Header, Kind, Op};
 
@@ -18,6 +18,8 @@ struct Disk {
     generation: u64,
     is_leaving: bool,
     returns_at: u64,
+    /// What is kept of it.
+    standing: Option<Standing>,
     /// Since when each of its requests waits, and how many of other disks have ended since.
     waiting: Vec<(u64, u64, u64)>,
 }
@@ -70,6 +72,13 @@ impl ClientNode {
             ended: vec![0; shape.disks],
             ticked_at: 0,
             events: Vec::new(),
+        }
+    }
+
+    /// The guest outlives the process, and so does what was kept of its disks.
+    pub(crate) fn succeed(&mut self, before: &ClientNode) {
+        for (disk, before) in self.disks.iter_mut().zip(&before.disks) {
+            disk.standing = before.standing;
         }
     }
 
@@ -166,7 +175,8 @@ impl ClientNode {
             if disk.attachment.is_none() && is_wanted {
                 let (slots, slot_bytes) = (shape.slots, shape.request_bytes_max);
                 let device = DEVICE + number as u64;
-                disk.attachment = self.client.attach(AttachSpec { device, slots, slot_bytes });
+                let spec = AttachSpec { device, slots, slot_bytes };
+                disk.attachment = self.client.attach_again(spec, disk.standing);
                 disk.is_leaving = false;
             }
         }
@@ -231,7 +241,12 @@ impl ClientNode {
                     (disk.is_bound, disk.bound_at, disk.generation) = (true, now, generation);
                     judge.bound(self.at, number, generation);
                 }
-                Event::Over { why, attachment } => {
+                Event::Stands { attachment, standing } => {
+                    if let Some(number) = disk_of(&mut self.disks, attachment) {
+                        self.disks[number].standing = standing;
+                    }
+                }
+                Event::Over { attachment, .. } => {
                     self.answers(judge);
                     let Some(number) = disk_of(&mut self.disks, attachment) else {
                         self.client.detach(attachment);
@@ -239,13 +254,11 @@ impl ClientNode {
                         self.nic = self.client.attach(spec);
                         continue;
                     };
-                    if why != Over::Released {
-                        judge.knows_of_loss(self.at, number);
-                    }
                     assert_eq!(self.client.outstanding(attachment), 0);
                     self.client.detach(attachment);
-                    let returns_at = self.disks[number].returns_at.max(now + MS);
-                    self.disks[number] = Disk { returns_at, ..Disk::default() };
+                    let Disk { returns_at, standing, .. } = self.disks[number];
+                    let returns_at = returns_at.max(now + MS);
+                    self.disks[number] = Disk { returns_at, standing, ..Disk::default() };
                 }
                 Event::SessionEnded => {
                     self.disks.iter_mut().for_each(|disk| disk.is_bound = false);

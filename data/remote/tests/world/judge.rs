@@ -171,18 +171,8 @@ impl Judge {
         }
     }
 
-    /// It was told that what it wrote may be gone.
-    pub(crate) fn knows_of_loss(&mut self, client: usize, disk: usize) {
-        let all = self.asked.values_mut();
-        for asked in all.filter(|one| one.client == client && one.disk == disk) {
-            asked.ended = None;
-        }
-    }
-
     pub(crate) fn client_died(&mut self, client: usize) {
         for asked in self.asked.values_mut().filter(|one| one.client == client) {
-            // Nobody is there any more who could be lied to about what was lost.
-            asked.ended = None;
             if asked.phase == Phase::Open {
                 asked.phase = Phase::Orphan;
             }

@@ -216,8 +216,10 @@ impl World {
                 let life = self.clients[at].life + 1;
                 let key = self.clients[at].host_key;
                 let sent = self.clients[at].submitted;
-                self.clients[at] = ClientNode::new(at, &shape, key, life, &mut self.random);
-                self.clients[at].submitted = sent;
+                let mut next = ClientNode::new(at, &shape, key, life, &mut self.random);
+                next.succeed(&self.clients[at]);
+                next.submitted = sent;
+                self.clients[at] = next;
             }
             if self.random.one_in(shape.hands_over) {
                 self.clients[at].hand_over(self.now);

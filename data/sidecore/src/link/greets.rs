@@ -16,6 +16,8 @@ use super::memory::AttachmentMemory;
 
 /// Hellos that wait for control at a time; others are dropped, and said again by their clients.
 const GREETS_MAX: usize = 8;
+/// Of them, those of one sender: others find a place beside it.
+const GREETS_OF_ONE_MAX: usize = 2;
 /// Sessions of one client that were answered and have not begun.
 const UNPROVEN_MAX: usize = 4;
 /// For so long an answer is remembered: as the protocol keeps its number.
@@ -23,21 +25,32 @@ const UNPROVEN_NS: u64 = 2_000_000_000;
 /// Answers that are remembered, of all clients.
 const ANSWERED_MAX: usize = 1024;
 
+/// One hello's.
+struct Place {
+    is_taken: Arc<AtomicBool>,
+    /// By whom last, and the number that was reserved for that, if nothing has come of it.
+    from: Option<Address>,
+    reserved: Option<u32>,
+}
+
 /// The places.
 pub(super) struct Greets {
-    /// Taken or not, and the number that was reserved for who took it last, if nothing has come of it.
-    places: [(Arc<AtomicBool>, Option<u32>); GREETS_MAX],
+    places: [Place; GREETS_MAX],
     /// The latest last.
     answered: VecDeque<(u64, u32, PublicKey)>,
 }
 
 impl Greets {
     pub(super) fn new() -> Greets {
-        let places = std::array::from_fn(|_| (Arc::new(AtomicBool::new(false)), None));
+        let places = std::array::from_fn(|_| Place {
+            is_taken: Arc::new(AtomicBool::new(false)),
+            from: None,
+            reserved: None,
+        });
         Greets { places, answered: VecDeque::with_capacity(ANSWERED_MAX) }
     }
 
-    /// A hello goes to control. `None`: there is no place, or no number.
+    /// A hello goes to control. `None`: there is no place, or none for its sender, or no number.
     pub(super) fn greet(
         &mut self,
         host: &mut Host<AttachmentMemory>,
@@ -45,16 +58,21 @@ impl Greets {
         frame: &[u8],
         from: Address,
     ) -> Option<Greeting> {
-        let mut free = self.places.iter_mut().filter(|(taken, _)| !taken.load(Ordering::Acquire));
-        let (taken, reserved) = free.next()?;
-        if let Some(number) = reserved.take() {
+        let is_taken = |place: &Place| place.is_taken.load(Ordering::Acquire);
+        let is_its = |place: &&Place| place.from.is_some_and(|other| other.is_one_sender(&from));
+        let taken = self.places.iter().filter(|place| is_taken(place));
+        if taken.filter(is_its).count() >= GREETS_OF_ONE_MAX {
+            return None;
+        }
+        let free = self.places.iter_mut().find(|place| !is_taken(place))?;
+        if let Some(number) = free.reserved.take() {
             host.cancel(number);
         }
         // Who it is, control will know.
         let number = host.reserve(now, &[0; 32])?;
-        *reserved = Some(number);
-        taken.store(true, Ordering::Release);
-        let (place, credit) = (Arc::clone(taken), host.share());
+        (free.from, free.reserved) = (Some(from), Some(number));
+        free.is_taken.store(true, Ordering::Release);
+        let (place, credit) = (Arc::clone(&free.is_taken), host.share());
         Some(Greeting { bytes: frame.into(), place, from, number, credit })
     }
 
@@ -66,8 +84,8 @@ impl Greets {
         made: Established,
     ) -> bool {
         let (number, client) = (made.mine, made.peer);
-        for (_, reserved) in &mut self.places {
-            reserved.take_if(|one| *one == number);
+        for place in &mut self.places {
+            place.reserved.take_if(|one| *one == number);
         }
         let is_old = |at: u64| now.saturating_sub(at) >= UNPROVEN_NS;
         while self.answered.front().is_some_and(|(at, ..)| is_old(*at))
@@ -90,5 +108,33 @@ impl Greets {
     /// A session has begun.
     pub(super) fn proven(&mut self, number: u32) {
         self.answered.retain(|(_, answered, _)| *answered != number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remote::iohost::HostSpec;
+
+    use super::*;
+
+    #[test]
+    fn one_sender_takes_two_places_and_others_find_theirs() {
+        let mut host = Host::new(HostSpec {
+            sessions_max: 64,
+            ring_frames: 64,
+            memory_max: 0,
+            client_memory_max: 0,
+            instance: 1,
+        });
+        let mut greets = Greets::new();
+        let from = |last, port| Address::udp(([10, 0, 0, last], port).into());
+        let mut greet = |from| greets.greet(&mut host, 0, &[], from);
+        let mut kept: Vec<Greeting> = (0..20).filter_map(|port| greet(from(1, port))).collect();
+        assert_eq!(kept.len(), 2);
+        kept.extend((2..20).filter_map(|last| greet(from(last, 1))));
+        assert_eq!(kept.len(), 8);
+        // When they are done, it may come again.
+        kept.clear();
+        assert!(greet(from(1, 1)).is_some());
     }
 }

@@ -121,6 +121,8 @@ pub struct HostLink {
     pub(super) to_wake: Vec<QueueKey>,
     greets: Greets,
     due: Option<u64>,
+    /// Memory that nobody needs any more, for control to give back to the kernel.
+    spent: Vec<AttachmentMemory>,
     counters: Arc<HostLinkCounters>,
     sessions: Arc<[SessionCounters]>,
     /// When it was shown how the sessions' ways are.
@@ -145,6 +147,7 @@ impl HostLink {
             to_wake: Vec::new(),
             greets: Greets::new(),
             due: None,
+            spent: Vec::new(),
             counters,
             sessions,
             shown_at: 0,
@@ -275,6 +278,9 @@ impl HostLink {
     pub(super) fn harvest(&mut self, now: Nanos, tell: &mut dyn FnMut(FromLink)) -> u32 {
         let now = self.clock.known(now);
         let ended = self.take_used();
+        while let Some(memory) = self.spent.pop() {
+            tell(FromLink::Spent(memory));
+        }
         while let Some(event) = self.host.next_event() {
             self.note(event);
             tell(FromLink::Host(event));
@@ -399,15 +405,16 @@ impl HostLink {
             }
             ToLink::LetGo { export, is_synced } => {
                 if let Some(place) = self.attachments.get_mut(usize::from(export)) {
-                    // Control has the memory too: it is not given back to the kernel here.
                     *place = None;
                 }
-                drop(self.host.let_go(export, is_synced));
+                self.spent.extend(self.host.let_go(export, is_synced));
             }
             // What only a client is told.
             ToLink::Hello(_)
             | ToLink::Establish { .. }
             | ToLink::Attach { .. }
+            | ToLink::Heard(_)
+            | ToLink::Forgive(_)
             | ToLink::Release(_)
             | ToLink::Look { .. } => {}
         }

@@ -5,6 +5,8 @@
 mod bed;
 mod disk;
 
+use std::sync::Arc;
+
 use remote::client::{Event as Told, Over};
 use remote::wire::{Op, Status};
 
@@ -210,6 +212,11 @@ fn the_second_client_waits_until_the_first_releases() {
     world.clients[0].client.release(released);
     world.run_until(SECOND, |world| world.is_bound(1));
     assert!(world.clients[0].told.contains(&Told::Over { attachment: 0, why: Over::Released }));
+    // Nobody but control gives its memory back to the kernel.
+    assert_eq!(
+        world.spent.iter().map(|memory| Arc::strong_count(memory.map())).collect::<Vec<_>>(),
+        [1]
+    );
     world.ask(1, Op::Read, 0, 4096, 1, 0);
     assert_eq!(world.finish(1, 1), [(1, Status::Ok, vec![9; 4096])]);
     assert_eq!(world.devices[0].opened, 2);

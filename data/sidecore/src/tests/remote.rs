@@ -7,7 +7,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use ::remote::client::{ClientSpec, Event as ClientEvent, Over};
+use ::remote::client::{ClientSpec, Event as ClientEvent, Over, Standing};
 use backend::link::{LinkSocket, LinkWire};
 use bed::*;
 use device::blk::{Blk, Limits, Live, Shape};
@@ -282,9 +282,135 @@ fn requests_fail_after_the_time_that_was_given_and_the_disk_comes_back() {
     assert!(world.until(10 * SECOND, |world| world.is_bound()));
     guest.ask(3, READ);
     world.ended_well(&mut guest, 3);
-    // The three writes that ended well were never flushed, and who asks is told.
+    // The three writes that ended well were never flushed: they are there, for the storage has not died.
     guest.ask(1, FLUSH);
-    assert_eq!(world.ended(&mut guest, 1), [(0, 1)]);
+    world.ended_well(&mut guest, 1);
+}
+
+/// After a silence in which requests failed, too: another boot, or other contents.
+#[test]
+fn what_was_lost_in_a_silence_is_noticed() {
+    for is_other in [false, true] {
+        let mut world = World::new(1, FAIR, 1, Some(4 * SECOND));
+        let mut guest = Guest::new(ring(64));
+        world.attach(&guest, 1);
+        guest.ask(3, WRITE);
+        world.ended_well(&mut guest, 3);
+        world.wire.cut(at(1), true);
+        guest.ask(1, READ);
+        assert_eq!(world.ended(&mut guest, 1), [(0, 1)]);
+        world.hosts[0].die(&mut world.storage);
+        match is_other {
+            true => world.storage.contents += 1,
+            false => world.storage.boot += 1,
+        }
+        world.start(0);
+        world.wire.cut(at(1), false);
+        let changed = ClientEvent::Over { attachment: NUMBER, why: Over::Changed };
+        assert!(world.until(10 * SECOND, |world| match is_other {
+            true => world.told.last() == Some(&changed),
+            false => world.is_bound(),
+        }));
+        let kept = world.stands.last().and_then(|(_, standing)| *standing).expect("it is kept");
+        assert_eq!(kept.is_lost, !is_other);
+        guest.ask(1, READ);
+        assert_eq!(world.ended(&mut guest, 1), [(0, u8::from(is_other))]);
+        guest.ask(1, FLUSH);
+        assert_eq!(world.ended(&mut guest, 1), [(0, 1)]);
+    }
+}
+
+/// Control has to keep how the disk stands before a guest can write: until then its requests wait in their ring.
+#[test]
+fn requests_wait_until_it_is_kept_how_the_disk_stands() {
+    let mut world = World::new(1, FAIR, 1, None);
+    world.tell(ToLink::Release(NUMBER));
+    assert!(world.until(SECOND, |world| world.freed == [NUMBER]));
+    world.keeps = false;
+    world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC, standing: None });
+    world.run(MS);
+    let mut guest = Guest::new(ring(64));
+    world.attach(&guest, 1);
+    guest.ask(3, WRITE);
+    world.run(SECOND);
+    assert_eq!(world.stands.len(), 3, "how it stands is said");
+    assert_eq!((guest.take(), world.storage.writes.len()), (vec![], 0));
+    assert!(world.is_asleep, "it does not spin for that");
+    world.tell(ToLink::Heard(NUMBER));
+    world.ended_well(&mut guest, 3);
+}
+
+/// An IOhost that has news without end: one at a time is said, and the last one is.
+#[test]
+fn of_news_without_end_the_newest_is_told_when_the_one_before_was_heard() {
+    let mut world = World::new(1, FAIR, 1, None);
+    world.run(10 * MS);
+    world.told.clear();
+    world.keeps = false;
+    for round in 1..=1000 {
+        world.hosts[0].resize(DISK + 512 * round);
+        world.run(MS);
+    }
+    assert_eq!(world.told.len(), 1, "{:?}", world.told.len());
+    world.keeps = true;
+    world.tell(ToLink::Heard(NUMBER));
+    world.run(10 * MS);
+    let size = |told: Option<&ClientEvent>| match told {
+        Some(ClientEvent::News { news, .. }) => news.size,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(world.told.len(), 2);
+    assert_eq!(size(world.told.last()), DISK + 512 * 1000);
+}
+
+/// A disk is given back and wanted again while its IOhost is silent: first the former attachment ends, and what it
+/// leaves is the next one's.
+#[test]
+fn a_disk_that_is_wanted_again_waits_until_it_was_let_go() {
+    for dies in [false, true] {
+        let mut world = World::new(1, FAIR, 1, None);
+        let mut guest = Guest::new(ring(64));
+        world.attach(&guest, 1);
+        guest.ask(3, WRITE);
+        world.ended_well(&mut guest, 3);
+        world.core.send(Command::Detach(key(1)));
+        world.run(MS);
+        world.wire.cut(at(1), true);
+        world.tell(ToLink::Release(NUMBER));
+        let next = NUMBER + 1;
+        world.tell(ToLink::Attach { disk: next, spec: SPEC, standing: None });
+        world.run(SECOND);
+        if dies {
+            world.hosts[0].die(&mut world.storage);
+            world.storage.boot += 1;
+            world.start(0);
+        }
+        world.wire.cut(at(1), false);
+        let is_bound = |world: &mut World| matches!(world.told.last(), Some(ClientEvent::Bound { attachment, .. }) if *attachment == next);
+        assert!(world.until(20 * SECOND, is_bound), "{:?}", world.told);
+        assert_eq!(world.freed, [NUMBER]);
+        let is_lost = |standing: &Option<_>| standing.is_some_and(|one: Standing| one.is_lost);
+        assert_eq!(world.stands.last().map(|(_, one)| is_lost(one)), Some(dies));
+        // Whoever knows of it has flushes end well again.
+        world.tell(ToLink::Forgive(next));
+        world.tell(ToLink::Release(next));
+        assert!(world.until(SECOND, |world| world.freed == [NUMBER, next]));
+        assert_eq!(world.stands.last(), Some(&(next, None)));
+    }
+}
+
+/// Its requests failed, nobody wants it any more, and its number is free: at once.
+#[test]
+fn the_number_of_a_disk_that_fell_silent_is_free_when_it_is_given_back() {
+    let mut world = World::new(1, FAIR, 1, Some(4 * SECOND));
+    world.wire.cut(at(1), true);
+    let over = ClientEvent::Over { attachment: NUMBER, why: Over::Silent };
+    assert!(world.until(10 * SECOND, |world| world.told.contains(&over)));
+    assert_eq!(world.freed, []);
+    world.tell(ToLink::Release(NUMBER));
+    world.run(10 * MS);
+    assert_eq!(world.freed, [NUMBER]);
+    assert!(world.stands.last().is_some_and(|(_, standing)| standing.is_some()), "not settled");
 }
 
 /// A disk over there that does not answer is no silence: its IOhost is heard, and nothing fails.
@@ -386,7 +512,9 @@ fn what_is_read_is_marked_in_the_dirty_log() {
 fn ranges_are_zeroed_and_discarded_there() {
     let mut world = World::new(1, FOUL, 1, None);
     let mut guest = Guest::new(ring(64));
-    let disk = world.disk();
+    // Its IOhost takes less at once than the guest was told: 256 sectors, and 8.
+    let limits = backend::Limits { discard_sectors_max: 8, zeroes_sectors_max: 256 };
+    let disk = world.disk_of(limits);
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
@@ -426,7 +554,7 @@ fn ranges_are_zeroed_and_discarded_there() {
         let expected = (8..1008).contains(&sector) || (2000..2024).contains(&sector);
         assert_eq!(is_zero(sector), expected, "sector {sector}");
     }
-    assert_eq!(world.storage.ops.len(), 2);
+    assert_eq!(world.storage.ops.len(), 4 + 3, "in parts");
 }
 
 /// A guest that wants each write stable gets it so: the IOhost is told.
@@ -463,7 +591,7 @@ fn what_is_there_already_is_refused_and_what_is_not_there_is_passed_over() {
     world.run(MS);
     assert!(matches!(world.events.pop(), Some(Event::LinkRefused(LINK, Link::Client(_)))));
     for disk in [NUMBER, ::remote::ATTACHMENTS_MAX] {
-        world.tell(ToLink::Attach { disk, spec: SPEC });
+        world.tell(ToLink::Attach { disk, spec: SPEC, standing: None });
         world.run(MS);
         assert_eq!(world.unattached.pop(), Some(disk));
     }
@@ -526,7 +654,7 @@ fn a_release_is_told_when_it_is_over_and_the_number_is_free() {
             if news.size == DISK)
     };
     assert!(world.until(SECOND, is_looked), "{:?}", world.told);
-    world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC });
+    world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC, standing: None });
     assert!(world.until(SECOND, |world| world.is_bound()), "{:?}", world.told);
 }
 

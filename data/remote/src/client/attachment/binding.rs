@@ -113,14 +113,12 @@ impl Attachment {
                 events.push_back(Event::Looked { attachment, news: None });
                 return Ok(true);
             }
-            Outcome::Stale | Outcome::Released | Outcome::Unsynced => {
-                let is_synced = bound.outcome == Outcome::Released && !self.is_flush_lost;
-                let why = match bound.outcome {
-                    Outcome::Stale => Over::Taken,
-                    _ if is_synced => Over::Released,
-                    _ => Over::Unsynced,
-                };
-                self.end(why, events);
+            Outcome::Stale => {
+                self.end(Over::Taken, events);
+                return Ok(false);
+            }
+            Outcome::Released | Outcome::Unsynced => {
+                self.released(bound.outcome == Outcome::Released, events);
                 return Ok(false);
             }
             Outcome::NoDevice => Refusal::NoDevice,
@@ -133,15 +131,14 @@ impl Attachment {
     }
 
     fn served(&mut self, bound: &Bound, part_bytes: usize, events: &mut VecDeque<Event>) {
-        let is_first = self.intent == Intent::Take;
-        if !is_first && bound.verifier.contents != self.verifier.contents {
+        let before = self.verifier.replace(bound.verifier).unwrap_or(bound.verifier);
+        if before.contents != bound.verifier.contents {
+            // Who hears of that does not count on what it wrote.
+            self.flushed = self.written;
             self.end(Over::Changed, events);
             return;
         }
-        if !is_first && bound.verifier.boot != self.verifier.boot && self.written > self.flushed {
-            self.is_flush_lost = true;
-        }
-        self.verifier = bound.verifier;
+        self.is_flush_lost |= before.boot != bound.verifier.boot && self.written > self.flushed;
         (self.generation, self.name) = (bound.generation, bound.name);
         self.intent = Intent::Again;
         self.state = State::Bound;
@@ -150,6 +147,7 @@ impl Attachment {
         }
         let slots = &self.slots;
         self.queue.make_contiguous().sort_by_key(|at| slots[usize::from(*at)].number);
+        events.push_back(Event::Stands { attachment: self.index, standing: self.standing() });
         self.note(bound.news, events, true);
         if self.wants_release {
             self.state = State::Leaving { is_said: false };
@@ -197,6 +195,13 @@ impl Attachment {
         });
     }
 
+    /// The IOhost has let go, having made all that was reported done stable, or not.
+    pub(in crate::client) fn released(&mut self, is_synced: bool, events: &mut VecDeque<Event>) {
+        self.is_settled = is_synced;
+        let is_whole = is_synced && !self.is_flush_lost;
+        self.end(if is_whole { Over::Released } else { Over::Unsynced }, events);
+    }
+
     /// Ends the attachment, and each request of it: nothing of it can be executed any more.
     pub(in crate::client) fn end(&mut self, why: Over, events: &mut VecDeque<Event>) {
         if self.state == State::Over {
@@ -208,6 +213,10 @@ impl Attachment {
                 self.finish(at as u16, Status::IoError);
             }
         }
-        events.push_back(Event::Over { attachment: self.index, why });
+        let attachment = self.index;
+        if self.intent != Intent::Look {
+            events.push_back(Event::Stands { attachment, standing: self.standing() });
+        }
+        events.push_back(Event::Over { attachment, why });
     }
 }

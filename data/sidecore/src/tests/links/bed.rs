@@ -127,6 +127,8 @@ pub(super) struct World {
     pub(super) slow: Option<Arc<Slow>>,
     /// Hellos are kept, not answered.
     pub(super) keeps_greetings: bool,
+    /// Memory that control was given to drop.
+    pub(super) spent: Vec<AttachmentMemory>,
     pub(super) greetings: Vec<crate::Greeting>,
     greeter: Greeter,
     random: Bits,
@@ -186,6 +188,7 @@ impl World {
             events: Vec::new(),
             slow: None,
             keeps_greetings: false,
+            spent: Vec::new(),
             greetings: Vec::new(),
             greeter: Greeter::new(Identity::None, offer, LEASE_MS, 100).unwrap(),
             random,
@@ -420,6 +423,7 @@ impl World {
                         false => self.let_go(export),
                     }
                 }
+                FromLink::Spent(memory) => self.spent.push(memory),
                 told => self.events.push(Event::FromLink(LINK, Box::new(told))),
             },
             Event::Detached(served) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use backend::link::{Address, ClientLink, LinkCounters, LinkSocket};
 use backend::{Disk, Limits, RemoteDisk};
 use random::Random;
-use remote::client::{AttachSpec, ClientSpec, Event as ClientEvent};
+use remote::client::{AttachSpec, ClientSpec, Event as ClientEvent, Standing};
 use remote::handshake::{Identity, Initiator, Offer, Step};
 use schedule::Nanos;
 
@@ -34,6 +34,11 @@ pub(super) struct World {
     pub(super) storage: Storage,
     /// What the link said of disks.
     pub(super) told: Vec<ClientEvent>,
+    /// What is to be kept of disks; which is done, as all is heard, at once or never.
+    pub(super) stands: Vec<(u16, Option<Standing>)>,
+    pub(super) keeps: bool,
+    /// Numbers that are free again.
+    pub(super) freed: Vec<u16>,
     pub(super) counters: Arc<LinkCounters>,
     /// Whom it wanted to speak to.
     pub(super) asked: Vec<Address>,
@@ -60,6 +65,9 @@ impl World {
             hosts: (1..=hosts).map(|host| IoHost::new(&wire, at(host), LEASE_MS)).collect(),
             storage: Storage::new(),
             told: Vec::new(),
+            stands: Vec::new(),
+            keeps: true,
+            freed: Vec::new(),
             counters: Arc::default(),
             asked: Vec::new(),
             unattached: Vec::new(),
@@ -79,8 +87,10 @@ impl World {
         world.counters = link.counters();
         let link = Link::Client(Box::new(link));
         world.core.send(Command::AttachLink(LINK, link));
-        world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC });
+        world.tell(ToLink::Attach { disk: NUMBER, spec: SPEC, standing: None });
         assert!(world.until(5 * SECOND, |world| world.is_bound()), "{:?}", world.told);
+        // Its requests may go.
+        world.step();
         world
     }
 
@@ -89,12 +99,16 @@ impl World {
     }
 
     pub(super) fn disk(&self) -> Arc<Disk> {
+        self.disk_of(Limits { discard_sectors_max: 1 << 16, zeroes_sectors_max: 1 << 16 })
+    }
+
+    pub(super) fn disk_of(&self, limits: Limits) -> Arc<Disk> {
         Disk::remote(RemoteDisk {
             link: LINK,
             disk: NUMBER,
             size_bytes: DISK,
             physical_block_size: 512,
-            limits: Limits { discard_sectors_max: 1 << 16, zeroes_sectors_max: 1 << 16 },
+            limits,
             readonly: false,
         })
     }
@@ -185,6 +199,12 @@ impl World {
         assert!(ended.iter().all(|(_, status)| *status == 0), "{ended:?}");
     }
 
+    fn heard(&mut self, number: u16) {
+        if self.keeps {
+            self.tell(ToLink::Heard(number));
+        }
+    }
+
     fn hear(&mut self, event: Event) {
         let Event::FromLink(LINK, said) = event else { return self.events.push(event) };
         match *said {
@@ -213,9 +233,24 @@ impl World {
                     Err(_) => {}
                 }
             }
-            FromLink::Client(event) => self.told.push(event),
+            FromLink::Client(ClientEvent::Stands { attachment, standing }) => {
+                self.stands.push((attachment, standing));
+                self.heard(attachment);
+            }
+            FromLink::Client(event) => {
+                self.told.push(event);
+                if let ClientEvent::Bound { attachment, .. }
+                | ClientEvent::News { attachment, .. }
+                | ClientEvent::Refused { attachment, .. } = event
+                {
+                    self.heard(attachment);
+                }
+            }
+            FromLink::Freed(number) => self.freed.push(number),
             FromLink::Unattached(number) => self.unattached.push(number),
-            said @ (FromLink::Hello(_) | FromLink::Host(_)) => panic!("{said:?}"),
+            said @ (FromLink::Hello(_) | FromLink::Host(_) | FromLink::Spent(_)) => {
+                panic!("{said:?}")
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Storage {
     pub(super) generation: u64,
     /// Another one after what was not stable is lost.
     pub(super) boot: u64,
+    /// Which contents these are.
+    pub(super) contents: u64,
     /// Every write that was executed: where, and its first byte.
     pub(super) writes: Vec<(u64, u8)>,
     pub(super) ops: Vec<Op>,
@@ -55,7 +57,8 @@ pub(super) struct Storage {
 impl Storage {
     pub(super) fn new() -> Storage {
         let bytes = vec![0; DISK as usize];
-        Storage { bytes, holder: None, generation: 0, boot: 1, writes: Vec::new(), ops: Vec::new() }
+        let (writes, ops) = (Vec::new(), Vec::new());
+        Storage { bytes, holder: None, generation: 0, boot: 1, contents: 3, writes, ops }
     }
 
     fn execute(&mut self, work: &Work, (memory, slot_bytes): &(Shared, usize)) {
@@ -122,6 +125,13 @@ impl IoHost {
         self.paths.clear();
     }
 
+    /// The disk has another size.
+    pub(super) fn resize(&mut self, size: u64) {
+        if let Some(host) = &mut self.host {
+            host.update(0, size, 0);
+        }
+    }
+
     /// Its process is killed: the kernel lets its locks go.
     pub(super) fn die(&mut self, storage: &mut Storage) {
         self.host = None;
@@ -170,7 +180,7 @@ impl IoHost {
                     let bytes = usize::from(slots) * slot_bytes as usize;
                     let memory = Shared(Rc::new(RefCell::new(vec![0; bytes])));
                     self.memory = Some((memory.clone(), slot_bytes as usize));
-                    let verifier = Verifier { boot: storage.boot, contents: 3 };
+                    let verifier = Verifier { boot: storage.boot, contents: storage.contents };
                     host.opened(export, Ok((verifier, memory)));
                 }
                 HostEvent::SessionBegan { .. } => {}

@@ -1,0 +1,127 @@
+//! How disks of other machines stand ([`Standing`]), kept beyond the daemon's end, since guests outlive it: what was not
+//! flushed, and then lost at the IOhost, has to be told to the same guest by the daemon's successor.
+//!
+//! A file for each disk that was asked for and not settled. It need not survive a power cut, which takes the guests along:
+//! one of another boot of this machine says nothing. That data was lost stands in `unsynced`, which survives it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use remote::client::Standing;
+use remote::wire::Verifier;
+use tracing::warn;
+
+/// What is kept by one daemon.
+pub(super) struct Standings {
+    folder: PathBuf,
+    /// This boot of the machine.
+    machine: u64,
+    /// As far as it was asked for or told: which disk of which link, and how it stands.
+    known: BTreeMap<String, (String, Option<Standing>)>,
+}
+
+impl Standings {
+    pub(super) fn in_folder(state_dir: &str, machine: u64) -> Standings {
+        let folder = Path::new(state_dir).join("standings");
+        Standings { folder, machine, known: BTreeMap::new() }
+    }
+
+    /// How disk `id`, which is `whose`, stood last. Never lost: that is kept elsewhere.
+    pub(super) fn of(&mut self, id: &str, whose: &str) -> Option<Standing> {
+        let known = self.known.get(id).filter(|(of, _)| of == whose);
+        known.map_or_else(|| self.read(id, whose), |(_, standing)| *standing)
+    }
+
+    fn read(&self, id: &str, whose: &str) -> Option<Standing> {
+        let path = self.folder.join(id);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            Err(error) => {
+                let path = path.display();
+                warn!(disk = id, %error, "how it stood cannot be read from {path}: it is as a new one");
+                return None;
+            }
+        };
+        let mut words = text.split_whitespace();
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        let (machine, boot, contents, unflushed) = (number()?, number()?, number()?, number()?);
+        let is_it = machine == self.machine && words.next() == Some(whose);
+        let verifier = Some(Verifier { boot, contents });
+        is_it.then_some(Standing { verifier, is_unflushed: unflushed != 0, is_lost: false })
+    }
+
+    /// Keeps how it stands now; when this returns, it survives the end of this process.
+    ///
+    /// # Errors
+    /// The file system's. This process knows it all the same.
+    pub(super) fn keep(
+        &mut self,
+        id: &str,
+        whose: &str,
+        standing: Option<Standing>,
+    ) -> io::Result<()> {
+        let standing = standing.map(|standing| Standing { is_lost: false, ..standing });
+        let now = (whose.to_string(), standing);
+        if self.known.insert(id.to_string(), now.clone()) == Some(now) {
+            return Ok(());
+        }
+        let path = self.folder.join(id);
+        let Some(Standing { verifier: Some(verifier), is_unflushed, .. }) = standing else {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        };
+        fs::create_dir_all(&self.folder)?;
+        let Verifier { boot, contents } = verifier;
+        let (machine, unflushed) = (self.machine, u8::from(is_unflushed));
+        // Whole, or the one before: no disk is called so.
+        let next = self.folder.join(".next");
+        fs::write(&next, format!("{machine:x} {boot:x} {contents:x} {unflushed} {whose}\n"))?;
+        fs::rename(&next, &path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(boot: u64, is_unflushed: bool) -> Option<Standing> {
+        let verifier = Some(Verifier { boot, contents: u64::MAX });
+        Some(Standing { verifier, is_unflushed, is_lost: false })
+    }
+
+    #[test]
+    fn a_successor_knows_how_a_disk_stood_and_after_a_boot_nobody_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().to_str().unwrap();
+        let mut first = Standings::in_folder(folder, 7);
+        assert_eq!(first.of("vm1", "rack/db"), None);
+        for kept in [standing(3, true), standing(u64::MAX, false), standing(4, true)] {
+            let lost = kept.map(|one| Standing { is_lost: true, ..one });
+            first.keep("vm1", "rack/db", lost).unwrap();
+            assert_eq!(first.of("vm1", "rack/db"), kept, "what is lost is marked elsewhere");
+            assert_eq!(Standings::in_folder(folder, 7).of("vm1", "rack/db"), kept);
+        }
+        // Another disk, the same name for another one, another boot.
+        assert_eq!(Standings::in_folder(folder, 7).of("vm2", "rack/db"), None);
+        assert_eq!(Standings::in_folder(folder, 7).of("vm1", "rack/web"), None);
+        assert_eq!(Standings::in_folder(folder, 8).of("vm1", "rack/db"), None);
+        first.keep("vm1", "rack/db", None).unwrap();
+        assert_eq!(first.of("vm1", "rack/db"), None);
+        assert_eq!(Standings::in_folder(folder, 7).of("vm1", "rack/db"), None);
+        first.keep("vm1", "rack/db", None).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_known_as_long_as_the_daemon_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("standings"), "a file").unwrap();
+        let mut kept = Standings::in_folder(folder.path().to_str().unwrap(), 7);
+        assert!(kept.keep("vm1", "rack/db", standing(3, true)).is_err());
+        assert_eq!(kept.of("vm1", "rack/db"), standing(3, true));
+    }
+}
