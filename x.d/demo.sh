@@ -137,7 +137,7 @@ kill_in_the_middle() {
 
 show_checks() {
     printf '\n'
-    awk -F'\t' '{ printf "  %-4s  %-32s%s\n", $1 == "pass" ? "ok" : $1, $2, $3 }' "$OUTCOMES"
+    awk -F'\t' '{ printf "  %-4s  %-40s %s\n", $1 == "pass" ? "ok" : $1, $2, $3 }' "$OUTCOMES"
 }
 
 # counters_table ID...: what the daemon counted, a line a queue.

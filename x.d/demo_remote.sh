@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# ./x demo remote: a guest whose disk another machine has. Machines are network namespaces: a VM host, and two IOhosts with one
+# ./x demo remote: a guest whose disk and NIC another machine has. Machines are network namespaces: a VM host, and two IOhosts with one
 # image. In the middle of fio --verify the first IOhost's daemon is killed with -9 and started again, then killed for good, and the
-# second one, which stood by, takes over; the guest only waits. What it does is in remote.sh. Sourced by ./x.
+# second one, which stood by, takes over; the guest only waits. iperf3 runs in the guest before, between and after, to a
+# network that the IOhosts' switches are on. What it does is in remote.sh. Sourced by ./x.
 
 demo_remote() {
     ((EUID == 0)) || die 'the machines of ./x demo remote are network namespaces, which need root' 'sudo ./x demo remote'

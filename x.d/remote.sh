@@ -1,11 +1,13 @@
 # shellcheck shell=bash
-# Disks of other machines. The VM host's daemon is server.sh's and runs in the namespace NET_HOST; each IOhost is a daemon
+# Disks and NICs of other machines. The VM host's daemon is server.sh's and runs in the namespace NET_HOST; each IOhost is a daemon
 # in a namespace of its own, joined to that one by a pair of interfaces. IOhosts `a` and `b` have one image, which is
 # locked by who serves it, and one key. `b` does not see the processes of `a`, as if it were another machine, and stands by.
 # It is none, though: after the end of a machine what its guests had not flushed is taken for lost (docs/remote.md), which
 # is not what is shown here. Used by `./x demo remote` and x.d/test/remote.sh. Sourced by ./x.
 #
-#   remote_world         keys, namespaces, IOhost a, the VM host's daemon, and a guest with its disk `root`
+# Both IOhosts have a switch on one network, the bridge of a namespace, REMOTE_LAN; the guest's NIC is a port of it.
+#
+#   remote_world         keys, namespaces, IOhost a, the VM host's daemon, and a guest with its disk `root` and its NIC `vm1-net`
 #   remote_load          the guest works; a is killed and started again; b begins to stand by; a is killed for good
 #   remote_end           the guest is off; the image is whole
 #   remote_status NAME   what `sidecore remote status` says at a, b or vmhost
@@ -16,6 +18,9 @@ declare -A IOHOST_PIDS=() IOHOST_SPACES=() IOHOST_ADDRESSES=([a]=10.77.1.1 [b]=1
 REMOTE_PORT=7447
 REMOTE_LOSS=
 REMOTE_DISK=256M
+# Addresses on that network: a server's, and the guest's.
+REMOTE_LAN=10.78.0.1
+REMOTE_GUEST=10.78.0.2
 # Percent lost, percent doubled, and how late at most, microseconds.
 REMOTE_BAD=(1 1 500)
 WIRE_KEEPER=
@@ -33,6 +38,19 @@ remote_place() {
     net_pair "to-$1" to-vmhost "$namespace"
     ip -n "$NET_HOST" addr add "${IOHOST_ADDRESSES[$1]%.1}.2/24" dev "to-$1"
     ip -n "$namespace" addr add "${IOHOST_ADDRESSES[$1]}/24" dev to-vmhost
+    ip -n "$namespace" link add lan0 type veth peer name "lan-$1" netns "${PLACES[lan]}"
+    ip -n "$namespace" link set lan0 up
+    ip -n "${PLACES[lan]}" link set "lan-$1" master lan up
+}
+
+# remote_lan: the network that both IOhosts' switches are on, and somebody who answers there.
+remote_lan() {
+    place_namespace lan "$(namespace_name lan)"
+    own_namespace "${PLACES[lan]}"
+    ip -n "${PLACES[lan]}" link add lan type bridge
+    ip -n "${PLACES[lan]}" addr add "$REMOTE_LAN/24" dev lan
+    ip -n "${PLACES[lan]}" link set lan up
+    place_do lan 'iperf3 -s -D' >"$SERVER_DIR/iperf3"
 }
 
 # remote_iohost NAME: its configuration.
@@ -54,6 +72,18 @@ size = "$REMOTE_DISK"
 # Its lock is with the one that serves it, and the other one stands by.
 migratable = true
 
+[[switch]]
+id = "lan"
+
+[[switch.uplink]]
+interface = "lan0"
+
+# The port of the guest's NIC.
+[[switch.uplink]]
+remote = "vm1-net"
+mac = "$(nic_mac vm1-net)"
+spoof = "deny"
+
 [[link]]
 id = "rack"
 role = "iohost"
@@ -64,6 +94,7 @@ key_file = "$SERVER_DIR/iohost.key"
 name = "vmhost"
 key = "$(remote_key vmhost)"
 disks = ["db"]
+nics = ["vm1-net"]
 END
 }
 
@@ -163,6 +194,8 @@ remote_lost() {
 
 remote_world() {
     net_inside
+    server_nic vm1-net by_link=rack
+    remote_lan
     remote_place a
     remote_place b
     local public
@@ -187,13 +220,24 @@ key_file = "$SERVER_DIR/vmhost.key"
 END
     SERVER_SOCKETS+=("$(disk_socket root)")
     DISK_QUEUES['root']=2
-    say "starting IOhost a at ${IOHOST_ADDRESSES[a]}, which has the image, and the VM host's daemon, which has none"
+    say "starting IOhost a at ${IOHOST_ADDRESSES[a]}, which has the image and a switch, and the VM host's daemon, which has neither"
     iohost_start a
     server_start
-    say "booting a guest on the VM host ($(accelerator | cut -d, -f1)); its disk is 'db' of IOhost a"
-    GUEST_NICS=()
+    say "booting a guest on the VM host ($(accelerator | cut -d, -f1)); its disk is 'db' of IOhost a, its NIC a port of the switch there"
+    GUEST_NICS=(vm1-net)
     guest_start vm1 orders root
     guest_ready vm1 orders
+    guest_do vm1 "ip addr add $REMOTE_GUEST/24 dev eth0; ip link set eth0 up"
+}
+
+# remote_net WHEN: the guest and the server of that network, which is behind an IOhost, talk to one another.
+remote_net() {
+    ask "ping $1" vm1 "$(await_for 20 "ping -q -c 1 -W 1 $REMOTE_LAN >/dev/null")"
+    # The longest that goes in one piece of 1500, which the link of 1500 carries in two.
+    ask "ping of 1500 bytes $1" vm1 "ping -q -c 3 -i 0.2 -W 2 -s 1472 -M do $REMOTE_LAN"
+    tcp "iperf3 guest to lan $1" vm1 "$REMOTE_LAN"
+    tcp "iperf3 lan to guest $1" vm1 "$REMOTE_LAN" -R
+    awk -F'\t' -v when="$1" '/iperf3/ && index($2, when) { print "      " $2 ": " $3 }' "$OUTCOMES" >&2
 }
 
 # stands_by: a has the image's lock, and b has not.
@@ -238,6 +282,7 @@ remote_busy() {
 
 remote_load() {
     local killed_ms
+    remote_net 'at a'
     ask 'mkfs.ext4 and mount' vm1 'mkfs.ext4 -q -F /dev/vda && mount -t ext4 /dev/vda /mnt'
     guest_do vm1 '{ while [ ! -e /tmp/stop ]; do
         fio --ioengine=libaio --direct=1 --directory=/mnt --name=verify --rw=randwrite \
@@ -256,6 +301,7 @@ remote_load() {
     say "IOhost a serves the guest again after $SERVED_MS ms"
     passed 'a killed -9 and back' "served again after $SERVED_MS ms"
     remote_busy a 'a serves fio --verify again' || return 1
+    remote_net 'at a that is back'
 
     say "starting IOhost b at ${IOHOST_ADDRESSES[b]}, with the same image"
     iohost_start b || return 1
@@ -268,6 +314,7 @@ remote_load() {
     say "IOhost b serves the guest after $SERVED_MS ms"
     passed 'b has taken over' "served after $SERVED_MS ms"
     remote_busy b 'b serves fio --verify' || return 1
+    remote_net 'at b'
     remote_shown
 }
 

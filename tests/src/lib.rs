@@ -41,6 +41,7 @@ pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod killer;
+pub mod link_wire;
 pub mod misdeeds;
 pub mod mixed;
 pub mod mounts;

@@ -7,10 +7,9 @@
 //! without keys.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
-use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -22,6 +21,7 @@ use bench::server::sidecore_binary;
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
 use tests::faulty::STATUS_IOERR;
+use tests::link_wire::{Bad, Wire};
 use tests::mixed::MixSpec;
 use tests::single::Single;
 use tests::tenant::{Tenant, TenantSpec};
@@ -46,47 +46,6 @@ fn key(folder: &Path, name: &str) -> Result<(PathBuf, String)> {
     let made = Command::new(sidecore_binary()?).args(["link", "key"]).arg(&file).output()?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     Ok((file, String::from_utf8(made.stdout)?.trim().to_string()))
-}
-
-/// What the wire does to datagrams.
-#[derive(Clone, Copy)]
-struct Bad {
-    loss_percent: u32,
-    double_percent: u32,
-    delay_us: u32,
-}
-
-/// A wire; it ends with this.
-struct Wire(Child);
-
-impl Wire {
-    fn lay(from: u16, to: u16, seed: u64, bad: Bad) -> Result<Wire> {
-        let numbers = [bad.loss_percent, bad.double_percent, bad.delay_us];
-        let child = Command::new(env!("CARGO_BIN_EXE_bad_wire"))
-            .args([format!("127.0.0.1:{from}"), format!("127.0.0.1:{to}"), seed.to_string()])
-            .args(numbers.map(|number| number.to_string()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        Ok(Wire(child))
-    }
-
-    /// Ends it: what it says of datagrams.
-    fn end(mut self) -> Result<String> {
-        drop(self.0.stdin.take());
-        let mut line = String::new();
-        let out = self.0.stdout.take().context("it has no output")?;
-        BufReader::new(out).read_line(&mut line)?;
-        self.0.wait()?;
-        Ok(line.trim().to_string())
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Keys of two machines, and the image that the first one has.
@@ -256,7 +215,7 @@ fn a_bad_wire_loses_nothing() -> Result<()> {
     let iohost = Daemon::start_on("remote-bad-iohost", "0", &site.iohost(port))?;
     let client = Daemon::start_on("remote-bad-client", "1", &site.client(&[wire_port]))?;
     let bad = Bad { loss_percent: 2, double_percent: 2, delay_us: 500 };
-    let wire = Wire::lay(wire_port, port, 11, bad)?;
+    let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 11, bad)?;
     let mut random = Random(11);
     let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;

@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# GROUP: disks of other machines: either daemon killed, a second IOhost, a bad wire; a real guest with root
+# GROUP: disks and NICs of other machines: either daemon killed, a second IOhost, a bad wire; a real guest with root
 # With --all the daemons are killed for ten minutes, and the guest's frames are lost, doubled and late. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/remote.sh
 
 group_remote() {
     need_sidecore
     remote_driver
+    remote_nics
     if ((EUID != 0)); then
         [[ -n $CASES && " $CASES " != *' ethernet '* ]] || skipped ethernet 'interfaces need root'
         [[ -n $CASES && " $CASES " != *' guest '* ]] || skipped guest 'network namespaces need root'
@@ -24,7 +25,19 @@ remote_driver() {
     [[ -z $TEST_ALL ]] || seconds=600
     run_command driver env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" \
         cargo test --profile driver -p tests --test remote -- --nocapture || true
-    sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-driver.log" >&2
+    remote_said driver
+}
+
+# The same with a NIC: tests/tests/remote_nic.rs.
+remote_nics() {
+    [[ -z $CASES || " $CASES " == *' nics '* ]] || return 0
+    run_command nics env SIDECORE_BIN="$SIDECORE" cargo test --profile driver -p tests --test remote_nic -- --nocapture || true
+    remote_said nics
+}
+
+# remote_said NAME: what they counted.
+remote_said() {
+    sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-$1.log" >&2
 }
 
 # The same without IP: both daemons in one namespace, at the two ends of a pair of interfaces. With --all once more without

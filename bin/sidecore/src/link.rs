@@ -45,26 +45,7 @@ fn text(list: &LinkList) -> String {
     if list.links.is_empty() {
         return "no links; the file declares them: [[link]]\n".to_string();
     }
-    let columns = [
-        ("LINK", Align::Left),
-        ("ROLE", Align::Left),
-        ("WITH", Align::Left),
-        ("SESSIONS", Align::Right),
-        ("FRAMES IN", Align::Right),
-        ("OUT", Align::Right),
-        ("DROPPED", Align::Right),
-        ("SIDECORE", Align::Right),
-    ];
-    let mut links = Table::new(&columns);
-    let disk_columns = [
-        ("DISK", Align::Left),
-        ("LINK", Align::Left),
-        ("IN USE", Align::Left),
-        ("REQUESTS", Align::Right),
-        ("ERRORS", Align::Right),
-        ("IN FLIGHT", Align::Right),
-    ];
-    let mut disks = Table::new(&disk_columns);
+    let (mut links, mut disks, mut nics) = (links_table(), disks_table(), nics_table());
     let mut problems = String::new();
     for link in &list.links {
         links.row(vec![
@@ -78,20 +59,23 @@ fn text(list: &LinkList) -> String {
             link.sidecore.to_string(),
         ]);
         for disk in &link.disks {
-            disks.row(vec![
-                disk.id.clone(),
-                link.id.clone(),
-                if disk.in_use { "yes" } else { "no" }.to_string(),
-                disk.requests.to_string(),
-                disk.errors.to_string(),
-                disk.in_flight.to_string(),
-            ]);
+            let mut row = vec![disk.id.clone(), link.id.clone(), yes(disk.in_use)];
+            row.extend([disk.requests, disk.errors, disk.in_flight].map(|count| count.to_string()));
+            disks.row(row);
+        }
+        for nic in &link.nics {
+            let mut row = vec![nic.id.clone(), link.id.clone(), yes(nic.in_use)];
+            let counts = [nic.frames_in, nic.frames_out, nic.frames_dropped];
+            row.extend(counts.map(|count| count.to_string()));
+            nics.row(row);
         }
         if let Some(problem) = &link.problem {
             problems += &format!("\nlink {}: {problem}\n", link.id);
         }
     }
-    format!("{}{}\n{}{problems}", links.text(), ways_text(list), disks.text())
+    let has_nics = list.links.iter().any(|link| !link.nics.is_empty());
+    let nics = if has_nics { format!("\n{}", nics.text()) } else { String::new() };
+    format!("{}{}\n{}{nics}{problems}", links.text(), ways_text(list), disks.text())
 }
 
 /// How the ways to other machines are; nothing without a session.
@@ -126,6 +110,45 @@ fn ways_text(list: &LinkList) -> String {
         true => String::new(),
         false => format!("\n{}", ways.text()),
     }
+}
+
+fn yes(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_string()
+}
+
+fn links_table() -> Table {
+    Table::new(&[
+        ("LINK", Align::Left),
+        ("ROLE", Align::Left),
+        ("WITH", Align::Left),
+        ("SESSIONS", Align::Right),
+        ("FRAMES IN", Align::Right),
+        ("OUT", Align::Right),
+        ("DROPPED", Align::Right),
+        ("SIDECORE", Align::Right),
+    ])
+}
+
+fn disks_table() -> Table {
+    Table::new(&[
+        ("DISK", Align::Left),
+        ("LINK", Align::Left),
+        ("IN USE", Align::Left),
+        ("REQUESTS", Align::Right),
+        ("ERRORS", Align::Right),
+        ("IN FLIGHT", Align::Right),
+    ])
+}
+
+fn nics_table() -> Table {
+    Table::new(&[
+        ("NIC", Align::Left),
+        ("LINK", Align::Left),
+        ("IN USE", Align::Left),
+        ("FRAMES IN", Align::Right),
+        ("OUT", Align::Right),
+        ("DROPPED", Align::Right),
+    ])
 }
 
 /// Reads the key in `file`, or makes one there.

@@ -131,7 +131,8 @@ fn connected(nic: &NicView) -> String {
     let tap = nic.tap.as_ref().map(|name| format!("tap {name}"));
     let interface = nic.interface.as_ref().map(|name| format!("interface {name}{via}"));
     let null = nic.null.map(|kind| format!("null {kind}"));
-    switch.or(tap).or(interface).or(null).unwrap_or_default()
+    let remote = nic.by_link.as_ref().map(|link| format!("link {link}"));
+    switch.or(tap).or(interface).or(remote).or(null).unwrap_or_default()
 }
 
 /// What a NIC has after a change. What the change took away is said, too.

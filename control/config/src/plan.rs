@@ -186,6 +186,7 @@ fn resolve(
     let devices = reading.devices(mistakes)?;
     let (disks, switches, nics) = (devices.disks, devices.switches, devices.nics);
     link::check_disks(&links, &disks, &document.spec.link, mistakes);
+    link::check_nics(&links, &switches, &document.spec.link, mistakes);
     Some(Plan { daemon, sidecores: sidecores?, disks, groups, switches, nics, links })
 }
 

@@ -13,8 +13,8 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 
-use config::Source;
 use config::api::{BoundView, BoundsView};
+use config::{HostPlan, Source};
 use rustix::process::{Resource, getrlimit};
 
 use crate::kind::DevicePlan;
@@ -49,6 +49,9 @@ const OWN_MAPPINGS: u64 = 2048;
 /// Of a queue: slots, tables (ARCHITECTURE.md, bounds); of a device: four connections.
 const QUEUE_BYTES: u64 = 200 << 10;
 const DEVICE_BYTES: u64 = 64 << 10;
+/// Of a NIC that comes by a link: two rings of 256 KiB, frames at both ends of them and in pieces, and its part of what a
+/// session has on its way out.
+const LINKED_BYTES: u64 = 1 << 20;
 /// The daemon itself: code, threads, tables of bridges.
 const OWN_BYTES: u64 = 32 << 20;
 /// Where nobody has set it (Linux, `DEFAULT_MAX_MAP_COUNT`).
@@ -75,7 +78,11 @@ impl Amount {
             }
             DevicePlan::Nic(nic) => {
                 let host = nic.host().map_or(0, |_| HOST_DESCRIPTORS + u64::from(nic.queues));
-                (2 * u64::from(nic.queues), host, 0)
+                let held = match nic.host() {
+                    Some(HostPlan::Remote { .. }) => LINKED_BYTES,
+                    _ => 0,
+                };
+                (2 * u64::from(nic.queues), host, held)
             }
         };
         Amount {

@@ -5,6 +5,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use backend::link::LinkNic;
 use backend::net::{HostOpenError, HostPort, HostSource, NullMode, TAP_MTU_RANGE, Why};
 use config::plan::{HostPlan, NicPlan, NullPlan};
 use config::spec::Via;
@@ -15,7 +16,11 @@ use crate::upgrade::estate::TapEstate;
 
 /// In the order of their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct HostPorts(Vec<(u16, HostPort)>);
+pub(crate) struct HostPorts {
+    ports: Vec<(u16, HostPort)>,
+    /// Of a NIC of another machine: what its link is to have.
+    end: Option<Box<LinkNic>>,
+}
 
 /// What a wire's end has to know of the NIC at the other one.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +50,16 @@ impl HostPorts {
         guest: Option<Guest>,
         taps: &MadeTaps,
     ) -> Result<HostPorts, HostOpenError> {
+        if let HostPlan::Remote { name, .. } | HostPlan::Lent { name } = plan {
+            return HostPorts::of_link(name);
+        }
         let was_ours = matches!(plan, HostPlan::Tap { name } if taps.has(name));
         let first = HostPort::open(&source_of(plan, 0, guest, taps))?;
-        let HostPlan::Tap { name } = plan else { return Ok(HostPorts(vec![(0, first)])) };
+        let HostPlan::Tap { name } = plan else { return Ok(HostPorts::of(first)) };
         if let Err(error) = taps.note(name, first.was_made()) {
             warn!(tap = name, %error, "whether it was made here cannot be kept: it stays when its port goes");
         }
-        let mut ports = HostPorts(vec![(0, first)]);
+        let mut ports = HostPorts::of(first);
         for queue in 1..guest.map_or(1, |guest| guest.pairs) {
             match HostPort::open(&source_of(plan, queue, guest, taps)) {
                 Ok(port) => ports.put(queue, port),
@@ -71,6 +79,25 @@ impl HostPorts {
         Ok(ports)
     }
 
+    fn of(first: HostPort) -> HostPorts {
+        HostPorts { ports: vec![(0, first)], end: None }
+    }
+
+    fn of_link(name: &str) -> Result<HostPorts, HostOpenError> {
+        let made = LinkNic::new().map_err(|error| HostOpenError {
+            kind: "remote nic",
+            interface: name.to_string(),
+            why: Why::Link(format!("no descriptor is left ({error})")),
+        });
+        let (end, port) = made?;
+        Ok(HostPorts { end: Some(Box::new(end)), ..HostPorts::of(port) })
+    }
+
+    /// The link's end of a new port, once.
+    pub(crate) fn take_end(&mut self) -> Option<Box<LinkNic>> {
+        self.end.take()
+    }
+
     /// What another process had open, each with its number: all queues of one tap.
     ///
     /// # Errors
@@ -88,7 +115,7 @@ impl HostPorts {
 
     /// What [`Self::inherit`] takes: number, whether a daemon made the tap, descriptor.
     pub(crate) fn taps(&self) -> impl Iterator<Item = (u16, bool, BorrowedFd<'_>)> {
-        self.0.iter().filter_map(|(queue, port)| {
+        self.ports.iter().filter_map(|(queue, port)| {
             let (fd, made) = port.tap()?;
             Some((*queue, made, fd))
         })
@@ -96,30 +123,30 @@ impl HostPorts {
 
     /// Closes what no other process can go on with.
     pub(crate) fn close_all_but_taps(&mut self) {
-        self.0.retain(|(_, port)| port.tap().is_some());
+        self.ports.retain(|(_, port)| port.tap().is_some());
     }
 
     pub(crate) fn count(&self) -> u16 {
-        self.0.len() as u16
+        self.ports.len() as u16
     }
 
     pub(crate) fn put(&mut self, queue: u16, port: HostPort) {
-        self.0.push((queue, port));
-        self.0.sort_unstable_by_key(|(queue, _)| *queue);
+        self.ports.push((queue, port));
+        self.ports.sort_unstable_by_key(|(queue, _)| *queue);
     }
 
     pub(crate) fn numbered(self) -> impl Iterator<Item = (u16, HostPort)> {
-        self.0.into_iter()
+        self.ports.into_iter()
     }
 
     /// How they are served, for people.
     pub(crate) fn describe(&self) -> &'static str {
-        self.0.first().map_or("", |(_, port)| port.describe())
+        self.ports.first().map_or("", |(_, port)| port.describe())
     }
 
     /// Closes what goes for good, and with it a tap that we made.
     pub(crate) fn take_away(self, plan: &HostPlan, taps: &MadeTaps) {
-        self.0.into_iter().for_each(|(_, port)| port.remove());
+        self.ports.into_iter().for_each(|(_, port)| port.remove());
         if let HostPlan::Tap { name } = plan {
             let _ = taps.note(name, false);
         }
@@ -137,6 +164,10 @@ fn source_of(plan: &HostPlan, queue: u16, guest: Option<Guest>, taps: &MadeTaps)
         }
         HostPlan::Interface { name, via: Via::Xdp } => {
             HostSource::Xdp { interface: name.clone(), queue: queue.into() }
+        }
+        // Opened with its link's end.
+        HostPlan::Remote { .. } | HostPlan::Lent { .. } => {
+            HostSource::Null { mode: NullMode::Drop }
         }
         HostPlan::Null(null) => HostSource::Null {
             mode: match null {

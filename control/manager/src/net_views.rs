@@ -132,6 +132,7 @@ fn uplink_view(uplink: &Uplink) -> PortView {
         kind: match uplink.plan.host {
             HostPlan::Tap { .. } => PortKind::Tap,
             HostPlan::Interface { .. } | HostPlan::Null(_) => PortKind::Interface,
+            HostPlan::Lent { .. } | HostPlan::Remote { .. } => PortKind::Remote,
         },
         link,
         problem: uplink.problem().filter(|text| !text.is_empty()).map(str::to_string),
@@ -144,13 +145,17 @@ fn uplink_view(uplink: &Uplink) -> PortView {
 
 fn of_plan(plan: &NicPlan) -> NicView {
     let (mut tap, mut interface, mut via, mut null) = (None, None, None::<Via>, None);
+    let (mut by_link, mut remote) = (None, None);
     match plan.host() {
         Some(HostPlan::Tap { name }) => tap = Some(name.clone()),
         Some(HostPlan::Interface { name, via: how }) => {
             (interface, via) = (Some(name.clone()), Some(*how));
         }
         Some(HostPlan::Null(kind)) => null = Some(kind.kind()),
-        None => {}
+        Some(HostPlan::Remote { link, name }) => {
+            (by_link, remote) = (Some(link.clone()), Some(name.clone()));
+        }
+        Some(HostPlan::Lent { .. }) | None => {}
     }
     NicView {
         id: plan.id.clone(),
@@ -163,6 +168,8 @@ fn of_plan(plan: &NicPlan) -> NicView {
         tap,
         interface,
         via,
+        by_link,
+        remote,
         null,
         vlans: VlanView::from(&plan.vlan),
         macs_max: plan.macs_max,

@@ -23,6 +23,7 @@ use crate::poll::Token;
 mod generations;
 mod greeter;
 mod keys;
+mod nics;
 mod serving;
 mod standings;
 mod status;
@@ -32,6 +33,7 @@ mod using;
 use generations::Generations;
 use greeter::{Greeter, Party, Task, Word, random};
 pub use keys::read as read_key;
+use nics::LinkedNic;
 pub(crate) use serving::BY_LINK;
 use serving::Serving;
 use standings::Standings;
@@ -58,6 +60,8 @@ pub(crate) struct Remote {
     /// How often each disk that clients may have could not be made stable.
     losses: Generations,
     standings: Standings,
+    /// By the number of the port.
+    nics: BTreeMap<u32, LinkedNic>,
     /// This boot of the machine, and this run of the daemon.
     boot: u64,
     run: u64,
@@ -134,8 +138,8 @@ impl Remote {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
         let standings = Standings::in_folder(state_dir, boot);
-        let (links, greeter, run) = (Vec::new(), None, random());
-        Remote { links, greeter, generations, losses, standings, boot, run }
+        let (links, greeter, nics, run) = (Vec::new(), None, BTreeMap::new(), random());
+        Remote { links, greeter, generations, losses, standings, nics, boot, run }
     }
 
     /// Whether there are any.
@@ -259,6 +263,7 @@ impl Manager {
         self.cores.send(core, Command::AttachLink(key, made));
         info!(link = id, core, "open");
         self.export_disks(key);
+        self.export_nics(key);
         self.ask_again(key, now());
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use backend::net::HostOpenError;
 use config::plan::{HostPlan, SwitchPlan, UplinkPlan, VlanPlan};
+use config::spec::Spoof;
 use sidecore::{
     BridgeId, Command, HostKey, HostServed, HostSpec, PortCounters, PortSpec, QueueCounters,
 };
@@ -33,7 +34,7 @@ pub(crate) struct Uplink {
     pub(crate) plan: UplinkPlan,
     pub(crate) place: Place,
     /// The NIC whose wire it is an end of: its name and number.
-    nic: Option<(String, u32)>,
+    pub(crate) nic: Option<(String, u32)>,
     guest: Option<Guest>,
     pub(crate) counters: Arc<PortCounters>,
     work: Arc<QueueCounters>,
@@ -99,8 +100,12 @@ impl Uplink {
             rules: Rules {
                 vlan: crate::network::vlan_of(&self.plan.vlan),
                 macs_max: self.plan.macs_max,
+                mac: self.plan.mac.map(|mac| mac.0),
+                spoof: match self.plan.spoof {
+                    Spoof::Allow => switch::Spoof::Allow,
+                    Spoof::Deny => switch::Spoof::Deny,
+                },
                 is_up: true,
-                ..Rules::default()
             },
             home: self.place.home as u16,
             mtu: MTU,
@@ -112,6 +117,7 @@ impl Uplink {
     fn name(&self) -> String {
         match (&self.nic, self.plan.host.interface()) {
             (_, Some(interface)) => interface.to_string(),
+            (None, None) if self.plan.host.lent().is_some() => self.plan.name().to_string(),
             (Some((nic, _)), None) => nic.clone(),
             (None, None) => String::new(),
         }
@@ -149,7 +155,8 @@ impl Manager {
             }
             None => (None, config::spec::SHARE_DEFAULT, config::plan::PolicyPlan::default(), None),
         };
-        let plan = UplinkPlan { host, vlan: VlanPlan::None, macs_max: 1, share, policy };
+        let (vlan, macs_max, mac, spoof) = (VlanPlan::None, 1, None, Spoof::Allow);
+        let plan = UplinkPlan { host, vlan, macs_max, mac, spoof, share, policy };
         let number = self.name_uplink();
         self.add_uplink(number, plan, place, Some((id.to_string(), nic)), guest, opened);
         number
@@ -218,7 +225,9 @@ impl Manager {
                 return Some(HostPorts::inherit(name, queues.into_iter()));
             }
         }
-        Some(HostPorts::open(&uplink.plan.host, uplink.guest, &self.taps))
+        let (host, guest) = (uplink.plan.host.clone(), uplink.guest);
+        let is_there = self.link_is_there(&host);
+        Some(is_there.and_then(|()| HostPorts::open(&host, guest, &self.taps)))
     }
 
     /// Changes an uplink in place: its VLANs, limits, share.
@@ -278,7 +287,10 @@ impl Manager {
         }
     }
 
-    fn attach_uplink(&mut self, number: u32, ports: HostPorts) {
+    fn attach_uplink(&mut self, number: u32, mut ports: HostPorts) {
+        if let Some(end) = ports.take_end() {
+            self.plug_into_link(number, end);
+        }
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
         let (served_as, queues) = (ports.describe(), ports.count());
         let (back, problem) = (HostPorts::default(), None);
@@ -367,7 +379,11 @@ impl Manager {
         let Some(number) = self.uplink_of(key) else { return };
         let Some(uplink) = self.network.uplinks.get_mut(&number) else { return };
         let State::Open(lent) = &mut uplink.state else { return };
-        let problem = problem.or_else(|| port.is_gone().then(|| "its interface is gone".into()));
+        let gone = match uplink.plan.host {
+            HostPlan::Remote { .. } | HostPlan::Lent { .. } => "its link has let it go",
+            _ => "its interface is gone",
+        };
+        let problem = problem.or_else(|| port.is_gone().then(|| gone.into()));
         lent.problem = lent.problem.take().or(problem);
         lent.back.put(key.queue, port);
         if lent.back.count() < lent.queues {

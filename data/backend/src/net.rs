@@ -1,5 +1,5 @@
 //! Host ports: where frames leave for the host and come from it. A tap, a packet socket on an
-//! interface, an AF_XDP socket on one of its queues, or nothing at all for measuring.
+//! interface, an AF_XDP socket on one of its queues, a link to another machine, or nothing at all for measuring.
 //!
 //! A [`HostPort`] is opened by control, moves to the sidecore that owns it, and is touched by nobody
 //! else then. Not here: who gets a frame (`switch`), what a frame needs (`frame`), queues of guests.
@@ -21,6 +21,7 @@
 //! [`HostPort::was_made`], so that the next daemon knows it as its own.
 
 mod errors;
+mod linked;
 mod null;
 mod packet;
 #[cfg(feature = "simulated")]
@@ -31,6 +32,7 @@ mod xdp;
 
 pub(crate) use errors::is_name;
 pub use errors::{HostOpenError, Why};
+pub(crate) use linked::Linked;
 pub use null::{Null, NullMode};
 pub use packet::Packet;
 #[cfg(feature = "simulated")]
@@ -201,6 +203,8 @@ pub enum Sent {
     /// Not sent: the memory of its sender is not there. The sender's loss, nobody else's. A short
     /// frame, which is copied first, is sent with zeroes instead, and the map's health is lost.
     Fault,
+    /// Not sent, and not before the other end has it: nobody has this NIC now.
+    Down,
     /// Not sent: the interface no longer exists ([`HostPort::is_gone`]).
     Gone,
     /// The port gives it back: deliver it to where it came from, with the MAC addresses swapped.
@@ -252,6 +256,8 @@ pub enum HostPort {
     Xdp(Box<Xdp>),
     /// Nothing.
     Null(Null),
+    /// A NIC of another machine ([`crate::link::LinkNic`]).
+    Linked(Box<Linked>),
     /// A simulation's.
     #[cfg(feature = "simulated")]
     Simulated(Box<Simulated>),
@@ -324,6 +330,7 @@ impl HostPort {
             HostPort::Packet(packet) => packet.receive(now_ns),
             HostPort::Xdp(xdp) => xdp.receive(now_ns),
             HostPort::Null(null) => null.receive(now_ns),
+            HostPort::Linked(port) => port.receive(),
             #[cfg(feature = "simulated")]
             HostPort::Simulated(port) => port.receive(),
         }
@@ -338,6 +345,7 @@ impl HostPort {
             HostPort::Packet(packet) => packet.send(header, head, rest),
             HostPort::Xdp(xdp) => xdp.send(head, rest),
             HostPort::Null(null) => null.send(),
+            HostPort::Linked(port) => port.send(head, rest),
             #[cfg(feature = "simulated")]
             HostPort::Simulated(port) => port.send(head, rest),
         }
@@ -349,6 +357,7 @@ impl HostPort {
         match self {
             HostPort::Packet(packet) => packet.flush(),
             HostPort::Xdp(xdp) => xdp.flush(),
+            HostPort::Linked(port) => port.flush(),
             HostPort::Tap(_) | HostPort::Null(_) => {}
             #[cfg(feature = "simulated")]
             HostPort::Simulated(_) => {}
@@ -363,6 +372,7 @@ impl HostPort {
             HostPort::Packet(packet) => Some(packet.poll_fd()),
             HostPort::Xdp(xdp) => Some(xdp.poll_fd()),
             HostPort::Null(_) => None,
+            HostPort::Linked(port) => Some(port.poll_fd()),
             #[cfg(feature = "simulated")]
             HostPort::Simulated(port) => Some(port.poll_fd()),
         }
@@ -381,7 +391,7 @@ impl HostPort {
             HostPort::Packet(packet) => packet.has(),
             // Nobody looks at what is dropped, and what is echoed never left.
             HostPort::Null(_) => Offloads::ALL,
-            HostPort::Xdp(_) => Offloads::NONE,
+            HostPort::Xdp(_) | HostPort::Linked(_) => Offloads::NONE,
             #[cfg(feature = "simulated")]
             HostPort::Simulated(_) => Offloads::NONE,
         }
@@ -397,6 +407,7 @@ impl HostPort {
             HostPort::Packet(packet) => packet.is_gone(),
             HostPort::Xdp(xdp) => xdp.is_gone(),
             HostPort::Null(_) => false,
+            HostPort::Linked(port) => port.is_gone(),
             #[cfg(feature = "simulated")]
             HostPort::Simulated(_) => false,
         }
@@ -407,7 +418,7 @@ impl HostPort {
         match self {
             HostPort::Packet(packet) => packet.losses(),
             HostPort::Xdp(xdp) => xdp.losses(),
-            HostPort::Tap(_) | HostPort::Null(_) => Losses::default(),
+            HostPort::Tap(_) | HostPort::Null(_) | HostPort::Linked(_) => Losses::default(),
             #[cfg(feature = "simulated")]
             HostPort::Simulated(_) => Losses::default(),
         }
@@ -419,7 +430,7 @@ impl HostPort {
             HostPort::Tap(tap) => Some(tap.mtu()),
             HostPort::Packet(packet) => Some(packet.mtu()),
             HostPort::Xdp(xdp) => Some(xdp.mtu()),
-            HostPort::Null(_) => None,
+            HostPort::Null(_) | HostPort::Linked(_) => None,
             #[cfg(feature = "simulated")]
             HostPort::Simulated(_) => None,
         }
@@ -446,6 +457,7 @@ impl HostPort {
             HostPort::Packet(_) => "packet",
             HostPort::Xdp(xdp) => xdp.describe(),
             HostPort::Null(null) => null.describe(),
+            HostPort::Linked(_) => "link",
             #[cfg(feature = "simulated")]
             HostPort::Simulated(_) => "simulated",
         }

@@ -15,7 +15,7 @@ use crate::handshake::Established;
 use crate::net::NetQueue;
 use crate::seal::Seal;
 use crate::session::{FIRST_LEASES, Session};
-use crate::wire::{HEADER_BYTES, Header, Intent};
+use crate::wire::{HEADER_BYTES, Header, Intent, Net};
 
 mod attachment;
 mod held;
@@ -60,7 +60,7 @@ impl Client {
             spec,
             session: None,
             held: Held::new(),
-            net: NetQueue::new(0),
+            net: NetQueue::default(),
             is_net_next: false,
             ticked_at: now,
             heard_at: now,
@@ -184,7 +184,7 @@ impl Client {
         };
         self.fenced_at = self.fenced_at.max(now.saturating_add(fence_ns(FIRST_LEASES)));
         self.fence_ns = fence_ns(1);
-        self.net = NetQueue::new(session.part_bytes);
+        self.net = NetQueue::default();
         self.session = Some(session);
         self.heard(now);
         self.held.lost_session();
@@ -206,8 +206,14 @@ impl Client {
         }
     }
 
-    /// A frame that came, which is opened in place. `net` gets frames for NICs. False when it was dropped.
-    pub fn receive(&mut self, now: u64, frame: &mut [u8], net: &mut dyn FnMut(u16, &[u8])) -> bool {
+    /// A frame that came, which is opened in place. `net` gets frames for NICs, in
+    /// pieces. False when it was dropped.
+    pub fn receive(
+        &mut self,
+        now: u64,
+        frame: &mut [u8],
+        net: &mut dyn FnMut(u16, &Net<'_>),
+    ) -> bool {
         let is_taken = self.receive_checked(now, frame, net).is_some();
         self.counts.frames_dropped += u64::from(!is_taken);
         is_taken
@@ -217,7 +223,7 @@ impl Client {
         &mut self,
         now: u64,
         frame: &mut [u8],
-        net: &mut dyn FnMut(u16, &[u8]),
+        net: &mut dyn FnMut(u16, &Net<'_>),
     ) -> Option<()> {
         let header = Header::parse(frame).ok()?;
         let session = self.session.as_mut().filter(|session| session.mine == header.session)?;
@@ -250,6 +256,16 @@ impl Client {
             self.is_net_next = !self.is_net_next;
         }
         session.commit(now, out)
+    }
+
+    /// Whether [`Client::send_net`] has a place for any frame.
+    pub fn has_net_room(&self) -> bool {
+        self.net.has_room()
+    }
+
+    /// Whether an attachment is bound in this session.
+    pub fn is_bound(&self, attachment: u16) -> bool {
+        self.held.get(attachment).is_some_and(|one| one.bound_handle().is_some())
     }
 
     /// A frame of a NIC, which is sent once or dropped. False when it was dropped.

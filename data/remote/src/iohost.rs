@@ -25,7 +25,7 @@ use crate::SessionStats;
 use crate::round::Round;
 use crate::session::Hears;
 use crate::times::Times;
-use crate::wire::{Bind, End, HEADER_BYTES, Header, Malformed, News, Record, Status};
+use crate::wire::{Bind, End, HEADER_BYTES, Header, Malformed, Net, News, Record, Status};
 
 mod about;
 mod binding;
@@ -100,9 +100,14 @@ impl<M: SlotMemory> Host<M> {
         self.names
     }
 
-    /// A frame that came, which is opened in place. `net` gets frames for NICs: export, and bytes. False when it
+    /// A frame that came, which is opened in place. `net` gets frames for NICs, in pieces: export, and piece. False when it
     /// was dropped.
-    pub fn receive(&mut self, now: u64, frame: &mut [u8], net: &mut dyn FnMut(u16, &[u8])) -> bool {
+    pub fn receive(
+        &mut self,
+        now: u64,
+        frame: &mut [u8],
+        net: &mut dyn FnMut(u16, &Net<'_>),
+    ) -> bool {
         let is_taken = self.receive_checked(now, frame, net).is_some();
         self.counts.frames_dropped += u64::from(!is_taken);
         is_taken
@@ -112,7 +117,7 @@ impl<M: SlotMemory> Host<M> {
         &mut self,
         now: u64,
         frame: &mut [u8],
-        net: &mut dyn FnMut(u16, &[u8]),
+        net: &mut dyn FnMut(u16, &Net<'_>),
     ) -> Option<()> {
         let header = Header::parse(frame).ok()?;
         let at = self.place_of(header.session)?;
@@ -237,6 +242,13 @@ impl<M: SlotMemory> Host<M> {
             peer.about.owes_news = true;
             self.wake_peer(number);
         }
+    }
+
+    /// Whether a client has this device, and [`Host::send_net`] a place for any frame: `None` when nobody has it.
+    pub fn net_room(&self, export: u16) -> Option<bool> {
+        let (number, _) = self.exports.get(usize::from(export))?.bound()?;
+        let peer = self.places.get(self.place_of(number)?)?.peer()?;
+        Some(peer.net.has_room())
     }
 
     /// A frame of a NIC, to the client that has it; sent once or dropped. False when it was dropped.
@@ -376,7 +388,7 @@ struct Hearing<'a, M> {
     about: &'a mut About,
     /// Those that the session asks for: done when all of the frame was heard.
     binds: &'a mut Vec<Bind>,
-    net: &'a mut dyn FnMut(u16, &[u8]),
+    net: &'a mut dyn FnMut(u16, &Net<'_>),
 }
 
 impl<M: SlotMemory> Fate for Hearing<'_, M> {
@@ -409,9 +421,9 @@ impl<M: SlotMemory> Hears for Hearing<'_, M> {
             Record::Recall { handle, slot, turn } => {
                 self.request(*handle, |export, _| export.recall(*slot, *turn))
             }
-            Record::Net { handle, data } => {
-                match self.about.export(&mut self.host.exports, *handle) {
-                    Some(export) => (self.net)(export.number, data),
+            Record::Net(net) => {
+                match self.about.export(&mut self.host.exports, net.handle) {
+                    Some(export) => (self.net)(export.number, net),
                     None => self.host.counts.records_stale += 1,
                 }
                 Ok(true)

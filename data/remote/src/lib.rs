@@ -30,6 +30,7 @@ mod times;
 pub mod wire;
 
 pub use loss::SessionStats;
+pub use net::Assembly;
 pub use seal::{Cipher, Keys};
 
 #[cfg(test)]

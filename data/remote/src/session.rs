@@ -7,8 +7,8 @@ use crate::loss::{ACK_DELAY_NS, Fate, Flight, Mark, Note, Rang, SessionStats};
 use crate::received::Received;
 use crate::seal::Seal;
 use crate::wire::{
-    ACK_BLOCKS_MAX, AckBlocks, Builder, HEADER_BYTES, Header, Kind, Malformed, PART_BYTES, Piece,
-    RECORD_HEAD_BYTES, Record, Records,
+    ACK_BLOCKS_MAX, AckBlocks, Builder, HEADER_BYTES, Header, Kind, Malformed, NET_BYTES, Net,
+    PART_BYTES, Piece, RECORD_HEAD_BYTES, Record, Records,
 };
 
 /// Frames sent at one time; the caller comes again with a later one.
@@ -113,11 +113,26 @@ impl Out<'_> {
         self.count
     }
 
-    /// Puts a frame of a NIC in, which nobody asks about.
-    pub(crate) fn push_net(&mut self, handle: u32, data: &[u8]) -> bool {
-        let fits = self.push(&Record::Net { handle, data }, None);
-        if fits {
-            self.note.net_bytes += data.len() as u32;
+    /// Bytes of a NIC's frame that still fit.
+    pub(crate) fn net_room(&self) -> usize {
+        self.builder.room().saturating_sub(RECORD_HEAD_BYTES + NET_BYTES)
+    }
+
+    /// More is to be said than fits.
+    pub(crate) fn is_full(&mut self) {
+        self.is_full = true;
+    }
+
+    /// Puts a piece of a NIC's frame in, which nobody asks about; `load` writes its `len` bytes.
+    pub(crate) fn push_net(
+        &mut self,
+        net: &Net<'_>,
+        len: usize,
+        load: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let fits = self.builder.push_net(net, len, load);
+        if self.pushed(fits, None) {
+            self.note.net_bytes += len as u32;
         }
         fits
     }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use random::Random;
 
+use crate::Assembly;
 use crate::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request, Standing};
 use crate::handshake::{Established, Greeter, Identity, Initiator, Offer, Randomness, Step};
 use crate::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory, Work};
@@ -95,6 +96,7 @@ struct Pair {
     /// Sessions that began and ended at the client, and at the host.
     sessions: [Vec<bool>; 2],
     net: Vec<Vec<u8>>,
+    assemblies: [Assembly; 2],
 }
 
 fn client(seed: u64, fail_after_ns: Option<u64>) -> Client {
@@ -155,6 +157,7 @@ impl Pair {
             stands: HashMap::new(),
             sessions: [Vec::new(), Vec::new()],
             net: Vec::new(),
+            assemblies: Default::default(),
         }
     }
 
@@ -236,9 +239,9 @@ impl Pair {
         if self.keeps[0] {
             self.kept[0].push(frame.to_vec());
         } else if !self.is_cut[0] {
-            let net = &mut self.net;
-            self.host.receive(self.now, &mut frame.to_vec(), &mut |_, data| {
-                net.push(data.to_vec());
+            let (net, assembly) = (&mut self.net, &mut self.assemblies[0]);
+            self.host.receive(self.now, &mut frame.to_vec(), &mut |_, piece| {
+                net.extend(assembly.take(piece).map(<[u8]>::to_vec));
             });
         }
     }
@@ -247,9 +250,9 @@ impl Pair {
         if self.keeps[1] {
             self.kept[1].push(frame.to_vec());
         } else if !self.is_cut[1] {
-            let net = &mut self.net;
-            self.client.receive(self.now, &mut frame.to_vec(), &mut |_, data| {
-                net.push(data.to_vec());
+            let (net, assembly) = (&mut self.net, &mut self.assemblies[1]);
+            self.client.receive(self.now, &mut frame.to_vec(), &mut |_, piece| {
+                net.extend(assembly.take(piece).map(<[u8]>::to_vec));
             });
         }
     }

@@ -10,7 +10,7 @@ mod record;
 
 pub use build::Builder;
 pub use record::{
-    ACK_BLOCKS_MAX, AckBlocks, Bind, Bound, End, Intent, News, Outcome, Part, Piece, Record,
+    ACK_BLOCKS_MAX, AckBlocks, Bind, Bound, End, Intent, Net, News, Outcome, Part, Piece, Record,
     Records, Verifier,
 };
 
@@ -24,6 +24,10 @@ pub const RECORD_HEAD_BYTES: usize = 4;
 pub const PART_BYTES: usize = 40;
 /// Bytes of a [`Piece`] without its data.
 pub const PIECE_BYTES: usize = 32;
+/// Bytes of a [`Net`] without its data.
+pub const NET_BYTES: usize = 12;
+/// The longest frame of a NIC: an IP packet of 9,000 bytes with Ethernet header and two tags, rounded up.
+pub const NET_FRAME_BYTES_MAX: usize = 9_024;
 /// The longest data of one request: the client splits what is longer.
 pub const REQUEST_BYTES_MAX: usize = 128 << 10;
 

@@ -15,8 +15,8 @@
 //! A client's time is the sidecore's, which stands still while the machine is suspended. A client's requests fail later then,
 //! and never too early.
 
-use backend::link::LinkEvent;
 pub use backend::link::{Address, ClientLink, LinkKey};
+use backend::link::{LinkEvent, LinkNic};
 use remote::client::{AttachSpec, Event as ClientEvent, Standing};
 use remote::handshake::Established;
 use remote::iohost::{ExportSpec, HostEvent};
@@ -29,6 +29,7 @@ mod greets;
 mod host;
 mod initiator;
 mod memory;
+mod nics;
 mod walk;
 
 pub use host::{Greeting, HostLink, HostLinkSpec, Opened};
@@ -116,6 +117,26 @@ pub enum ToLink {
         /// All it needs; `None`: it could not be opened.
         opened: Option<Box<Opened>>,
     },
+    /// The answer to [`HostEvent::Open`] of a NIC: it needs no queue, and what is asked of it as of a disk fails.
+    NicOpened {
+        /// Which one.
+        export: u16,
+        /// As long as [`HostEvent::Open`] said.
+        memory: AttachmentMemory,
+    },
+    /// A device is a NIC, and this is the link's end of its port. When the port is no more, a client gives the device
+    /// back.
+    PlugIn {
+        /// The client's number of it, which was told with [`ToLink::Attach`]; an IOhost's export.
+        device: u16,
+        /// The end.
+        nic: Box<LinkNic>,
+    },
+    /// What is plugged in comes out: its port is gone then.
+    Unplug {
+        /// The same.
+        device: u16,
+    },
     /// The answer to [`HostEvent::LetGo`], when its queue was detached.
     LetGo {
         /// Which one.
@@ -178,6 +199,12 @@ impl Sidecore {
     }
 
     pub(crate) fn tell_link(&mut self, key: LinkKey, told: ToLink, now: Nanos) {
+        if let ToLink::PlugIn { nic, .. } = &told
+            && self.rest.watch_link(nic.poll_fd()).is_err()
+        {
+            // Dropped with what was told: its port is gone, and is opened anew.
+            return;
+        }
         let Some(link) = self.io.link(key) else { return self.tell_host_link(key, told, now) };
         let unattached = match told {
             ToLink::Hello(hello) => {
@@ -205,12 +232,21 @@ impl Sidecore {
                 None
             }
             ToLink::Look { disk, device } => (!link.look(disk, device)).then_some(disk),
+            ToLink::PlugIn { device, nic } => {
+                link.plug_in(device, *nic);
+                None
+            }
+            ToLink::Unplug { device } => {
+                link.unplug(device);
+                None
+            }
             // What only an IOhost is told.
             ToLink::Export(_)
             | ToLink::Update { .. }
             | ToLink::Remove { .. }
             | ToLink::Answer { .. }
             | ToLink::Opened { .. }
+            | ToLink::NicOpened { .. }
             | ToLink::LetGo { .. } => None,
         };
         if let Some(disk) = unattached {

@@ -56,6 +56,24 @@ pub struct LinkView {
     pub ways: Vec<LinkWayView>,
     /// The disks of other machines that come by it, or those of this one that clients may have.
     pub disks: Vec<LinkDiskView>,
+    /// The NICs of guests here that come by it, or those of this machine's switches that clients may have.
+    #[serde(default)]
+    pub nics: Vec<LinkNicView>,
+}
+
+/// A NIC that goes by a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkNicView {
+    /// Its name: that of the guest's NIC, or that of the switch's uplink.
+    pub id: String,
+    /// The other end has it now.
+    pub in_use: bool,
+    /// Frames that were sent on the link.
+    pub frames_out: u64,
+    /// Frames that came whole.
+    pub frames_in: u64,
+    /// Frames that were dropped at this end of the link: nobody had the NIC, its port took no more, a part was lost.
+    pub frames_dropped: u64,
 }
 
 /// How the way to another machine is, as one session finds it. What was sent, from here to there.

@@ -45,6 +45,12 @@ pub struct NicView {
     /// How frames come from that interface and go to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<Via>,
+    /// The link by whose IOhost it is a port of a switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_link: Option<String>,
+    /// Its name there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
     /// What it does when it is connected to nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null: Option<NullKind>,
@@ -281,7 +287,7 @@ pub struct PortView {
     /// The sidecore that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecore: Option<u16>,
-    /// How it is served, in words, once it is open: such as `tap`, `packet`, `xdp, zero-copy`.
+    /// How it is served, in words, once it is open: such as `tap`, `packet`, `xdp, zero-copy`, `link`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_as: Option<String>,
     /// What it did.
@@ -298,6 +304,8 @@ pub enum PortKind {
     Tap,
     /// Another interface of this host.
     Interface,
+    /// A NIC of another machine's guest.
+    Remote,
 }
 
 impl PortKind {
@@ -307,6 +315,7 @@ impl PortKind {
             PortKind::Nic => "nic",
             PortKind::Tap => "tap",
             PortKind::Interface => "interface",
+            PortKind::Remote => "remote",
         }
     }
 }

@@ -52,13 +52,15 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "migratable"
             | "allow_unsealed_memory",
         ) => AtReload::Anew,
-        ("[[switch.uplink]]", "tap" | "interface" | "via") => AtReload::Anew,
+        ("[[switch.uplink]]", "tap" | "interface" | "via" | "remote") => AtReload::Anew,
         (
             "[[nic]]",
             "switch"
             | "tap"
             | "interface"
             | "via"
+            | "by_link"
+            | "remote"
             | "null"
             | "size"
             | "rate"
@@ -183,7 +185,8 @@ mod tests {
             "limit_packets = 7",
         ];
         let lines = [&lines[..], &ALIKE].concat();
-        let others = ["vlan", "tap", "interface", "via", "null", "size", "rate"];
+        let others =
+            ["vlan", "tap", "interface", "via", "by_link", "remote", "null", "size", "rate"];
         check::<NicSpec>("[[nic]]", base, &lines, &others);
     }
 }

@@ -180,7 +180,7 @@ pub(super) fn resolve(
     let serial = resolve_serial(spec, &at.key("serial"), &mut found);
     let source = resolve_source(spec, folder, at, &mut found);
     if let Some(Source::Remote { link, .. }) = &source {
-        check_link(link, defaults.links, at, &mut found);
+        check_link(link, defaults.links, &at.key("link"), &mut found);
     }
     check_folder(source.as_ref(), &defaults.daemon.image_folders, &at.key("path"), &mut found);
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);

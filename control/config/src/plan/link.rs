@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::disk::PATH_MAX;
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::check_interface;
-use super::{DiskPlan, Mistake, Path, Source};
+use super::{DiskPlan, Mistake, Path, Source, SwitchPlan};
 use crate::key;
 use crate::mac::{MAC_HINT, Mac};
 use crate::schema::nearest;
@@ -104,6 +104,8 @@ pub struct LinkClientPlan {
     pub key: Option<[u8; key::KEY_BYTES]>,
     /// The disks that it may have, each a disk of this plan.
     pub disks: Vec<String>,
+    /// The NICs that it may have, by the names of switches' uplinks.
+    pub nics: Vec<String>,
 }
 
 impl LinkPlan {
@@ -340,8 +342,8 @@ fn one_client(
         }
         (LinkSecurity::None, None) => None,
     };
-    let disks = spec.disks.clone();
-    (mistakes.len() == before).then(|| LinkClientPlan { name: spec.name.clone(), key, disks })
+    let (disks, nics) = (spec.disks.clone(), spec.nics.clone());
+    (mistakes.len() == before).then(|| LinkClientPlan { name: spec.name.clone(), key, disks, nics })
 }
 
 fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<LinkEnd> {
@@ -481,7 +483,7 @@ pub(super) fn check_disks(
     }
 }
 
-/// Refuses a link that is not there, or is the wrong end; `at` is the disk.
+/// Refuses a link that is not there, or is the wrong end; `at` names it.
 pub(super) fn check_link(id: &str, links: &[LinkPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
     let clients = links.iter().filter(|link| link.role() == LinkRole::Client);
     let names: Vec<&str> = clients.map(|link| link.id.as_str()).collect();
@@ -501,7 +503,42 @@ pub(super) fn check_link(id: &str, links: &[LinkPlan], at: &Path, mistakes: &mut
             },
         ),
     };
-    mistakes.push(Mistake::new(at.key("link"), wrong, right));
+    mistakes.push(Mistake::new(at.clone(), wrong, right));
+}
+
+/// A NIC that clients may have is a port of one switch, and goes by one link.
+pub(super) fn check_nics(
+    links: &[LinkPlan],
+    switches: &[SwitchPlan],
+    specs: &[LinkSpec],
+    mistakes: &mut Vec<Mistake>,
+) {
+    let uplinks = || switches.iter().flat_map(|switch| &switch.uplinks);
+    let names: Vec<&str> = uplinks().filter_map(|uplink| uplink.host.lent()).collect();
+    let mut of_link: BTreeMap<&str, &str> = BTreeMap::new();
+    for link in links {
+        let Some(index) = specs.iter().position(|spec| spec.id == link.id) else { continue };
+        for (place, client) in link.clients().iter().enumerate() {
+            let at = Path::item("link", index).key("client").index(place).key("nics");
+            for (number, name) in client.nics.iter().enumerate() {
+                let at = at.index(number);
+                if !names.contains(&name.as_str()) {
+                    let right = match nearest(name, &names) {
+                        Some(near) => format!("did you mean {near:?}?"),
+                        None => format!("declare it: a [[switch.uplink]] with remote = {name:?}"),
+                    };
+                    let wrong = format!("no switch has an uplink for the nic {name:?}");
+                    mistakes.push(Mistake::new(at.clone(), wrong, right));
+                }
+                let before = of_link.insert(name, &link.id);
+                if let Some(before) = before.filter(|before| before != &link.id) {
+                    let wrong = format!("nic {name:?} is already that of link {before:?}");
+                    let right = "let clients have a nic by one link";
+                    mistakes.push(Mistake::new(at, wrong, right));
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ fn holder_of<'a>(
     nics: &[&'a NicPlan],
     switches: &[&'a SwitchPlan],
 ) -> Option<String> {
-    let has = |host: &HostPlan| host.interface() == Some(interface);
+    let has = |host: &HostPlan| host.interface().or(host.lent()) == Some(interface);
     let nic = nics.iter().find(|nic| nic.host().is_some_and(has));
     let switch = switches.iter().find(|switch| switch.uplinks.iter().any(|up| has(&up.host)));
     nic.map(|nic| nic.named().text())
@@ -21,6 +21,11 @@ fn holder_of<'a>(
 }
 
 fn check_host(host: &HostPlan, holder: Option<String>, at: &Path, mistakes: &mut Vec<Mistake>) {
+    if let (Some(name), Some(holder)) = (host.lent(), &holder) {
+        let wrong = format!("the name {name:?} is that of {holder}");
+        let right = "give each nic of other machines a name that no other uplink has";
+        mistakes.push(Mistake::new(at.key(host.field()), wrong, right));
+    }
     if let (Some(name), Some(holder)) = (host.interface(), holder) {
         let wrong = format!("the interface {name:?} is that of {holder}");
         let right = "give each an interface of its own, or connect both to one `switch`";
@@ -44,7 +49,14 @@ impl SwitchPlan {
                 true => Some("another uplink of this switch".to_string()),
                 false => holder_of(uplink.name(), nics, others),
             };
-            check_host(&uplink.host, holder, &at.key("uplink").index(index), mistakes);
+            let at = at.key("uplink").index(index);
+            check_host(&uplink.host, holder, &at, mistakes);
+            let same = before.iter().find(|other| uplink.mac.is_some() && other.mac == uplink.mac);
+            if let (Some(other), Some(mac)) = (same, uplink.mac) {
+                let wrong = format!("the address {mac} is that of the nic {:?}", other.name());
+                let right = "give each nic of a switch an address of its own";
+                mistakes.push(Mistake::new(at.key("mac"), wrong, right));
+            }
         }
     }
 }
@@ -61,6 +73,15 @@ impl NicPlan {
     ) {
         let id = match &self.peer {
             NicPeer::Switch(id) => id,
+            NicPeer::Host(HostPlan::Remote { link, name }) => {
+                if let Some(other) = nics.iter().find(|other| other.peer == self.peer) {
+                    let theirs = other.named().text();
+                    let wrong = format!("the nic {name:?} of link {link:?} is that of {theirs}");
+                    let right = "let each have one of its own there: `remote`";
+                    mistakes.push(Mistake::new(at.key("by_link"), wrong, right));
+                }
+                return;
+            }
             NicPeer::Host(host) => {
                 let holder = host.interface().and_then(|name| holder_of(name, nics, switches));
                 return check_host(host, holder, at, mistakes);
@@ -85,6 +106,10 @@ impl NicPlan {
         if let Some(other) = on_it().find(|other| other.mac == self.mac) {
             let theirs = other.named().text();
             let wrong = format!("the address {} is that of {theirs}", self.mac);
+            let right = "give each nic of a switch an address of its own";
+            mistakes.push(Mistake::new(at.key("mac"), wrong, right));
+        } else if let Some(other) = switch.uplinks.iter().find(|it| it.mac == Some(self.mac)) {
+            let wrong = format!("the address {} is that of the nic {:?}", self.mac, other.name());
             let right = "give each nic of a switch an address of its own";
             mistakes.push(Mistake::new(at.key("mac"), wrong, right));
         }

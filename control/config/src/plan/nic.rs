@@ -2,13 +2,15 @@
 
 use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
+use super::link::check_link;
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
 use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
     ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
-    NIC_MODERATE_DEFAULT_US, NIC_MODERATE_US, NicSpec, NullKind, PAIRS_MAX, SHARE_MAX, Spoof,
+    NIC_MODERATE_DEFAULT_US, NIC_MODERATE_US, NicSpec, NullKind, PAIRS_MAX, REMOTE_MTU_MAX,
+    SHARE_MAX, Spoof,
 };
 
 /// One NIC, resolved.
@@ -117,7 +119,7 @@ pub(super) fn resolve(
     }
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
-    let peer = resolve_peer(spec, at, &mut found);
+    let peer = resolve_peer(spec, defaults, at, &mut found);
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, &mut found);
     if let Some(Err(error)) = spec.mac.map(Mac::check) {
@@ -134,7 +136,10 @@ pub(super) fn resolve(
         origin,
         socket: socket?,
         mode: spec.mode,
-        mac: spec.mac.unwrap_or_else(|| Mac::of_name(&spec.id)),
+        mac: spec.mac.unwrap_or_else(|| {
+            let of_link = spec.remote.as_ref().filter(|_| spec.by_link.is_some());
+            Mac::of_name(of_link.unwrap_or(&spec.id))
+        }),
         peer: peer?,
         vlan,
         macs_max: spec.macs_max.unwrap_or(NIC_MACS_DEFAULT),
@@ -153,11 +158,17 @@ pub(super) fn resolve(
     })
 }
 
-fn resolve_peer(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<NicPeer> {
+fn resolve_peer(
+    spec: &NicSpec,
+    defaults: &Defaults<'_>,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<NicPeer> {
     let given = [
         ("switch", spec.switch.is_some()),
         ("tap", spec.tap.is_some()),
         ("interface", spec.interface.is_some()),
+        ("by_link", spec.by_link.is_some()),
         ("null", spec.null.is_some()),
     ];
     let mut given = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
@@ -169,7 +180,7 @@ fn resolve_peer(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Optio
     };
     for more in given {
         let wrong = format!("there are both `{first}` and `{more}`");
-        let right = "a nic has one of `switch`, `tap`, `interface` and `null`; take the others out";
+        let right = "a nic has one of `switch`, `tap`, `interface`, `by_link` and `null`; take the others out";
         mistakes.push(Mistake::new(at.key(more), wrong, right));
     }
     let of_switch = [
@@ -189,10 +200,40 @@ fn resolve_peer(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Optio
     let null = resolve_null(spec, at, mistakes);
     let named = (spec.tap.as_deref(), spec.interface.as_deref(), spec.via);
     let host = port::resolve_interface(named, at, mistakes);
+    let remote = resolve_remote(spec, defaults, at, mistakes);
     match &spec.switch {
         Some(switch) => Some(NicPeer::Switch(switch.clone())),
-        None => host.or(null.map(HostPlan::Null)).map(NicPeer::Host),
+        None => host.or(remote).or(null.map(HostPlan::Null)).map(NicPeer::Host),
     }
+}
+
+/// A port of a switch at an IOhost.
+fn resolve_remote(
+    spec: &NicSpec,
+    defaults: &Defaults<'_>,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<HostPlan> {
+    let Some(link) = &spec.by_link else {
+        if spec.remote.is_some() {
+            let right = "take `remote` out, or name a link with `by_link`";
+            let wrong = "there is `remote`, but no `by_link`";
+            mistakes.push(Mistake::new(at.key("remote"), wrong, right));
+        }
+        return None;
+    };
+    check_link(link, defaults.links, &at.key("by_link"), mistakes);
+    if let Some(name) = &spec.remote {
+        names::check_id(name, &at.key("remote"), mistakes);
+    }
+    check_bounds(
+        spec.mtu.into(),
+        (MTU_MIN.into(), REMOTE_MTU_MAX.into()),
+        &at.key("mtu"),
+        mistakes,
+    );
+    let name = spec.remote.as_ref().unwrap_or(&spec.id);
+    Some(HostPlan::Remote { link: link.clone(), name: name.clone() })
 }
 
 fn resolve_null(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<NullPlan> {

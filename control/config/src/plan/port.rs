@@ -21,6 +21,18 @@ pub enum HostPlan {
         /// How frames come and go.
         via: Via,
     },
+    /// A port of a switch of another machine, by a link. Only behind a NIC.
+    Remote {
+        /// The link: one of this plan, and a client's.
+        link: String,
+        /// Its name there.
+        name: String,
+    },
+    /// A NIC of another machine's guest. Only of a switch.
+    Lent {
+        /// The name by which clients have it.
+        name: String,
+    },
     /// Nothing: for measuring. Only behind a NIC.
     Null(NullPlan),
 }
@@ -57,7 +69,15 @@ impl HostPlan {
     pub fn interface(&self) -> Option<&str> {
         match self {
             HostPlan::Tap { name } | HostPlan::Interface { name, .. } => Some(name),
-            HostPlan::Null(_) => None,
+            HostPlan::Remote { .. } | HostPlan::Lent { .. } | HostPlan::Null(_) => None,
+        }
+    }
+
+    /// The name by which clients of links have it.
+    pub fn lent(&self) -> Option<&str> {
+        match self {
+            HostPlan::Lent { name } => Some(name),
+            _ => None,
         }
     }
 
@@ -66,6 +86,8 @@ impl HostPlan {
         match self {
             HostPlan::Tap { .. } => "tap",
             HostPlan::Interface { .. } => "interface",
+            HostPlan::Remote { .. } => "by_link",
+            HostPlan::Lent { .. } => "remote",
             HostPlan::Null(_) => "null",
         }
     }

@@ -3,7 +3,11 @@
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, VlanPlan, VlanSpec};
 use super::{Defaults, Mistake, Path, PolicyPlan};
-use crate::spec::{AGEING_MAX_S, MACS_MAX, SHARE_MAX, SwitchSpec, UPLINKS_MAX, UplinkSpec};
+use crate::mac::{MAC_HINT, Mac};
+use crate::spec::{
+    AGEING_MAX_S, MACS_MAX, NIC_MACS_DEFAULT, PORTS_MAX, SHARE_MAX, Spoof, SwitchSpec, UPLINKS_MAX,
+    UplinkSpec,
+};
 
 /// One switch, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +29,16 @@ pub struct SwitchPlan {
 /// One port of a switch that belongs to this host, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkPlan {
-    /// A tap or an interface, never null.
+    /// A tap, an interface, or a NIC of another machine; never null.
     pub host: HostPlan,
     /// Which frames it has.
     pub vlan: VlanPlan,
     /// Addresses learned at it, 1 to 32,768.
     pub macs_max: u16,
+    /// The address of the one station behind it; `None` but of a NIC of another machine.
+    pub mac: Option<Mac>,
+    /// Whether frames from others may come.
+    pub spoof: Spoof,
     /// 1 to 10,000.
     pub share: u32,
     /// When it is polled.
@@ -38,9 +46,9 @@ pub struct UplinkPlan {
 }
 
 impl UplinkPlan {
-    /// The interface's name: what the uplink is known by.
+    /// The interface's name, or the NIC's: what the uplink is known by.
     pub fn name(&self) -> &str {
-        self.host.interface().unwrap_or_default()
+        self.host.interface().or(self.host.lent()).unwrap_or_default()
     }
 }
 
@@ -68,10 +76,17 @@ pub(super) fn resolve(
     names::check_id(&spec.id, &at.key("id"), mistakes);
     check_bounds(spec.ageing_s, (1, AGEING_MAX_S), &at.key("ageing_s"), mistakes);
     check_bounds(spec.macs_max.into(), (1, MACS_MAX.into()), &at.key("macs_max"), mistakes);
-    if spec.uplink.len() > UPLINKS_MAX {
-        let wrong = format!("{} uplinks are too many", spec.uplink.len());
+    let of_host = spec.uplink.iter().filter(|uplink| uplink.remote.is_none()).count();
+    if of_host > UPLINKS_MAX {
+        let wrong = format!("{of_host} uplinks are too many");
         let right = format!("a switch has at most {UPLINKS_MAX}");
         mistakes.push(Mistake::new(at.key("uplink").index(UPLINKS_MAX), wrong, right));
+        return None;
+    }
+    if spec.uplink.len() > PORTS_MAX {
+        let wrong = format!("{} ports are too many", spec.uplink.len());
+        let right = format!("a switch has at most {PORTS_MAX}");
+        mistakes.push(Mistake::new(at.key("uplink").index(PORTS_MAX), wrong, right));
         return None;
     }
     let mut uplinks = Vec::new();
@@ -97,7 +112,25 @@ fn resolve_uplink(
     mistakes: &mut Vec<Mistake>,
 ) -> Option<UplinkPlan> {
     let named = (spec.tap.as_deref(), spec.interface.as_deref(), spec.via);
+    let lent = spec.remote.as_ref().map(|name| HostPlan::Lent { name: name.clone() });
+    if let Some(name) = &spec.remote {
+        names::check_id(name, &at.key("remote"), mistakes);
+    }
+    let of_remote = [("mac", spec.mac.is_some()), ("spoof", spec.spoof.is_some())];
+    for (field, _) in of_remote.iter().filter(|(_, is_given)| *is_given && lent.is_none()) {
+        let wrong = format!("only an uplink with `remote` has `{field}`");
+        mistakes.push(Mistake::new(at.key(field), wrong, format!("take `{field}` out")));
+    }
+    if let Some(Err(error)) = spec.mac.map(Mac::check) {
+        mistakes.push(Mistake::new(at.key("mac"), error.to_string(), MAC_HINT));
+    }
     let host = port::resolve_interface(named, at, mistakes);
+    if host.is_some() && lent.is_some() {
+        let right = "take one of them out; each is an uplink of its own";
+        let wrong = "there is `remote` beside `tap` or `interface`";
+        mistakes.push(Mistake::new(at.key("remote"), wrong, right));
+    }
+    let host = host.or(lent);
     if host.is_none() {
         let right =
             "name a `tap`, which is made if it is not there, or an `interface` of this host";
@@ -109,9 +142,14 @@ fn resolve_uplink(
     }
     let vlan = VlanSpec { vlan: spec.vlan, trunk: spec.trunk.as_ref(), native: spec.native };
     let vlan = vlan.resolve(at, mistakes);
-    let macs_max = spec.macs_max.unwrap_or(macs_of_switch.max(1));
+    let macs_max = spec.macs_max.unwrap_or(match &spec.remote {
+        Some(_) => NIC_MACS_DEFAULT.min(macs_of_switch.max(1)),
+        None => macs_of_switch.max(1),
+    });
     check_bounds(macs_max.into(), (1, MACS_MAX.into()), &at.key("macs_max"), mistakes);
     check_bounds(spec.share, (1, SHARE_MAX), &at.key("share"), mistakes);
     let policy = defaults.policies.of_nic(spec.policy);
-    Some(UplinkPlan { host: host?, vlan, macs_max, share: spec.share, policy })
+    let mac = spec.remote.as_ref().map(|name| spec.mac.unwrap_or_else(|| Mac::of_name(name)));
+    let spoof = spec.spoof.unwrap_or_default();
+    Some(UplinkPlan { host: host?, vlan, macs_max, mac, spoof, share: spec.share, policy })
 }

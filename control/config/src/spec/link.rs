@@ -29,8 +29,8 @@ pub const LINK_MEMORY_MIN: u64 = 16 << 20;
 /// The same of a link that says nothing.
 pub const LINK_MEMORY_DEFAULT: u64 = 256 << 20;
 
-/// A way to other machines: this daemon serves its disks to daemons there (`role = "iohost"`), or disks of
-/// theirs to its guests (`role = "client"`).
+/// A way to other machines: this daemon serves its disks and ports of its switches to daemons there (`role = "iohost"`), or theirs
+/// to its guests (`role = "client"`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
@@ -97,6 +97,10 @@ pub struct LinkClientSpec {
     /// one of them at a time.
     #[serde(default)]
     pub disks: Vec<String>,
+    /// The NICs that it may have: each is `remote` of an `uplink` of a switch. Of several clients one has it at a
+    /// time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<String>,
 }
 
 /// Which end of a link this is.

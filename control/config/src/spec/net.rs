@@ -34,6 +34,8 @@ pub const NIC_MACS_DEFAULT: u16 = 1024;
 pub const AGEING_MAX_S: u32 = 86_400;
 /// The same for a switch that says nothing, seconds.
 pub const AGEING_DEFAULT_S: u32 = 300;
+/// Largest MTU of a NIC that comes by a link, bytes.
+pub const REMOTE_MTU_MAX: u16 = 9000;
 /// Smallest MTU (VIRTIO 1.2, 5.1.4.1), bytes.
 pub const MTU_MIN: u16 = 68;
 /// MTU of a NIC that says nothing, bytes.
@@ -99,6 +101,17 @@ pub struct UplinkSpec {
     /// How frames come from that interface and go to it. Default: `packet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<Via>,
+    /// The port is for a NIC of another machine's guest: a client of a link may have it that names it in `nics`. 1 to
+    /// 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or digit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
+    /// `remote`: the NIC's Ethernet address, which no other port gets frames of. Default: made from the name, as the
+    /// client's is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// `remote`: whether its guest may send from other addresses than that. Default: `allow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spoof: Option<Spoof>,
     /// The port's frames have no tag, and are of this VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
@@ -111,7 +124,7 @@ pub struct UplinkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4094))]
     pub native: Option<u16>,
-    /// Addresses that may be learned at this port. Default: as many as the switch remembers.
+    /// Addresses that may be learned at this port. Default: as many as the switch remembers; `remote`: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 32768))]
     pub macs_max: Option<u16>,
@@ -130,6 +143,9 @@ impl Default for UplinkSpec {
             tap: None,
             interface: None,
             via: None,
+            remote: None,
+            mac: None,
+            spoof: None,
             vlan: None,
             trunk: None,
             native: None,
@@ -158,7 +174,7 @@ impl std::str::FromStr for UplinkSpec {
                     .collect::<Result<_, _>>()
                     .map_err(|_| format!("{value:?} is not a list of VLANs, such as 10+20"))?,
                 // Names may be digits.
-                "tap" | "interface" | "via" | "policy" => value.into(),
+                "tap" | "interface" | "via" | "policy" | "remote" | "mac" | "spoof" => value.into(),
                 _ => number(value).unwrap_or(value.into()),
             };
             if fields.insert(name.to_string(), value).is_some() {
@@ -183,7 +199,7 @@ pub struct NicSpec {
     /// Name of the NIC: 1 to 64 lower-case letters, digits, `-`, `_`, `.`, beginning with a letter or
     /// digit. No disk has the same.
     pub id: String,
-    /// The switch that it is a port of. A NIC has one of `switch`, `tap`, `interface` and `null`.
+    /// The switch that it is a port of. A NIC has one of `switch`, `tap`, `interface`, `by_link` and `null`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "ID"))]
     pub switch: Option<String>,
@@ -200,6 +216,14 @@ pub struct NicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "VIA"))]
     pub via: Option<Via>,
+    /// The link with whose IOhost it is: there it is a port of a switch, an `uplink` with `remote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "LINK"))]
+    pub by_link: Option<String>,
+    /// `by_link`: its name there. Default: its name here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME"))]
+    pub remote: Option<String>,
     /// Nothing is behind it: for measuring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "KIND"))]
@@ -216,8 +240,8 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "N",
         value_parser = crate::number::of::<u32>("rate", 0..=u32::MAX)))]
     pub rate: Option<u32>,
-    /// Its Ethernet address. Default: made from the id, always the same for one id; so write it where
-    /// two hosts of one network have NICs of the same name.
+    /// Its Ethernet address. Default: made from the id (`by_link`: from its name there), always the same for one; so
+    /// write it where two hosts of one network have NICs of the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "MAC"))]
     pub mac: Option<Mac>,
@@ -257,7 +281,7 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = 1,
         value_parser = crate::number::of::<u16>("queues", 1..=16)))]
     pub queues: u16,
-    /// Largest IP packet, in bytes. The guest is told.
+    /// Largest IP packet, in bytes; `by_link`: up to 9000, whatever the link's own is. The guest is told.
     #[serde(default = "usual_mtu")]
     #[schemars(range(min = 68, max = 65535))]
     #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT,
@@ -346,6 +370,8 @@ impl NicSpec {
             tap: None,
             interface: None,
             via: None,
+            by_link: None,
+            remote: None,
             null: None,
             size: None,
             rate: None,
@@ -519,6 +545,7 @@ pub fn fixed_in_a_nic() -> serde_json::Value {
         "mtu": told, "mac": told, "queues": told, "socket": told, "mode": told,
         "allow_unsealed_memory": told,
         "switch": place, "tap": place, "interface": place, "via": place, "null": place,
+        "by_link": place, "remote": place,
         "size": place, "rate": place,
         "link": link,
     })

@@ -44,7 +44,7 @@ pub(crate) const BY_LINK: u32 = u32::MAX;
 pub(super) struct Serving {
     public: PublicKey,
     /// By number: devices in the order in which they were exported.
-    exports: Vec<Export>,
+    pub(super) exports: Vec<Export>,
     pub(super) counters: Arc<HostLinkCounters>,
     /// Sessions that have begun, and whose they are.
     pub(super) clients: BTreeMap<u32, String>,
@@ -52,7 +52,7 @@ pub(super) struct Serving {
     pub(super) sessions: Arc<[SessionCounters]>,
 }
 
-/// A disk that clients may have.
+/// A disk that clients may have, or a NIC (`nics`).
 pub(super) struct Export {
     /// Its name.
     pub(super) disk: String,
@@ -63,6 +63,9 @@ pub(super) struct Export {
     /// It is being let go: the sync of what was written.
     leaving: Option<Leaving>,
 }
+
+/// No device has this number.
+const NO_DEVICE: u32 = u32::MAX;
 
 /// What a disk needs while a client has it.
 pub(super) struct Held {
@@ -81,6 +84,13 @@ enum Leaving {
     Parts,
     /// Until its descriptor is readable, which is kept for that.
     Syncs { _done: OwnedFd, outcome: Receiver<bool> },
+}
+
+impl Export {
+    /// One that is no device of this daemon's.
+    pub(super) fn of_nic(name: String) -> Export {
+        Export { disk: name, device: NO_DEVICE, held: None, leaving: None }
+    }
 }
 
 impl Serving {
@@ -189,6 +199,9 @@ impl Manager {
 
     /// What a link says of its clients.
     pub(super) fn hear_clients(&mut self, key: LinkKey, event: HostEvent) {
+        if self.hear_of_lent(key, event) {
+            return;
+        }
         match event {
             HostEvent::Open { export, generation, is_new, slots, slot_bytes } => {
                 let wanted = (generation, is_new);
@@ -237,7 +250,7 @@ impl Manager {
     }
 
     /// A line about a link, unless there were many: peers can cause them.
-    fn log_of_link(&mut self, key: LinkKey, line: impl FnOnce(&OneLink)) {
+    pub(super) fn log_of_link(&mut self, key: LinkKey, line: impl FnOnce(&OneLink)) {
         if let Some(link) = self.remote.link(key)
             && link.log.allows(now())
         {

@@ -42,6 +42,7 @@ impl Manager {
             leases_over: 0,
             ways: Vec::new(),
             disks: self.link_disks(link),
+            nics: self.link_nics(link),
         };
         match (&link.end, &plan.end) {
             (End::Client(using), LinkEnd::Client { iohosts, .. }) => {

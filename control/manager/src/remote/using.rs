@@ -34,7 +34,7 @@ pub(super) struct Using {
     /// What IOhosts said of disks, by their names there.
     known: BTreeMap<String, Known>,
     /// Whose number it is on the link: each is used once, and comes again after some thousands.
-    numbers: BTreeMap<u16, Asked>,
+    pub(super) numbers: BTreeMap<u16, Asked>,
     next_number: u16,
     /// The last session's number.
     session: u32,
@@ -54,11 +54,13 @@ enum Known {
 
 /// What a number on a link is for.
 #[derive(Clone, Debug)]
-enum Asked {
+pub(super) enum Asked {
     /// What the disk of that name is.
     Look(String),
     /// The disk of this device; its name here, and whose it is ([`RemoteParts::whose`]).
     Disk(u32, String, String),
+    /// The NIC of this port.
+    Nic(u32),
 }
 
 /// What only a disk of another machine has.
@@ -155,7 +157,7 @@ impl Using {
     }
 
     /// A number that nobody has.
-    fn number(&mut self, asked: Asked) -> Option<u16> {
+    pub(super) fn number(&mut self, asked: Asked) -> Option<u16> {
         for _ in 0..remote::ATTACHMENTS_MAX {
             let number = self.next_number;
             self.next_number = (number + 1) % remote::ATTACHMENTS_MAX;
@@ -256,6 +258,12 @@ impl Manager {
             | Event::Refused { attachment, .. } => Some(attachment),
             _ => None,
         };
+        if self.hear_of_nic(key, &event) {
+            if let Some(disk) = heard {
+                self.tell_link(key, ToLink::Heard(disk));
+            }
+            return;
+        }
         match event {
             Event::Stands { attachment, standing } => self.stands(key, attachment, standing),
             Event::Looked { attachment, news } => self.looked(key, attachment, news),

@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use remote::client::{
@@ -23,8 +24,9 @@ use request::{Op, Status, Tag};
 
 use super::counters::LinkCounters;
 use super::greeting::{Greeting, Step};
+use super::nics::Nics;
 use super::seat::{Seat, State};
-use super::{Address, LinkSocket};
+use super::{Address, LinkNic, LinkSocket};
 
 mod told;
 
@@ -64,6 +66,7 @@ pub struct ClientLink {
     greeting: Greeting,
     /// By the link's number.
     seats: Vec<Option<Seat>>,
+    nics: Nics,
     /// Parts that ended, and whose they are.
     ready: VecDeque<(u16, Finished)>,
     events: VecDeque<LinkEvent>,
@@ -93,6 +96,7 @@ impl ClientLink {
             client: Client::new(spec, 0),
             greeting: Greeting::new(iohosts),
             seats: Vec::new(),
+            nics: Nics::default(),
             ready: VecDeque::new(),
             events: VecDeque::with_capacity(2 * GREETS_MAX),
             telling: VecDeque::new(),
@@ -360,7 +364,10 @@ impl ClientLink {
             let kind = Header::parse(frame).map(|header| header.kind);
             match kind {
                 Ok(Kind::Sealed) if self.greeting.peer() == Some(from) => {
-                    self.client.receive(now, frame, &mut |_, _| {});
+                    let nics = &mut self.nics;
+                    self.client.receive(now, frame, &mut |attachment, net| {
+                        nics.hear(attachment, net);
+                    });
                 }
                 Ok(Kind::Cookie | Kind::Answer)
                     if self.greeting.awaits() == Some(from)
@@ -374,6 +381,7 @@ impl ClientLink {
                 _ => self.counters.strange.add(1),
             }
         }
+        self.nics.tell();
         self.counters.frames_in.add(frames as u64);
         if frames > 0 || now >= self.due_at {
             self.is_stirred = true;
@@ -402,10 +410,10 @@ impl ClientLink {
                 self.renews = true;
                 continue;
             }
-            if let Some(attachment) = seat.attachment.take() {
-                self.client.detach(attachment);
-            }
+            let before = seat.attachment.take();
+            before.into_iter().for_each(|attachment| self.client.detach(attachment));
             seat.attachment = self.client.attach_again(seat.spec, seat.standing);
+            self.nics.renew(before, seat.attachment);
             seat.renew();
         }
     }
@@ -429,8 +437,37 @@ impl ClientLink {
         }
     }
 
+    /// That device is a NIC: frames of a port go there and come from there, from now on. It is given back when the
+    /// port is no more.
+    pub fn plug_in(&mut self, disk: u16, nic: LinkNic) {
+        if let Some(attachment) = self.seat(disk).and_then(|seat| seat.attachment) {
+            self.nics.plug_in(disk, attachment, nic);
+        }
+    }
+
+    /// What is plugged in comes out: its port is gone then.
+    pub fn unplug(&mut self, disk: u16) {
+        self.nics.unplug(disk);
+    }
+
+    /// Descriptors that are readable when a port has frames.
+    pub fn nic_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.nics.fds()
+    }
+
+    /// Takes what ports have for the other end.
+    fn take_from_ports(&mut self) {
+        self.is_stirred |= self.nics.take(&mut self.client);
+        while let Some(disk) = self.nics.abandoned() {
+            self.release(disk);
+        }
+    }
+
     /// Sends what there is to send, and finds out what is due next.
     pub(crate) fn send(&mut self, now: u64) {
+        if !self.nics.is_empty() {
+            self.take_from_ports();
+        }
         if !self.is_stirred && now < self.due_at {
             return;
         }
@@ -497,6 +534,7 @@ impl ClientLink {
             && self.telling.is_empty()
             && !self.socket.has_some()
             && !self.is_stirred
+            && !self.nics.have_some()
     }
 
     #[inline]

@@ -83,6 +83,9 @@ pub enum Why {
         /// What has it.
         since: &'static str,
     },
+    /// A NIC of another machine: its link is not there, or has no place for it.
+    #[error("{0}")]
+    Link(String),
     /// Anything else that the kernel said.
     #[error("cannot {what}: {source}")]
     Os {

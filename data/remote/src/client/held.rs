@@ -11,7 +11,7 @@ use crate::outbox::Outbox;
 use crate::round::Round;
 use crate::session::{Hears, Out};
 use crate::times::Times;
-use crate::wire::{Bound, Malformed, Outcome, Record};
+use crate::wire::{Bound, Malformed, Net, Outcome, Record};
 
 /// The attachments.
 #[derive(Debug)]
@@ -253,7 +253,7 @@ pub(super) struct Hearing<'a> {
     pub(super) counts: &'a mut Counts,
     pub(super) part_bytes: usize,
     pub(super) now: u64,
-    pub(super) net: &'a mut dyn FnMut(u16, &[u8]),
+    pub(super) net: &'a mut dyn FnMut(u16, &Net<'_>),
 }
 
 impl Fate for Hearing<'_> {
@@ -270,9 +270,9 @@ impl Hears for Hearing<'_> {
     fn record(&mut self, record: &Record<'_>) -> Result<bool, Malformed> {
         let handle = match record {
             Record::Bound(bound) => return self.held.bound(bound, self.part_bytes, self.now),
-            Record::Net { handle, data } => {
-                if let Some(one) = self.held.by_handle(*handle) {
-                    (self.net)(one.index(), data);
+            Record::Net(net) => {
+                if let Some(one) = self.held.by_handle(net.handle) {
+                    (self.net)(one.index(), net);
                 }
                 return Ok(true);
             }

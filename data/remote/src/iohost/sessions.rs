@@ -160,7 +160,7 @@ impl<M: SlotMemory> Host<M> {
         let mut session = Session::new(seal, &agreed, 1, begun)?;
         session.see(now, header.counter);
         self.make_room_for(&client);
-        let net = NetQueue::new(session.part_bytes);
+        let net = NetQueue::default();
         let about = About::new(agreed.mine);
         let peer = Peer { session, client, about, net, is_net_next: false };
         self.places[at].tenant = Tenant::Proven(Box::new(peer));

@@ -1,8 +1,8 @@
 //! Records into a frame that is being built, in a buffer that the caller lends.
 
 use super::{
-    ACK_BLOCKS_MAX, Bind, Bound, HEADER_BYTES, News, PART_BYTES, PIECE_BYTES, Part, Piece,
-    RECORD_HEAD_BYTES, Record,
+    ACK_BLOCKS_MAX, Bind, Bound, HEADER_BYTES, NET_BYTES, Net, News, PART_BYTES, PIECE_BYTES, Part,
+    Piece, RECORD_HEAD_BYTES, Record,
 };
 
 /// A frame without header and tag yet. What does not fit is not begun.
@@ -67,7 +67,9 @@ impl<'a> Builder<'a> {
             Record::Piece(piece) => {
                 self.push_piece(piece, piece.data.len(), |into| into.copy_from_slice(piece.data))
             }
-            Record::Net { handle, data } => self.record(13, &handle.to_le_bytes(), data),
+            Record::Net(net) => {
+                self.push_net(net, net.data.len(), |into| into.copy_from_slice(net.data))
+            }
         }
     }
 
@@ -116,6 +118,14 @@ impl<'a> Builder<'a> {
         head[20..24].copy_from_slice(&piece.place.to_le_bytes());
         head[24..].copy_from_slice(&piece.checksum.to_le_bytes());
         self.loaded(12, &head, len, load)
+    }
+
+    /// Puts a piece of a NIC's frame in, whose `len` bytes `load` writes where they are sent from.
+    pub fn push_net(&mut self, net: &Net<'_>, len: usize, load: impl FnOnce(&mut [u8])) -> bool {
+        let mut head = [0; NET_BYTES];
+        head[..8].copy_from_slice(&two(net.handle, net.number));
+        head[8..].copy_from_slice(&(u32::from(net.len) | u32::from(net.place) << 16).to_le_bytes());
+        self.loaded(13, &head, len, load)
     }
 
     fn whole(&mut self, kind: u8, body: &[u8]) -> bool {

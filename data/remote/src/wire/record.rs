@@ -2,7 +2,10 @@
 //!
 //! Values are checked for what they mean by themselves; whether they fit the state is the ends' business.
 
-use super::{Malformed, Op, PART_BYTES, PIECE_BYTES, Status, take, u16_of, u32_of, u64_of};
+use super::{
+    Malformed, NET_FRAME_BYTES_MAX, Op, PART_BYTES, PIECE_BYTES, Status, take, u16_of, u32_of,
+    u64_of,
+};
 
 /// The most blocks of 64 frames that one acknowledgement names.
 pub const ACK_BLOCKS_MAX: usize = 8;
@@ -240,12 +243,22 @@ pub enum Record<'a> {
     /// Nothing: it makes a frame as long as those around it.
     Pad,
     /// A frame of a NIC, which nobody repeats.
-    Net {
-        /// Which attachment.
-        handle: u32,
-        /// The frame.
-        data: &'a [u8],
-    },
+    Net(Net<'a>),
+}
+
+/// A frame of a NIC, or a piece of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Net<'a> {
+    /// Which attachment.
+    pub handle: u32,
+    /// Which frame: one more with each.
+    pub number: u32,
+    /// Bytes of all of it, up to [`NET_FRAME_BYTES_MAX`].
+    pub len: u16,
+    /// Where the piece begins.
+    pub place: u16,
+    /// The piece: at least a byte.
+    pub data: &'a [u8],
 }
 
 /// The records of an opened frame, in order; ends after the first error.
@@ -312,8 +325,14 @@ fn parse(kind: u8, body: &[u8]) -> Result<Record<'_>, Malformed> {
         }
         12 => return piece(body),
         13 => {
-            let handle = u32_of(at)?;
-            Record::Net { handle, data: std::mem::take(at) }
+            let (handle, number) = (u32_of(at)?, u32_of(at)?);
+            let (len, place) = (u16_of(at)?, u16_of(at)?);
+            let data = std::mem::take(at);
+            let is_within = usize::from(place) + data.len() <= usize::from(len);
+            if data.is_empty() || !is_within || usize::from(len) > NET_FRAME_BYTES_MAX {
+                return Err(Malformed::Field);
+            }
+            Record::Net(Net { handle, number, len, place, data })
         }
         14 => {
             *at = &[];

@@ -48,8 +48,8 @@ fn records(data: &[u8]) -> Vec<Record<'_>> {
         Record::Recall { handle: 8, slot: 9, turn: 10 },
         Record::Done { handle: 8, slot: 9, turn: 10, status: Status::NeverSeen },
         Record::Piece(piece),
-        Record::Net { handle: 11, data },
         Record::Pad,
+        Record::Net(Net { handle: 11, number: 12, len: 310, place: 10, data }),
     ]
 }
 
@@ -160,5 +160,19 @@ fn a_checksum_sees_each_field_and_each_bit() {
         let mut flipped = data;
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert_ne!(sum, checksum(1, op, 4096, 64, &flipped));
+    }
+}
+
+#[test]
+fn a_piece_of_a_nics_frame_lies_within_it() {
+    let parse = |len: u16, place: u16, data: &[u8]| {
+        let net = Net { handle: 1, number: 2, len, place, data };
+        let frame = build(&[Record::Net(net)]);
+        Records::new(&frame[HEADER_BYTES..]).nth(1).map(|record| record.is_ok())
+    };
+    let most = NET_FRAME_BYTES_MAX as u16;
+    assert_eq!(parse(most, most - 10, &[1; 10]), Some(true));
+    for (len, place, bytes) in [(most + 1, 0, 10), (10, 1, 10), (10, 0, 0), (9, u16::MAX, 9)] {
+        assert_eq!(parse(len, place, &vec![1; bytes]), Some(false), "{len} {place} {bytes}");
     }
 }

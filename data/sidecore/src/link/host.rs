@@ -19,6 +19,7 @@ use schedule::Nanos;
 use super::greets::Greets;
 use super::initiator::{Ended, Initiator};
 use super::memory::AttachmentMemory;
+use super::nics::HostNics;
 use super::{FromLink, ToLink};
 use crate::counters::{AttachmentCounters, HostLinkCounters, SessionCounters};
 use crate::served::QueueKey;
@@ -120,6 +121,7 @@ pub struct HostLink {
     /// Exports whose queue is to be woken.
     pub(super) to_wake: Vec<QueueKey>,
     greets: Greets,
+    nics: HostNics,
     due: Option<u64>,
     /// Memory that nobody needs any more, for control to give back to the kernel.
     spent: Vec<AttachmentMemory>,
@@ -146,6 +148,7 @@ impl HostLink {
             busy: Vec::new(),
             to_wake: Vec::new(),
             greets: Greets::new(),
+            nics: HostNics::default(),
             due: None,
             spent: Vec::new(),
             counters,
@@ -164,7 +167,7 @@ impl HostLink {
         let has_used = |export: &u16| {
             self.attachment(*export).is_some_and(|attachment| attachment.initiator.has_used())
         };
-        self.socket.has_some() || self.busy.iter().any(has_used)
+        self.socket.has_some() || self.nics.have_some() || self.busy.iter().any(has_used)
     }
 
     /// Whether it feeds that queue.
@@ -182,6 +185,7 @@ impl HostLink {
         let mut time = is_due.then(|| self.clock.read(now));
         let frames = self.receive(now, &mut time, tell);
         let Some(now) = time else { return 0 };
+        self.nics.tell(&self.host);
         if is_due {
             self.host.tick(now);
             self.withdraw(now);
@@ -209,15 +213,14 @@ impl HostLink {
         time: &mut Option<u64>,
         tell: &mut dyn FnMut(FromLink),
     ) -> u32 {
-        let HostLink { socket, host, gate, greets, clock, counters, .. } = self;
+        let HostLink { socket, host, gate, greets, nics, clock, counters, .. } = self;
         for came in 0..FRAMES_PER_PASS {
             let Some((from, frame)) = socket.receive() else { return came };
             let now = *time.get_or_insert_with(|| clock.read(now));
             counters.frames_in.add(1);
             match Header::parse(frame).map(|header| header.kind) {
                 Ok(Kind::Sealed) => {
-                    // A NIC's frame is for nobody here.
-                    host.receive(now, frame, &mut |_, _| {});
+                    host.receive(now, frame, &mut |export, net| nics.hear(export, net));
                 }
                 Ok(Kind::Hello) => {
                     counters.hellos.add(1);
@@ -285,6 +288,7 @@ impl HostLink {
             self.note(event);
             tell(FromLink::Host(event));
         }
+        let taken = self.nics.take(&mut self.host);
         let sent = self.transmit(now);
         self.socket.flush();
         // What was withdrawn may be there to be asked for again.
@@ -292,7 +296,7 @@ impl HostLink {
         if ended + sent > 0 {
             self.count(now);
         }
-        ended + sent
+        ended + sent + taken
     }
 
     fn take_used(&mut self) -> u32 {
@@ -403,6 +407,12 @@ impl HostLink {
                 self.host.raise(export, generation);
                 self.host.opened(export, Err(()));
             }
+            ToLink::NicOpened { export, memory } => {
+                // It never changes, and nothing of it can be lost.
+                self.host.opened(export, Ok((Verifier::default(), memory)));
+            }
+            ToLink::PlugIn { device, nic } => self.nics.plug_in(device, nic),
+            ToLink::Unplug { device } => self.nics.unplug(device),
             ToLink::LetGo { export, is_synced } => {
                 if let Some(place) = self.attachments.get_mut(usize::from(export)) {
                     *place = None;

@@ -368,6 +368,7 @@ impl Desk {
                 return Delivered::Full(DropReason::HostFull);
             }
             Sent::TooLong => DropReason::TooLong,
+            Sent::Down => DropReason::LinkDown,
             // The caller looks at its sender's memory, below.
             Sent::Failed | Sent::Fault => DropReason::HostError,
             Sent::Gone => {

@@ -7,6 +7,8 @@ mod disk;
 
 use std::sync::Arc;
 
+use backend::net::{HostPort, Rest, Sent};
+use frame::Header;
 use remote::client::{Event as Told, Over};
 use remote::wire::{Op, Status};
 
@@ -389,4 +391,63 @@ fn a_link_is_given_back_when_it_is_asked_for_and_when_all_ends() {
     world.core.pass();
     let events = world.core.events();
     assert!(events.iter().any(|event| matches!(event, Event::LinkDetached(LINK, _))), "{events:?}");
+}
+
+fn send(port: &mut HostPort, frame: &[u8]) -> Sent {
+    let (head, rest) = frame.split_at(frame.len().min(128));
+    let sent = port.send(&Header::default(), head, Rest::Private(rest));
+    port.flush();
+    sent
+}
+
+fn bytes(number: usize) -> Vec<u8> {
+    let len = 14 + number * 211 % 9_000;
+    (0..len).map(|at| (at * 3 + number * 7 + at / 256) as u8).collect()
+}
+
+/// Frames of a port to the client that has it, and back; what a bad wire loses is lost whole.
+#[test]
+fn frames_of_nics_go_between_a_port_and_the_client_that_has_it() {
+    let foul = Weather { lost: 30, doubled: 30, delay_ns: MS / 4 };
+    for (seed, weather) in [(1, FAIR), (2, foul), (3, foul)] {
+        let mut world = World::new(seed, Vec::new(), 1);
+        let mut port = world.nic();
+        world.weather = weather;
+        let attachment = world.clients[0].attachment.unwrap();
+        let mut came = Vec::new();
+        for number in 0..300 {
+            let frame = bytes(number);
+            assert!(world.clients[0].client.send_net(attachment, &frame));
+            assert_eq!(send(&mut port, &frame), Sent::Done);
+            world.run(2 * MS);
+            came.extend(std::iter::from_fn(|| port.receive(0).map(|got| got.bytes.to_vec())));
+        }
+        world.run(100 * MS);
+        for frames in [&came, &world.clients[0].net] {
+            let mut sent = (0..300).map(bytes);
+            let all = frames.iter().all(|frame| sent.any(|one| one == *frame));
+            assert!(all, "seed {seed}: some came twice, late, or otherwise than they were sent");
+            let least = if weather.lost == 0 { 300 } else { 180 };
+            assert!(frames.len() >= least, "seed {seed}: {} of 300", frames.len());
+        }
+        // Its client falls silent: nobody has it.
+        world.clients[0].is_cut = true;
+        world.run(4 * SECOND);
+        assert_eq!(send(&mut port, &bytes(1)), Sent::Down);
+    }
+}
+
+/// It is no disk: whatever is asked of it fails, at once.
+#[test]
+fn a_nic_executes_nothing() {
+    let mut world = World::new(4, Vec::new(), 1);
+    let mut port = world.nic();
+    for (op, len) in [(Op::Read, 512), (Op::Flush, 0), (WRITE, 512)] {
+        world.ask(0, op, 0, len, 7, 1);
+        let ended = world.finish(0, 1);
+        assert!(matches!(ended[..], [(7, Status::IoError, _)]), "{op:?}: {ended:?}");
+    }
+    assert_eq!(send(&mut port, &bytes(3)), Sent::Done);
+    world.run(10 * MS);
+    assert_eq!(world.clients[0].net, [bytes(3)]);
 }

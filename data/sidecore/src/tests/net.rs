@@ -7,6 +7,7 @@ mod buffers;
 mod flooding;
 mod hostile;
 mod limits;
+mod linked;
 mod losing;
 mod moderating;
 mod offloads;

@@ -7,8 +7,9 @@ mod wire;
 
 use std::sync::Arc;
 
-use ::remote::client::{ClientSpec, Event as ClientEvent, Over, Standing};
-use backend::link::{LinkSocket, LinkWire};
+use ::remote::client::{AttachSpec, ClientSpec, Event as ClientEvent, Over, Standing};
+use backend::link::{LinkNic, LinkSocket, LinkWire};
+use backend::net::{HostPort, Rest, Sent};
 use bed::*;
 use device::blk::{Blk, Limits, Live, Shape};
 use device::features;
@@ -673,4 +674,72 @@ fn a_queue_without_its_link_is_refused() {
         "its link is not with its sidecore: this is a defect of the daemon"
     );
     drop(served.into_spec());
+}
+
+const NIC_NUMBER: u16 = 9;
+
+/// A port of a NIC that the IOhost has.
+fn nic(world: &mut World) -> HostPort {
+    let (nic, port) = LinkNic::new().unwrap();
+    let spec = AttachSpec { device: iohost::NIC, slots: 1, slot_bytes: 512 };
+    world.tell(ToLink::Attach { disk: NIC_NUMBER, spec, standing: None });
+    world.tell(ToLink::PlugIn { device: NIC_NUMBER, nic: Box::new(nic) });
+    port
+}
+
+fn send(port: &mut HostPort, frame: &[u8]) -> Sent {
+    let (head, rest) = frame.split_at(frame.len().min(128));
+    let sent = port.send(&frame::Header::default(), head, Rest::Private(rest));
+    port.flush();
+    sent
+}
+
+/// Sends frames until they come back.
+fn await_echo(world: &mut World, port: &mut HostPort) {
+    let is_back = world.until(10 * SECOND, |world| {
+        let _ = send(port, &[7; 60]);
+        world.run(MS);
+        port.receive(0).is_some()
+    });
+    assert!(is_back, "{:?}", world.told);
+    world.run(100 * MS);
+    while port.receive(0).is_some() {}
+}
+
+/// Frames of a port go to the IOhost and come back, over any wire, whoever is killed meanwhile; a port that is no more
+/// gives the NIC back.
+#[test]
+fn frames_of_nics_go_on_whatever_becomes_of_iohosts() {
+    for (seed, weather) in [(1, FAIR), (2, FOUL), (3, FOUL)] {
+        let mut world = World::new(2, weather, seed, None);
+        let mut port = nic(&mut world);
+        assert_eq!(send(&mut port, &[7; 60]), Sent::Down, "nobody has it");
+        await_echo(&mut world, &mut port);
+        for round in 0..3 {
+            let frame = |number: usize| vec![number as u8; 14 + (number * 331) % 9_000];
+            let mut came = Vec::new();
+            for number in 0..100 {
+                assert_eq!(send(&mut port, &frame(number)), Sent::Done);
+                world.run(2 * MS);
+                came.extend(std::iter::from_fn(|| port.receive(0).map(|got| got.bytes.to_vec())));
+            }
+            let least = if seed == 1 { 100 } else { 20 };
+            assert!(came.len() >= least, "seed {seed}: {}", came.len());
+            assert!(came.iter().all(|got| *got == frame(got[0].into())), "seed {seed}");
+            // The first one begins anew, then the second one takes over.
+            let mut storage = std::mem::replace(&mut world.storage, iohost::Storage::new());
+            world.hosts[0].die(&mut storage);
+            world.storage = storage;
+            if round == 0 {
+                world.run(100 * MS);
+                world.start(0);
+            }
+            await_echo(&mut world, &mut port);
+        }
+        drop(port);
+        let is_over = |event: &ClientEvent| {
+            matches!(event, ClientEvent::Over { attachment: NIC_NUMBER, why: Over::Released })
+        };
+        assert!(world.until(SECOND, |world| world.told.iter().any(is_over)), "{:?}", world.told);
+    }
 }

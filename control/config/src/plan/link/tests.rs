@@ -1,8 +1,10 @@
 //! Links of a file: what is right, and each mistake with its place.
 
 use super::*;
+use crate::mac::Mac;
 use crate::plan::{HostCpus, Plan, load};
-use crate::spec::DiskSpec;
+use crate::plan::{HostPlan, VlanPlan};
+use crate::spec::{DiskSpec, Spoof};
 use crate::{Change, diff};
 
 fn read(text: &str, running: Option<&Plan>) -> Result<Plan, String> {
@@ -37,8 +39,12 @@ fn both_ends_are_what_was_written() {
     let plan = read(&iohost(), None).unwrap();
     let link = &plan.links[0];
     assert_eq!((link.role(), link.key_file.as_deref()), (LinkRole::Iohost, Some("/etc/k")));
-    let client7 =
-        LinkClientPlan { name: "host7".into(), key: Some([0xa1; 32]), disks: vec!["db".into()] };
+    let client7 = LinkClientPlan {
+        name: "host7".into(),
+        key: Some([0xa1; 32]),
+        disks: vec!["db".into()],
+        nics: Vec::new(),
+    };
     let end = LinkEnd::Iohost {
         listen: LinkAt::Udp("0.0.0.0:7447".parse().unwrap()),
         lease_s: 10,
@@ -219,4 +225,87 @@ fn links_change_with_a_restart_and_remote_disks_in_their_way() {
     assert_eq!(made.source, Source::Remote { link: "rack".into(), name: "later".into() });
     let spec = DiskSpec { link: Some("rock".into()), ..DiskSpec::new("later") };
     assert!(running.disk_from_api(&spec).unwrap_err().hint.contains("did you mean \"rack\"?"));
+}
+
+/// An IOhost whose switch has a port for a NIC, and the guest's NIC at the other end.
+fn with_nic() -> [String; 2] {
+    let lan = "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\ntap = \"lan0\"\n[[switch.uplink]]\nremote = \
+               \"web\"\nvlan = 10\nspoof = \"deny\"\n";
+    let nics = "disks = [\"db\"]\nnics = [\"web\"]";
+    let nic = "[[nic]]\nid = \"vm1-net\"\nby_link = \"rack\"\nremote = \"web\"\nmtu = 9000\n";
+    [iohost().replace("disks = [\"db\"]", nics) + lan, client() + nic]
+}
+
+#[test]
+fn a_nic_of_another_machine_is_an_uplink_there_and_a_wire_here() {
+    let [there, here] = with_nic();
+    let there = read(&there, None).unwrap();
+    assert_eq!(there.links[0].clients()[0].nics, ["web"]);
+    let uplink = there.switches[0].uplink("web").unwrap();
+    assert_eq!(uplink.host, HostPlan::Lent { name: "web".into() });
+    assert_eq!((uplink.mac, uplink.spoof), (Some(Mac::of_name("web")), Spoof::Deny));
+    assert_eq!((uplink.macs_max, &uplink.vlan), (1024, &VlanPlan::Access(10)));
+    let here = read(&here, None).unwrap();
+    let peer = HostPlan::Remote { link: "rack".into(), name: "web".into() };
+    assert_eq!(here.nics[0].host(), Some(&peer));
+    assert_eq!((here.nics[0].mac, here.nics[0].mtu), (Mac::of_name("web"), 9000));
+    let plain = with_nic()[1].replace("remote = \"web\"\n", "");
+    let here = read(&plain, None).unwrap();
+    let peer = HostPlan::Remote { link: "rack".into(), name: "vm1-net".into() };
+    assert_eq!((here.nics[0].host(), here.nics[0].mac), (Some(&peer), Mac::of_name("vm1-net")));
+}
+
+#[test]
+fn each_mistake_about_a_nic_of_another_machine_is_refused_with_its_place() {
+    for (end, from, to, place, wrong) in [
+        (0, "remote = \"web\"", "remote = \"wed\"", "nics[1]", "did you mean \"wed\"?"),
+        (
+            0,
+            "remote = \"web\"",
+            "tap = \"web\"",
+            "spoof",
+            "only an uplink with `remote` has `spoof`",
+        ),
+        (0, "remote = \"web\"", "remote = \"web\"\ntap = \"t\"", "remote", "beside `tap`"),
+        (0, "remote = \"web\"", "remote = \"Web\"", "remote", "\"Web\""),
+        (0, "spoof = \"deny\"", "mac = \"01:00:00:00:00:01\"", "mac", "01:00:00:00:00:01"),
+        (
+            0,
+            "spoof = \"deny\"",
+            "[[switch.uplink]]\nremote = \"web\"",
+            "remote",
+            "the name \"web\" is that of another uplink of this switch",
+        ),
+        (
+            0,
+            "spoof = \"deny\"",
+            "mac = \"52:54:00:00:00:01\"\n[[nic]]\nid = \"n\"\nswitch = \"lan\"\nmac = \
+             \"52:54:00:00:00:01\"",
+            "mac",
+            "is that of the nic \"web\"",
+        ),
+        (1, "by_link = \"rack\"", "by_link = \"rock\"", "by_link", "there is no link \"rock\""),
+        (
+            1,
+            "by_link = \"rack\"\n",
+            "tap = \"t\"\n",
+            "remote",
+            "there is `remote`, but no `by_link`",
+        ),
+        (1, "by_link = \"rack\"", "by_link = \"rack\"\nvlan = 3", "vlan", "has no `vlan`"),
+        (1, "by_link = \"rack\"", "by_link = \"rack\"\ntap = \"t\"", "by_link", "both `tap` and"),
+        (1, "mtu = 9000", "mtu = 9001", "mtu", "9001"),
+        (
+            1,
+            "mtu = 9000",
+            "[[nic]]\nid = \"b\"\nby_link = \"rack\"\nremote = \"web\"",
+            "by_link",
+            "the nic \"web\" of link \"rack\" is that of",
+        ),
+    ] {
+        let file = with_nic()[end].clone();
+        assert!(file.contains(from), "{from}");
+        let said = read(&file.replace(from, to), None).unwrap_err();
+        assert!(said.contains(place) && said.contains(wrong), "{to}: {said}");
+    }
 }

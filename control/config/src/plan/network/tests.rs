@@ -48,6 +48,8 @@ fn what_an_operator_writes_becomes_a_plan() {
         host: HostPlan::Tap { name: "lan0".into() },
         vlan: VlanPlan::None,
         macs_max: 8192,
+        mac: None,
+        spoof: Spoof::Allow,
         share: 100,
         policy: PolicyPlan::Poll,
     };

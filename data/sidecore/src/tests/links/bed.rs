@@ -5,10 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use backend::Disk;
-use backend::link::{LinkSocket, LinkWire};
+use backend::link::{LinkNic, LinkSocket, LinkWire};
+use backend::net::HostPort;
 use device::blk::{Blk, Limits, Live, Shape};
 use device::features;
 use random::Random;
+use remote::Assembly;
 use remote::client::{AttachSpec, Client, ClientSpec, Event as Told, Request};
 use remote::handshake::{Gate, Greeter, Identity, Initiator, Offer, Randomness, Step};
 use remote::iohost::{ExportSpec, HostEvent, HostSpec};
@@ -91,6 +93,9 @@ pub(super) struct Peer {
     pub(super) told: Vec<Told>,
     /// Tag, how it ended, and what was read.
     pub(super) finished: Vec<(u64, Status, Vec<u8>)>,
+    /// Frames of NICs that came.
+    pub(super) net: Vec<Vec<u8>>,
+    assembly: Assembly,
     /// Nothing of it arrives, and nothing arrives there.
     pub(super) is_cut: bool,
     /// And when it is tried anew.
@@ -130,6 +135,8 @@ pub(super) struct World {
     /// Memory that control was given to drop.
     pub(super) spent: Vec<AttachmentMemory>,
     pub(super) greetings: Vec<crate::Greeting>,
+    /// The export that is a NIC.
+    nic: Option<u16>,
     greeter: Greeter,
     random: Bits,
     air: Arc<Air>,
@@ -170,6 +177,8 @@ impl World {
                 attachment: None,
                 told: Vec::new(),
                 finished: Vec::new(),
+                net: Vec::new(),
+                assembly: Assembly::default(),
                 is_cut: false,
                 shaking: None,
                 has_cookie: false,
@@ -190,6 +199,7 @@ impl World {
             keeps_greetings: false,
             spent: Vec::new(),
             greetings: Vec::new(),
+            nic: None,
             greeter: Greeter::new(Identity::None, offer, LEASE_MS, 100).unwrap(),
             random,
             air,
@@ -217,6 +227,24 @@ impl World {
             lets_go: false,
             opened: 0,
         });
+    }
+
+    /// One device more, which is a NIC, and client 0 has it: its port.
+    pub(super) fn nic(&mut self) -> HostPort {
+        let export = self.devices.len() as u16;
+        self.nic = Some(export);
+        let news = News { revision: 1, size: 0, features: 0, is_removed: false };
+        let device = export.into();
+        self.tell(ToLink::Export(ExportSpec { device, clients: Vec::new(), news, generation: 0 }));
+        let (nic, port) = LinkNic::new().unwrap();
+        self.tell(ToLink::PlugIn { device: export, nic: Box::new(nic) });
+        let spec = AttachSpec { device, slots: 1, slot_bytes: 512 };
+        let peer = &mut self.clients[0];
+        peer.attachment = Some(peer.client.attach(spec).unwrap());
+        self.run_until(SECOND, |world| world.is_bound(0));
+        // The next frame of the client's, or a time that is due, has its port told.
+        self.run(SECOND);
+        port
     }
 
     pub(super) fn tell(&mut self, told: ToLink) {
@@ -412,6 +440,16 @@ impl World {
                 FromLink::Hello(greeting) => self.answer(greeting),
                 FromLink::Host(HostEvent::Open {
                     export, generation, slots, slot_bytes, ..
+                }) if self.nic == Some(export) => {
+                    assert!(generation > 0);
+                    let memory = AttachmentMemory::new(slots, slot_bytes).unwrap();
+                    self.tell(ToLink::NicOpened { export, memory });
+                }
+                FromLink::Host(HostEvent::LetGo { export }) if self.nic == Some(export) => {
+                    self.tell(ToLink::LetGo { export, is_synced: true });
+                }
+                FromLink::Host(HostEvent::Open {
+                    export, generation, slots, slot_bytes, ..
                 }) => {
                     self.open(export, generation, slots, slot_bytes);
                 }
@@ -521,7 +559,10 @@ impl Peer {
     fn hear(&mut self, now: u64, mut frame: Vec<u8>) {
         let Ok(header) = Header::parse(&frame) else { panic!("a frame that is none") };
         if header.kind == Kind::Sealed {
-            self.client.receive(now, &mut frame, &mut |_, _| {});
+            let (net, assembly) = (&mut self.net, &mut self.assembly);
+            self.client.receive(now, &mut frame, &mut |_, piece| {
+                net.extend(assembly.take(piece).map(<[u8]>::to_vec));
+            });
             return;
         }
         let Some((initiator, _)) = &mut self.shaking else { return };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use backend::link::{Address, LinkSocket};
 use random::Random;
+use remote::Assembly;
 use remote::handshake::{Gate, Greeter, Identity, Offer, Randomness, Verdict};
 use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory, Work};
 use remote::wire::{Header, Kind, News, Op, Status, Verifier};
@@ -15,6 +16,8 @@ use super::wire::Wire;
 use crate::tests::bed::DISK;
 
 pub(super) const DEVICE: u64 = 5;
+/// A NIC, whose frames come back.
+pub(super) const NIC: u64 = 6;
 pub(super) const FRAME_BYTES: u16 = 1472;
 
 pub(super) struct Bits(pub(super) Random);
@@ -90,6 +93,7 @@ pub(super) struct IoHost {
     gate: Gate,
     greeter: Greeter,
     paths: HashMap<u32, Address>,
+    assembly: Assembly,
     /// It takes requests and executes none.
     pub(super) is_stuck: bool,
     bits: Bits,
@@ -103,8 +107,18 @@ impl IoHost {
         let greeter = greeter.expect("a greeter");
         let gate = Gate::new(greeter.public(), 0, &mut bits);
         let (host, paths) = (None, HashMap::new());
-        let mut iohost =
-            IoHost { at, socket, host, memory: None, gate, greeter, paths, is_stuck: false, bits };
+        let mut iohost = IoHost {
+            at,
+            socket,
+            host,
+            memory: None,
+            gate,
+            greeter,
+            paths,
+            assembly: Assembly::default(),
+            is_stuck: false,
+            bits,
+        };
         iohost.start(0);
         iohost
     }
@@ -120,6 +134,8 @@ impl IoHost {
         });
         let news = News { revision: 1, size: DISK, features: 0, is_removed: false };
         host.export(ExportSpec { device: DEVICE, clients: Vec::new(), news, generation });
+        let news = News { size: 0, ..news };
+        host.export(ExportSpec { device: NIC, clients: Vec::new(), news, generation: 0 });
         self.host = Some(host);
         self.memory = None;
         self.paths.clear();
@@ -142,7 +158,7 @@ impl IoHost {
         while let Some((from, frame)) = self.socket.receive() {
             let Some(host) = &mut self.host else { continue };
             if Header::parse(frame).is_ok_and(|header| header.kind == Kind::Sealed) {
-                host.receive(now, frame, &mut |_, _| {});
+                echo(host, &mut self.assembly, now, frame);
                 continue;
             }
             let answer = match self.gate.look(frame, from.as_bytes()) {
@@ -167,6 +183,10 @@ impl IoHost {
         host.tick(now);
         while let Some(event) = host.next_event() {
             match event {
+                HostEvent::Open { export: 1, slots, slot_bytes, .. } => {
+                    open_nic(host, usize::from(slots) * slot_bytes as usize);
+                }
+                HostEvent::LetGo { export: 1 } => drop(host.let_go(1, true)),
                 HostEvent::Open { export, generation, slots, slot_bytes, .. } => {
                     if storage.generation > generation {
                         host.raise(export, storage.generation);
@@ -208,4 +228,18 @@ impl IoHost {
     pub(super) fn due(&self) -> Option<u64> {
         self.host.as_ref()?.due()
     }
+}
+
+/// What came is heard, and frames of the NIC go back.
+fn echo(host: &mut Host<Shared>, assembly: &mut Assembly, now: u64, frame: &mut [u8]) {
+    let mut whole = Vec::new();
+    host.receive(now, frame, &mut |_, net| {
+        whole.extend(assembly.take(net).map(<[u8]>::to_vec));
+    });
+    whole.iter().for_each(|frame| assert!(host.send_net(1, frame)));
+}
+
+fn open_nic(host: &mut Host<Shared>, bytes: usize) {
+    let memory = Shared(Rc::new(RefCell::new(vec![0; bytes])));
+    host.opened(1, Ok((Verifier::default(), memory)));
 }

@@ -1,0 +1,238 @@
+//! NICs by links: ports of a bridge whose other end is another machine.
+//!
+//! Both ends are host ports (`uplinks`), opened with the link's end of them: at a client the end of a NIC's wire, at an
+//! IOhost a port of a switch. Here the link's end comes to its link, with the device that it is on the wire. When the
+//! device is over the link's end is dropped; the port is gone then, and is opened anew, as one whose interface went. Not
+//! here: frames (`backend::link`), what a port may (`switch`).
+
+use std::sync::Arc;
+
+use backend::link::{LinkKey, LinkNic, NicCounters};
+use backend::net::{HostOpenError, Why};
+use config::api::LinkNicView;
+use config::plan::HostPlan;
+use remote::client::{AttachSpec, Event, Over, Refusal};
+use remote::handshake::PublicKey;
+use remote::iohost::{ExportSpec, HostEvent};
+use remote::wire::News;
+use sidecore::{AttachmentMemory, ToLink};
+use tracing::{info, warn};
+
+use super::serving::Export;
+use super::using::Asked;
+use super::{Manager, OneLink, Stage, device_of};
+use crate::manager::now;
+
+/// Requests of a NIC's attachment: none is made, and these are the least.
+const SLOTS: u16 = 1;
+const SLOT_BYTES: u32 = 512;
+
+/// A port whose frames go by a link.
+pub(crate) struct LinkedNic {
+    key: LinkKey,
+    counters: Arc<NicCounters>,
+}
+
+/// What a NIC is called among devices: no disk has such a name.
+fn on_the_wire(name: &str) -> String {
+    format!("nic:{name}")
+}
+
+impl Manager {
+    /// The link of a port, and its number there if this is the IOhost's end.
+    fn link_of_port(&mut self, host: &HostPlan) -> Result<(LinkKey, Option<u16>), String> {
+        let (key, export) = match host {
+            HostPlan::Remote { link, .. } => {
+                let key = self.remote.key_of(link);
+                (
+                    key.ok_or(format!("link {link:?} is made at the daemon's start: restart it"))?,
+                    None,
+                )
+            }
+            HostPlan::Lent { name } => {
+                let wire = on_the_wire(name);
+                let found = self.remote.links.iter_mut().enumerate().find_map(|(at, link)| {
+                    let has = |client: &config::plan::LinkClientPlan| client.nics.contains(name);
+                    link.plan.clients().iter().any(has).then_some((LinkKey(at as u16), link))
+                });
+                let Some((key, link)) = found else {
+                    return Err(
+                        "no client of a link may have it (`nics` of a [[link.client]])".into()
+                    );
+                };
+                let exports = link.serving().map(|serving| &serving.exports);
+                let at = exports.and_then(|all| all.iter().position(|one| one.disk == wire));
+                (key, at.map(|at| at as u16))
+            }
+            _ => return Err("it is no port of a link".to_string()),
+        };
+        let link = self.remote.link(key);
+        match link.map(|link| (&link.stage, &link.plan.id)) {
+            Some((Stage::Open, _)) => Ok((key, export)),
+            Some((Stage::Shut { problem, .. }, id)) => Err(format!("link {id:?}: {problem}")),
+            None => Err("its link is not there".to_string()),
+        }
+    }
+
+    /// Whether a port that goes by a link can be opened; all others can, as far as that goes.
+    pub(crate) fn link_is_there(&mut self, host: &HostPlan) -> Result<(), HostOpenError> {
+        let (HostPlan::Remote { name, .. } | HostPlan::Lent { name }) = host else { return Ok(()) };
+        let found = self.link_of_port(host).map(drop);
+        let (kind, interface) = ("remote nic", name.clone());
+        found.map_err(|why| HostOpenError { kind, interface, why: Why::Link(why) })
+    }
+
+    /// A port was opened: its link has the other end from now on. Where that cannot be, the port is gone, and is tried
+    /// again.
+    pub(crate) fn plug_into_link(&mut self, number: u32, nic: Box<LinkNic>) {
+        let Some(host) = self.network.uplinks.get(&number).map(|up| up.plan.host.clone()) else {
+            return;
+        };
+        let counters = nic.counters();
+        let (key, export) = match self.link_of_port(&host) {
+            Ok(found) => found,
+            Err(why) => return warn!(port = number, "has no link: {why}"),
+        };
+        self.remote.nics.retain(|number, _| self.network.uplinks.contains_key(number));
+        self.remote.nics.insert(number, LinkedNic { key, counters });
+        let device = match (&host, export) {
+            (HostPlan::Remote { name, .. }, _) => {
+                let using = self.remote.link(key).and_then(OneLink::using);
+                let asked = using.and_then(|using| using.number(Asked::Nic(number)));
+                let Some(disk) = asked else { return };
+                let device = device_of(&on_the_wire(name));
+                let spec = AttachSpec { device, slots: SLOTS, slot_bytes: SLOT_BYTES };
+                self.tell_link(key, ToLink::Attach { disk, spec, standing: None });
+                disk
+            }
+            (_, Some(export)) => export,
+            _ => return,
+        };
+        self.tell_link(key, ToLink::PlugIn { device, nic });
+    }
+
+    /// Tells a link that has just come of all NICs that its clients may have. Ports are plugged in when they are there.
+    pub(super) fn export_nics(&mut self, key: LinkKey) {
+        let Some(link) = self.remote.link(key) else { return };
+        let clients = link.plan.clients().to_vec();
+        let mut names: Vec<&String> = clients.iter().flat_map(|client| &client.nics).collect();
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            let its = clients.iter().filter(|client| client.nics.contains(name));
+            let keys: Vec<PublicKey> = its.filter_map(|client| client.key).collect();
+            let wire = on_the_wire(name);
+            let device = device_of(&wire);
+            let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+            serving.exports.push(Export::of_nic(wire));
+            // Nothing is kept of who had it: there is nothing that a second owner could harm.
+            let news = News { revision: 1, size: 0, features: 0, is_removed: false };
+            let spec = ExportSpec { device, clients: keys, news, generation: 0 };
+            self.tell_link(key, ToLink::Export(spec));
+        }
+    }
+
+    /// What a link says of a NIC that clients may have. False: it is no NIC.
+    pub(super) fn hear_of_lent(&mut self, key: LinkKey, event: HostEvent) -> bool {
+        let (HostEvent::Open { export, .. } | HostEvent::LetGo { export }) = event else {
+            return false;
+        };
+        let serving = self.remote.link(key).and_then(OneLink::serving);
+        let name = serving.and_then(|serving| serving.exports.get(usize::from(export)));
+        let Some(name) = name.and_then(|one| Some(one.disk.strip_prefix("nic:")?.to_string()))
+        else {
+            return false;
+        };
+        let told = match event {
+            HostEvent::Open { slots, slot_bytes, generation, .. } => {
+                let is_least = (slots, slot_bytes) == (SLOTS, SLOT_BYTES);
+                let memory = is_least.then(|| AttachmentMemory::new(slots, slot_bytes).ok());
+                match memory.flatten() {
+                    Some(memory) => ToLink::NicOpened { export, memory },
+                    None => ToLink::Opened { export, generation, opened: None },
+                }
+            }
+            _ => ToLink::LetGo { export, is_synced: true },
+        };
+        let is_had = matches!(told, ToLink::NicOpened { .. });
+        self.log_of_link(key, |link| info!(link = link.plan.id, nic = name, is_had, "a nic"));
+        self.tell_link(key, told);
+        true
+    }
+
+    /// What an IOhost says of a NIC. False: it is none.
+    pub(super) fn hear_of_nic(&mut self, key: LinkKey, event: &Event) -> bool {
+        let (Event::Bound { attachment, .. }
+        | Event::Refused { attachment, .. }
+        | Event::News { attachment, .. }
+        | Event::Looked { attachment, .. }
+        | Event::Over { attachment, .. }) = event
+        else {
+            return false;
+        };
+        let using = self.remote.link(key).and_then(OneLink::using);
+        let asked = using.and_then(|using| using.numbers.get(attachment)).cloned();
+        let Some(Asked::Nic(port)) = asked else { return false };
+        match event {
+            Event::Bound { .. } => self.note_nic(port, None),
+            Event::Refused { why, .. } => {
+                let why = match why {
+                    Refusal::NoDevice => {
+                        "its IOhost has no such nic for this machine: see `nics` of its [[link.client]]"
+                    }
+                    Refusal::Busy => "another machine has it; it is asked for again and again",
+                    Refusal::Failed => "its IOhost cannot open it: see its log",
+                };
+                self.note_nic(port, Some(why));
+            }
+            // The link asks for it anew by itself.
+            Event::Over { why: Over::Silent, .. } => {
+                self.note_nic(port, Some("its IOhost fell silent; it is asked for anew"));
+            }
+            Event::Over { why, .. } => {
+                // Its number is free when the link says so.
+                if *why != Over::Released {
+                    self.note_nic(port, Some("its IOhost has given it up; it is asked for anew"));
+                    // Its port is gone with that, and is opened again.
+                    self.tell_link(key, ToLink::Unplug { device: *attachment });
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn note_nic(&mut self, port: u32, problem: Option<&str>) {
+        let uplink = self.network.uplinks.get(&port);
+        let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
+        let Some(device) = nic.and_then(|number| self.devices.get_mut(&number)) else { return };
+        if device.problem.as_deref() == problem {
+            return;
+        }
+        match problem {
+            Some(problem) if device.log.allows(now()) => warn!(nic = device.facts.id, "{problem}"),
+            Some(_) => {}
+            None => info!(nic = device.facts.id, "its IOhost serves it"),
+        }
+        device.problem = problem.map(str::to_string);
+    }
+
+    /// The NICs of a link, for operators.
+    pub(super) fn link_nics(&self, link: &OneLink) -> Vec<LinkNicView> {
+        let key = self.remote.key_of(&link.plan.id);
+        let its = self.remote.nics.iter().filter(|(_, nic)| Some(nic.key) == key);
+        let view = |(number, nic): (&u32, &LinkedNic)| {
+            let uplink = self.network.uplinks.get(number)?;
+            let id = uplink.nic.as_ref().map_or(uplink.plan.name(), |(id, _)| id);
+            let seen = nic.counters.snapshot();
+            Some(LinkNicView {
+                id: id.to_string(),
+                in_use: seen.is_up,
+                frames_out: seen.sent,
+                frames_in: seen.came,
+                frames_dropped: seen.dropped,
+            })
+        };
+        its.filter_map(view).collect()
+    }
+}

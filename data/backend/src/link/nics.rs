@@ -1,0 +1,102 @@
+//! The NICs of a client's link, each with its attachment.
+//!
+//! Not a NIC itself (`nic`), nor who asks for it (`client`, which calls this).
+
+use std::os::fd::BorrowedFd;
+
+use remote::client::Client;
+use remote::wire::Net;
+
+use super::nic::{FRAMES_PER_PASS, LinkNic, Way};
+
+/// In no order that matters. A look at all of them is part of each pass.
+#[derive(Debug, Default)]
+pub(super) struct Nics {
+    all: Vec<Plugged>,
+    /// Which is taken from first.
+    first: usize,
+}
+
+#[derive(Debug)]
+struct Plugged {
+    /// The link's number.
+    disk: u16,
+    attachment: u16,
+    nic: LinkNic,
+}
+
+impl Nics {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn plug_in(&mut self, disk: u16, attachment: u16, nic: LinkNic) {
+        self.all.push(Plugged { disk, attachment, nic });
+    }
+
+    pub(super) fn unplug(&mut self, disk: u16) {
+        self.all.retain(|one| one.disk != disk);
+    }
+
+    /// The device of that attachment has another one, if any.
+    pub(super) fn renew(&mut self, before: Option<u16>, after: Option<u16>) {
+        if let (Some(before), Some(after)) = (before, after) {
+            let mut its = self.all.iter_mut().filter(|one| one.attachment == before);
+            its.next().into_iter().for_each(|one| one.attachment = after);
+        }
+    }
+
+    /// A piece of a frame came.
+    #[inline]
+    pub(super) fn hear(&mut self, attachment: u16, net: &Net<'_>) {
+        if let Some(one) = self.all.iter_mut().find(|one| one.attachment == attachment) {
+            one.nic.hear(net);
+        }
+    }
+
+    /// All that came did.
+    #[inline]
+    pub(super) fn tell(&mut self) {
+        self.all.iter_mut().for_each(|one| one.nic.tell());
+    }
+
+    /// Gives the client what ports have for it, of each in turn. Whether there was something.
+    pub(super) fn take(&mut self, client: &mut Client) -> bool {
+        self.first = (self.first + 1) % self.all.len().max(1);
+        let (later, sooner) = self.all.split_at_mut(self.first);
+        let mut has_taken = false;
+        for Plugged { attachment, nic, .. } in sooner.iter_mut().chain(later) {
+            let way = |client: &Client| match client.is_bound(*attachment) {
+                false => Way::Nowhere,
+                true if client.has_net_room() => Way::Open,
+                true => Way::Full,
+            };
+            nic.set_up(client.is_bound(*attachment));
+            if nic.is_quiet() {
+                continue;
+            }
+            for _ in 0..FRAMES_PER_PASS {
+                let Some(frame) = nic.next(way(client)) else { break };
+                client.send_net(*attachment, frame);
+                has_taken = true;
+            }
+        }
+        has_taken
+    }
+
+    /// One whose port is no more, which is forgotten.
+    pub(super) fn abandoned(&mut self) -> Option<u16> {
+        let at = self.all.iter().position(|one| one.nic.is_abandoned())?;
+        Some(self.all.swap_remove(at).disk)
+    }
+
+    /// Whether frames wait that can be taken now.
+    pub(super) fn have_some(&self) -> bool {
+        self.all.iter().any(|one| one.nic.has_some())
+    }
+
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all.iter().map(|one| one.nic.poll_fd())
+    }
+}

@@ -1,0 +1,404 @@
+//! A guest whose NIC another machine has: a daemon that serves the guest, one with a switch, and UDP between them.
+//! Frames of any length come through as they were sent, under that switch's rules; what is lost on the wire is lost
+//! whole; whichever IOhost is there has them go on.
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::load::Random;
+use bench::net_frontend::{Header, Nic, NicSpec, frames};
+use tests::daemon::{Daemon, await_that};
+use tests::link_wire::{Bad, Wire};
+use tests::mixed::MixSpec;
+use tests::packets::{Can, Packet, Reassembly};
+use tests::tenant::{Tenant, TenantSpec};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+/// Far longer than anything takes here.
+const WITHIN: Duration = Duration::from_secs(20);
+const GUEST: u16 = 1;
+const PROBE: u16 = 2;
+const DISK_BYTES: u64 = 16 << 20;
+
+fn free_port() -> Result<u16> {
+    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn mac(number: u16) -> String {
+    frames::mac(number).map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// A switch with a port for the guest's NIC, and a NIC of the test's own beside it.
+fn iohost(port: u16, of_uplink: &str, of_probe: &str) -> String {
+    format!(
+        "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\nremote = \"web\"\nmac = \"{}\"\n{of_uplink}\n[[nic]]\nid = \
+         \"probe\"\nswitch = \"lan\"\nmac = \"{}\"\nmtu = 9000\n{of_probe}\n[[disk]]\nid = \"db\"\nbackend = \
+         \"memory\"\nsize = {DISK_BYTES}\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \
+         \"127.0.0.1:{port}\"\nlease_s = 1\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\ndisks = \
+         [\"db\"]\nnics = [\"web\"]\n",
+        mac(GUEST),
+        mac(PROBE),
+    )
+}
+
+fn client(ports: &[u16], mtu: u16) -> String {
+    let iohosts: Vec<String> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+    format!(
+        "[[nic]]\nid = \"vm1\"\nby_link = \"rack\"\nremote = \"web\"\nmac = \"{}\"\nmtu = {mtu}\n[[disk]]\nid = \
+         \"db\"\nlink = \"rack\"\n[[link]]\nid = \"rack\"\nrole = \"client\"\niohosts = [{}]\nsecurity = \
+         \"none\"\n",
+        mac(GUEST),
+        iohosts.join(", "),
+    )
+}
+
+fn said(daemons: &[&Daemon]) -> String {
+    daemons.iter().map(|daemon| daemon.last_words()).collect::<Vec<_>>().join("\n--\n")
+}
+
+fn nic(daemon: &Daemon, id: &str) -> Result<Nic> {
+    let spec = NicSpec { send_bytes: 9100, ..NicSpec::default() };
+    Nic::over(daemon.connect(id)?, spec).with_context(|| daemon.last_words())
+}
+
+/// A frame of `len` bytes with a number, and contents that go by both.
+fn frame(from: u16, to: u16, number: u32, len: usize) -> Vec<u8> {
+    let mut frame = [&frames::mac(to)[..], &frames::mac(from)[..], &[0x88, 0xb5]].concat();
+    frame.extend(number.to_le_bytes());
+    frame.extend(
+        (frame.len()..len).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8),
+    );
+    frame
+}
+
+/// The number of such a frame, which is as it was sent.
+fn number_of(bytes: &[u8], from: u16, to: u16) -> Result<Option<u32>> {
+    if bytes.get(12..14) != Some(&[0x88, 0xb5]) {
+        return Ok(None);
+    }
+    let number = u32::from_le_bytes(bytes[14..18].try_into()?);
+    ensure!(bytes == frame(from, to, number, bytes.len()), "frame {number} is not what was sent");
+    Ok(Some(number))
+}
+
+/// Sends frames until one arrives.
+fn await_path(from: &mut Nic, to: &mut Nic, ends: (u16, u16)) -> Result<()> {
+    let hello = frames::small(frames::mac(ends.0), frames::mac(ends.1));
+    await_that(WITHIN, "a frame to cross", || {
+        from.pair(0).send(&Header::default(), &hello, &[])?;
+        from.pair(0).drain(5_000)?;
+        Ok(to.pair(0).receive_within(20)?.is_some())
+    })?;
+    while to.pair(0).receive_within(50)?.is_some() {}
+    Ok(())
+}
+
+/// Sends so many frames of many lengths, few at a time: those that arrived, in the order in which they did.
+fn cross(
+    from: &mut Nic,
+    to: &mut Nic,
+    ends: (u16, u16),
+    count: u32,
+    most: usize,
+) -> Result<Vec<u32>> {
+    let mut arrived = Vec::new();
+    let mut take = |to: &mut Nic, wait_ms| -> Result<bool> {
+        let Some(got) = to.pair(0).receive_within(wait_ms)? else { return Ok(false) };
+        arrived.extend(number_of(&got.bytes, ends.0, ends.1)?);
+        Ok(true)
+    };
+    for number in 0..count {
+        let len = 18 + (number as usize * 613) % (most - 17);
+        while !from.pair(0).send(&Header::default(), &frame(ends.0, ends.1, number, len), &[])? {
+            from.pair(0).reap()?;
+        }
+        // Some are under way together.
+        if number % 8 == 7 {
+            from.pair(0).drain(5_000)?;
+            while take(to, 1)? {}
+        }
+    }
+    while take(to, 300)? {}
+    Ok(arrived)
+}
+
+fn drops(view: &serde_json::Value, reason: &str) -> u64 {
+    let all = view["drops"].as_array().into_iter().flatten();
+    all.filter(|drop| drop["reason"] == reason).filter_map(|drop| drop["frames"].as_u64()).sum()
+}
+
+fn uplink(iohost: &Daemon) -> Result<serde_json::Value> {
+    let view = iohost.ask("switch show lan")?;
+    let ports = view["ports"].as_array().context("no ports")?;
+    let port = ports.iter().find(|port| port["name"] == "web").context("no such port")?;
+    ensure!(port["kind"] == "remote", "{port}");
+    Ok(port["counters"].clone())
+}
+
+fn linked(daemon: &Daemon) -> Result<serde_json::Value> {
+    Ok(daemon.ask("remote status")?["links"][0]["nics"][0].clone())
+}
+
+#[test]
+fn frames_of_all_lengths_come_through_as_they_were_sent() -> Result<()> {
+    for most in [1514, 9014] {
+        let port = free_port()?;
+        let mut iohost = Daemon::start_on("nic-plain-iohost", "0", &iohost(port, "", ""))?;
+        let text = client(&[port], most - 14);
+        let mut client = Daemon::start_on("nic-plain-client", "1", &text)?;
+        let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+        let path = await_path(&mut guest, &mut probe, (GUEST, PROBE));
+        path.with_context(|| said(&[&iohost, &client]))?;
+        let most = usize::from(most);
+        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 2_000, most)?;
+        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 2_000, most)?;
+        for arrived in [&out, &back] {
+            let expected: Vec<u32> = (0..2_000).collect();
+            ensure!(
+                *arrived == expected,
+                "{} of 2000 arrived\n{}",
+                arrived.len(),
+                uplink(&iohost)?
+            );
+        }
+        for (daemon, name) in [(&client, "vm1"), (&iohost, "web")] {
+            let seen = linked(daemon)?;
+            ensure!(seen["id"] == name && seen["in_use"] == true, "{seen}");
+            ensure!(seen["frames_out"].as_u64() >= Some(2_000), "{seen}");
+            ensure!(seen["frames_in"].as_u64() >= Some(2_000), "{seen}");
+        }
+        println!("remote: 4000 frames of up to {most} bytes crossed, none lost");
+        drop((guest, probe));
+        client.stop()?;
+        iohost.stop()?;
+    }
+    Ok(())
+}
+
+/// A sender that leaves all undone, to receivers that take nothing undone: packets of the right size with right
+/// checksums, however long the sender's was.
+#[test]
+fn what_a_guest_leaves_undone_is_done_before_the_link() -> Result<()> {
+    let port = free_port()?;
+    let iohost = Daemon::start_on("nic-undone-iohost", "0", &iohost(port, "", ""))?;
+    let client = Daemon::start_on("nic-undone-client", "1", &client(&[port], 1500))?;
+    let spec = |can: Can| NicSpec {
+        features: can.as_sender() | can.as_receiver() | bench::net_frontend::feature::MRG_RXBUF,
+        send_slots: 16,
+        send_bytes: 65_570,
+        receive_pieces: vec![4096],
+        ..NicSpec::default()
+    };
+    let none = Can { csum: false, tso: [false; 2], ecn: false, uso: false };
+    let mut guest = Nic::over(client.connect("vm1")?, spec(Can::ALL))?;
+    let mut probe = Nic::over(iohost.connect("probe")?, spec(none))?;
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))?;
+    let mut pieces = 0;
+    for (is_v6, is_tcp) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (payload, number) in [0, 1, 1432, 9000, 65_000].into_iter().zip(7u16..) {
+            let packet = Packet { is_v6, is_tcp, has_cwr: false, vlan: None, payload, number };
+            let mss = 1500 - packet.headers() as u16;
+            let ends = [frames::mac(GUEST), frames::mac(PROBE)];
+            let (header, frame) = packet.build(ends, Can::ALL, mss);
+            ensure!(guest.pair(0).send(&header, &frame, &[])?, "no slot is free");
+            let mut arrived = Reassembly::new(packet, header, frame);
+            while !arrived.is_whole() {
+                let got = probe.pair(0).receive_within(5_000)?;
+                let got = got.with_context(|| format!("only {} of {packet:?}", arrived.pieces))?;
+                arrived.take(&got.header, &got.bytes, none, 1500)?;
+            }
+            pieces += arrived.pieces;
+            guest.pair(0).drain(5_000)?;
+        }
+    }
+    ensure!(pieces > 150, "only {pieces}: nothing was cut");
+    println!("remote: 20 packets of up to 65,000 bytes arrived in {pieces} frames");
+    Ok(())
+}
+
+#[test]
+fn a_bad_wire_loses_frames_whole_and_doubles_none() -> Result<()> {
+    let (port, wire_port) = (free_port()?, free_port()?);
+    let iohost = Daemon::start_on("nic-bad-iohost", "0", &iohost(port, "", ""))?;
+    let client = Daemon::start_on("nic-bad-client", "1", &client(&[wire_port], 9000))?;
+    let bad = Bad { loss_percent: 2, double_percent: 2, delay_us: 300 };
+    let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 5, bad)?;
+    let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))
+        .with_context(|| said(&[&iohost, &client]))?;
+    let mut report = String::new();
+    let sent_by = |daemon: &Daemon| linked(daemon)?["frames_out"].as_u64().context("no count");
+    // Percent of what was given to the link: frames of one datagram, of two, of up to eight.
+    for (most, least) in [(1_300, 94), (1_514, 92), (9_014, 80)] {
+        let before = [sent_by(&client)?, sent_by(&iohost)?];
+        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 1_000, most)?;
+        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 1_000, most)?;
+        let sent = [sent_by(&client)? - before[0], sent_by(&iohost)? - before[1]];
+        // A wire that loses is slow: a guest's frames wait a millisecond for it, and on a switch nobody waits.
+        ensure!(sent.iter().all(|sent| *sent >= 300), "only {sent:?} were sent");
+        for (arrived, sent) in [(&out, sent[0]), (&back, sent[1])] {
+            let once: BTreeSet<&u32> = arrived.iter().collect();
+            ensure!(once.len() == arrived.len(), "some came twice");
+            let came = arrived.len() as u64;
+            ensure!(came * 100 >= least * sent, "{came} of {sent}, of up to {most} bytes");
+            write!(report, "; up to {most} bytes {came} of {sent}")?;
+        }
+    }
+    println!("remote: of frames on a bad wire there came{report}; {}", wire.end()?);
+    Ok(())
+}
+
+#[test]
+fn frames_go_on_when_an_iohost_comes_back_and_when_a_second_one_takes_over() -> Result<()> {
+    let ports = [free_port()?, free_port()?];
+    let mut first = Daemon::start_on("nic-killed-a", "0", &iohost(ports[0], "", ""))?;
+    let second = Daemon::start_on("nic-killed-b", "0", &iohost(ports[1], "", ""))?;
+    let mut client = Daemon::start_on("nic-killed-client", "1", &client(&ports, 1500))?;
+    let mut guest = nic(&client, "vm1")?;
+    let mut probe = nic(&first, "probe")?;
+    await_path(&mut guest, &mut probe, (GUEST, PROBE)).with_context(|| said(&[&first, &client]))?;
+    let mut pauses = Vec::new();
+    for round in 0..3 {
+        first.kill()?;
+        drop(probe);
+        // What is sent meanwhile is lost, and the guest's ring does not stand still.
+        for _ in 0..100 {
+            let hello = frames::small(frames::mac(GUEST), frames::mac(PROBE));
+            guest.pair(0).send(&Header::default(), &hello, &[])?;
+            guest.pair(0).drain(5_000)?;
+        }
+        first.start_again()?;
+        probe = nic(&first, "probe")?;
+        let began = now_ns();
+        await_path(&mut guest, &mut probe, (GUEST, PROBE))
+            .with_context(|| format!("round {round}\n{}", said(&[&first, &client])))?;
+        pauses.push((now_ns() - began) / 1_000_000);
+        let crossed = cross(&mut guest, &mut probe, (GUEST, PROBE), 100, 1514)?;
+        ensure!(crossed.len() == 100, "{} of 100", crossed.len());
+    }
+    first.kill()?;
+    let began = now_ns();
+    let mut probe = nic(&second, "probe")?;
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))
+        .with_context(|| said(&[&second, &client]))?;
+    let over = (now_ns() - began) / 1_000_000;
+    let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 100, 1514)?;
+    ensure!(back.len() == 100, "{} of 100 came back", back.len());
+    // The other end's daemon: its successor has the NIC when the lease of a second is over.
+    drop(guest);
+    client.kill()?;
+    client.start_again()?;
+    let mut guest = nic(&client, "vm1")?;
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))
+        .with_context(|| said(&[&second, &client]))?;
+    println!(
+        "remote: frames go on {pauses:?} ms after an IOhost is back, {over} ms after a second one's turn"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_switch_has_its_rules_for_it() -> Result<()> {
+    let port = free_port()?;
+    let text = iohost(
+        port,
+        "vlan = 10\nspoof = \"deny\"\n[[switch.uplink]]\nremote = \"other\"",
+        "trunk = [10]",
+    );
+    let iohost = Daemon::start_on("nic-rules-iohost", "0", &text)?;
+    let client = Daemon::start_on("nic-rules-client", "1", &client(&[port], 1500))?;
+    let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))
+        .with_context(|| said(&[&iohost, &client]))?;
+    guest.pair(0).send(&Header::default(), &frame(GUEST, PROBE, 1, 100), &[])?;
+    let got = probe.pair(0).receive_within(2_000)?.context("nothing came")?;
+    ensure!(got.bytes[12..16] == [0x81, 0, 0, 10], "not of its VLAN: {:?}", &got.bytes[..18]);
+    // Somebody else's address.
+    guest.pair(0).send(&Header::default(), &frame(7, PROBE, 1, 100), &[])?;
+    ensure!(probe.pair(0).receive_within(300)?.is_none(), "it came from another address");
+    let seen = uplink(&iohost)?;
+    ensure!(drops(&seen, "bad_source") == 1, "{seen}");
+    // A port that no client may have says so, and nobody else is disturbed.
+    let view = iohost.ask("switch show lan")?;
+    let other = view["ports"].as_array().into_iter().flatten().find(|port| port["name"] == "other");
+    let problem = other.and_then(|port| port["problem"].as_str()).unwrap_or_default();
+    ensure!(problem.contains("no client of a link may have it"), "{view}");
+    Ok(())
+}
+
+#[test]
+fn who_may_not_have_it_is_told_and_has_no_frames() -> Result<()> {
+    let port = free_port()?;
+    let text = iohost(port, "", "").replace("nics = [\"web\"]", "");
+    let iohost = Daemon::start_on("nic-stranger-iohost", "0", &text)?;
+    let client = Daemon::start_on("nic-stranger-client", "1", &client(&[port], 1500))?;
+    let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+    await_that(WITHIN, "the answer", || {
+        let problem = client.ask("nic show vm1")?["problem"].clone();
+        Ok(problem.as_str().is_some_and(|text| text.contains("no such nic for this machine")))
+    })?;
+    guest.pair(0).send(&Header::default(), &frame(GUEST, PROBE, 1, 100), &[])?;
+    ensure!(probe.pair(0).receive_within(500)?.is_none(), "it came");
+    let view = client.ask("nic show vm1")?;
+    ensure!(drops(&view["host"], "link_down") == 1, "{view}");
+    Ok(())
+}
+
+/// Requests of a disk that end in two seconds, while frames of a NIC flood the same link or do not.
+#[test]
+fn a_flood_of_frames_starves_no_disk() -> Result<()> {
+    let port = free_port()?;
+    let iohost = Daemon::start_on("nic-flood-iohost", "0", &iohost(port, "", ""))?;
+    let client = Daemon::start_on("nic-flood-client", "1", &client(&[port], 1500))?;
+    let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))
+        .with_context(|| said(&[&iohost, &client]))?;
+    let ring =
+        RingSpec { size: 256, format: Format::Split, event_index: true, indirect_entries: 0 };
+    let mix = MixSpec { depth_max: 64, request_bytes_max: 16 << 10, cuts: false };
+    let spec = TenantSpec { ring, queues: 1, mix, calls: false };
+    let mut tenant = Tenant::over(client.connect("db")?, spec, Tenant::blank(DISK_BYTES))?;
+    let mut random = Random(3);
+    let mut second = |flood: Option<(&mut Nic, &mut Nic)>| -> Result<(u64, u64)> {
+        let (start, before, mut flood, mut came) = (now_ns(), tenant.done, flood, 0);
+        let frame = frame(GUEST, PROBE, 1, 1514);
+        while now_ns() - start < 2_000_000_000 {
+            tenant.send(16, &mut random)?;
+            if let Some((guest, probe)) = &mut flood {
+                while guest.pair(0).add(&Header::default(), &frame, &[])? {}
+                guest.pair(0).flush()?;
+                guest.pair(0).reap()?;
+                while probe.pair(0).receive()?.is_some() {
+                    came += 1;
+                }
+            }
+            tenant.take()?;
+        }
+        Ok((tenant.done - before, came))
+    };
+    let (alone, _) = second(None)?;
+    let bytes = || -> Result<u64> {
+        let seen = client.shown("db", "counters")?;
+        let of = |name: &str| seen[name].as_u64().context("no count");
+        Ok(of("read_bytes")? + of("written_bytes")?)
+    };
+    let before = bytes()?;
+    let (beside, came) = second(Some((&mut guest, &mut probe)))?;
+    let (of_disk, of_nic) = ((bytes()? - before) >> 20, (came * 1514) >> 20);
+    println!(
+        "remote: in 2 s {alone} requests of a disk alone, {beside} beside a flood: {of_disk} MiB of the disk, {of_nic} \
+         of the NIC"
+    );
+    ensure!(came > 500, "no flood: {came}");
+    // Sixteen requests at a time wait behind frames that are under way, and all of it is on the same cores, with what
+    // makes the flood.
+    ensure!(beside * 20 > alone, "{beside} requests beside a flood, {alone} alone");
+    tenant.drain()?;
+    tenant.compare_all(&mut random)
+}
