@@ -4,6 +4,7 @@
 //! What must hold: nothing panics; what is parsed and built again is what it was; memory and answers stay within
 //! their bounds; nothing is executed that is beyond the device.
 
+use remote::Assembly;
 use remote::client::{AttachSpec, Client, ClientSpec, Request};
 use remote::handshake::{
     Established, Gate, Greeter, Identity, Initiator, Offer, Randomness, Step, Verdict,
@@ -11,7 +12,7 @@ use remote::handshake::{
 use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec};
 use remote::rogue::Liar;
 use remote::wire::{
-    Builder, HEADER_BYTES, Header, Kind, News, Op, Record, Records, Status, Verifier,
+    Builder, HEADER_BYTES, Header, Kind, Net, News, Op, Record, Records, Status, Verifier,
 };
 
 use crate::bytes::Bytes;
@@ -59,7 +60,8 @@ fn records(body: &[u8]) {
 }
 
 fn ends(random: &mut Fixed) -> (Greeter, Initiator) {
-    let greeter = Greeter::new(Identity::None, Offer::new(false, 9000, 64), 1000, 0).expect("a key");
+    let greeter =
+        Greeter::new(Identity::None, Offer::new(false, 9000, 64), 1000, 0).expect("a key");
     let offer = Offer::new(false, 1472, 64);
     let made = Initiator::new(&Identity::None, [0; 32], 7, offer, random);
     (greeter, made.expect("an initiator"))
@@ -116,19 +118,27 @@ fn said<'a>(bytes: &mut Bytes<'a>, now: &mut u64) -> (u8, &'a [u8]) {
     (how, bytes.take(len))
 }
 
+/// A piece of a NIC's frame is of what came, and makes no frame but one of its length.
+fn joined(assembly: &mut Assembly, net: &Net<'_>, body: &[u8]) {
+    assert!(net.data.len() <= body.len());
+    if let Some(frame) = assembly.take(net) {
+        assert_eq!(frame.len(), usize::from(net.len));
+    }
+}
+
 fn to_host(mut bytes: Bytes<'_>) {
     let (mut host, mut now, mut counter) = (host(), 0, 0);
     let (liar, at_host) = established(&mut host, now).expect("room");
     assert!(host.establish(at_host));
     let (session, liar) = (liar.theirs, Liar::new(liar.keys).expect("keys"));
     let mut buffer = [0; 2000];
-    let mut working = Vec::new();
+    let (mut working, mut assembly) = (Vec::new(), Assembly::default());
     while !bytes.is_empty() {
         let (how, body) = said(&mut bytes, &mut now);
         counter += 1 + u64::from(how & 2) * 40;
         let header = Header { kind: Kind::Sealed, session, counter };
         let mut frame = liar.frame(header, body).expect("room");
-        host.receive(now, &mut frame, &mut |_, data| assert!(data.len() <= body.len()));
+        host.receive(now, &mut frame, &mut |_, net| joined(&mut assembly, net, body));
         host.tick(now);
         while let Some(event) = host.next_event() {
             match event {
@@ -138,7 +148,8 @@ fn to_host(mut bytes: Bytes<'_>) {
                 }
                 HostEvent::Open { export, .. } => host.opened(export, Err(())),
                 HostEvent::LetGo { export } => {
-                    let is_idle = working.iter().all(|one: &remote::iohost::Work| one.export != export);
+                    let is_idle =
+                        working.iter().all(|one: &remote::iohost::Work| one.export != export);
                     assert!(is_idle, "let go while it is executing");
                     assert!(host.let_go(export, how & 4 != 0).is_some(), "its memory");
                 }
@@ -177,13 +188,14 @@ fn to_client(mut bytes: Bytes<'_>) {
         client.submit(one, request, filled).expect("a slot");
         outstanding += 1;
     }
+    let mut assembly = Assembly::default();
     while !bytes.is_empty() {
         while client.poll_transmit(now, &mut buffer).is_some() {}
         let (how, body) = said(&mut bytes, &mut now);
         counter += 1 + u64::from(how & 2) * 40;
         let header = Header { kind: Kind::Sealed, session, counter };
         let mut frame = liar.frame(header, body).expect("room");
-        client.receive(now, &mut frame, &mut |_, _| {});
+        client.receive(now, &mut frame, &mut |_, net| joined(&mut assembly, net, body));
         client.tick(now);
         while let Some(finished) = client.next_finished() {
             outstanding -= 1;

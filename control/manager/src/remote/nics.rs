@@ -189,13 +189,10 @@ impl Manager {
             Event::Over { why: Over::Silent, .. } => {
                 self.note_nic(port, Some("its IOhost fell silent; it is asked for anew"));
             }
-            Event::Over { why, .. } => {
-                // Its number is free when the link says so.
-                if *why != Over::Released {
-                    self.note_nic(port, Some("its IOhost has given it up; it is asked for anew"));
-                    // Its port is gone with that, and is opened again.
-                    self.tell_link(key, ToLink::Unplug { device: *attachment });
-                }
+            // Its number is free when the link says so. Its port is gone then, and is opened again.
+            Event::Over { why, .. } if *why != Over::Released => {
+                self.note_nic(port, Some("its IOhost has given it up; it is asked for anew"));
+                self.tell_link(key, ToLink::Unplug { device: *attachment });
             }
             _ => {}
         }
