@@ -12,7 +12,8 @@ use anyhow::{Context, Result, ensure};
 use bench::clock::now_ns;
 use bench::load::Random;
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
-use tests::daemon::{Daemon, await_that};
+use rustix::process::{Pid, Signal, kill_process};
+use tests::daemon::{Daemon, await_that, pause};
 use tests::link_wire::{Bad, Wire};
 use tests::mixed::MixSpec;
 use tests::packets::{Can, Packet, Reassembly};
@@ -401,4 +402,76 @@ fn a_flood_of_frames_starves_no_disk() -> Result<()> {
     ensure!(beside * 20 > alone, "{beside} requests beside a flood, {alone} alone");
     tenant.drain()?;
     tenant.compare_all(&mut random)
+}
+
+/// Which of a daemon's NICs by its link somebody has, and all of them.
+fn had(daemon: &Daemon) -> Result<(usize, usize)> {
+    let status = daemon.ask("remote status")?;
+    let nics = status["links"][0]["nics"].as_array().context("no nics")?.clone();
+    Ok((nics.iter().filter(|nic| nic["in_use"] == true).count(), nics.len()))
+}
+
+/// A NIC is taken out and put in again while its IOhost stands still: one attachment is not over, and the other one waits
+/// for that.
+#[test]
+fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<()> {
+    let port = free_port()?;
+    let iohost = Daemon::start_on("nic-again-iohost", "0", &iohost(port, "", ""))?;
+    let text = client(&[port], 1500);
+    let from = text.find("[[disk]]").context("no disk")?;
+    let client = Daemon::start_on("nic-again-client", "1", text.get(from..).unwrap_or_default())?;
+    let add = format!("nic add vm1 --by-link rack --remote web --mac {}", mac(GUEST));
+    client.ask(&add)?;
+    await_that(WITHIN, "the NIC", || Ok(had(&client)? == (1, 1)))?;
+    let pid = Pid::from_raw(iohost.pid() as i32).context("no process")?;
+    kill_process(pid, Signal::STOP)?;
+    client.ask("nic rm vm1")?;
+    client.ask(&add)?;
+    pause(Duration::from_secs(3));
+    kill_process(pid, Signal::CONT)?;
+    let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))
+        .with_context(|| said(&[&iohost, &client]))?;
+    drop(guest);
+    client.ask("nic rm vm1")?;
+    await_that(WITHIN, "the NIC to be nobody's", || Ok(had(&iohost)?.0 == 0))
+        .with_context(|| said(&[&iohost, &client]))
+}
+
+/// More NICs than a session has places for messages under way.
+#[test]
+fn many_nics_come_in_one_session() -> Result<()> {
+    const MANY: usize = 200;
+    let port = free_port()?;
+    let (mut switch, mut names, mut nics) = (String::new(), Vec::new(), String::new());
+    for number in 0..MANY {
+        writeln!(switch, "[[switch.uplink]]\nremote = \"w{number}\"")?;
+        writeln!(nics, "[[nic]]\nid = \"vm{number}\"\nby_link = \"rack\"\nremote = \"w{number}\"")?;
+        names.push(format!("\"w{number}\""));
+    }
+    let text = format!(
+        "[[switch]]\nid = \"lan\"\n{switch}[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \"127.0.0.1:{port}\"\n\
+         lease_s = 1\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\nnics = [{}]\n",
+        names.join(", ")
+    );
+    let mut iohost = Daemon::start_on("nic-many-iohost", "0", &text)?;
+    let text = format!(
+        "{nics}[[link]]\nid = \"rack\"\nrole = \"client\"\niohosts = [\"127.0.0.1:{port}\"]\nsecurity = \"none\"\n"
+    );
+    let client = Daemon::start_on("nic-many-client", "1", &text)?;
+    for turn in 1..=2 {
+        let mut handshakes = 0;
+        await_that(WITHIN, "all NICs", || {
+            let status = client.ask("remote status")?;
+            handshakes = status["links"][0]["handshakes"].as_u64().unwrap_or(0);
+            Ok(handshakes >= turn && had(&client)? == (MANY, MANY))
+        })
+        .with_context(|| said(&[&iohost, &client]))?;
+        println!("remote: {MANY} NICs, turn {turn}: {handshakes} handshakes in all");
+        // One for the first hello that nobody was there to hear is no sign of anything.
+        ensure!(handshakes <= turn + 2, "{handshakes} handshakes at turn {turn}");
+        iohost.kill()?;
+        iohost.start_again()?;
+    }
+    Ok(())
 }

@@ -66,7 +66,7 @@ impl Site {
         let text = format!(
             "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\nstate_dir = \"{place}/state\"\n\
              [sidecores]\ncpus = \"{}\"\n[[disk]]\nid = \"{DISK_ID}\"\nbackend = \"memory\"\nsize = \"{}\"\n\
-             [[link]]\nid = \"bench\"\nrole = \"iohost\"\nudp = \"{at}\"\nmtu = {mtu}\n{security}\n\
+             [[link]]\nid = \"bench\"\nrole = \"iohost\"\nlease_s = 600\nudp = \"{at}\"\nmtu = {mtu}\n{security}\n\
              [[link.client]]\nname = \"bench\"\n{client}disks = [\"{DISK_ID}\"]\n",
             crate::bed::SERVER_CORE,
             super::DISK_BYTES,

@@ -245,7 +245,7 @@ impl Client {
         if out.may_ask {
             self.held.ask(now);
             self.held.outbox.fill(&mut out);
-            let may_net = !self.held.has_queued() || session.flight.has_room_for_net();
+            let may_net = !self.held.has_queued() || session.has_room_for_net();
             if may_net && self.is_net_next {
                 self.net.fill(&mut out);
             }

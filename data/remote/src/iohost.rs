@@ -366,10 +366,11 @@ fn transmit<M: SlotMemory>(
     let mut out = peer.session.begin(now, buffer)?;
     if out.may_ask {
         let about = &mut peer.about;
+        about.say_waiting();
         about.tell_news(exports);
         about.outbox.fill(&mut out);
         let wants = about.answering.first().is_some();
-        let may_net = !wants || peer.session.flight.has_room_for_net();
+        let may_net = !wants || peer.session.has_room_for_net();
         if may_net && peer.is_net_next {
             peer.net.fill(&mut out);
         }

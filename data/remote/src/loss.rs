@@ -263,9 +263,10 @@ impl Flight {
             && self.sent.get(place(self.next)).is_some_and(|sent| sent.state != State::Flying)
     }
 
-    /// Whether frames of NICs may use more of the window, when requests want it, too.
-    pub(crate) fn has_room_for_net(&self) -> bool {
-        self.net_bytes < self.window / 2
+    /// Whether frames of NICs may use more of the window, or of the peer's credit, when requests want it, too: half.
+    pub(crate) fn has_room_for_net(&self, credit: u64) -> bool {
+        let all = self.window.min(credit.max(1).saturating_mul(self.frame_bytes));
+        self.net_bytes < all / 2
     }
 
     /// Spends the next counter. With a note the frame is to be acknowledged: only where [`Flight::has_place`].

@@ -169,6 +169,11 @@ impl Session {
         })
     }
 
+    /// Whether frames of NICs may use more of window and credit, when requests want them, too.
+    pub(crate) fn has_room_for_net(&self) -> bool {
+        self.flight.has_room_for_net(self.credit)
+    }
+
     /// How the way to the other end is.
     pub(crate) fn stats(&self) -> SessionStats {
         self.flight.stats(self.credit)

@@ -87,7 +87,8 @@ pub struct LinkWayView {
     pub frames_sent: u64,
     /// Of them: taken for lost.
     pub frames_lost: u64,
-    /// Parts of requests, answers and messages that were sent again after that, if they still mattered.
+    /// Parts of requests, answers and messages that were sent again for that, or because no acknowledgement came in
+    /// time, if they still mattered.
     pub records_again: u64,
     /// Frames under way now.
     pub frames_under_way: u64,

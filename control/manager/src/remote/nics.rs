@@ -189,10 +189,11 @@ impl Manager {
             Event::Over { why: Over::Silent, .. } => {
                 self.note_nic(port, Some("its IOhost fell silent; it is asked for anew"));
             }
-            // Its number is free when the link says so. Its port is gone then, and is opened again.
-            Event::Over { why, .. } if *why != Over::Released => {
+            // Its port is gone then, and is opened again with another number; this one is free when the link says so.
+            Event::Over { attachment, .. } => {
                 self.note_nic(port, Some("its IOhost has given it up; it is asked for anew"));
                 self.tell_link(key, ToLink::Unplug { device: *attachment });
+                self.tell_link(key, ToLink::Release(*attachment));
             }
             _ => {}
         }

@@ -4,7 +4,7 @@
 //! A file for each disk that was asked for and not settled. It need not survive a power cut, which takes the guests along:
 //! one of another boot of this machine says nothing. That data was lost stands in `unsynced`, which survives it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -20,12 +20,14 @@ pub(super) struct Standings {
     machine: u64,
     /// As far as it was asked for or told: which disk of which link, and how it stands.
     known: BTreeMap<String, (String, Option<Standing>)>,
+    /// Of these the file system has not taken the last word.
+    unwritten: BTreeSet<String>,
 }
 
 impl Standings {
     pub(super) fn in_folder(state_dir: &str, machine: u64) -> Standings {
         let folder = Path::new(state_dir).join("standings");
-        Standings { folder, machine, known: BTreeMap::new() }
+        Standings { folder, machine, known: BTreeMap::new(), unwritten: BTreeSet::new() }
     }
 
     /// How disk `id`, which is `whose`, stood last. Never lost: that is kept elsewhere.
@@ -65,9 +67,20 @@ impl Standings {
     ) -> io::Result<()> {
         let standing = standing.map(|standing| Standing { is_lost: false, ..standing });
         let now = (whose.to_string(), standing);
-        if self.known.insert(id.to_string(), now.clone()) == Some(now) {
+        let is_known = self.known.insert(id.to_string(), now.clone()) == Some(now);
+        if is_known && !self.unwritten.contains(id) {
             return Ok(());
         }
+        let kept = self.write(id, whose, standing);
+        match kept {
+            Ok(()) => self.unwritten.remove(id),
+            // The next word of it tries again.
+            Err(_) => self.unwritten.insert(id.to_string()),
+        };
+        kept
+    }
+
+    fn write(&self, id: &str, whose: &str, standing: Option<Standing>) -> io::Result<()> {
         let path = self.folder.join(id);
         let Some(Standing { verifier: Some(verifier), is_unflushed, .. }) = standing else {
             return match fs::remove_file(&path) {

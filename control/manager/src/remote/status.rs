@@ -8,6 +8,10 @@ use config::spec::{LinkRole, LinkSecurity};
 use super::{End, Manager, OneLink, Serving, Stage};
 use crate::device::Device;
 
+/// A stranger is not answered, whatever is wrong.
+const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \
+                         open, `iohost_key`, and that their file has this machine's key (`sidecore link key FILE` prints it)";
+
 impl Manager {
     pub(crate) fn show_links(&self) -> Answer {
         let links = self.remote.links.iter().map(|link| self.link_view(link));
@@ -53,7 +57,7 @@ impl Manager {
                 let iohost = usize::try_from(seen.iohost).ok().and_then(|at| iohosts.get(at));
                 view.peer = iohost.filter(|_| seen.is_up > 0).map(ToString::to_string);
                 if view.peer.is_none() && view.problem.is_none() {
-                    view.problem = Some("no IOhost answers; they are asked in turn".to_string());
+                    view.problem = Some(NO_ANSWER.to_string());
                 }
                 view.round_trip_ns = seen.round_trip_ns;
                 (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);

@@ -334,7 +334,10 @@ impl Manager {
         let Some(link) = self.remote.link(key) else { return };
         let Some(using) = link.using() else { return };
         let peer = using.peer.map(|peer| peer.to_string());
-        info!(link = link.plan.id, peer, is_there, "session");
+        match is_there {
+            true => info!(link = link.plan.id, peer, "its IOhost answers"),
+            false => warn!(link = link.plan.id, peer, "its IOhost is silent: requests wait"),
+        }
     }
 
     fn looked(&mut self, key: LinkKey, number: u16, news: Option<News>) {

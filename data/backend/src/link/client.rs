@@ -12,7 +12,6 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use remote::client::{
@@ -344,12 +343,15 @@ impl ClientLink {
         }
         self.events.push_back(LinkEvent::Freed(disk));
         self.is_stirred = true;
-        let waits = |seat: &&mut Seat| seat.waits() && seat.spec.device == device;
-        if let Some(next) = self.seats.iter_mut().flatten().find(waits) {
+        let waits = |seat: &Seat| seat.waits() && seat.spec.device == device;
+        let mut seats =
+            (0..).zip(&mut self.seats).filter_map(|(at, seat)| Some((at, seat.as_mut()?)));
+        if let Some((at, next)) = seats.find(|(_, seat)| waits(seat)) {
             if attachment.is_some() {
                 next.standing = standing;
             }
             next.attachment = self.client.attach_again(next.spec, next.standing);
+            self.nics.renew(at, next.attachment);
             next.renew();
         }
     }
@@ -405,7 +407,10 @@ impl ClientLink {
     /// Once something is heard again, the same devices are asked for, when all that failed has been told.
     fn renew_silent(&mut self) {
         self.renews = false;
-        for seat in self.seats.iter_mut().flatten().filter(|seat| seat.state == State::Silent) {
+        for (disk, seat) in (0..).zip(&mut self.seats) {
+            let Some(seat) = seat.as_mut().filter(|seat| seat.state == State::Silent) else {
+                continue;
+            };
             if !seat.is_idle() {
                 self.renews = true;
                 continue;
@@ -413,7 +418,7 @@ impl ClientLink {
             let before = seat.attachment.take();
             before.into_iter().for_each(|attachment| self.client.detach(attachment));
             seat.attachment = self.client.attach_again(seat.spec, seat.standing);
-            self.nics.renew(before, seat.attachment);
+            self.nics.renew(disk, seat.attachment);
             seat.renew();
         }
     }
@@ -440,19 +445,14 @@ impl ClientLink {
     /// That device is a NIC: frames of a port go there and come from there, from now on. It is given back when the
     /// port is no more.
     pub fn plug_in(&mut self, disk: u16, nic: LinkNic) {
-        if let Some(attachment) = self.seat(disk).and_then(|seat| seat.attachment) {
-            self.nics.plug_in(disk, attachment, nic);
+        if let Some(seat) = self.seat(disk) {
+            self.nics.plug_in(disk, seat.attachment, nic);
         }
     }
 
     /// What is plugged in comes out: its port is gone then.
     pub fn unplug(&mut self, disk: u16) {
         self.nics.unplug(disk);
-    }
-
-    /// Descriptors that are readable when a port has frames.
-    pub fn nic_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.nics.fds()
     }
 
     /// Takes what ports have for the other end.

@@ -126,6 +126,11 @@ impl LinkNic {
         Arc::clone(&self.counters)
     }
 
+    /// Another client, or another process of the same one, has it: what came in part is nobody's.
+    pub fn forget(&mut self) {
+        self.assembly.forget();
+    }
+
     /// A piece came. [`LinkNic::tell`] follows when all have.
     pub fn hear(&mut self, net: &Net<'_>) {
         let (room, counters) = (&mut self.room, &self.counters);

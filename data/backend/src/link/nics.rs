@@ -2,8 +2,6 @@
 //!
 //! Not a NIC itself (`nic`), nor who asks for it (`client`, which calls this).
 
-use std::os::fd::BorrowedFd;
-
 use remote::client::Client;
 use remote::wire::Net;
 
@@ -21,7 +19,8 @@ pub(super) struct Nics {
 struct Plugged {
     /// The link's number.
     disk: u16,
-    attachment: u16,
+    /// None while its device waits for its own former attachment to end.
+    attachment: Option<u16>,
     nic: LinkNic,
 }
 
@@ -31,7 +30,12 @@ impl Nics {
         self.all.is_empty()
     }
 
-    pub(super) fn plug_in(&mut self, disk: u16, attachment: u16, nic: LinkNic) {
+    /// Whether that number is a NIC's.
+    pub(super) fn has(&self, disk: u16) -> bool {
+        self.all.iter().any(|one| one.disk == disk)
+    }
+
+    pub(super) fn plug_in(&mut self, disk: u16, attachment: Option<u16>, nic: LinkNic) {
         self.all.push(Plugged { disk, attachment, nic });
     }
 
@@ -39,18 +43,16 @@ impl Nics {
         self.all.retain(|one| one.disk != disk);
     }
 
-    /// The device of that attachment has another one, if any.
-    pub(super) fn renew(&mut self, before: Option<u16>, after: Option<u16>) {
-        if let (Some(before), Some(after)) = (before, after) {
-            let mut its = self.all.iter_mut().filter(|one| one.attachment == before);
-            its.next().into_iter().for_each(|one| one.attachment = after);
-        }
+    /// That device has another attachment, if it is a NIC.
+    pub(super) fn renew(&mut self, disk: u16, attachment: Option<u16>) {
+        let its = self.all.iter_mut().find(|one| one.disk == disk);
+        its.into_iter().for_each(|one| one.attachment = attachment);
     }
 
     /// A piece of a frame came.
     #[inline]
     pub(super) fn hear(&mut self, attachment: u16, net: &Net<'_>) {
-        if let Some(one) = self.all.iter_mut().find(|one| one.attachment == attachment) {
+        if let Some(one) = self.all.iter_mut().find(|one| one.attachment == Some(attachment)) {
             one.nic.hear(net);
         }
     }
@@ -67,18 +69,21 @@ impl Nics {
         let (later, sooner) = self.all.split_at_mut(self.first);
         let mut has_taken = false;
         for Plugged { attachment, nic, .. } in sooner.iter_mut().chain(later) {
-            let way = |client: &Client| match client.is_bound(*attachment) {
-                false => Way::Nowhere,
-                true if client.has_net_room() => Way::Open,
-                true => Way::Full,
+            let bound = attachment.filter(|attachment| client.is_bound(*attachment));
+            let way = |client: &Client| match bound {
+                None => Way::Nowhere,
+                Some(_) if client.has_net_room() => Way::Open,
+                Some(_) => Way::Full,
             };
-            nic.set_up(client.is_bound(*attachment));
+            nic.set_up(bound.is_some());
             if nic.is_quiet() {
                 continue;
             }
             for _ in 0..FRAMES_PER_PASS {
                 let Some(frame) = nic.next(way(client)) else { break };
-                client.send_net(*attachment, frame);
+                if let Some(attachment) = bound {
+                    client.send_net(attachment, frame);
+                }
                 has_taken = true;
             }
         }
@@ -94,9 +99,5 @@ impl Nics {
     /// Whether frames wait that can be taken now.
     pub(super) fn have_some(&self) -> bool {
         self.all.iter().any(|one| one.nic.has_some())
-    }
-
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.all.iter().map(|one| one.nic.poll_fd())
     }
 }

@@ -50,8 +50,11 @@ impl Bell {
 
     /// Who rings says so first: where nothing can be read yet, the next look does it.
     fn hush(&self) {
-        if self.is_rung.load(Ordering::Acquire) && rustix::io::read(&self.fd, &mut [0; 8]).is_ok() {
-            self.is_rung.store(false, Ordering::Relaxed);
+        // Not after the read: who rings between the two would not be heard.
+        let is_rung =
+            self.is_rung.load(Ordering::Relaxed) && self.is_rung.swap(false, Ordering::AcqRel);
+        if is_rung && rustix::io::read(&self.fd, &mut [0; 8]).is_err() {
+            self.is_rung.store(true, Ordering::Release);
         }
     }
 }

@@ -185,6 +185,8 @@ impl Seat {
 
     /// It is asked for anew, or (`attachment` is none) cannot be.
     pub(super) fn renew(&mut self) {
+        // How it stands then is kept first.
+        self.may_begin = false;
         self.is_over = self.attachment.is_none();
         self.state = if self.is_over { State::Over } else { State::Wanted };
     }

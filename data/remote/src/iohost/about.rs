@@ -1,12 +1,14 @@
 //! What one session has: which attachments, and what it is yet to be told.
 
+use std::collections::VecDeque;
+
 use super::SlotMemory;
 use super::export::Export;
 use crate::loss::{Fate, Mark, MarkKind};
 use crate::outbox::Outbox;
 use crate::round::Round;
 use crate::session::Out;
-use crate::wire::{Bind, End, Record};
+use crate::wire::{Bind, Bound, End, Record};
 
 /// Ends of attachments that are remembered, so that each is said once.
 const ENDED: usize = 16;
@@ -35,6 +37,8 @@ pub(super) struct About {
     pub(super) answering: Round,
     /// Some device has changed.
     pub(super) owes_news: bool,
+    /// Answers to binds that the outbox has no room for yet: one for each place at most.
+    unsaid: VecDeque<Bound>,
 }
 
 impl About {
@@ -47,6 +51,26 @@ impl About {
             ended_next: 0,
             answering: Round::default(),
             owes_news: false,
+            unsaid: VecDeque::new(),
+        }
+    }
+
+    /// Has that said. False when there are more than the client has places: it does not hear.
+    pub(super) fn say(&mut self, bound: Bound) -> bool {
+        let has_place = self.unsaid.len() < usize::from(crate::ATTACHMENTS_MAX);
+        if has_place {
+            self.unsaid.push_back(bound);
+            self.say_waiting();
+        }
+        has_place
+    }
+
+    /// What waited goes into the outbox, as far as there is room.
+    pub(super) fn say_waiting(&mut self) {
+        while self.outbox.room() > 0
+            && let Some(bound) = self.unsaid.pop_front()
+        {
+            self.outbox.put(Record::Bound(bound));
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::export::{Owner, State, Wait};
 use super::{Host, SlotMemory};
-use crate::wire::{Bind, Bound, Intent, News, Outcome, Record, Verifier};
+use crate::wire::{Bind, Bound, Intent, News, Outcome, Verifier};
 
 /// What a device takes of the memory: 128 slots of the longest requests.
 const DEVICE_BYTES: usize = 16 << 20;
@@ -239,10 +239,10 @@ impl<M: SlotMemory> Host<M> {
         self.say(wait, bound);
     }
 
-    /// Says it until it is taken. Who has no place for it gets another session.
+    /// Says it until it is taken.
     fn say(&mut self, wait: &Wait, bound: Bound) {
         let Some(peer) = self.peer(wait.number) else { return };
-        peer.session.is_over |= !peer.about.outbox.put(Record::Bound(bound));
+        peer.session.is_over |= !peer.about.say(bound);
         self.wake_peer(wait.number);
     }
 }

@@ -408,6 +408,7 @@ impl HostLink {
                 self.host.opened(export, Err(()));
             }
             ToLink::NicOpened { export, memory } => {
+                self.nics.opened(export);
                 // It never changes, and nothing of it can be lost.
                 self.host.opened(export, Ok((Verifier::default(), memory)));
             }

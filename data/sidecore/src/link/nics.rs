@@ -32,6 +32,12 @@ impl HostNics {
         self.find_places();
     }
 
+    /// Somebody has it anew.
+    pub(super) fn opened(&mut self, export: u16) {
+        let its = self.all.iter_mut().find(|(known, _)| *known == export);
+        its.into_iter().for_each(|(_, nic)| nic.forget());
+    }
+
     fn find_places(&mut self) {
         self.places.clear();
         for (at, (export, _)) in (0..).zip(&self.all) {

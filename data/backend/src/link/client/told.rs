@@ -55,12 +55,11 @@ impl ClientLink {
         match event {
             Event::Bound { .. } => {
                 seat.is_bound = true;
-                self.greeting.refused(false, now);
+                self.weigh_iohost(disk, now);
             }
             Event::Refused { .. } => {
                 seat.is_bound = false;
-                let has_one = self.seats.iter().flatten().any(|seat| seat.is_bound);
-                self.greeting.refused(!has_one, now);
+                self.weigh_iohost(disk, now);
             }
             Event::Stands { standing, .. } => seat.standing = standing,
             Event::Over { why, .. } => {
@@ -90,6 +89,17 @@ impl ClientLink {
         } else if self.seat(disk).is_some_and(|seat| seat.state == State::Leaving) {
             self.forget(disk);
         }
+    }
+
+    /// A word of that device has come. An IOhost that refuses every disk is left for the next one. NICs do not count:
+    /// that one can be had says nothing of storage.
+    fn weigh_iohost(&mut self, of: u16, now: u64) {
+        if self.nics.has(of) {
+            return;
+        }
+        let seats = (0..).zip(&self.seats).filter_map(|(disk, seat)| Some((disk, seat.as_ref()?)));
+        let has_one = seats.into_iter().any(|(disk, seat)| seat.is_bound && !self.nics.has(disk));
+        self.greeting.refused(!has_one, now);
     }
 
     /// Control is to hear this of a disk, when it has heard what was said before.
