@@ -331,10 +331,10 @@ Examples:
 pub(crate) enum RemoteCommand {
     /// Show every link: sessions, how the ways to other machines are, disks and NICs.
     #[command(after_help = "\
-DROPPED are frames of strangers, that were not authentic, or were seen before: some are usual after
-a session has ended. Of each way, from here to there: SENT are frames that are acknowledged, LOST
-those taken for lost, SENT AGAIN their parts that went again; as many may be UNDER WAY as WINDOW
-(halved by losses) and CREDIT (the other end's memory) allow.
+DROPPED are frames of strangers, that were not authentic, or were seen before: some are usual
+after a session has ended. Of each way, from here to there: SENT are frames that are
+acknowledged, LOST those taken for lost, SENT AGAIN their parts that went again; as many may be
+UNDER WAY as WINDOW (halved by losses) and CREDIT (the other end's memory) allow.
 
 Examples:
   sidecore remote status
