@@ -14,6 +14,8 @@ group_remote() {
         need_guests
         need_guest_image
         remote_ethernet
+        # Its namespace; cases have their own.
+        end_own
         run_cases case_guest
     fi
 }
