@@ -194,27 +194,16 @@ impl Bed {
         mut good: impl FnMut() -> Result<()>,
         mut bad: impl FnMut() -> Result<()>,
     ) -> Result<Shown> {
-        let mut misdeeds = 0;
-        let mut measure = || -> Result<(Rates, _)> {
-            let mut rates = Rates::default();
-            let tries = rates.take_until(kept_min, TRIES, WINDOWS, |is_bad| {
-                if !is_bad {
-                    return self.window(&mut good);
-                }
-                self.window(|| {
-                    misdeeds += 1;
-                    bad()
-                })
-            })?;
-            Ok((rates, tries))
-        };
-        // A minute in which the processors were of another kind falsifies all of a measurement: what is harm is harm
-        // in the next one, too.
-        let mut seen = measure()?;
-        if seen.0.kept() < kept_min {
-            seen = measure()?;
-        }
-        let (rates, tries) = seen;
+        let (mut misdeeds, mut rates) = (0, Rates::default());
+        let tries = rates.take_until(kept_min, TRIES, WINDOWS, |is_bad| {
+            if !is_bad {
+                return self.window(&mut good);
+            }
+            self.window(|| {
+                misdeeds += 1;
+                bad()
+            })
+        })?;
         let shown = Shown { misdeeds, rates, tries };
         ensure!(shown.rates.kept() >= kept_min, "{shown}");
         Ok(shown)
