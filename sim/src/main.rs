@@ -27,7 +27,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: sim schedule --quick mixed idle")]
 struct Options {
-    /// Scenarios: mixed, scaling, imbalance, idle, stuck. All of them when none is named.
+    /// Scenarios: mixed, scaling, imbalance, consolidation, idle, stuck. All of them when none is named.
     scenarios: Vec<String>,
     /// Where the random numbers start.
     #[arg(long, default_value_t = 1)]

@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use crate::costs::Way;
+
 /// Entries of a ring; an arrival that finds it full is turned away and counted.
 const ENTRIES: usize = 1024;
 
@@ -45,8 +47,10 @@ pub(crate) struct Shown {
 }
 
 /// All rings of a host, and what was shown in the step under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rings {
+    /// How its requests come, and what they cost.
+    pub(crate) way: Way,
     rings: Vec<Ring>,
     pub(crate) shown: Vec<Shown>,
     /// Which counter of `waiting` a ring belongs to.
@@ -56,10 +60,10 @@ pub(crate) struct Rings {
 
 impl Rings {
     /// A ring for each of `homes`, the core that it is placed on.
-    pub(crate) fn new(homes: Vec<usize>) -> Rings {
+    pub(crate) fn new(homes: Vec<usize>, way: Way) -> Rings {
         let cores = homes.iter().max().map_or(0, |most| most + 1);
         let rings = homes.iter().map(|_| Ring::default()).collect();
-        Rings { rings, shown: Vec::new(), homes, waiting: vec![0; cores] }
+        Rings { way, rings, shown: Vec::new(), homes, waiting: vec![0; cores] }
     }
 
     /// The guest of `queue` offers a request.

@@ -3,7 +3,7 @@
 //! Up to 32 requests a visit whatever their size, as SPDK's vhost-blk takes them
 //! (`SPDK_VHOST_VQ_MAX_SUBMISSIONS`); nobody kicks, nothing sleeps. Written for the comparison only.
 
-use crate::costs::{CALL_NS, LOOK_NS, REPLY_NS, VISIT_NS, request_ns};
+use crate::costs::{LOOK_NS, VISIT_NS};
 use crate::measure::CoreMeasures;
 use crate::ring::Rings;
 use crate::world::Core;
@@ -68,11 +68,11 @@ impl Core for RoundRobin {
             At::Visit(taken) => {
                 let next = if taken < VISIT_REQUESTS_MAX { rings.take(queue) } else { None };
                 if let Some(request) = next {
-                    self.due = now + request_ns(request.bytes);
+                    self.due = now + rings.way.request_ns(request.bytes);
                     self.at = At::Visit(taken + 1);
                 } else {
-                    self.due = now + CALL_NS;
-                    rings.show(queue, self.due + REPLY_NS);
+                    self.due = now + rings.way.call_ns;
+                    rings.show(queue, self.due + rings.way.reply_ns);
                     self.turn = (self.turn + 1) % self.queues.len();
                     self.at = At::Look;
                 }

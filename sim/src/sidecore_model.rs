@@ -9,10 +9,7 @@ use schedule::{
     SHARE_USUAL, Schedule, Visit, Visited,
 };
 
-use crate::costs::{
-    ARM_NS, CALL_NS, CLOCK_NS, KICKS_NS, LOOK_NS, PASS_NS, REPLY_NS, SLEEP_NS, VISIT_NS, WATCH_NS,
-    bytes_ns, request_ns,
-};
+use crate::costs::{ARM_NS, CLOCK_NS, KICKS_NS, LOOK_NS, PASS_NS, SLEEP_NS, VISIT_NS, WATCH_NS};
 use crate::measure::{CoreMeasures, Sleep};
 use crate::ring::Rings;
 use crate::stuck::Stuck;
@@ -185,7 +182,8 @@ impl Sidecore {
         let mut took = 0;
         if *sliced > 0 || is_large {
             let slice = piece.slice_bytes.min(bytes - *sliced);
-            took += if *sliced == 0 { request_ns(slice) } else { bytes_ns(slice) };
+            took +=
+                if *sliced == 0 { rings.way.request_ns(slice) } else { rings.way.bytes_ns(slice) };
             *is_over = *sliced == 0 || *sliced + slice < bytes;
             *sliced += slice;
             done.bytes += slice;
@@ -194,12 +192,12 @@ impl Sidecore {
             }
             *sliced = 0;
         } else {
-            took += request_ns(bytes);
+            took += rings.way.request_ns(bytes);
             done.bytes += bytes;
         }
         rings.take(*queue);
         if done.requests.is_multiple_of(Piece::SHOW_EVERY) {
-            rings.show(*queue, self.due + took + REPLY_NS);
+            rings.show(*queue, self.due + took + rings.way.reply_ns);
         }
         Some(took)
     }
@@ -222,15 +220,15 @@ impl Sidecore {
             self.is_next_stuck(rings, self.due + took)
         };
         if !part.done.wants_more() || !course.is_within() || ends_early {
-            rings.show(queue, self.due + took + CALL_NS + REPLY_NS);
+            rings.show(queue, self.due + took + rings.way.call_ns + rings.way.reply_ns);
             self.end_visit(&course);
             if course.is_watchful && part.done.took_long() {
                 course.is_over = true;
                 self.look_around(course);
             }
-            return took + CALL_NS;
+            return took + rings.way.call_ns;
         }
-        rings.show(queue, self.due + took + REPLY_NS);
+        rings.show(queue, self.due + took + rings.way.reply_ns);
         if course.is_watchful {
             self.schedule.cut(self.now);
             self.look_around(course);
@@ -305,9 +303,9 @@ impl Sidecore {
             self.at = At::Interruption(course, round, part, since);
             return took;
         }
-        rings.show(part.queue, self.due + CALL_NS + REPLY_NS);
+        rings.show(part.queue, self.due + rings.way.call_ns + rings.way.reply_ns);
         self.at = At::Interrupted(course, round, part, since);
-        CALL_NS + CLOCK_NS
+        rings.way.call_ns + CLOCK_NS
     }
 
     fn interrupted(&mut self, mut course: Course, round: Round, part: Part, since: u64) -> u64 {

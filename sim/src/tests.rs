@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use schedule::Policy;
 
-use crate::costs::{CALL_NS, REPLY_NS, VISIT_NS, request_ns};
+use crate::costs::{VISIT_NS, Way};
 use crate::guest::Load;
 use crate::measure::Outcome;
 use crate::ring::Request;
@@ -41,7 +41,7 @@ fn setup() -> impl Strategy<Value = Setup> {
     let guests = prop::collection::vec((load(), 0..2usize), 1..12);
     (who(), 1..3usize, guests, any::<u64>()).prop_map(|(who, cores, mut guests, seed)| {
         guests.iter_mut().for_each(|(_, core)| *core %= cores);
-        Setup { who, cores, guests, seed, warm_ns: 0, span_ns: 5 * MS }
+        Setup { who, cores, way: Way::RING, guests, seed, warm_ns: 0, span_ns: 5 * MS }
     })
 }
 
@@ -67,7 +67,7 @@ proptest! {
             let next = &mut next[usize::from(queue)];
             prop_assert_eq!(request.serial, *next, "queue {}", queue);
             *next += 1;
-            prop_assert!(at >= request.put + request_ns(request.bytes) + REPLY_NS);
+            prop_assert!(at >= request.put + Way::RING.request_ns(request.bytes) + Way::RING.reply_ns);
             prop_assert!(at >= last, "time went back");
             last = at;
         }
@@ -93,7 +93,7 @@ proptest! {
     ) {
         let load = Load::Poisson { bytes: 64, gap_ns };
         let guests = vec![(load, 0); guests];
-        let setup = Setup { who, cores: 1, guests, seed, warm_ns: 0, span_ns: 40 * MS };
+        let setup = Setup { who, cores: 1, way: Way::RING, guests, seed, warm_ns: 0, span_ns: 40 * MS };
         let (_, answers) = answers(&setup);
         // 40 guests at 2,500 a second are less than 2 us of work in 10 us, and a look comes in 50 us.
         let slowest = answers.iter().map(|(_, request, at)| at - request.put).max();
@@ -107,10 +107,10 @@ proptest! {
     fn a_full_core_works_all_the_time(who in who(), streams in 1..6usize, seed: u64) {
         let load = Load::Bulk { depth: 128, bytes: 64 << 10, cpu_ns: 100 };
         let guests = vec![(load, 0); streams];
-        let setup = Setup { who, cores: 1, guests, seed, warm_ns: MS, span_ns: 20 * MS };
+        let setup = Setup { who, cores: 1, way: Way::RING, guests, seed, warm_ns: MS, span_ns: 20 * MS };
         let outcome = run(&setup);
         let served: u64 = outcome.guests.iter().map(|guest| guest.requests).sum();
-        let work_ns = served * request_ns(64 << 10);
+        let work_ns = served * Way::RING.request_ns(64 << 10);
         // What is left over: visits, calls, for threads of one device the wait for its kicks, and for
         // stuck queues the ends of visits.
         let least = match who {
@@ -120,7 +120,7 @@ proptest! {
         };
         prop_assert!(work_ns >= setup.span_ns / 20 * least, "{} of {}", work_ns, setup.span_ns);
         // Answers of a visit may be seen in the span and its work be done before.
-        prop_assert!(work_ns <= setup.span_ns + 256 * request_ns(64 << 10));
+        prop_assert!(work_ns <= setup.span_ns + 256 * Way::RING.request_ns(64 << 10));
     }
 }
 
@@ -129,8 +129,9 @@ fn a_lone_request_costs_what_its_parts_cost() {
     let load = Load::RequestResponse { bytes: 64, think_ns: 10_000 };
     for who in [Who::Sidecore(Policy::Poll), Who::RoundRobin] {
         let guests = vec![(load, 0)];
-        let setup = Setup { who, cores: 1, guests, seed: 3, warm_ns: 0, span_ns: MS };
-        let least = VISIT_NS + request_ns(64) + CALL_NS + REPLY_NS;
+        let setup =
+            Setup { who, cores: 1, way: Way::RING, guests, seed: 3, warm_ns: 0, span_ns: MS };
+        let least = VISIT_NS + Way::RING.request_ns(64) + Way::RING.call_ns + Way::RING.reply_ns;
         let (_, answers) = answers(&setup);
         assert!(answers.len() > 50, "{who:?}: {}", answers.len());
         for (_, request, at) in answers {
@@ -145,7 +146,8 @@ fn a_lone_request_costs_what_its_parts_cost() {
 fn only_those_that_poll_are_awake_for_nothing() {
     let awake = |who| {
         let guests = vec![(Load::Idle, 0); 100];
-        let setup = Setup { who, cores: 1, guests, seed: 1, warm_ns: MS, span_ns: 10 * MS };
+        let setup =
+            Setup { who, cores: 1, way: Way::RING, guests, seed: 1, warm_ns: MS, span_ns: 10 * MS };
         run(&setup).cores[0].awake_ns
     };
     assert_eq!(awake(Who::Sidecore(Policy::Adaptive)), 0);
@@ -159,8 +161,15 @@ fn only_those_that_poll_are_awake_for_nothing() {
 fn a_ring_that_is_full_turns_away() {
     let load = Load::Poisson { bytes: 1 << 20, gap_ns: 1_000 };
     let guests = vec![(load, 0)];
-    let setup =
-        Setup { who: Who::RoundRobin, cores: 1, guests, seed: 1, warm_ns: 0, span_ns: 10 * MS };
+    let setup = Setup {
+        who: Who::RoundRobin,
+        cores: 1,
+        way: Way::RING,
+        guests,
+        seed: 1,
+        warm_ns: 0,
+        span_ns: 10 * MS,
+    };
     let (outcome, answers) = answers(&setup);
     let refused = outcome.guests[0].refused;
     assert!(refused > 8_000, "{refused}");

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::costs::{ARM_NS, CALL_NS, LOOK_NS, REPLY_NS, SLEEP_NS, SWITCH_NS, VISIT_NS, request_ns};
+use crate::costs::{ARM_NS, LOOK_NS, SLEEP_NS, SWITCH_NS, VISIT_NS};
 use crate::measure::{CoreMeasures, Sleep};
 use crate::ring::Rings;
 use crate::world::Core;
@@ -164,12 +164,12 @@ impl Threads {
         let full = requests >= WEIGHT_REQUESTS || bytes >= WEIGHT_BYTES;
         let next = if full { None } else { rings.take(queue) };
         if let Some(request) = next {
-            self.cpus[cpu].due += request_ns(request.bytes);
+            self.cpus[cpu].due += rings.way.request_ns(request.bytes);
             self.cpus[cpu].at = At::Visit(requests + 1, bytes + request.bytes);
             return;
         }
-        let called_ns = if requests > 0 { CALL_NS } else { 0 };
-        rings.show(queue, now + called_ns + REPLY_NS);
+        let called_ns = if requests > 0 { rings.way.call_ns } else { 0 };
+        rings.show(queue, now + called_ns + rings.way.reply_ns);
         if full {
             self.go_on_or_yield(cpu, now + called_ns);
         } else {

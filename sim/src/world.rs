@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use random::Random;
 use schedule::Policy;
 
-use crate::costs::KICK_NS;
+use crate::costs::Way;
 use crate::guest::{Act, Guest, Load};
 use crate::measure::{CoreMeasures, GuestMeasures, Outcome};
 use crate::ring::{Put, Request, Rings};
@@ -50,6 +50,8 @@ pub(crate) trait Core {
 pub(crate) struct Setup {
     pub(crate) who: Who,
     pub(crate) cores: usize,
+    /// How all guests' requests come.
+    pub(crate) way: Way,
     /// Each with the core that it is placed on, where placement is static.
     pub(crate) guests: Vec<(Load, usize)>,
     pub(crate) seed: u64,
@@ -102,7 +104,7 @@ pub(crate) fn run_observed(setup: &Setup, observe: &mut dyn FnMut(u16, Request, 
         planned: 0,
         guests,
         cores: cores(setup, &homes),
-        rings: Rings::new(homes),
+        rings: Rings::new(homes, setup.way),
         answers: Vec::new(),
         free: Vec::new(),
         outcome: Outcome {
@@ -215,16 +217,17 @@ impl World<'_> {
         let put = self.rings.put(queue, bytes, now);
         let measures = &mut self.outcome.guests[number];
         let measured = now >= self.setup.warm_ns;
+        let kick_ns = self.setup.way.kick_ns;
         match put {
             Put::Full => measures.refused += u64::from(measured),
             Put::Quiet => self.home(queue).arrived(now),
             Put::Kick => {
                 measures.kicks += u64::from(measured);
                 self.home(queue).arrived(now);
-                self.plan(now + KICK_NS, Happening::Kick(queue));
+                self.plan(now + kick_ns, Happening::Kick(queue));
             }
         }
-        let held_ns = if put == Put::Kick { KICK_NS } else { 0 };
+        let held_ns = if put == Put::Kick { kick_ns } else { 0 };
         let next = self.guests[number].sent(now, held_ns, put != Put::Full);
         self.plan_act(queue, next);
     }

@@ -2,6 +2,7 @@
 //!
 //! Not how a run is made (`world`). Called by the program and by the test of small runs.
 
+mod consolidation;
 mod idle;
 mod imbalance;
 mod mixed;
@@ -10,6 +11,7 @@ mod stuck;
 
 use schedule::Policy;
 
+use crate::costs::Way;
 use crate::guest::Load;
 use crate::measure::{GuestMeasures, Latencies, Outcome};
 use crate::plot::{Figure, Series};
@@ -63,10 +65,11 @@ pub struct Scenario {
 type Made = (&'static str, fn(u64, Effort) -> Scenario);
 
 /// Every scenario by name; each is made from a seed.
-pub const ALL: [Made; 5] = [
+pub const ALL: [Made; 6] = [
     ("mixed", mixed::scenario),
     ("scaling", scaling::scenario),
     ("imbalance", imbalance::scenario),
+    ("consolidation", consolidation::scenario),
     ("idle", idle::scenario),
     ("stuck", stuck::scenario),
 ];
@@ -96,10 +99,21 @@ fn measure(
     cores: usize,
     guests: Vec<(Load, usize)>,
     span_ns: u64,
+    how: (u64, Effort),
+) -> Outcome {
+    measure_by(who, (cores, Way::RING), guests, span_ns, how)
+}
+
+/// The same for guests whose requests come by `way`.
+fn measure_by(
+    who: Who,
+    (cores, way): (usize, Way),
+    guests: Vec<(Load, usize)>,
+    span_ns: u64,
     (seed, effort): (u64, Effort),
 ) -> Outcome {
     let span_ns = span_ns / effort.divisor();
-    run(&Setup { who, cores, guests, seed, warm_ns: span_ns / WARM_PART, span_ns })
+    run(&Setup { who, cores, way, guests, seed, warm_ns: span_ns / WARM_PART, span_ns })
 }
 
 /// A stream of segments as TCP with offload makes them: 64 KiB, each 60 us of its guest's processor, so
