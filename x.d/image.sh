@@ -20,23 +20,28 @@ need_guest_image() {
     [[ -f $INITRAMFS && $(cat "$INITRAMFS.stamp" 2>/dev/null) == "$stamp" ]] && return 0
     say 'packing the guest: busybox, fio, e2fsprogs, sqlite3, iperf3 and the like, and the modules for virtio'
     local tree=$BUILD/guest/tree
+    guest_tree "$tree" "$BUILD/guest/kernel" "${GUEST_MODULES[@]}"
+    pack_tree "$tree" "$INITRAMFS"
+    printf '%s\n' "$stamp" >"$INITRAMFS.stamp"
+}
+
+# guest_tree TREE KERNEL MODULE...: what is in a guest's initramfs, with modules of that unpacked kernel package.
+guest_tree() {
+    local tree=$1 kernel=$2 program module
+    shift 2
     rm -rf "$tree"
     mkdir -p "$tree"/{bin,sbin,usr/bin,usr/sbin,modules,scripts,dev,etc}
     cp /bin/busybox "$tree/bin/busybox"
     cp "$ROOT/tests/guest/init" "$tree/init"
     cp "$ROOT"/tests/guest/scripts/*.sh "$tree/scripts/"
     : >"$tree/etc/mtab"
-    local program
     for program in "${GUEST_PROGRAMS[@]}"; do
         copy_program "$program" "$tree"
     done
     : >"$tree/modules/order"
-    local module
-    for module in "${GUEST_MODULES[@]}"; do
-        copy_module "$module" "$tree"
+    for module; do
+        copy_module "$module" "$tree" "$kernel"
     done
-    pack_tree "$tree" "$INITRAMFS"
-    printf '%s\n' "$stamp" >"$INITRAMFS.stamp"
 }
 
 # pack_tree TREE FILE: an initramfs of a folder, which is removed. Not compressed: under emulation,

@@ -1,31 +1,34 @@
 # shellcheck shell=bash
-# GROUP: disks and NICs of other machines: either daemon killed, a second IOhost, a bad wire; a real guest with root
+# GROUP: disks and NICs of other machines: either daemon killed, a second IOhost, a bad wire; with root a real guest, and a machine without guests
 # With --all the daemons are killed for ten minutes, and the guest's frames are lost, doubled and late. Run by x.d/test.sh.
-# shellcheck disable=SC2034  # variables here are read by x.d/remote.sh
+# shellcheck disable=SC2034,SC2016  # variables here are read by x.d/remote.sh; words between quotes are for guests
 
 group_remote() {
     need_sidecore
     remote_driver
     remote_nics
+    remote_seats
     if ((EUID != 0)); then
         [[ -n $CASES && " $CASES " != *' ethernet '* ]] || skipped ethernet 'interfaces need root'
         [[ -n $CASES && " $CASES " != *' guest '* ]] || skipped guest 'network namespaces need root'
+        [[ -n $CASES && " $CASES " != *' client '* ]] || skipped client 'network namespaces need root'
     else
         need_guests
         need_guest_image
         remote_ethernet
         # Its namespace; cases have their own.
         end_own
-        run_cases case_guest
+        run_cases case_guest case_client
     fi
 }
 
-# Two daemons and a front-end of ours: tests/tests/remote.rs, and what it counted.
+# Two daemons and a front-end of ours: tests/tests/remote.rs, and what it counted. With --all they are killed for ten
+# minutes on a wire that loses one frame in a hundred.
 remote_driver() {
     [[ -z $CASES || " $CASES " == *' driver '* ]] || return 0
-    local seconds=6
-    [[ -z $TEST_ALL ]] || seconds=600
-    run_command driver env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" \
+    local seconds=6 loss=0
+    [[ -z $TEST_ALL ]] || { seconds=600 && loss=1; }
+    run_command driver env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" "REMOTE_LOSS=$loss" \
         cargo test --profile driver -p tests --test remote -- --nocapture || true
     remote_said driver
 }
@@ -35,6 +38,16 @@ remote_nics() {
     [[ -z $CASES || " $CASES " == *' nics '* ]] || return 0
     run_command nics env SIDECORE_BIN="$SIDECORE" cargo test --profile driver -p tests --test remote_nic -- --nocapture || true
     remote_said nics
+}
+
+# Four clients of an IOhost with two sidecores: tests/tests/remote_seats.rs.
+remote_seats() {
+    [[ -z $CASES || " $CASES " == *' seats '* ]] || return 0
+    local seconds=6
+    [[ -z $TEST_ALL ]] || seconds=300
+    run_command seats env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" \
+        cargo test --profile driver -p tests --test remote_seats -- --nocapture || true
+    remote_said seats
 }
 
 # remote_said NAME: what they counted.
@@ -51,7 +64,8 @@ remote_ethernet() {
     own_namespace "$namespace"
     for mtu in 1500 9000; do
         ethernet_pair "$namespace" "$mtu"
-        ethernet_run "$namespace" "ethernet/$mtu"
+        ethernet_run "$namespace" "ethernet/$mtu" remote
+        ethernet_run "$namespace" "ethernet/seats-$mtu" remote_seats
         ip -n "$namespace" link del vmhost
     done
     if [[ -z $TEST_ALL ]]; then
@@ -70,10 +84,10 @@ ethernet_pair() {
     ip -n "$1" link set iohost up
 }
 
-# ethernet_run NAMESPACE NAME [WORD=VALUE...]
+# ethernet_run NAMESPACE NAME TEST [WORD=VALUE...]
 ethernet_run() {
-    run_command "$2" env SIDECORE_BIN="$SIDECORE" REMOTE_INTERFACES=vmhost,iohost "${@:3}" \
-        ip netns exec "$1" cargo test --profile driver -p tests --test remote -- --nocapture --ignored ethernet || true
+    run_command "$2" env SIDECORE_BIN="$SIDECORE" REMOTE_INTERFACES=vmhost,iohost "${@:4}" \
+        ip netns exec "$1" cargo test --profile driver -p tests --test "$3" -- --nocapture --ignored ethernet || true
     sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-${2//\//-}.log" >&2
 }
 
@@ -87,7 +101,7 @@ remote_dissector() {
         alive "$shark" || { failed dissector "tshark does not capture: $(<"$BUILD/test/remote-tshark.log")"; return 0; }
         sleep 0.05
     done
-    ethernet_run "$1" ethernet/plain REMOTE_SECURITY=none
+    ethernet_run "$1" ethernet/plain remote REMOTE_SECURITY=none
     kill -INT "$shark"
     wait "$shark" 2>/dev/null || true
     disown_pid "$shark"
@@ -118,4 +132,134 @@ case_guest() {
     remote_load
     remote_end
     awk -F'\t' '$3 ~ /served/ { print "remote: " $2 ": " $3 }' "$OUTCOMES" >&2
+}
+
+# A machine whose own kernel has a disk and a NIC of an IOhost (docs/decisions/0015-client.md).
+case_client() {
+    if [[ $GUEST_SERVER != sidecore ]]; then
+        skipped '' "$GUEST_SERVER has no disks of other machines"
+        return 0
+    fi
+    need_client_image
+    client_world
+    client_start || { guest_over machine 30 || true; return 1; }
+    client_disk
+    client_net
+    client_kills
+    client_resize
+    client_removal
+    client_end
+    guest_over machine 60
+}
+
+client_disk() {
+    ask 'size' machine 'test "$(cat /sys/block/vda/size)" = 524288'
+    ask 'mkfs.ext4 and mount' machine 'mkfs.ext4 -q -F /dev/vda && mount -t ext4 /dev/vda /mnt'
+    client_fio 'fio --verify' 1
+}
+
+# client_fio NAME ROUNDS: in the foreground.
+client_fio() {
+    local DO_SECONDS=150
+    ask "$1" machine "fio --ioengine=libaio --direct=1 --directory=/mnt --name=verify --rw=randwrite --loops=$2 \
+        --bssplit=512/5:4k/60:16k/20:64k/10:256k/5 --iodepth=32 --size=8m --numjobs=2 --fsync=64 \
+        --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0"
+}
+
+client_net() {
+    guest_do machine "ip addr add $REMOTE_GUEST/24 dev eth1; ip link set eth1 up"
+    ask 'ping' machine "$(await_for 20 "ping -q -c 1 -W 1 $REMOTE_LAN >/dev/null")"
+    ask 'ping of 1500 bytes' machine "ping -q -c 3 -i 0.2 -W 2 -s 1472 -M do $REMOTE_LAN"
+    tcp 'iperf3 to the switch' machine "$REMOTE_LAN"
+    tcp 'iperf3 from the switch' machine "$REMOTE_LAN" -R
+}
+
+# Under fio --verify: the daemon is killed, the whole of `sidecore client`, and the IOhost.
+client_kills() {
+    guest_do machine '{ while [ ! -e /tmp/stop ]; do
+        fio --ioengine=libaio --direct=1 --directory=/mnt --name=verify --rw=randwrite \
+            --bssplit=512/5:4k/60:16k/20:64k/10:256k/5 --iodepth=32 --size=8m --numjobs=2 \
+            --fsync=64 --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0 \
+            --output=/tmp/verify.out 2>/tmp/verify.err || { date >/tmp/bad; break; }
+        echo round >>/tmp/rounds; done; echo over >/tmp/over; } >/dev/null 2>&1 &' >/dev/null
+    client_busy 'fio runs' || return 0
+    say 'kill -9 of the daemon'
+    ask 'kill -9 of the daemon' machine 'kill -9 "$(pgrep -o -f "sidecore serve")"'
+    client_busy 'it goes on after a kill of the daemon' || return 0
+    say 'kill -9 of sidecore client, which is started again'
+    guest_do machine 'kill -9 "$(cat /tmp/client.pid)"; sleep 0.5' || true
+    client_start || return 0
+    client_busy 'it goes on after a kill of the client' || return 0
+    say 'kill -9 of the IOhost, which is started again'
+    iohost_kill a
+    iohost_start a || return 0
+    client_busy 'it goes on after a kill of the IOhost' || return 0
+    guest_do machine 'touch /tmp/stop' >/dev/null
+    DO_SECONDS=150 ask 'fio --verify through all of it' machine \
+        "$(await_for 140 'test -e /tmp/over'); [ ! -e /tmp/bad ] || { cat /tmp/verify.out /tmp/bad /tmp/verify.err; exit 1; }"
+    say "rounds of fio --verify: $(guest_do machine 'grep -c round /tmp/rounds' || true)"
+    ask 'e2fsck' machine 'umount /mnt && e2fsck -f -n /dev/vda'
+    ask 'ping after all of it' machine "$(await_for 20 "ping -q -c 1 -W 1 $REMOTE_LAN >/dev/null")"
+}
+
+# client_busy NAME: the kernel's disk does three hundred requests more within a minute.
+client_busy() {
+    local before now until_ms=$(($(now_ms) + 60000))
+    before=$(client_requests)
+    until now=$(client_requests) && ((now > before + 300)); do
+        if (($(now_ms) > until_ms)); then
+            failed "$1" "requests stand at $now: $(guest_do machine 'cat /tmp/bad /tmp/verify.err; tail -n 12 /tmp/client.log' | tr '\n' ' ')"
+            return 1
+        fi
+        sleep 0.3
+    done
+    passed "$1"
+}
+
+client_requests() { guest_do machine "awk '{ print \$1 + \$5 }' /sys/block/vda/stat"; }
+
+client_resize() {
+    CLIENT_DISK=320M client_iohost
+    iohost_do a reload >/dev/null || failed reload 'the IOhost does not take another size'
+    client_has 'resize is seen' 'grep -qx 655360 /sys/block/vda/size' || true
+}
+
+# Removed at the IOhost: what is mounted waits and goes on when it is back; what nobody has open goes, and comes again.
+client_removal() {
+    guest_do machine 'mount -t ext4 /dev/vda /mnt && dd if=/dev/zero of=/mnt/file bs=1M count=4 conv=fsync 2>/dev/null' || true
+    say 'the IOhost is started again without the disk'
+    client_iohost_anew ''
+    client_has 'removed while it is mounted: said' 'grep -q "vda is in use" /tmp/client.log' 60 || return 0
+    guest_do machine '{ dd if=/dev/urandom of=/mnt/other bs=1M count=1 conv=fsync 2>/dev/null && touch /tmp/wrote; } >/dev/null 2>&1 &'
+    ask 'its requests wait' machine 'sleep 2; test ! -e /tmp/wrote'
+    client_iohost_anew 320M
+    client_has 'there again: they go on' 'test -e /tmp/wrote' 60 || return 0
+    ask 'e2fsck after that' machine 'umount /mnt && e2fsck -f -n /dev/vda'
+    client_iohost_anew ''
+    client_has 'removed while nobody has it: gone' '! test -b /dev/vda' 60 || return 0
+    ask 'the NIC stays' machine "$(await_for 20 "ping -q -c 1 -W 1 $REMOTE_LAN >/dev/null")"
+    client_iohost_anew 320M
+    client_has 'added at the IOhost: there again' 'test -b /dev/vda' 60 || return 0
+    ask 'e2fsck of what came again' machine 'e2fsck -f -n /dev/vda'
+}
+
+# client_iohost_anew SIZE: the IOhost is started again with a disk of that size, or without one.
+client_iohost_anew() {
+    CLIENT_DISK=$1 client_iohost
+    kill -TERM "${IOHOST_PIDS[a]}"
+    end_within 20 "${IOHOST_PIDS[a]}" || failed 'the IOhost ends' "status $?"
+    disown_pid "${IOHOST_PIDS[a]}"
+    iohost_start a
+}
+
+# A disk that is mounted is not taken away by the first signal.
+client_end() {
+    ask 'mount at the end' machine 'mount -t ext4 /dev/vda /mnt'
+    guest_do machine 'kill -TERM "$(cat /tmp/client.pid)"'
+    client_has 'a mounted disk stays' 'test "$(grep -c "vda is in use" /tmp/client.log)" = 2' || return 0
+    ask 'and is served' machine 'dd if=/dev/zero of=/mnt/file bs=1M count=1 conv=fsync 2>/dev/null && test -b /dev/vda'
+    guest_do machine 'umount /mnt'
+    client_has 'the disk goes when it is free' '! test -b /dev/vda' || return 0
+    client_has 'the NIC goes' '! ip link show eth1' || return 0
+    client_has 'nothing is left' '! pgrep sidecore && test -z "$(ls /sys/bus/vdpa/devices)" && test "$(ls /dev/vduse)" = control' || true
 }

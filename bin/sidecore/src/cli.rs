@@ -12,9 +12,11 @@ use config::spec::{DiskChange, DiskMove, DiskSpec};
 use crate::vmm::Vmm;
 
 mod group;
+mod machine;
 mod net;
 
 pub(crate) use group::GroupCommand;
+pub(crate) use machine::{ClientArgs, VdpaCommand};
 pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
 
 /// Serve the disks and network cards of many virtual machines from a few cores.
@@ -140,6 +142,8 @@ Examples:
   sidecore remote status --json | jq '.links[] | select(.sessions == 0) | .id'"
     )]
     Remote(RemoteCommand),
+    /// Give this machine's own kernel disks and NICs of an IOhost.
+    Client(ClientArgs),
     /// List the disks and the NICs.
     #[command(after_help = "\
 Examples:
@@ -195,6 +199,9 @@ reads the configuration file anew, and refuses one that would take a device from
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
+    /// Internal: asks the kernel's vDPA bus. Run by `sidecore client` only.
+    #[command(subcommand, hide = true)]
+    Vdpa(VdpaCommand),
     /// Say what this host offers and lacks, and what to do about it.
     #[command(after_help = "\
 Examples:
@@ -251,6 +258,9 @@ pub(crate) struct ServeArgs {
     /// Take over from the daemon at the standard input.
     #[arg(long, hide = true, conflicts_with = "check")]
     pub(crate) heir: bool,
+    /// End when the process ends that started this one.
+    #[arg(long, hide = true)]
+    pub(crate) with_parent: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -12,6 +12,7 @@ mod documents;
 mod failure;
 mod group;
 mod link;
+mod machine;
 mod nic;
 mod output;
 mod overview;
@@ -66,6 +67,8 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Group(command) => group::run(command, &client, output)?,
         Command::Link(command) => link::run(&command, output)?,
         Command::Remote(RemoteCommand::Status) => link::status(&client, output)?,
+        Command::Client(args) => machine::client(&args)?,
+        Command::Vdpa(command) => machine::vdpa(&command)?,
         Command::Ls => overview::list(&client, output)?,
         Command::Show(args) => overview::show(&args, &client, output)?,
         Command::Sidecores => overview::sidecores(&client, output)?,

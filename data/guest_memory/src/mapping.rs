@@ -2,11 +2,11 @@
 //!
 //! Not the place where addresses are looked up (`map`) or bytes are touched (`area`, `map`).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, readlink};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::faults::Watched;
@@ -71,7 +71,8 @@ const KEEP: Advice = Advice::Normal;
 pub enum Seal {
     /// Only files sealed with `F_SEAL_SHRINK` are mapped.
     Required,
-    /// Any file that lives in memory is mapped; shrinking it costs that device its queues.
+    /// Any file that lives in memory is mapped; shrinking it costs that device its queues. So is what a kernel lends
+    /// by VDUSE.
     Any,
 }
 
@@ -230,7 +231,13 @@ impl Mapping {
         }
         // First of all: only memory files have seals, and asking one never waits for another
         // process, as asking a FUSE file for its size may.
-        let Ok(seals) = fcntl_get_seals(fd) else { return Err(MapError::NotMemory) };
+        let Ok(seals) = fcntl_get_seals(fd) else {
+            // Of no size: each page is there from when the kernel's driver uses it.
+            return match seal == Seal::Any && is_vduse(fd) {
+                true => Ok(rustix::param::page_size() as u64),
+                false => Err(MapError::NotMemory),
+            };
+        };
         if seal == Seal::Required && !seals.contains(SealFlags::SHRINK) {
             return Err(MapError::Unsealed);
         }
@@ -267,6 +274,14 @@ impl Mapping {
     }
 }
 
+/// Whether it is the memory of a device that this machine's own kernel drives (VDUSE). A file cannot have such a name:
+/// that of a file begins with its path.
+fn is_vduse(fd: BorrowedFd<'_>) -> bool {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let name = readlink(link, Vec::new());
+    name.is_ok_and(|name| name.as_bytes() == b"anon_inode:[vduse-domain]")
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // Before the addresses can be somebody else's.
@@ -275,5 +290,22 @@ impl Drop for Mapping {
         // `GuestMap` over it holds an `Arc`, so none is left.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
         debug_assert!(unmapped.is_ok(), "munmap of {} bytes: {unmapped:?}", self.mapped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_has_the_name_of_vduse_s_memory() {
+        let folder = std::env::temp_dir().join(format!("guest-memory-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("anon_inode:[vduse-domain]");
+        let file = std::fs::File::create(&path).unwrap();
+        assert!(!is_vduse(file.as_fd()));
+        std::fs::remove_dir_all(&folder).unwrap();
+        // Its path now ends in another word.
+        assert!(!is_vduse(file.as_fd()));
     }
 }

@@ -27,6 +27,11 @@ const EXEMPTIONS: &[Exemption] = &[
         reason: "a timer that signals one thread, and a handler that does nothing",
     },
     Exemption {
+        path: "control/vduse/src/sys.rs",
+        rule: "unsafe",
+        reason: "the ioctls of VDUSE, which have no safe form",
+    },
+    Exemption {
         path: "lab/src/guest/flight.rs",
         rule: "unsafe",
         reason: "io_uring takes addresses of memory that must stay",

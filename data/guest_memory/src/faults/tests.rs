@@ -285,7 +285,9 @@ fn fault_of_our_own() {
 fn a_file_whose_pages_others_must_bring_is_refused() {
     let exe = std::fs::File::open("/proc/self/exe").unwrap();
     let (ours, theirs) = rustix::pipe::pipe().unwrap();
-    for fd in [OwnedFd::from(exe), ours, theirs] {
+    // That has no path, as the memory of VDUSE has none.
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    for fd in [OwnedFd::from(exe), ours, theirs, event] {
         let refused = Mapping::shared(&fd, 0, PAGE, Seal::Any, &Health::default());
         assert!(matches!(refused, Err(MapError::NotMemory)), "{refused:?}");
     }
