@@ -126,6 +126,8 @@ pub struct Frontend {
     queues: Vec<FrontQueue>,
     /// The in-flight record, and what its back-end said of it. Outlives the back-end.
     inflight: Option<(OwnedFd, Vec<u8>)>,
+    /// Where each queue was said to stand when it was started last.
+    bases: Vec<u32>,
 }
 
 /// One queue that runs, with the descriptors that wake each side.
@@ -228,6 +230,7 @@ impl Frontend {
             spec,
             queues: Vec::new(),
             inflight: None,
+            bases: Vec::new(),
         };
         frontend.share_memory()?;
         if frontend.spec.inflight {
@@ -360,6 +363,11 @@ impl Frontend {
     fn tell_queue(&mut self, index: u16, size: u16, base: u32, queue: &FrontQueue) -> Result<()> {
         self.session.set_vring_num(index, size)?;
         self.session.set_vring_base(index, base)?;
+        let at = usize::from(index);
+        if self.bases.len() <= at {
+            self.bases.resize(at + 1, first_base(self.spec.ring.format));
+        }
+        self.bases[at] = base;
         self.tell_places(index, queue.places)?;
         self.session.set_vring_call(index, queue.call.as_fd())?;
         self.session.set_vring_kick(index, queue.kick.as_fd())?;

@@ -92,6 +92,7 @@ fn host() -> Host<Vec<u8>> {
         memory_max: MEMORY,
         client_memory_max: MEMORY,
         instance: 1,
+        seat: 0,
     });
     let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
     for device in 0..2 {
@@ -147,7 +148,7 @@ fn to_host(mut bytes: Bytes<'_>) {
                     host.opened(export, Ok((Verifier::default(), memory)));
                 }
                 HostEvent::Open { export, .. } => host.opened(export, Err(())),
-                HostEvent::LetGo { export } => {
+                HostEvent::LetGo { export, .. } => {
                     let is_idle =
                         working.iter().all(|one: &remote::iohost::Work| one.export != export);
                     assert!(is_idle, "let go while it is executing");
@@ -173,7 +174,7 @@ fn to_client(mut bytes: Bytes<'_>) {
     let (at_client, liar) = established(&mut host, now).expect("room");
     let spec = ClientSpec { instance: 1, ring_frames: 64, fail_after_ns: Some(1) };
     let mut client = Client::new(spec, now);
-    let one = client.attach(AttachSpec { device: 0, slots: 4, slot_bytes: 4096 }).expect("a place");
+    let one = client.attach(AttachSpec { device: 0, slots: 4, slot_bytes: 4096, keep_bytes: 0 }).expect("a place");
     assert!(client.establish(at_client, now));
     let (session, liar) = (liar.theirs, Liar::new(liar.keys).expect("keys"));
     let ops = [Op::Read, Op::Write { sync: false }, Op::Flush, Op::Read];

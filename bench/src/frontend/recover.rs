@@ -119,12 +119,16 @@ impl Frontend {
         }
         let ring = self.spec.ring;
         (0..).zip(queues).try_for_each(|(index, queue)| {
-            // Who has lost its back-end knows the used index of a split ring, and of a packed one
-            // nothing: the record does.
-            let base = match (base(usize::from(index)), ring.format) {
+            // Who has lost its back-end knows the used index of a split ring, and of a packed one where it
+            // was started, as QEMU does: beyond that the record knows, which is fresh if the lost back-end
+            // never came to serve it.
+            let at = usize::from(index);
+            let base = match (base(at), ring.format) {
                 (Some(base), _) => base,
                 (None, Format::Split) => self.used_index(queue.places.device)?,
-                (None, Format::Packed) => first_base(ring.format),
+                (None, Format::Packed) => {
+                    self.bases.get(at).copied().unwrap_or_else(|| first_base(ring.format))
+                }
             };
             self.tell_queue(index, ring.size, base, queue)
         })?;

@@ -34,6 +34,7 @@ const SPEC: HostSpec = HostSpec {
     memory_max: 64 << 20,
     client_memory_max: 64 << 20,
     instance: 0x5eed,
+    seat: 0,
 };
 const NEWS: News = News { revision: 1, size: DISK_BYTES, features: 0, is_removed: false };
 
@@ -129,7 +130,8 @@ impl Bed {
         let spec = ClientSpec { instance: 1, ring_frames: RING_FRAMES, fail_after_ns: None };
         let now = Nanos(1);
         let mut client = Client::new(spec, now.0);
-        let spec = AttachSpec { device: DEVICE, slots: DEPTH, slot_bytes: BLOCK_BYTES };
+        let spec =
+            AttachSpec { device: DEVICE, slots: DEPTH, slot_bytes: BLOCK_BYTES, keep_bytes: 0 };
         let attachment = client.attach(spec).context("a place")?;
         let random = Random(0x5eed);
         let mut far = Far { client, socket: far_socket, iohost, attachment, random, in_flight: 0 };

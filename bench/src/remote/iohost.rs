@@ -92,8 +92,10 @@ impl Site {
         let mut client = Client::new(spec, now_ns());
         let spec = AttachSpec {
             device: remote::device_of(DISK_ID),
-            slots: DEPTH_MAX,
+            // One is for what is kept, as in the daemon.
+            slots: DEPTH_MAX + 1,
             slot_bytes: BLOCK_BYTES as u32,
+            keep_bytes: 64 << 20,
         };
         let attachment = client.attach(spec).context("no place for an attachment")?;
         let offer = Offer::new(

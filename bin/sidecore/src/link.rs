@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use config::api::LinkList;
+use config::api::{LinkList, LinkView};
 use config::key;
 use config::routes::Method;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -56,7 +56,7 @@ fn text(list: &LinkList) -> String {
             link.frames_in.to_string(),
             link.frames_out.to_string(),
             link.frames_dropped.to_string(),
-            link.sidecore.to_string(),
+            sidecores(link),
         ]);
         for disk in &link.disks {
             let mut row = vec![disk.id.clone(), link.id.clone(), yes(disk.in_use)];
@@ -90,6 +90,7 @@ fn ways_text(list: &LinkList) -> String {
         ("UNDER WAY", Align::Right),
         ("WINDOW", Align::Right),
         ("CREDIT", Align::Right),
+        ("SIDECORE", Align::Right),
     ]);
     for (link, way) in
         list.links.iter().flat_map(|link| link.ways.iter().map(move |way| (link, way)))
@@ -104,11 +105,20 @@ fn ways_text(list: &LinkList) -> String {
             way.frames_under_way.to_string(),
             way.window_frames.to_string(),
             way.credit_frames.to_string(),
+            way.sidecore.to_string(),
         ]);
     }
     match list.links.iter().all(|link| link.ways.is_empty()) {
         true => String::new(),
         false => format!("\n{}", ways.text()),
+    }
+}
+
+/// The one that has it, or those that serve it.
+fn sidecores(link: &LinkView) -> String {
+    match link.sidecores.is_empty() {
+        true => link.sidecore.to_string(),
+        false => link.sidecores.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
     }
 }
 

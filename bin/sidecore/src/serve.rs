@@ -13,7 +13,11 @@ use config::{HostPlan, Plan, Source};
 use confine::{Landlock, Mode};
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, configure_io_flusher_behavior, getppid, getrlimit,
+    set_parent_process_death_signal, setrlimit,
+};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
@@ -26,6 +30,9 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Checks the file, and unless that is all, serves until told to stop.
 pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
+    if args.with_parent {
+        end_with_parent()?;
+    }
     let heir = heir_of(args)?;
     let read = || -> Result<(ConfigFile, Plan), Failure> {
         let file = ConfigFile::named(&args.config)?;
@@ -45,6 +52,9 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     }
     start_log();
     raise_nofile();
+    if args.with_parent {
+        never_wait_for_own_disks();
+    }
     // Before anything else is open, and any right is dropped.
     let launcher = Launcher::start();
     if let Err(error) = &launcher {
@@ -80,6 +90,37 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     };
     manager::run(plan, options)
         .map_err(|error| Failure::Daemon { error: error.to_string(), hint: String::new() })
+}
+
+/// The plan that a daemon with this file makes.
+pub(crate) fn plan_of(file: &Path) -> Result<Plan, Failure> {
+    ConfigFile::named(file)?.load(None)
+}
+
+/// A process that serves a disk of its own kernel must not wait for that disk when it takes memory. Where it may not
+/// say so, it works all the same.
+pub(crate) fn never_wait_for_own_disks() {
+    // All that is mapped from now on counts, and a thread without CAP_IPC_LOCK would be refused its memory.
+    let no_limit = Rlimit { current: None, maximum: None };
+    let unlimited = setrlimit(Resource::Memlock, no_limit);
+    let lock = || mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    if let Err(error) =
+        unlimited.and_then(|()| lock()).and_then(|()| configure_io_flusher_behavior(true))
+    {
+        tracing::warn!(%error, "its memory could not be kept out of its own disks' way");
+    }
+}
+
+/// This process is told to end when its parent has ended, however that did.
+fn end_with_parent() -> Result<(), Failure> {
+    let parent = getppid();
+    set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|error| Failure::usage(format!("--with-parent: {error}"), "leave it out"))?;
+    // It may have ended before that.
+    match parent.is_none_or(|parent| parent == Pid::INIT) {
+        true => Err(Failure::usage("--with-parent: there is none", "it is for `sidecore client`")),
+        false => Ok(()),
+    }
 }
 
 /// The launcher of a daemon that was started as `words`: its name, and what followed.
@@ -306,7 +347,7 @@ fn reload_error(failure: Failure) -> ApiError {
     ApiError::new(ErrorKind::Refused, failure.text(), hint)
 }
 
-fn start_log() {
+pub(crate) fn start_log() {
     let filter = EnvFilter::try_from_env("SIDECORE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -328,7 +369,7 @@ fn raise_nofile() {
     }
 }
 
-fn tell_systemd(state: NotifyState<'_>) {
+pub(crate) fn tell_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "systemd could not be told");
     }

@@ -96,6 +96,14 @@ impl Cores {
         (0..self.all.len()).min_by_key(|core| self.all.get(*core).map_or(usize::MAX, |c| c.queues))
     }
 
+    /// So many sidecores at most, those with the fewest queues first. For what cannot be moved later.
+    pub(crate) fn places(&self, count: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.all.len()).collect();
+        all.sort_by_key(|core| self.queues(*core));
+        all.truncate(count);
+        all
+    }
+
     /// Lets two sidecores hand frames to each other, if they cannot yet.
     pub(crate) fn connect(&mut self, a: usize, b: usize) {
         for (from, to) in [(a, b), (b, a)] {

@@ -215,7 +215,7 @@ impl Manager {
                 }
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
-                Event::FromLink(key, said) => self.hear_link(key, *said),
+                Event::FromLink(key, said) => self.hear_link(core, key, *said),
                 Event::LinkDetached(key, _) => self.link_is_back(key, false),
                 Event::LinkRefused(key, _) => self.link_is_back(key, true),
                 // No link is attached yet.

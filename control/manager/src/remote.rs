@@ -9,11 +9,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use backend::link::{LinkKey, LinkSocket, LinkSource};
+use backend::link::{LinkKey, LinkSeats, LinkSocket, LinkSource};
 use config::plan::{LinkAt, LinkEnd, LinkPeer, LinkPlan};
 use remote::device_of;
 use remote::handshake::{Identity, Offer, PublicKey};
-use sidecore::{Command, FromLink, ToLink};
+use sidecore::{Command, FromLink, Link, ToLink};
 use tracing::{info, warn};
 
 use crate::log_rate::LogRate;
@@ -24,6 +24,7 @@ mod generations;
 mod greeter;
 mod keys;
 mod nics;
+mod seats;
 mod serving;
 mod standings;
 mod status;
@@ -70,8 +71,8 @@ pub(crate) struct Remote {
 /// One link.
 pub(crate) struct OneLink {
     plan: LinkPlan,
-    /// The sidecore that has it.
-    core: usize,
+    /// The sidecores that have it, by seat: a client's has one.
+    seats: Vec<usize>,
     stage: Stage,
     end: End,
     log: LogRate,
@@ -92,6 +93,11 @@ enum End {
 }
 
 impl OneLink {
+    /// The sidecore of its first seat.
+    fn core(&self) -> usize {
+        self.seats.first().copied().unwrap_or(0)
+    }
+
     fn using(&mut self) -> Option<&mut Using> {
         match &mut self.end {
             End::Client(using) => Some(using),
@@ -185,16 +191,19 @@ impl Manager {
         for (at, plan) in plans.iter().enumerate() {
             let whose = format!("link {:?}", plan.id);
             let identity = identity_of(plan).map_err(|error| format!("{whose}: {error}"))?;
-            let core = self.cores.place().unwrap_or(0);
-            self.cores.take_load(core, 1);
+            let seats = self.cores.places(match &plan.end {
+                LinkEnd::Client { .. } => 1,
+                LinkEnd::Iohost { sidecores, .. } => *sidecores,
+            });
+            seats.iter().for_each(|core| self.cores.take_load(*core, 1));
             let key = LinkKey(at as u16);
             let end = match &plan.end {
                 LinkEnd::Client { .. } => End::Client(Using::new()),
-                LinkEnd::Iohost { .. } => End::Iohost(Serving::new(&identity)?),
+                LinkEnd::Iohost { .. } => End::Iohost(Serving::new(&identity, seats.len())?),
             };
             let link = OneLink {
                 plan: plan.clone(),
-                core,
+                seats,
                 stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: now() },
                 end,
                 log: LogRate::default(),
@@ -227,16 +236,16 @@ impl Manager {
                 continue;
             }
             let frame_bytes = frame_bytes(&link.plan);
-            match LinkSocket::open(&link.source()) {
-                Ok(socket) if socket.frame_bytes() < usize::from(frame_bytes) => {
-                    let carries = socket.frame_bytes() + usize::from(ETHERNET_BYTES);
+            match LinkSeats::open(&link.source(), link.seats.len()) {
+                Ok(opened) if longest(&opened) < usize::from(frame_bytes) => {
+                    let carries = longest(&opened) + usize::from(ETHERNET_BYTES);
                     let problem = format!(
                         "its interface carries packets of {carries} bytes, and its `mtu` is {}: make them equal",
                         link.plan.mtu
                     );
                     self.link_is_shut(key, problem, now);
                 }
-                Ok(socket) => self.link_is_open(key, socket),
+                Ok(opened) => self.link_is_open(key, opened),
                 Err(error) => self.link_is_shut(key, error.to_string(), now),
             }
         }
@@ -252,28 +261,33 @@ impl Manager {
         link.stage = Stage::Shut { problem, retry_at: now + RETRY_INTERVAL };
     }
 
-    fn link_is_open(&mut self, key: LinkKey, socket: LinkSocket) {
+    fn link_is_open(&mut self, key: LinkKey, opened: LinkSeats) {
         let Some(link) = self.remote.link(key) else { return };
+        let LinkSeats { sockets, refused } = opened;
+        if let Some(why) = refused {
+            warn!(link = link.plan.id, "it is served by one sidecore: {why}");
+        }
+        let unused = link.seats.split_off(sockets.len().clamp(1, link.seats.len().max(1)));
         link.stage = Stage::Open;
-        let (core, id) = (link.core, link.plan.id.clone());
-        let made = match &mut link.end {
+        let (seats, id) = (link.seats.clone(), link.plan.id.clone());
+        let make = |(seat, socket)| match &mut link.end {
             End::Client(using) => using.make(&link.plan, socket),
-            End::Iohost(serving) => serving.make(&link.plan, socket),
+            End::Iohost(serving) => serving.make(&link.plan, seat, socket),
         };
-        self.cores.send(core, Command::AttachLink(key, made));
-        info!(link = id, core, "open");
+        let made: Vec<Link> = sockets.into_iter().enumerate().map(make).collect();
+        for (core, made) in seats.iter().zip(made) {
+            self.cores.send(*core, Command::AttachLink(key, made));
+        }
+        unused.into_iter().for_each(|core| self.cores.give_load(core, 1));
+        info!(link = id, sidecores = ?seats, "open");
         self.export_disks(key);
         self.export_nics(key);
         self.ask_again(key, now());
     }
 
-    /// Says something to a link that is open.
+    /// Says something to a link that is open, and has one seat.
     fn tell_link(&mut self, key: LinkKey, told: ToLink) {
-        let Some(link) = self.remote.link(key) else { return };
-        if matches!(link.stage, Stage::Open) {
-            let core = link.core;
-            self.cores.send(core, Command::ToLink(key, Box::new(told)));
-        }
+        self.tell_seat(key, 0, told);
     }
 
     /// A sidecore gave a link back, which it could not take or which leaves with it.
@@ -283,11 +297,17 @@ impl Manager {
             let problem = "its sidecore has no place for it: make fewer links".to_string();
             warn!(link = link.plan.id, "{problem}");
             link.stage = Stage::Shut { problem, retry_at: now() + 60 * RETRY_INTERVAL };
+            // Its other seats go, too: without one of them its clients would say hello to nobody.
+            for core in link.seats.clone() {
+                self.cores.send(core, Command::DetachLink(key));
+            }
         }
     }
 
-    /// What a link says.
-    pub(crate) fn hear_link(&mut self, key: LinkKey, said: FromLink) {
+    /// What a link says, at the seat of that sidecore.
+    pub(crate) fn hear_link(&mut self, core: usize, key: LinkKey, said: FromLink) {
+        let Some(link) = self.remote.link(key) else { return };
+        let Some(seat) = link.seats.iter().position(|one| *one == core) else { return };
         match said {
             FromLink::Greet { frame, from } => self.ask_greeter(Task::Heard(key, from, frame)),
             FromLink::WantsSession(_) => self.begin_session(key),
@@ -296,7 +316,9 @@ impl Manager {
             FromLink::Unattached(disk) => self.is_unattached(key, disk),
             FromLink::Hello(greeting) => self.ask_greeter(Task::Greet(key, greeting)),
             FromLink::Spent(memory) => drop(memory),
-            FromLink::Host(event) => self.hear_clients(key, event),
+            FromLink::Reserved { before, greeting } => self.hello_is_seated(key, before, greeting),
+            FromLink::PulledOut { device, nic } => self.is_pulled_out(key, device, nic),
+            FromLink::Host(event) => self.hear_clients(key, seat, event),
         }
     }
 
@@ -326,13 +348,18 @@ impl Manager {
                     }
                     self.tell_link(key, ToLink::Establish { made, peer });
                 }
+                Word::Read(key, greeting, greeted) => self.seat_client(key, greeting, greeted),
                 Word::Iohost(key, greeting, made, answer) => {
-                    let told = ToLink::Answer { greeting, made, answer };
-                    self.tell_link(key, told);
+                    self.hello_is_answered(key, greeting, made, answer);
                 }
             }
         }
     }
+}
+
+/// Bytes of the longest frame that a link's sockets carry.
+fn longest(opened: &LinkSeats) -> usize {
+    opened.sockets.first().map_or(0, LinkSocket::frame_bytes)
 }
 
 fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {

@@ -29,6 +29,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
     DiskView {
         state,
         problem: problem_of(device),
+        removed: parts.remote.as_ref().and_then(|remote| remote.removed),
         // One that a link serves has none.
         socket: if device.is_exported { String::new() } else { parts.plan.socket.clone() },
         size_bytes: parts.disk.size_bytes(),
@@ -104,6 +105,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         declared: plan.origin.to_string(),
         state: DiskState::Waiting,
         problem: None,
+        removed: None,
         socket: plan.socket.clone(),
         mode: plan.mode,
         backend: plan.source.kind(),

@@ -15,6 +15,7 @@ mod nics;
 pub(crate) mod pipe;
 mod remote;
 mod seat;
+mod seats;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod socket;
@@ -25,6 +26,7 @@ pub use client::{ClientLink, LinkEvent};
 pub use counters::{LinkCounters, LinkSnapshot};
 pub use errors::{LinkOpenError, LinkWhy};
 pub use nic::{FRAMES_PER_PASS as NIC_FRAMES_PER_PASS, LinkNic, NicCounters, NicSnapshot, Way};
+pub use seats::LinkSeats;
 #[cfg(feature = "simulated")]
 pub use simulated::LinkWire;
 pub use socket::{ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkSocket, LinkSource};

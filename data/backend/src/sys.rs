@@ -2,7 +2,7 @@
 //! does not have.
 //!
 //! Called by `io` and `file`, and by `net` and `link` for their sockets (`bpf`, `datagrams`, `gather`, `interface`,
-//! `packet_ring`, `tun`, `xsk`), whose memory is our own or read within the call. Of disks, two ways to run the same [`Command`]: [`Ring`], which the kernel
+//! `packet_ring`, `steer`, `tun`, `xsk`), whose memory is our own or read within the call. Of disks, two ways to run the same [`Command`]: [`Ring`], which the kernel
 //! completes later, and [`run_now`], which waits.
 //!
 //! # What makes it sound
@@ -22,6 +22,7 @@ mod lock;
 mod now;
 pub(crate) mod packet_ring;
 mod ring;
+pub(crate) mod steer;
 pub(crate) mod tun;
 mod turns;
 pub(crate) mod xsk;

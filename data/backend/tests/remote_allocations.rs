@@ -72,6 +72,7 @@ impl Far {
             memory_max: 64 << 20,
             client_memory_max: 64 << 20,
             instance: 7,
+            seat: 0,
         });
         let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
         host.export(ExportSpec { device: 1, clients: Vec::new(), news, generation: 0 });
@@ -148,7 +149,8 @@ impl Near {
         let link = ClientLink::new(open(), vec![iohost], spec);
         let mut io = Io::new(32).expect("no ring yet");
         assert!(io.attach_link(LINK, Box::new(link), 1).is_ok());
-        let attach = AttachSpec { device: 1, slots: DEPTH, slot_bytes: 128 << 10 };
+        let attach =
+            AttachSpec { device: 1, slots: DEPTH + 1, slot_bytes: 128 << 10, keep_bytes: 64 << 20 };
         assert!(io.link(LINK).expect("a link").attach(DISK, attach, None));
         let disk = Disk::remote(RemoteDisk {
             link: LINK,

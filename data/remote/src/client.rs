@@ -85,7 +85,11 @@ impl Client {
 
     /// Asks what a device is.
     pub fn look(&mut self, device: u64) -> Option<u16> {
-        self.add(AttachSpec { device, slots: 1, slot_bytes: 512 }, Intent::Look, None)
+        self.add(
+            AttachSpec { device, slots: 1, slot_bytes: 512, keep_bytes: 0 },
+            Intent::Look,
+            None,
+        )
     }
 
     fn add(&mut self, spec: AttachSpec, intent: Intent, standing: Option<Standing>) -> Option<u16> {
@@ -129,6 +133,21 @@ impl Client {
         one.submit(request, fill, part_bytes)?;
         self.held.touch(attachment);
         Ok(())
+    }
+
+    /// Whether a request may come now. It would be taken otherwise, too, but then nothing may be left of what is kept
+    /// of writes ([`AttachSpec::keep_bytes`]). `promised`: bytes of writes that were begun and have not ended.
+    pub fn may_submit(&self, attachment: u16, promised: u64) -> bool {
+        self.held.get(attachment).is_none_or(|one| one.may_submit(promised))
+    }
+
+    /// What [`Event::Stands`] said last of the device is kept. Until then nothing of it is sent again that a machine
+    /// has lost, nor any request behind that.
+    pub fn stands(&mut self, attachment: u16) {
+        if let Some(one) = self.held.attachment(attachment) {
+            one.stands();
+            self.held.touch(attachment);
+        }
     }
 
     /// A request that ended.

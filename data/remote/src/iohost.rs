@@ -38,6 +38,7 @@ use about::{About, Fates};
 use export::Export;
 pub use kinds::{ExportSpec, HostCounts, HostEvent, HostSpec, SlotMemory, Work};
 use sessions::{Peer, Place, Tenant};
+pub use sessions::{SEATS_MAX, seat_of};
 
 /// Messages that stay free for what a session must be told.
 const MESSAGES_SPARE: usize = 16;

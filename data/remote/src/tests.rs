@@ -23,16 +23,19 @@ use crate::wire::{
 mod away;
 mod greedy;
 mod hostile;
+mod kept;
 mod life;
 mod line;
 mod lost;
+mod seats;
 mod stands;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 const DEVICE: u64 = 5;
 const SIZE: usize = 64 << 10;
-const SPEC: AttachSpec = AttachSpec { device: DEVICE, slots: 8, slot_bytes: 16 << 10 };
+const SPEC: AttachSpec =
+    AttachSpec { device: DEVICE, slots: 8, slot_bytes: 16 << 10, keep_bytes: 0 };
 
 struct Bits(Random);
 
@@ -109,6 +112,7 @@ const HOST: HostSpec = HostSpec {
     memory_max: 1 << 20,
     client_memory_max: 1 << 20,
     instance: 1,
+    seat: 0,
 };
 
 fn export(device: u64, generation: u64) -> ExportSpec {
@@ -229,6 +233,7 @@ impl Pair {
                 }
                 Event::Stands { attachment, standing } => {
                     self.stands.insert(attachment, standing);
+                    self.client.stands(attachment);
                 }
                 other => self.events.push(other),
             }
@@ -269,7 +274,7 @@ impl Pair {
                     self.memory.insert(export, (memory.clone(), slot_bytes as usize));
                     self.host.opened(export, Ok((self.verifier, memory)));
                 }
-                HostEvent::LetGo { export } => {
+                HostEvent::LetGo { export, .. } => {
                     assert!(self.host.let_go(export, self.syncs).is_some(), "its memory");
                 }
                 HostEvent::SessionBegan { .. } => self.sessions[1].push(true),

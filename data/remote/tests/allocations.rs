@@ -50,6 +50,7 @@ fn ends(is_secret: bool) -> Ends {
         memory_max: 8 << 20,
         client_memory_max: 8 << 20,
         instance: 1,
+        seat: 0,
     };
     let mut host = Host::new(spec);
     let news = News { revision: 1, size: 1 << 20, features: 0, is_removed: false };
@@ -59,7 +60,12 @@ fn ends(is_secret: bool) -> Ends {
     let (answer, at_host) = greeted.answer(number, host.share()).expect("an answer");
     let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
     assert!(host.establish(at_host) && client.establish(*at_client, 0));
-    let one = client.attach(AttachSpec { device: 1, slots: 32, slot_bytes: 16 << 10 });
+    let one = client.attach(AttachSpec {
+        device: 1,
+        slots: 33,
+        slot_bytes: 16 << 10,
+        keep_bytes: 4 << 20,
+    });
     let one = one.expect("a place");
     let mut ends = Ends { now: 0, client, host, one, buffer: vec![0; 2048], frames: 0 };
     while !matches!(ends.client.next_event(), Some(Event::Bound { .. })) {
@@ -149,7 +155,9 @@ fn session_bytes(is_secret: bool) -> [usize; 2] {
     let promised = ALLOCATOR.stats().bytes_allocated - before;
     let Ok(Step::Done(at_client)) = initiator.receive(&answer) else { panic!("no session") };
     assert!(client.establish(*at_client, ends.now));
-    assert!(client.attach(AttachSpec { device: 1, slots: 1, slot_bytes: 512 }).is_some());
+    assert!(
+        client.attach(AttachSpec { device: 1, slots: 1, slot_bytes: 512, keep_bytes: 0 }).is_some()
+    );
     let len = client.poll_transmit(ends.now, &mut ends.buffer).expect("a bind");
     let before = ALLOCATOR.stats().bytes_allocated;
     assert!(ends.host.receive(ends.now, &mut ends.buffer[..len], &mut |_, _| {}));

@@ -43,6 +43,7 @@ fn shape(seed: u64) -> Shape {
         floods,
         requests: if floods || is_calm { 150 } else { random.between(10, 60) },
         slots: if floods { random.of(&[1, 4]) } else { random.of(&[1, 4, 16, 64]) },
+        keep_bytes: 0,
         is_secret: random.one_in(100),
         frame_bytes: random.of(&[640, 1472, 8972]),
         ring_frames: random.of(&[4, 16, 256]),
@@ -62,27 +63,37 @@ fn shape(seed: u64) -> Shape {
     }
 }
 
-fn history(seed: u64) -> World {
+/// The same seeds as ever, of which some keep copies of what was not flushed.
+fn keeping(seed: u64) -> Shape {
     let shape = shape(seed);
+    let keep_bytes = Random::new(seed, 4).of(&[0, 0, 64 << 10, 4 << 20]);
+    Shape { keep_bytes: if shape.slots > 1 { keep_bytes } else { 0 }, ..shape }
+}
+
+fn history(seed: u64) -> World {
+    let shape = keeping(seed);
     let mut world = World::new(seed, shape);
     world.run(2000 * SECOND);
     world
 }
 
 fn histories(seeds: std::ops::Range<u64>) {
-    let (mut answered, mut failed, mut frames) = (0, 0, 0);
+    let (mut answered, mut failed, mut frames, mut resent) = (0, 0, 0, 0);
     let count = seeds.end - seeds.start;
     for seed in seeds {
         let done = std::panic::catch_unwind(|| {
             let world = history(seed);
-            (world.judge.answered, world.judge.failed, world.wire.sent)
+            (world.judge.answered, world.judge.failed, world.wire.sent, world.judge.resent)
         });
-        let Ok(done) = done else { panic!("seed {seed}: {:#?}", shape(seed)) };
+        let Ok(done) = done else { panic!("seed {seed}: {:#?}", keeping(seed)) };
         answered += done.0;
         failed += done.1;
         frames += done.2;
+        resent += done.3;
     }
-    let told = format!("{count} histories: {answered} answers, {failed} failed, {frames} frames");
+    let told = format!(
+        "{count} histories: {answered} answers, {failed} failed, {frames} frames, {resent} writes sent again"
+    );
     let is_fair = failed * 3 < answered || count < 100;
     assert!(answered >= 10 * count && is_fair, "{told}");
     if let Ok(path) = std::env::var("REPORT") {

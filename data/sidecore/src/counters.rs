@@ -204,6 +204,8 @@ counters! {
         frames_unknown,
         /// Of those that came: nothing that is said to an IOhost.
         frames_dropped,
+        /// Of those that came: of a session of another seat of the link, or a hello where none is heard.
+        frames_misplaced,
         /// Hellos that came.
         hellos,
         /// Hellos that were answered with a cookie.

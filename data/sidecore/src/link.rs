@@ -18,7 +18,7 @@
 pub use backend::link::{Address, ClientLink, LinkKey};
 use backend::link::{LinkEvent, LinkNic};
 use remote::client::{AttachSpec, Event as ClientEvent, Standing};
-use remote::handshake::Established;
+use remote::handshake::{Established, PublicKey};
 use remote::iohost::{ExportSpec, HostEvent};
 use schedule::Nanos;
 
@@ -117,6 +117,38 @@ pub enum ToLink {
         /// All it needs; `None`: it could not be opened.
         opened: Option<Box<Opened>>,
     },
+    /// Instead of [`ToLink::Opened`]: not now. Its client asks again.
+    Busy {
+        /// Which one.
+        export: u16,
+    },
+    /// Another seat of the link has the device: who wants it here waits until [`ToLink::ComesFree`].
+    Elsewhere {
+        /// Which one.
+        export: u16,
+        /// Its generation there: older ones are refused from now on.
+        generation: u64,
+        /// Instead of [`ToLink::Opened`].
+        is_answer: bool,
+    },
+    /// No seat has the device any more.
+    ComesFree {
+        /// Which one.
+        export: u16,
+    },
+    /// A hello that came to the link's first seat is to be answered by this one. Answered by [`FromLink::Reserved`];
+    /// where there is no number, it is dropped.
+    Reserve {
+        /// The hello.
+        greeting: Greeting,
+        /// Who sent it; zeroes where security is `none`.
+        client: PublicKey,
+    },
+    /// The link's end of a port is to go to another seat. Answered by [`FromLink::PulledOut`], if it is here.
+    PullOut {
+        /// The IOhost's export.
+        device: u16,
+    },
     /// The answer to [`HostEvent::Open`] of a NIC: it needs no queue, and what is asked of it as of a disk fails.
     NicOpened {
         /// Which one.
@@ -166,6 +198,20 @@ pub enum FromLink {
     Unattached(u16),
     /// A client's hello, to be answered or not.
     Hello(Greeting),
+    /// A hello that another seat has heard, with a number of this one's.
+    Reserved {
+        /// The number that it had before.
+        before: u32,
+        /// The hello.
+        greeting: Greeting,
+    },
+    /// The link's end of a port.
+    PulledOut {
+        /// The IOhost's export.
+        device: u16,
+        /// The end.
+        nic: Box<LinkNic>,
+    },
     /// Memory of a device that was let go of, to be dropped where that may take its time.
     Spent(AttachmentMemory),
     /// A device is to be opened or let go of; a session has begun or ended.
@@ -246,6 +292,11 @@ impl Sidecore {
             | ToLink::Remove { .. }
             | ToLink::Answer { .. }
             | ToLink::Opened { .. }
+            | ToLink::Busy { .. }
+            | ToLink::Elsewhere { .. }
+            | ToLink::ComesFree { .. }
+            | ToLink::Reserve { .. }
+            | ToLink::PullOut { .. }
             | ToLink::NicOpened { .. }
             | ToLink::LetGo { .. } => None,
         };

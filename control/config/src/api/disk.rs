@@ -13,6 +13,16 @@ pub struct DiskList {
     pub disks: Vec<DiskView>,
 }
 
+/// What becomes of the requests of a disk that its IOhost has removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Removed {
+    /// They fail: it was removed while this machine had it.
+    Fails,
+    /// They wait until it is there again: an IOhost that was started anew does not know it.
+    Waits,
+}
+
 /// One disk as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DiskView {
@@ -25,6 +35,9 @@ pub struct DiskView {
     /// Why it does not serve, if something is wrong: what happened and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// A disk of another machine that its IOhost has removed, or lets this machine have no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<Removed>,
     /// Its Unix socket.
     pub socket: String,
     /// Who opens the socket.

@@ -25,8 +25,11 @@ pub struct LinkView {
     pub security: LinkSecurity,
     /// Where this end listens, or the IOhosts that it asks.
     pub addresses: Vec<String>,
-    /// Number of the sidecore that has it; its disks' queues are there, too.
+    /// Number of the sidecore that has it, or of the first of several; its disks' queues are there, too.
     pub sidecore: u16,
+    /// `iohost`: the sidecores that serve it, by seat. The first hears hellos.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sidecores: Vec<u16>,
     /// What is wrong with it now; absent when nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -47,6 +50,9 @@ pub struct LinkView {
     pub handshakes: u64,
     /// Frames and answers whose bytes were not what their checksum says.
     pub mismatches: u64,
+    /// `iohost`: frames that came to another sidecore than that of their session, and were dropped.
+    #[serde(default)]
+    pub frames_misplaced: u64,
     /// Sessions that ended because the other end said what it must not.
     pub violations: u64,
     /// `iohost`: sessions whose client was silent for too long.
@@ -81,6 +87,9 @@ pub struct LinkNicView {
 pub struct LinkWayView {
     /// The other machine: the IOhost's address, or the client's name.
     pub peer: String,
+    /// Number of the sidecore that has the session.
+    #[serde(default)]
+    pub sidecore: u16,
     /// Nanoseconds of a round trip, smoothed; 0 before the first.
     pub round_trip_ns: u64,
     /// Frames sent that are acknowledged: all but mere acknowledgements.

@@ -13,8 +13,9 @@ use crate::mac::{MAC_HINT, Mac};
 use crate::schema::nearest;
 use crate::size::Size;
 use crate::spec::{
-    FAIL_AFTER_S, IOHOSTS_MAX, LEASE_DEFAULT_S, LEASE_S, LINK_CLIENTS_MAX, LINK_MEMORY_DEFAULT,
-    LINK_MEMORY_MIN, LINK_MTU, LINKS_MAX, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec,
+    FAIL_AFTER_S, IOHOSTS_MAX, KEEP_BYTES, KEEP_DEFAULT, LEASE_DEFAULT_S, LEASE_S,
+    LINK_CLIENTS_MAX, LINK_MEMORY_DEFAULT, LINK_MEMORY_MIN, LINK_MTU, LINK_SIDECORES, LINKS_MAX,
+    LinkClientSpec, LinkRole, LinkSecurity, LinkSpec,
 };
 
 /// One link, resolved.
@@ -43,6 +44,8 @@ pub enum LinkEnd {
         lease_s: u32,
         /// Bytes for what clients have outstanding.
         memory_bytes: u64,
+        /// Sidecores that serve it at most, 1 to 16.
+        sidecores: usize,
         /// Who may come, and what each may have. Where security is `none` there is one, without a key.
         clients: Vec<LinkClientPlan>,
     },
@@ -56,6 +59,8 @@ pub enum LinkEnd {
         iohost_key: Option<[u8; key::KEY_BYTES]>,
         /// Seconds of silence after which requests fail; `None`: they wait.
         fail_after_s: Option<u32>,
+        /// Bytes of writes of each disk that are kept until they are flushed.
+        keep_bytes: u32,
     },
 }
 
@@ -204,10 +209,12 @@ fn check_fields(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
         ("udp", spec.udp.is_some(), LinkRole::Iohost),
         ("lease_s", spec.lease_s.is_some(), LinkRole::Iohost),
         ("memory", spec.memory.is_some(), LinkRole::Iohost),
+        ("sidecores", spec.sidecores.is_some(), LinkRole::Iohost),
         ("client", !spec.client.is_empty(), LinkRole::Iohost),
         ("iohosts", !spec.iohosts.is_empty(), LinkRole::Client),
         ("iohost_key", spec.iohost_key.is_some(), LinkRole::Client),
         ("fail_after_s", spec.fail_after_s.is_some(), LinkRole::Client),
+        ("keep", spec.keep.is_some(), LinkRole::Client),
     ];
     for (name, is_given, owner) in given {
         if is_given && owner != *role {
@@ -273,8 +280,10 @@ fn iohost(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<Lin
         let right = format!("at least {}", Size(LINK_MEMORY_MIN));
         mistakes.push(Mistake::new(at.key("memory"), wrong, right));
     }
-    let clients = clients(spec, at, mistakes);
-    Some(LinkEnd::Iohost { listen: listen?, lease_s, memory_bytes, clients })
+    let sidecores = spec.sidecores.unwrap_or(LINK_SIDECORES.1);
+    check_bounds(sidecores, LINK_SIDECORES, &at.key("sidecores"), mistakes);
+    let (clients, sidecores) = (clients(spec, at, mistakes), sidecores as usize);
+    Some(LinkEnd::Iohost { listen: listen?, lease_s, memory_bytes, sidecores, clients })
 }
 
 fn clients(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Vec<LinkClientPlan> {
@@ -381,8 +390,20 @@ fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<Lin
     if let Some(fail_after_s) = spec.fail_after_s {
         check_bounds(fail_after_s, FAIL_AFTER_S, &at.key("fail_after_s"), mistakes);
     }
-    let interface = spec.interface.clone();
-    Some(LinkEnd::Client { interface, iohosts, iohost_key, fail_after_s: spec.fail_after_s })
+    let keep_bytes = kept(spec.keep, &at.key("keep"), mistakes);
+    let (interface, fail_after_s) = (spec.interface.clone(), spec.fail_after_s);
+    Some(LinkEnd::Client { interface, iohosts, iohost_key, fail_after_s, keep_bytes })
+}
+
+fn kept(written: Option<Size>, at: &Path, mistakes: &mut Vec<Mistake>) -> u32 {
+    let Size(bytes) = written.unwrap_or(Size(KEEP_DEFAULT));
+    let (least, most) = KEEP_BYTES;
+    if bytes != 0 && !(least..=most).contains(&bytes) {
+        let wrong = format!("{} is not a size for what is kept", Size(bytes));
+        let right = format!("{} to {}, or 0 for nothing", Size(least), Size(most));
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
+    }
+    u32::try_from(bytes).unwrap_or(0)
 }
 
 /// One IOhost as a client names it.

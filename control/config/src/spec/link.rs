@@ -22,8 +22,15 @@ pub const LEASE_S: (u32, u32) = (1, 600);
 /// The same of a link that says nothing: well above a switch's reconvergence, well below what guests give
 /// a disk (Linux: 30 s).
 pub const LEASE_DEFAULT_S: u32 = 10;
+/// What is kept of a disk's writes, unless said, and the bounds of it, but for 0: twice what may be under way, and more
+/// than that no guest leaves without a flush for long.
+pub const KEEP_DEFAULT: u64 = 64 << 20;
+/// See [`KEEP_DEFAULT`].
+pub const KEEP_BYTES: (u64, u64) = (32 << 20, 1 << 30);
 /// Shortest and longest time after which requests fail, seconds.
 pub const FAIL_AFTER_S: (u32, u32) = (1, 86_400);
+/// Fewest and most sidecores of a link.
+pub const LINK_SIDECORES: (u32, u32) = (1, 16);
 /// Least memory of a link: one client with one disk.
 pub const LINK_MEMORY_MIN: u64 = 16 << 20;
 /// The same of a link that says nothing.
@@ -71,10 +78,20 @@ pub struct LinkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub fail_after_s: Option<u32>,
+    /// `client`: memory for copies of each disk's writes that its guest has not flushed yet. When an IOhost's machine
+    /// dies they are sent to its successor, or to itself when it is back, and the guest notices nothing. A flush is
+    /// made when a quarter is used. 0: none, and a guest with such writes gets errors for its flushes. Default: 64M.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Size>,
     /// `iohost`: seconds after which a client that is silent loses what it has. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub lease_s: Option<u32>,
+    /// `iohost`: how many of the daemon's sidecores serve its clients, each of which is served by one of them. Default: all,
+    /// up to 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16))]
+    pub sidecores: Option<u32>,
     /// `iohost`: memory for what clients have outstanding, at most; a disk takes 16 MiB. Default: 256M.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use backend::link::{Address, LinkKey};
 use confine::Kind;
 use remote::handshake::{
-    Established, Greeter as Responder, Identity, Initiator, Offer, PublicKey, Randomness, Refused,
-    Step,
+    Established, Greeted, Greeter as Responder, Identity, Initiator, Offer, PublicKey, Randomness,
+    Refused, Step,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -51,6 +51,8 @@ pub(crate) enum Task {
     Heard(LinkKey, Address, Vec<u8>),
     /// A hello came to an IOhost's link.
     Greet(LinkKey, Greeting),
+    /// One that was read has its number.
+    Answer(LinkKey, Greeting, Box<Greeted>),
 }
 
 /// What the thread says.
@@ -59,6 +61,8 @@ pub(crate) enum Word {
     Hello(LinkKey, Vec<u8>),
     /// A client's handshake with that IOhost has ended.
     Client(LinkKey, Address, Box<Established>),
+    /// A hello was read: whose it is is known, and it wants a number at that client's seat.
+    Read(LinkKey, Greeting, Box<Greeted>),
     /// An IOhost's, with the answer that is to be sent.
     Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),
 }
@@ -129,6 +133,7 @@ impl Desk {
             Task::Begin(key, number) => (key, self.begin(key, number)),
             Task::Heard(key, from, frame) => (key, self.heard(key, from, &frame)),
             Task::Greet(key, greeting) => (key, self.greet(key, greeting)),
+            Task::Answer(key, greeting, greeted) => (key, answer(key, greeting, *greeted)),
         };
         match done {
             Ok(Some(word)) => {
@@ -173,9 +178,13 @@ impl Desk {
         };
         let knows = |key: &PublicKey| clients.contains(key);
         let greeted = responder.read(greeting.hello(), &knows, &mut System)?;
-        let (answer, made) = greeted.answer(greeting.number, greeting.credit)?;
-        Ok(Some(Word::Iohost(key, greeting, Box::new(made), answer)))
+        Ok(Some(Word::Read(key, greeting, Box::new(greeted))))
     }
+}
+
+fn answer(key: LinkKey, greeting: Greeting, greeted: Greeted) -> Result<Option<Word>, Refused> {
+    let (answer, made) = greeted.answer(greeting.number, greeting.credit)?;
+    Ok(Some(Word::Iohost(key, greeting, Box::new(made), answer)))
 }
 
 /// The kernel's random bits.

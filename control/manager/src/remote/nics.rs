@@ -101,11 +101,18 @@ impl Manager {
                 let asked = using.and_then(|using| using.number(Asked::Nic(number)));
                 let Some(disk) = asked else { return };
                 let device = device_of(&on_the_wire(name));
-                let spec = AttachSpec { device, slots: SLOTS, slot_bytes: SLOT_BYTES };
+                let spec =
+                    AttachSpec { device, slots: SLOTS, slot_bytes: SLOT_BYTES, keep_bytes: 0 };
                 self.tell_link(key, ToLink::Attach { disk, spec, standing: None });
                 disk
             }
-            (_, Some(export)) => export,
+            (_, Some(export)) => {
+                let Some(one) = self.export(key, export) else { return };
+                // Where the client is that has it; the next one may be elsewhere, and has it brought there.
+                let seat = one.had.as_ref().map_or(0, |had| had.seat);
+                one.plug = Some((seat, false));
+                return self.tell_seat(key, seat, ToLink::PlugIn { device: export, nic });
+            }
             _ => return,
         };
         self.tell_link(key, ToLink::PlugIn { device, nic });
@@ -128,13 +135,13 @@ impl Manager {
             // Nothing is kept of who had it: there is nothing that a second owner could harm.
             let news = News { revision: 1, size: 0, features: 0, is_removed: false };
             let spec = ExportSpec { device, clients: keys, news, generation: 0 };
-            self.tell_link(key, ToLink::Export(spec));
+            self.tell_seats(key, None, || ToLink::Export(spec.clone()));
         }
     }
 
     /// What a link says of a NIC that clients may have. False: it is no NIC.
-    pub(super) fn hear_of_lent(&mut self, key: LinkKey, event: HostEvent) -> bool {
-        let (HostEvent::Open { export, .. } | HostEvent::LetGo { export }) = event else {
+    pub(super) fn hear_of_lent(&mut self, key: LinkKey, seat: usize, event: HostEvent) -> bool {
+        let (HostEvent::Open { export, .. } | HostEvent::LetGo { export, .. }) = event else {
             return false;
         };
         let serving = self.remote.link(key).and_then(OneLink::serving);
@@ -143,21 +150,62 @@ impl Manager {
         else {
             return false;
         };
-        let told = match event {
+        let is_had = match event {
             HostEvent::Open { slots, slot_bytes, generation, .. } => {
-                let is_least = (slots, slot_bytes) == (SLOTS, SLOT_BYTES);
-                let memory = is_least.then(|| AttachmentMemory::new(slots, slot_bytes).ok());
-                match memory.flatten() {
-                    Some(memory) => ToLink::NicOpened { export, memory },
-                    None => ToLink::Opened { export, generation, opened: None },
-                }
+                self.lend(key, seat, (export, generation), (slots, slot_bytes))
             }
-            _ => ToLink::LetGo { export, is_synced: true },
+            _ => {
+                // Nothing of a NIC is remembered.
+                if let Some(had) = self.export(key, export).and_then(|one| one.had.as_mut()) {
+                    had.is_released = true;
+                }
+                self.is_nowhere(key, export, true);
+                false
+            }
         };
-        let is_had = matches!(told, ToLink::NicOpened { .. });
         self.log_of_link(key, |link| info!(link = link.plan.id, nic = name, is_had, "a nic"));
-        self.tell_link(key, told);
         true
+    }
+
+    /// A client at that seat is to have a NIC. False: it asks for it as for something else.
+    fn lend(
+        &mut self,
+        key: LinkKey,
+        seat: usize,
+        (export, generation): (u16, u64),
+        (slots, slot_bytes): (u16, u32),
+    ) -> bool {
+        let is_least = (slots, slot_bytes) == (SLOTS, SLOT_BYTES);
+        let memory = is_least.then(|| AttachmentMemory::new(slots, slot_bytes).ok()).flatten();
+        let Some(memory) = memory else {
+            if let Some(one) = self.export(key, export) {
+                one.had = None;
+            }
+            self.tell_seat(key, seat, ToLink::Opened { export, generation, opened: None });
+            return false;
+        };
+        self.tell_seat(key, seat, ToLink::NicOpened { export, memory });
+        self.is_at(key, seat, (export, generation));
+        let plug = self.export(key, export).and_then(|one| one.plug.as_mut());
+        // What is on its way already comes to whoever has it then.
+        if let Some((from, is_pulled @ false)) = plug
+            && *from != seat
+        {
+            *is_pulled = true;
+            let from = *from;
+            self.tell_seat(key, from, ToLink::PullOut { device: export });
+        }
+        true
+    }
+
+    /// The link's end of a NIC's port is to go where its client is.
+    pub(super) fn is_pulled_out(&mut self, key: LinkKey, device: u16, nic: Box<LinkNic>) {
+        let Some(one) = self.export(key, device) else { return };
+        // Otherwise its port has a newer one already.
+        let Some((from, true)) = one.plug else { return };
+        let seat = one.had.as_ref().map_or(from, |had| had.seat);
+        one.plug = Some((seat, false));
+        self.tell_seat(key, seat, ToLink::PlugIn { device, nic });
     }
 
     /// What an IOhost says of a NIC. False: it is none.

@@ -20,12 +20,13 @@ use remote::iohost::{ExportSpec, HostEvent, HostSpec};
 use remote::wire::News;
 use rustix::event::{EventfdFlags, eventfd};
 use sidecore::{
-    AttachmentCounters, AttachmentMemory, Command, HostLink, HostLinkCounters, HostLinkSpec, Link,
-    Opened, RoleSpec, Served, ServedSpec, SessionCounters, ToLink,
+    AttachmentCounters, AttachmentMemory, Command, HostLink, HostLinkSpec, Link, Opened, RoleSpec,
+    Served, ServedSpec, ToLink,
 };
 use tracing::{info, warn};
 
 use super::greeter::System;
+use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::device::Attached;
@@ -36,7 +37,7 @@ use crate::service::Flow;
 use crate::start::policy_of;
 
 /// Sessions of one link at a time.
-const SESSIONS_MAX: usize = 1024;
+pub(super) const SESSIONS_MAX: usize = 1024;
 /// Who runs the queues of a disk that a link serves: no front-end has this number.
 pub(crate) const BY_LINK: u32 = u32::MAX;
 
@@ -45,11 +46,14 @@ pub(super) struct Serving {
     public: PublicKey,
     /// By number: devices in the order in which they were exported.
     pub(super) exports: Vec<Export>,
-    pub(super) counters: Arc<HostLinkCounters>,
+    /// By seat.
+    pub(super) parts: Vec<SeatParts>,
     /// Sessions that have begun, and whose they are.
     pub(super) clients: BTreeMap<u32, String>,
-    /// How their ways are, by the low half of the number.
-    pub(super) sessions: Arc<[SessionCounters]>,
+    /// Where clients are.
+    pub(super) seated: Clients,
+    /// For what clients have outstanding, at all seats.
+    pub(super) memory_bytes: usize,
 }
 
 /// A disk that clients may have, or a NIC (`nics`).
@@ -62,6 +66,12 @@ pub(super) struct Export {
     pub(super) held: Option<Held>,
     /// It is being let go: the sync of what was written.
     leaving: Option<Leaving>,
+    /// At which seat it is, or was.
+    pub(super) had: Option<Had>,
+    /// The latest that it was opened with.
+    pub(super) generation: u64,
+    /// Where the link's end of a NIC's port is, and whether it is on its way from there.
+    pub(super) plug: Option<(usize, bool)>,
 }
 
 /// No device has this number.
@@ -89,34 +99,43 @@ enum Leaving {
 impl Export {
     /// One that is no device of this daemon's.
     pub(super) fn of_nic(name: String) -> Export {
-        Export { disk: name, device: NO_DEVICE, held: None, leaving: None }
+        Export::of_device(name, NO_DEVICE)
+    }
+
+    fn of_device(disk: String, device: u32) -> Export {
+        let (held, leaving, had, generation, plug) = (None, None, None, 0, None);
+        Export { disk, device, held, leaving, had, generation, plug }
     }
 }
 
 impl Serving {
-    pub(super) fn new(identity: &Identity) -> Result<Serving, String> {
+    pub(super) fn new(identity: &Identity, seats: usize) -> Result<Serving, String> {
         let public = match identity {
             Identity::None => [0; 32],
             Identity::Key(key) => public_key(key).map_err(|error| format!("its key: {error}"))?,
         };
-        let counters = Arc::new(HostLinkCounters::default());
-        let sessions = (0..SESSIONS_MAX).map(|_| SessionCounters::default()).collect();
-        let clients = BTreeMap::new();
-        Ok(Serving { public, exports: Vec::new(), counters, clients, sessions })
+        let parts = (0..seats.max(1)).map(|_| SeatParts::new()).collect();
+        let (clients, seated) = (BTreeMap::new(), Clients::default());
+        Ok(Serving { public, exports: Vec::new(), parts, clients, seated, memory_bytes: 0 })
     }
 
-    /// The link, for its sidecore.
-    pub(super) fn make(&mut self, plan: &LinkPlan, socket: LinkSocket) -> Link {
+    /// A seat of the link, for its sidecore.
+    pub(super) fn make(&mut self, plan: &LinkPlan, seat: usize, socket: LinkSocket) -> Link {
         let memory_bytes = match &plan.end {
             LinkEnd::Iohost { memory_bytes, .. } => *memory_bytes as usize,
             LinkEnd::Client { .. } => 0,
         };
+        self.memory_bytes = memory_bytes;
+        let parts = self.parts.get(seat);
+        let counters = parts.map(|one| Arc::clone(&one.counters)).unwrap_or_default();
+        let sessions = parts.map_or_else(|| Arc::new([]) as _, |one| Arc::clone(&one.sessions));
         let host = HostSpec {
             sessions_max: SESSIONS_MAX,
             ring_frames: RING_FRAMES,
             memory_max: memory_bytes,
             client_memory_max: memory_bytes,
             instance: random(),
+            seat: seat as u8,
         };
         let spec = HostLinkSpec {
             socket,
@@ -124,8 +143,8 @@ impl Serving {
             gate: Gate::new(&self.public, 0, &mut System),
             randomness: Box::new(System),
             suspended_ns,
-            counters: Arc::clone(&self.counters),
-            sessions: Arc::clone(&self.sessions),
+            counters,
+            sessions,
         };
         Link::Host(Box::new(HostLink::new(spec)))
     }
@@ -189,23 +208,49 @@ impl Manager {
         match serving.exports.iter_mut().find(|export| export.disk == id) {
             Some(export) => export.device = number,
             None => {
-                let (held, leaving) = (None, None);
-                serving.exports.push(Export { disk: id.clone(), device: number, held, leaving });
+                let mut export = Export::of_device(id.clone(), number);
+                export.generation = generation;
+                serving.exports.push(export);
                 let spec = ExportSpec { device: device_of(&id), clients, news, generation };
-                self.tell_link(key, ToLink::Export(spec));
+                self.tell_seats(key, None, || ToLink::Export(spec.clone()));
             }
         }
     }
 
-    /// What a link says of its clients.
-    pub(super) fn hear_clients(&mut self, key: LinkKey, event: HostEvent) {
-        if self.hear_of_lent(key, event) {
+    /// What a seat of a link says of its clients.
+    pub(super) fn hear_clients(&mut self, key: LinkKey, seat: usize, event: HostEvent) {
+        let before = match event {
+            HostEvent::Open { export, slots, slot_bytes, session, .. } => {
+                let bytes = usize::from(slots) * slot_bytes as usize;
+                let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else {
+                    return;
+                };
+                match serving.judge(export, (seat, session), bytes) {
+                    Ok(before) => before,
+                    Err(told) => return self.tell_seat(key, seat, told),
+                }
+            }
+            HostEvent::LetGo { export, is_released } => {
+                if let Some(had) = self.export(key, export).and_then(|one| one.had.as_mut()) {
+                    had.is_released = is_released;
+                }
+                None
+            }
+            HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => None,
+        };
+        if self.hear_of_lent(key, seat, event) {
             return;
         }
         match event {
-            HostEvent::Open { export, generation, is_new, slots, slot_bytes } => {
+            HostEvent::Open { export, generation, is_new, slots, slot_bytes, .. } => {
                 let wanted = (generation, is_new);
                 let opened = self.open_for_client(key, export, wanted, (slots, slot_bytes));
+                if opened.is_err()
+                    && let Some(one) = self.export(key, export)
+                {
+                    one.had = before;
+                }
+                let is_open = opened.is_ok();
                 let (kept, opened) = match opened {
                     Ok(opened) => (generation, Some(Box::new(opened))),
                     Err((kept, why)) => {
@@ -216,37 +261,17 @@ impl Manager {
                         (kept, None)
                     }
                 };
-                self.tell_link(key, ToLink::Opened { export, generation: kept, opened });
+                self.tell_seat(key, seat, ToLink::Opened { export, generation: kept, opened });
+                if is_open {
+                    self.is_at(key, seat, (export, generation));
+                }
             }
-            HostEvent::LetGo { export } => self.let_go_of(key, export),
+            HostEvent::LetGo { export, .. } => self.let_go_of(key, export),
             HostEvent::SessionBegan { session, client } => {
                 self.note_client(key, session, Some(client))
             }
             HostEvent::SessionEnded { session } => self.note_client(key, session, None),
         }
-    }
-
-    /// A client has a session, or has it no more.
-    fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
-        let Some(link) = self.remote.link(key) else { return };
-        let mut all = link.plan.clients().iter();
-        let client = came.map(|key| {
-            let found = all.find(|client| client.key.is_none_or(|known| known == key));
-            found.map(|client| client.name.clone()).unwrap_or_default()
-        });
-        if let Some(serving) = link.serving() {
-            match &client {
-                Some(name) => serving.clients.insert(session, name.clone()),
-                None => serving.clients.remove(&session),
-            };
-        }
-        self.log_of_link(key, |link| {
-            let link = &link.plan.id;
-            match client {
-                Some(client) => info!(link, session, client, "a session began"),
-                None => info!(link, session, "a session ended"),
-            }
-        });
     }
 
     /// A line about a link, unless there were many: peers can cause them.
@@ -258,7 +283,7 @@ impl Manager {
         }
     }
 
-    fn export(&mut self, key: LinkKey, number: u16) -> Option<&mut Export> {
+    pub(super) fn export(&mut self, key: LinkKey, number: u16) -> Option<&mut Export> {
         self.remote.link(key)?.serving()?.export(number)
     }
 
@@ -344,7 +369,10 @@ impl Manager {
 
     /// Makes the queue of a disk that a client has, and gives it to the link's sidecore.
     pub(super) fn attach_export(&mut self, key: LinkKey, number: u16) -> Result<(), String> {
-        let core = self.remote.link(key).map(|link| link.core).ok_or("there is no such link")?;
+        let export = self.export(key, number).ok_or("there is no such disk")?;
+        let seat = export.had.as_ref().map_or(0, |had| had.seat);
+        let link = self.remote.link(key).ok_or("there is no such link")?;
+        let core = link.seats.get(seat).copied().ok_or("there is no such seat")?;
         let export = self.export(key, number).ok_or("there is no such disk")?;
         let number = export.device;
         let Some(held) = &export.held else { return Ok(()) };
@@ -390,6 +418,7 @@ impl Manager {
         state.attached = Some(Attached { sidecore: core, link, leaving, is_finishing, by_hand });
         state.was_attached = true;
         state.size = spec.queue.size();
+        self.balance.wake(core);
         self.cores.take_load(core, 1);
         self.cores.send(core, Command::Attach(Served::new(spec)));
         Ok(())
@@ -440,7 +469,8 @@ impl Manager {
             warn!(device, "what a client has is not served: {why}");
         }
         if let Some((size, features)) = has_size {
-            self.tell_link(key, ToLink::Update { export: number, size, features });
+            let told = || ToLink::Update { export: number, size, features };
+            self.tell_seats(key, None, told);
         }
     }
 
@@ -450,7 +480,7 @@ impl Manager {
         let Some(parts) = self.disk_parts(device) else { return };
         let size = parts.disk.size_bytes();
         let features = Features::of(&parts.disk, parts.plan.readonly).bits();
-        self.tell_link(key, ToLink::Update { export, size, features });
+        self.tell_seats(key, None, || ToLink::Update { export, size, features });
     }
 
     /// Nobody has a disk any more: its queue is asked for, then it is made stable.
@@ -527,7 +557,7 @@ impl Manager {
         self.log_of_link(key, |link| {
             info!(link = link.plan.id, disk, is_synced, "no client has it any more");
         });
-        self.tell_link(key, ToLink::LetGo { export: number, is_synced });
+        self.is_nowhere(key, number, is_synced);
     }
 }
 

@@ -4,6 +4,7 @@ use backend::link::LinkSnapshot;
 use config::api::{Answer, LinkDiskView, LinkList, LinkView, LinkWayView};
 use config::plan::LinkEnd;
 use config::spec::{LinkRole, LinkSecurity};
+use remote::iohost::seat_of;
 
 use super::{End, Manager, OneLink, Serving, Stage};
 use crate::device::Device;
@@ -32,7 +33,8 @@ impl Manager {
             role: plan.role(),
             security,
             addresses: Vec::new(),
-            sidecore: link.core as u16,
+            sidecore: link.core() as u16,
+            sidecores: Vec::new(),
             problem,
             peer: None,
             sessions: 0,
@@ -42,6 +44,7 @@ impl Manager {
             frames_dropped: 0,
             handshakes: 0,
             mismatches: 0,
+            frames_misplaced: 0,
             violations: 0,
             leases_over: 0,
             ways: Vec::new(),
@@ -64,18 +67,14 @@ impl Manager {
                 view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
                 view.handshakes = seen.handshakes;
                 (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
-                view.ways.extend(view.peer.clone().map(|peer| way_to_iohost(peer, &seen)));
+                let core = view.sidecore;
+                view.ways.extend(view.peer.clone().map(|peer| way_to_iohost(peer, core, &seen)));
             }
             (End::Iohost(serving), LinkEnd::Iohost { listen, .. }) => {
                 view.addresses = vec![listen.to_string()];
-                let seen = serving.counters.snapshot();
-                view.sessions = seen.sessions;
-                (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
-                view.frames_dropped = seen.frames_unknown + seen.frames_dropped;
-                view.handshakes = seen.hellos;
-                (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
-                view.leases_over = seen.leases_over;
-                view.ways = serving.ways();
+                view.sidecores = link.seats.iter().map(|core| *core as u16).collect();
+                serving.add_up(&mut view);
+                view.ways = serving.ways(&link.seats);
             }
             _ => {}
         }
@@ -116,9 +115,10 @@ impl Manager {
 }
 
 /// How the way to the IOhost is.
-fn way_to_iohost(peer: String, seen: &LinkSnapshot) -> LinkWayView {
+fn way_to_iohost(peer: String, sidecore: u16, seen: &LinkSnapshot) -> LinkWayView {
     LinkWayView {
         peer,
+        sidecore,
         round_trip_ns: seen.round_trip_ns,
         frames_sent: seen.frames_sent,
         frames_lost: seen.frames_lost,
@@ -130,14 +130,34 @@ fn way_to_iohost(peer: String, seen: &LinkSnapshot) -> LinkWayView {
 }
 
 impl Serving {
+    /// What its seats did, in all.
+    fn add_up(&self, view: &mut LinkView) {
+        for seen in self.parts.iter().map(|part| part.counters.snapshot()) {
+            view.sessions += seen.sessions;
+            view.frames_in += seen.frames_in;
+            view.frames_out += seen.frames_out;
+            let dropped = [seen.frames_unknown, seen.frames_dropped, seen.frames_misplaced];
+            view.frames_dropped += dropped.iter().sum::<u64>();
+            view.frames_misplaced += seen.frames_misplaced;
+            view.handshakes += seen.hellos;
+            view.mismatches += seen.mismatches;
+            view.violations += seen.violations;
+            view.leases_over += seen.leases_over;
+        }
+    }
+
     /// How the ways to its clients are.
-    fn ways(&self) -> Vec<LinkWayView> {
+    fn ways(&self, seats: &[usize]) -> Vec<LinkWayView> {
         let ways = self.clients.iter().map(|(number, client)| {
-            let seen = self.sessions.get((number & 0xffff) as usize).map(|one| one.snapshot());
+            let seat = seat_of(*number);
+            let part = self.parts.get(seat);
+            let place = part.and_then(|part| part.sessions.get((number & 0xffff) as usize));
+            let seen = place.map(|one| one.snapshot());
             // Of a session that has just begun nothing was shown yet.
             let seen = seen.filter(|seen| seen.session == u64::from(*number)).unwrap_or_default();
             LinkWayView {
                 peer: client.clone(),
+                sidecore: seats.get(seat).copied().unwrap_or(0) as u16,
                 round_trip_ns: seen.round_trip_ns,
                 frames_sent: seen.frames_sent,
                 frames_lost: seen.frames_lost,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use backend::link::{Address, ClientLink, LinkCounters, LinkKey, LinkSocket};
 use backend::{Disk, Limits, RemoteDisk};
 use config::Mac;
+use config::api::Removed;
 use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
 use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal, Standing};
 use remote::wire::{News, REQUEST_BYTES_MAX};
@@ -41,6 +42,8 @@ pub(super) struct Using {
     /// The IOhost that answered last.
     peer: Option<Address>,
     pub(super) counters: Option<Arc<LinkCounters>>,
+    /// Of each disk, for copies of writes that were not flushed.
+    keep_bytes: u32,
 }
 
 /// What is known of a disk.
@@ -78,6 +81,8 @@ pub(crate) struct RemoteParts {
     told_bytes: Option<u64>,
     /// Since then it has become smaller, and no request of it is done any more.
     is_shrunk: bool,
+    /// Its IOhost has removed it, or lets this machine have it no more. It is asked what it is until there is one again.
+    pub(crate) removed: Option<Removed>,
     /// Writes that were said to be done are gone: no flush succeeds, until an operator knows.
     pub(crate) is_lost: bool,
 }
@@ -105,6 +110,7 @@ impl Using {
             session: random() as u32,
             peer: None,
             counters: None,
+            keep_bytes: 0,
         }
     }
 
@@ -118,7 +124,10 @@ impl Using {
     /// The link, for its sidecore.
     pub(super) fn make(&mut self, plan: &LinkPlan, socket: LinkSocket) -> Link {
         let (iohosts, fail_after_s) = match &plan.end {
-            LinkEnd::Client { iohosts, fail_after_s, .. } => (iohosts.as_slice(), *fail_after_s),
+            LinkEnd::Client { iohosts, fail_after_s, keep_bytes, .. } => {
+                self.keep_bytes = *keep_bytes;
+                (iohosts.as_slice(), *fail_after_s)
+            }
             LinkEnd::Iohost { .. } => (&[][..], None),
         };
         let spec = ClientSpec {
@@ -182,7 +191,7 @@ impl Manager {
                 "link {id:?} is made at the daemon's start: restart it"
             )));
         };
-        let core = link.core;
+        let core = link.core();
         let known = link.using().and_then(|using| using.known.get(name)).cloned();
         let news = match known {
             Some(Known::Is(news)) => news,
@@ -206,6 +215,7 @@ impl Manager {
             is_bound: false,
             told_bytes: None,
             is_shrunk: false,
+            removed: None,
             is_lost: false,
         };
         let disk = remote_disk(&parts, &news, plan.readonly, 0);
@@ -279,6 +289,9 @@ impl Manager {
                 self.note_disk(key, attachment, |parts| parts.is_shrunk.then_some(SHRUNK));
             }
             Event::Refused { attachment, why } => {
+                if why == Refusal::NoDevice {
+                    self.is_removed_there(key, attachment, Removed::Waits);
+                }
                 let why = match why {
                     Refusal::NoDevice => {
                         "its IOhost has no such disk for this machine: see its [[link.client]]"
@@ -290,7 +303,12 @@ impl Manager {
                 };
                 self.note_disk(key, attachment, |parts| (parts.is_bound = false, Some(why)).1);
             }
-            Event::Over { attachment, why } => self.is_over(key, attachment, why),
+            Event::Over { attachment, why } => {
+                if why == Over::Revoked {
+                    self.is_removed_there(key, attachment, Removed::Fails);
+                }
+                self.is_over(key, attachment, why);
+            }
             Event::SessionBegan => self.note_session(key, true),
             Event::SessionEnded => self.note_session(key, false),
         }
@@ -351,9 +369,36 @@ impl Manager {
             },
         };
         let is_there = matches!(known, Known::Is(_));
-        using.known.insert(name, known);
+        using.known.insert(name.clone(), known);
         if is_there {
+            self.is_there_again(key, &name);
             self.retry_shut();
+        }
+    }
+
+    /// Its IOhost has a disk no more.
+    fn is_removed_there(&mut self, key: LinkKey, number: u16, removed: Removed) {
+        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
+        let Some(parts) = self.remote_parts_mut(device) else { return };
+        parts.removed = Some(removed);
+        let name = parts.name.clone();
+        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+            let why = "its IOhost has removed it";
+            let again_at = Some(now() + ASK_INTERVAL);
+            using.known.insert(name, Known::Asked { why, again_at });
+        }
+    }
+
+    /// Its IOhost has a disk that it had removed.
+    fn is_there_again(&mut self, key: LinkKey, name: &str) {
+        for (number, device) in &mut self.devices {
+            let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
+            let is_it = |parts: &&mut RemoteParts| parts.link == key && parts.name == name;
+            let Some(parts) = parts.filter(is_it) else { continue };
+            if parts.removed.take().is_some() {
+                self.touched.insert(*number);
+            }
         }
     }
 
@@ -362,15 +407,19 @@ impl Manager {
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
         let Some(Asked::Disk(device, ..)) = using.numbers.get(&number).cloned() else { return };
         let Some(name) = self.remote_parts(device).map(|parts| parts.name.clone()) else { return };
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-            using.known.insert(name, Known::Is(news));
+        if news.is_removed {
+            return;
         }
+        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
+            using.known.insert(name.clone(), Known::Is(news));
+        }
+        self.is_there_again(key, &name);
         let Some(parts) = self.disk_parts_mut(device) else { return };
         if let Some(remote) = parts.remote.as_mut().filter(|remote| remote.number == Some(number)) {
             let before = remote.told_bytes.replace(news.size);
             remote.is_shrunk |= before.is_some_and(|before| news.size < before);
         }
-        if news.size != parts.disk.size_bytes() && !news.is_removed {
+        if news.size != parts.disk.size_bytes() {
             info!(disk = parts.plan.id, size = news.size, "its IOhost has given it another size");
             parts.resizing = Some(news.size);
             self.touched.insert(device);
@@ -467,11 +516,12 @@ impl Manager {
         let using = self.remote.link(key).and_then(OneLink::using);
         let asked = Asked::Disk(number, id, whose);
         let Some(disk) = using.and_then(|using| using.number(asked)) else { return };
-        let known = self.remote.link(key).and_then(OneLink::using).map(|using| using.known.clone());
+        let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
+        let (known, keep_bytes) = (using.known.clone(), using.keep_bytes);
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
         let Some(remote) = &mut parts.remote else { return };
-        let news = match known.as_ref().and_then(|known| known.get(&remote.name)) {
+        let news = match known.get(&remote.name) {
             Some(Known::Is(news)) => News { size: now_size, ..*news },
             // It would not be open.
             _ => return,
@@ -479,7 +529,8 @@ impl Manager {
         remote.number = Some(disk);
         let device = device_of(&remote.name);
         parts.disk = remote_disk(remote, &news, readonly, disk);
-        let spec = AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32 };
+        let spec =
+            AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32, keep_bytes };
         self.tell_link(key, ToLink::Attach { disk, spec, standing });
     }
 

@@ -156,7 +156,12 @@ impl ClientLink {
 
     /// Wants to know what a device is: [`Event::Looked`] says it, and frees the number.
     pub fn look(&mut self, disk: u16, device: u64) -> bool {
-        self.add(disk, AttachSpec { device, slots: 1, slot_bytes: 512 }, State::Looked, None)
+        self.add(
+            disk,
+            AttachSpec { device, slots: 1, slot_bytes: 512, keep_bytes: 0 },
+            State::Looked,
+            None,
+        )
     }
 
     fn add(
@@ -246,7 +251,17 @@ impl ClientLink {
     /// See [`crate::Backend::has_room`]. Of a disk that is not here: what is submitted fails.
     #[inline]
     pub(crate) fn has_room(&self, disk: u16) -> bool {
-        self.seat(disk).is_none_or(Seat::has_room)
+        self.seat(disk).is_none_or(|seat| {
+            seat.has_room()
+                && seat.wanted().is_none_or(|one| self.client.may_submit(one, seat.promised))
+        })
+    }
+
+    /// So many bytes more are on their way, in parts to come, or (negative) no longer.
+    pub(crate) fn promise(&mut self, disk: u16, bytes: i64) {
+        if let Some(seat) = seat_at(&mut self.seats, disk) {
+            seat.promised = seat.promised.saturating_add_signed(bytes);
+        }
     }
 
     /// Bytes of the longest part with data.
@@ -264,8 +279,7 @@ impl ClientLink {
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<(), Rejected> {
         let seat = seat_at(&mut self.seats, disk).ok_or(Rejected::Over)?;
-        let attachment = seat.attachment.filter(|_| seat.state == State::Wanted);
-        let attachment = attachment.ok_or(Rejected::Over)?;
+        let attachment = seat.wanted().ok_or(Rejected::Over)?;
         let at = seat.begin(user, tag, skip).ok_or(Rejected::Full)?;
         let part = Part { op: wire_op(op), offset, len, tag: at };
         if let Err(rejected) = self.client.submit(attachment, part, fill) {

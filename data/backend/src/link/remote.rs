@@ -36,6 +36,8 @@ pub struct Remote {
     place: Option<LinkPlace>,
     /// By slot of the queue.
     flights: Box<[Flight]>,
+    /// Bytes of writes among them.
+    promised: u64,
 }
 
 /// A request under way.
@@ -60,7 +62,7 @@ impl Remote {
         };
         let ranges = [limits.discard_sectors_max, limits.zeroes_sectors_max].map(bytes);
         let (place, flights) = (None, vec![NEW; SLOTS].into());
-        Remote { link, disk, size_bytes, ranges, is_readonly, place, flights }
+        Remote { link, disk, size_bytes, ranges, is_readonly, place, flights, promised: 0 }
     }
 
     pub(crate) fn join(&mut self, io: &mut Io) -> std::io::Result<()> {
@@ -75,7 +77,9 @@ impl Remote {
             && let Some(link) = io.link_at(place)
         {
             link.leave(self.disk, place.user);
+            link.promise(self.disk, -(self.promised as i64));
         }
+        self.promised = 0;
         self.flights.fill(NEW);
     }
 
@@ -98,8 +102,9 @@ impl Remote {
             return Outcome::Done(Status::IoError);
         }
         let mut flight = NEW;
+        self.promise(io, request, true);
         self.proceed(io, request, memory, tag, &mut flight);
-        self.settle(tag, flight)
+        self.settle(io, request, tag, flight)
     }
 
     /// A part of it ended, which `io` has reaped just now.
@@ -127,10 +132,23 @@ impl Remote {
         } else if flight.next < request.len {
             flight.status = worse(flight.status, Status::IoError);
         }
-        self.settle(tag, flight)
+        self.settle(io, request, tag, flight)
     }
 
-    fn settle(&mut self, tag: Tag, flight: Flight) -> Outcome {
+    /// A write begins or ends. Its parts come as slots are free, and copies of all of them are to have room.
+    fn promise(&mut self, io: &mut Io, request: &Request<'_>, begins: bool) {
+        let Op::Write { .. } = request.op else { return };
+        let bytes = if begins { request.len as i64 } else { -(request.len as i64) };
+        self.promised = self.promised.saturating_add_signed(bytes);
+        if let Some(link) = self.place.and_then(|place| io.link_at(place)) {
+            link.promise(self.disk, bytes);
+        }
+    }
+
+    fn settle(&mut self, io: &mut Io, request: &Request<'_>, tag: Tag, flight: Flight) -> Outcome {
+        if flight.parts == 0 {
+            self.promise(io, request, false);
+        }
         if let Some(place) = self.flights.get_mut(usize::from(tag.slot)) {
             *place = flight;
         }

@@ -86,6 +86,8 @@ pub(super) struct Seat {
     parts: Box<[Part]>,
     free: Vec<u16>,
     orphans: usize,
+    /// Bytes of writes that were begun and have not ended.
+    pub(super) promised: u64,
     /// Control keeps how the disk stands: requests may go.
     may_begin: bool,
     /// What control is to hear of it.
@@ -102,9 +104,10 @@ impl Seat {
             state,
             is_bound: false,
             is_over: false,
-            parts: vec![NOTHING; usize::from(spec.slots)].into(),
-            free: (0..spec.slots).rev().collect(),
+            parts: vec![NOTHING; usize::from(spec.requests_max())].into(),
+            free: (0..spec.requests_max()).rev().collect(),
             orphans: 0,
+            promised: 0,
             may_begin: false,
             words: Words::default(),
             standing: None,
@@ -119,6 +122,11 @@ impl Seat {
             State::Wanted => self.may_begin && self.orphans == 0 && !self.free.is_empty(),
             State::Looked | State::Silent | State::Leaving | State::Over => true,
         }
+    }
+
+    /// The client's number of it, while requests go there.
+    pub(super) fn wanted(&self) -> Option<u16> {
+        self.attachment.filter(|_| self.state == State::Wanted)
     }
 
     /// Whether it is wanted, and waits for a former attachment of its device to end.
@@ -178,9 +186,12 @@ impl Seat {
         };
     }
 
-    /// Control has heard the last word: how the disk stands is kept then.
-    pub(super) fn heard(&mut self) {
-        self.may_begin |= self.words.is_said.take().unwrap_or(false);
+    /// Control has heard the last word: how the disk stands is kept then. The attachment that is to know it, if there is
+    /// no newer word of that.
+    pub(super) fn heard(&mut self) -> Option<u16> {
+        let is_stands = self.words.is_said.take().unwrap_or(false);
+        self.may_begin |= is_stands;
+        self.attachment.filter(|_| is_stands && self.words.stands.is_none())
     }
 
     /// It is asked for anew, or (`attachment` is none) cannot be.

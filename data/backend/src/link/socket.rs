@@ -11,7 +11,7 @@
 //! come are joined. A frame on the wire itself has its length before it, since short ones are padded there.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "simulated")]
 use std::sync::Arc;
 
@@ -94,8 +94,18 @@ impl LinkSocket {
             LinkSource::Udp { bind } => (format!("udp {bind}"), open_udp(*bind)),
             LinkSource::Interface { name } => (format!("interface {name}"), open_station(name)),
         };
-        let opened = opened.map_err(|why| LinkOpenError { at, why })?;
-        Ok(LinkSocket(Inner::Kernel(Box::new(opened))))
+        opened.map_err(|why| LinkOpenError { at, why })
+    }
+
+    /// Over a bound socket of UDP.
+    pub(super) fn of_port(socket: OwnedFd, family: Family) -> LinkSocket {
+        let socket = KernelSocket::new(socket, family, FRAME_BYTES_MAX);
+        LinkSocket(Inner::Kernel(Box::new(socket)))
+    }
+
+    /// Over a bound packet socket, of frames of at most so many bytes.
+    pub(super) fn of_station(socket: OwnedFd, family: Family, frame_bytes: usize) -> LinkSocket {
+        LinkSocket(Inner::Kernel(Box::new(KernelSocket::new(socket, family, frame_bytes))))
     }
 
     /// One on a wire that a simulation has, where it is `at`.
@@ -149,21 +159,32 @@ impl LinkSocket {
     }
 }
 
-fn open_udp(at: SocketAddr) -> Result<KernelSocket, LinkWhy> {
+fn open_udp(at: SocketAddr) -> Result<LinkSocket, LinkWhy> {
+    let needs = "CAP_NET_BIND_SERVICE for a port below 1024";
+    let (socket, family) = datagram_socket(at)?;
+    bind(&socket, &at).map_err(|errno| LinkWhy::os("bind to it", needs, errno))?;
+    Ok(LinkSocket::of_port(socket, family))
+}
+
+fn open_station(name: &str) -> Result<LinkSocket, LinkWhy> {
+    let (socket, family, frame_bytes) = station_socket(name)?;
+    Ok(LinkSocket::of_station(socket, family, frame_bytes))
+}
+
+/// A socket of UDP for an address of that kind, not bound.
+pub(super) fn datagram_socket(at: SocketAddr) -> Result<(OwnedFd, Family), LinkWhy> {
     let (domain, family) = match at {
         SocketAddr::V4(_) => (AddressFamily::INET, Family::Ipv4),
         SocketAddr::V6(_) => (AddressFamily::INET6, Family::Ipv6),
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let needs = "CAP_NET_BIND_SERVICE for a port below 1024";
-    let failed = |what| move |errno| LinkWhy::os(what, needs, errno);
     let socket = socket_with(domain, SocketType::DGRAM, flags, None);
-    let socket = socket.map_err(failed("make a socket"))?;
-    bind(&socket, &at).map_err(failed("bind to it"))?;
-    Ok(KernelSocket::new(socket, family, FRAME_BYTES_MAX))
+    let socket = socket.map_err(|errno| LinkWhy::os("make a socket", "nothing", errno))?;
+    Ok((socket, family))
 }
 
-fn open_station(name: &str) -> Result<KernelSocket, LinkWhy> {
+/// A packet socket that is bound to the interface, and the longest frame there.
+pub(super) fn station_socket(name: &str) -> Result<(OwnedFd, Family, usize), LinkWhy> {
     if !is_name(name) {
         return Err(LinkWhy::Name);
     }
@@ -187,5 +208,5 @@ fn open_station(name: &str) -> Result<KernelSocket, LinkWhy> {
     bind_packet(socket.as_fd(), index, ETHER_TYPE).map_err(failed("bind a socket to it"))?;
     let family = Family::Station { index: index as i32, kind: ETHER_TYPE };
     let frame_bytes = (mtu as usize - LENGTH_BYTES).min(FRAME_BYTES_MAX);
-    Ok(KernelSocket::new(socket, family, frame_bytes))
+    Ok((socket, family, frame_bytes))
 }

@@ -9,7 +9,12 @@ use super::{AttachSpec, Counts, Event, Finished, Over, Rejected, Request, Standi
 use crate::wire::{End, Intent, Malformed, News, Op, Piece, Record, Status, Verifier, checksum};
 
 mod binding;
+mod kept;
+mod replay;
 mod sending;
+
+use kept::Kept;
+use replay::Replay;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -63,6 +68,16 @@ pub(super) struct Attachment {
     is_flush_lost: bool,
     /// The IOhost has said that all is stable, and that it has let go.
     is_settled: bool,
+    /// Copies of what was not flushed, if any are to be made.
+    kept: Option<Kept>,
+    /// They are being sent again.
+    replay: Option<Replay>,
+    /// How it stands is to be said.
+    stands_anew: bool,
+    /// A flush of its own has failed, and nobody was told.
+    owes_failure: bool,
+    /// Of a fragment, in the last binding.
+    part_bytes: usize,
 }
 
 impl Attachment {
@@ -74,7 +89,8 @@ impl Attachment {
         intent: Intent,
     ) -> Option<Attachment> {
         let fits = (1..=crate::SLOTS_MAX).contains(&spec.slots)
-            && (512..=crate::wire::REQUEST_BYTES_MAX as u32).contains(&spec.slot_bytes);
+            && (512..=crate::wire::REQUEST_BYTES_MAX as u32).contains(&spec.slot_bytes)
+            && (spec.keep_bytes == 0 || spec.slots > 1);
         let count = usize::from(spec.slots);
         fits.then(|| Attachment {
             index,
@@ -94,7 +110,7 @@ impl Attachment {
             is_shrunk: false,
             slots: vec![Slot::new(); count],
             memory: vec![0; count * spec.slot_bytes as usize],
-            free: (0..spec.slots).rev().collect(),
+            free: (0..spec.requests_max()).rev().collect(),
             queue: VecDeque::with_capacity(count),
             finished: VecDeque::with_capacity(count),
             number: 0,
@@ -102,6 +118,11 @@ impl Attachment {
             flushed: 0,
             is_flush_lost: false,
             is_settled: false,
+            kept: (spec.keep_bytes > 0).then(|| Kept::new(spec.keep_bytes as usize, 0)),
+            replay: None,
+            stands_anew: false,
+            owes_failure: false,
+            part_bytes: 512,
         })
     }
 
@@ -111,6 +132,9 @@ impl Attachment {
             self.verifier = verifier;
             // One of those that the next flush covers.
             self.written = u64::from(is_unflushed);
+            if let Some(kept) = &mut self.kept {
+                kept.forget_all(self.written);
+            }
             self.is_flush_lost = is_lost;
         }
         self
@@ -118,7 +142,7 @@ impl Attachment {
 
     /// What is to be kept of the device.
     fn standing(&self) -> Option<Standing> {
-        let (verifier, is_lost) = (self.verifier, self.is_flush_lost);
+        let (verifier, is_lost) = (self.verifier_to_keep(), self.is_flush_lost);
         // While it is bound, somebody may write at any time.
         let is_unflushed = self.state != State::Over || self.written > self.flushed;
         let is_unflushed = is_unflushed && !self.is_settled;
@@ -149,11 +173,13 @@ impl Attachment {
     }
 
     pub(super) fn outstanding(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state == SlotState::Waiting).count()
+        let slots = self.slots.iter().take(usize::from(self.spec.requests_max()));
+        slots.filter(|slot| slot.state == SlotState::Waiting).count()
     }
 
     pub(super) fn has_queued(&self) -> bool {
-        matches!(self.state, State::Bound | State::Leaving { .. }) && !self.queue.is_empty()
+        matches!(self.state, State::Bound | State::Leaving { .. })
+            && (self.has_own_queued() || self.replay.is_none() && !self.queue.is_empty())
     }
 
     pub(super) fn has_finished(&self) -> bool {
@@ -187,6 +213,14 @@ impl Attachment {
             return Err(Rejected::Unfilled);
         }
         self.free.pop();
+        self.begin(at, (op, offset, len), tag, part_bytes);
+        Ok(())
+    }
+
+    /// The slot's next turn, with the bytes that stand in its memory.
+    fn begin(&mut self, at: u16, (op, offset, len): (Op, u64, u32), tag: u64, part_bytes: usize) {
+        let start = usize::from(at) * self.spec.slot_bytes as usize;
+        let copy = &self.memory[start..start + if op.has_data() { len as usize } else { 0 }];
         // The sum is taken over the copy: what was copied is what is executed, or nothing is.
         let sum = checksum(self.spec.device, op, offset, len, copy);
         self.number += 1;
@@ -198,7 +232,6 @@ impl Attachment {
         (slot.checksum, slot.number, slot.covers) = (sum, number, covers);
         slot.restart(part_bytes);
         self.queue_slot(at);
-        Ok(())
     }
 
     pub(super) fn next_finished(&mut self) -> Option<Finished> {
@@ -228,7 +261,9 @@ impl Attachment {
         let slot = &mut self.slots[usize::from(at)];
         if !slot.is_queued && (slot.recalls || !slot.sending.is_empty()) {
             slot.is_queued = true;
-            self.queue.push_back(at);
+            if !self.is_own(at) {
+                self.queue.push_back(at);
+            }
         }
     }
 
@@ -238,16 +273,21 @@ impl Attachment {
         slot.sending = Default::default();
         slot.recalls = false;
         slot.status = status;
-        if status == Status::Ok {
-            if slot.op.is_stable() && self.is_flush_lost {
-                slot.status = Status::IoError;
-            } else if slot.op == Op::Flush {
-                self.flushed = self.flushed.max(slot.covers);
-            } else if slot.op.is_volatile() {
-                self.written += 1;
-            }
+        let (op, covers) = (slot.op, slot.covers);
+        if self.is_own(at) {
+            return self.own_ended(at, status);
         }
         self.finished.push_back(at);
+        let is_good = status == Status::Ok;
+        let is_owed = is_good && op.is_stable() && std::mem::take(&mut self.owes_failure);
+        if is_good && op.is_stable() && self.is_flush_lost || is_owed {
+            self.slots[usize::from(at)].status = Status::IoError;
+        } else if op == Op::Flush {
+            self.flush_ended(covers, is_good);
+        } else if is_good {
+            self.written += u64::from(op.is_volatile());
+            self.keep(at);
+        }
     }
 
     /// What is said of this binding.
@@ -283,6 +323,9 @@ impl Attachment {
             }
             _ => return Err(Malformed::Field),
         }
+        if std::mem::take(&mut self.stands_anew) && self.state != State::Over {
+            events.push_back(Event::Stands { attachment: self.index, standing: self.standing() });
+        }
         Ok(())
     }
 
@@ -293,7 +336,9 @@ impl Attachment {
             return Err(Malformed::Field);
         }
         let waits = one.turn == turn && one.state == SlotState::Waiting;
-        let is_ours = matches!(self.state, State::Bound | State::Leaving { .. });
+        // Nothing else is asked before all is there again.
+        let may_be = self.replays_to().is_none() || self.is_own(slot);
+        let is_ours = may_be && matches!(self.state, State::Bound | State::Leaving { .. });
         Ok((waits && is_ours).then_some(slot))
     }
 

@@ -26,6 +26,17 @@ pub struct AttachSpec {
     pub slots: u16,
     /// Bytes of the longest request, up to [`crate::wire::REQUEST_BYTES_MAX`].
     pub slot_bytes: u32,
+    /// Bytes of writes that were not flushed of which copies are kept, to be sent again to a machine that has lost
+    /// them; they take one of the slots. 0: none, and the next flush fails then. A flush is made when a quarter is
+    /// used. When more is under way than has room, nothing is kept until a flush.
+    pub keep_bytes: u32,
+}
+
+impl AttachSpec {
+    /// Requests that may be outstanding.
+    pub fn requests_max(&self) -> u16 {
+        self.slots.saturating_sub(u16::from(self.keep_bytes > 0))
+    }
 }
 
 /// How a client stands with a device: what is to be kept of it from one attachment to the next, until a release that
@@ -78,6 +89,7 @@ pub enum Event {
         why: Refusal,
     },
     /// What is to be kept of the device from now on, if anything; said before [`Event::Bound`] and [`Event::Over`].
+    /// [`super::Client::stands`] says that it is.
     Stands {
         /// Which one.
         attachment: u16,

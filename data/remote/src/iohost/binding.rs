@@ -151,20 +151,10 @@ impl<M: SlotMemory> Host<M> {
     /// The caller has opened a device's storage, and gives memory for its slots; or could not.
     pub fn opened(&mut self, export: u16, result: Result<(Verifier, M), ()>) {
         let at = usize::from(export);
-        let Some(one) = self.exports.get_mut(at).filter(|one| one.state == State::Opening) else {
+        if self.exports.get(at).is_none_or(|one| one.state != State::Opening) {
             return;
-        };
-        let Ok((verifier, memory)) = result else {
-            one.state = State::Free;
-            // Who wants it otherwise has it opened once more.
-            let is_outdated = one.is_outdated();
-            let wait = one.waiting.take_if(|_| !is_outdated);
-            self.unbook(at);
-            if let Some(wait) = wait {
-                self.answer(at, &wait, Outcome::Failed);
-            }
-            return self.open_next(at);
-        };
+        }
+        let Ok((verifier, memory)) = result else { return self.not_opened(at, Outcome::Failed) };
         let serial = self.next_name();
         let one = &mut self.exports[at];
         one.give(memory, serial);
@@ -184,6 +174,58 @@ impl<M: SlotMemory> Host<M> {
         let outcome = one.grant(&wait, verifier, serial, part_bytes);
         self.answer(at, &wait, outcome);
         self.hold(at, &wait);
+    }
+
+    /// A device is not opened, and why.
+    fn not_opened(&mut self, at: usize, why: Outcome) {
+        let one = &mut self.exports[at];
+        one.state = State::Free;
+        // Who wants it otherwise has it opened once more.
+        let is_outdated = one.is_outdated();
+        let wait = one.waiting.take_if(|_| !is_outdated);
+        self.unbook(at);
+        if let Some(wait) = wait {
+            self.answer(at, &wait, why);
+        }
+        self.open_next(at);
+    }
+
+    /// Instead of [`Host::opened`]: not now. Its client asks again.
+    pub fn busy(&mut self, export: u16) {
+        let at = usize::from(export);
+        if self.exports.get(at).is_some_and(|one| one.state == State::Opening) {
+            self.not_opened(at, Outcome::Busy);
+        }
+    }
+
+    /// Another seat of this link has the device, with this generation: who asks for it here waits until
+    /// [`Host::comes_free`]. What this seat has asked the caller to open is answered nevertheless.
+    pub fn elsewhere(&mut self, export: u16, generation: u64) {
+        let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
+        one.was_elsewhere(generation);
+        if one.state == State::Free {
+            one.state = State::Elsewhere;
+        }
+    }
+
+    /// Instead of [`Host::opened`]: as [`Host::elsewhere`]. Whoever waits goes on waiting.
+    pub fn refer(&mut self, export: u16, generation: u64) {
+        let at = usize::from(export);
+        let Some(one) = self.exports.get_mut(at).filter(|one| one.state == State::Opening) else {
+            return;
+        };
+        one.was_elsewhere(generation);
+        one.state = State::Elsewhere;
+        self.unbook(at);
+    }
+
+    /// No seat has the device any more: the client that waits here may have it.
+    pub fn comes_free(&mut self, export: u16) {
+        let at = usize::from(export);
+        if let Some(one) = self.exports.get_mut(at).filter(|one| one.state == State::Elsewhere) {
+            one.state = State::Free;
+            self.open_next(at);
+        }
     }
 
     /// The caller has let go of a device, and had synced it before, or could not: a caller that could not reports

@@ -31,6 +31,8 @@ pub(super) enum State {
     Draining,
     /// The caller lets go of it.
     Closing,
+    /// Another seat of this link has it.
+    Elsewhere,
 }
 
 /// A client, as a device knows it: key, and the process that says that it is the client's.
@@ -242,7 +244,9 @@ impl<M: SlotMemory> Export<M> {
         self.told = (generation, slots, slot_bytes);
         self.booked = (wait.bytes(), wait.owner());
         let (export, is_new) = (self.number, wait.bind.intent != Intent::Again);
-        events.push_back(HostEvent::Open { export, generation, is_new, slots, slot_bytes });
+        let session = wait.number;
+        let open = HostEvent::Open { export, generation, is_new, slots, slot_bytes, session };
+        events.push_back(open);
         true
     }
 
@@ -310,6 +314,15 @@ impl<M: SlotMemory> Export<M> {
         }
     }
 
+    /// A client has had it at another seat, with this generation: what is known of one before is over.
+    pub(super) fn was_elsewhere(&mut self, generation: u64) {
+        if generation > self.generation {
+            self.generation = generation;
+            (self.owner, self.binding, self.released) = (([0; 32], 0), 0, None);
+            self.slots.forget();
+        }
+    }
+
     /// A session is over.
     pub(super) fn lose_session(&mut self, number: u32, events: &mut VecDeque<HostEvent>) {
         if self.session.is_none_or(|(session, _)| session != number) {
@@ -332,7 +345,8 @@ impl<M: SlotMemory> Export<M> {
 
     pub(super) fn close(&mut self, events: &mut VecDeque<HostEvent>) {
         self.state = State::Closing;
-        events.push_back(HostEvent::LetGo { export: self.number });
+        let is_released = self.end.is_some() || self.news.is_removed;
+        events.push_back(HostEvent::LetGo { export: self.number, is_released });
     }
 
     /// It was let go: its memory, and which end is to be told to which session and handle.

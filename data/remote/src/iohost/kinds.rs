@@ -19,6 +19,9 @@ pub struct HostSpec {
     /// Random, with all 64 bits: no other IOhost, and no earlier one, has it. Numbers of sessions and names of slots
     /// come from it, so that those of another one are not met.
     pub instance: u64,
+    /// Which seat of its link this is, below [`super::SEATS_MAX`]: numbers of its sessions say so ([`super::seat_of`]). 0,
+    /// where there is one.
+    pub seat: u8,
 }
 
 /// A device that is served.
@@ -52,11 +55,15 @@ pub enum HostEvent {
         slots: u16,
         /// Bytes of each of them. The memory has as many for each slot, one after the other.
         slot_bytes: u32,
+        /// Whose client wants it.
+        session: u32,
     },
     /// Nothing of the device is executing: sync and let go of it. Then [`super::Host::let_go`].
     LetGo {
         /// Which one.
         export: u16,
+        /// Its client has given it back, or it was removed: nothing is remembered of what it did.
+        is_released: bool,
     },
     /// A client has proven that it has the keys of a session.
     SessionBegan {

@@ -54,7 +54,7 @@ impl ClientNode {
         let fail_after_ns = shape.fail_after_ns;
         let spec = ClientSpec { instance: random.next(), ring_frames: 256, fail_after_ns };
         let mut client = Client::new(spec, 0);
-        let spec = AttachSpec { device: NIC, slots: 1, slot_bytes: 512 };
+        let spec = AttachSpec { device: NIC, slots: 1, slot_bytes: 512, keep_bytes: 0 };
         let nic = if shape.floods && at == 0 { client.attach(spec) } else { None };
         ClientNode {
             at,
@@ -175,7 +175,7 @@ impl ClientNode {
             if disk.attachment.is_none() && is_wanted {
                 let (slots, slot_bytes) = (shape.slots, shape.request_bytes_max);
                 let device = DEVICE + number as u64;
-                let spec = AttachSpec { device, slots, slot_bytes };
+                let spec = AttachSpec { device, slots, slot_bytes, keep_bytes: shape.keep_bytes };
                 disk.attachment = self.client.attach_again(spec, disk.standing);
                 disk.is_leaving = false;
             }
@@ -245,12 +245,14 @@ impl ClientNode {
                     if let Some(number) = disk_of(&mut self.disks, attachment) {
                         self.disks[number].standing = standing;
                     }
+                    self.client.stands(attachment);
                 }
                 Event::Over { attachment, .. } => {
                     self.answers(judge);
                     let Some(number) = disk_of(&mut self.disks, attachment) else {
                         self.client.detach(attachment);
-                        let spec = AttachSpec { device: NIC, slots: 1, slot_bytes: 512 };
+                        let spec =
+                            AttachSpec { device: NIC, slots: 1, slot_bytes: 512, keep_bytes: 0 };
                         self.nic = self.client.attach(spec);
                         continue;
                     };

@@ -98,6 +98,7 @@ impl HostNode {
             memory_max: 16 << 20,
             client_memory_max: 16 << 20,
             instance: random.next(),
+            seat: 0,
         });
         let news = News { revision: 1, size: DEVICE_BYTES as u64, features: 0, is_removed: false };
         for disk in 0..=self.shape.disks {
@@ -288,7 +289,7 @@ impl HostNode {
                     self.memory.insert(export, (memory, slot_bytes as usize));
                     host.opened(export, opened);
                 }
-                HostEvent::LetGo { export } => {
+                HostEvent::LetGo { export, .. } => {
                     let mut working = self.working.iter();
                     let is_working = working.any(|one| one.work.export == export);
                     assert!(!is_working, "let go while something is executing");

@@ -51,14 +51,17 @@ struct Asked {
 pub(crate) struct Judge {
     asked: HashMap<u64, Asked>,
     endings: u64,
+    /// Clients send again what a machine has lost, and flush by themselves.
+    keeps: bool,
+    pub(crate) resent: u64,
     pub(crate) answered: u64,
     pub(crate) failed: u64,
     pub(crate) executed: u64,
 }
 
 impl Judge {
-    pub(crate) fn new() -> Judge {
-        Judge::default()
+    pub(crate) fn new(keeps: bool) -> Judge {
+        Judge { keeps, ..Judge::default() }
     }
 
     pub(crate) fn submitted(
@@ -96,16 +99,38 @@ impl Judge {
         self.executed += 1;
         let stamp = data.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         if let (true, Some(id)) = (op.has_data(), stamp) {
+            self.may_be_sent_again(id, life);
             let asked = self.asked.get_mut(&id).expect("a write that nobody submitted");
             assert_eq!((asked.op, asked.offset, asked.len), (op, offset, len), "write {id}");
             assert_eq!(asked.disk, disk, "write {id}");
             assert_eq!(data, contents(id, len), "write {id}: other bytes");
-            assert_ne!(asked.phase, Phase::Over, "write {id} was executed after its answer");
+            let is_again = self.keeps && asked.ended.is_some();
+            assert!(
+                is_again || asked.phase != Phase::Over,
+                "write {id} was executed after its answer"
+            );
+            self.resent += u64::from(is_again);
             assert!(!asked.is_fenced, "write {id} was executed when another one had the device");
             assert!(!asked.applied.contains(&life), "write {id} was executed twice in one life");
             asked.applied.push(life);
             // What a crash took before its answer has been done again.
             asked.is_lost = false;
+            return;
+        }
+        // Those of guests are told apart by their place; one of the client's own is at 0.
+        if self.keeps && op == Op::Flush && offset == 0 {
+            return;
+        }
+        let is_same = |one: &&Asked| {
+            one.disk == disk && (one.op, one.offset, one.len) == (op, offset, len) && !one.is_fenced
+        };
+        let mut all = self.asked.values().filter(is_same);
+        if self.keeps
+            && matches!(op, Op::Discard | Op::WriteZeroes { .. })
+            && all.all(|one| one.phase == Phase::Over)
+        {
+            let mut all = self.asked.values().filter(is_same);
+            assert!(all.any(|one| one.ended.is_some()), "{op:?} at {offset}: nobody asked for it");
             return;
         }
         let mut same: Vec<&mut Asked> = self
@@ -131,6 +156,22 @@ impl Judge {
                 asked.read.push(data.to_vec());
             }
         }
+    }
+
+    /// What was answered is executed again only before anything that was asked for later.
+    fn may_be_sent_again(&self, id: u64, life: u64) {
+        let Some((one, ended)) = self.asked.get(&id).and_then(|one| Some((one, one.ended?))) else {
+            return;
+        };
+        let newer = self.asked.iter().find(|(_, other)| {
+            let overlaps = other.disk == one.disk
+                && other.offset < one.offset + u64::from(one.len)
+                && one.offset < other.offset + u64::from(other.len);
+            let is_write = matches!(other.op, Op::Write { .. } | Op::WriteZeroes { .. });
+            let is_later = other.covers >= ended;
+            overlaps && is_write && is_later && other.applied.contains(&life)
+        });
+        assert!(newer.is_none(), "write {id} came after {newer:?}, which is newer");
     }
 
     pub(crate) fn answered(&mut self, id: u64, status: Status, data: &[u8]) {
@@ -181,6 +222,11 @@ impl Judge {
 
     /// `client` was told that it has the device in this generation: nothing of an older one may be executed.
     pub(crate) fn bound(&mut self, client: usize, disk: usize, generation: u64) {
+        let all = self.asked.values_mut().filter(|one| one.disk == disk);
+        let others = |one: &&mut Asked| one.client != client && one.generation < generation;
+        for asked in all.filter(others).filter(|one| one.phase == Phase::Over) {
+            asked.is_fenced = true;
+        }
         let all = self.asked.values_mut().filter(|one| one.disk == disk);
         for asked in all.filter(|one| one.phase != Phase::Over) {
             if asked.phase == Phase::Open && asked.client == client {

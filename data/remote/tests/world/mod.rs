@@ -47,6 +47,8 @@ pub(crate) struct Shape {
     /// Requests of each client.
     pub(crate) requests: u64,
     pub(crate) slots: u16,
+    /// Of writes that were not flushed; 0: none.
+    pub(crate) keep_bytes: u32,
     pub(crate) is_secret: bool,
     pub(crate) frame_bytes: u16,
     pub(crate) ring_frames: u32,
@@ -74,7 +76,10 @@ impl Shape {
     /// How long a request may take on a wire that works: its execution, some round trips, and a timer or two.
     pub(crate) fn bound_ns(&self) -> u64 {
         let round_trip_ns = 2 * (self.faults.delay_ns + self.faults.jitter_ns);
-        800 * MS + self.queue_ns + self.work_ns + 30 * round_trip_ns
+        let once_ns = 800 * MS + self.queue_ns + self.work_ns + 30 * round_trip_ns;
+        // All that was not flushed may come before it, one by one; and a flush.
+        let others = if self.keep_bytes > 0 { self.requests + 1 } else { 0 };
+        once_ns + others * (self.queue_ns + self.work_ns + 3 * round_trip_ns + 20 * MS)
     }
 }
 
@@ -97,6 +102,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, shape: Shape) -> World {
+        let judge = Judge::new(shape.keep_bytes > 0);
         let mut random = Random::new(seed, 0);
         let hosts = (0..shape.hosts).map(|at| HostNode::new(at, &shape, &mut random)).collect();
         let key = match host::identity(&shape) {
@@ -115,7 +121,7 @@ impl World {
             hosts,
             disks: (0..shape_disks).map(|_| Storage::new()).collect(),
             clients,
-            judge: Judge::new(),
+            judge,
             next_step: STEP_NS,
             buffer: vec![0; 16 << 10],
         }

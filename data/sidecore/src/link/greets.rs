@@ -76,6 +76,21 @@ impl Greets {
         Some(Greeting { bytes: frame.into(), place, from, number, credit })
     }
 
+    /// A hello that came to another seat is to be answered by this one: the number that it had, and it with one of this
+    /// seat's. `None`: there is none.
+    pub(super) fn reserve(
+        &mut self,
+        host: &mut Host<AttachmentMemory>,
+        now: u64,
+        mut greeting: Greeting,
+        client: &PublicKey,
+    ) -> Option<(u32, Greeting)> {
+        let number = host.reserve(now, client)?;
+        let before = std::mem::replace(&mut greeting.number, number);
+        greeting.credit = host.share();
+        Some((before, greeting))
+    }
+
     /// One was answered: its session may begin. False when its number is not its own any more.
     pub(super) fn establish(
         &mut self,
@@ -125,6 +140,7 @@ mod tests {
             memory_max: 0,
             client_memory_max: 0,
             instance: 1,
+            seat: 0,
         });
         let mut greets = Greets::new();
         let from = |last, port| Address::udp(([10, 0, 0, last], port).into());

@@ -10,9 +10,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use backend::link::{Address, LinkSocket};
+use backend::link::{Address, LinkNic, LinkSocket};
 use remote::handshake::{Gate, Randomness, Verdict};
-use remote::iohost::{Host, HostEvent, HostSpec, Work};
+use remote::iohost::{Host, HostEvent, HostSpec, Work, seat_of};
 use remote::wire::{Header, Kind, Status, Verifier};
 use schedule::Nanos;
 
@@ -105,10 +105,26 @@ struct Attachment {
     counters: Arc<AttachmentCounters>,
 }
 
+/// What comes of what control says.
+pub(super) enum Told {
+    Done,
+    /// It feeds this queue from now on.
+    Feeds(QueueKey),
+    /// The hello has another number, and is control's again; none: there is no number, and the hello is dropped.
+    Reserved(Option<(u32, Greeting)>),
+    /// The link's end of a port, if it was here.
+    PulledOut {
+        device: u16,
+        nic: Option<Box<LinkNic>>,
+    },
+}
+
 /// The link.
 pub struct HostLink {
     socket: LinkSocket,
     host: Host<AttachmentMemory>,
+    /// Which of its link's it is; hellos come to the first.
+    seat: usize,
     gate: Gate,
     randomness: Box<dyn Randomness + Send>,
     clock: Clock,
@@ -136,10 +152,11 @@ impl HostLink {
     pub fn new(spec: HostLinkSpec) -> HostLink {
         let HostLinkSpec { socket, host, gate, randomness, suspended_ns, counters, sessions } =
             spec;
-        let sessions_max = host.sessions_max.min(1 << 16);
+        let (sessions_max, seat) = (host.sessions_max.min(1 << 16), usize::from(host.seat));
         HostLink {
             socket,
             host: Host::new(host),
+            seat,
             gate,
             randomness,
             clock: Clock { suspended_ns, suspended: suspended_ns() },
@@ -213,16 +230,18 @@ impl HostLink {
         time: &mut Option<u64>,
         tell: &mut dyn FnMut(FromLink),
     ) -> u32 {
-        let HostLink { socket, host, gate, greets, nics, clock, counters, .. } = self;
+        let HostLink { socket, host, gate, greets, nics, clock, counters, seat, .. } = self;
         for came in 0..FRAMES_PER_PASS {
             let Some((from, frame)) = socket.receive() else { return came };
             let now = *time.get_or_insert_with(|| clock.read(now));
             counters.frames_in.add(1);
-            match Header::parse(frame).map(|header| header.kind) {
-                Ok(Kind::Sealed) => {
+            match Header::parse(frame).map(|header| (header.kind, seat_of(header.session))) {
+                // The kernel steers by the same bits: it was told something else, or joined frames of two sessions.
+                Ok((_, of)) if of != *seat => counters.frames_misplaced.add(1),
+                Ok((Kind::Sealed, _)) => {
                     host.receive(now, frame, &mut |export, net| nics.hear(export, net));
                 }
-                Ok(Kind::Hello) => {
+                Ok((Kind::Hello, _)) => {
                     counters.hellos.add(1);
                     match gate.look(frame, from.as_bytes()) {
                         Verdict::Drop => counters.frames_dropped.add(1),
@@ -373,8 +392,8 @@ impl HostLink {
         }
     }
 
-    /// Does what control says. The queue that it feeds from now on, if that is new.
-    pub(super) fn told(&mut self, told: ToLink, now: Nanos) -> Option<QueueKey> {
+    /// Does what control says.
+    pub(super) fn told(&mut self, told: ToLink, now: Nanos) -> Told {
         let now = self.clock.read(now);
         // What is said has consequences at once, whether or not a frame comes.
         self.due = Some(now);
@@ -401,7 +420,19 @@ impl HostLink {
                 }
             }
             ToLink::Opened { export, opened: Some(opened), .. } => {
-                return self.opened(export, *opened);
+                return self.opened(export, *opened).map_or(Told::Done, Told::Feeds);
+            }
+            ToLink::Reserve { greeting, client } => {
+                return Told::Reserved(self.greets.reserve(&mut self.host, now, greeting, &client));
+            }
+            ToLink::Busy { export } => self.host.busy(export),
+            ToLink::Elsewhere { export, generation, is_answer } => match is_answer {
+                true => self.host.refer(export, generation),
+                false => self.host.elsewhere(export, generation),
+            },
+            ToLink::ComesFree { export } => self.host.comes_free(export),
+            ToLink::PullOut { device } => {
+                return Told::PulledOut { device, nic: self.nics.pull_out(device) };
             }
             ToLink::Opened { export, generation, opened: None } => {
                 self.host.raise(export, generation);
@@ -429,7 +460,7 @@ impl HostLink {
             | ToLink::Release(_)
             | ToLink::Look { .. } => {}
         }
-        None
+        Told::Done
     }
 
     fn opened(&mut self, export: u16, opened: Opened) -> Option<QueueKey> {

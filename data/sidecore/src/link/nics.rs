@@ -27,6 +27,16 @@ impl HostNics {
         self.find_places();
     }
 
+    /// It is to go to another seat of the link.
+    pub(super) fn pull_out(&mut self, export: u16) -> Option<Box<LinkNic>> {
+        let at = self.all.iter().position(|(known, _)| *known == export)?;
+        let (_, mut nic) = self.all.swap_remove(at);
+        // Whoever has it there begins with nothing.
+        nic.forget();
+        self.find_places();
+        Some(nic)
+    }
+
     pub(super) fn unplug(&mut self, export: u16) {
         self.all.retain(|(known, _)| *known != export);
         self.find_places();

@@ -6,7 +6,7 @@
 
 use schedule::Nanos;
 
-use super::host::HostLink;
+use super::host::{HostLink, Told};
 use super::{FromLink, Link, LinkKey, ToLink};
 use crate::inbox::Event;
 use crate::places::served_at;
@@ -109,9 +109,16 @@ impl Sidecore {
     pub(super) fn tell_host_link(&mut self, key: LinkKey, told: ToLink, now: Nanos) {
         let at = self.links.hosts.iter_mut().find(|(known, _)| *known == key);
         let Some((_, link)) = at else { return };
-        if let Some(queue) = link.told(told, now) {
-            self.feed_from_now_on(queue, now);
-        }
+        let said = match link.told(told, now) {
+            Told::Feeds(queue) => return self.feed_from_now_on(queue, now),
+            Told::Reserved(Some((before, greeting))) => FromLink::Reserved { before, greeting },
+            Told::PulledOut { device, nic: Some(nic) } => {
+                self.rest.forget(nic.poll_fd());
+                FromLink::PulledOut { device, nic }
+            }
+            Told::Done | Told::Reserved(None) | Told::PulledOut { nic: None, .. } => return,
+        };
+        self.send(Event::FromLink(key, Box::new(said)));
     }
 
     /// The queue may be attached already: it is woken by a link from now on.

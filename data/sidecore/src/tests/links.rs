@@ -10,7 +10,7 @@ use std::sync::Arc;
 use backend::net::{HostPort, Rest, Sent};
 use frame::Header;
 use remote::client::{Event as Told, Over};
-use remote::wire::{Op, Status};
+use remote::wire::{Kind, Op, Status};
 
 use self::bed::*;
 use self::disk::Slow;
@@ -355,6 +355,34 @@ fn hellos_wait_eight_at_a_time_and_others_are_dropped() {
     assert_eq!(world.counters.snapshot().sessions, 20);
 }
 
+/// What another seat of a link has heard is answered by this one, with a number of its own.
+#[test]
+fn a_hello_of_another_seat_gets_a_number_of_this_one() {
+    let mut world = World::new(13, vec![memory()], 3);
+    world.reserved = Some(0);
+    (0..3).for_each(|one| world.attach(one, 0));
+    world.run(SECOND);
+    assert_eq!((world.reserved, world.counters.snapshot().sessions), (Some(3), 3));
+}
+
+#[test]
+fn a_frame_of_another_seat_is_dropped_and_counted() {
+    let mut world = World::bound(14, memory());
+    let before = world.counters.snapshot();
+    for kind in [Kind::Hello, Kind::Sealed] {
+        for seat in [1, 3, 15] {
+            let header = remote::wire::Header { kind, session: seat << 28, counter: 1 };
+            let mut frame = header.bytes().to_vec();
+            frame.resize(200, 0);
+            world.give(address(1), frame);
+        }
+    }
+    world.core.pass();
+    let seen = world.counters.snapshot();
+    assert_eq!(seen.frames_misplaced - before.frames_misplaced, 6);
+    assert_eq!((seen.hellos, seen.frames_unknown), (before.hellos, before.frames_unknown));
+}
+
 #[test]
 fn a_link_without_work_lets_its_sidecore_sleep() {
     let mut world = World::bound(11, memory());
@@ -450,4 +478,30 @@ fn a_nic_executes_nothing() {
     assert_eq!(send(&mut port, &bytes(3)), Sent::Done);
     world.run(10 * MS);
     assert_eq!(world.clients[0].net, [bytes(3)]);
+}
+
+/// The link's end of a port goes from one seat to another and back: the port notices nothing, and frames go on.
+#[test]
+fn the_end_of_a_port_goes_to_another_seat() {
+    let mut world = World::new(5, Vec::new(), 1);
+    let mut port = world.nic();
+    assert_eq!(send(&mut port, &bytes(1)), Sent::Done);
+    world.run(10 * MS);
+    let device = 0;
+    world.tell(crate::ToLink::PullOut { device });
+    world.tell(crate::ToLink::PullOut { device });
+    world.run(MS);
+    let Some((0, nic)) = world.pulled.pop() else { panic!("it is not here") };
+    assert!(world.pulled.is_empty(), "there is one of it");
+    // What comes for it meanwhile is nobody's.
+    let attachment = world.clients[0].attachment.unwrap();
+    assert!(world.clients[0].client.send_net(attachment, &bytes(2)));
+    world.run(10 * MS);
+    world.tell(crate::ToLink::PlugIn { device, nic });
+    world.run(MS);
+    assert!(world.clients[0].client.send_net(attachment, &bytes(3)));
+    assert_eq!(send(&mut port, &bytes(4)), Sent::Done);
+    world.run(10 * MS);
+    assert_eq!(port.receive(0).map(|got| got.bytes.to_vec()), Some(bytes(3)));
+    assert_eq!(world.clients[0].net, [bytes(1), bytes(4)]);
 }

@@ -684,7 +684,7 @@ const NIC_NUMBER: u16 = 9;
 /// A port of a NIC that the IOhost has.
 fn nic(world: &mut World) -> HostPort {
     let (nic, port) = LinkNic::new().unwrap();
-    let spec = AttachSpec { device: iohost::NIC, slots: 1, slot_bytes: 512 };
+    let spec = AttachSpec { device: iohost::NIC, slots: 1, slot_bytes: 512, keep_bytes: 0 };
     world.tell(ToLink::Attach { disk: NIC_NUMBER, spec, standing: None });
     world.tell(ToLink::PlugIn { device: NIC_NUMBER, nic: Box::new(nic) });
     port

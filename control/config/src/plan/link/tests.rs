@@ -49,6 +49,7 @@ fn both_ends_are_what_was_written() {
         listen: LinkAt::Udp("0.0.0.0:7447".parse().unwrap()),
         lease_s: 10,
         memory_bytes: 256 << 20,
+        sidecores: 16,
         clients: vec![client7],
     };
     assert_eq!(link.end, end);
@@ -61,6 +62,7 @@ fn both_ends_are_what_was_written() {
             .to_vec(),
         iohost_key: Some([0xb2; 32]),
         fail_after_s: None,
+        keep_bytes: 64 << 20,
     };
     assert_eq!(plan.links[0].end, end);
     let source = Source::Remote { link: "rack".into(), name: "db".into() };
@@ -124,6 +126,7 @@ fn each_mistake_is_refused_with_its_place() {
         (iohost(), &format!("key = \"{}\"", key("a1")), bad_key, "key", "that is no public key"),
         (iohost(), &format!("key = \"{}\"\n", key("a1")), "", "client", "has no key"),
         (iohost(), "key_file = \"k\"", "key_file = \"k\"\nlease_s = 0", "lease_s", "0"),
+        (iohost(), "key_file = \"k\"", "key_file = \"k\"\nsidecores = 17", "sidecores", "17"),
         (iohost(), "key_file = \"k\"", "key_file = \"k\"\nmemory = \"1M\"", "memory", "too little"),
         (
             iohost(),

@@ -12,8 +12,12 @@ impl ClientLink {
     /// What was said last of a disk was heard; what [`Event::Stands`] said is kept.
     pub fn heard(&mut self, disk: u16) {
         if let Some(seat) = seat_at(&mut self.seats, disk) {
-            seat.heard();
+            let heard = seat.heard();
             self.telling.extend(seat.words.may_go().then_some(disk));
+            if let Some(attachment) = heard {
+                self.client.stands(attachment);
+                self.is_stirred = true;
+            }
         }
     }
 

@@ -15,7 +15,7 @@ impl Attachment {
     pub(in crate::client) fn release(&mut self, events: &mut VecDeque<Event>) -> Option<u32> {
         self.wants_release = true;
         match self.state {
-            State::Bound => self.state = State::Leaving { is_said: false },
+            State::Bound => self.leave_if_wanted(),
             State::Wanted { .. } | State::Asked if self.intent == Intent::Take => {
                 let handle = self.unended_handle();
                 self.end(Over::Released, events);
@@ -24,6 +24,13 @@ impl Attachment {
             _ => {}
         }
         None
+    }
+
+    /// Not while it is owed something: what is let go is made stable, as it is then.
+    pub(super) fn leave_if_wanted(&mut self) {
+        if self.wants_release && self.replays_to().is_none() && self.state == State::Bound {
+            self.state = State::Leaving { is_said: false };
+        }
     }
 
     pub(in crate::client) fn lost_session(&mut self) {
@@ -102,7 +109,7 @@ impl Attachment {
         let is_look = self.intent == Intent::Look;
         let refused = match bound.outcome {
             Outcome::Kept | Outcome::Fresh if !is_look => {
-                self.served(bound, part_bytes, events);
+                self.served(bound, part_bytes, events)?;
                 return Ok(false);
             }
             Outcome::Looked if is_look => {
@@ -130,28 +137,46 @@ impl Attachment {
         Ok(false)
     }
 
-    fn served(&mut self, bound: &Bound, part_bytes: usize, events: &mut VecDeque<Event>) {
-        let before = self.verifier.replace(bound.verifier).unwrap_or(bound.verifier);
+    fn served(
+        &mut self,
+        bound: &Bound,
+        part_bytes: usize,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Malformed> {
+        let new = bound.verifier;
+        let before = self.replays_to().or(self.verifier).unwrap_or(new);
+        if bound.outcome == Outcome::Kept && before.boot != new.boot {
+            return Err(Malformed::Field);
+        }
         if before.contents != bound.verifier.contents {
             // Who hears of that does not count on what it wrote.
-            self.flushed = self.written;
+            (self.flushed, self.verifier, self.replay) = (self.written, Some(new), None);
             self.end(Over::Changed, events);
-            return;
+            return Ok(());
         }
-        self.is_flush_lost |= before.boot != bound.verifier.boot && self.written > self.flushed;
+        // What is still being sent again to a machine that has not changed goes on.
+        let may_be_gone = before.boot != new.boot && self.written > self.flushed;
+        let replays = may_be_gone && self.may_replay();
+        self.is_flush_lost |= may_be_gone && !replays;
+        if !replays && self.replays_to().is_none() {
+            self.verifier = Some(new);
+        }
+        self.part_bytes = part_bytes;
         (self.generation, self.name) = (bound.generation, bound.name);
         self.intent = Intent::Again;
         self.state = State::Bound;
         for at in 0..self.slots.len() {
             self.rebind(at, bound.outcome == Outcome::Kept, part_bytes);
         }
+        if replays {
+            self.begin_replay(before, new);
+        }
         let slots = &self.slots;
         self.queue.make_contiguous().sort_by_key(|at| slots[usize::from(*at)].number);
         events.push_back(Event::Stands { attachment: self.index, standing: self.standing() });
         self.note(bound.news, events, true);
-        if self.wants_release {
-            self.state = State::Leaving { is_said: false };
-        }
+        self.leave_if_wanted();
+        Ok(())
     }
 
     /// What this slot has to do in a new binding.
@@ -197,6 +222,8 @@ impl Attachment {
 
     /// The IOhost has let go, having made all that was reported done stable, or not.
     pub(in crate::client) fn released(&mut self, is_synced: bool, events: &mut VecDeque<Event>) {
+        // What was not sent again is not among what is stable.
+        self.replayed(true);
         self.is_settled = is_synced;
         let is_whole = is_synced && !self.is_flush_lost;
         self.end(if is_whole { Over::Released } else { Over::Unsynced }, events);

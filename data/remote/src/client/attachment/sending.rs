@@ -13,6 +13,16 @@ impl Attachment {
             return;
         }
         let handle = self.handle();
+        let own = self.spec.requests_max();
+        if self.has_own_queued() {
+            if !self.fill_slot(own, handle, out, part_bytes) {
+                return;
+            }
+            self.slots[usize::from(own)].is_queued = false;
+        }
+        if self.replays_to().is_some() {
+            return;
+        }
         while let Some(at) = self.queue.front().copied() {
             if !self.fill_slot(at, handle, out, part_bytes) {
                 return;

@@ -135,6 +135,10 @@ pub(super) struct World {
     /// Memory that control was given to drop.
     pub(super) spent: Vec<AttachmentMemory>,
     pub(super) greetings: Vec<crate::Greeting>,
+    /// Hellos are given other numbers before they are answered: how many were.
+    pub(super) reserved: Option<u32>,
+    /// Ends of ports that were to go to another seat.
+    pub(super) pulled: Vec<(u16, Box<LinkNic>)>,
     /// The export that is a NIC.
     nic: Option<u16>,
     greeter: Greeter,
@@ -161,6 +165,7 @@ impl World {
                 memory_max: 64 << 20,
                 client_memory_max: 64 << 20,
                 instance: seed << 8,
+                seat: 0,
             },
             gate: Gate::new(&[0; 32], core.now.0, &mut random),
             randomness: Box::new(Bits(Random::new(seed, 1))),
@@ -199,6 +204,8 @@ impl World {
             keeps_greetings: false,
             spent: Vec::new(),
             greetings: Vec::new(),
+            reserved: None,
+            pulled: Vec::new(),
             nic: None,
             greeter: Greeter::new(Identity::None, offer, LEASE_MS, 100).unwrap(),
             random,
@@ -238,7 +245,7 @@ impl World {
         self.tell(ToLink::Export(ExportSpec { device, clients: Vec::new(), news, generation: 0 }));
         let (nic, port) = LinkNic::new().unwrap();
         self.tell(ToLink::PlugIn { device: export, nic: Box::new(nic) });
-        let spec = AttachSpec { device, slots: 1, slot_bytes: 512 };
+        let spec = AttachSpec { device, slots: 1, slot_bytes: 512, keep_bytes: 0 };
         let peer = &mut self.clients[0];
         peer.attachment = Some(peer.client.attach(spec).unwrap());
         self.run_until(SECOND, |world| world.is_bound(0));
@@ -253,7 +260,7 @@ impl World {
 
     /// Has client `one` want device `device`.
     pub(super) fn attach(&mut self, one: usize, device: u64) {
-        let spec = AttachSpec { device, slots: SLOTS, slot_bytes: SLOT_BYTES };
+        let spec = AttachSpec { device, slots: SLOTS, slot_bytes: SLOT_BYTES, keep_bytes: 0 };
         let peer = &mut self.clients[one];
         peer.attachment = Some(peer.client.attach(spec).unwrap());
     }
@@ -437,7 +444,16 @@ impl World {
         match event {
             Event::FromLink(LINK, told) => match *told {
                 FromLink::Hello(greeting) if self.keeps_greetings => self.greetings.push(greeting),
+                FromLink::Hello(greeting) if self.reserved.is_some() => {
+                    self.tell(ToLink::Reserve { greeting, client: [0; 32] });
+                }
                 FromLink::Hello(greeting) => self.answer(greeting),
+                FromLink::Reserved { before, greeting } => {
+                    assert_ne!(before, greeting.number, "it has another one");
+                    self.reserved = self.reserved.map(|count| count + 1);
+                    self.answer(greeting);
+                }
+                FromLink::PulledOut { device, nic } => self.pulled.push((device, nic)),
                 FromLink::Host(HostEvent::Open {
                     export, generation, slots, slot_bytes, ..
                 }) if self.nic == Some(export) => {
@@ -445,7 +461,7 @@ impl World {
                     let memory = AttachmentMemory::new(slots, slot_bytes).unwrap();
                     self.tell(ToLink::NicOpened { export, memory });
                 }
-                FromLink::Host(HostEvent::LetGo { export }) if self.nic == Some(export) => {
+                FromLink::Host(HostEvent::LetGo { export, .. }) if self.nic == Some(export) => {
                     self.tell(ToLink::LetGo { export, is_synced: true });
                 }
                 FromLink::Host(HostEvent::Open {
@@ -453,7 +469,7 @@ impl World {
                 }) => {
                     self.open(export, generation, slots, slot_bytes);
                 }
-                FromLink::Host(HostEvent::LetGo { export }) => {
+                FromLink::Host(HostEvent::LetGo { export, .. }) => {
                     self.devices[usize::from(export)].lets_go = true;
                     let is_here = self.devices[usize::from(export)].memory.is_some();
                     match is_here {

@@ -21,7 +21,8 @@ pub(super) const LINK: LinkKey = LinkKey(3);
 /// The link's number of the disk.
 pub(super) const NUMBER: u16 = 2;
 pub(super) const LEASE_MS: u32 = 1000;
-pub(super) const SPEC: AttachSpec = AttachSpec { device: DEVICE, slots: 16, slot_bytes: 128 << 10 };
+pub(super) const SPEC: AttachSpec =
+    AttachSpec { device: DEVICE, slots: 16, slot_bytes: 128 << 10, keep_bytes: 0 };
 
 pub(super) fn at(host: u16) -> Address {
     Address::udp(([10, 0, 0, 1], 7000 + host).into())
@@ -248,7 +249,11 @@ impl World {
             }
             FromLink::Freed(number) => self.freed.push(number),
             FromLink::Unattached(number) => self.unattached.push(number),
-            said @ (FromLink::Hello(_) | FromLink::Host(_) | FromLink::Spent(_)) => {
+            said @ (FromLink::Hello(_)
+            | FromLink::Reserved { .. }
+            | FromLink::PulledOut { .. }
+            | FromLink::Host(_)
+            | FromLink::Spent(_)) => {
                 panic!("{said:?}")
             }
         }

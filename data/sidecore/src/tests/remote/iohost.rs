@@ -131,6 +131,7 @@ impl IoHost {
             memory_max: 64 << 20,
             client_memory_max: 64 << 20,
             instance: self.bits.0.next(),
+            seat: 0,
         });
         let news = News { revision: 1, size: DISK, features: 0, is_removed: false };
         host.export(ExportSpec { device: DEVICE, clients: Vec::new(), news, generation });
@@ -186,7 +187,7 @@ impl IoHost {
                 HostEvent::Open { export: 1, slots, slot_bytes, .. } => {
                     open_nic(host, usize::from(slots) * slot_bytes as usize);
                 }
-                HostEvent::LetGo { export: 1 } => drop(host.let_go(1, true)),
+                HostEvent::LetGo { export: 1, .. } => drop(host.let_go(1, true)),
                 HostEvent::Open { export, generation, slots, slot_bytes, .. } => {
                     if storage.generation > generation {
                         host.raise(export, storage.generation);
@@ -205,7 +206,7 @@ impl IoHost {
                 }
                 HostEvent::SessionBegan { .. } => {}
                 HostEvent::SessionEnded { session } => drop(self.paths.remove(&session)),
-                HostEvent::LetGo { export } => {
+                HostEvent::LetGo { export, .. } => {
                     storage.holder = None;
                     host.let_go(export, true);
                 }

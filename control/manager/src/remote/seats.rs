@@ -1,0 +1,426 @@
+//! An IOhost's link on several sidecores: which client is at which of its seats, and at which seat each device is.
+//!
+//! A seat is a socket and an end of the protocol of its own. A client stays at its seat while it has anything there; a
+//! device is at one seat at a time, and the others hear of it. Not here: what opening a device takes (`serving`, `nics`),
+//! nor how frames find their seat (`backend::link::LinkSeats`). Called by `remote`, `serving`, `nics`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend::link::{Address, LinkKey};
+use config::plan::LinkEnd;
+use remote::handshake::{Established, Greeted, PublicKey};
+use remote::iohost::seat_of;
+use schedule::{LOAD_FULL, Use};
+use sidecore::{Command, Greeting, HostLinkCounters, SessionCounters, ToLink};
+use tracing::info;
+
+use super::greeter::Task;
+use super::serving::{SESSIONS_MAX, Serving};
+use super::{Manager, OneLink, Stage};
+use crate::manager::now;
+
+/// Clients that are known at a time, with a session or in a handshake.
+const CLIENTS_MAX: usize = 4096;
+/// Numbers that are remembered of one client: sessions, and those that may begin yet.
+const NUMBERS_MAX: usize = 16;
+/// Hellos that wait for a number of another seat; a link has places for no more.
+const HELLOS_MAX: usize = 8;
+
+/// Who a client is: its key; where security is `none`, where it is.
+pub(super) type Who = (PublicKey, Option<Address>);
+
+/// What is shown of one seat.
+pub(super) struct SeatParts {
+    pub(super) counters: Arc<HostLinkCounters>,
+    /// How the ways of its sessions are, by the low half of their numbers.
+    pub(super) sessions: Arc<[SessionCounters]>,
+}
+
+impl SeatParts {
+    pub(super) fn new() -> SeatParts {
+        let sessions = (0..SESSIONS_MAX).map(|_| SessionCounters::default()).collect();
+        SeatParts { counters: Arc::default(), sessions }
+    }
+}
+
+/// Where a device is, or was when its lease ended and nobody has had it since.
+pub(super) struct Had {
+    pub(super) seat: usize,
+    who: Option<Who>,
+    bytes: usize,
+    /// It is open, or being let go of.
+    pub(super) is_here: bool,
+    /// Nothing of it is remembered at its seat when it was let go of.
+    pub(super) is_released: bool,
+}
+
+/// A client, and its seat.
+struct Client {
+    who: Who,
+    seat: usize,
+    /// Its sessions, the latest last, and whether they have begun.
+    sessions: Vec<(u32, bool)>,
+    asked_at: Instant,
+}
+
+impl Client {
+    fn has_session(&self) -> bool {
+        self.sessions.iter().any(|(_, has_begun)| *has_begun)
+    }
+}
+
+/// The clients of a link.
+#[derive(Default)]
+pub(super) struct Clients {
+    known: Vec<Client>,
+    /// Hellos that were read, by the number that they had.
+    read: Vec<(u32, Box<Greeted>)>,
+}
+
+/// What a seat's sidecore is like.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    is_parked: bool,
+    /// Thousandths of its time.
+    load: u32,
+}
+
+impl Clients {
+    /// The seat of a client that says hello. `None`: there are too many. `patience` is how long a session may begin after
+    /// its answer, `has` who has a device, or had it last.
+    fn seat(
+        &mut self,
+        who: Who,
+        places: &[Place],
+        (now, patience): (Instant, Duration),
+        has: impl Fn(&Who) -> bool,
+    ) -> Option<usize> {
+        let stays = |one: &Client| {
+            one.has_session()
+                || now.saturating_duration_since(one.asked_at) < patience
+                || has(&one.who)
+        };
+        self.known.retain(stays);
+        if let Some(client) = self.known.iter_mut().find(|one| one.who == who) {
+            client.asked_at = now;
+            return Some(client.seat);
+        }
+        let sessions = self.known.iter().filter(|one| one.has_session()).count();
+        if self.known.len() >= CLIENTS_MAX || sessions >= SESSIONS_MAX {
+            return None;
+        }
+        let seat = self.best(places);
+        self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
+        Some(seat)
+    }
+
+    /// The seat with the least to do. One that sleeps is left asleep until the others work half of their time.
+    fn best(&self, places: &[Place]) -> usize {
+        let is_crowded = places.iter().all(|one| one.is_parked || one.load >= LOAD_FULL / 2);
+        let key = |(at, place): &(usize, &Place)| {
+            let clients = self.known.iter().filter(|one| one.seat == *at).count();
+            (place.is_parked && !is_crowded, clients, place.load)
+        };
+        places.iter().enumerate().min_by_key(key).map_or(0, |(at, _)| at)
+    }
+
+    /// A session of a client may begin.
+    fn answered(&mut self, who: Who, number: u32) {
+        let Some(client) = self.known.iter_mut().find(|one| one.who == who) else { return };
+        if client.sessions.len() >= NUMBERS_MAX
+            && let Some(at) = client.sessions.iter().position(|(_, has_begun)| !has_begun)
+        {
+            client.sessions.remove(at);
+        }
+        client.sessions.push((number, false));
+    }
+
+    /// A session has begun, or (`false`) is over.
+    pub(super) fn note(&mut self, number: u32, has_begun: bool) {
+        for client in &mut self.known {
+            let its = client.sessions.iter().position(|(known, _)| *known == number);
+            match its {
+                Some(at) if has_begun => client.sessions[at].1 = true,
+                Some(at) => drop(client.sessions.remove(at)),
+                None => {}
+            }
+        }
+    }
+
+    fn of_session(&self, number: u32) -> Option<Who> {
+        let has = |one: &&Client| one.sessions.iter().any(|(known, _)| *known == number);
+        self.known.iter().find(has).map(|one| one.who)
+    }
+
+    fn keep(&mut self, number: u32, greeted: Box<Greeted>) {
+        if self.read.len() >= HELLOS_MAX {
+            // Its seat had no number for it.
+            self.read.remove(0);
+        }
+        self.read.push((number, greeted));
+    }
+
+    fn take(&mut self, number: u32) -> Option<Box<Greeted>> {
+        let at = self.read.iter().position(|(known, _)| *known == number)?;
+        Some(self.read.remove(at).1)
+    }
+}
+
+fn who(client: PublicKey, from: Address) -> Who {
+    (client, (client == [0; 32]).then_some(from))
+}
+
+impl Serving {
+    /// Whether a client has a device, or its slots are remembered at its seat.
+    fn is_had_by(&self, who: &Who) -> bool {
+        self.exports
+            .iter()
+            .any(|export| export.had.as_ref().is_some_and(|had| had.who.as_ref() == Some(who)))
+    }
+
+    /// Where a device is that a seat wants to have opened. `Err`: what that seat is told instead.
+    pub(super) fn judge(
+        &mut self,
+        export: u16,
+        (seat, session): (usize, u32),
+        bytes: usize,
+    ) -> Result<Option<Had>, ToLink> {
+        let used = |export: &super::serving::Export| {
+            export.had.as_ref().filter(|had| had.is_here).map_or(0, |had| had.bytes)
+        };
+        let sum: usize = self.exports.iter().map(used).sum();
+        let memory_bytes = self.memory_bytes;
+        let who = self.seated.of_session(session);
+        let Some(place) = self.exports.get_mut(usize::from(export)) else {
+            return Ok(None);
+        };
+        if place.had.as_ref().is_some_and(|had| had.is_here && had.seat != seat) {
+            let generation = place.generation;
+            return Err(ToLink::Elsewhere { export, generation, is_answer: true });
+        }
+        if bytes > memory_bytes.saturating_sub(sum) {
+            return Err(ToLink::Busy { export });
+        }
+        let had = Had { seat, who, bytes, is_here: true, is_released: false };
+        Ok(place.had.replace(had))
+    }
+}
+
+impl Manager {
+    /// Says something to one seat of a link that is open.
+    pub(super) fn tell_seat(&mut self, key: LinkKey, seat: usize, told: ToLink) {
+        let Some(link) = self.remote.link(key) else { return };
+        let core = link.seats.get(seat).copied();
+        if let Some(core) = core.filter(|_| matches!(link.stage, Stage::Open)) {
+            self.cores.send(core, Command::ToLink(key, Box::new(told)));
+        }
+    }
+
+    /// Says something to all seats but one.
+    pub(super) fn tell_seats(
+        &mut self,
+        key: LinkKey,
+        but: Option<usize>,
+        told: impl Fn() -> ToLink,
+    ) {
+        let seats = self.remote.link(key).map_or(0, |link| link.seats.len());
+        for seat in (0..seats).filter(|seat| Some(*seat) != but) {
+            self.tell_seat(key, seat, told());
+        }
+    }
+
+    /// A device is open at a seat: the others hear of that.
+    pub(super) fn is_at(&mut self, key: LinkKey, seat: usize, (export, generation): (u16, u64)) {
+        if let Some(one) = self.export(key, export) {
+            one.generation = one.generation.max(generation);
+        }
+        let told = || ToLink::Elsewhere { export, generation, is_answer: false };
+        self.tell_seats(key, Some(seat), told);
+    }
+
+    /// A device was let go of: its seat, and then the others, hear of that.
+    pub(super) fn is_nowhere(&mut self, key: LinkKey, export: u16, is_synced: bool) {
+        let Some(had) = self.export(key, export).and_then(|export| export.had.as_mut()) else {
+            return;
+        };
+        had.is_here = false;
+        let (seat, is_released) = (had.seat, had.is_released);
+        if is_released && let Some(one) = self.export(key, export) {
+            one.had = None;
+        }
+        self.tell_seat(key, seat, ToLink::LetGo { export, is_synced });
+        self.tell_seats(key, Some(seat), || ToLink::ComesFree { export });
+    }
+
+    /// A client has a session, or has it no more.
+    pub(super) fn note_client(&mut self, key: LinkKey, session: u32, came: Option<PublicKey>) {
+        let Some(link) = self.remote.link(key) else { return };
+        let mut all = link.plan.clients().iter();
+        let client = came.map(|key| {
+            let found = all.find(|client| client.key.is_none_or(|known| known == key));
+            found.map(|client| client.name.clone()).unwrap_or_default()
+        });
+        if let Some(serving) = link.serving() {
+            serving.seated.note(session, client.is_some());
+            match &client {
+                Some(name) => serving.clients.insert(session, name.clone()),
+                None => serving.clients.remove(&session),
+            };
+        }
+        self.log_of_link(key, |link| {
+            let link = &link.plan.id;
+            match client {
+                Some(client) => info!(link, session, client, "a session began"),
+                None => info!(link, session, "a session ended"),
+            }
+        });
+    }
+
+    /// A hello was read: its client has a seat, or gets one, and that has a number for the session.
+    pub(super) fn seat_client(&mut self, key: LinkKey, greeting: Greeting, greeted: Box<Greeted>) {
+        let Some(link) = self.remote.link(key) else { return };
+        let cores = link.seats.clone();
+        let lease_s = match &link.plan.end {
+            LinkEnd::Iohost { lease_s, .. } => *lease_s,
+            LinkEnd::Client { .. } => 0,
+        };
+        let places: Vec<Place> = cores
+            .iter()
+            .map(|core| Place {
+                is_parked: self.balance.state(*core) == Use::Parked,
+                load: self.balance.load(*core),
+            })
+            .collect();
+        let client = *greeted.peer();
+        let who = who(client, greeting.from);
+        // A session's first lease is twice as long.
+        let times = (now(), Duration::from_secs(2 * u64::from(lease_s) + 1));
+        let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+        let mut seated = std::mem::take(&mut serving.seated);
+        let seat = seated.seat(who, &places, times, |who| serving.is_had_by(who));
+        serving.seated = seated;
+        let Some(seat) = seat else { return };
+        if let Some(core) = cores.get(seat) {
+            self.balance.wake(*core);
+        }
+        if seat == seat_of(greeting.number) {
+            return self.ask_greeter(Task::Answer(key, greeting, greeted));
+        }
+        if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
+            serving.seated.keep(greeting.number, greeted);
+        }
+        self.tell_seat(key, seat, ToLink::Reserve { greeting, client });
+    }
+
+    /// A seat has a number for a hello that another one has heard.
+    pub(super) fn hello_is_seated(&mut self, key: LinkKey, before: u32, greeting: Greeting) {
+        let serving = self.remote.link(key).and_then(OneLink::serving);
+        if let Some(greeted) = serving.and_then(|serving| serving.seated.take(before)) {
+            self.ask_greeter(Task::Answer(key, greeting, greeted));
+        }
+    }
+
+    /// A hello has an answer, which its seat is to send.
+    pub(super) fn hello_is_answered(
+        &mut self,
+        key: LinkKey,
+        greeting: Greeting,
+        made: Box<Established>,
+        answer: Vec<u8>,
+    ) {
+        let number = greeting.number;
+        let who = who(made.peer, greeting.from);
+        if let Some(serving) = self.remote.link(key).and_then(OneLink::serving) {
+            serving.seated.answered(who, number);
+        }
+        self.tell_seat(key, seat_of(number), ToLink::Answer { greeting, made, answer });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(21);
+    const IDLE: Place = Place { is_parked: false, load: 0 };
+    const PARKED: Place = Place { is_parked: true, load: 0 };
+
+    fn key(number: u8) -> Who {
+        ([number; 32], None)
+    }
+
+    fn seat(clients: &mut Clients, who: Who, places: &[Place], at: Instant) -> usize {
+        clients.seat(who, places, (at, PATIENCE), |_| false).expect("a seat")
+    }
+
+    #[test]
+    fn clients_go_where_the_least_is_to_be_done_and_stay_while_they_have_something() {
+        let (mut clients, start) = (Clients::default(), now());
+        let places = [IDLE; 3];
+        let seats: Vec<usize> =
+            (1..=7).map(|number| seat(&mut clients, key(number), &places, start)).collect();
+        assert_eq!(seats, [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(seat(&mut clients, key(5), &places, start), 1, "it is the same one");
+        // Its session is at its seat; two others never proved theirs; of one slots are remembered.
+        clients.answered(key(5), 1 << 28);
+        clients.note(1 << 28, true);
+        assert_eq!(clients.of_session(1 << 28), Some(key(5)));
+        let later = start + PATIENCE;
+        let has = |who: &Who| *who == key(6);
+        assert_eq!(clients.seat(key(8), &places, (later, PATIENCE), has), Some(0));
+        let left: Vec<Who> = clients.known.iter().map(|one| one.who).collect();
+        assert_eq!(left, [key(5), key(6), key(8)]);
+        // Whose session is over may go elsewhere.
+        clients.note(1 << 28, false);
+        let much_later = later + PATIENCE;
+        assert_eq!(seat(&mut clients, key(9), &places, much_later), 0);
+        assert_eq!(clients.known.len(), 1);
+    }
+
+    #[test]
+    fn who_sleeps_is_left_asleep_while_others_have_time() {
+        let at = |load| Place { is_parked: false, load };
+        let mut clients = Clients::default();
+        for number in 1..=4 {
+            assert_eq!(seat(&mut clients, key(number), &[PARKED, at(400)], now()), 1);
+        }
+        assert_eq!(seat(&mut clients, key(5), &[PARKED, at(500)], now()), 0);
+        // Of those with as many clients, the one that works least.
+        let mut clients = Clients::default();
+        assert_eq!(seat(&mut clients, key(1), &[at(300), at(20), at(100)], now()), 1);
+    }
+
+    #[test]
+    fn a_client_without_a_key_is_known_by_its_address() {
+        let (mut clients, start) = (Clients::default(), now());
+        let at = |port| who([0; 32], Address::udp(([10, 0, 0, 1], port).into()));
+        let places = [IDLE; 2];
+        assert_eq!(seat(&mut clients, at(1), &places, start), 0);
+        assert_eq!(seat(&mut clients, at(2), &places, start), 1);
+        assert_eq!(seat(&mut clients, at(1), &places, start), 0);
+        assert_eq!(who([7; 32], Address::udp(([10, 0, 0, 1], 1).into())), key(7));
+    }
+
+    #[test]
+    fn there_are_bounds() {
+        let (mut clients, start) = (Clients::default(), now());
+        let at = |number: usize| {
+            let [high, low] = (number as u16).to_be_bytes();
+            who([0; 32], Address::udp(([10, 0, high, low], 1).into()))
+        };
+        for number in 0..CLIENTS_MAX {
+            seat(&mut clients, at(number), &[IDLE], start);
+        }
+        let times = (start, PATIENCE);
+        assert_eq!(clients.seat(at(CLIENTS_MAX), &[IDLE], times, |_| false), None);
+        assert_eq!(clients.seat(at(7), &[IDLE], times, |_| false), Some(0));
+        // Who repeats its hello is remembered with few numbers, and those that have begun.
+        clients.answered(at(7), 1);
+        clients.note(1, true);
+        (2..100).for_each(|number| clients.answered(at(7), number));
+        assert_eq!(clients.known[7].sessions.len(), NUMBERS_MAX);
+        assert_eq!(clients.of_session(1), Some(at(7)));
+        assert_eq!(clients.of_session(2), None);
+    }
+}

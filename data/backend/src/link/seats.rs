@@ -1,0 +1,92 @@
+//! The sockets of an IOhost's link that has several seats: one address for all, and the kernel gives each the frames of
+//! the sessions that it has made.
+//!
+//! Not a socket itself (`socket`), nor what the kernel is told (`sys::steer`). Opened by control, all at once, and each
+//! moved to its sidecore.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use rustix::net::{bind, sockopt};
+
+use super::kernel::LENGTH_BYTES;
+use super::socket::{datagram_socket, station_socket};
+use super::{LinkOpenError, LinkSocket, LinkSource, LinkWhy};
+use crate::sys::steer::{begin_fan_out, join_fan_out, steer_datagrams};
+
+/// The sockets of a link.
+#[derive(Debug)]
+pub struct LinkSeats {
+    /// By seat. At least one.
+    pub sockets: Vec<LinkSocket>,
+    /// Why there are not as many as were asked for: this kernel does not steer.
+    pub refused: Option<LinkOpenError>,
+}
+
+impl LinkSeats {
+    /// Opens so many sockets, or one where the kernel refuses to steer.
+    ///
+    /// # Errors
+    /// [`LinkOpenError`], with what helps: not even one.
+    pub fn open(source: &LinkSource, seats: usize) -> Result<LinkSeats, LinkOpenError> {
+        // Whoever joins an address with `SO_REUSEPORT` takes frames of those who are there: another daemon must not.
+        let alone = LinkSocket::open(source)?;
+        if seats < 2 {
+            return Ok(LinkSeats { sockets: vec![alone], refused: None });
+        }
+        let (at, opened) = match source {
+            LinkSource::Udp { bind } => {
+                let at = alone.local().unwrap_or(*bind);
+                drop(alone);
+                (format!("udp {bind}"), open_datagrams(at, seats))
+            }
+            LinkSource::Interface { name } => {
+                drop(alone);
+                (format!("interface {name}"), open_stations(name, seats))
+            }
+        };
+        match opened {
+            Ok(sockets) => Ok(LinkSeats { sockets, refused: None }),
+            // Somebody was quicker: another attempt may do.
+            Err(why @ LinkWhy::InUse) => Err(LinkOpenError { at, why }),
+            Err(why) => {
+                let refused = Some(LinkOpenError { at, why });
+                Ok(LinkSeats { sockets: vec![LinkSocket::open(source)?], refused })
+            }
+        }
+    }
+}
+
+fn open_datagrams(at: SocketAddr, seats: usize) -> Result<Vec<LinkSocket>, LinkWhy> {
+    let failed = |what| move |errno| LinkWhy::os(what, "nothing", errno);
+    let mut sockets = Vec::with_capacity(seats);
+    for _ in 0..seats {
+        let (socket, family) = datagram_socket(at)?;
+        sockopt::set_socket_reuseport(&socket, true).map_err(failed("share its address"))?;
+        bind(&socket, &at).map_err(failed("bind to it"))?;
+        sockets.push((socket, family));
+    }
+    if let Some((first, _)) = sockets.first() {
+        steer_datagrams(first.as_fd(), seats as u32).map_err(failed("steer frames"))?;
+    }
+    let of_port = |(socket, family)| LinkSocket::of_port(socket, family);
+    Ok(sockets.into_iter().map(of_port).collect())
+}
+
+fn open_stations(name: &str, seats: usize) -> Result<Vec<LinkSocket>, LinkWhy> {
+    let failed = |what| move |errno| LinkWhy::os(what, "CAP_NET_RAW", errno);
+    let (mut sockets, mut group) = (Vec::with_capacity(seats), None);
+    for _ in 0..seats {
+        let (socket, family, frame_bytes) = station_socket(name)?;
+        match group {
+            None => {
+                let head = LENGTH_BYTES as u32;
+                let begun = begin_fan_out(socket.as_fd(), head, seats as u32);
+                group = Some(begun.map_err(failed("steer frames"))?);
+            }
+            Some(group) => join_fan_out(socket.as_fd(), group).map_err(failed("steer frames"))?,
+        }
+        sockets.push(LinkSocket::of_station(socket, family, frame_bytes));
+    }
+    Ok(sockets)
+}

@@ -1,0 +1,164 @@
+//! The sockets of a link with several seats, in the kernel: each frame comes to the seat that its session's number
+//! names, whatever is no frame of a session comes to the first, and nobody else gets in.
+
+mod network;
+
+use backend::link::{LinkSeats, LinkSocket, LinkSource};
+use network::{in_namespace, ip_says, veth};
+use remote::iohost::seat_of;
+use remote::wire::{Header, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const SEATS: usize = 3;
+
+fn open(source: &LinkSource, seats: usize) -> LinkSeats {
+    let opened = LinkSeats::open(source, seats).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(opened.refused, None);
+    assert_eq!(opened.sockets.len(), seats);
+    opened
+}
+
+/// A frame of that kind, with more bytes than its header, and the number of its session.
+fn frame(kind: Kind, session: u32, len: usize) -> Vec<u8> {
+    let mut frame = Header { kind, session, counter: 7 }.bytes().to_vec();
+    frame.resize(len, 0xff);
+    frame
+}
+
+/// What is sent, and the seat that is to have it.
+fn frames() -> Vec<(Vec<u8>, usize)> {
+    let mut frames = Vec::new();
+    for len in [40, 700, 1400] {
+        for seat in (0..SEATS as u32).rev() {
+            for low in [0, 1, 0x0fff_ffff, 0x0123_4567] {
+                let session = seat << 28 | low;
+                assert_eq!(seat_of(session), seat as usize);
+                frames.push((frame(Kind::Sealed, session, len), seat as usize));
+            }
+        }
+        // Seats that there are not; and what is not sealed, whatever number it has.
+        frames.push((frame(Kind::Sealed, 3 << 28, len), 0));
+        frames.push((frame(Kind::Sealed, u32::MAX, len), 0));
+        for kind in [Kind::Hello, Kind::Cookie, Kind::Answer] {
+            frames.push((frame(kind, 0, len), 0));
+            frames.push((frame(kind, 2 << 28, len), 0));
+        }
+    }
+    // Too short to tell.
+    frames.extend([1, 2, 7].map(|len| (frame(Kind::Sealed, 2 << 28, 16)[..len].to_vec(), 0)));
+    frames
+}
+
+fn receive(socket: &mut LinkSocket, limit_ms: i64) -> Option<Vec<u8>> {
+    for _ in 0..3 {
+        if let Some((_, bytes)) = socket.receive() {
+            return Some(bytes.to_vec());
+        }
+        let fd = socket.poll_fd();
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit_ms * 1_000_000 };
+        if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).expect("poll") == 0 {
+            return None;
+        }
+    }
+    None
+}
+
+/// Sends each frame alone, and looks who has it.
+fn check(sockets: &mut [LinkSocket], mut send: impl FnMut(&[u8])) {
+    for (bytes, seat) in frames() {
+        send(&bytes);
+        let head = &bytes[..bytes.len().min(16)];
+        assert_eq!(receive(&mut sockets[seat], 900).as_ref(), Some(&bytes), "{head:?}: {seat}");
+        for (other, socket) in sockets.iter_mut().enumerate() {
+            assert_eq!(receive(socket, 0), None, "{head:?} at {other}, too");
+        }
+    }
+}
+
+#[test]
+fn datagrams_come_to_the_seat_that_made_their_session() {
+    for text in ["127.0.0.1:0", "[::1]:0"] {
+        let source = LinkSource::Udp { bind: text.parse().expect("an address") };
+        let mut link = open(&source, SEATS).sockets;
+        let at = link[0].local().expect("a port");
+        assert!(link.iter().all(|socket| socket.local() == Some(at)), "one address for all");
+        let sender = std::net::UdpSocket::bind(text).expect("a socket");
+        check(&mut link, |bytes| {
+            sender.send_to(bytes, at).expect("sent");
+        });
+        // Nobody gets in, with several seats or one; when all are closed the address is free.
+        let source = LinkSource::Udp { bind: at };
+        for seats in [1, SEATS] {
+            let refused = LinkSeats::open(&source, seats).expect_err("it has joined them");
+            assert!(
+                refused.to_string().contains("another process, or another link, has this port")
+            );
+        }
+        drop(link);
+        // A process that another test is just making may have copies of them for a moment.
+        let reopened = (0..200).find_map(|_| {
+            let opened = LinkSeats::open(&source, SEATS).ok();
+            if opened.is_none() {
+                poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).expect("poll");
+            }
+            opened
+        });
+        let mut again = reopened.expect("it stays taken").sockets;
+        assert_eq!(again.len(), SEATS);
+        check(&mut again, |bytes| {
+            sender.send_to(bytes, at).expect("sent");
+        });
+    }
+}
+
+/// A burst that the kernel cuts up and joins again stays together.
+#[test]
+fn bursts_come_to_the_seat_that_made_their_session() {
+    let source = LinkSource::Udp { bind: "127.0.0.1:0".parse().expect("an address") };
+    let mut link = open(&source, SEATS).sockets;
+    let to = backend::link::Address::udp(link[0].local().expect("a port"));
+    let mut sender = LinkSocket::open(&source).unwrap_or_else(|error| panic!("{error}"));
+    for seat in (0..SEATS).cycle().take(30) {
+        let bytes = frame(Kind::Sealed, (seat as u32) << 28 | 5, 1400);
+        for _ in 0..40 {
+            assert!(sender.send(|place| {
+                place[..bytes.len()].copy_from_slice(&bytes);
+                Some((bytes.len(), to))
+            }));
+        }
+        sender.flush();
+        for number in 0..40 {
+            assert_eq!(receive(&mut link[seat], 900).as_ref(), Some(&bytes), "{seat}: {number}");
+        }
+    }
+    assert!(link.iter_mut().all(|socket| receive(socket, 0).is_none()));
+}
+
+#[test]
+fn frames_of_a_wire_come_to_the_seat_that_made_their_session() {
+    in_namespace("frames_of_a_wire_come_to_the_seat_that_made_their_session", || {
+        veth();
+        let source = LinkSource::Interface { name: "v1".to_string() };
+        // Two groups on one interface would both have all frames; two after one another have nothing in common.
+        for _ in 0..2 {
+            let mut link = open(&source, SEATS).sockets;
+            let text = ip_says("-o link show v1");
+            let mac = text.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+            let bytes = mac
+                .expect("an address")
+                .split(':')
+                .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"));
+            let to: Vec<u8> = bytes.collect();
+            let to = backend::link::Address::station(to.try_into().expect("six"));
+            let from = LinkSource::Interface { name: "v0".to_string() };
+            let mut sender = LinkSocket::open(&from).unwrap_or_else(|error| panic!("{error}"));
+            check(&mut link, |bytes| {
+                assert!(sender.send(|place| {
+                    place[..bytes.len()].copy_from_slice(bytes);
+                    Some((bytes.len(), to))
+                }));
+                sender.flush();
+            });
+        }
+    });
+}
