@@ -311,11 +311,42 @@ fn a_guest_that_moves_on_after_a_kill_loses_nothing() -> Result<()> {
             ensure!(freed.join().is_ok(), "the lock's thread");
             drop(old);
         }
-        tenant.drain().with_context(|| pair.said())?;
+        tenant.drain().with_context(|| format!("{format:?}\n{}", pair.said()))?;
         tenant.compare_all(&mut random)?;
     }
     ensure!(recorded > 0, "nothing was ever in flight");
     println!("migrate: moved on after kills, {recorded} requests were in flight");
+    Ok(())
+}
+
+/// The daemon that a guest has moved to dies while it waits for the image: its record is as fresh as it
+/// came, and where the rings stand is what the VMM has said.
+#[test]
+fn a_guest_whose_next_daemon_dies_unserved_loses_nothing() -> Result<()> {
+    let mut random = Random(0x536);
+    for format in [Format::Split, Format::Packed] {
+        let mut pair = Pair::start("unserved", on_disk(), "queues = 2")?;
+        let ring = RingSpec { size: 256, format, event_index: true, indirect_entries: 0 };
+        let mix = MixSpec { depth_max: 64, request_bytes_max: 64 << 10, cuts: true };
+        let tenant_spec = TenantSpec { ring, queues: 2, mix, calls: false };
+        let mut tenant = Tenant::over(pair.stream(0)?, tenant_spec, Tenant::blank(DISK_BYTES))?;
+        while tenant.done < 1000 {
+            work(&mut tenant, &mut random)?;
+        }
+        tenant.frontend().stop_all()?;
+        let image = std::fs::File::open(&pair.image)?;
+        flock(&image, FlockOperation::LockExclusive)?;
+        drop(tenant.migrate(pair.stream(1)?)?);
+        await_waiting(&pair.daemons[1], "in use")?;
+        tenant.send(DEPTH_MAX, &mut random)?;
+        pair.daemons[1].kill()?;
+        pair.daemons[1].start_again()?;
+        tenant.reconnect(pair.stream(1)?)?;
+        ensure!(tenant.frontend().recorded()? == 0, "{format:?}: it was served");
+        drop(image);
+        tenant.drain().with_context(|| format!("{format:?}\n{}", pair.said()))?;
+        tenant.compare_all(&mut random)?;
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod cuts;
 mod history;
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -98,7 +99,7 @@ pub enum Wrong {
         expected: Vec<u64>,
     },
     /// Bytes that no write has put there.
-    #[error("sector {sector} is corrupt: {found:?}, expected is one of {expected:?}")]
+    #[error("sector {sector} is corrupt: {found:?}, expected is one of {expected:?} {parts}")]
     Corrupt {
         /// Which.
         sector: u64,
@@ -106,6 +107,8 @@ pub enum Wrong {
         found: Found,
         /// The writes that may be there.
         expected: Vec<u64>,
+        /// Whose words they are, where that was looked for.
+        parts: String,
     },
 }
 
@@ -252,8 +255,17 @@ impl Ledger {
         let (oldest, no_cuts) = (self.oldest_read(), self.unpromised.is_none());
         let pieces = bytes.chunks_exact(SECTOR_SIZE);
         assert_eq!(pieces.len() as u64, sectors, "a read of another length");
+        let (all, seqs) = (self.sectors(), self.seq);
         for ((number, sector), found) in (first..).zip(self.range(first, sectors)).zip(pieces) {
-            sector.check(number, found, submitted, (now, no_cuts))?;
+            if let Err(mut wrong) = sector.check(number, found, submitted, (now, no_cuts)) {
+                if let Wrong::Corrupt { parts, .. } = &mut wrong {
+                    let sent = sector.candidates.iter().map(|c| (c.seq, c.ended, c.gone));
+                    let sent: Vec<_> = sent.collect();
+                    *parts = content::parts(found, all, seqs);
+                    let _ = write!(parts, "; read sent at {submitted}, ended at {now}; {sent:?}");
+                }
+                return Err(wrong);
+            }
             sector.forget(oldest);
         }
         Ok(())
@@ -358,7 +370,7 @@ fn wrong(sector: u64, found: Found, seen: [u64; 2], expected: Vec<u64>) -> Wrong
         Some(found) if expected.iter().any(|seq| found < *seq) => {
             Wrong::Lost { sector, found, expected }
         }
-        _ => Wrong::Corrupt { sector, found, expected },
+        _ => Wrong::Corrupt { sector, found, expected, parts: String::new() },
     }
 }
 

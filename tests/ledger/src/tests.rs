@@ -47,19 +47,37 @@ fn a_lost_write_is_caught() {
     assert_eq!(read(&mut ledger, 3, &[0; SECTOR_SIZE]), Err(lost));
 }
 
+fn corrupt(read: Result<(), Wrong>, at: u64, what: Found, write: u64) {
+    let Err(Wrong::Corrupt { sector, found, expected, .. }) = &read else { panic!("{read:?}") };
+    assert_eq!((*sector, *found, expected.as_slice()), (at, what, &[write][..]));
+}
+
+#[test]
+fn a_wrong_sector_names_whose_words_it_has() {
+    let mut ledger = ledger();
+    let mut bytes = write(&mut ledger, 3, 1);
+    let other = write(&mut ledger, 5, 1);
+    bytes[128..256].copy_from_slice(&other[128..256]);
+    bytes[256] ^= 1;
+    let Err(Wrong::Corrupt { parts, .. }) = read(&mut ledger, 3, &bytes) else {
+        panic!("not caught")
+    };
+    let named = "2+14 of write 1 of sector 3, 16+16 of write 2 of sector 5, 32+1 of nobody, \
+                 33+31 of write 1 of sector 3";
+    assert!(parts.contains(named), "{parts}");
+}
+
 #[test]
 fn corrupt_and_misplaced_bytes_are_caught() {
     let mut ledger = ledger();
     let mut bytes = write(&mut ledger, 3, 2);
     let there = bytes.split_off(SECTOR_SIZE);
-    let corrupt = Wrong::Corrupt { sector: 3, found: Found::Other, expected: vec![1] };
-    assert_eq!(read(&mut ledger, 3, &there), Err(corrupt.clone()));
+    corrupt(read(&mut ledger, 3, &there), 3, Found::Other, 1);
     bytes[300] ^= 1;
-    assert_eq!(read(&mut ledger, 3, &bytes), Err(corrupt));
+    corrupt(read(&mut ledger, 3, &bytes), 3, Found::Other, 1);
     // A write of which nobody knows.
     fill_sector(3, 77, &mut bytes);
-    let corrupt = Wrong::Corrupt { sector: 3, found: Found::Write(77), expected: vec![1] };
-    assert_eq!(read(&mut ledger, 3, &bytes), Err(corrupt));
+    corrupt(read(&mut ledger, 3, &bytes), 3, Found::Write(77), 1);
 }
 
 #[test]
@@ -121,9 +139,14 @@ fn a_torn_sector_is_allowed_only_beside_a_write_in_flight() {
     let mut torn = bytes_of(&ledger, &writing);
     torn[..128].copy_from_slice(&old[..128]);
     assert_eq!(read(&mut ledger, 2, &torn), Ok(()));
+    // A copy may end within a word.
+    torn[128..131].copy_from_slice(&old[128..131]);
+    assert_eq!(read(&mut ledger, 2, &torn), Ok(()));
+    let mut foreign = torn.clone();
+    foreign[130] ^= 1;
+    assert!(matches!(read(&mut ledger, 2, &foreign), Err(Wrong::Corrupt { .. })));
     ledger.wrote(writing);
-    let corrupt = Wrong::Corrupt { sector: 2, found: Found::Other, expected: vec![2] };
-    assert_eq!(read(&mut ledger, 2, &torn), Err(corrupt));
+    corrupt(read(&mut ledger, 2, &torn), 2, Found::Other, 2);
 }
 
 #[test]
