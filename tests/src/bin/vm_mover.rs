@@ -3,10 +3,12 @@
 //! - `ask SOCKET JSON`: one command; prints what it returns.
 //! - `move FROM TO URI [SETTING=VALUE..] [PHASE COMMAND]`: a migration from the QEMU whose monitor is FROM to that
 //!   of TO (`-` for none), which waits with `-incoming defer`. Settings are QEMU's migration parameters. When
-//!   PHASE (setup, active, late, switchover) is there COMMAND is done: `cancel`, or words for a shell. Prints
-//!   what `query-migrate` says in the end, and in `stopped-us` and `resumed-us` when the guest's processors stopped
-//!   at FROM and ran at TO, as these say (microseconds of the host's clock), if both did.
-//! - `compare PID PID`: the guest memory of two QEMUs, page by page.
+//!   PHASE (setup, active, late, switchover) is there COMMAND is done: `cancel`, or words for a shell; then the
+//!   migration has all bandwidth. Prints what `query-migrate` says in the end, and in `stopped-us` and `resumed-us`
+//!   when the guest's processors stopped at FROM and ran at TO, as these say (microseconds of the host's clock), if
+//!   both did.
+//! - `compare PID PID [MOST]`: the guest memory of two QEMUs, page by page. When no more than MOST pages differ the
+//!   second one, which has not run, gets those of the first; `mended` says how many.
 //!
 //! For `x.d/test/migrate.sh`. Not here: what is started, and what is asked of the guest.
 #![expect(clippy::disallowed_macros, reason = "a program of the tests prints what it found")]
@@ -29,6 +31,8 @@ const CHUNK: usize = 1 << 20;
 const MOVE_NS_MAX: u64 = 90_000_000_000;
 /// So long the destination may take to start what it has received.
 const START_NS_MAX: u64 = 10_000_000_000;
+/// Bytes a second: as much as there is.
+const FAST: u64 = 100_000_000_000;
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A monitor.
@@ -149,6 +153,8 @@ fn migrate(from: &str, to: &str, uri: &str, more: &[String]) -> Result<Value> {
         let info = from.ask("query-migrate", &json!({}))?;
         if let Some(now) = turn.take_if(|turn| turn.is_now(&info)) {
             now.take(&mut from)?;
+            // A move that was slow so that its phase would be seen is so no longer.
+            from.ask("migrate-set-parameters", &json!({ "max-bandwidth": FAST }))?;
             continue;
         }
         let status = info["status"].as_str().unwrap_or_default();
@@ -192,13 +198,13 @@ fn memory_of(pid: &str) -> Result<File> {
         let link = entry?.path();
         let target = std::fs::read_link(&link).unwrap_or_default();
         if target.to_string_lossy().starts_with("/memfd:memory-backend-memfd") {
-            return Ok(File::open(link)?);
+            return Ok(File::options().read(true).write(true).open(link)?);
         }
     }
     bail!("process {pid} has no memory-backend-memfd")
 }
 
-fn compare(one: &str, other: &str) -> Result<Value> {
+fn compare(one: &str, other: &str, most: usize) -> Result<Value> {
     let (one, other) = (memory_of(one)?, memory_of(other)?);
     let bytes = one.metadata()?.len();
     ensure!(other.metadata()?.len() == bytes, "sizes differ");
@@ -210,8 +216,16 @@ fn compare(one: &str, other: &str) -> Result<Value> {
         let pages = (at..).step_by(PAGE).zip(a.chunks(PAGE).zip(b.chunks(PAGE)));
         different.extend(pages.filter(|(_, (a, b))| a != b).map(|(at, _)| at));
     }
+    let mends = different.len() <= most;
+    for at in different.iter().filter(|_| mends) {
+        one.read_exact_at(&mut a[..PAGE], *at)?;
+        other.write_all_at(&a[..PAGE], *at)?;
+    }
     let first: Vec<&u64> = different.iter().take(8).collect();
-    Ok(json!({ "pages": bytes / PAGE as u64, "different": different.len(), "first": first }))
+    let mended = if mends { different.len() } else { 0 };
+    Ok(json!({
+        "pages": bytes / PAGE as u64, "different": different.len(), "first": first, "mended": mended,
+    }))
 }
 
 fn main() -> Result<()> {
@@ -222,8 +236,9 @@ fn main() -> Result<()> {
             Monitor::connect(socket)?.say(&serde_json::from_str(command)?)?
         }
         ["move", from, to, uri, ..] => migrate(from, to, uri, &words[4..])?,
-        ["compare", one, other] => compare(one, other)?,
-        _ => bail!("ask SOCKET JSON, move FROM TO URI .., or compare PID PID"),
+        ["compare", one, other] => compare(one, other, 0)?,
+        ["compare", one, other, most] => compare(one, other, most.parse()?)?,
+        _ => bail!("ask SOCKET JSON, move FROM TO URI .., or compare PID PID [MOST]"),
     };
     println!("{answer}");
     Ok(())
