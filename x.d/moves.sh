@@ -233,17 +233,21 @@ vm_gone() {
     disown_pid "${GUEST_PIDS[$1]}"
 }
 
-# memory_moved NAME LOST: whether what the guest at TO, which has not run, remembers is what it knew. So many
-# pages QEMU itself may have lost (docs/decisions/0010); the guest gets them.
+# So many pages of a guest's memory QEMU itself may have lost in a move (docs/decisions/0010).
+LOST=0
+
+# memory_moved NAME: whether what the guest at TO, which has not run, remembers is what it knew; what QEMU lost the
+# guest gets. Then it goes on.
 memory_moved() {
     local found
-    found=$("$MOVER" compare "${GUEST_PIDS[$VM]}" "${GUEST_PIDS[$TO]}" "$2") || found='{}'
+    found=$("$MOVER" compare "${GUEST_PIDS[$VM]}" "${GUEST_PIDS[$TO]}" "$LOST") || found='{}'
     if [[ $(jq '.pages > 0 and .different == .mended' <<<"$found") == true ]]; then
         passed "$1-memory" "$(jq .pages <<<"$found") pages, $(jq .mended <<<"$found") lost by QEMU"
         [[ $(jq .mended <<<"$found") == 0 ]] || say "$GROUP: $1: QEMU lost pages: $found"
     else
         failed "$1-memory" "$found"
     fi
+    "$MOVER" ask "$(monitor "$TO")" '{"execute":"cont"}' >/dev/null
 }
 
 # move NAME [-S]: to the other daemon; with -S the memories are compared before the guest goes on.
@@ -264,8 +268,7 @@ move() {
         else
             failed "$name-nobody" 'a daemon has the image while no guest runs'
         fi
-        memory_moved "$name" 0
-        "$MOVER" ask "$(monitor "$TO")" '{"execute":"cont"}' >/dev/null
+        memory_moved "$name"
     fi
     announcements_end "$name-announced"
     vm_gone "$VM"

@@ -1,7 +1,7 @@
-//! Latency targets of a built daemon: beside streams, a queue that has one misses it much less than where
-//! urgency is switched off, and it changes under load.
-
-#![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
+//! Latency targets of a built daemon: beside streams, what missed it is counted, and a queue that has one is
+//! served early, but not where urgency is switched off; and it changes under load.
+//!
+//! Not by how much it helps: that is a matter of the machine's time (`schedule`'s tests, in made-up time).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::slots::{Kind, STATUS_OK, Slots};
-use tests::daemon::{Daemon, await_that, pause};
+use tests::daemon::{Daemon, await_that};
 
 const STREAMS: u16 = 8;
 /// Requests of each stream, of 64 KiB: milliseconds of work together, so that it does not matter for how long
@@ -24,10 +24,8 @@ const TARGET_US: u32 = 100;
 const BURST: u16 = 16;
 /// The guest works so long on the answers, and so asks for less than its share.
 const THINK_NS: u64 = 400_000;
-/// Where the machine is busy with other things the sidecore is away often, and nothing is in time: so many
-/// short windows are counted until one shows what there is to see.
-const WINDOW: Duration = Duration::from_millis(250);
-const WINDOWS: u32 = 80;
+/// Until the streams have made it late: a machine that is busy with other things takes long.
+const LATE_WITHIN: Duration = Duration::from_secs(60);
 
 fn disks(urgency: &str, target: &str) -> String {
     let mut text = format!("urgency = \"{urgency}\"\n");
@@ -143,35 +141,15 @@ fn counters(daemon: &Daemon) -> Result<(u64, u64)> {
     Ok((of("missed")?, of("requests")?))
 }
 
-/// Of the requests of a window, how many missed, in percent; nothing when there were too few.
-fn missed(daemon: &Daemon) -> Result<Option<f64>> {
-    let before = counters(daemon)?;
-    pause(WINDOW);
-    let after = counters(daemon)?;
-    let (missed, requests) = (after.0 - before.0, after.1 - before.1);
-    Ok((requests >= 50 * u64::from(BURST)).then(|| 100.0 * missed as f64 / requests as f64))
+/// How often a queue was served in the middle of another's visit.
+fn interruptions(daemon: &Daemon) -> Result<u64> {
+    let cores = daemon.ask("sidecores")?;
+    let cores = cores["sidecores"].as_array().context("no list of sidecores")?;
+    let of = |core: &serde_json::Value| core["interruptions"].as_u64().context("no interruptions");
+    cores.iter().map(of).sum()
 }
 
-/// Waits for a window in which as much was missed as `is_wanted` says.
-fn await_window(daemon: &Daemon, is_wanted: impl Fn(f64) -> bool) -> Result<()> {
-    let mut seen = Vec::new();
-    for _ in 0..WINDOWS {
-        let Some(percent) = missed(daemon)? else { continue };
-        seen.push(percent.round());
-        if is_wanted(percent) {
-            println!("{percent:.1} % of the requests missed {TARGET_US} us (windows: {seen:?})");
-            return Ok(());
-        }
-    }
-    Err(anyhow!("of the requests of each window so many percent missed {TARGET_US} us: {seen:?}"))
-}
-
-fn run(
-    name: &str,
-    urgency: &str,
-    is_wanted: impl Fn(f64) -> bool,
-    more: impl FnOnce(&Daemon, &Guests) -> Result<()>,
-) -> Result<()> {
+fn run(name: &str, urgency: &str, more: impl FnOnce(&Daemon, &Guests) -> Result<()>) -> Result<()> {
     let spec = || FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
     let target = format!("latency_target_us = {TARGET_US}\n");
     let mut daemon = Daemon::start(name, &disks(urgency, &target))?;
@@ -184,16 +162,27 @@ fn run(
     let streams = streams.collect::<Result<Vec<_>>>()?;
     let bursts = guests(streams, Guest::new(&mut frontend, BURST, 4096)?)?;
     bursts.await_rounds(100)?;
-    await_window(&daemon, is_wanted)?;
     more(&daemon, &bursts)?;
     bursts.finish()?;
     daemon.is_alive()
 }
 
 #[test]
-fn a_queue_with_a_target_misses_it_much_less() -> Result<()> {
-    run("target-off", "off", |percent| percent > 75.0, |_, _| Ok(()))?;
-    run("target-on", "watch", |percent| percent < 25.0, the_target_changes)
+fn a_queue_with_a_target_is_served_early() -> Result<()> {
+    run("target-off", "off", |daemon, bursts| {
+        // As many as make it late where that matters.
+        await_that(LATE_WITHIN, "requests that miss the target", || {
+            Ok(counters(daemon)?.0 > 64 * u64::from(BURST))
+        })?;
+        bursts.await_rounds(100)?;
+        ensure!(interruptions(daemon)? == 0, "urgency is off");
+        Ok(())
+    })?;
+    run("target-on", "watch", |daemon, bursts| {
+        await_that(LATE_WITHIN, "it to be served early", || Ok(interruptions(daemon)? > 100))?;
+        ensure!(counters(daemon)?.0 > 0, "it was late by nothing");
+        the_target_changes(daemon, bursts)
+    })
 }
 
 /// Through the file, under load: nothing is lost, and nothing is counted without a target.
@@ -210,7 +199,9 @@ fn the_target_changes(daemon: &Daemon, bursts: &Guests) -> Result<()> {
         ensure!(daemon.shown("a", "queues_attached")? == 1);
     }
     let (before, _) = counters(daemon)?;
+    let early = interruptions(daemon)?;
     bursts.await_rounds(200)?;
+    ensure!(interruptions(daemon)? == early, "without a target it is not light");
     let (after, requests) = counters(daemon)?;
     ensure!(before == after && after < requests, "{after} of {requests} missed, was {before}");
     Ok(())

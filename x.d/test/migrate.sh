@@ -141,13 +141,14 @@ mover_with() {
     return "$status"
 }
 
-# moved_to NAME: the guest is at TO, and was nowhere else.
+# moved_to NAME: the guest waits at TO and was nowhere else; now it runs there.
 moved_to() {
     if [[ $(jq -r .status <<<"$MOVED") != completed ]]; then
         failed "$1" "$MOVED $(tail -n 3 "$SERVER_DIR/mover" | tr '\n' ' ')"
         return 1
     fi
     passed "$1"
+    memory_moved "$1"
     vm_gone "$VM"
     VM=$TO SIDE=$TO_SIDE
 }
@@ -181,9 +182,9 @@ destination_dies() { side_kill "$TO_SIDE"; }
 # A daemon dies in the middle: the guest goes on, at one of both, without an error.
 case_deaths() {
     only_root || return 0
-    local round lost=0 slow
+    local round LOST=0 slow
     # Its daemon is away for seconds while it works: the more of QEMU's passes over its memory, the more are lost.
-    [[ $(accelerator) != tcg* ]] || lost=16
+    [[ $(accelerator) != tcg* ]] || LOST=16
     two_daemons
     vm_boot ''
     for ((round = 0; round < $(migrate_often 1 5); round++)); do
@@ -199,22 +200,18 @@ case_deaths() {
             [[ $PHASE == switchover ]] || slow=(max-bandwidth=30000000)
             mover_with source_restarts "${slow[@]}" "$PHASE" || true
             bridged
-            if [[ $(jq -r .status <<<"$MOVED") == completed ]]; then
-                memory_moved "source-$PHASE" "$lost"
-                "$MOVER" ask "$(monitor "$TO")" '{"execute":"cont"}' >/dev/null
-            fi
             moved_to "source-$PHASE"
             streams_moved "source-$PHASE-streams"
             one_writer "source-$PHASE-writer"
         done
         # Nobody sees it: the guest waits at a disk that is not there, until it is moved on.
-        move_begin
+        move_begin -S
         mover_with destination_dies switchover || true
         moved_to destination-dead
         side_start "$SIDE"
         bridged
         MOVES=0
-        move destination-dead-back
+        move destination-dead-back -S
         streams_moved destination-dead-streams
         one_writer destination-dead-writer
     done

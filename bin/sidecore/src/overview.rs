@@ -230,6 +230,7 @@ mod tests {
             idle_ns: 95_000_000,
             asleep_ns: 3_000_000_000,
             sleeps: 1,
+            interruptions: 0,
             ..SidecoreView::default()
         };
         let now = SidecoreView {

@@ -85,6 +85,7 @@ pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreVi
         busy_ns: counters.busy_ns,
         idle_ns: counters.idle_ns,
         sleeps: counters.sleeps,
+        interruptions: counters.interruptions,
         asleep_ns: counters.asleep_ns,
         kicks: counters.kicks,
         requests: counters.requests,

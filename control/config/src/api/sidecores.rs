@@ -71,6 +71,9 @@ pub struct SidecoreView {
     pub asleep_ns: u64,
     /// Kicks it took.
     pub kicks: u64,
+    /// How often a queue was served in the middle of another's visit, by `urgency`.
+    #[serde(default)]
+    pub interruptions: u64,
     /// Requests and frames it took from rings.
     #[serde(default)]
     pub requests: u64,
