@@ -26,7 +26,7 @@ cmd_build() {
     say "built $SIDECORE"
 }
 
-# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `tap` and
+# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `tap`, `remote`, `runstate` and
 # `recover` are in files of their own.
 cmd_bench() {
     (($#)) || set -- --help
@@ -37,6 +37,10 @@ cmd_bench() {
     fi
     if [[ $1 == remote && ${2:-} != --help ]]; then
         bench_remote "${@:2}"
+        return
+    fi
+    if [[ $1 == runstate ]]; then
+        bench_runstate "${@:2}"
         return
     fi
     if [[ $1 == recover ]]; then

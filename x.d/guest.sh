@@ -18,6 +18,7 @@
 #   qmp NAME JSON                     one QMP command
 
 GUEST_MEMORY_MIB=${GUEST_MEMORY_MIB:-512}
+GUEST_PROGRAM=(qemu-system-x86_64)
 GUEST_QEMU=()
 GUEST_WORDS=()
 GUEST_PASTED=
@@ -62,7 +63,7 @@ guest_start() {
             ln -s "$(readlink "$SERVER_DIR/$GUEST_FROM.$said" || printf '%s.%s' "$GUEST_FROM" "$said")" \
                 "$SERVER_DIR/$name.$said"
     done
-    "${GUEST_INSIDE[@]}" qemu-system-x86_64 -name "$name" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
+    "${GUEST_INSIDE[@]}" "${GUEST_PROGRAM[@]}" -name "$name,debug-threads=on" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
         -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
         -append "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 run=$script ${GUEST_WORDS[*]}" \

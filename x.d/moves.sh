@@ -250,6 +250,15 @@ memory_moved() {
     "$MOVER" ask "$(monitor "$TO")" '{"execute":"cont"}' >/dev/null
 }
 
+# nobody_has NAME: while the guest waits, neither daemon has the image.
+nobody_has() {
+    if [[ $(side_shown "$TO_SIDE" locked) == false && $(side_shown "$SIDE" locked) == false ]]; then
+        passed "$1"
+    else
+        failed "$1" 'a daemon has the image while no guest runs'
+    fi
+}
+
 # move NAME [-S]: to the other daemon; with -S the memories are compared before the guest goes on.
 move() {
     local name=$1
@@ -262,12 +271,7 @@ move() {
         return 1
     fi
     if (($#)); then
-        # Nobody has it while it waits.
-        if [[ $(side_shown "$TO_SIDE" locked) == false && $(side_shown "$SIDE" locked) == false ]]; then
-            passed "$name-nobody"
-        else
-            failed "$name-nobody" 'a daemon has the image while no guest runs'
-        fi
+        nobody_has "$name-nobody"
         memory_moved "$name"
     fi
     announcements_end "$name-announced"

@@ -123,7 +123,8 @@ nic_options() {
     # (kvm_virtio_pci_irqfd_use is called all the same): emulated guests have none.
     case $(accelerator) in
         kvm) ((queues == 1)) || properties+=",vectors=$((2 * queues + 2))" ;;
-        *) properties+=,vectors=0 ;;
+        # Newer ones do not: whoever starts one says so.
+        *) [[ $properties == *,vectors=* ]] || properties+=,vectors=0 ;;
     esac
     if [[ $NET_SERVER == linux ]]; then
         NIC_OPTIONS=(-netdev "tap,id=$name,ifname=${NIC_TAPS[$id]},script=no,downscript=no,vhost=off,queues=$queues")

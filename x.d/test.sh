@@ -36,6 +36,8 @@ cmd_test() {
     export TEST_ALL=''
     # A system call that a daemon's lists lack ends it, and so fails a test (docs/decisions/0011).
     export SIDECORE_CONFINE=strict
+    # Of an error in a test, what it says and not where: only the end of a log is shown.
+    export RUST_LIB_BACKTRACE=0
     for word; do
         case $word in
             --list) list_groups; return ;;

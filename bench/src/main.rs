@@ -1,5 +1,5 @@
 //! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`,
-//! `bench remote`, `bench schedule`.
+//! `bench remote`, `bench runstate`, `bench schedule`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -11,6 +11,7 @@ mod many;
 mod net;
 mod pass;
 mod remote;
+mod runstate;
 mod schedule;
 
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ enum Bench {
     Remote(remote::Options),
     /// The walk alone: allocations and instructions of a request.
     Pass(pass::Options),
+    /// Whether run state is what the kernel accounts for, and what it costs. `./x bench runstate` does this, too.
+    Runstate(runstate::Options),
     /// Who is served next, and what idling costs: mixed loads, idle queues, many queues.
     Schedule(schedule::Options),
 }
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Bench::Net(options) => net::run(options),
         Bench::Remote(options) => remote::run(options),
         Bench::Pass(options) => pass::run(options),
+        Bench::Runstate(options) => runstate::run(options),
         Bench::Schedule(options) => schedule::run(options),
     };
     match result.and_then(|rows| print(&rows, cli.json)) {

@@ -1,17 +1,24 @@
 //! `bench remote`: a disk of another machine over a pair of interfaces, beside NBD servers on the same pair, and
-//! beside the same disk on this machine.
+//! beside the same disk on this machine; a NIC of another machine beside one of this (`net`); a good session beside
+//! strangers' frames (`flood`); a frame's cost by each kind of socket (`sockets`); sidecores of two hosts
+//! on one IOhost (`consolidation`).
 //!
 //! Each server is a process on core 0 in a network namespace of its own, and a client in this process polls on core 1:
 //! ours is the protocol's own, theirs a lean NBD client, so that servers are compared and not clients. Rounds take turns.
 //! `x.d/bench_remote.sh` makes the namespaces. Not: a guest behind a daemon behind the wire (`./x demo remote`).
 
+mod bare;
+mod consolidation;
+mod flood;
 mod iohost;
 mod nbd;
+mod net;
+mod sockets;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bench::clock::now_ns;
 use bench::content;
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
@@ -29,12 +36,17 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 pub(crate) const DISK_BYTES: u64 = 256 << 20;
 pub(crate) const DISK_ID: &str = "bench";
 pub(crate) const DEPTH_MAX: u16 = 128;
+/// What veth's driver has room for, beside a program.
+const XDP_MTU_MAX: u16 = 3500;
 /// Longest that nothing may end.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
+    /// Of what.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::Disk, What::Net])]
+    what: Vec<What>,
     /// Shorter rounds.
     #[arg(long)]
     quick: bool,
@@ -49,7 +61,8 @@ pub(crate) struct Options {
     mtu: u16,
     /// Whom to measure.
     #[arg(long, value_enum, value_delimiter = ',',
-        default_values_t = [Peer::Sidecore, Peer::Sealed, Peer::Local, Peer::Nbdkit, Peer::QemuNbd])]
+        default_values_t = [Peer::Sidecore, Peer::Sealed, Peer::Packet, Peer::Xdp, Peer::Local, Peer::Bare,
+            Peer::Nbdkit, Peer::QemuNbd])]
     who: Vec<Peer>,
     /// Requests in flight.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
@@ -63,13 +76,33 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Requests of a disk.
+    Disk,
+    /// Round trips of a frame.
+    Net,
+    /// A good session beside frames that are none.
+    Flood,
+    /// What a frame costs each kind of socket.
+    Sockets,
+    /// Sidecores of a busy host and an idle one, each with its own, and on one IOhost.
+    Consolidation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Peer {
     /// An IOhost, with checksums only.
     Sidecore,
     /// An IOhost, all of whose frames are sealed.
     Sealed,
+    /// The same without IP, by packet sockets.
+    Packet,
+    /// The same by AF_XDP.
+    Xdp,
     /// The same disk by a vhost-user ring on this machine.
     Local,
+    /// Of round trips: a datagram there and back, between sockets that do nothing else.
+    Bare,
     /// nbdkit's RAM disk.
     Nbdkit,
     /// qemu-nbd with a file on a tmpfs.
@@ -121,8 +154,45 @@ struct Seen {
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     pin(DRIVER_CORE)?;
+    let mut rows = Vec::new();
+    for what in &options.what {
+        rows.extend(match what {
+            What::Disk => disks(options)?,
+            What::Net => net::measure(options)?,
+            What::Flood => flood::measure(options)?,
+            What::Sockets => sockets::measure(options)?,
+            What::Consolidation => consolidation::measure(options)?,
+        });
+    }
+    Ok(rows)
+}
+
+impl Options {
+    /// Whom to measure, as far as the interfaces carry it.
+    fn peers(&self) -> Vec<Peer> {
+        let fits = |peer: &Peer| *peer != Peer::Xdp || self.mtu <= XDP_MTU_MAX;
+        self.who.iter().copied().filter(fits).collect()
+    }
+
+    fn binary(&self) -> Result<PathBuf> {
+        self.sidecore.clone().map_or_else(sidecore_binary, Ok)
+    }
+
+    /// Warming up, and measuring.
+    fn times_ms(&self) -> [u64; 2] {
+        if self.quick { [20, 180] } else { [100, 900] }
+    }
+
+    /// An IOhost in the other namespace.
+    fn serve(&self, peer: Peer, dir: &Path, binary: &Path, site: &iohost::Site) -> Result<Server> {
+        let program = binary.display().to_string();
+        Server::inside(peer.who(), dir, site.cores(), &self.inside, &program, &site.arguments())
+    }
+}
+
+fn disks(options: &Options) -> Result<Vec<Row>> {
     let mut benches = Vec::new();
-    for who in &options.who {
+    for who in options.peers().iter().filter(|who| **who != Peer::Bare) {
         eprintln!("bench: starting {}", who.who().word());
         let made = who.start(options).context(who.who().word())?;
         benches.push((who.who(), made));
@@ -168,30 +238,46 @@ impl Peer {
         match self {
             Peer::Sidecore => Who::Sidecore,
             Peer::Sealed => Who::SidecoreSealed,
+            Peer::Packet => Who::SidecorePacket,
+            Peer::Xdp => Who::SidecoreXdp,
             Peer::Local => Who::SidecoreLocal,
+            Peer::Bare => Who::Machine,
             Peer::Nbdkit => Who::Nbdkit,
             Peer::QemuNbd => Who::QemuNbd,
         }
     }
 
+    /// A port each, since all of them live at once; `more` are those of other benches.
+    fn port(self, more: u16) -> u16 {
+        7450 + more + self as u16
+    }
+
+    /// How its link goes, and whether it is sealed.
+    fn over(self, options: &Options, more: u16) -> (iohost::Over, bool) {
+        let udp = iohost::Over::Udp(SocketAddr::new(options.at, self.port(more)));
+        match self {
+            Peer::Packet => (iohost::Over::Ethernet("packet"), true),
+            Peer::Xdp => (iohost::Over::Ethernet("xdp"), true),
+            _ => (udp, self == Peer::Sealed),
+        }
+    }
+
     /// Starts it with a disk that is full of marked blocks.
     fn start(self, options: &Options) -> Result<Bench> {
-        let binary = match &options.sidecore {
-            Some(path) => path.clone(),
-            None => sidecore_binary()?,
-        };
+        let binary = options.binary()?;
         let dir = Scratch::new(&std::env::temp_dir(), &format!("remote-{self:?}").to_lowercase())?;
-        // A port each: all of them live at once.
-        let at = SocketAddr::new(options.at, 7450 + self as u16);
+        let at = SocketAddr::new(options.at, self.port(0));
+        let core = SERVER_CORE.to_string();
         let start = |program: &str, arguments: &[&str]| {
-            Server::inside(self.who(), dir.path(), SERVER_CORE, &options.inside, program, arguments)
+            Server::inside(self.who(), dir.path(), &core, &options.inside, program, arguments)
         };
         let (mut far, server, kept): (Box<dyn Far>, Server, _) = match self {
             Peer::Local => return Ok(Bench::Near(Box::new(local(&binary, dir)?))),
-            Peer::Sidecore | Peer::Sealed => {
-                let site =
-                    iohost::Site::new(&binary, dir.path(), at, options.mtu, self == Peer::Sealed)?;
-                let server = start(&binary.display().to_string(), &site.arguments())?;
+            Peer::Bare => bail!("it has no disk"),
+            Peer::Sidecore | Peer::Sealed | Peer::Packet | Peer::Xdp => {
+                let over = self.over(options, 0);
+                let site = iohost::Site::new(&binary, dir.path(), over, options.mtu, "")?;
+                let server = options.serve(self, dir.path(), &binary, &site)?;
                 let far = site.connect().with_context(|| server.last_words())?;
                 (Box::new(far), server, vec![dir])
             }
@@ -248,7 +334,7 @@ fn local(binary: &Path, dir: Scratch) -> Result<Bed> {
 
 impl Bench {
     fn round(&mut self, kind: Kind, depth: u16, options: &Options) -> Result<Seen> {
-        let times_ms = if options.quick { [20, 180] } else { [100, 900] };
+        let times_ms = options.times_ms();
         match self {
             Bench::Near(bed) => {
                 let measured = bed.round(RoundSpec { kind, depth, batch: BATCH, times_ms })?;

@@ -29,6 +29,10 @@ pub enum Who {
     Dpdk,
     /// This project's daemon as an IOhost, all of whose frames are sealed.
     SidecoreSealed,
+    /// The same without IP, by packet sockets.
+    SidecorePacket,
+    /// The same by AF_XDP.
+    SidecoreXdp,
     /// This project's daemon on the same machine.
     SidecoreLocal,
     /// nbdkit.
@@ -47,6 +51,8 @@ impl Who {
             Who::QemuStorageDaemon => "qemu-storage-daemon",
             Who::Dpdk => "dpdk",
             Who::SidecoreSealed => "sidecore-sealed",
+            Who::SidecorePacket => "sidecore-packet",
+            Who::SidecoreXdp => "sidecore-xdp",
             Who::SidecoreLocal => "sidecore-local",
             Who::Nbdkit => "nbdkit",
             Who::QemuNbd => "qemu-nbd",
@@ -229,20 +235,20 @@ impl Server {
             .with_context(|| format!("starting {}", binary.display()))
     }
 
-    /// Any program, in the network namespace of that name, on `core`.
+    /// Any program, in the network namespace of that name, on `cores`.
     ///
     /// # Errors
     /// The system's errors.
     pub fn inside(
         who: Who,
         dir: &Path,
-        core: u16,
+        cores: &str,
         namespace: &str,
         program: &str,
         arguments: &[&str],
     ) -> Result<Server> {
         let words = [&["netns", "exec", namespace, program], arguments].concat();
-        Server::start(who, dir, &core.to_string(), Path::new("ip"), &words)
+        Server::start(who, dir, cores, Path::new("ip"), &words)
     }
 
     /// Whose.

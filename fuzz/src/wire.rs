@@ -1,5 +1,5 @@
 //! The remote protocol against peers that say anything: as raw bytes, as handshakes, and in good frames to
-//! either end.
+//! either end; and what either end is told of itself by a process before it.
 //!
 //! What must hold: nothing panics; what is parsed and built again is what it was; memory and answers stay within
 //! their bounds; nothing is executed that is beyond the device.
@@ -9,8 +9,9 @@ use remote::client::{AttachSpec, Client, ClientSpec, Request};
 use remote::handshake::{
     Established, Gate, Greeter, Identity, Initiator, Offer, Randomness, Step, Verdict,
 };
-use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec};
+use remote::iohost::{ExportSpec, Host, HostEvent, HostSpec, check_saved};
 use remote::rogue::Liar;
+use remote::saved::{Reader, Writer};
 use remote::wire::{
     Builder, HEADER_BYTES, Header, Kind, Net, News, Op, Record, Records, Status, Verifier,
 };
@@ -33,7 +34,9 @@ impl Randomness for Fixed {
 /// Makes one input happen.
 pub fn run(input: &[u8]) {
     let mut bytes = Bytes(input);
-    match bytes.u8() % 4 {
+    let which = bytes.u8();
+    match which % 4 {
+        0 if which % 8 == 4 => saved(bytes.0),
         0 => records(bytes.0),
         1 => handshake(bytes.0),
         2 => to_host(bytes),
@@ -57,6 +60,35 @@ fn records(body: &[u8]) {
     let len = builder.len();
     let again: Result<Vec<_>, _> = Records::new(&buffer[HEADER_BYTES..len]).collect();
     assert_eq!(again, Ok(parsed));
+}
+
+/// What an end of another process was, as it may be said.
+fn saved(bytes: &[u8]) {
+    let spec = ClientSpec { instance: 1, ring_frames: 64, fail_after_ns: None };
+    let mut client = Client::new(spec, 0);
+    if let Ok(one) = client.take_over_attachment(&mut Reader(bytes)) {
+        assert!(client.save_attachment(one, &mut Writer(&mut Vec::new())), "nothing is under way");
+        client.begin(1);
+        let flush = Request { op: Op::Flush, offset: 0, len: 0, tag: 0 };
+        let _ = client.submit(one, flush, |_| false);
+        client.tick(2);
+    }
+    let spec = HostSpec {
+        sessions_max: 2,
+        ring_frames: 64,
+        memory_max: MEMORY,
+        client_memory_max: MEMORY,
+        instance: 1,
+        seat: 0,
+    };
+    let mut host: Host<Vec<u8>> = Host::new(spec);
+    let news = News { revision: 1, size: SIZE, features: 0, is_removed: false };
+    host.export(ExportSpec { device: 5, clients: Vec::new(), news, generation: 0 });
+    if let Ok(is_had) = host.take_over(0, &mut Reader(bytes), 10) {
+        host.tick(10);
+        assert_eq!(host.next_event().is_some(), is_had, "nobody has come back for it");
+    }
+    let _ = check_saved(bytes);
 }
 
 fn ends(random: &mut Fixed) -> (Greeter, Initiator) {

@@ -331,6 +331,7 @@ impl Daemon {
     /// There is no such process, or it has ended.
     pub fn succeed(&mut self, pid: u32) -> Result<()> {
         self.reap()?;
+        self.forget_notices()?;
         let number = Pid::from_raw(pid as i32).context("no process has that number")?;
         let process = pidfd_open(number, PidfdFlags::empty()).context("the heir is gone")?;
         self.heir = Some(Heir { pid, process });

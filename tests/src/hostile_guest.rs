@@ -385,6 +385,17 @@ impl Guest {
         }
     }
 
+    /// Sets the counter of kicks to zero.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn forget_kicks(&self) -> Result<()> {
+        match rustix::io::read(&self.rings[self.at].kick, &mut [0; 8]) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error).context("reading the counter of kicks"),
+        }
+    }
+
     /// One request as any driver lays it out: header, `len` bytes at [`DATA`], status.
     ///
     /// # Errors

@@ -27,6 +27,7 @@
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `rows` | what was measured, for `./x bench recover` |
 //! | `single` | one request, and how it ended |
+//! | `soak` | eight guests that stay, whatever happens to the daemon |
 //! | `tenant` | a guest whose memory outlives its back-ends |
 //! | `throttle` | a cgroup that writes slowly |
 //! | `windows` | rates beside one guest and beside another, in windows that take turns |
@@ -41,6 +42,7 @@ pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod killer;
+pub mod link_site;
 pub mod link_wire;
 pub mod misdeeds;
 pub mod mixed;
@@ -52,6 +54,7 @@ pub mod power_cut;
 pub mod raw_front_end;
 pub mod rows;
 pub mod single;
+pub mod soak;
 pub mod streams;
 pub mod tenant;
 pub mod throttle;

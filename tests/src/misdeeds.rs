@@ -57,6 +57,15 @@ pub const READ_ONLY: &str = "backend = \"memory\"\nsize = \"4M\"\nqueues = 2\nre
 pub const UNSEALED: &str =
     "backend = \"memory\"\nsize = \"4M\"\nqueues = 2\nallow_unsealed_memory = true";
 
+/// The disks of somebody who does all of them, one after the other: names, and the rest of their `[[disk]]`.
+pub const SEATS: [(&str, &str); 5] = [
+    ("memory", MEMORY),
+    ("file", FILE),
+    ("large", LARGE),
+    ("read-only", READ_ONLY),
+    ("unsealed", UNSEALED),
+];
+
 /// What a guest does in a ring that is over at once; the number is the variant.
 pub type RingAct = Box<dyn FnMut(&mut Guest, usize) -> Result<Expect>>;
 /// What a guest does for the length of a window; it leaves nothing in flight.

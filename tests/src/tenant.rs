@@ -172,6 +172,14 @@ impl Tenant {
         Ok(())
     }
 
+    /// The same for one that waits for calls; nothing for one that does not.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn rest_if_called(&mut self) -> Result<()> {
+        if self.spec.calls { self.rest() } else { Ok(()) }
+    }
+
     /// Waits until nothing is in flight. A guest that waits for calls gets each completion by one.
     ///
     /// # Errors

@@ -23,18 +23,10 @@ use tests::daemon::{Daemon, await_that, pause};
 use tests::door::{Door, Held};
 use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend, is_long};
 use tests::misdeeds::storms::beside_programs;
-use tests::misdeeds::{self, FILE, How, LARGE, MEMORY, Misdeed, READ_ONLY, Storm, UNSEALED};
+use tests::misdeeds::{self, How, Misdeed, SEATS, Storm};
 use tests::traffic::OTHERS;
 use tests::windows::{PAUSE_MIN, Rates, then_pause};
 
-/// The disks of the 24th tenant, by what a misdeed asks for; it is at one of them at a time, or at its NIC.
-const SEATS: [(&str, &str); 5] = [
-    ("memory", MEMORY),
-    ("file", FILE),
-    ("large", LARGE),
-    ("read-only", READ_ONLY),
-    ("unsealed", UNSEALED),
-];
 const SEAT_NIC: &str = "nic";
 const SEAT_NIC_NUMBER: u16 = 99;
 /// Frames that the flooder has on their way at once.
@@ -142,6 +134,7 @@ struct Turn {
 
 impl Round<'_> {
     fn door(&self, disk: &str) -> Result<Door<'_>> {
+        // It is at one of them at a time, or at its NIC.
         let seat = SEATS.iter().find(|(_, seat)| *seat == disk);
         let (id, _) = seat.with_context(|| format!("no seat at {disk}"))?;
         let Round { daemon, crowd, held, .. } = self;

@@ -5,12 +5,10 @@
 //! `REMOTE_SECONDS` says how long the daemons are killed (6 unless told), `REMOTE_LOSS` what the wire loses meanwhile, in
 //! per cent (nothing), `REMOTE_EVERY` one in how many seconds dies (as soon as 300 requests have ended). `REMOTE_INTERFACES` names the two ends of a
 //! pair of interfaces, for `--ignored ethernet`: `x.d/test/remote.sh` makes them. With `REMOTE_SECURITY=none` that is done
-//! without keys.
+//! without keys, with `REMOTE_VIA=xdp` by AF_XDP.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,11 +16,10 @@ use bench::clock::now_ns;
 use bench::content::block_content;
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
-use bench::scratch::Scratch;
-use bench::server::sidecore_binary;
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
 use tests::faulty::STATUS_IOERR;
+use tests::link_site::{Site, free_port, key, plain};
 use tests::link_wire::{Bad, Wire};
 use tests::mixed::MixSpec;
 use tests::single::{BLOCK_SIZE, Single};
@@ -37,59 +34,8 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Longer than the lease, which a client's successor waits for.
 const PATIENCE_NS: u64 = 20_000_000_000;
 
-/// A port that nobody has.
-fn free_port() -> Result<u16> {
-    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// A key of its own in `folder`: the file, and the public half.
-fn key(folder: &Path, name: &str) -> Result<(PathBuf, String)> {
-    let file = folder.join(name);
-    let made = Command::new(sidecore_binary()?).args(["link", "key"]).arg(&file).output()?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    Ok((file, String::from_utf8(made.stdout)?.trim().to_string()))
-}
-
-/// Keys of two machines, and the image that the first one has.
-struct Site {
-    folder: Scratch,
-    image: PathBuf,
-    iohost: (PathBuf, String),
-    client: (PathBuf, String),
-}
-
-impl Site {
-    fn new(name: &str) -> Result<Site> {
-        let folder = Scratch::new(Path::new(env!("CARGO_TARGET_TMPDIR")), &format!("{name}-site"))?;
-        let image = folder.path().join("db.raw");
-        std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
-        let iohost = key(folder.path(), "iohost.key")?;
-        let client = key(folder.path(), "client.key")?;
-        Ok(Site { folder, image, iohost, client })
-    }
-
-    fn iohost(&self, port: u16) -> String {
-        format!(
-            "[[disk]]\nid = \"db\"\npath = \"{}\"\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \
-             \"127.0.0.1:{port}\"\nlease_s = 1\nkey_file = \"{}\"\n[[link.client]]\nname = \
-             \"host7\"\nkey = \"{}\"\ndisks = [\"db\"]\n",
-            self.image.display(),
-            self.iohost.0.display(),
-            self.client.1
-        )
-    }
-
-    fn client(&self, ports: &[u16]) -> String {
-        let iohosts: Vec<String> =
-            ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
-        format!(
-            "[[disk]]\nid = \"root\"\nlink = \"rack\"\nremote = \"db\"\nqueues = 2\n[[link]]\nid = \
-             \"rack\"\nrole = \"client\"\niohosts = [{}]\nkey_file = \"{}\"\niohost_key = \"{}\"\n",
-            iohosts.join(", "),
-            self.client.0.display(),
-            self.iohost.1
-        )
-    }
+fn site(name: &str) -> Result<Site> {
+    Site::new(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
 }
 
 fn spec(format: Format) -> TenantSpec {
@@ -127,7 +73,7 @@ fn said(daemons: [&Daemon; 2]) -> String {
 #[test]
 fn a_guest_has_its_disk_from_another_machine() -> Result<()> {
     for format in [Format::Split, Format::Packed] {
-        let site = Site::new("remote-plain")?;
+        let site = site("remote-plain")?;
         let port = free_port()?;
         let mut iohost = Daemon::start_on("remote-plain-iohost", "0", &site.iohost(port))?;
         let mut client = Daemon::start_on("remote-plain-client", "1", &site.client(&[port]))?;
@@ -149,16 +95,6 @@ fn a_guest_has_its_disk_from_another_machine() -> Result<()> {
     Ok(())
 }
 
-/// The same file without keys.
-fn plain(file: &str) -> String {
-    let is_key = |line: &&str| line.starts_with("key = ") || line.starts_with("iohost_key = ");
-    let line = |line: &str| match line.starts_with("key_file = ") {
-        true => "security = \"none\"\n".to_string(),
-        false => format!("{line}\n"),
-    };
-    file.lines().filter(|line| !is_key(line)).map(line).collect()
-}
-
 /// Without IP, over a pair of interfaces that somebody has made.
 #[test]
 #[ignore = "asks for a pair of interfaces, which needs root"]
@@ -169,26 +105,30 @@ fn ethernet() -> Result<()> {
         let file = format!("/sys/class/net/{name}/{what}");
         Ok(std::fs::read_to_string(&file).context(file)?.trim().to_string())
     };
-    let site = Site::new("remote-ethernet")?;
+    let site = site("remote-ethernet")?;
     let mtu = of_station(there, "mtu")?;
     let at = format!("interface = \"{there}\"\nmtu = {mtu}");
     let from = format!(
         "interface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{}\"]",
         of_station(there, "address")?
     );
+    let via = std::env::var("REMOTE_VIA").unwrap_or_else(|_| "packet".to_string());
+    let [at, from] = [at, from].map(|end| format!("via = \"{via}\"\n{end}"));
     let mut iohost = site.iohost(1).replace("udp = \"127.0.0.1:1\"", &at);
     let mut client = site.client(&[1]).replace("iohosts = [\"127.0.0.1:1\"]", &from);
     if std::env::var("REMOTE_SECURITY").is_ok_and(|word| word == "none") {
         (iohost, client) = (plain(&iohost), plain(&client));
     }
     // A longer packet than the interface carries is refused with a word, and nothing is lost on the way.
-    let long = client.replace(&format!("mtu = {mtu}"), "mtu = 9000");
-    if mtu != "9000" {
+    let longer = if via == "xdp" { "3826" } else { "9000" };
+    let long = client.replace(&format!("mtu = {mtu}"), &format!("mtu = {longer}"));
+    if mtu != longer {
         let refused = Daemon::start_on("remote-ethernet-long", "1", &long)?;
         await_that(WITHIN, "a word about its MTU", || {
             let status = refused.ask("remote status")?;
             let problem = status["links"][0]["problem"].as_str().unwrap_or_default();
-            Ok(problem.contains(&format!("carries packets of {mtu} bytes, and its `mtu` is 9000")))
+            Ok(problem
+                .contains(&format!("carries packets of {mtu} bytes, and its `mtu` is {longer}")))
         })?;
     }
     let mut iohost = Daemon::start_on("remote-ethernet-iohost", "0", &iohost)?;
@@ -202,9 +142,11 @@ fn ethernet() -> Result<()> {
     let status = client.ask("remote status")?;
     let way = &status["links"][0]["ways"][0];
     ensure!(way["peer"] == of_station(there, "address")?, "{status}");
+    let socket = status["links"][0]["sockets"][0].as_str().unwrap_or_default();
+    ensure!(socket.starts_with(&via), "{status}");
     let counters = client.shown("root", "counters")?;
     ensure!(counters["errors"] == 0, "{counters}");
-    println!("remote: EtherType 0x88b5, MTU {mtu}: {}", status["links"][0]);
+    println!("remote: EtherType 0x88b5 by {socket}, MTU {mtu}: {}", status["links"][0]);
     drop(tenant);
     client.stop()?;
     iohost.stop()
@@ -212,7 +154,7 @@ fn ethernet() -> Result<()> {
 
 #[test]
 fn a_bad_wire_loses_nothing() -> Result<()> {
-    let site = Site::new("remote-bad")?;
+    let site = site("remote-bad")?;
     let (port, wire_port) = (free_port()?, free_port()?);
     let iohost = Daemon::start_on("remote-bad-iohost", "0", &site.iohost(port))?;
     let client = Daemon::start_on("remote-bad-client", "1", &site.client(&[wire_port]))?;
@@ -251,7 +193,7 @@ fn told(name: &str, usual: u64) -> Result<u64> {
 fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
     let seconds = told("REMOTE_SECONDS", 6)?;
     let (loss_percent, every_s) = (told("REMOTE_LOSS", 0)?, told("REMOTE_EVERY", 0)?);
-    let site = Site::new("remote-killed")?;
+    let site = site("remote-killed")?;
     let (port, wire_port) = (free_port()?, free_port()?);
     let mut iohost = Daemon::start_on("remote-killed-iohost", "0", &site.iohost(port))?;
     let mut client = Daemon::start_on("remote-killed-client", "1", &site.client(&[wire_port]))?;
@@ -293,7 +235,7 @@ fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
 
 #[test]
 fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> {
-    let site = Site::new("remote-second")?;
+    let site = site("remote-second")?;
     let ports = [free_port()?, free_port()?];
     // The image's lock is with whoever serves a client, and nobody else serves one then.
     let file = |port| site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
@@ -317,14 +259,14 @@ fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> 
     let counters = second.shown("db", "counters")?;
     ensure!(counters["requests"].as_u64() >= Some(500), "{counters}");
     // Both say how often it has changed hands, in one place.
-    let kept = std::fs::read_to_string(format!("{}.generation", site.image.display()))?;
+    let kept = std::fs::read_to_string(format!("{}.generation", site.image().display()))?;
     ensure!(kept.trim().parse::<u64>()? >= 1, "{kept}");
     Ok(())
 }
 
 #[test]
 fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
-    let site = Site::new("remote-grows")?;
+    let site = site("remote-grows")?;
     let port = free_port()?;
     let iohost = Daemon::start_on("remote-grows-iohost", "0", &site.iohost(port))?;
     let client = Daemon::start_on("remote-grows-client", "1", &site.client(&[port]))?;
@@ -357,13 +299,13 @@ fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
 
 #[test]
 fn who_has_no_right_gets_nothing_and_is_told() -> Result<()> {
-    let site = Site::new("remote-stranger")?;
+    let site = site("remote-stranger")?;
     let port = free_port()?;
     let _iohost = Daemon::start_on("remote-stranger-iohost", "0", &site.iohost(port))?;
-    let stranger = key(site.folder.path(), "stranger.key")?;
+    let stranger = key(site.folder(), "stranger.key")?;
     let text = site.client(&[port]);
     let text =
-        text.replace(&site.client.0.display().to_string(), &stranger.0.display().to_string());
+        text.replace(&site.client_key().display().to_string(), &stranger.0.display().to_string());
     let other = format!("{text}[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"1M\"\n");
     let client = Daemon::start_on("remote-stranger-client", "1", &other)?;
     let problem = client.shown("root", "problem")?;
@@ -399,6 +341,39 @@ fn await_problem(daemon: &Daemon, text: &str) -> Result<()> {
     })
 }
 
+/// A disk whose IOhost is silent is not shown as one that is served; nor is one that somebody else has, here a former
+/// daemon of the same machine.
+#[test]
+fn who_waits_for_another_machine_is_told() -> Result<()> {
+    let site = site("remote-waits")?;
+    let port = free_port()?;
+    let text = site.iohost(port).replace("lease_s = 1", "lease_s = 6");
+    let mut iohost = Daemon::start_on("remote-waits-iohost", "0", &text)?;
+    let mut client = Daemon::start_on("remote-waits-client", "1", &site.client(&[port]))?;
+    let mut guest = guest_of(&client)?;
+    ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK, "{}", said([&iohost, &client]));
+    ensure!(client.shown("root", "link")? == "rack" && client.shown("root", "remote")? == "db");
+    ensure!(client.shown("root", "state")? == "running");
+    iohost.kill()?;
+    await_problem(&client, "its IOhost has been silent for ")?;
+    ensure!(client.shown("root", "state")? == "waiting");
+    iohost.start_again()?;
+    await_that(
+        WITHIN,
+        "the disk to be served",
+        || Ok(client.shown("root", "state")? == "running"),
+    )?;
+    ensure!(client.shown("root", "problem")?.is_null(), "{}", client.shown("root", "problem")?);
+    ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK, "{}", said([&iohost, &client]));
+    client.kill()?;
+    client.start_again()?;
+    drop(guest);
+    let _guest = guest_of(&client)?;
+    await_problem(&client, "its IOhost has not given it for ")?;
+    ensure!(client.shown("root", "state")? == "waiting");
+    Ok(())
+}
+
 /// How a disk stands, beyond the end of the client's daemon.
 fn standing_of(client: &Daemon) -> PathBuf {
     client.dir().join("state/standings/root")
@@ -409,7 +384,7 @@ fn standing_of(client: &Daemon) -> PathBuf {
 /// daemon had kept: here there is one.)
 #[test]
 fn what_an_iohost_lost_while_nobody_looked_fails_flushes_until_it_is_cleared() -> Result<()> {
-    let site = Site::new("remote-stands")?;
+    let site = site("remote-stands")?;
     let port = free_port()?;
     let iohost = Daemon::start_on("remote-stands-iohost", "0", &site.iohost(port))?;
     let mut client = Daemon::start_on("remote-stands-client", "1", &site.client(&[port]))?;
@@ -453,7 +428,7 @@ fn what_an_iohost_lost_while_nobody_looked_fails_flushes_until_it_is_cleared() -
 fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
     const BLOCKS: u64 = 400;
     for keeps in [true, false] {
-        let site = Site::new("remote-machine")?;
+        let site = site("remote-machine")?;
         let ports = [free_port()?, free_port()?];
         let file = |port| site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
         let keep = if keeps { "" } else { "keep = \"0\"\n" };
@@ -474,22 +449,24 @@ fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
             ensure!(ask(Kind::Write, block)? == STATUS_OK);
         }
         ensure!(ask(Kind::Flush, 0)? == STATUS_OK);
-        let flushed = std::fs::read(&site.image)?;
+        let flushed = std::fs::read(site.image())?;
         for block in BLOCKS..2 * BLOCKS {
             ensure!(ask(Kind::Write, block)? == STATUS_OK);
         }
         first.kill()?;
-        std::fs::write(&site.image, &flushed)?;
+        std::fs::write(site.image(), &flushed)?;
         let status = ask(Kind::Flush, 0)?;
         ensure!(status == if keeps { STATUS_OK } else { STATUS_IOERR }, "{status}");
         ensure!(ask(Kind::Read, 2 * BLOCKS - 1)? == STATUS_OK);
+        let again = client.ask("remote status")?["links"][0]["writes_again"].clone();
+        ensure!(again == if keeps { BLOCKS } else { 0 }, "{again} writes sent again");
         guest.disconnect()?;
         await_that(
             WITHIN,
             "the image to be let go",
             || Ok(second.shown("db", "locked")? == false),
         )?;
-        let image = std::fs::read(&site.image)?;
+        let image = std::fs::read(site.image())?;
         let mut expected = vec![0; BLOCK_SIZE];
         for (block, bytes) in (0..2 * BLOCKS).zip(image.chunks(BLOCK_SIZE)) {
             block_content(block, &mut expected);
@@ -504,10 +481,10 @@ fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
 /// The IOhost's daemon has another RAM disk after its restart: whoever used the one before is not given that.
 #[test]
 fn other_contents_are_noticed_by_the_successor_of_a_daemon() -> Result<()> {
-    let site = Site::new("remote-other")?;
+    let site = site("remote-other")?;
     let port = free_port()?;
     let text = site.iohost(port);
-    let path = format!("path = \"{}\"", site.image.display());
+    let path = format!("path = \"{}\"", site.image().display());
     let text = text.replace(&path, "backend = \"memory\"\nsize = \"16M\"");
     let mut iohost = Daemon::start_on("remote-other-iohost", "0", &text)?;
     let mut client = Daemon::start_on("remote-other-client", "1", &site.client(&[port]))?;
@@ -531,7 +508,7 @@ fn other_contents_are_noticed_by_the_successor_of_a_daemon() -> Result<()> {
 /// A daemon that stops in order gives its disks back: nobody waits for its lease.
 #[test]
 fn a_client_that_stops_in_order_leaves_no_lease_behind() -> Result<()> {
-    let site = Site::new("remote-stop")?;
+    let site = site("remote-stop")?;
     let port = free_port()?;
     let text = site.iohost(port).replace("lease_s = 1", "lease_s = 60");
     let iohost = Daemon::start_on("remote-stop-iohost", "0", &text)?;
@@ -550,7 +527,7 @@ fn a_client_that_stops_in_order_leaves_no_lease_behind() -> Result<()> {
 
 #[test]
 fn a_disk_that_shrinks_at_its_iohost_says_so() -> Result<()> {
-    let site = Site::new("remote-shrinks")?;
+    let site = site("remote-shrinks")?;
     let port = free_port()?;
     let iohost = Daemon::start_on("remote-shrinks-iohost", "0", &site.iohost(port))?;
     let client = Daemon::start_on("remote-shrinks-client", "1", &site.client(&[port]))?;

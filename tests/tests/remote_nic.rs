@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +13,7 @@ use bench::load::Random;
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::daemon::{Daemon, await_that, pause};
+use tests::link_site::free_port;
 use tests::link_wire::{Bad, Wire};
 use tests::mixed::MixSpec;
 use tests::packets::{Can, Packet, Reassembly};
@@ -26,10 +26,6 @@ const WITHIN: Duration = Duration::from_secs(20);
 const GUEST: u16 = 1;
 const PROBE: u16 = 2;
 const DISK_BYTES: u64 = 16 << 20;
-
-fn free_port() -> Result<u16> {
-    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
-}
 
 fn mac(number: u16) -> String {
     frames::mac(number).map(|byte| format!("{byte:02x}")).join(":")
@@ -180,6 +176,38 @@ fn frames_of_all_lengths_come_through_as_they_were_sent() -> Result<()> {
         iohost.stop()?;
     }
     Ok(())
+}
+
+/// Either daemon is replaced: the guest's NIC stays, frames may be lost for a moment, and none is doubled or other than it
+/// was sent.
+#[test]
+fn frames_go_on_when_either_daemon_is_replaced() -> Result<()> {
+    let port = free_port()?;
+    let text = iohost(port, "", "").replace("lease_s = 1", "lease_s = 60");
+    let mut iohost = Daemon::start_on("nic-upgrade-iohost", "0", &text)?;
+    let mut client = Daemon::start_on("nic-upgrade-client", "1", &client(&[port], 1500))?;
+    let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
+    await_path(&mut guest, &mut probe, (GUEST, PROBE))?;
+    let mut waits = Vec::new();
+    for round in 0..4 {
+        let daemon = if round % 2 == 0 { &mut iohost } else { &mut client };
+        daemon.upgrade()?;
+        let start = now_ns();
+        let path = await_path(&mut guest, &mut probe, (GUEST, PROBE));
+        path.with_context(|| said(&[&iohost, &client]))?;
+        waits.push((now_ns() - start) / 1_000_000);
+        await_path(&mut probe, &mut guest, (PROBE, GUEST))?;
+        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 300, 1514)?;
+        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 300, 1514)?;
+        let expected: Vec<u32> = (0..300).collect();
+        ensure!(out == expected && back == expected, "{} and {} of 300", out.len(), back.len());
+    }
+    println!(
+        "remote: a NIC through 4 upgrades; frames crossed again {waits:?} ms after each (50 of them this test's wait)"
+    );
+    drop((guest, probe));
+    client.stop()?;
+    iohost.stop()
 }
 
 /// A sender that leaves all undone, to receivers that take nothing undone: packets of the right size with right
@@ -422,9 +450,12 @@ fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<
     let client = Daemon::start_on("nic-again-client", "1", text.get(from..).unwrap_or_default())?;
     let add = format!("nic add vm1 --by-link rack --remote web --mac {}", mac(GUEST));
     client.ask(&add)?;
+    ensure!(had(&client)? == (0, 1), "it has no guest, and is had");
+    let former = nic(&client, "vm1")?;
     await_that(WITHIN, "the NIC", || Ok(had(&client)? == (1, 1)))?;
     let pid = Pid::from_raw(iohost.pid() as i32).context("no process")?;
     kill_process(pid, Signal::STOP)?;
+    drop(former);
     client.ask("nic rm vm1")?;
     client.ask(&add)?;
     pause(Duration::from_secs(3));
@@ -459,6 +490,8 @@ fn many_nics_come_in_one_session() -> Result<()> {
         "{nics}[[link]]\nid = \"rack\"\nrole = \"client\"\niohosts = [\"127.0.0.1:{port}\"]\nsecurity = \"none\"\n"
     );
     let client = Daemon::start_on("nic-many-client", "1", &text)?;
+    let guests = (0..MANY).map(|number| nic(&client, &format!("vm{number}")));
+    let _guests: Vec<Nic> = guests.collect::<Result<_>>()?;
     for turn in 1..=2 {
         let mut handshakes = 0;
         await_that(WITHIN, "all NICs", || {

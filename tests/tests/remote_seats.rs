@@ -7,9 +7,7 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::fmt::Write;
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -18,10 +16,10 @@ use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use bench::scratch::Scratch;
-use bench::server::sidecore_binary;
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
 use tests::ledger::Ledger;
+use tests::link_site::{free_port, key};
 use tests::mixed::MixSpec;
 use tests::single::Single;
 use tests::tenant::{Tenant, TenantSpec};
@@ -34,20 +32,8 @@ const DEPTH: u16 = 16;
 const WITHIN: Duration = Duration::from_secs(20);
 const PROBE: u16 = 99;
 
-fn free_port() -> Result<u16> {
-    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 fn mac(number: u16) -> String {
     frames::mac(number).map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// A key of its own in `folder`: the file, and the public half.
-fn key(folder: &Path, name: &str) -> Result<(PathBuf, String)> {
-    let file = folder.join(name);
-    let made = Command::new(sidecore_binary()?).args(["link", "key"]).arg(&file).output()?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    Ok((file, String::from_utf8(made.stdout)?.trim().to_string()))
 }
 
 /// Keys of all machines, and the images: one for each client, and one that all of them may have.
@@ -491,7 +477,10 @@ fn ethernet() -> Result<()> {
     };
     let site = Site::new("seats-ethernet")?;
     let mtu = of_station(there, "mtu")?;
-    let mut iohost = site.iohost_at(&format!("interface = \"{there}\"\nmtu = {mtu}"), "")?;
+    // Of the clients only one could have a program on their interface.
+    let via = std::env::var("REMOTE_VIA").unwrap_or_else(|_| "packet".to_string());
+    let at = format!("interface = \"{there}\"\nvia = \"{via}\"\nmtu = {mtu}");
+    let mut iohost = site.iohost_at(&at, "")?;
     let station = of_station(there, "address")?;
     let at = format!("interface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{station}\"]");
     let clients = (0..CLIENTS).map(|one| site.client_at(&at, one, &[one], &[]));
@@ -509,8 +498,10 @@ fn ethernet() -> Result<()> {
     }
     let done = finish(&mut tenants, &mut random)?;
     ensure_whole(&iohost, &clients)?;
+    let sockets = link(&iohost)?["sockets"].clone();
+    ensure!(sockets[0].as_str().is_some_and(|first| first.starts_with(&via)), "{sockets}");
     println!(
-        "remote: EtherType 0x88b5, MTU {mtu}: {done} requests of {CLIENTS} clients on two sidecores, whose \
+        "remote: EtherType 0x88b5 by {sockets}, MTU {mtu}: {done} requests of {CLIENTS} clients on two sidecores, whose \
          daemon was killed 3 times"
     );
     Ok(())

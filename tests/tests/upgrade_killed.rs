@@ -10,6 +10,7 @@ use bench::clock::now_ns;
 use bench::load::Random;
 use bench::server::sidecore_binary;
 use tests::daemon::Daemon;
+use tests::link_site::free_port;
 use tests::mixed::MixSpec;
 use tests::tenant::{Tenant, TenantSpec};
 use virtqueue::Format;
@@ -124,6 +125,65 @@ fn a_daemon_that_is_killed_in_an_upgrade_leaves_one_owner_or_none_and_loses_noth
     Ok(())
 }
 
+/// The next version may write a format that this one does not read, and the other way round: the two speak the best one
+/// that both know. Forth to a version that knows only the first format, and back.
+#[test]
+fn a_version_that_reads_only_an_older_format_takes_over_and_hands_over_again() -> Result<()> {
+    let config =
+        format!("{DISKS}[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"nic\"\nswitch = \"lan\"\n");
+    for format in [Format::Split, Format::Packed] {
+        let mut random = Random(7);
+        let mut daemon = Daemon::start_installed("upgrade-older", "cpus = \"0\"", &config)?;
+        let stream = daemon.connect("disk")?;
+        let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
+        work(&mut tenant, &mut random, 200)?;
+        let task = format!("older {} {}", daemon.pid(), sidecore_binary()?.display());
+        let relayed = daemon.dir().join("relayed");
+        std::fs::write(daemon.dir().join("relay"), task)?;
+        daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+        let mut call = daemon.call_upgrade()?;
+        let became = work_until(&mut tenant, &mut random, "the relay", |_| Ok(relayed.exists()));
+        became.with_context(|| daemon.last_words())?;
+        call.wait()?;
+        let outcome = std::fs::read_to_string(&relayed)?;
+        let Some(("serves", pid)) = outcome.split_once(' ') else {
+            bail!("the heir: {outcome}\n{}", daemon.last_words());
+        };
+        daemon.succeed(pid.parse()?)?;
+        work(&mut tenant, &mut random, 200)?;
+        // The program that it was started as is the real one.
+        daemon.upgrade()?;
+        work(&mut tenant, &mut random, 200)?;
+        tenant.drain()?;
+        tenant.compare_all(&mut random)?;
+        let counters = daemon.shown("disk", "counters")?;
+        ensure!(counters["errors"] == 0 && counters["requests"] == tenant.done, "{counters}");
+        drop(tenant);
+        daemon.stop()?;
+    }
+    Ok(())
+}
+
+/// What the older format has no words for is not dropped.
+#[test]
+fn links_are_not_handed_to_a_version_that_knows_none() -> Result<()> {
+    let port = free_port()?;
+    let link = format!(
+        "[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \"127.0.0.1:{port}\"\nsecurity = \"none\"\n\
+         [[link.client]]\nname = \"other\"\ndisks = [\"disk\"]\n"
+    );
+    let mut daemon =
+        Daemon::start_installed("upgrade-links", "cpus = \"0\"", &format!("{DISKS}{link}"))?;
+    let task = format!("older {} {}", daemon.pid(), sidecore_binary()?.display());
+    std::fs::write(daemon.dir().join("relay"), task)?;
+    daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+    let said = daemon.refuses("upgrade")?;
+    ensure!(said.contains("knows no links that are handed over: restart the daemon"), "{said}");
+    daemon.is_alive()?;
+    ensure!(daemon.ask("remote status")?["links"][0]["problem"].is_null(), "the link is gone");
+    daemon.stop()
+}
+
 /// By then it has the API's socket, its thread, and all connections.
 #[test]
 fn an_heir_that_refuses_at_the_last_moment_takes_nothing_away() -> Result<()> {
@@ -161,6 +221,44 @@ fn an_heir_that_cannot_serve_a_device_leaves_its_socket_where_it_is() -> Result<
     let stream = daemon.connect("disk").context("its socket is gone")?;
     let mut random = Random(1);
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 50)?;
+    tenant.drain()?;
+    drop(tenant);
+    daemon.stop()
+}
+
+/// A package may put a new program in place just when an heir has started from the old one: what the heir
+/// starts in its turn is not at the name it was started by.
+#[test]
+fn a_program_replaced_while_it_starts_can_be_upgraded() -> Result<()> {
+    replaced("$PWD/sidecore")
+}
+
+/// The same where it was found along `PATH`, so that only the kernel knows its name.
+#[test]
+fn a_program_of_the_path_replaced_while_it_starts_can_be_upgraded() -> Result<()> {
+    replaced("sidecore")
+}
+
+fn replaced(name: &str) -> Result<()> {
+    let copy = format!(
+        "cp \"$1\" sidecore && exec 3<sidecore && rm sidecore && shift && \
+         exec -a \"{name}\" /proc/self/fd/3 \"$@\""
+    );
+    let rest = format!("[sidecores]\ncpus = \"0\"\n{DISKS}");
+    let mut daemon =
+        Daemon::start_through("upgrade-replaced", &["bash", "-c", &copy, "bash"], &rest)?;
+    let program = std::fs::read_link(format!("/proc/{}/exe", daemon.pid()))?;
+    let is_gone = program.to_string_lossy().ends_with("sidecore (deleted)");
+    ensure!(is_gone, "it is {}", program.display());
+    daemon.install(None)?;
+    let stream = daemon.connect("disk")?;
+    let mut random = Random(1);
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    for _ in 0..2 {
+        work(&mut tenant, &mut random, 50)?;
+        daemon.upgrade()?;
+    }
     work(&mut tenant, &mut random, 50)?;
     tenant.drain()?;
     drop(tenant);

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: what a request costs: no allocation, instructions beside the checked-in baseline; the scheduling bench runs
+# GROUP: what a request costs: no allocation, instructions beside the checked-in baseline; the scheduling bench runs; run state beside the kernel's accounts
 # Run by x.d/test.sh.
 
 group_bench() {
@@ -12,6 +12,31 @@ group_bench() {
         need_sidecore
         run_command schedule schedule_rows || true
     fi
+    if bench_case runstate; then
+        if runstate_may; then
+            run_command runstate runstate_rows || true
+        else
+            skipped runstate 'this host shows nobody here what runs: sidecore doctor says why (ebpf)'
+        fi
+    fi
+}
+
+# runstate_may: whether a program may be loaded that sees who runs.
+runstate_may() {
+    need_sidecore
+    [[ $("$SIDECORE" doctor --json | jq -r '.checks[] | select(.name == "ebpf").state') == ok ]]
+}
+
+# Wherever a switch is not seen the next one mends it; what times are is not judged. Of a kernel that hides some threads
+# from tracing (docs/decisions/0016-runstate.md) one sample in a thousand differs; a rule that is wrong is wrong everywhere.
+runstate_rows() {
+    local rows=$BUILD/test/bench-runstate.json
+    cargo run --quiet --release -p bench -- runstate --quick --json >"$rows" || return
+    cat "$rows"
+    jq --exit-status --slurp 'INDEX(.name)
+        | ."runstate.agreement.switches".value >= 0.99 and ."runstate.agreement.time".value >= 0.9
+            and ."runstate.agreement.samples".value >= 1000 and ."runstate.look_ns".value > 0
+            and ."runstate.switch.followed_ns".value > 0' "$rows"
 }
 
 # bench_case NAME: whether the command line asks for it.

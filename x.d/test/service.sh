@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: the packaged unit under systemd: start, upgrade, reload, clock set back, death, wrong file, another user, stop (root)
+# GROUP: the packaged unit under systemd: start, upgrade, reload, clock set back, death, wrong file, a link, another user, stop (root)
 # In an emulated machine with this one's root, of which it changes nothing. Run by x.d/test.sh.
 
 SERVICE=$BUILD/service

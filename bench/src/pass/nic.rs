@@ -108,7 +108,7 @@ impl Bed {
 
     fn set_port(&mut self, port: u16) -> Result<()> {
         let (rules, counters) = (Rules::default(), Arc::default());
-        let spec = PortSpec { rules, home: 0, mtu: MTU, counters };
+        let spec = PortSpec { rules, home: 0, mtu: MTU, counters, lanes: None };
         self.order(Command::SetPort(BRIDGE, PortId(port), Some(Box::new(spec))))
     }
 

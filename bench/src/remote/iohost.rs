@@ -1,10 +1,12 @@
-//! The protocol's own client against an IOhost: a socket, a session, and one attachment.
+//! The protocol's own client against an IOhost: a socket, a session, and one attachment, of a disk or of a NIC.
 //!
 //! What `backend::link` does for a daemon's guests is not here: no ring, no queue, no second IOhost.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,17 +14,23 @@ use anyhow::{Context, Result, bail, ensure};
 use backend::link::{Address, LinkSocket, LinkSource};
 use bench::clock::now_ns;
 use bench::slots::Kind;
+use remote::Assembly;
 use remote::client::{AttachSpec, Client, ClientSpec, Event, Request};
 use remote::handshake::{Identity, Initiator, Offer, PublicKey, Randomness, Step, public_key};
 use remote::wire::{Header, Kind as FrameKind, Op, Status};
 
-use super::{BLOCK_BYTES, DEPTH_MAX, DISK_ID, Far, check, mark};
+use super::{BLOCK_BYTES, DEPTH_MAX, DISK_BYTES, DISK_ID, Far, SERVER_CORE, check, mark};
 
 const RING_FRAMES: u32 = 512;
-const START_NS: u64 = 10_000_000_000;
+const START_NS: u64 = 20_000_000_000;
 const HELLO_NS: u64 = 100_000_000;
-/// Headers of IPv6 and UDP.
-const HEADERS_BYTES: u16 = 48;
+/// Headers of IP, of version 4 and 6, and UDP; and what goes before a frame without them.
+const HEADERS_BYTES: [u16; 2] = [28, 48];
+const LENGTH_BYTES: u16 = 2;
+/// What a NIC's attachment is like.
+const NIC_SLOT_BYTES: u32 = 512;
+/// Frames that were sent, for whoever wants to send them again.
+const SENT_MAX: usize = 256;
 
 struct System;
 
@@ -33,47 +41,108 @@ impl Randomness for System {
     }
 }
 
+/// How a link goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// To this address.
+    Udp(SocketAddr),
+    /// Without IP, on the interface of that name in each namespace: `packet`, `xdp`.
+    Ethernet(&'static str),
+}
+
+/// The address of the IOhost's interface of such a pair: `x.d/bench_remote.sh` gives it to them.
+pub(super) const STATION: [u8; 6] = [2, 0, 0, 0x78, 0, 2];
+
 /// An IOhost that is to be started, and who may come.
 pub(super) struct Site {
-    at: SocketAddr,
+    over: Over,
+    is_sealed: bool,
     mtu: u16,
+    cores: String,
     config: String,
-    identity: Identity,
+    /// Of each client.
+    identities: Vec<Identity>,
     iohost: PublicKey,
 }
 
+/// What an IOhost is like.
+pub(super) struct SiteSpec<'a> {
+    /// How its link goes, and whether frames are sealed, with keys of both ends.
+    pub(super) over: (Over, bool),
+    pub(super) mtu: u16,
+    /// Of its sidecores, one each; and what else `[sidecores]` says.
+    pub(super) cores: &'a str,
+    pub(super) sidecores: &'a str,
+    /// RAM disks, and the bytes of each. Where frames are sealed each is for a client of its own.
+    pub(super) disks: (&'a [String], u64),
+    /// What it has beside disks, such as the NIC of [`Site::connect_nic`].
+    pub(super) devices: &'a str,
+}
+
 impl Site {
-    /// With keys of both ends if frames are to be sealed.
+    /// With one sidecore, one disk, and one client.
     pub(super) fn new(
         binary: &Path,
         dir: &Path,
-        at: SocketAddr,
+        over: (Over, bool),
         mtu: u16,
-        is_sealed: bool,
+        devices: &str,
     ) -> Result<Site> {
-        let (mut identity, mut iohost) = (Identity::None, [0; 32]);
-        let (mut security, mut client) = ("security = \"none\"".to_string(), String::new());
+        let (cores, disk) = (SERVER_CORE.to_string(), [DISK_ID.to_string()]);
+        let disks = (&disk[..], DISK_BYTES);
+        let spec = SiteSpec { over, mtu, cores: &cores, sidecores: "", disks, devices };
+        Site::with(binary, dir, &spec)
+    }
+
+    pub(super) fn with(binary: &Path, dir: &Path, spec: &SiteSpec<'_>) -> Result<Site> {
+        let SiteSpec { over: (over, is_sealed), mtu, cores, sidecores, .. } = *spec;
+        let ((names, disk_bytes), devices) = (spec.disks, spec.devices);
+        let (mut identities, mut iohost) = (vec![Identity::None], [0; 32]);
+        let (mut security, mut keys) = ("security = \"none\"".to_string(), vec![String::new()]);
         if is_sealed {
             let file = dir.join("iohost.key");
             iohost = key_in(binary, &file)?;
-            let mut private = [0; 32];
-            System.fill(&mut private);
-            client = format!("key = \"{}\"\n", hex(&public_key(&private)?));
             security = format!("key_file = \"{}\"", file.display());
-            identity = Identity::Key(private);
+            (identities, keys) = (Vec::new(), Vec::new());
+            for _ in names {
+                let mut private = [0; 32];
+                System.fill(&mut private);
+                keys.push(format!("key = \"{}\"\n", hex(&public_key(&private)?)));
+                identities.push(Identity::Key(private));
+            }
+        }
+        let nics = if devices.contains("remote = \"far\"") { "nics = [\"far\"]\n" } else { "" };
+        let (mut disks, mut clients) = (String::new(), String::new());
+        for name in names {
+            write!(
+                disks,
+                "[[disk]]\nid = \"{name}\"\nbackend = \"memory\"\nsize = \"{disk_bytes}\"\n"
+            )?;
+        }
+        // One client has all of them where there are no keys.
+        for (of_one, key) in names.chunks(names.len().div_ceil(keys.len())).zip(&keys) {
+            let name = &of_one[0];
+            write!(clients, "[[link.client]]\nname = \"{name}\"\n{key}disks = {of_one:?}\n{nics}")?;
         }
         let place = dir.display();
+        let at = match over {
+            Over::Udp(at) => format!("udp = \"{at}\""),
+            Over::Ethernet(name) => format!("interface = \"{name}\"\nvia = \"{name}\""),
+        };
         let text = format!(
             "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\nstate_dir = \"{place}/state\"\n\
-             [sidecores]\ncpus = \"{}\"\n[[disk]]\nid = \"{DISK_ID}\"\nbackend = \"memory\"\nsize = \"{}\"\n\
-             [[link]]\nid = \"bench\"\nrole = \"iohost\"\nlease_s = 600\nudp = \"{at}\"\nmtu = {mtu}\n{security}\n\
-             [[link.client]]\nname = \"bench\"\n{client}disks = [\"{DISK_ID}\"]\n",
-            crate::bed::SERVER_CORE,
-            super::DISK_BYTES,
+             [sidecores]\ncpus = \"{cores}\"\n{sidecores}{disks}{devices}[[link]]\nid = \"bench\"\n\
+             role = \"iohost\"\nlease_s = 600\n{at}\nmtu = {mtu}\n{security}\n{clients}"
         );
         let config = dir.join("sidecore.toml");
         std::fs::write(&config, text)?;
-        Ok(Site { at, mtu, config: config.display().to_string(), identity, iohost })
+        let (config, cores) = (config.display().to_string(), cores.to_string());
+        Ok(Site { over, is_sealed, mtu, cores, config, identities, iohost })
+    }
+
+    /// Where it is to run.
+    pub(super) fn cores(&self) -> &str {
+        &self.cores
     }
 
     /// Of the `sidecore` program.
@@ -81,31 +150,61 @@ impl Site {
         ["serve", "--config", &self.config]
     }
 
+    /// Where the link's frames go.
+    pub(super) fn to(&self) -> Address {
+        match self.over {
+            Over::Udp(at) => Address::udp(at),
+            Over::Ethernet(_) => Address::station(STATION),
+        }
+    }
+
     /// A session, and the disk, as soon as the IOhost answers.
     pub(super) fn connect(&self) -> Result<Iohost> {
-        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let socket = LinkSocket::open(&LinkSource::Udp { bind: any })?;
+        let device = remote::device_of(DISK_ID);
+        // One is for what is kept, as in the daemon.
+        let (slots, slot_bytes) = (DEPTH_MAX + 1, BLOCK_BYTES as u32);
+        self.connect_as(0, AttachSpec { device, slots, slot_bytes, keep_bytes: 64 << 20 })
+    }
+
+    /// The same with a NIC.
+    pub(super) fn connect_nic(&self, name: &str) -> Result<Iohost> {
+        let device = remote::device_of(&format!("nic:{name}"));
+        let slot_bytes = NIC_SLOT_BYTES;
+        self.connect_as(0, AttachSpec { device, slots: 1, slot_bytes, keep_bytes: 0 })
+    }
+
+    /// A session of the client of that disk, by its number, and the device. Without keys all are one client's.
+    pub(super) fn connect_as(&self, client: usize, spec: AttachSpec) -> Result<Iohost> {
+        let identity = self.identities.get(client).unwrap_or(&Identity::None);
+        let source = match self.over {
+            Over::Udp(_) => {
+                LinkSource::Udp { bind: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0) }
+            }
+            Over::Ethernet("xdp") => LinkSource::Xdp { name: "xdp".to_string() },
+            Over::Ethernet(name) => LinkSource::Interface { name: name.to_string() },
+        };
+        let socket = LinkSocket::open(&source)?;
         let mut instance = [0; 8];
         System.fill(&mut instance);
         let instance = u64::from_le_bytes(instance);
-        let spec = ClientSpec { instance, ring_frames: RING_FRAMES, fail_after_ns: None };
-        let mut client = Client::new(spec, now_ns());
-        let spec = AttachSpec {
-            device: remote::device_of(DISK_ID),
-            // One is for what is kept, as in the daemon.
-            slots: DEPTH_MAX + 1,
-            slot_bytes: BLOCK_BYTES as u32,
-            keep_bytes: 64 << 20,
-        };
+        let one = ClientSpec { instance, ring_frames: RING_FRAMES, fail_after_ns: None };
+        let mut client = Client::new(one, now_ns());
         let attachment = client.attach(spec).context("no place for an attachment")?;
-        let offer = Offer::new(
-            matches!(self.identity, Identity::Key(_)),
-            self.mtu - HEADERS_BYTES,
-            RING_FRAMES,
-        );
-        let mut hello = Initiator::new(&self.identity, self.iohost, 1, offer, &mut System)?;
-        let blocks = [0; DEPTH_MAX as usize];
-        let mut iohost = Iohost { socket, client, to: Address::udp(self.at), attachment, blocks };
+        let before = match self.over {
+            Over::Udp(at) => HEADERS_BYTES[usize::from(at.is_ipv6())],
+            Over::Ethernet(_) => LENGTH_BYTES,
+        };
+        let offer = Offer::new(self.is_sealed, self.mtu - before, RING_FRAMES);
+        let mut hello = Initiator::new(identity, self.iohost, 1, offer, &mut System)?;
+        let mut iohost = Iohost {
+            socket,
+            client,
+            to: self.to(),
+            attachment,
+            blocks: [(0, 0); DEPTH_MAX as usize],
+            assembly: Assembly::default(),
+            sent: None,
+        };
         iohost.greet(&mut hello)?;
         iohost.bind()?;
         Ok(iohost)
@@ -118,8 +217,11 @@ pub(super) struct Iohost {
     client: Client,
     to: Address,
     attachment: u16,
-    /// Of each tag.
-    blocks: [u64; DEPTH_MAX as usize],
+    /// Of each tag the first, and how many.
+    blocks: [(u64, u32); DEPTH_MAX as usize],
+    assembly: Assembly,
+    /// The last frames that were sent, if that is wanted.
+    sent: Option<Vec<Vec<u8>>>,
 }
 
 impl Iohost {
@@ -128,6 +230,8 @@ impl Iohost {
         loop {
             let now = now_ns();
             ensure!(now - start < START_NS, "the IOhost does not answer");
+            // At real-time priority its process would not come to its own core otherwise.
+            std::thread::yield_now();
             if now - said_at >= HELLO_NS {
                 said_at = now;
                 let (bytes, to) = (hello.hello(), self.to);
@@ -167,26 +271,93 @@ impl Iohost {
     }
 }
 
-impl Far for Iohost {
-    fn ask(&mut self, kind: Kind, block: u64, tag: u16) -> Result<()> {
-        self.blocks[usize::from(tag)] = block;
+impl Iohost {
+    /// Readable while the kernel has frames. `true`: frames are here that it no longer has.
+    pub(super) fn waits_on(&self) -> (BorrowedFd<'_>, bool) {
+        (self.socket.poll_fd(), self.socket.has_some())
+    }
+
+    /// Frames that were sent, and those of them that were lost.
+    pub(super) fn frames(&self) -> [u64; 2] {
+        let stats = self.client.stats();
+        [stats.frames_sent, stats.frames_lost]
+    }
+
+    /// When [`Far::send`] is due, if nothing happens before.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.client.due()
+    }
+
+    /// [`Far::ask`], of so many blocks.
+    pub(super) fn ask_some(
+        &mut self,
+        kind: Kind,
+        (block, count): (u64, u32),
+        tag: u16,
+    ) -> Result<()> {
+        self.blocks[usize::from(tag)] = (block, count);
         let op = if kind == Kind::Read { Op::Read } else { Op::Write { sync: false } };
-        let offset = block * BLOCK_BYTES as u64;
-        let one = Request { op, offset, len: BLOCK_BYTES as u32, tag: tag.into() };
+        let (offset, len) = (block * BLOCK_BYTES as u64, count * BLOCK_BYTES as u32);
+        let one = Request { op, offset, len, tag: tag.into() };
         self.client.submit(self.attachment, one, |place| {
-            let (head, rest) = place.split_at_mut(16);
-            head.copy_from_slice(&mark(block));
-            rest.fill(0xa5);
+            for (block, place) in (block..).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
+                let (head, rest) = place.split_at_mut(16);
+                head.copy_from_slice(&mark(block));
+                rest.fill(0xa5);
+            }
             true
         })?;
         Ok(())
     }
 
+    /// Keeps what is sent from now on, for [`Iohost::sent`].
+    pub(super) fn keep_sent(&mut self) {
+        self.sent = Some(Vec::with_capacity(SENT_MAX));
+    }
+
+    /// Some frames that were sent.
+    pub(super) fn sent(&self) -> &[Vec<u8>] {
+        self.sent.as_deref().unwrap_or_default()
+    }
+
+    /// A frame of the NIC.
+    pub(super) fn send_frame(&mut self, frame: &[u8]) -> Result<()> {
+        ensure!(self.client.send_net(self.attachment, frame), "no room for a frame");
+        self.send()
+    }
+
+    /// Whether this frame of the NIC has come. All that came before is passed over.
+    pub(super) fn has_frame(&mut self, wanted: &[u8]) -> Result<bool> {
+        let now = now_ns();
+        let mut has = false;
+        let Iohost { socket, client, assembly, .. } = self;
+        while let Some((_, frame)) = socket.receive() {
+            client.receive(now, frame, &mut |_, net| {
+                has |= assembly.take(net).is_some_and(|frame| frame == wanted);
+            });
+        }
+        // Acknowledgements go, too.
+        self.send()?;
+        Ok(has)
+    }
+}
+
+impl Far for Iohost {
+    fn ask(&mut self, kind: Kind, block: u64, tag: u16) -> Result<()> {
+        self.ask_some(kind, (block, 1), tag)
+    }
+
     fn send(&mut self) -> Result<()> {
-        let Iohost { socket, client, to, .. } = self;
+        let Iohost { socket, client, to, sent, .. } = self;
         let now = now_ns();
         client.tick(now);
-        while socket.send(|place| Some((client.poll_transmit(now, place)?, *to))) {}
+        while socket.send(|place| {
+            let len = client.poll_transmit(now, place)?;
+            if let Some(sent) = sent.as_mut().filter(|sent| sent.len() < SENT_MAX) {
+                sent.push(place.get(..len)?.to_vec());
+            }
+            Some((len, *to))
+        }) {}
         socket.flush();
         Ok(())
     }
@@ -200,7 +371,12 @@ impl Far for Iohost {
             ensure!(finished.status == Status::Ok, "{finished:?}");
             let tag = finished.tag as u16;
             if finished.op == Op::Read {
-                check(self.blocks[usize::from(tag)], self.client.data(&finished))?;
+                let (block, count) = self.blocks[usize::from(tag)];
+                let bytes = self.client.data(&finished);
+                ensure!(bytes.len() == count as usize * BLOCK_BYTES, "{} bytes", bytes.len());
+                for (block, bytes) in (block..).zip(bytes.chunks(BLOCK_BYTES)) {
+                    check(block, bytes)?;
+                }
             }
             self.client.free(finished);
             ended(tag);

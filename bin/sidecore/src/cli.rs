@@ -14,16 +14,18 @@ use crate::vmm::Vmm;
 mod group;
 mod machine;
 mod net;
+mod top;
 
 pub(crate) use group::GroupCommand;
 pub(crate) use machine::{ClientArgs, VdpaCommand};
 pub(crate) use net::{NicAddArgs, NicCommand, SwitchCommand};
+pub(crate) use top::TopArgs;
 
 /// Serve the disks and network cards of many virtual machines from a few cores.
 #[derive(Parser, Debug)]
 #[command(
     name = "sidecore",
-    version,
+    version = crate::version::TOLD,
     about,
     propagate_version = true,
     max_term_width = 98,
@@ -139,7 +141,7 @@ Examples:
         after_help = "\
 Examples:
   sidecore remote status
-  sidecore remote status --json | jq '.links[] | select(.sessions == 0) | .id'"
+  sidecore remote status --json | jq '.links[] | select(.problem) | .id, .problem'"
     )]
     Remote(RemoteCommand),
     /// Give this machine's own kernel disks and NICs of an IOhost.
@@ -148,7 +150,12 @@ Examples:
     #[command(after_help = "\
 Examples:
   sidecore ls
-  sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'")]
+  sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'
+
+STATE is `waiting` while no front-end is connected, or while its guest waits for what a line
+below the tables names; `connected` before its driver has set a queue up; `running`; `failed`
+when a queue or the session broke the rules, or what it is wired to is gone, which a line below
+the tables says.")]
     Ls,
     /// Show one disk or NIC with its queues.
     Show(ShowArgs),
@@ -173,6 +180,8 @@ frames that needed no kick: those taken from rings, less the kicks. IN, OUT and 
 queues that came from another sidecore, went to one, or were to go and stayed; PAUSE is how
 long nobody looked at those that came: 99 of 100 for no longer than that.")]
     Sidecores,
+    /// Show who is at work now, again and again.
+    Top(TopArgs),
     /// Let the daemon read its configuration file again.
     #[command(after_help = "\
 Examples:

@@ -200,6 +200,9 @@ fn disk_text(disk: &DiskView) -> String {
     facts.push(("socket", format!("{} ({})", disk.socket, disk.mode)));
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
+    if let (Some(link), Some(name)) = (&disk.link, &disk.remote) {
+        facts.push(("link", format!("{link}, {name} there")));
+    }
     facts.extend(disk.cache.map(|cache| {
         let served = disk.served_as.as_deref().and_then(|words| words.strip_prefix("file, "));
         ("cache", served.map_or(cache.to_string(), |served| format!("{cache} ({served})")))
@@ -358,6 +361,14 @@ mod tests {
         {
             assert!(list.contains(placed), "{placed}: {list}");
         }
+    }
+
+    #[test]
+    fn a_disk_of_another_machine_names_the_link_and_what_it_is_there() {
+        let (link, remote) = (Some("rack".to_string()), Some("db".to_string()));
+        let text = disk_text(&DiskView { link, remote, ..crate::vmm::tests::disk() });
+        let line = text.lines().find(|line| line.starts_with("link")).unwrap();
+        assert_eq!(line.split_once(' ').unwrap().1.trim(), "rack, db there");
     }
 
     #[test]

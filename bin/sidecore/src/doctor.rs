@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{BoundView, BoundsView, ConfinementView, DaemonView};
+use config::api::{BoundView, BoundsView, ConfinementView, DaemonView, VersionView};
 use config::routes::Method;
 use host::doctor::{Check, State, examine_this_host};
 use serde::Serialize;
@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::version::{COMMIT, TOLD, VERSION};
 
 #[derive(Serialize)]
 struct Report {
@@ -18,8 +19,28 @@ struct Report {
 
 pub(crate) fn run(client: &Client, output: &Output) -> Result<(), Failure> {
     let mut checks = examine_this_host();
+    checks.push(program(client.ask(Method::Get, "/v1/version").ok().as_ref()));
     checks.extend(of_the_daemon(client));
     output.show(&Report { checks }, |report| text(&report.checks))
+}
+
+/// Which program this is, and whether the daemon that runs is the same.
+fn program(daemon: Option<&VersionView>) -> Check {
+    let found = format!("sidecore {TOLD}");
+    match daemon {
+        Some(daemon) if daemon.version != VERSION || daemon.commit.as_deref() != COMMIT => {
+            let commit = daemon.commit.as_ref().map(|commit| format!(" ({commit})"));
+            let found = format!(
+                "{found}; the daemon that runs is {}{}",
+                daemon.version,
+                commit.unwrap_or_default()
+            );
+            let means = "what this program says of itself need not hold for that daemon";
+            check("program", State::Warn, found, means, "`sidecore upgrade`")
+        }
+        Some(_) => check("program", State::Ok, found, "the daemon that runs is the same", ""),
+        None => check("program", State::Ok, found, "no daemon can be asked which one it is", ""),
+    }
 }
 
 /// What the daemon says of itself.
@@ -174,4 +195,28 @@ fn text(checks: &[Check]) -> String {
         _ => writeln!(text, "\n{open} of {} could be better", checks.len()),
     };
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_another_commit_is_told() {
+        let view = |commit: Option<&str>| VersionView {
+            version: VERSION.into(),
+            commit: commit.map(str::to_string),
+            ..VersionView::default()
+        };
+        let same = program(Some(&view(COMMIT)));
+        assert_eq!((same.state, same.found.as_str()), (State::Ok, &*format!("sidecore {TOLD}")));
+        let other = program(Some(&view(Some("0123456789ab-dirty"))));
+        assert_eq!(other.state, State::Warn);
+        assert_eq!(
+            other.found,
+            format!("sidecore {TOLD}; the daemon that runs is {VERSION} (0123456789ab-dirty)")
+        );
+        assert_eq!(other.todo, "`sidecore upgrade`");
+        assert_eq!(program(None).state, State::Ok);
+    }
 }

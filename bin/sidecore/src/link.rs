@@ -8,6 +8,7 @@ use std::path::Path;
 use config::api::{LinkList, LinkView};
 use config::key;
 use config::routes::Method;
+use config::spec::LinkRole;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 
@@ -59,7 +60,13 @@ fn text(list: &LinkList) -> String {
             sidecores(link),
         ]);
         for disk in &link.disks {
-            let mut row = vec![disk.id.clone(), link.id.clone(), yes(disk.in_use)];
+            let user = match (&disk.client, disk.in_use, link.role) {
+                (Some(client), ..) => client.clone(),
+                (None, false, _) => "-".to_string(),
+                (None, true, LinkRole::Client) => "a guest here".to_string(),
+                (None, true, LinkRole::Iohost) => "a client".to_string(),
+            };
+            let mut row = vec![disk.id.clone(), link.id.clone(), user];
             row.extend([disk.requests, disk.errors, disk.in_flight].map(|count| count.to_string()));
             disks.row(row);
         }
@@ -68,6 +75,13 @@ fn text(list: &LinkList) -> String {
             let counts = [nic.frames_in, nic.frames_out, nic.frames_dropped];
             row.extend(counts.map(|count| count.to_string()));
             nics.row(row);
+        }
+        if link.writes_again > 0 {
+            let (count, id) = (link.writes_again, &link.id);
+            let (plural, them) = if count == 1 { ("", "it") } else { ("s", "them") };
+            problems += &format!(
+                "\nlink {id}: {count} write{plural} sent again to a machine that had lost {them}\n"
+            );
         }
         if let Some(problem) = &link.problem {
             problems += &format!("\nlink {}: {problem}\n", link.id);
@@ -143,7 +157,7 @@ fn disks_table() -> Table {
     Table::new(&[
         ("DISK", Align::Left),
         ("LINK", Align::Left),
-        ("IN USE", Align::Left),
+        ("IN USE BY", Align::Left),
         ("REQUESTS", Align::Right),
         ("ERRORS", Align::Right),
         ("IN FLIGHT", Align::Right),
@@ -194,4 +208,53 @@ fn make(file: &Path) -> std::io::Result<[u8; key::KEY_BYTES]> {
         std::fs::remove_file(file)?;
     }
     written.map(|()| private)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_that_were_sent_again_are_told() {
+        let link = |writes_again: u64| -> LinkView {
+            serde_json::from_value(serde_json::json!({
+                "id": "rack", "declared": "f:1", "role": "client", "security": "noise",
+                "addresses": ["10.0.0.1:7447"], "sidecore": 0, "sessions": 1, "round_trip_ns": 0,
+                "frames_in": 0, "frames_out": 0, "frames_dropped": 0, "handshakes": 1,
+                "mismatches": 0, "violations": 0, "leases_over": 0, "disks": [],
+                "writes_again": writes_again,
+            }))
+            .unwrap()
+        };
+        let text = |count| super::text(&LinkList { links: vec![link(count)] });
+        assert!(!text(0).contains("again to"), "{}", text(0));
+        let expected = "\nlink rack: 400 writes sent again to a machine that had lost them\n";
+        assert!(text(400).ends_with(expected), "{}", text(400));
+        assert!(text(1).ends_with("1 write sent again to a machine that had lost it\n"));
+    }
+
+    #[test]
+    fn who_has_a_disk_is_told_at_either_end() {
+        let link = |role: &str, disk: serde_json::Value| -> String {
+            let link = serde_json::from_value(serde_json::json!({
+                "id": "rack", "declared": "f:1", "role": role, "security": "noise",
+                "addresses": [], "sidecore": 0, "sessions": 1, "round_trip_ns": 0,
+                "frames_in": 0, "frames_out": 0, "frames_dropped": 0, "handshakes": 1,
+                "mismatches": 0, "violations": 0, "leases_over": 0, "disks": [disk],
+            }));
+            let text = text(&LinkList { links: vec![link.unwrap()] });
+            let words = text.lines().last().unwrap().split("  ");
+            words.filter(|word| !word.is_empty()).nth(2).unwrap().trim().to_string()
+        };
+        let disk = |in_use: bool, client: Option<&str>| {
+            serde_json::json!({
+                "id": "db", "in_use": in_use, "client": client, "requests": 0, "errors": 0, "in_flight": 0,
+            })
+        };
+        assert_eq!(link("client", disk(true, None)), "a guest here");
+        assert_eq!(link("iohost", disk(true, Some("host7"))), "host7");
+        // By an older daemon, or of a client that the file no longer has.
+        assert_eq!(link("iohost", disk(true, None)), "a client");
+        assert_eq!(link("iohost", disk(false, None)), "-");
+    }
 }

@@ -4,6 +4,7 @@
 //! [`cli`] is their table. What is served, and how, is the libraries' (`manager`, `config`, `host`).
 #![forbid(unsafe_code)]
 
+mod check;
 mod cli;
 mod client;
 mod disk;
@@ -19,6 +20,8 @@ mod overview;
 mod serve;
 mod switch;
 mod table;
+mod top;
+mod version;
 mod vmm;
 
 use std::env::VarError;
@@ -72,6 +75,7 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Ls => overview::list(&client, output)?,
         Command::Show(args) => overview::show(&args, &client, output)?,
         Command::Sidecores => overview::sidecores(&client, output)?,
+        Command::Top(args) => top::run(&args, &client, output)?,
         Command::Reload => overview::reload(&client, output)?,
         Command::Upgrade => overview::upgrade(&client, output)?,
         Command::Launcher { words } => serve::launch(&words)?,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use config::api::{NicView, PortCountersView, VlanView};
+use config::api::{NicView, PortCountersView, RunStateView, VcpuState, VlanView};
 use config::routes::Method;
-use config::spec::{LinkChange, NicChange, Spoof, fixed_in_a_nic};
+use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
 use config::{Size, Target};
 
 use crate::cli::{NicAddArgs, NicCommand, PrintArgs};
@@ -12,7 +12,7 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, latency};
+use crate::table::{self, Align, Limits, Table, duration, latency};
 use crate::vmm;
 
 /// `nic ...`
@@ -193,6 +193,7 @@ pub(crate) fn vlans_text(vlans: &VlanView, before: &str) -> String {
 }
 
 fn nic_text(nic: &NicView) -> String {
+    let there = nic.remote.as_ref().map(|name| format!(", {name} there")).unwrap_or_default();
     let mut facts: Vec<(&str, String)> = vec![
         ("id", nic.id.clone()),
         ("declared", nic.declared.clone()),
@@ -202,7 +203,7 @@ fn nic_text(nic: &NicView) -> String {
     facts.extend([
         ("link", nic.link.to_string()),
         ("mac", nic.mac.to_string()),
-        ("connected", connected(nic)),
+        ("connected", connected(nic) + &there),
     ]);
     let vlans = vlans_text(&nic.vlans, "");
     if !vlans.is_empty() {
@@ -240,6 +241,7 @@ fn nic_text(nic: &NicView) -> String {
     if nic.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
+    facts.extend(nic.run_state.as_ref().map(|state| ("redirect", redirect(state))));
     let mut ports = vec![("guest", &nic.counters)];
     ports.extend(nic.host.iter().map(|host| ("host", host)));
     let mut text = table::facts(&facts) + "\n" + &counters_text(&ports);
@@ -247,7 +249,62 @@ fn nic_text(nic: &NicView) -> String {
         text.push('\n');
         text.push_str(&queues_text(nic));
     }
+    if let Some(state) = nic.run_state.as_ref().filter(|state| !state.vcpus.is_empty()) {
+        text.push('\n');
+        text.push_str(&vcpus_text(state));
+    }
     text
+}
+
+/// Where frames went by what vCPUs did.
+fn redirect(state: &RunStateView) -> String {
+    let rule = match state.redirect {
+        Redirect::Auto => "auto",
+        Redirect::Always => "always",
+        Redirect::Off => return "off".to_string(),
+    };
+    if let Some(problem) = &state.problem {
+        return format!("{rule}, but {problem}");
+    }
+    let avoided = match state.avoided_us {
+        0 => String::new(),
+        us => format!("; by an estimate {} of waiting avoided", duration(us.saturating_mul(1000))),
+    };
+    let (redirected, stayed) = (state.redirected, state.stayed);
+    format!(
+        "{rule}; {redirected} frames went to a vCPU that runs instead, {stayed} had to wait{avoided}"
+    )
+}
+
+fn vcpus_text(state: &RunStateView) -> String {
+    let mut table = Table::new(&[
+        ("VCPU", Align::Right),
+        ("THREAD", Align::Right),
+        ("STATE", Align::Left),
+        ("FOR", Align::Right),
+        ("CPU", Align::Right),
+        ("RAN", Align::Right),
+        ("OFF", Align::Right),
+        ("SHARES WITH", Align::Left),
+    ]);
+    for vcpu in &state.vcpus {
+        let ms = |ms: u64| duration(ms.saturating_mul(1_000_000));
+        let core = vcpu.on_sidecore.map(|core| format!("sidecore {core}"));
+        // One that was not switched since it is followed.
+        let is_known = vcpu.state != VcpuState::Unknown;
+        let known = |text: String| if is_known { text } else { "-".to_string() };
+        table.row(vec![
+            vcpu.index.to_string(),
+            vcpu.thread.to_string(),
+            vcpu.state.word().to_string(),
+            known(duration(vcpu.for_us.saturating_mul(1000))),
+            known(vcpu.cpu.to_string()),
+            known(ms(vcpu.ran_ms)),
+            known(ms(vcpu.off_ms)),
+            core.unwrap_or_else(|| "-".to_string()),
+        ]);
+    }
+    table.text()
 }
 
 fn counters_text(ports: &[(&str, &PortCountersView)]) -> String {
@@ -441,6 +498,15 @@ mod tests {
             "nic vm1-net has share 100, policy adaptive, 1024 addresses, spoof allow, trunk 10,20, \
              native 1, latency target 100 us, no limit of its own\n"
         );
+    }
+
+    #[test]
+    fn a_nic_by_a_link_names_that_and_what_it_is_there() {
+        let by_link = Some("rack".to_string());
+        let nic = NicView { switch: None, by_link, remote: Some("web".to_string()), ..nic() };
+        let text = nic_text(&nic);
+        let line = text.lines().find(|line| line.starts_with("connected")).unwrap();
+        assert_eq!(line.split_once(' ').unwrap().1.trim(), "link rack, web there");
     }
 
     #[test]

@@ -164,14 +164,16 @@ pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
     let done: ReloadView = client.ask(Method::Post, "/v1/reload")?;
     output.show(&done, |done| {
         let mut text = match done.changes.is_empty() {
+            // What is different and waits is said below.
+            true if !done.restart_needed.is_empty() => String::new(),
             true => format!("{}: nothing changed\n", done.file),
             false => done.changes.iter().map(|change| format!("{change}\n")).collect(),
         };
         for name in &done.restart_needed {
-            // A daemon that has links is not replaced while it runs.
-            let what =
-                if name == "link" { "a restart" } else { "`sidecore upgrade`, or a restart," };
-            let _ = writeln!(text, "{name} is different: {what} puts it into force");
+            let _ = writeln!(
+                text,
+                "{name} is different: `sidecore upgrade`, or a restart, puts it into force"
+            );
         }
         text
     })

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use config::Plan;
 use config::api::{ApiError, ErrorKind};
 use config::plan::HostCpus;
-use config::{HostPlan, Plan, Source};
 use confine::{Landlock, Mode};
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
+use runstate::{Tracker, Unavailable};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, configure_io_flusher_behavior, getppid, getrlimit,
@@ -21,6 +22,7 @@ use rustix::process::{
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
+use crate::check;
 use crate::cli::ServeArgs;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -44,20 +46,19 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         (read, _) => read?,
     };
     if args.check {
-        images_are_there(&plan)?;
-        interfaces_are_there(&plan)?;
-        return output.show(&check_report(&file, &plan), |report| {
-            format!("{}: right; {}\n", file.name, report["summary"].as_str().unwrap_or_default())
-        });
+        // The limits are those that a daemon would have which is started here.
+        raise_nofile();
+        return check::check(&file.name, &plan, output);
     }
     start_log();
     raise_nofile();
     if args.with_parent {
         never_wait_for_own_disks();
     }
-    // Before anything else is open, and any right is dropped.
-    let launcher = Launcher::start();
-    if let Err(error) = &launcher {
+    // Before anything else is open, and any right is dropped. An heir would be no child of the parent that this one is to
+    // end with.
+    let launcher = (!args.with_parent).then(Launcher::start);
+    if let Some(Err(error)) = &launcher {
         tracing::warn!(%error, "no launcher could be started: there will be no upgrade");
     }
     // Before the first front-end can lend memory, and take it away again.
@@ -65,6 +66,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         error: format!("the handler for lost memory cannot be installed: {error}"),
         hint: String::new(),
     });
+    let run_state = manager::wants_run_state(&plan).then(run_state).flatten();
     let has_taken_over = heir.is_some();
     match (handled.and_then(|()| confine(&plan, &file)), &heir) {
         // Its daemon tells the operator.
@@ -72,7 +74,8 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         (confined, _) => confined?,
     }
     let options = manager::Options {
-        version: env!("CARGO_PKG_VERSION"),
+        version: crate::version::VERSION,
+        commit: crate::version::COMMIT,
         file: file.name.clone(),
         load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
         ready: Box::new(move || {
@@ -84,12 +87,24 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
             tell_systemd(NotifyState::Ready);
         }),
         stopping: Box::new(|| tell_systemd(NotifyState::Stopping)),
-        launcher: launcher.ok(),
+        launcher: launcher.and_then(Result::ok),
+        run_state,
         heir,
         handed_over: Box::new(|pid| tell_systemd(NotifyState::MainPid(pid))),
     };
     manager::run(plan, options)
         .map_err(|error| Failure::Daemon { error: error.to_string(), hint: String::new() })
+}
+
+/// What sees which vCPUs run: it takes rights that are given up next.
+fn run_state() -> Option<Result<Tracker, Unavailable>> {
+    let mut seed = [0; 4];
+    let random = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
+    let started = Tracker::start(u32::from_ne_bytes(seed));
+    if let Err(why) = &started {
+        tracing::info!("which vCPUs run cannot be seen, so no frame is redirected: {why}");
+    }
+    random.is_ok().then_some(started)
 }
 
 /// The plan that a daemon with this file makes.
@@ -262,80 +277,6 @@ impl ConfigFile {
         }
         std::fs::read_to_string(&self.path).map_err(|error| unreadable(&error))
     }
-}
-
-/// That every image is there, or can be made. Whether it opens is known when it is served: another
-/// process may hold it now.
-fn images_are_there(plan: &Plan) -> Result<(), Failure> {
-    for disk in &plan.disks {
-        let Source::File { path, .. } = &disk.source else { continue };
-        let path = Path::new(path);
-        let can_be_made = disk.spec.size.is_some() && !disk.readonly;
-        if path.exists() || (can_be_made && path.parent().is_some_and(Path::is_dir)) {
-            continue;
-        }
-        let hint = match can_be_made {
-            true => "correct `path`, or make the folder that it names",
-            false => {
-                "correct `path`, put the image back, or for a new disk add a `size`: then an empty one \
-                 is made"
-            }
-        };
-        let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
-        return Err(Failure::usage(error, hint));
-    }
-    Ok(())
-}
-
-/// That every interface is there that a port is to be connected to. A tap may still be made.
-fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
-    let of_nics = plan
-        .nics
-        .iter()
-        .filter_map(|nic| Some((format!("{}: nic {:?}", nic.origin, nic.id), nic.host()?)));
-    let of_switches = plan.switches.iter().flat_map(|switch| {
-        let name = format!("{}: switch {:?}", switch.origin, switch.id);
-        switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
-    });
-    for (who, host) in of_nics.chain(of_switches) {
-        let HostPlan::Interface { name, .. } = host else { continue };
-        // A virtual file for each interface of this process's network namespace.
-        if !Path::new("/sys/class/net").join(name).exists() {
-            let hint = "correct `interface` (`ip link` lists those there are), or write `tap` to have \
-                        one made";
-            return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
-        }
-    }
-    Ok(())
-}
-
-fn check_report(file: &ConfigFile, plan: &Plan) -> serde_json::Value {
-    let Plan { disks, groups, switches, nics, .. } = plan;
-    let cpus = &plan.sidecores.cpus;
-    let mut summary = counted(disks.len(), "disk", "disks");
-    if !(nics.is_empty() && switches.is_empty()) {
-        let nics = counted(nics.len(), "nic", "nics");
-        summary += &format!(", {nics}, {}", counted(switches.len(), "switch", "switches"));
-    }
-    if !groups.is_empty() {
-        summary += &format!(", {}", counted(groups.len(), "group", "groups"));
-    }
-    let (one, many) = ("a sidecore on cpu", "sidecores on cpus");
-    let on = if cpus.len() == 1 { one } else { many };
-    summary += &format!(", {on} {}", config::cpus::format(cpus));
-    serde_json::json!({
-        "file": file.name,
-        "summary": summary,
-        "cpus": cpus,
-        "disks": disks.iter().map(|disk| &disk.id).collect::<Vec<_>>(),
-        "groups": groups.iter().map(|group| &group.id).collect::<Vec<_>>(),
-        "switches": switches.iter().map(|switch| &switch.id).collect::<Vec<_>>(),
-        "nics": nics.iter().map(|nic| &nic.id).collect::<Vec<_>>(),
-    })
-}
-
-fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// What a reload is refused with: every mistake with its place.

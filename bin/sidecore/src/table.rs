@@ -59,7 +59,7 @@ pub(crate) fn facts(facts: &[(&str, String)]) -> String {
 }
 
 /// A cell without what would break the table or steer a terminal.
-fn plain(cell: &str) -> String {
+pub(crate) fn plain(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

@@ -195,10 +195,10 @@ fn xml(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn disk() -> DiskView {
+    pub(crate) fn disk() -> DiskView {
         serde_json::from_value(serde_json::json!({
             "id": "vm1", "declared": "api", "state": "waiting", "socket": "/run/s/vm1.sock",
             "mode": "listen", "backend": "null", "size_bytes": 512, "block_size_bytes": 512,

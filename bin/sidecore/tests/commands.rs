@@ -155,3 +155,31 @@ fn mistakes_end_with_2_before_anything_runs() {
     std::fs::write(folder.path().join("good.toml"), "").unwrap();
     assert_eq!(run("serve --config good.toml --check").0, 0);
 }
+
+#[test]
+fn who_is_at_work_is_shown_as_often_as_is_said() {
+    let daemon = Daemon::start(
+        "[[disk]]\nid = \"d\"\nbackend = \"null\"\nsize = \"1G\"\n\
+         [[nic]]\nid = \"n\"\nnull = \"drop\"\n",
+    );
+    let (code, said, error) = daemon.run("top --interval 0.1 --count 3 --json");
+    assert_eq!((code, error.as_str()), (0, ""));
+    let looks: Vec<_> = said.lines().map(json).collect();
+    assert_eq!(looks.len(), 3, "{said}");
+    for look in &looks {
+        let seconds = look["seconds"].as_f64().unwrap();
+        assert!((0.1..30.0).contains(&seconds), "{look}");
+        assert_eq!((&look["disks"][0]["id"], &look["nics"][0]["id"]), (&"d".into(), &"n".into()));
+        assert_eq!(look["disks"][0]["reads_per_s"], 0.0);
+        assert!(look["sidecores"][0]["busy_percent"].as_f64().is_some(), "{look}");
+    }
+    // Nobody looks at a screen: once.
+    let (code, said, _) = daemon.run("top --interval 0.1");
+    assert_eq!(code, 0);
+    assert_eq!(said.matches("SIDECORE").count(), 1, "{said}");
+    for interval in ["0", "nan", "-1", "4000", "x"] {
+        let (code, _, error) = daemon.run(&format!("top --interval {interval}"));
+        assert_eq!(code, 2, "{interval}");
+        assert!(error.contains("from 0.1 to 3600"), "{error}");
+    }
+}

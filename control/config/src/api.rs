@@ -19,6 +19,7 @@ mod held;
 mod link;
 mod net;
 mod sidecores;
+mod vcpus;
 
 pub use daemon::*;
 pub use disk::*;
@@ -27,6 +28,7 @@ pub use held::HeldView;
 pub use link::*;
 pub use net::*;
 pub use sidecores::*;
+pub use vcpus::*;
 
 /// One request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,7 +299,7 @@ pub struct ReloadView {
 pub struct UpgradeView {
     /// The process that serves now.
     pub pid: u32,
-    /// Its version.
+    /// Its version, and its commit where that is known.
     pub version: String,
     /// How long queues stood still; without, none was served, or the new process did not say.
     #[serde(default)]
@@ -329,6 +331,10 @@ pub struct VersionView {
     pub program: String,
     /// Its version.
     pub version: String,
+    /// The commit that it was built from, with `-dirty` when the sources were not as committed; without, it was not built
+    /// in a git repository.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// The API's version: the first part of every path.
     pub api: String,
 }

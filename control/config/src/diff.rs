@@ -7,10 +7,14 @@
 
 use std::fmt;
 
+mod links;
+
 use crate::plan::{
     DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, PolicyPlan, Source, SwitchPlan, UplinkPlan,
 };
 use crate::size::Size;
+
+pub use links::after as links_after;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +56,11 @@ pub enum Change {
         id: String,
         /// Its capacity from now on, in bytes.
         size_bytes: u64,
+    },
+    /// Give a link of an IOhost other clients, or some of them other disks and NICs.
+    SetClients {
+        /// The link's name.
+        link: String,
     },
     /// Make a disk.
     Add(Box<DiskPlan>),
@@ -127,6 +136,7 @@ impl fmt::Display for Change {
             Change::Resize { id, size_bytes } => {
                 write!(f, "resized disk {id} to {}", Size(*size_bytes))
             }
+            Change::SetClients { link } => write!(f, "set the clients of link {link}"),
             Change::Add(disk) => write!(f, "added disk {}", disk.id),
             Change::RemoveNic { id } => write!(f, "removed nic {id}"),
             Change::RemoveUplink { switch, name } => {
@@ -173,6 +183,7 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         Some(_) => None,
     }));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
+    kept.extend(links::others(running, wanted).map(|link| Change::SetClients { link }));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
     let gone = running.groups.iter().filter(is_gone);
     kept.extend(gone.map(|group| Change::RemoveGroup { id: group.id.clone() }));
@@ -197,7 +208,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
         ("sidecores.cpus", cpus),
-        ("link", differs_in_links(running, wanted)),
+        ("link", links::differ(running, wanted)),
         ("sidecores.min", min),
         ("sidecores.max", max),
         ("sidecores.urgency", old.urgency != new.urgency),
@@ -207,30 +218,25 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     differing.map(|(name, _)| name.to_string()).collect()
 }
 
-/// Whether there are other links, or they are otherwise; lines may have moved.
-fn differs_in_links(running: &Plan, wanted: &Plan) -> bool {
-    let what = |plan: &Plan| -> Vec<_> {
-        let links = plan.links.iter();
-        links
-            .map(|link| (link.id.clone(), link.mtu, link.key_file.clone(), link.end.clone()))
-            .collect()
-    };
-    what(running) != what(wanted)
-}
-
 /// Removals, changes in place, additions.
 type Lists<'a> = (&'a mut Vec<Change>, &'a mut Vec<Change>, &'a mut Vec<Change>);
 
 fn disks(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
+    // A disk that clients may have from now on, or no more, is another device: it has no socket, or has one.
+    let after = links::after(running, wanted);
+    let stays = |old: &DiskPlan, new: &DiskPlan| {
+        let its = |links| links::of_disk(links, &old.id);
+        changes_in_place(old, new) && its(&running.links) == its(&after)
+    };
     for old in &running.disks {
         let new = wanted.disk(&old.id);
-        if new.is_none_or(|new| !changes_in_place(old, new)) {
+        if new.is_none_or(|new| !stays(old, new)) {
             removed.push(Change::Remove { id: old.id.clone() });
         }
     }
     for new in &wanted.disks {
         match running.disk(&new.id) {
-            Some(old) if changes_in_place(old, new) => kept.extend(in_place(old, new)),
+            Some(old) if stays(old, new) => kept.extend(in_place(old, new)),
             _ => added.push(Change::Add(Box::new(new.clone()))),
         }
     }
@@ -281,7 +287,7 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
                     let service = (nic.share, nic.policy, nic.latency_target_us, nic.moderate_us);
                     let limits = (nic.limit, nic.group.clone());
-                    (rules, service, limits, nic.link)
+                    (rules, service, limits, nic.link, (nic.redirect, nic.vcpus.clone()))
                 };
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));

@@ -27,7 +27,8 @@ pub fn config_markdown() -> String {
          anything changes, with its line and what would be right. The fields of `[[disk]]` are also \
          the body of `POST /v1/disks` and the options of `sidecore disk add`; so are those of \
          `[[switch]]`, `[[nic]]` and `[[group]]`.\n\n\
-         Sizes are bytes, or a whole number with K, M, G or T (powers of 1024): `\"10G\"`. A disk, \
+         Sizes are bytes, or a whole number with K, M, G or T (powers of 1024, also as KB or KiB): \
+         `\"10G\"`. A disk, \
          a switch, a NIC or a group is declared here or made through the API, and each keeps to its \
          source: what the file declares is changed by editing the file. What the file declares is on a \
          switch and in a group of the file; what the API made may be on either.\n\n{}\n",

@@ -30,7 +30,7 @@ mod switch;
 pub use disk::{DiskPlan, Source};
 pub use group::GroupPlan;
 pub use limit::LimitPlan;
-pub use link::{LinkAt, LinkClientPlan, LinkEnd, LinkPeer, LinkPlan};
+pub use link::{LinkAt, LinkClientPlan, LinkEnd, LinkInterface, LinkPeer, LinkPlan};
 pub use names::Origin;
 pub use nic::{NicPeer, NicPlan};
 pub use policy::{Policies, PolicyPlan};
@@ -160,6 +160,8 @@ pub(crate) struct Defaults<'a> {
     pub(crate) policies: Policies,
     pub(crate) groups: &'a [GroupPlan],
     pub(crate) links: &'a [LinkPlan],
+    /// Links of the file that have mistakes, and so are none of those.
+    pub(crate) mistaken_links: Vec<&'a str>,
 }
 
 fn resolve(
@@ -178,9 +180,11 @@ fn resolve(
     let origin =
         |at: &Path| Origin::File { file: document.file().to_string(), line: document.line_of(at) };
     let links = link::resolve_all(&document.spec.link, folder, origin, mistakes);
-    // What devices may name is what runs: links change with a restart only.
+    // What devices may name is what runs: links come and go with an upgrade only.
     let usable = running.map_or(&links, |plan| &plan.links);
-    let defaults = Defaults { daemon: in_force, policies, groups: &groups, links: usable };
+    let mistaken_links = link::mistaken(&document.spec.link, &links);
+    let defaults =
+        Defaults { daemon: in_force, policies, groups: &groups, links: usable, mistaken_links };
     let sidecores = resolve_sidecores(sidecores, policies, host, mistakes);
     let reading = reading::Reading { document, folder, defaults, running };
     let devices = reading.devices(mistakes)?;

@@ -96,11 +96,14 @@ pub fn write(devices: &Devices) -> String {
     text
 }
 
-/// Whether something has a burst that waits for a limit, or a NIC says whether its calls wait: a program that does not know
+/// Whether something has a burst that waits for a limit, or a NIC says whether its calls wait or where its frames go: a program that does not know
 /// these refuses them.
 fn has_news(devices: &Devices) -> bool {
     let Devices { disks, nics, groups, .. } = devices;
-    if nics.iter().any(|nic| nic.moderate_us.is_some()) {
+    if nics
+        .iter()
+        .any(|nic| nic.moderate_us.is_some() || nic.redirect.is_some() || nic.vcpus.is_some())
+    {
         return true;
     }
     let disks = disks

@@ -21,6 +21,7 @@ impl Manager {
     /// Answers an operator.
     pub(crate) fn answer(&mut self, request: Request) {
         let (call, reply) = request.into_parts();
+        self.note_heard();
         match call {
             Call::ListDisks => reply.answer(Ok(self.list())),
             Call::ShowDisk { id } => reply.answer(self.show(&id, true)),
@@ -117,6 +118,7 @@ impl Manager {
         Answer::Version(VersionView {
             program: "sidecore".to_string(),
             version: self.options.version.to_string(),
+            commit: self.options.commit.map(str::to_string),
             api: "v1".to_string(),
         })
     }
@@ -154,12 +156,19 @@ impl Manager {
 
     /// Closes a device's socket and front-ends; it is gone when its queues are back.
     pub(crate) fn begin_removal(&mut self, number: u32, reply: Option<Reply>) {
+        let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
+            return;
+        };
+        self.forget_plan(&id);
+        self.remove_device(number, reply);
+    }
+
+    /// The same of one of whose name another one may be planned.
+    pub(crate) fn remove_device(&mut self, number: u32, reply: Option<Reply>) {
         let Some(device) = self.devices.get_mut(&number) else { return };
         device.removing = true;
         device.close_socket();
-        let (id, links) =
-            (device.facts.id.clone(), device.links.keys().copied().collect::<Vec<_>>());
-        self.forget_plan(&id);
+        let links = device.links.keys().copied().collect::<Vec<_>>();
         for link in links {
             self.close_link(number, link, "the device is removed");
         }
@@ -196,6 +205,7 @@ impl Manager {
             return;
         }
         self.release_remote(number);
+        self.forget_guest(number);
         let Some(device) = self.devices.remove(&number) else { return };
         let (id, view) = (&device.facts.id, self.shown(&device));
         if device.kind.is_resizing() {

@@ -11,6 +11,7 @@ use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
 use confine::Kind;
+use runstate::{Tracker, Unavailable};
 use tracing::{debug, info};
 
 use crate::address_space::AddressSpace;
@@ -18,6 +19,7 @@ use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
 use crate::bounds::Bounds;
 use crate::cores::{self, Cores};
+use crate::guest_vcpus::Guests;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager, now};
 use crate::moves::Moves;
@@ -43,6 +45,8 @@ pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
 pub struct Options {
     /// The program's version.
     pub version: &'static str,
+    /// The commit that it was built from, where that is known.
+    pub commit: Option<&'static str>,
     /// The configuration file's name, for messages.
     pub file: String,
     /// How the configuration file is read again.
@@ -53,10 +57,22 @@ pub struct Options {
     pub stopping: Box<dyn Fn()>,
     /// What starts a successor; without it there is no upgrade.
     pub launcher: Option<Launcher>,
+    /// What sees which vCPUs run, or why there is none; nothing where it was not tried.
+    pub run_state: Option<Result<Tracker, Unavailable>>,
     /// Another daemon serves: this one is to take over from it.
     pub heir: Option<Heir>,
     /// Called when process `.0` has taken over, just before this one ends.
     pub handed_over: Box<dyn Fn(u32)>,
+}
+
+impl Options {
+    /// Which program it is, for operators.
+    fn told(&self) -> String {
+        match self.commit {
+            Some(commit) => format!("{} ({commit})", self.version),
+            None => self.version.to_string(),
+        }
+    }
 }
 
 /// Why the daemon did not start. Nothing is left behind.
@@ -89,7 +105,7 @@ pub fn run(plan: Plan, mut options: Options) -> Result<(), StartError> {
 /// A manager of nothing yet, and the API's socket, which is not answered yet.
 fn begin(
     plan: &Plan,
-    options: Options,
+    mut options: Options,
     mut estate: Option<Estate>,
 ) -> Result<(Manager, Entrance), StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
@@ -120,6 +136,7 @@ fn begin(
     let inherited = estate.as_ref().map_or(0, Estate::descriptors);
     let bounds = Bounds::of_this_process(cores.all.len(), uplinks, inherited);
     let manager = Manager {
+        guests: Guests::new(options.run_state.take()),
         poll,
         options,
         state,
@@ -145,6 +162,7 @@ fn begin(
         next_device: 0,
         upgrade: None,
         frozen: false,
+        saved_seats: Vec::new(),
         fences_open: 0,
         estate,
         took_over_at: None,
@@ -167,7 +185,7 @@ fn take_short_turns() {
 /// A manager that could serve all that another daemon serves, and waits for nothing any more. What it holds is
 /// shared, and dropping it would cut off front-ends: so whatever fails ends the process where it fails.
 fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
-    let estate = granted(heir, heir.receive_estate(options.version));
+    let estate = granted(heir, heir.receive_estate(&options.told()));
     let (mut manager, entrance) = granted(heir, begin(&plan, options, Some(estate)));
     granted(heir, manager.open_all(plan));
     granted(heir, manager.refuse_if_taken_from_guest());
@@ -178,6 +196,7 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
     granted(heir, heir.receive_rings(&mut estate));
     manager.estate = Some(estate);
     manager.place_rings();
+    granted(heir, manager.inherit_links());
     let mut estate = manager.estate.take().unwrap_or_default();
     granted(heir, heir.receive_leave(&mut estate));
     manager.estate = Some(estate);

@@ -7,7 +7,7 @@
 //! out of what is promised to nobody, and is refused to whoever asks when that is used up.
 //!
 //! Not here: addresses (`address_space`), which are for all; slots and tables of a queue (`sidecore`), whose
-//! size is fixed. Called by `begin`, `shut`, `links`, `front_end` and `upgrade`.
+//! size is fixed. Called by `begin`, `check`, `shut`, `links`, `front_end` and `upgrade`.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -39,6 +39,10 @@ const DEVICE_DESCRIPTORS: u64 = 4;
 const HOST_DESCRIPTORS: u64 = 4;
 /// What the daemon needs besides devices later on: clients of the API, files that are open for a moment.
 const OWN_DESCRIPTORS: u64 = 8;
+/// What is open before the first device: the launcher's channel, the control loop, the API; and of each sidecore. A test
+/// of the program compares them with a daemon's.
+const START_DESCRIPTORS: u64 = 11;
+const CORE_DESCRIPTORS: u64 = 3;
 /// Regions of memory that each guest may have; one that has more takes from what is free. QEMU has two,
 /// and one for each DIMM; Cloud Hypervisor one for each zone.
 pub(crate) const REGIONS: u64 = 16;
@@ -144,7 +148,18 @@ impl Bounds {
     /// `inherited` descriptors of devices.
     pub(crate) fn of_this_process(sidecores: usize, uplinks: usize, inherited: usize) -> Bounds {
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        let open = open.saturating_sub(inherited) as u64;
+        Bounds::beside(open.saturating_sub(inherited) as u64, sidecores, uplinks)
+    }
+
+    /// Of a daemon that would be started in the place of this process.
+    pub(crate) fn of_a_start(sidecores: usize, uplinks: usize) -> Bounds {
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+        let begun = START_DESCRIPTORS + CORE_DESCRIPTORS * sidecores as u64;
+        Bounds::beside(open + begun, sidecores, uplinks)
+    }
+
+    /// Of a process that has so many descriptors before its first device.
+    fn beside(open: u64, sidecores: usize, uplinks: usize) -> Bounds {
         // Each sidecore makes its io_uring when it gets its first disk, and what wakes it.
         let uplinks = uplinks as u64 * (HOST_DESCRIPTORS + 1);
         let descriptors = open + 2 * sidecores as u64 + uplinks + OWN_DESCRIPTORS;

@@ -252,7 +252,7 @@ impl Device {
         let links = links.chain(self.links.keys().filter_map(|id| self.gives_up_at(*id)));
         let announced = self.kind.nic().and_then(|nic| nic.arrival.due_at());
         let others = self.retry_at.into_iter().chain(self.log.due_at()).chain(announced);
-        links.chain(others).chain(self.asks_at()).min()
+        links.chain(others).chain(self.asks_at()).chain(self.scans_at()).min()
     }
 
     /// When the locks of its disk are asked for again.

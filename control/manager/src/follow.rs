@@ -93,6 +93,9 @@ impl DiskParts {
 
     /// Why a ring waits for its locks.
     pub(crate) fn waits_for(&self) -> Option<String> {
+        if let Some(remote) = &self.remote {
+            return remote.waits.text(now(), "its guest's requests wait");
+        }
         match self.stand.as_ref()? {
             Stand::Away(Some((_, why))) => {
                 let why = why.to_string();
@@ -135,6 +138,11 @@ impl Manager {
     pub(crate) fn follow(&mut self, number: u32) -> u16 {
         let Some(device) = self.devices.get_mut(&number) else { return 0 };
         let rings = device.facts.rings;
+        let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+        if remote.is_some_and(|remote| !remote.is_asked_for()) {
+            // Its IOhost has none for this machine now: requests wait in their rings until it has one again.
+            return 0;
+        }
         if self.frozen || self.upgrade.is_some() {
             // It stays where another process is told, or is about to be told, that it is.
             let is_here = device.kind.disk().is_none_or(DiskParts::is_here);
@@ -142,6 +150,9 @@ impl Manager {
         }
         let wants = device.wants_to_start();
         let is_idle = device.attached().is_empty() && !device.is_started(None);
+        // A client that has not come back yet since another process took over has it nevertheless.
+        let is_idle = is_idle && !self.is_clients(number);
+        let Some(device) = self.devices.get_mut(&number) else { return 0 };
         let Some(stand) = device.kind.disk_mut().and_then(|disk| disk.stand.as_mut()) else {
             return rings;
         };

@@ -23,6 +23,7 @@ use crate::begin::Options;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
+use crate::guest_vcpus::Guests;
 use crate::kind::Kind;
 use crate::lent::Lent;
 use crate::moves::Moves;
@@ -38,6 +39,7 @@ use crate::switch_calls::MacQuery;
 use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::estate::Estate;
+use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
 
@@ -98,6 +100,8 @@ pub(crate) struct Manager {
     pub(crate) upgrade: Option<Upgrade>,
     /// Another process is being told what there is: it stays so.
     pub(crate) frozen: bool,
+    /// Links, written down for it.
+    pub(crate) saved_seats: Vec<SavedSeat>,
     /// Sidecores that were asked for what is on their roads, and have not answered.
     pub(crate) fences_open: usize,
     /// What a predecessor serves, until this process does.
@@ -108,6 +112,8 @@ pub(crate) struct Manager {
     pub(crate) api_socket: OwnedFd,
     pub(crate) calls: Calls,
     pub(crate) stop_by: Option<Instant>,
+    /// Which of their vCPUs run.
+    pub(crate) guests: Guests,
 }
 
 /// How the loop ended.
@@ -216,8 +222,8 @@ impl Manager {
                 Event::HostGone(key) => self.uplink_failed(key),
                 Event::Macs(table) => self.hear_macs(&table),
                 Event::FromLink(key, said) => self.hear_link(core, key, *said),
-                Event::LinkDetached(key, _) => self.link_is_back(key, false),
-                Event::LinkRefused(key, _) => self.link_is_back(key, true),
+                Event::LinkDetached(key, link) => self.link_is_home(core, key, link),
+                Event::LinkRefused(key, _) => self.link_is_refused(key),
                 // No link is attached yet.
                 Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
@@ -359,6 +365,7 @@ impl Manager {
         self.note_arrival(number, now);
         self.settle_export(number);
         self.follow_remote(number);
+        self.follow_nic(number);
         for index in 0..self.follow(number) {
             self.attach_if_ready(number, index);
         }
@@ -433,6 +440,7 @@ impl Manager {
         self.answer_overdue(now);
         self.answer_queries(now);
         self.follow_due(now);
+        self.follow_guests(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {

@@ -19,8 +19,10 @@ use crate::views;
 impl Manager {
     /// One NIC; with its queues or without.
     pub(crate) fn nic_view(&self, device: &Device, parts: &NicParts, queues: bool) -> NicView {
-        let uplink = parts.plug.and_then(|plug| self.network.uplinks.get(&plug.uplink?));
+        let port = parts.plug.and_then(|plug| plug.uplink);
+        let uplink = port.and_then(|port| self.network.uplinks.get(&port));
         let problem = views::problem_of(device)
+            .or_else(|| self.nic_waits_for(port?))
             .or_else(|| uplink.and_then(|uplink| Some(uplink.problem()?.to_string())));
         let is_bad = |queue: &QueueState| queue.violation.is_some() || queue.problem.is_some();
         let is_cut = uplink.is_some_and(|uplink| !uplink.is_attached());
@@ -40,6 +42,7 @@ impl Manager {
             sidecore: parts.plug.map(|plug| plug.place.home as u16),
             by_hand: parts.plug.is_some_and(|plug| plug.by_hand),
             held: held(device),
+            run_state: self.run_state_view(parts, queues),
             counters: counters(&parts.counters),
             host: uplink.map(|uplink| counters(&uplink.counters)),
             queues: match queues {
@@ -192,6 +195,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         sidecore: None,
         by_hand: false,
         held: HeldView::default(),
+        run_state: None,
         counters: PortCountersView::default(),
         host: None,
         queues: Vec::new(),

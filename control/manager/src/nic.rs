@@ -14,6 +14,7 @@ use sidecore::{PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
 use crate::arrival::Arrival;
+use crate::guest_vcpus::Follow;
 use crate::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
 use crate::nic_moves::Travel;
@@ -36,6 +37,8 @@ pub(crate) struct NicParts {
     pub(crate) arrival: Arrival,
     /// When its guest was announced last.
     pub(crate) announced_at: Option<Instant>,
+    /// What is known of its guest's vCPUs.
+    pub(crate) follow: Box<Follow>,
 }
 
 /// Where a NIC is plugged in.
@@ -82,6 +85,7 @@ impl NicParts {
             travel,
             arrival,
             announced_at,
+            follow: Box::default(),
         }
     }
 
@@ -115,6 +119,7 @@ impl NicParts {
             home: home as u16,
             mtu: self.plan.mtu.into(),
             counters: Arc::clone(&self.counters),
+            lanes: self.follow.lanes.clone(),
         }
     }
 }

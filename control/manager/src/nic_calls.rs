@@ -116,6 +116,9 @@ impl Manager {
         if before.link != after.link {
             self.turn_link(number, after.link);
         }
+        if let Some(nic) = self.nic_parts_mut(number) {
+            nic.follow.look_again();
+        }
         self.say_port(number);
         let limits = |plan: &NicPlan| (plan.limit, plan.group.clone());
         if limits(before) != limits(after) {

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use config::api::{Answer, ApiError, ErrorKind, ReloadView};
-use config::plan::DiskPlan;
+use config::plan::{DiskPlan, LinkPlan};
 use config::{Change, Plan, Size};
 use tracing::{info, warn};
 
@@ -86,7 +86,17 @@ impl Manager {
     fn begin_reload(&mut self) -> Result<(Vec<String>, ReloadView), ApiError> {
         let wanted = (self.options.load)(&self.plan)?;
         let difference = config::diff(&self.plan, &wanted);
-        let mut prepared = self.prepare(&difference.changes, &wanted)?;
+        // What is opened is opened for who may have it then.
+        let links = config::links_after(&self.plan, &wanted);
+        let before = std::mem::replace(&mut self.plan.links, links);
+        let prepared = self.prepare(&difference.changes, &wanted, &before);
+        let mut prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(refused) => {
+                self.plan.links = before;
+                return Err(refused);
+            }
+        };
         let mut done = ReloadView {
             file: self.options.file.clone(),
             changes: Vec::new(),
@@ -145,9 +155,14 @@ impl Manager {
     ///
     /// # Errors
     /// The first that cannot be; what was opened before it is closed.
-    fn prepare(&mut self, changes: &[Change], wanted: &Plan) -> Result<Prepared, ApiError> {
+    fn prepare(
+        &mut self,
+        changes: &[Change],
+        wanted: &Plan,
+        links: &[LinkPlan],
+    ) -> Result<Prepared, ApiError> {
         let mut prepared = Prepared::default();
-        let disks = self.prepare_disks(changes, wanted, &mut prepared);
+        let disks = self.prepare_disks(changes, wanted, links, &mut prepared);
         if let Err(refused) = disks.and_then(|()| self.prepare_net(changes, &mut prepared)) {
             prepared.opened.iter_mut().for_each(Device::close_socket);
             self.give_back(prepared.hosts);
@@ -160,6 +175,7 @@ impl Manager {
         &mut self,
         changes: &[Change],
         wanted: &Plan,
+        links: &[LinkPlan],
         prepared: &mut Prepared,
     ) -> Result<(), ApiError> {
         let removed = |change: &Change| match change {
@@ -167,7 +183,11 @@ impl Manager {
             _ => None,
         };
         let removed: Vec<DiskPlan> = changes.iter().filter_map(removed).collect();
-        if let Some(disk) = removed.iter().find(|disk| self.is_exported(&disk.id)) {
+        let was_exported = |id: &String| {
+            links.iter().flat_map(LinkPlan::clients).any(|client| client.disks.contains(id))
+        };
+        let stays = |disk: &&DiskPlan| was_exported(&disk.id) && self.is_exported(&disk.id);
+        if let Some(disk) = removed.iter().find(stays) {
             let what = format!("disk {:?} is one that clients of a link may have", disk.id);
             let hint = "restart the daemon with the new file; nothing was changed";
             return Err(ApiError::new(ErrorKind::Refused, what, hint));
@@ -234,7 +254,10 @@ impl Manager {
 
     fn apply_change(&mut self, change: &Change, hosts: &mut Hosts) {
         match change {
+            Change::SetClients { link } => self.set_link_clients(link),
             Change::Remove { id } => match self.number_of(id) {
+                // It goes when its client has it no more.
+                Some(number) if self.take_from_clients(number) => {}
                 Some(number) => self.begin_removal(number, None),
                 None => self.drop_shut(id),
             },

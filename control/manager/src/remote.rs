@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use backend::link::{LinkKey, LinkSeats, LinkSocket, LinkSource};
 use config::plan::{LinkAt, LinkEnd, LinkPeer, LinkPlan};
+use config::spec::Via;
 use remote::device_of;
-use remote::handshake::{Identity, Offer, PublicKey};
+use remote::handshake::{Identity, Offer, PublicKey, public_key};
 use sidecore::{Command, FromLink, Link, ToLink};
 use tracing::{info, warn};
 
@@ -20,8 +21,10 @@ use crate::log_rate::LogRate;
 use crate::manager::{Manager, now};
 use crate::poll::Token;
 
+mod clients;
 mod generations;
 mod greeter;
+pub(crate) mod handing;
 mod keys;
 mod nics;
 mod seats;
@@ -30,9 +33,11 @@ mod standings;
 mod status;
 mod told;
 mod using;
+mod waits;
 
 use generations::Generations;
 use greeter::{Greeter, Party, Task, Word, random};
+use handing::Transit;
 pub use keys::read as read_key;
 use nics::LinkedNic;
 pub(crate) use serving::BY_LINK;
@@ -43,8 +48,8 @@ use using::Using;
 
 /// Frames that the other end may have under way to one of our sockets, whose buffers hold as many.
 const RING_FRAMES: u32 = 512;
-/// Headers of IPv6 and UDP, bytes.
-const HEADERS_BYTES: u16 = 48;
+/// Headers of IP and UDP, bytes: of version 4, and of version 6.
+const HEADERS_BYTES: [u16; 2] = [28, 48];
 /// What goes before a frame where there is no IP: its length.
 const ETHERNET_BYTES: u16 = 2;
 /// Between two attempts to open a socket.
@@ -63,9 +68,11 @@ pub(crate) struct Remote {
     standings: Standings,
     /// By the number of the port.
     nics: BTreeMap<u32, LinkedNic>,
-    /// This boot of the machine, and this run of the daemon.
+    /// This boot of the machine, and the run of the daemon that RAM disks are of.
     boot: u64,
-    run: u64,
+    pub(crate) run: u64,
+    /// On their way from one owner to another, when there is an upgrade.
+    transit: Transit,
 }
 
 /// One link.
@@ -73,6 +80,8 @@ pub(crate) struct OneLink {
     plan: LinkPlan,
     /// The sidecores that have it, by seat: a client's has one.
     seats: Vec<usize>,
+    /// How frames come and go, by seat, since it was opened.
+    sockets: Vec<&'static str>,
     stage: Stage,
     end: End,
     log: LogRate,
@@ -114,22 +123,22 @@ impl OneLink {
 
     /// Where its socket is: a client's of UDP at any port, of the kind that its IOhosts have.
     fn source(&self) -> LinkSource {
+        if let Some(on) = self.plan.interface() {
+            let name = on.name.clone();
+            return match on.via {
+                Via::Packet => LinkSource::Interface { name },
+                Via::Xdp => LinkSource::Xdp { name },
+            };
+        }
+        let has_v6 = |iohosts: &[LinkPeer]| {
+            iohosts.iter().any(|peer| matches!(peer, LinkPeer::Udp(at) if at.is_ipv6()))
+        };
         let bind = match &self.plan.end {
-            LinkEnd::Iohost { listen: LinkAt::Interface(name), .. }
-            | LinkEnd::Client { interface: Some(name), .. } => {
-                return LinkSource::Interface { name: name.clone() };
-            }
             LinkEnd::Iohost { listen: LinkAt::Udp(address), .. } => *address,
-            LinkEnd::Client { iohosts, .. } => {
-                let is_v6 = |peer: &LinkPeer| matches!(peer, LinkPeer::Udp(at) if at.is_ipv6());
-                let has_v6 = iohosts.iter().any(is_v6);
-                let any = if has_v6 {
-                    Ipv6Addr::UNSPECIFIED.into()
-                } else {
-                    Ipv4Addr::UNSPECIFIED.into()
-                };
-                SocketAddr::new(any, 0)
+            LinkEnd::Client { iohosts, .. } if has_v6(iohosts) => {
+                SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)
             }
+            _ => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
         };
         LinkSource::Udp { bind }
     }
@@ -145,7 +154,8 @@ impl Remote {
         let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
         let standings = Standings::in_folder(state_dir, boot);
         let (links, greeter, nics, run) = (Vec::new(), None, BTreeMap::new(), random());
-        Remote { links, greeter, generations, losses, standings, nics, boot, run }
+        let transit = Transit::default();
+        Remote { links, greeter, generations, losses, standings, nics, boot, run, transit }
     }
 
     /// Whether there are any.
@@ -204,6 +214,7 @@ impl Manager {
             let link = OneLink {
                 plan: plan.clone(),
                 seats,
+                sockets: Vec::new(),
                 stage: Stage::Shut { problem: "is not open yet".to_string(), retry_at: now() },
                 end,
                 log: LogRate::default(),
@@ -219,7 +230,11 @@ impl Manager {
             Greeter::start(parties).map_err(|error| format!("links: no thread: {error}"))?;
         self.poll.add(&greeter, Token::Greeter).map_err(|error| format!("links: {error}"))?;
         self.remote.greeter = Some(greeter);
-        self.open_links(now());
+        match self.estate.is_some() {
+            // Another process has them until this one serves.
+            true => self.know_as_before(),
+            false => self.open_links(now()),
+        }
         Ok(())
     }
 
@@ -269,20 +284,28 @@ impl Manager {
         }
         let unused = link.seats.split_off(sockets.len().clamp(1, link.seats.len().max(1)));
         link.stage = Stage::Open;
+        link.sockets = sockets.iter().map(LinkSocket::describe).collect();
+        let how = link.sockets.clone();
         let (seats, id) = (link.seats.clone(), link.plan.id.clone());
         let make = |(seat, socket)| match &mut link.end {
             End::Client(using) => using.make(&link.plan, socket),
             End::Iohost(serving) => serving.make(&link.plan, seat, socket),
         };
         let made: Vec<Link> = sockets.into_iter().enumerate().map(make).collect();
-        for (core, made) in seats.iter().zip(made) {
-            self.cores.send(*core, Command::AttachLink(key, made));
-        }
+        self.begin_seats(key, made);
         unused.into_iter().for_each(|core| self.cores.give_load(core, 1));
-        info!(link = id, sidecores = ?seats, "open");
+        info!(link = id, sidecores = ?seats, sockets = ?how, "open");
         self.export_disks(key);
         self.export_nics(key);
         self.ask_again(key, now());
+    }
+
+    /// Gives a link to the sidecores that are to have its seats.
+    fn begin_seats(&mut self, key: LinkKey, made: Vec<Link>) {
+        let seats = self.remote.link(key).map(|link| link.seats.clone()).unwrap_or_default();
+        for (core, made) in seats.iter().zip(made) {
+            self.cores.send(*core, Command::AttachLink(key, made));
+        }
     }
 
     /// Says something to a link that is open, and has one seat.
@@ -290,27 +313,32 @@ impl Manager {
         self.tell_seat(key, 0, told);
     }
 
-    /// A sidecore gave a link back, which it could not take or which leaves with it.
-    pub(crate) fn link_is_back(&mut self, key: LinkKey, is_refused: bool) {
+    /// A sidecore gave a link back, which it could not take.
+    pub(crate) fn link_is_refused(&mut self, key: LinkKey) {
         let Some(link) = self.remote.link(key) else { return };
-        if is_refused {
-            let problem = "its sidecore has no place for it: make fewer links".to_string();
-            warn!(link = link.plan.id, "{problem}");
-            link.stage = Stage::Shut { problem, retry_at: now() + 60 * RETRY_INTERVAL };
-            // Its other seats go, too: without one of them its clients would say hello to nobody.
-            for core in link.seats.clone() {
-                self.cores.send(core, Command::DetachLink(key));
-            }
+        let problem = "its sidecore has no place for it: make fewer links".to_string();
+        warn!(link = link.plan.id, "{problem}");
+        link.stage = Stage::Shut { problem, retry_at: now() + 60 * RETRY_INTERVAL };
+        // Its other seats go, too: without one of them its clients would say hello to nobody.
+        for core in link.seats.clone() {
+            self.cores.send(core, Command::DetachLink(key));
         }
     }
 
     /// What a link says, at the seat of that sidecore.
     pub(crate) fn hear_link(&mut self, core: usize, key: LinkKey, said: FromLink) {
+        if self.frozen && matches!(said, FromLink::Host(_)) {
+            // What it asks for would begin what another process is told has ended.
+            return self.remote.transit.later.push((core, key, said));
+        }
         let Some(link) = self.remote.link(key) else { return };
         let Some(seat) = link.seats.iter().position(|one| *one == core) else { return };
         match said {
             FromLink::Greet { frame, from } => self.ask_greeter(Task::Heard(key, from, frame)),
-            FromLink::WantsSession(_) => self.begin_session(key),
+            FromLink::WantsSession(_) => {
+                self.note_silence(key);
+                self.begin_session(key);
+            }
             FromLink::Client(event) => self.hear_iohost(key, event),
             FromLink::Freed(disk) => self.is_free(key, disk),
             FromLink::Unattached(disk) => self.is_unattached(key, disk),
@@ -362,6 +390,15 @@ fn longest(opened: &LinkSeats) -> usize {
     opened.sockets.first().map_or(0, LinkSocket::frame_bytes)
 }
 
+/// That the link's key is there and of use.
+///
+/// # Errors
+/// What a start would say.
+pub(crate) fn check_key(plan: &LinkPlan) -> Result<(), String> {
+    let identity = identity_of(plan).map_err(|error| error.to_string())?;
+    party_of(plan, identity).map(drop)
+}
+
 fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
     match &plan.key_file {
         None => Ok(Identity::None),
@@ -373,13 +410,21 @@ fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
 
 /// Bytes of the longest frame that fits into a packet on a link's way.
 fn frame_bytes(plan: &LinkPlan) -> u16 {
-    let before = match &plan.end {
-        LinkEnd::Iohost { listen: LinkAt::Interface(_), .. }
-        | LinkEnd::Client { interface: Some(_), .. } => ETHERNET_BYTES,
-        _ => HEADERS_BYTES,
+    let is_v4 = match &plan.end {
+        LinkEnd::Iohost { listen, .. } => matches!(listen, LinkAt::Udp(SocketAddr::V4(_))),
+        LinkEnd::Client { iohosts, .. } => {
+            iohosts.iter().all(|peer| matches!(peer, LinkPeer::Udp(SocketAddr::V4(_))))
+        }
+    };
+    let before = match plan.interface() {
+        Some(_) => ETHERNET_BYTES,
+        None => HEADERS_BYTES[usize::from(!is_v4)],
     };
     plan.mtu.saturating_sub(before)
 }
+
+/// The likeliest mistake with keys.
+const OWN_KEY: &str = "its `iohost_key` is this machine's own: it is to be what `sidecore link key FILE` prints at the IOhost";
 
 /// What handshakes of a link are made with.
 fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
@@ -387,6 +432,12 @@ fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
     let offer = Offer::new(is_secret, frame_bytes(plan), RING_FRAMES);
     Ok(match &plan.end {
         LinkEnd::Client { iohost_key, .. } => {
+            // A stranger is not answered, so nobody else would say it.
+            if let (Identity::Key(own), Some(iohost)) = (&identity, iohost_key)
+                && public_key(own).is_ok_and(|own| own == *iohost)
+            {
+                return Err(OWN_KEY.to_string());
+            }
             Party::Client { identity, iohost: iohost_key.unwrap_or([0; 32]), offer }
         }
         LinkEnd::Iohost { lease_s, clients, .. } => {
@@ -397,4 +448,52 @@ fn party_of(plan: &LinkPlan, identity: Identity) -> Result<Party, String> {
             Party::Iohost { responder, clients }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use config::plan::{LinkInterface, Origin};
+
+    use super::*;
+
+    /// Of an Ethernet frame IPv4 leaves 1,472 bytes, of which three have 4 KiB; of IPv6's 1,452 it takes four.
+    #[test]
+    fn frames_are_as_long_as_the_links_addresses_leave_room_for() {
+        let with = |end| {
+            frame_bytes(&LinkPlan {
+                id: "rack".to_string(),
+                origin: Origin::File { file: "sidecore.toml".to_string(), line: 1 },
+                mtu: 1500,
+                key_file: None,
+                end,
+            })
+        };
+        let client = |iohosts: &[&str]| {
+            let peers = iohosts.iter().map(|at| LinkPeer::Udp(at.parse().expect("an address")));
+            with(LinkEnd::Client {
+                interface: None,
+                iohosts: peers.collect(),
+                iohost_key: None,
+                fail_after_s: None,
+                keep_bytes: 0,
+            })
+        };
+        assert_eq!(client(&["10.0.0.1:7447", "10.0.0.2:7447"]), 1472);
+        assert_eq!(client(&["[fd00::1]:7447"]), 1452);
+        assert_eq!(client(&["10.0.0.1:7447", "[fd00::2]:7447"]), 1452);
+        let iohost = |listen| {
+            with(LinkEnd::Iohost {
+                listen,
+                lease_s: 10,
+                memory_bytes: 0,
+                sidecores: 1,
+                clients: Vec::new(),
+            })
+        };
+        let udp = |at: &str| LinkAt::Udp(at.parse().expect("an address"));
+        assert_eq!(iohost(udp("0.0.0.0:7447")), 1472);
+        assert_eq!(iohost(udp("[::]:7447")), 1452);
+        let on = LinkInterface { name: "eth1".to_string(), via: Via::Packet };
+        assert_eq!(iohost(LinkAt::Interface(on)), 1498);
+    }
 }

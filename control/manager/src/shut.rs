@@ -195,6 +195,9 @@ impl Manager {
         if let Some(why) = plan.disk().and_then(refused_image) {
             return Err(NotOpen::Wrong(why));
         }
+        // Of one that another machine has nothing comes but what its link knows.
+        let is_remote = |plan: &DiskPlan| matches!(plan.source, Source::Remote { .. });
+        let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
                 let parts = DiskParts::inherit(plan, &facts, handles)?;
@@ -282,6 +285,7 @@ impl Manager {
         self.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {
+            self.forget_guest(number);
             if let Some(device) = self.devices.remove(&number) {
                 self.discard(device);
             }
@@ -345,7 +349,7 @@ impl Manager {
     fn open_again(&mut self, plan: DevicePlan, now: Instant) {
         let id = plan.id().to_string();
         let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
-        let removing = self.devices.values().any(|device| device.removing);
+        let removing = self.devices.values().any(|device| device.removing) || self.is_taking();
         let Some(at) = self.shut.iter().position(|shut| shut.plan.id() == id) else { return };
         let why = match opened {
             Ok(_) => {

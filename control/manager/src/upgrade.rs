@@ -10,6 +10,7 @@
 //! | `bequest` | what is handed over: devices, front-ends, rings |
 //! | `estate` | the same as it came, checked |
 //! | `heir` | a start with an estate |
+//! | `links` | what links are given up, and begin with |
 //! | `pause` | how long queues stood still |
 
 pub(crate) mod bequest;
@@ -18,9 +19,10 @@ mod drain;
 pub(crate) mod estate;
 pub(crate) mod heir;
 pub mod launcher;
+pub(crate) mod links;
 pub(crate) mod pause;
 pub(crate) mod predecessor;
-mod wire;
+pub(crate) mod wire;
 
 use std::time::Duration;
 
@@ -47,6 +49,12 @@ pub fn take_packets<'a>(packets: impl Iterator<Item = (&'a [u8], usize)>) -> usi
     });
     let taken = taken.count();
     assert!(estate.devices.values().all(|device| device.links.len() <= crate::device::LINKS_MAX));
+    assert!(
+        estate
+            .seats
+            .iter()
+            .all(|seat| seat.words.saturating_add(seat.bytes) <= wire::SEAT_BYTES_MAX)
+    );
     assert!(estate.rings.len() <= (256 + wire::RINGS_MAX) * estate.devices.len());
     taken
 }

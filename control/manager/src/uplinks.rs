@@ -110,6 +110,7 @@ impl Uplink {
             home: self.place.home as u16,
             mtu: MTU,
             counters: Arc::clone(&self.counters),
+            lanes: None,
         }
     }
 
@@ -313,6 +314,15 @@ impl Manager {
         let uplinks = self.network.uplinks.iter().filter(|(_, uplink)| due(uplink));
         for number in uplinks.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.open_uplink(number);
+        }
+    }
+
+    /// Those that are not open are tried again at once.
+    pub(crate) fn retry_uplinks_now(&mut self) {
+        for uplink in self.network.uplinks.values_mut() {
+            if let State::Shut { retry_at, .. } = &mut uplink.state {
+                *retry_at = now();
+            }
         }
     }
 

@@ -111,6 +111,8 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         mode: plan.mode,
         backend: plan.source.kind(),
         path: plan.source.path().map(str::to_string),
+        link: plan.source.remote().map(|(link, _)| link.to_string()),
+        remote: plan.source.remote().map(|(_, name)| name.to_string()),
         cache: match &plan.source {
             config::Source::File { cache, .. } => Some(*cache),
             _ => None,
@@ -189,7 +191,7 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
     leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(of_device)
 }
 
-/// Why its guest waits for the locks of the image.
+/// Why its guest waits for the locks of the image, or for another machine.
 fn waits_for(device: &Device) -> Option<String> {
     device.kind.disk().and_then(DiskParts::waits_for)
 }

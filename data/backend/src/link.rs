@@ -19,6 +19,7 @@ mod seats;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod socket;
+mod xdp;
 
 pub use self::remote::Remote;
 pub use address::Address;

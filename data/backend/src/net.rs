@@ -28,7 +28,7 @@ mod packet;
 mod simulated;
 mod tap;
 mod watch;
-mod xdp;
+pub(crate) mod xdp;
 
 pub(crate) use errors::is_name;
 pub use errors::{HostOpenError, Why};

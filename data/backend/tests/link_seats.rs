@@ -4,7 +4,7 @@
 mod network;
 
 use backend::link::{LinkSeats, LinkSocket, LinkSource};
-use network::{in_namespace, ip_says, veth};
+use network::{in_namespace, ip, ip_says, veth};
 use remote::iohost::seat_of;
 use remote::wire::{Header, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,9 +50,13 @@ fn frames() -> Vec<(Vec<u8>, usize)> {
 }
 
 fn receive(socket: &mut LinkSocket, limit_ms: i64) -> Option<Vec<u8>> {
-    for _ in 0..3 {
+    // One look is what `has_some` brings about.
+    for _ in 0..4 {
         if let Some((_, bytes)) = socket.receive() {
             return Some(bytes.to_vec());
+        }
+        if socket.has_some() {
+            continue;
         }
         let fd = socket.poll_fd();
         let limit = Timespec { tv_sec: 0, tv_nsec: limit_ms * 1_000_000 };
@@ -138,27 +142,51 @@ fn bursts_come_to_the_seat_that_made_their_session() {
 fn frames_of_a_wire_come_to_the_seat_that_made_their_session() {
     in_namespace("frames_of_a_wire_come_to_the_seat_that_made_their_session", || {
         veth();
-        let source = LinkSource::Interface { name: "v1".to_string() };
         // Two groups on one interface would both have all frames; two after one another have nothing in common.
         for _ in 0..2 {
-            let mut link = open(&source, SEATS).sockets;
-            let text = ip_says("-o link show v1");
-            let mac = text.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
-            let bytes = mac
-                .expect("an address")
-                .split(':')
-                .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"));
-            let to: Vec<u8> = bytes.collect();
-            let to = backend::link::Address::station(to.try_into().expect("six"));
-            let from = LinkSource::Interface { name: "v0".to_string() };
-            let mut sender = LinkSocket::open(&from).unwrap_or_else(|error| panic!("{error}"));
-            check(&mut link, |bytes| {
-                assert!(sender.send(|place| {
-                    place[..bytes.len()].copy_from_slice(bytes);
-                    Some((bytes.len(), to))
-                }));
-                sender.flush();
-            });
+            check_wire(&LinkSource::Interface { name: "v1".to_string() }, &["packet"; SEATS]);
         }
+    });
+}
+
+/// One queue is the first seat's, and the others have what the program lets through.
+#[test]
+fn frames_of_af_xdp_come_to_their_seat_with_a_queue_and_without() {
+    in_namespace("frames_of_af_xdp_come_to_their_seat_with_a_queue_and_without", || {
+        veth();
+        let source = LinkSource::Xdp { name: "v1".to_string() };
+        let mut words = ["packet"; SEATS];
+        words[0] = "xdp, native, copy";
+        check_wire(&source, &words);
+        ip("link del v0");
+        let queues = format!("numrxqueues {SEATS} numtxqueues {SEATS}");
+        ip(&format!("link add v0 {queues} type veth peer name v1 {queues}"));
+        ip("link set v0 up");
+        ip("link set v1 up");
+        for _ in 0..2 {
+            check_wire(&source, &["xdp, native, copy"; SEATS]);
+        }
+    });
+}
+
+fn check_wire(source: &LinkSource, words: &[&str; SEATS]) {
+    let mut link = open(source, SEATS).sockets;
+    assert!(link.iter().map(LinkSocket::describe).eq(words.iter().copied()));
+    let text = ip_says("-o link show v1");
+    let mac = text.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+    let bytes = mac
+        .expect("an address")
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"));
+    let to: Vec<u8> = bytes.collect();
+    let to = backend::link::Address::station(to.try_into().expect("six"));
+    let from = LinkSource::Interface { name: "v0".to_string() };
+    let mut sender = LinkSocket::open(&from).unwrap_or_else(|error| panic!("{error}"));
+    check(&mut link, |bytes| {
+        assert!(sender.send(|place| {
+            place[..bytes.len()].copy_from_slice(bytes);
+            Some((bytes.len(), to))
+        }));
+        sender.flush();
     });
 }

@@ -5,7 +5,9 @@ mod network;
 
 use std::net::{SocketAddr, UdpSocket};
 
-use backend::link::{Address, ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkSocket, LinkSource};
+use backend::link::{
+    Address, ETHER_TYPE, FRAME_BYTES_MAX, LinkLosses, LinkSeats, LinkSocket, LinkSource,
+};
 use backend::net::{Rest, Sent};
 use frame::Header;
 use network::{in_namespace, ip, ip_says, packet, veth};
@@ -19,12 +21,19 @@ fn station(name: &str) -> LinkSource {
     LinkSource::Interface { name: name.to_owned() }
 }
 
+fn xdp(name: &str) -> LinkSource {
+    LinkSource::Xdp { name: name.to_owned() }
+}
+
 fn open(source: &LinkSource) -> LinkSocket {
     LinkSocket::open(source).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn refusal(source: &LinkSource) -> String {
-    LinkSocket::open(source).expect_err("opened").to_string()
+    match LinkSocket::open(source) {
+        Ok(socket) => panic!("opened: {}", socket.describe()),
+        Err(error) => error.to_string(),
+    }
 }
 
 fn at(socket: &LinkSocket) -> Address {
@@ -55,6 +64,9 @@ fn send(from: &mut LinkSocket, to: Address, bytes: &[u8]) {
 
 /// Whether it is readable within so many milliseconds.
 fn waits(socket: &LinkSocket, limit_ms: i64) -> bool {
+    if socket.has_some() {
+        return true;
+    }
     let fd = socket.poll_fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let limit = Timespec { tv_sec: limit_ms / 1000, tv_nsec: limit_ms % 1000 * 1_000_000 };
@@ -214,11 +226,163 @@ fn frames_come_through_an_ethertype_as_they_went() {
     });
 }
 
+/// Either end by AF_XDP, or both; whatever is not a link's goes on to the host.
+#[test]
+fn frames_come_through_af_xdp_as_they_went() {
+    in_namespace("frames_come_through_af_xdp_as_they_went", || {
+        veth();
+        let (first, second) = (mac("v0"), mac("v1"));
+        let kinds: [fn(&str) -> LinkSource; 2] = [xdp, station];
+        for (near, far) in [(0, 0), (0, 1), (1, 0)] {
+            let (mut one, mut other) = (open(&kinds[near]("v0")), open(&kinds[far]("v1")));
+            let words = [one.describe(), other.describe()];
+            let wanted = ["xdp, native, copy", "packet"];
+            assert_eq!(words, [wanted[near], wanted[far]]);
+            assert_eq!((one.frame_bytes(), other.frame_bytes()), (1498, 1498));
+            check(&mut one, &mut other, second, first, &lengths(1498, 700));
+            check(&mut other, &mut one, first, second, &lengths(1498, 700));
+            assert_eq!((one.losses(), other.losses()), Default::default());
+        }
+        let (mut one, mut other) = (open(&xdp("v0")), open(&xdp("v1")));
+        let (mut raw, mut host) = (packet("v0"), packet("v1"));
+        let kinds = [[0x88, 0xb6], [0x08, 0x06], [0x81, 0x00]];
+        let frames = kinds.map(|kind| {
+            let mut frame = frame_of(second, first, &[0; 46]);
+            frame[12..14].copy_from_slice(&kind);
+            frame
+        });
+        for frame in &frames {
+            assert_eq!(raw.send(&Header::default(), frame, Rest::Private(&[])), Sent::Done);
+            raw.flush();
+            let mut turns = network::Turns::default();
+            let got = turns.receive(&mut host, |found| found.bytes.get(6..12) == frame.get(6..12));
+            assert!(got.is_some_and(|(_, bytes)| bytes.get(..14) == frame.get(..14)));
+            assert!(receive_now(&mut other).is_none());
+        }
+        check(&mut one, &mut other, second, first, &lengths(1498, 200));
+        // What is a link's the host no longer sees.
+        let mut turns = network::Turns::default();
+        let is_ours =
+            |found: &backend::net::Received<'_>| found.bytes.get(12..14) == Some(&[0x88, 0xb5]);
+        while network::wait(&host, 100) {
+            if let Some(found) = host.receive(turns.now_ns()) {
+                assert!(!is_ours(&found));
+            }
+        }
+        // All of it is given back when they have gone.
+        drop((one, other));
+        assert!(!ip_says("-d link show v1").contains("xdp"));
+        assert_eq!(open(&xdp("v1")).describe(), "xdp, native, copy");
+    });
+}
+
+/// An interface whose driver runs no program, frames as long as there is room for, and more of them at once than there
+/// are places.
+#[test]
+fn af_xdp_works_in_the_stack_too_and_a_burst_is_bounded() {
+    in_namespace("af_xdp_works_in_the_stack_too_and_a_burst_is_bounded", || {
+        veth();
+        let (first, second) = (mac("v0"), mac("v1"));
+        // Of frames this long veth's driver takes no program.
+        for name in ["v0", "v1"] {
+            ip(&format!("link set {name} mtu 9000"));
+        }
+        let (mut one, mut other) = (open(&xdp("v0")), open(&xdp("v1")));
+        assert_eq!(other.describe(), "xdp, generic, copy");
+        // A page without room for what the kernel puts before, and a frame's head.
+        assert_eq!(other.frame_bytes(), 4096 - 256 - 16);
+        check(&mut one, &mut other, second, first, &lengths(3824, 700));
+        check(&mut other, &mut one, first, second, &lengths(3824, 700));
+        assert_eq!((one.losses(), other.losses()), Default::default());
+        ip("link set v0 down");
+        for number in 0..5000 {
+            send(&mut one, second, &frame(100, number));
+            one.flush();
+        }
+        let lost = one.losses().sent;
+        assert_eq!(lost, 5000 - 2048, "what the kernel does not take is lost, and nothing else");
+        ip("link set v0 up");
+        // Those that waited come then, and later ones behind them.
+        send(&mut one, second, b"the last");
+        one.flush();
+        let mut came = 0;
+        while let Some((from, bytes)) = receive(&mut other) {
+            assert_eq!(from, first);
+            came += 1;
+            if bytes == b"the last" {
+                break;
+            }
+            // The kernel sends some of what waits in each call.
+            one.flush();
+        }
+        assert!((1..=2048).contains(&came), "{came}");
+    });
+}
+
+fn frame_of(to: Address, from: Address, body: &[u8]) -> Vec<u8> {
+    let [to, from] = [to, from].map(|end| end.as_station().expect("a station"));
+    [&to[..], &from, &ETHER_TYPE.to_be_bytes(), body].concat()
+}
+
+/// What comes by another queue than the socket's, and what is for an address that the interface has got since.
+#[test]
+fn frames_that_af_xdp_does_not_get_come_all_the_same() {
+    in_namespace("frames_that_af_xdp_does_not_get_come_all_the_same", || {
+        ip(
+            "link add v0 numtxqueues 2 numrxqueues 2 type veth peer name v1 numrxqueues 2 numtxqueues 2",
+        );
+        ip("link set v0 up");
+        ip("link set v1 up");
+        let (mut first, second) = (mac("v0"), mac("v1"));
+        let mut other = open(&xdp("v1"));
+        assert_eq!(other.describe(), "xdp, native, copy");
+        // An AF_XDP socket sends on the queue that it is bound to: that is the other end's queue, too.
+        let source = LinkSource::Xdp { name: "v0".to_owned() };
+        let mut two = LinkSeats::open(&source, 2).unwrap_or_else(|error| panic!("{error}")).sockets;
+        for (seat, one) in two.iter_mut().enumerate() {
+            assert_eq!(one.describe(), "xdp, native, copy", "{seat}");
+            check(one, &mut other, second, first, &lengths(1498, 300));
+        }
+        assert_eq!(other.losses(), LinkLosses::default());
+        drop(two);
+        ip("link set v0 address 02:00:00:00:00:77");
+        ip("link set v1 address 02:00:00:00:00:78");
+        first = mac("v0");
+        let mut one = open(&station("v0"));
+        check(&mut one, &mut other, mac("v1"), first, &lengths(1498, 100));
+        assert_eq!(other.losses(), LinkLosses::default());
+    });
+}
+
+#[test]
+fn an_interface_that_has_a_program_or_no_such_queue_says_what_to_do() {
+    in_namespace("an_interface_that_has_a_program_or_no_such_queue_says_what_to_do", || {
+        veth();
+        let taken = open(&xdp("v0"));
+        assert_eq!(
+            refusal(&xdp("v0")),
+            "cannot open a link at interface v0: another XDP program is attached to it: detach that (`ip link set \
+             dev NAME xdp off`), or use via = \"packet\""
+        );
+        drop(taken);
+        assert!(refusal(&xdp("v7")).contains("there is no interface of this name"));
+        assert!(refusal(&xdp("a/b")).contains("no interface can have this name"));
+        assert!(refusal(&xdp("lo")).contains("it is no Ethernet"), "{}", refusal(&xdp("lo")));
+    });
+}
+
 #[test]
 fn frames_for_others_and_frames_that_lie_are_left_out() {
     in_namespace("frames_for_others_and_frames_that_lie_are_left_out", || {
         veth();
-        let (mut one, mut other) = (open(&station("v0")), open(&station("v1")));
+        left_out(&station("v1"));
+        left_out(&xdp("v1"));
+    });
+}
+
+fn left_out(source: &LinkSource) {
+    {
+        let (mut one, mut other) = (open(&station("v0")), open(source));
         let (first, second) = (mac("v0"), mac("v1"));
         // Somebody else has set it promiscuous.
         ip("link set v1 promisc on");
@@ -242,7 +406,7 @@ fn frames_for_others_and_frames_that_lie_are_left_out() {
             assert_eq!(got, is_good.then(|| (first, vec![9])), "{body:?}");
         }
         assert_eq!(other.losses().received, 4);
-    });
+    }
 }
 
 /// N17: to all, to many, in its own name, tagged, too long, too short, of another kind.
@@ -253,7 +417,14 @@ fn n17_frames_of_a_wire_that_are_none_of_a_link_are_dropped() {
         for name in ["v0", "v1"] {
             ip(&format!("link set {name} mtu 20000"));
         }
-        let mut link = open(&station("v1"));
+        n17(&station("v1"));
+        n17(&xdp("v1"));
+    });
+}
+
+fn n17(source: &LinkSource) {
+    {
+        let mut link = open(source);
         let mut raw = packet("v0");
         let [to, from] = ["v1", "v0"].map(|name| mac(name).as_station().expect("a station"));
         let ether = ETHER_TYPE.to_be_bytes();
@@ -280,9 +451,14 @@ fn n17_frames_of_a_wire_that_are_none_of_a_link_are_dropped() {
             assert_eq!(receive(&mut link), Some((mac("v0"), b"abc".to_vec())), "{number}");
             assert!(receive_now(&mut link).is_none(), "{number}");
             // Of another kind is not even shown.
-            assert_eq!(link.losses().received, number.min(5) as u64 + 1);
+            let lost = link.losses();
+            assert_eq!(
+                lost.received + lost.overrun,
+                number.min(5) as u64 + 1,
+                "{number}: {lost:?}"
+            );
         }
-    });
+    }
 }
 
 fn receive_within(socket: &mut LinkSocket, limit_ms: i64) -> Option<(Address, Vec<u8>)> {

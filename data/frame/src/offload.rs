@@ -41,7 +41,7 @@ struct Parts {
     needs: Offloads,
     /// The checksum was found right by a sender that is believed. Bit 6.
     is_valid: bool,
-    /// Nine bits from 7 on: a longer hint is shortened.
+    /// Nine bits from 7 on: a longer hint is shortened ([`HINT_MAX`]).
     header_len: u16,
     /// From bit 16 on.
     gso_size: u16,
@@ -54,6 +54,9 @@ struct Parts {
 const VALID: u64 = 1 << 6;
 const HEADER_LEN_SHIFT: u32 = 7;
 const HEADER_LEN_MAX: u16 = (1 << 9) - 1;
+/// Longest hint that is kept: with room for the two tags that a frame may get on its way, so that
+/// it is the same again when they are gone.
+const HINT_MAX: u16 = HEADER_LEN_MAX - 2 * tag::SIZE as u16;
 const _: () = assert!((Offloads::ALL.bits() as u64) < VALID);
 
 impl Parts {
@@ -377,5 +380,5 @@ fn hint(header: &Header, frame_len: u32, transport: u32) -> u16 {
     let least = u32::from(header.csum_start) + transport;
     let most = least + (TCP_SIZE_MAX - TCP_SIZE) as u32;
     let said = u32::from(header.header_len).max(least).min(most).min(frame_len);
-    u16::try_from(said).unwrap_or(header.csum_start)
+    u16::try_from(said).unwrap_or(u16::MAX).min(HINT_MAX)
 }

@@ -18,6 +18,7 @@ use crate::session::{FIRST_LEASES, Session};
 use crate::wire::{HEADER_BYTES, Header, Intent, Net};
 
 mod attachment;
+mod handing;
 mod held;
 mod kinds;
 mod slot;
@@ -275,6 +276,12 @@ impl Client {
             self.is_net_next = !self.is_net_next;
         }
         session.commit(now, out)
+    }
+
+    /// A frame that says that this end is done with its session, so that the IOhost need not wait for the end of its
+    /// lease. Nothing more is to be sent.
+    pub fn farewell(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        self.session.as_mut()?.farewell(buffer)
     }
 
     /// Whether [`Client::send_net`] has a place for any frame.

@@ -30,12 +30,14 @@ use crate::wire::{Bind, End, HEADER_BYTES, Header, Malformed, Net, News, Record,
 mod about;
 mod binding;
 mod export;
+mod handing;
 mod kinds;
 mod sessions;
 
 use crate::loss::{Fate, Mark};
 use about::{About, Fates};
 use export::Export;
+pub use handing::check_saved;
 pub use kinds::{ExportSpec, HostCounts, HostEvent, HostSpec, SlotMemory, Work};
 use sessions::{Peer, Place, Tenant};
 pub use sessions::{SEATS_MAX, seat_of};
@@ -58,6 +60,8 @@ pub struct Host<M> {
     round: Round,
     times: Times,
     working: Round,
+    /// Devices that are kept for clients of a process before this one, and until when.
+    reserved: Vec<(u64, u16)>,
     /// Of the frame that is being heard.
     binds: Vec<Bind>,
     names: u64,
@@ -79,6 +83,7 @@ impl<M: SlotMemory> Host<M> {
             round: Round::default(),
             times: Times::default(),
             working: Round::default(),
+            reserved: Vec::new(),
             binds: Vec::new(),
             names: spec.instance,
             told_at: 0,
@@ -290,6 +295,9 @@ impl<M: SlotMemory> Host<M> {
     /// Does what is due by now.
     pub fn tick(&mut self, now: u64) {
         self.told_at = self.told_at.max(now);
+        if !self.reserved.is_empty() {
+            self.give_away(now);
+        }
         while let Some((_, at)) = self.times.first().filter(|(due, _)| *due <= now) {
             self.counts.looks += 1;
             let Some(peer) = self.places.get_mut(at).and_then(Place::peer_mut) else {
@@ -334,10 +342,12 @@ impl<M: SlotMemory> Host<M> {
 
     /// When [`Host::tick`] or [`Host::poll_transmit`] is due, if nothing happens before.
     pub fn due(&self) -> Option<u64> {
-        match self.round.first() {
+        let kept_until = self.reserved.iter().map(|(until, _)| *until).min();
+        let next = match self.round.first() {
             Some(_) => Some(self.told_at),
             None => self.times.first().map(|(at, _)| at),
-        }
+        };
+        [kept_until, next].into_iter().flatten().min()
     }
 
     /// What was dropped.

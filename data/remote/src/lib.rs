@@ -24,6 +24,7 @@ mod received;
 #[cfg(feature = "rogue")]
 pub mod rogue;
 mod round;
+pub mod saved;
 mod seal;
 mod session;
 mod times;

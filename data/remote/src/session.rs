@@ -15,8 +15,15 @@ use crate::wire::{
 const BURST_MAX: u32 = 32;
 /// An acknowledgement of one block, which goes along with a fragment.
 const SHORT_ACK_BYTES: usize = RECORD_HEAD_BYTES + 8 + 16;
-/// Frames that ask after which an acknowledgement is sent at once.
-const ACK_AFTER: u32 = 2;
+/// An acknowledgement is sent at once when what frames ask for comes to this much: two that have more than NICs' frames, or
+/// eight that have nothing else, since these are never sent again.
+const ACK_AFTER: u32 = 8;
+pub(crate) const ACK_REQUESTS: u32 = 4;
+const ACK_NET: u32 = 1;
+/// Every frame counts as one with requests for so many frames after one came out of order: somebody finds out by them what
+/// was lost. And with a peer that may have fewer than so many under way: it would wait for each acknowledgement.
+const HURRIED: u32 = 64;
+const CREDIT_SMALL: u64 = 16;
 /// Frames of one key: their 2^39 blocks are far from what AES-GCM bears. New keys are asked for then.
 const COUNTER_WORN: u64 = 1 << 32;
 /// No frame is sent beyond.
@@ -43,7 +50,10 @@ pub(crate) struct Session {
     pub(crate) made_at: u64,
     asked_at: u64,
     ack_at: Option<u64>,
+    /// How much frames that came ask for an acknowledgement.
     owed: u32,
+    /// Frames that are still to be acknowledged soon, whatever is in them.
+    hurried: u32,
     /// Frames that the peer may have under way to this end, and this end to the peer.
     pub(crate) credit_share: u64,
     credit: u64,
@@ -159,6 +169,7 @@ impl Session {
             asked_at: now,
             ack_at: None,
             owed: 0,
+            hurried: HURRIED,
             credit_share: share.max(1),
             credit: made.credit,
             is_probing: false,
@@ -194,6 +205,7 @@ impl Session {
         // Out of order is told at once: somebody waits to know what was lost.
         if counter != self.received.next() {
             self.ack_at = Some(now);
+            self.hurried = HURRIED;
         }
         self.received.see(counter);
         self.heard_at = self.heard_at.max(now);
@@ -208,9 +220,13 @@ impl Session {
         body: &[u8],
         end: &mut impl Hears,
     ) -> bool {
-        let (mut asks, mut is_whole) = (false, true);
+        let (mut asks, mut is_whole) = (0, true);
         for record in Records::new(body) {
-            asks |= !matches!(record, Ok(Record::Ack { .. } | Record::Pad));
+            asks = asks.max(match record {
+                Ok(Record::Ack { .. } | Record::Pad) => 0,
+                Ok(Record::Net(_)) => ACK_NET,
+                _ => ACK_REQUESTS,
+            });
             let taken = match record {
                 Ok(Record::Ack { credit, blocks }) => {
                     self.acked(credit, blocks, now, end).map(|()| true)
@@ -237,11 +253,13 @@ impl Session {
         true
     }
 
-    /// All records of the frame were taken; `asks` when one was more than an acknowledgement.
-    pub(crate) fn take(&mut self, counter: u64, asks: bool, now: u64) {
-        self.received.take(counter, asks);
-        if asks {
-            self.owed += 1;
+    /// All records of the frame were taken; `asks` is how much for an acknowledgement, 0 when it was nothing but one.
+    pub(crate) fn take(&mut self, counter: u64, asks: u32, now: u64) {
+        self.received.take(counter, asks > 0);
+        if asks > 0 {
+            let is_soon = self.hurried > 0 || self.credit_share < CREDIT_SMALL;
+            self.hurried = self.hurried.saturating_sub(1);
+            self.owed = self.owed.saturating_add(if is_soon { ACK_REQUESTS } else { asks });
             let at = if self.owed >= ACK_AFTER { now } else { now + ACK_DELAY_NS };
             self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
         } else if self.owed == 0 {
@@ -304,12 +322,7 @@ impl Session {
         if out.is_full && out.builder.room() <= self.frame_bytes / 4 {
             out.builder.pad();
         }
-        let counter = self.flight.next();
-        let len = out.builder.len();
-        let buffer = out.builder.into_buffer();
-        let header = Header { kind: Kind::Sealed, session: self.theirs, counter };
-        buffer.get_mut(..HEADER_BYTES)?.copy_from_slice(&header.bytes());
-        let end = self.seal.seal(counter, buffer, len)?;
+        let end = self.seal(out.builder)?;
         out.note.bytes = end as u32;
         self.flight.spend(now, out.asks.then_some(&out.note));
         self.burst += 1;
@@ -320,6 +333,32 @@ impl Session {
             self.received.told(&out.blocks[..out.blocks_len]);
             (self.owed, self.ack_at) = (0, self.received.owes().then_some(now));
         }
+        Some(end)
+    }
+
+    /// Seals what was put together, under the next counter, which the caller spends: its bytes.
+    fn seal(&mut self, builder: Builder<'_>) -> Option<usize> {
+        let counter = self.flight.next();
+        let len = builder.len();
+        let buffer = builder.into_buffer();
+        let header = Header { kind: Kind::Sealed, session: self.theirs, counter };
+        buffer.get_mut(..HEADER_BYTES)?.copy_from_slice(&header.bytes());
+        self.seal.seal(counter, buffer, len)
+    }
+
+    /// A frame that says that the session is over, whatever window and credit are. Nobody asks whether it came: who
+    /// wants to be surer says it more than once.
+    pub(crate) fn farewell(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        if self.is_over || self.flight.next() >= COUNTER_END {
+            return None;
+        }
+        let len = buffer.len().min(self.frame_bytes);
+        let mut builder = Builder::new(&mut buffer[..len], self.seal.tag_bytes());
+        if !builder.push(&Record::Close) {
+            return None;
+        }
+        let end = self.seal(builder)?;
+        self.flight.spend(self.asked_at, None);
         Some(end)
     }
 

@@ -22,6 +22,7 @@ use crate::wire::{
 
 mod away;
 mod greedy;
+mod handed;
 mod hostile;
 mod kept;
 mod life;
@@ -86,6 +87,8 @@ struct Pair {
     keeps: [bool; 2],
     kept: [Vec<Vec<u8>>; 2],
     executes: bool,
+    /// Devices may be let go of that nobody had here.
+    is_heir: bool,
     random: Bits,
     number: u32,
     /// The client's, if there are keys.
@@ -151,6 +154,7 @@ impl Pair {
             keeps: [false; 2],
             kept: [Vec::new(), Vec::new()],
             executes: true,
+            is_heir: false,
             random: Bits(Random::new(1, 1)),
             number: 0,
             key: None,
@@ -275,7 +279,8 @@ impl Pair {
                     self.host.opened(export, Ok((self.verifier, memory)));
                 }
                 HostEvent::LetGo { export, .. } => {
-                    assert!(self.host.let_go(export, self.syncs).is_some(), "its memory");
+                    let memory = self.host.let_go(export, self.syncs);
+                    assert!(memory.is_some() || self.is_heir, "its memory");
                 }
                 HostEvent::SessionBegan { .. } => self.sessions[1].push(true),
                 HostEvent::SessionEnded { .. } => self.sessions[1].push(false),
@@ -401,7 +406,7 @@ impl Rogue {
                 other => self.heard.push(format!("{other:?}")),
             }
         }
-        self.session.take(header.counter, true, now);
+        self.session.take(header.counter, crate::session::ACK_REQUESTS, now);
     }
 
     /// Has the device as its place 0, by handle 4096.

@@ -164,7 +164,7 @@ impl Op {
         }
     }
 
-    fn parse(code: [u8; 2]) -> Result<Op, Malformed> {
+    pub(crate) fn parse(code: [u8; 2]) -> Result<Op, Malformed> {
         match code {
             [0, 0] => Ok(Op::Read),
             [1, flags @ 0..=1] => Ok(Op::Write { sync: flags & 1 != 0 }),
@@ -195,7 +195,7 @@ pub enum Status {
 }
 
 impl Status {
-    fn parse(byte: u8) -> Result<Status, Malformed> {
+    pub(crate) fn parse(byte: u8) -> Result<Status, Malformed> {
         match byte {
             0 => Ok(Status::Ok),
             1 => Ok(Status::IoError),

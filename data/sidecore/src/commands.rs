@@ -169,6 +169,7 @@ impl Sidecore {
 
     fn stop(&mut self, now: Nanos) {
         self.stopping = true;
+        self.say_farewell();
         self.detach_host_links();
         let keys: Vec<QueueKey> =
             self.places.iter().filter_map(|place| Some(place.served()?.key())).collect();

@@ -186,6 +186,13 @@ counters! {
         delivered_multicast,
         /// Frames that were finished here, because the port lacks an offload.
         finished,
+        /// Frames that went to another queue than their flow's, since that one's vCPU had no core.
+        redirected,
+        /// Frames for a vCPU that had no core, because none of the guest had one, or the flow had to stay.
+        stayed,
+        /// Nanoseconds that those that were redirected would have waited, by an estimate: half as long as
+        /// that vCPU was without a core the last time.
+        avoided_ns,
     }
     /// Frames that went nowhere, by reason.
     drops: Drops => DropsSnapshot,

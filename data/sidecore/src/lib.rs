@@ -65,7 +65,7 @@ pub use link::{Address, ClientLink, FromLink, Link, LinkKey, ToLink};
 pub use link::{AttachmentMemory, Greeting, HostLink, HostLinkSpec, Opened};
 pub use moves::{Arrival, Departure, MoveId, Stay, handover};
 pub use net::{BRIDGES_MAX, BridgeId, BridgeKind, HostKey, HostServed, HostSpec, MacTable};
-pub use net::{Inbound, Outbound, PAIRS_MAX, PortSpec, Relocation, relocation};
+pub use net::{Inbound, Lanes, Outbound, PAIRS_MAX, PortSpec, Redirect, Relocation, relocation};
 pub use served::{NicQueue, QueueKey, RoleSpec, Served, ServedSpec, Service};
 pub use sidecore::{Progress, Sidecore, SidecoreSpec};
 pub use thread::{Wait, instant_of, launch};

@@ -94,6 +94,13 @@ pub enum ToLink {
         /// As clients are told.
         features: u32,
     },
+    /// Others may have it from now on: [`HostEvent::LetGo`] follows when somebody has it who may not.
+    SetClients {
+        /// Which one.
+        export: u16,
+        /// As in its [`ExportSpec`].
+        clients: Vec<PublicKey>,
+    },
     /// Serve it no more: [`HostEvent::LetGo`] follows when somebody has it.
     Remove {
         /// Which one.
@@ -168,6 +175,16 @@ pub enum ToLink {
     Unplug {
         /// The same.
         device: u16,
+    },
+    /// What a process before this one knew of a device ([`HostLink::save`]), right after [`ToLink::Export`]. If a client had
+    /// it there, it is kept for that one for a while, and then [`HostEvent::LetGo`] follows.
+    TakeOver {
+        /// Which one.
+        export: u16,
+        /// It.
+        saved: Vec<u8>,
+        /// How long, nanoseconds.
+        for_ns: u64,
     },
     /// The answer to [`HostEvent::LetGo`], when its queue was detached.
     LetGo {
@@ -289,6 +306,7 @@ impl Sidecore {
             // What only an IOhost is told.
             ToLink::Export(_)
             | ToLink::Update { .. }
+            | ToLink::SetClients { .. }
             | ToLink::Remove { .. }
             | ToLink::Answer { .. }
             | ToLink::Opened { .. }
@@ -298,6 +316,7 @@ impl Sidecore {
             | ToLink::Reserve { .. }
             | ToLink::PullOut { .. }
             | ToLink::NicOpened { .. }
+            | ToLink::TakeOver { .. }
             | ToLink::LetGo { .. } => None,
         };
         if let Some(disk) = unattached {

@@ -27,6 +27,7 @@ mod receive;
 pub(crate) mod relocate;
 pub(crate) mod roads;
 pub(crate) mod route;
+mod steer;
 mod transmit;
 
 pub use host::{HostKey, HostServed, HostSpec};
@@ -34,6 +35,7 @@ pub use macs::MacTable;
 pub use parcel::{Inbound, Outbound};
 pub use port::{BRIDGES_MAX, BridgeId, BridgeKind, PAIRS_MAX, PortSpec};
 pub use relocate::{Relocation, relocation};
+pub use steer::{Lanes, Redirect};
 
 pub(crate) use transmit::Tally;
 
@@ -57,7 +59,7 @@ impl Net {
     }
 
     #[inline]
-    fn replica(&mut self, bridge: BridgeId) -> Option<&mut Replica> {
+    pub(crate) fn replica(&mut self, bridge: BridgeId) -> Option<&mut Replica> {
         self.replicas.get_mut(usize::from(bridge.0))?.as_deref_mut()
     }
 }

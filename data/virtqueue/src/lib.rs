@@ -45,6 +45,6 @@ mod word;
 pub use chain::{CHAIN_SPANS_MAX, Chain};
 pub use inflight::Inflight;
 pub use layout::Format;
-pub use queue::{Mark, Queue, QueueSpec, Single};
+pub use queue::{Footprint, Mark, Queue, QueueSpec, Single};
 pub use ticket::Ticket;
 pub use violation::{SetupError, Violation};

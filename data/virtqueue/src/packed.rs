@@ -11,7 +11,7 @@ use crate::chain::Chain;
 use crate::event_index::passed_packed;
 use crate::inflight::packed::PackedRecord;
 use crate::layout::{AVAIL, DESCRIPTOR_SIZE, INDIRECT, NEXT, USED, WRITE};
-use crate::queue::Single;
+use crate::queue::{FOOTPRINT_SIZE_MAX, Footprint, Single};
 use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_packed};
@@ -279,6 +279,35 @@ impl Packed {
             }
             _ => true,
         }
+    }
+
+    /// See [`crate::Queue::footprint`].
+    #[inline]
+    pub(crate) fn footprint(&self) -> Option<Footprint> {
+        let tells = self.event_index && self.size.get() <= FOOTPRINT_SIZE_MAX;
+        let event = || self.driver_event.load_u16(EVENT_PLACE);
+        tells.then(|| Footprint { end: self.used_next.get(), event: event() })
+    }
+
+    /// See [`crate::Queue::is_consumed`].
+    #[inline]
+    pub(crate) fn is_consumed(&self, footprint: Footprint) -> bool {
+        let event = self.driver_event.load_u16(EVENT_PLACE);
+        let is_told = self.driver_event.load_u16(EVENT_FLAGS) == EVENT_AT_PLACE;
+        if !is_told || event == footprint.event {
+            return false;
+        }
+        let size = self.size.get();
+        let shown = self.used_next.get();
+        let along = |bits: u16| {
+            let place = Place::of_bits(bits);
+            u32::from(place.index) + if place.lap { 0 } else { u32::from(size) }
+        };
+        let round = 2 * u32::from(size);
+        let back_to = |bits: u16| (along(shown) + round - along(bits) % round) % round;
+        // While something is not shown, it may be what is asked about.
+        let left = back_to(event);
+        self.held.is_none() && left <= size.into() && left <= back_to(footprint.end)
     }
 
     /// Asks for a kick at the next chain, then looks again. True when one is already there.

@@ -72,6 +72,19 @@ pub struct Mark {
     in_flight: u16,
 }
 
+/// What was completed up to some moment, for [`Queue::is_consumed`] to be asked of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Behind the last completion.
+    pub(crate) end: u16,
+    /// What the driver's event index was then.
+    pub(crate) event: u16,
+}
+
+/// Entries of a ring in which footprints can be told: twice as many, and the index's 16 bits, are further
+/// apart than any two events that could be taken for one another.
+pub(crate) const FOOTPRINT_SIZE_MAX: u16 = 16_384;
+
 /// A chain that is one writable buffer, as [`Queue::peek_single`] found it. Good until a chain is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Single {
@@ -350,6 +363,29 @@ impl Queue {
         match &mut self.ring {
             Ring::Split(ring, _) => ring.wants_call(),
             Ring::Packed(ring, _) => ring.wants_call(),
+        }
+    }
+
+    /// Where completions stand now. `None` when the driver of this ring does not say how far it is: without
+    /// `VIRTIO_F_EVENT_IDX`, or in a very large ring.
+    #[inline]
+    pub fn footprint(&self) -> Option<Footprint> {
+        match &self.ring {
+            Ring::Split(ring, _) => ring.footprint(),
+            Ring::Packed(ring, _) => ring.footprint(),
+        }
+    }
+
+    /// Whether the driver has taken all that was completed up to `footprint`: it has asked since then for a
+    /// call behind that (VIRTIO 2.7.10, 2.8.21). A driver that asks for a call further on than it has
+    /// read would be believed; those of receive queues do not.
+    ///
+    /// False says nothing: it may have, and not said so yet.
+    #[inline]
+    pub fn is_consumed(&self, footprint: Footprint) -> bool {
+        match &self.ring {
+            Ring::Split(ring, _) => ring.is_consumed(footprint),
+            Ring::Packed(ring, _) => ring.is_consumed(footprint),
         }
     }
 

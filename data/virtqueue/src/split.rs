@@ -10,7 +10,7 @@ use guest_memory::{Area, GuestMap};
 use crate::chain::Chain;
 use crate::event_index::passed;
 use crate::layout::{DESCRIPTOR_SIZE, INDIRECT, NEXT, WRITE};
-use crate::queue::Single;
+use crate::queue::{FOOTPRINT_SIZE_MAX, Footprint, Single};
 use crate::shared::Shared;
 use crate::violation::Violation;
 use crate::walk::{Descriptor, add_buffer, indirect_split};
@@ -284,6 +284,28 @@ impl Split {
         } else {
             self.avail.load_u16(FLAGS) & NO_NOTIFY == 0
         }
+    }
+
+    /// See [`crate::Queue::footprint`].
+    #[inline]
+    pub(crate) fn footprint(&self) -> Option<Footprint> {
+        let tells = self.event_index && self.size.get() <= FOOTPRINT_SIZE_MAX;
+        let event = || self.avail.load_u16(self.used_event());
+        tells.then(|| Footprint { end: self.used_next.get(), event: event() })
+    }
+
+    /// See [`crate::Queue::is_consumed`].
+    #[inline]
+    pub(crate) fn is_consumed(&self, footprint: Footprint) -> bool {
+        let event = self.avail.load_u16(self.used_event());
+        // Linux writes 0 there to say that it wants no call.
+        if event == 0 || event == footprint.event {
+            return false;
+        }
+        let (shown, used) = (self.used_shown.get(), self.used_next.get());
+        let is_shown = used.wrapping_sub(footprint.end) >= used.wrapping_sub(shown);
+        let (behind, left) = (shown.wrapping_sub(footprint.end), shown.wrapping_sub(event));
+        is_shown && left <= self.size.get() && left <= behind
     }
 
     /// Asks for a kick at the next chain, then looks again. True when one is already there.

@@ -129,7 +129,7 @@ impl Daemon {
         let port = PortId(ELSEWHERE as u16);
         for core in &mut self.cores {
             let (rules, counters) = (Rules::default(), Arc::default());
-            let spec = PortSpec { rules, home: home as u16, mtu: 9000, counters };
+            let spec = PortSpec { rules, home: home as u16, mtu: 9000, counters, lanes: None };
             core.send(Command::SetPort(BRIDGE, port, Some(Box::new(spec))))?;
         }
         let spec = HostSpec {
@@ -156,7 +156,7 @@ impl Daemon {
                 ..Rules::default()
             };
             let counters = Arc::clone(&nic.counters);
-            let spec = PortSpec { rules, home: nic.home as u16, mtu: 9000, counters };
+            let spec = PortSpec { rules, home: nic.home as u16, mtu: 9000, counters, lanes: None };
             let port = PortId(number as u16);
             core.send(Command::SetPort(BRIDGE, port, Some(Box::new(spec))))?;
         }

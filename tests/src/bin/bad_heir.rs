@@ -11,7 +11,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
 
-const HELLO: &str = r#"{"hello":{"version":"bad","formats":[1]}}"#;
+const HELLO: &str = r#"{"hello":{"version":"bad","formats":[1,2]}}"#;
 
 fn say(text: &str) -> Result<()> {
     let mut none = SendAncillaryBuffer::default();

@@ -12,12 +12,13 @@ use std::collections::BinaryHeap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use bench::clock::now_ns;
 use bench::load::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Senders at a time: a test has two.
+/// Senders that are known: a test has two at a time. One more takes the place of the one that came first, which is taken
+/// for gone.
 const SENDERS_MAX: usize = 16;
 /// Datagrams that wait; what is more is lost, as in any switch.
 const WAITING_MAX: usize = 16_384;
@@ -52,6 +53,8 @@ struct Wire {
     listen: UdpSocket,
     to: SocketAddr,
     senders: Vec<Sender>,
+    /// Whose place the next one takes, when there are as many as may be.
+    oldest: usize,
     waiting: BinaryHeap<Waiting>,
     faults: Faults,
     counts: Counts,
@@ -63,13 +66,20 @@ impl Wire {
         if let Some(at) = self.senders.iter().position(|sender| sender.address == address) {
             return Ok(at);
         }
-        ensure!(self.senders.len() < SENDERS_MAX, "more than {SENDERS_MAX} senders");
         let any: SocketAddr = if self.to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
         let socket = UdpSocket::bind(any)?;
         socket.connect(self.to)?;
         socket.set_nonblocking(true)?;
-        self.senders.push(Sender { address, socket });
-        Ok(self.senders.len() - 1)
+        let sender = Sender { address, socket };
+        if self.senders.len() < SENDERS_MAX {
+            self.senders.push(sender);
+            return Ok(self.senders.len() - 1);
+        }
+        let at = self.oldest;
+        self.waiting.retain(|Reverse((_, _, socket, to, _))| *socket != at || to.is_some());
+        self.senders[at] = sender;
+        self.oldest = (at + 1) % SENDERS_MAX;
+        Ok(at)
     }
 
     /// A datagram has come, and leaves later, or twice, or never.
@@ -166,6 +176,7 @@ fn main() -> Result<()> {
         listen,
         to: to.parse()?,
         senders: Vec::new(),
+        oldest: 0,
         waiting: BinaryHeap::new(),
         faults,
         counts: Counts::default(),

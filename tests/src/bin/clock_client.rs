@@ -29,7 +29,10 @@ const RATE: std::ops::RangeInclusive<f64> = 0.5..=1.05;
 const AWAY_NS: u64 = 2_000_000_000;
 /// After so long without a word the daemon ends a connection (ARCHITECTURE.md, the bounds).
 const SILENCE_NS: u64 = 10_000_000_000;
+/// How much later, and how much earlier by this program's clock: it is an emulated machine's, whose processors are away
+/// now and then, between two readings of it too. A timer by the wall clock would be off by an hour.
 const SILENCE_LATE_NS: u64 = 10_000_000_000;
+const SILENCE_EARLY_NS: u64 = 500_000_000;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -40,8 +43,9 @@ fn main() -> Result<()> {
     let (load, _) = Load::start(&mut frontend)?;
     // Until what was saved up for the first moment is used up.
     load.await_requests(wanted as u64)?;
-    let mut silent = UnixStream::connect(&socket)?;
+    // Before it is connected: the daemon may see it, and count, before this program goes on.
     let silent_ns = now_ns();
+    let mut silent = UnixStream::connect(&socket)?;
     silent.set_read_timeout(Some(Duration::from_nanos(SILENCE_NS + SILENCE_LATE_NS)))?;
     for step in STEPS {
         set_clock(step)?;
@@ -55,7 +59,10 @@ fn main() -> Result<()> {
     }
     ensure!(silent.read(&mut [0])? == 0, "the daemon said something to nobody");
     let after_ns = now_ns() - silent_ns;
-    ensure!(after_ns >= SILENCE_NS, "a silent connection was ended after {after_ns} ns");
+    ensure!(
+        after_ns >= SILENCE_NS - SILENCE_EARLY_NS,
+        "a silent connection was ended after {after_ns} ns"
+    );
     load.await_requests(1)?;
     let finished = load.finish()?;
     println!(

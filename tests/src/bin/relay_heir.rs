@@ -2,7 +2,8 @@
 //! each other with the descriptors, and kills the daemon with SIGKILL when a packet of the name that the
 //! file `relay` in its folder gives has gone by. What became of the heir is in the file `relayed`. Or, told
 //! to `swap-listener`, it kills nobody, and gives the heir something else for the first device's socket; told to
-//! `spoil-rings`, what the daemon says of where rings stand.
+//! `spoil-rings`, what the daemon says of where rings stand. Told to be `older`, it kills nobody, and the heir is one that
+//! reads only the first format.
 //!
 //! Run by a daemon of `tests/upgrade_killed.rs`, by the name of `sidecore`.
 
@@ -27,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The tasks that are no packet's name.
 const SWAP: &str = "swap-listener";
 const SPOIL: &str = "spoil-rings";
+const OLDER: &str = "older";
 
 struct Packet {
     bytes: Vec<u8>,
@@ -103,6 +105,15 @@ fn relay(daemon: BorrowedFd<'_>, heir: BorrowedFd<'_>, last: &str, pid: i32) -> 
         if last == SPOIL && packet.is("rings") {
             packet.bytes = b"{\"rings\":7}".to_vec();
         }
+        if last == OLDER {
+            as_older(&mut packet)?;
+            say(to, &packet)?;
+            // The last word there is.
+            if packet.is("serving") {
+                return Ok(());
+            }
+            continue;
+        }
         let is_last = packet.is(last);
         // What the daemon said is known to nobody before it is dead; what the heir said it may hear.
         if is_last && !of_heir {
@@ -113,6 +124,21 @@ fn relay(daemon: BorrowedFd<'_>, heir: BorrowedFd<'_>, last: &str, pid: i32) -> 
             return if of_heir { kill(pid) } else { Ok(()) };
         }
     }
+}
+
+/// What the two say, as if the heir were of a version that reads only the first format.
+fn as_older(packet: &mut Packet) -> Result<()> {
+    if packet.is("hello") {
+        let mut words: serde_json::Value = serde_json::from_slice(&packet.bytes)?;
+        ensure!(words["hello"]["formats"].as_array().is_some_and(|all| all.len() > 1), "{words}");
+        words["hello"]["formats"] = serde_json::json!([1]);
+        packet.bytes = serde_json::to_vec(&words)?;
+    }
+    if packet.is("begin") {
+        let words: serde_json::Value = serde_json::from_slice(&packet.bytes)?;
+        ensure!(words["begin"]["format"] == 1, "the heir does not read that: {words}");
+    }
+    Ok(())
 }
 
 /// Whether the heir ends within a second.

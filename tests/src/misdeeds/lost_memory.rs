@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::daemon::pause;
+use crate::daemon::{await_that, pause};
 use crate::door::Door;
 use crate::hostile_guest::{
     BASE, D, DATA, End, F_INDIRECT, Guest, HEADER, INDIRECT, Layout, MEMORY, NEXT, STATUS, USER,
@@ -204,14 +204,19 @@ pub fn e18_memory_that_may_only_be_read_or_is_no_memory_file(door: &Door<'_>) ->
     Ok(())
 }
 
-/// Makes the counter as large as it can be.
+/// Makes the counter as large as it can be. The daemon may add to it meanwhile: then again.
 fn fill(signal: &OwnedFd) -> Result<()> {
-    match rustix::io::read(signal, &mut [0; 8]) {
-        Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
-        Err(error) => return Err(error.into()),
-    }
-    rustix::io::write(signal, &(u64::MAX - 1).to_ne_bytes())?;
-    Ok(())
+    await_that(Duration::from_secs(5), "the counter to be full", || {
+        match rustix::io::read(signal, &mut [0; 8]) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match rustix::io::write(signal, &(u64::MAX - 1).to_ne_bytes()) {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    })
 }
 
 pub fn e8_call_descriptor_that_is_full(door: &Door<'_>) -> Result<()> {

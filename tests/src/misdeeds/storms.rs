@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use bench::clock::now_ns;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 
@@ -105,10 +105,29 @@ pub fn a29_kick_storm() -> Storm {
 }
 
 pub fn a29_kick_counter_that_is_full() -> Storm {
-    Storm::new(LARGE, wide(0), one_by_one, move |guest| {
+    Storm::new(LARGE, wide(0), one_by_one, full_kicks)
+}
+
+/// One request after another, whose kick leaves no room for another kick in the counter.
+fn full_kicks(guest: &mut Guest) -> Result<()> {
+    let heads = prepare(guest, 1, &[(IN, 512, WRITE)]);
+    let start = now_ns();
+    while now_ns() - start < FOR_NS {
+        guest.forget_kicks()?;
+        guest.offer_heads(&heads);
         guest.kick_by(u64::MAX - 1)?;
-        one_by_one(guest)
-    })
+        let kicked = now_ns();
+        while guest.take_used().is_none() {
+            ensure!(now_ns() - kicked < 10_000_000_000, "a request does not come back");
+            std::hint::spin_loop();
+        }
+        // The counter takes no more, and nobody is woken: nothing may come of these.
+        (0..8).try_for_each(|_| guest.kick())?;
+    }
+    // Who comes next must be able to kick.
+    guest.forget_kicks()?;
+    ensure!(!guest.was_broken()?, "the queue broke");
+    Ok(())
 }
 
 pub fn a30_ring_that_never_empties() -> Storm {

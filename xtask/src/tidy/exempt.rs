@@ -32,6 +32,11 @@ const EXEMPTIONS: &[Exemption] = &[
         reason: "the ioctls of VDUSE, which have no safe form",
     },
     Exemption {
+        path: "host/runstate/src/sys.rs",
+        rule: "unsafe",
+        reason: "bpf(2) and the memory of its map, which have no safe form",
+    },
+    Exemption {
         path: "lab/src/guest/flight.rs",
         rule: "unsafe",
         reason: "io_uring takes addresses of memory that must stay",

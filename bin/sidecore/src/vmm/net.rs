@@ -2,7 +2,7 @@
 
 use config::Size;
 use config::api::NicView;
-use config::spec::{MTU_DEFAULT, Mode};
+use config::spec::{MTU_DEFAULT, Mode, Redirect};
 
 use super::{
     OTHER_USER, Paste, Vmm, check_path, libvirt_memory, qemu_memory, qemu_notes, qemu_socket,
@@ -35,7 +35,13 @@ fn qemu(nic: &NicView, memory: Size) -> Paste {
     lines.push(format!("-netdev vhost-user,id={id},chardev={id}{queues}"));
     lines.push(format!("-device virtio-net-pci,netdev={id}{device}"));
     let once = "a guest needs the first three lines once; each further nic adds the last three";
-    let notes = qemu_notes(once, nic.mode);
+    let mut notes = qemu_notes(once, nic.mode);
+    if nic.run_state.as_ref().is_some_and(|state| state.redirect != Redirect::Off) {
+        let named = format!("`-name {},debug-threads=on`", nic.id);
+        notes.push(format!(
+            "`redirect` needs to know its vCPUs, which QEMU names with {named} (any name)"
+        ));
+    }
     Paste { text: lines.join(" \\\n") + "\n", notes }
 }
 

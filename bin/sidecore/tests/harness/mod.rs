@@ -19,13 +19,19 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts one and waits until it is ready. Every path in the file is in the folder.
+    #[allow(dead_code, reason = "not every test beside it takes one sidecore")]
     pub(crate) fn start(disks: &str) -> Daemon {
+        Daemon::with_sidecores("max = 1", disks)
+    }
+
+    /// The same with other lines for its sidecores.
+    pub(crate) fn with_sidecores(sidecores: &str, disks: &str) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         notify.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let text = format!(
             "[daemon]\napi = \"run/api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
-             [sidecores]\nmax = 1\n{disks}"
+             [sidecores]\n{sidecores}\n{disks}"
         );
         std::fs::create_dir(folder.path().join("state")).unwrap();
         std::fs::write(folder.path().join("sidecore.toml"), text).unwrap();
@@ -61,6 +67,7 @@ impl Daemon {
             .env("SIDECORE_API", api))
     }
 
+    #[allow(dead_code, reason = "not every test beside it sends signals")]
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

@@ -47,6 +47,12 @@ pub struct DiskView {
     /// The image or block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// The link to the IOhost that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// Its name there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
     /// Whether the host's page cache is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
@@ -137,7 +143,8 @@ pub struct FaultsView {
 pub enum DiskState {
     /// No front-end is connected; or, with a `problem`, requests of an earlier process are still with
     /// the disk, and it has no socket before they end, or a guest waits for the image of a
-    /// `migratable` disk that another process has locked.
+    /// `migratable` disk that another process has locked, or for an IOhost that is silent or has given the disk to
+    /// another machine.
     Waiting,
     /// A front-end is connected; no queue runs.
     Connected,

@@ -30,6 +30,10 @@ pub struct LinkView {
     /// `iohost`: the sidecores that serve it, by seat. The first hears hellos.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecores: Vec<u16>,
+    /// How frames come and go, in words, once it is open: `udp`, `packet`, or such as `xdp, native, copy`; of several
+    /// seats that of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<String>,
     /// What is wrong with it now; absent when nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -55,6 +59,9 @@ pub struct LinkView {
     pub frames_misplaced: u64,
     /// Sessions that ended because the other end said what it must not.
     pub violations: u64,
+    /// `client`: writes that were answered and not flushed, and sent again to a machine that had lost them.
+    #[serde(default)]
+    pub writes_again: u64,
     /// `iohost`: sessions whose client was silent for too long.
     pub leases_over: u64,
     /// How the way to each machine is that it has a session with now. Looked at ten times a second, while frames go.
@@ -114,6 +121,9 @@ pub struct LinkDiskView {
     pub id: String,
     /// A guest here, or a client, has it now.
     pub in_use: bool,
+    /// `iohost`: the client that has it, by its name in the file; absent while none has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
     /// Requests that ended.
     pub requests: u64,
     /// Of them: with an error.

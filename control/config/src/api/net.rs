@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::HeldView;
+use crate::api::{HeldView, RunStateView};
 use crate::mac::Mac;
 use crate::spec::{LinkState, Mode, NullKind, Policy, Spoof, Via};
 
@@ -109,6 +109,9 @@ pub struct NicView {
     /// What its transmit queues waited for limits, all together.
     #[serde(flatten)]
     pub held: HeldView,
+    /// The vCPUs of its guest, and where frames went by what they did; absent where they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_state: Option<RunStateView>,
     /// What its port did.
     pub counters: PortCountersView,
     /// What the other end of its wire did; absent on a switch.

@@ -33,7 +33,8 @@ pub(super) const MEANING: &str = "What `sidecore reload` does with a field that 
 /// What a field of the table below `header` takes.
 pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
     match (header, field) {
-        ("[daemon]" | "[[link]]" | "[[link.client]]", _) => AtReload::Restart,
+        ("[[link]]", "client") | ("[[link.client]]", _) => AtReload::InPlace,
+        ("[daemon]" | "[[link]]", _) => AtReload::Restart,
         ("[sidecores]", "policy" | "es2" | "elvis") => AtReload::InPlace,
         ("[sidecores]", _) => AtReload::Restart,
         (_, "id") => AtReload::Anew,
@@ -180,6 +181,8 @@ mod tests {
             "native = 9",
             "macs_max = 7",
             "spoof = \"deny\"",
+            "redirect = \"off\"",
+            "vcpus = [0]",
             "mtu = 9000",
             "link = \"down\"",
             "limit_packets = 7",

@@ -64,6 +64,14 @@ impl Source {
         }
     }
 
+    /// The link to the machine that has it, and its name there.
+    pub fn remote(&self) -> Option<(&str, &str)> {
+        match self {
+            Source::Remote { link, name } => Some((link, name)),
+            _ => None,
+        }
+    }
+
     /// The image or block device.
     pub fn path(&self) -> Option<&str> {
         match self {
@@ -180,7 +188,7 @@ pub(super) fn resolve(
     let serial = resolve_serial(spec, &at.key("serial"), &mut found);
     let source = resolve_source(spec, folder, at, &mut found);
     if let Some(Source::Remote { link, .. }) = &source {
-        check_link(link, defaults.links, &at.key("link"), &mut found);
+        check_link(link, defaults, &at.key("link"), &mut found);
     }
     check_folder(source.as_ref(), &defaults.daemon.image_folders, &at.key("path"), &mut found);
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);

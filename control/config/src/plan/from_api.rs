@@ -181,6 +181,7 @@ impl Plan {
             policies: self.sidecores.policies,
             groups: &self.groups,
             links: &self.links,
+            mistaken_links: Vec::new(),
         }
     }
 

@@ -1,22 +1,24 @@
-//! One link: resolved from its spec, and compared with its neighbours.
+//! One link: resolved from its spec, and compared with its neighbours. What it and devices must agree about: `agreement`.
 
 use core::fmt;
 use core::net::SocketAddr;
-use std::collections::BTreeMap;
 
 use super::disk::PATH_MAX;
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::check_interface;
-use super::{DiskPlan, Mistake, Path, Source, SwitchPlan};
+use super::{Mistake, Path};
 use crate::key;
 use crate::mac::{MAC_HINT, Mac};
-use crate::schema::nearest;
 use crate::size::Size;
 use crate::spec::{
     FAIL_AFTER_S, IOHOSTS_MAX, KEEP_BYTES, KEEP_DEFAULT, LEASE_DEFAULT_S, LEASE_S,
-    LINK_CLIENTS_MAX, LINK_MEMORY_DEFAULT, LINK_MEMORY_MIN, LINK_MTU, LINK_SIDECORES, LINKS_MAX,
-    LinkClientSpec, LinkRole, LinkSecurity, LinkSpec,
+    LINK_CLIENTS_MAX, LINK_MEMORY_DEFAULT, LINK_MEMORY_MIN, LINK_MTU, LINK_SIDECORES,
+    LINK_XDP_MTU_MAX, LINKS_MAX, LinkClientSpec, LinkRole, LinkSecurity, LinkSpec, Via,
 };
+
+mod agreement;
+
+pub(super) use agreement::{check_disks, check_link, check_nics};
 
 /// One link, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub enum LinkEnd {
     /// Disks of others are served here.
     Client {
         /// The interface, if that is without IP: then the IOhosts are stations.
-        interface: Option<String>,
+        interface: Option<LinkInterface>,
         /// In the order in which they are tried: 1 to 8.
         iohosts: Vec<LinkPeer>,
         /// Their public key; `None` where security is `none`.
@@ -70,7 +72,16 @@ pub enum LinkAt {
     /// An address and port of UDP.
     Udp(SocketAddr),
     /// An interface, without IP.
-    Interface(String),
+    Interface(LinkInterface),
+}
+
+/// An interface that a link is on, without IP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkInterface {
+    /// Its name.
+    pub name: String,
+    /// How frames come and go.
+    pub via: Via,
 }
 
 /// Where a client sends to.
@@ -86,7 +97,7 @@ impl fmt::Display for LinkAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LinkAt::Udp(address) => address.fmt(f),
-            LinkAt::Interface(name) => f.write_str(name),
+            LinkAt::Interface(on) => f.write_str(&on.name),
         }
     }
 }
@@ -130,6 +141,15 @@ impl LinkPlan {
         }
     }
 
+    /// The interface that it is on, if that is without IP.
+    pub fn interface(&self) -> Option<&LinkInterface> {
+        match &self.end {
+            LinkEnd::Iohost { listen: LinkAt::Interface(on), .. } => Some(on),
+            LinkEnd::Client { interface, .. } => interface.as_ref(),
+            LinkEnd::Iohost { .. } => None,
+        }
+    }
+
     fn named(&self) -> Named<'_> {
         Named { kind: "link", id: &self.id, origin: &self.origin, socket: None }
     }
@@ -163,15 +183,35 @@ pub(super) fn resolve_all(
                 LinkAt::Interface(_) => ("interface", "give each link an interface of its own"),
             };
             mistakes.push(Mistake::new(at.key(field), wrong, right));
+        } else if let Some(other) = links.iter().find(|other| shares_program(&link, other)) {
+            let wrong = format!("{} goes by AF_XDP on the same interface", other.named().text());
+            let right = "an interface has one XDP program: give each an interface of its own, or let one go via \"packet\"";
+            mistakes.push(Mistake::new(at.key("via"), wrong, right));
         }
         links.push(link);
     }
     links
 }
 
+/// Whether both would attach a program to one interface.
+fn shares_program(link: &LinkPlan, other: &LinkPlan) -> bool {
+    let on = link.interface().filter(|on| on.via == Via::Xdp);
+    on.is_some() && other.interface() == on
+}
+
+/// The names of links that are written and came to nothing.
+pub(super) fn mistaken<'a>(specs: &'a [LinkSpec], links: &[LinkPlan]) -> Vec<&'a str> {
+    let is_none = |spec: &&LinkSpec| links.iter().all(|link| link.id != spec.id);
+    specs.iter().filter(is_none).map(|spec| spec.id.as_str()).collect()
+}
+
 fn listens_at(link: &LinkPlan, at: &LinkAt) -> bool {
     let LinkEnd::Iohost { listen, .. } = &link.end else { return false };
-    let (LinkAt::Udp(mine), LinkAt::Udp(theirs)) = (listen, at) else { return listen == at };
+    let (mine, theirs) = match (listen, at) {
+        (LinkAt::Udp(mine), LinkAt::Udp(theirs)) => (mine, theirs),
+        (LinkAt::Interface(mine), LinkAt::Interface(theirs)) => return mine.name == theirs.name,
+        _ => return false,
+    };
     let (one, other) = (mine.ip(), theirs.ip());
     let overlaps = one == other || one.is_unspecified() || other.is_unspecified();
     overlaps && mine.port() == theirs.port()
@@ -191,6 +231,7 @@ fn resolve(
     if let Some(interface) = &spec.interface {
         check_interface(interface, &at.key("interface"), mistakes);
     }
+    check_via(spec, at, mistakes);
     let key_file = resolve_key_file(spec, folder, at, mistakes);
     let end = match spec.role {
         LinkRole::Iohost => iohost(spec, at, mistakes),
@@ -200,6 +241,24 @@ fn resolve(
         return None;
     }
     Some(LinkPlan { id: spec.id.clone(), origin, mtu: spec.mtu, key_file, end: end? })
+}
+
+fn check_via(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    if spec.via.is_some() && spec.interface.is_none() {
+        let wrong = "there is `via`, but no `interface`";
+        let right = "take `via` out, or name an `interface`";
+        mistakes.push(Mistake::new(at.key("via"), wrong, right));
+    } else if spec.via == Some(Via::Xdp) && spec.mtu > LINK_XDP_MTU_MAX {
+        let wrong = format!("{} is too large for via = \"xdp\"", spec.mtu);
+        let right = format!("at most {LINK_XDP_MTU_MAX}, or via = \"packet\"");
+        mistakes.push(Mistake::new(at.key("mtu"), wrong, right));
+    }
+}
+
+/// The interface of a link, as it was written.
+fn interface(spec: &LinkSpec) -> Option<LinkInterface> {
+    let name = spec.interface.clone()?;
+    Some(LinkInterface { name, via: spec.via.unwrap_or_default() })
 }
 
 /// Refuses what only the other end has.
@@ -259,7 +318,7 @@ fn resolve_key_file(
 fn iohost(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<LinkEnd> {
     let listen = match (&spec.udp, &spec.interface) {
         (Some(written), None) => address(written, &at.key("udp"), mistakes).map(LinkAt::Udp),
-        (None, Some(interface)) => Some(LinkAt::Interface(interface.clone())),
+        (None, Some(_)) => interface(spec).map(LinkAt::Interface),
         (Some(_), Some(_)) => {
             let wrong = "`udp` and `interface` are two ways";
             mistakes.push(Mistake::new(at.key("interface"), wrong, "make a link of each"));
@@ -391,7 +450,7 @@ fn client(spec: &LinkSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Option<Lin
         check_bounds(fail_after_s, FAIL_AFTER_S, &at.key("fail_after_s"), mistakes);
     }
     let keep_bytes = kept(spec.keep, &at.key("keep"), mistakes);
-    let (interface, fail_after_s) = (spec.interface.clone(), spec.fail_after_s);
+    let (interface, fail_after_s) = (interface(spec), spec.fail_after_s);
     Some(LinkEnd::Client { interface, iohosts, iohost_key, fail_after_s, keep_bytes })
 }
 
@@ -450,116 +509,6 @@ fn public_key(
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
     found
-}
-
-/// What links and disks must agree about: a remote disk's link is there and a client's; a disk that clients
-/// may have is there, is of the file, and is not a remote one itself. `at_disk` says where in the file a disk is.
-pub(super) fn check_disks(
-    links: &[LinkPlan],
-    disks: &[DiskPlan],
-    specs: &[LinkSpec],
-    mistakes: &mut Vec<Mistake>,
-) {
-    let names: Vec<&str> = disks.iter().map(|disk| disk.id.as_str()).collect();
-    let mut of_link: BTreeMap<&str, &str> = BTreeMap::new();
-    for link in links {
-        let Some(index) = specs.iter().position(|spec| spec.id == link.id) else { continue };
-        for (place, client) in link.clients().iter().enumerate() {
-            let at = Path::item("link", index).key("client").index(place).key("disks");
-            for (number, id) in client.disks.iter().enumerate() {
-                let at = at.index(number);
-                let found = disks.iter().find(|disk| disk.id == *id);
-                let mistake = match found {
-                    None => {
-                        let right = match nearest(id, &names) {
-                            Some(near) => format!("did you mean {near:?}?"),
-                            None => format!("declare it: [[disk]] with id = {id:?}"),
-                        };
-                        Some((format!("there is no disk {id:?}"), right))
-                    }
-                    Some(DiskPlan { source: Source::Remote { .. }, .. }) => Some((
-                        format!("disk {id:?} is itself a disk of another machine"),
-                        "let clients go to the IOhost that has it".to_string(),
-                    )),
-                    Some(DiskPlan { origin: Origin::Api, .. }) => Some((
-                        format!("disk {id:?} was made through the API"),
-                        "a disk that clients may have is declared in the file".to_string(),
-                    )),
-                    Some(_) => None,
-                };
-                if let Some((wrong, right)) = mistake {
-                    mistakes.push(Mistake::new(at.clone(), wrong, right));
-                }
-                let before = of_link.insert(id, &link.id);
-                if before.is_some_and(|before| before != link.id) {
-                    let wrong = format!(
-                        "disk {id:?} is already that of link {:?}",
-                        before.unwrap_or_default()
-                    );
-                    let right = "let clients have a disk by one link";
-                    mistakes.push(Mistake::new(at, wrong, right));
-                }
-            }
-        }
-    }
-}
-
-/// Refuses a link that is not there, or is the wrong end; `at` names it.
-pub(super) fn check_link(id: &str, links: &[LinkPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
-    let clients = links.iter().filter(|link| link.role() == LinkRole::Client);
-    let names: Vec<&str> = clients.map(|link| link.id.as_str()).collect();
-    let (wrong, right) = match links.iter().find(|link| link.id == *id) {
-        Some(link) if link.role() == LinkRole::Client => return,
-        Some(_) => (
-            format!("link {id:?} has the role \"iohost\""),
-            "a remote disk comes by a link with role = \"client\"".to_string(),
-        ),
-        None => (
-            format!("there is no link {id:?}"),
-            match nearest(id, &names) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => format!(
-                    "declare it in the file: [[link]] with id = {id:?} and role = \"client\""
-                ),
-            },
-        ),
-    };
-    mistakes.push(Mistake::new(at.clone(), wrong, right));
-}
-
-/// A NIC that clients may have is a port of one switch, and goes by one link.
-pub(super) fn check_nics(
-    links: &[LinkPlan],
-    switches: &[SwitchPlan],
-    specs: &[LinkSpec],
-    mistakes: &mut Vec<Mistake>,
-) {
-    let uplinks = || switches.iter().flat_map(|switch| &switch.uplinks);
-    let names: Vec<&str> = uplinks().filter_map(|uplink| uplink.host.lent()).collect();
-    let mut of_link: BTreeMap<&str, &str> = BTreeMap::new();
-    for link in links {
-        let Some(index) = specs.iter().position(|spec| spec.id == link.id) else { continue };
-        for (place, client) in link.clients().iter().enumerate() {
-            let at = Path::item("link", index).key("client").index(place).key("nics");
-            for (number, name) in client.nics.iter().enumerate() {
-                let at = at.index(number);
-                if !names.contains(&name.as_str()) {
-                    let right = match nearest(name, &names) {
-                        Some(near) => format!("did you mean {near:?}?"),
-                        None => format!("declare it: a [[switch.uplink]] with remote = {name:?}"),
-                    };
-                    let wrong = format!("no switch has an uplink for the nic {name:?}");
-                    mistakes.push(Mistake::new(at.clone(), wrong, right));
-                }
-                let before = of_link.insert(name, &link.id);
-                if let Some(before) = before.filter(|before| before != &link.id) {
-                    let wrong = format!("nic {name:?} is already that of link {before:?}");
-                    let right = "let clients have a nic by one link";
-                    mistakes.push(Mistake::new(at, wrong, right));
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
     ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
     NIC_MODERATE_DEFAULT_US, NIC_MODERATE_US, NicSpec, NullKind, PAIRS_MAX, REMOTE_MTU_MAX,
-    SHARE_MAX, Spoof,
+    Redirect, SHARE_MAX, Spoof,
 };
 
 /// One NIC, resolved.
@@ -48,6 +48,10 @@ pub struct NicPlan {
     pub latency_target_us: Option<u32>,
     /// Microseconds for which the call for sent frames may wait, 1 to 1,000; `None` for no waiting.
     pub moderate_us: Option<u32>,
+    /// When a frame goes to another queue than its flow's own.
+    pub redirect: Redirect,
+    /// The vCPU that each pair interrupts; those that are not named have their own number.
+    pub vcpus: Vec<u16>,
     /// What all its queues together may send, and may receive.
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
@@ -117,6 +121,7 @@ pub(super) fn resolve(
     if let Some(wait_us) = spec.moderate_us {
         check_bounds(wait_us, NIC_MODERATE_US, &at.key("moderate_us"), &mut found);
     }
+    let vcpus = resolve_vcpus(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     let peer = resolve_peer(spec, defaults, at, &mut found);
@@ -151,11 +156,24 @@ pub(super) fn resolve(
         policy: defaults.policies.of_nic(spec.policy),
         latency_target_us: spec.latency_target_us,
         moderate_us: Some(spec.moderate_us.unwrap_or(NIC_MODERATE_DEFAULT_US)).filter(|us| *us > 0),
+        redirect: spec.redirect.unwrap_or_default(),
+        vcpus,
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })
+}
+
+/// Which vCPU each pair of queues calls, as far as it is said.
+fn resolve_vcpus(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) -> Vec<u16> {
+    let vcpus = spec.vcpus.clone().unwrap_or_default();
+    if vcpus.len() > usize::from(spec.queues) {
+        let wrong = format!("{} vCPUs for {} pairs of queues", vcpus.len(), spec.queues);
+        let right = "name one vCPU for each pair, or raise `queues`";
+        mistakes.push(Mistake::new(at.key("vcpus"), wrong, right));
+    }
+    vcpus
 }
 
 fn resolve_peer(
@@ -200,6 +218,7 @@ fn resolve_peer(
     let null = resolve_null(spec, at, mistakes);
     let named = (spec.tap.as_deref(), spec.interface.as_deref(), spec.via);
     let host = port::resolve_interface(named, at, mistakes);
+    port::check_link(host.as_ref(), defaults.links, at, mistakes);
     let remote = resolve_remote(spec, defaults, at, mistakes);
     match &spec.switch {
         Some(switch) => Some(NicPeer::Switch(switch.clone())),
@@ -222,7 +241,7 @@ fn resolve_remote(
         }
         return None;
     };
-    check_link(link, defaults.links, &at.key("by_link"), mistakes);
+    check_link(link, defaults, &at.key("by_link"), mistakes);
     if let Some(name) = &spec.remote {
         names::check_id(name, &at.key("remote"), mistakes);
     }

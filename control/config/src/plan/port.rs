@@ -1,5 +1,6 @@
 //! What ports of a bridge have in common: what is behind a host port, and the rule about VLANs.
 
+use super::link::LinkPlan;
 use crate::mistake::{Mistake, Path};
 use crate::spec::{NullKind, VLAN_MAX, Via};
 
@@ -161,6 +162,22 @@ impl VlanSpec<'_> {
             mistakes.push(Mistake::new(at.key("trunk"), "a trunk without a VLAN", right));
         }
         VlanPlan::Trunk { native: self.native, allowed }
+    }
+}
+
+/// Refuses an XDP port where a link is: its program would take all of the link's frames.
+pub(super) fn check_link(
+    host: Option<&HostPlan>,
+    links: &[LinkPlan],
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) {
+    let Some(HostPlan::Interface { name, via: Via::Xdp }) = host else { return };
+    let is_there = |link: &&LinkPlan| link.interface().is_some_and(|on| on.name == *name);
+    if let Some(link) = links.iter().find(is_there) {
+        let wrong = format!("link {:?} is on {name:?}, and would get no frames", link.id);
+        let right = "give each an interface of its own, or let this one go via \"packet\"";
+        mistakes.push(Mistake::new(at.key("via"), wrong, right));
     }
 }
 

@@ -125,6 +125,7 @@ fn resolve_uplink(
         mistakes.push(Mistake::new(at.key("mac"), error.to_string(), MAC_HINT));
     }
     let host = port::resolve_interface(named, at, mistakes);
+    port::check_link(host.as_ref(), defaults.links, at, mistakes);
     if host.is_some() && lent.is_some() {
         let right = "take one of them out; each is an uplink of its own";
         let wrong = "there is `remote` beside `tap` or `interface`";

@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Via;
 use crate::size::Size;
 
 /// Most links of one daemon.
@@ -15,6 +16,8 @@ pub const LINK_CLIENTS_MAX: usize = 1024;
 pub const IOHOSTS_MAX: usize = 8;
 /// Smallest and largest MTU of the way between the ends, bytes.
 pub const LINK_MTU: (u32, u32) = (700, 9000);
+/// The largest by AF_XDP: a page, less what the kernel keeps before a frame (256 bytes) and an Ethernet header.
+pub const LINK_XDP_MTU_MAX: u16 = 3826;
 /// The same of a link that says nothing: plain Ethernet's.
 pub const LINK_MTU_DEFAULT: u16 = 1500;
 /// Shortest and longest lease, seconds.
@@ -54,12 +57,17 @@ pub struct LinkSpec {
     /// an `iohost` instead of `udp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// With `interface`: how frames come from it and go to it. `xdp` (AF_XDP) goes by the driver's queues, beside the
+    /// host's network stack, which gets whatever is not a frame of this link; for an `mtu` of at most 3826. Other
+    /// XDP programs, NICs and uplinks with `via = "xdp"` cannot be on that interface. Default: `packet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<Via>,
     /// `client`: the IOhosts, as `address:port`, or with `interface` the Ethernet addresses of their interfaces. The
     /// first that answers is used; those after it when it falls silent. They serve the same disks on storage that they share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iohosts: Vec<String>,
-    /// Bytes of the longest packet that the network between the ends carries: 9000 where all of it has jumbo
-    /// frames. The smaller one of both ends is used.
+    /// Bytes of the longest packet that the network between the ends carries, all of which are used: 9000 where all of
+    /// it has jumbo frames, 1492 with PPPoE, less in a tunnel. The smaller one of both ends is used.
     #[serde(default = "usual_mtu")]
     #[schemars(range(min = 700, max = 9000))]
     pub mtu: u16,

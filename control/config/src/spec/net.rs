@@ -328,6 +328,18 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = crate::number::of::<u32>("moderate_us", 0..=1000)))]
     pub moderate_us: Option<u32>,
+    /// When a frame for the guest goes to another of its queues than its flow's own, because the vCPU that
+    /// this one interrupts has no core; with two `queues` or more. Frames of a flow stay in order. Default:
+    /// `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHEN"))]
+    pub redirect: Option<Redirect>,
+    /// The vCPU that each pair of queues interrupts, from the first pair on. Default: pair 0 vCPU 0, pair 1
+    /// vCPU 1, as Linux guests do with as many queues as vCPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N,N...", value_delimiter = ',',
+        value_parser = crate::number::of::<u16>("vcpus", 0..=65_535)))]
+    pub vcpus: Option<Vec<u16>>,
     /// Most packets a second that all its queues together send, and as many that they receive: each way
     /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with
     /// offloads. What the guest sends beyond it waits in its ring; what is sent to it is dropped, and
@@ -390,6 +402,8 @@ impl NicSpec {
             policy: None,
             latency_target_us: None,
             moderate_us: None,
+            redirect: None,
+            vcpus: None,
             limit_packets: None,
             limit_bytes: None,
             limit_burst_ms: None,
@@ -436,6 +450,20 @@ pub enum Spoof {
     Allow,
     /// From its own alone.
     Deny,
+}
+
+/// When a frame goes to another queue than its flow's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Redirect {
+    /// When that one's vCPU waits for a core. One that its guest has halted is woken.
+    Auto,
+    /// Whenever that one's vCPU has no core, also when it is halted.
+    Always,
+    /// Never.
+    #[default]
+    Off,
 }
 
 /// Whether a NIC's cable is in.

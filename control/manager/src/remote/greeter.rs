@@ -51,6 +51,8 @@ pub(crate) enum Task {
     Heard(LinkKey, Address, Vec<u8>),
     /// A hello came to an IOhost's link.
     Greet(LinkKey, Greeting),
+    /// These may come to an IOhost's link from now on.
+    Clients(LinkKey, Vec<PublicKey>),
     /// One that was read has its number.
     Answer(LinkKey, Greeting, Box<Greeted>),
 }
@@ -101,6 +103,11 @@ impl Greeter {
         let _ = self.tasks.try_send(task);
     }
 
+    /// Tells it something that must not be dropped, which is rare.
+    pub(crate) fn tell(&self, task: Task) {
+        let _ = self.tasks.send(task);
+    }
+
     /// The next word. To be asked until there is none, after [`Self::hear`].
     pub(crate) fn word(&self) -> Option<Word> {
         self.words.try_recv().ok()
@@ -134,6 +141,12 @@ impl Desk {
             Task::Heard(key, from, frame) => (key, self.heard(key, from, &frame)),
             Task::Greet(key, greeting) => (key, self.greet(key, greeting)),
             Task::Answer(key, greeting, greeted) => (key, answer(key, greeting, *greeted)),
+            Task::Clients(key, all) => {
+                if let Some(Party::Iohost { clients, .. }) = self.parties.get_mut(&key) {
+                    *clients = all;
+                }
+                return;
+            }
         };
         match done {
             Ok(Some(word)) => {

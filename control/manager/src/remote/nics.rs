@@ -6,6 +6,7 @@
 //! here: frames (`backend::link`), what a port may (`switch`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use backend::link::{LinkKey, LinkNic, NicCounters};
 use backend::net::{HostOpenError, Why};
@@ -20,6 +21,7 @@ use tracing::{info, warn};
 
 use super::serving::Export;
 use super::using::Asked;
+use super::waits::Waits;
 use super::{Manager, OneLink, Stage, device_of};
 use crate::manager::now;
 
@@ -31,6 +33,28 @@ const SLOT_BYTES: u32 = 512;
 pub(crate) struct LinkedNic {
     key: LinkKey,
     counters: Arc<NicCounters>,
+    /// At a client: what it is asked for by.
+    asking: Option<Asking>,
+}
+
+/// A client's port, which has its number on the link for as long as it is there.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    number: u16,
+    device: u64,
+    hold: Hold,
+    waits: Waits,
+}
+
+/// Whether a NIC is this machine's: it is while its guest runs on it here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    /// No guest is at its rings. Its frames are dropped.
+    Free,
+    /// It is asked for, or had.
+    Wanted,
+    /// It is given back: its IOhost has not let go yet.
+    Leaving,
 }
 
 /// What a NIC is called among devices: no disk has such a name.
@@ -51,17 +75,20 @@ impl Manager {
             }
             HostPlan::Lent { name } => {
                 let wire = on_the_wire(name);
-                let found = self.remote.links.iter_mut().enumerate().find_map(|(at, link)| {
-                    let has = |client: &config::plan::LinkClientPlan| client.nics.contains(name);
-                    link.plan.clients().iter().any(has).then_some((LinkKey(at as u16), link))
-                });
+                // A reload opens ports before links hear of them.
+                let has = |client: &config::plan::LinkClientPlan| client.nics.contains(name);
+                let lends = |link: &&config::plan::LinkPlan| link.clients().iter().any(has);
+                let id = self.plan.links.iter().find(lends).map(|link| link.id.clone());
+                let key = id.and_then(|id| self.remote.key_of(&id));
+                let found = key.and_then(|key| Some((key, self.remote.link(key)?)));
                 let Some((key, link)) = found else {
                     return Err(
                         "no client of a link may have it (`nics` of a [[link.client]])".into()
                     );
                 };
                 let exports = link.serving().map(|serving| &serving.exports);
-                let at = exports.and_then(|all| all.iter().position(|one| one.disk == wire));
+                let is_it = |one: &Export| one.disk == wire && !one.is_removed;
+                let at = exports.and_then(|all| all.iter().position(is_it));
                 (key, at.map(|at| at as u16))
             }
             _ => return Err("it is no port of a link".to_string()),
@@ -93,29 +120,102 @@ impl Manager {
             Ok(found) => found,
             Err(why) => return warn!(port = number, "has no link: {why}"),
         };
-        self.remote.nics.retain(|number, _| self.network.uplinks.contains_key(number));
-        self.remote.nics.insert(number, LinkedNic { key, counters });
-        let device = match (&host, export) {
-            (HostPlan::Remote { name, .. }, _) => {
-                let using = self.remote.link(key).and_then(OneLink::using);
-                let asked = using.and_then(|using| using.number(Asked::Nic(number)));
-                let Some(disk) = asked else { return };
-                let device = device_of(&on_the_wire(name));
-                let spec =
-                    AttachSpec { device, slots: SLOTS, slot_bytes: SLOT_BYTES, keep_bytes: 0 };
-                self.tell_link(key, ToLink::Attach { disk, spec, standing: None });
-                disk
+        let is_gone = |number: &u32| !self.network.uplinks.contains_key(number);
+        let gone: Vec<u32> = self.remote.nics.keys().copied().filter(is_gone).collect();
+        gone.into_iter().for_each(|number| self.forget_former(number));
+        self.forget_former(number);
+        let asking = match &host {
+            HostPlan::Remote { name, .. } => {
+                self.asking(key, number, device_of(&on_the_wire(name)))
+            }
+            _ => None,
+        };
+        self.remote.nics.insert(number, LinkedNic { key, counters, asking });
+        match (asking, export) {
+            (Some(asking), _) => {
+                self.tell_link(key, ToLink::PlugIn { device: asking.number, nic });
+                self.follow_port(number);
             }
             (_, Some(export)) => {
                 let Some(one) = self.export(key, export) else { return };
                 // Where the client is that has it; the next one may be elsewhere, and has it brought there.
                 let seat = one.had.as_ref().map_or(0, |had| had.seat);
                 one.plug = Some((seat, false));
-                return self.tell_seat(key, seat, ToLink::PlugIn { device: export, nic });
+                self.tell_seat(key, seat, ToLink::PlugIn { device: export, nic });
             }
-            _ => return,
+            _ => {}
+        }
+    }
+
+    /// A number for a NIC that is to be asked for when its guest runs.
+    fn asking(&mut self, key: LinkKey, port: u32, device: u64) -> Option<Asking> {
+        let using = self.remote.link(key)?.using()?;
+        let number = using.number(Asked::Nic(port))?;
+        let waits = Waits { silent_since: using.silent_since, asked_at: None };
+        Some(Asking { number, device, hold: Hold::Free, waits })
+    }
+
+    /// The number that a port had before it was opened anew is nobody's.
+    fn forget_former(&mut self, port: u32) {
+        let Some(LinkedNic { key, asking: Some(Asking { number, hold, .. }), .. }) =
+            self.remote.nics.remove(&port)
+        else {
+            return;
         };
-        self.tell_link(key, ToLink::PlugIn { device, nic });
+        match hold {
+            Hold::Free => self.is_free(key, number),
+            Hold::Wanted => self.tell_link(key, ToLink::Release(number)),
+            // The link says when.
+            Hold::Leaving => {}
+        }
+    }
+
+    /// Asks for a NIC when its guest's first ring is to start, and gives it back when the last one has stopped.
+    pub(crate) fn follow_nic(&mut self, number: u32) {
+        let nic = self.devices.get(&number).and_then(|device| device.kind.nic());
+        let port = nic.and_then(|nic| nic.plug).and_then(|plug| plug.uplink);
+        port.into_iter().for_each(|port| self.follow_port(port));
+    }
+
+    fn follow_port(&mut self, port: u32) {
+        let uplink = self.network.uplinks.get(&port);
+        let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
+        let Some(device) = nic.and_then(|number| self.devices.get_mut(&number)) else { return };
+        let Some(nic) = self.remote.nics.get_mut(&port) else { return };
+        let (key, Some(asking)) = (nic.key, &mut nic.asking) else { return };
+        let is_idle = device.attached().is_empty() && !device.is_started(None);
+        let Asking { number: disk, device: wanted, .. } = *asking;
+        match asking.hold {
+            Hold::Free if !is_idle => {
+                asking.hold = Hold::Wanted;
+                asking.waits.asked_at = asking.waits.silent_since.is_none().then(now);
+                let spec = AttachSpec {
+                    device: wanted,
+                    slots: SLOTS,
+                    slot_bytes: SLOT_BYTES,
+                    keep_bytes: 0,
+                };
+                self.tell_link(key, ToLink::Attach { disk, spec, standing: None });
+            }
+            Hold::Wanted if is_idle => {
+                (asking.hold, asking.waits.asked_at) = (Hold::Leaving, None);
+                // What its IOhost said of it is over.
+                device.problem = None;
+                self.tell_link(key, ToLink::Release(disk));
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing is left of what a NIC was asked for by. False: the number is no port's any more.
+    pub(super) fn nic_is_given_back(&mut self, port: u32, disk: u16) -> bool {
+        let is_there = self.network.uplinks.contains_key(&port);
+        let nic = self.remote.nics.get_mut(&port).filter(|_| is_there);
+        let asking = nic.and_then(|nic| nic.asking.as_mut());
+        let Some(asking) = asking.filter(|asking| asking.number == disk) else { return false };
+        asking.hold = Hold::Free;
+        self.follow_port(port);
+        true
     }
 
     /// Tells a link that has just come of all NICs that its clients may have. Ports are plugged in when they are there.
@@ -131,6 +231,9 @@ impl Manager {
             let wire = on_the_wire(name);
             let device = device_of(&wire);
             let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+            if serving.exports.iter().any(|one| one.disk == wire && !one.is_removed) {
+                continue;
+            }
             serving.exports.push(Export::of_nic(wire));
             // Nothing is kept of who had it: there is nothing that a second owner could harm.
             let news = News { revision: 1, size: 0, features: 0, is_removed: false };
@@ -221,6 +324,12 @@ impl Manager {
         let using = self.remote.link(key).and_then(OneLink::using);
         let asked = using.and_then(|using| using.numbers.get(attachment)).cloned();
         let Some(Asked::Nic(port)) = asked else { return false };
+        let asking = self.remote.nics.get(&port).and_then(|nic| nic.asking);
+        let is_it = |asking: Asking| asking.number == *attachment && asking.hold == Hold::Wanted;
+        if !asking.is_some_and(is_it) {
+            // It is given back, or was a former port's.
+            return true;
+        }
         match event {
             Event::Bound { .. } => self.note_nic(port, None),
             Event::Refused { why, .. } => {
@@ -248,7 +357,39 @@ impl Manager {
         true
     }
 
+    /// There is a session of that link, or none any more.
+    pub(super) fn note_session_of_nics(&mut self, key: LinkKey, is_there: bool, now: Instant) {
+        let its = self.remote.nics.values_mut().filter(|nic| nic.key == key);
+        for asking in its.filter_map(|nic| nic.asking.as_mut()) {
+            asking.waits.note_session(is_there, asking.hold == Hold::Wanted, now);
+        }
+    }
+
+    pub(super) fn note_silence_of_nics(&mut self, key: LinkKey, now: Instant) {
+        let its = self.remote.nics.values_mut().filter(|nic| nic.key == key);
+        for asking in its.filter_map(|nic| nic.asking.as_mut()) {
+            asking.waits.silent_since.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn note_heard_of_nics(&mut self, key: LinkKey) {
+        let its = self.remote.nics.values_mut().filter(|nic| nic.key == key);
+        for asking in its.filter_map(|nic| nic.asking.as_mut()) {
+            asking.waits.silent_since = None;
+        }
+    }
+
+    /// What the NIC at that port waits for, if that is another machine.
+    pub(crate) fn nic_waits_for(&self, port: u32) -> Option<String> {
+        let asking = self.remote.nics.get(&port)?.asking?;
+        asking.waits.text(now(), "its guest's frames are lost")
+    }
+
+    /// What its IOhost said of it: that is the answer.
     fn note_nic(&mut self, port: u32, problem: Option<&str>) {
+        if let Some(asking) = self.remote.nics.get_mut(&port).and_then(|nic| nic.asking.as_mut()) {
+            asking.waits.asked_at = None;
+        }
         let uplink = self.network.uplinks.get(&port);
         let nic = uplink.and_then(|uplink| uplink.nic.as_ref()).map(|(_, number)| *number);
         let Some(device) = nic.and_then(|number| self.devices.get_mut(&number)) else { return };

@@ -55,6 +55,18 @@ pub(super) struct Had {
     pub(super) is_released: bool,
 }
 
+impl Had {
+    /// What is known of it from a process before this one.
+    pub(super) fn before(seat: usize, who: Option<Who>, is_here: bool) -> Had {
+        // Its memory is made when its client is back.
+        Had { seat, who, bytes: 0, is_here, is_released: false }
+    }
+
+    pub(super) fn who(&self) -> Option<&Who> {
+        self.who.as_ref()
+    }
+}
+
 /// A client, and its seat.
 struct Client {
     who: Who,
@@ -148,6 +160,18 @@ impl Clients {
         }
     }
 
+    /// Everybody who is at home at a seat.
+    pub(super) fn at(&self, seat: usize) -> impl Iterator<Item = &Who> {
+        self.known.iter().filter(move |one| one.seat == seat).map(|one| &one.who)
+    }
+
+    /// One that was at home there in a process before this one, and comes back.
+    pub(super) fn comes_back(&mut self, who: Who, seat: usize, now: Instant) {
+        if self.known.len() < CLIENTS_MAX && self.known.iter().all(|one| one.who != who) {
+            self.known.push(Client { who, seat, sessions: Vec::new(), asked_at: now });
+        }
+    }
+
     fn of_session(&self, number: u32) -> Option<Who> {
         let has = |one: &&Client| one.sessions.iter().any(|(known, _)| *known == number);
         self.known.iter().find(has).map(|one| one.who)
@@ -210,6 +234,9 @@ impl Serving {
 impl Manager {
     /// Says something to one seat of a link that is open.
     pub(super) fn tell_seat(&mut self, key: LinkKey, seat: usize, told: ToLink) {
+        if self.remote.transit.is_away(key, seat) {
+            return self.remote.transit.untold.push((key, seat, told));
+        }
         let Some(link) = self.remote.link(key) else { return };
         let core = link.seats.get(seat).copied();
         if let Some(core) = core.filter(|_| matches!(link.stage, Stage::Open)) {

@@ -70,6 +70,8 @@ pub(super) struct Export {
     pub(super) had: Option<Had>,
     /// The latest that it was opened with.
     pub(super) generation: u64,
+    /// No client may have it any more. Its number is nobody else's.
+    pub(super) is_removed: bool,
     /// Where the link's end of a NIC's port is, and whether it is on its way from there.
     pub(super) plug: Option<(usize, bool)>,
 }
@@ -104,11 +106,16 @@ impl Export {
 
     fn of_device(disk: String, device: u32) -> Export {
         let (held, leaving, had, generation, plug) = (None, None, None, 0, None);
-        Export { disk, device, held, leaving, had, generation, plug }
+        Export { disk, device, held, leaving, had, generation, is_removed: false, plug }
     }
 }
 
 impl Serving {
+    /// Whether a disk is being let go of.
+    pub(super) fn lets_go(&self) -> bool {
+        self.exports.iter().any(|export| export.leaving.is_some())
+    }
+
     pub(super) fn new(identity: &Identity, seats: usize) -> Result<Serving, String> {
         let public = match identity {
             Identity::None => [0; 32],
@@ -155,7 +162,7 @@ impl Serving {
 }
 
 /// Who may have a disk: keys; nobody named means everybody, where security is `none`.
-fn clients_of(plan: &LinkPlan, disk: &str) -> Vec<PublicKey> {
+pub(super) fn clients_of(plan: &LinkPlan, disk: &str) -> Vec<PublicKey> {
     let has = |client: &&config::plan::LinkClientPlan| client.disks.iter().any(|id| id == disk);
     plan.clients().iter().filter(has).filter_map(|client| client.key).collect()
 }
@@ -205,7 +212,8 @@ impl Manager {
         let is_its = link.plan.clients().iter().any(|client| client.disks.contains(&id));
         let clients = clients_of(&link.plan, &id);
         let Some(serving) = link.serving().filter(|_| is_its) else { return };
-        match serving.exports.iter_mut().find(|export| export.disk == id) {
+        let is_it = |export: &&mut Export| export.disk == id && !export.is_removed;
+        match serving.exports.iter_mut().find(is_it) {
             Some(export) => export.device = number,
             None => {
                 let mut export = Export::of_device(id.clone(), number);
@@ -296,7 +304,8 @@ impl Manager {
         wanted: (u64, bool),
         size: (u16, u32),
     ) -> Result<Opened, (u64, String)> {
-        let Some(device) = self.export(key, number).map(|export| export.device) else {
+        let export = self.export(key, number).filter(|export| !export.is_removed);
+        let Some(device) = export.map(|export| export.device) else {
             return Err((0, "there is no such disk".to_string()));
         };
         let is_here = self.disk_parts(device).is_some_and(DiskParts::is_here);
@@ -425,12 +434,12 @@ impl Manager {
     }
 
     /// The export that a device is.
-    fn export_of(&mut self, device: u32) -> Option<(LinkKey, u16)> {
-        let id = &self.devices.get(&device)?.facts.id;
-        let key = self.plan.link_of(id).and_then(|link| self.remote.key_of(&link.id))?;
-        let serving = self.remote.link(key)?.serving()?;
-        let at = serving.exports.iter().position(|export| export.device == device)?;
-        Some((key, at as u16))
+    pub(super) fn export_of(&mut self, device: u32) -> Option<(LinkKey, u16)> {
+        self.remote.links.iter_mut().enumerate().find_map(|(at, link)| {
+            let exports = &link.serving()?.exports;
+            let number = exports.iter().rposition(|export| export.device == device)?;
+            Some((LinkKey(at as u16), number as u16))
+        })
     }
 
     /// The queue of a disk that a link serves is back, at `base` of its ring.
@@ -553,11 +562,15 @@ impl Manager {
     fn is_let_go(&mut self, key: LinkKey, number: u16, is_synced: bool) {
         let Some(export) = self.export(key, number) else { return };
         export.leaving = None;
+        let (device, is_removed) = (export.device, export.is_removed);
         let disk = export.disk.clone();
         self.log_of_link(key, |link| {
             info!(link = link.plan.id, disk, is_synced, "no client has it any more");
         });
         self.is_nowhere(key, number, is_synced);
+        if is_removed {
+            self.remove_device(device, None);
+        }
     }
 }
 

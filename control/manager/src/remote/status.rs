@@ -1,13 +1,17 @@
 //! What operators are shown of links.
 
+use std::time::Duration;
+
 use backend::link::LinkSnapshot;
 use config::api::{Answer, LinkDiskView, LinkList, LinkView, LinkWayView};
 use config::plan::LinkEnd;
 use config::spec::{LinkRole, LinkSecurity};
 use remote::iohost::seat_of;
 
+use super::waits::PATIENCE;
 use super::{End, Manager, OneLink, Serving, Stage};
 use crate::device::Device;
+use crate::manager::now;
 
 /// A stranger is not answered, whatever is wrong.
 const NO_ANSWER: &str = "no IOhost answers; they are asked in turn. Check their addresses and ports, that the way is \
@@ -35,6 +39,7 @@ impl Manager {
             addresses: Vec::new(),
             sidecore: link.core() as u16,
             sidecores: Vec::new(),
+            sockets: link.sockets.iter().map(ToString::to_string).collect(),
             problem,
             peer: None,
             sessions: 0,
@@ -46,6 +51,7 @@ impl Manager {
             mismatches: 0,
             frames_misplaced: 0,
             violations: 0,
+            writes_again: 0,
             leases_over: 0,
             ways: Vec::new(),
             disks: self.link_disks(link),
@@ -59,14 +65,14 @@ impl Manager {
                 view.sessions = seen.is_up;
                 let iohost = usize::try_from(seen.iohost).ok().and_then(|at| iohosts.get(at));
                 view.peer = iohost.filter(|_| seen.is_up > 0).map(ToString::to_string);
-                if view.peer.is_none() && view.problem.is_none() {
-                    view.problem = Some(NO_ANSWER.to_string());
-                }
+                let silent = using.silent_since.map(|since| now().saturating_duration_since(since));
+                view.problem = view.problem.or(silence(view.peer.is_some(), silent));
                 view.round_trip_ns = seen.round_trip_ns;
                 (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
                 view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
                 view.handshakes = seen.handshakes;
                 (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
+                view.writes_again = seen.writes_again;
                 let core = view.sidecore;
                 view.ways.extend(view.peer.clone().map(|peer| way_to_iohost(peer, core, &seen)));
             }
@@ -98,6 +104,7 @@ impl Manager {
                 let mut view = LinkDiskView {
                     id: device.facts.id.clone(),
                     in_use: !device.attached().is_empty(),
+                    client: client_of(link, &device.facts.id),
                     requests: 0,
                     errors: 0,
                     in_flight: 0,
@@ -112,6 +119,32 @@ impl Manager {
             })
             .collect()
     }
+}
+
+/// The client that has that disk now, by its name.
+fn client_of(link: &OneLink, disk: &str) -> Option<String> {
+    let End::Iohost(serving) = &link.end else { return None };
+    let export = serving.exports.iter().find(|export| export.disk == disk && !export.is_removed)?;
+    let (key, _) = export.had.as_ref().filter(|had| had.is_here)?.who()?;
+    // Where security is `none` there is one, without a key.
+    let clients = link.plan.clients().iter();
+    let client = clients.into_iter().find(|client| client.key.is_none_or(|its| its == *key))?;
+    Some(client.name.clone())
+}
+
+/// What is wrong with a way to an IOhost of which nothing was heard for so long, or ever.
+fn silence(has_session: bool, silent: Option<Duration>) -> Option<String> {
+    // One that is replaced, or whose session only became old, answers sooner.
+    if silent.is_some_and(|time| time < PATIENCE) {
+        return None;
+    }
+    if !has_session {
+        return Some(NO_ANSWER.to_string());
+    }
+    let time_s = silent?.as_secs();
+    Some(format!(
+        "its IOhost has been silent for {time_s} s: requests wait; what is shown of the way there is from before"
+    ))
 }
 
 /// How the way to the IOhost is.
@@ -168,5 +201,23 @@ impl Serving {
             }
         });
         ways.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iohost_that_is_silent_is_told_of_before_its_session_is_over() {
+        let after = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(silence(true, None), None);
+        assert_eq!(silence(true, after(900)), None);
+        let said = silence(true, after(2_500)).unwrap();
+        assert!(said.starts_with("its IOhost has been silent for 2 s: requests wait"), "{said}");
+        // While one is replaced nobody has to look for a mistake.
+        assert_eq!(silence(false, after(100)), None);
+        assert_eq!(silence(false, after(2_500)).as_deref(), Some(NO_ANSWER));
+        assert_eq!(silence(false, None).as_deref(), Some(NO_ANSWER));
     }
 }

@@ -15,11 +15,13 @@ use config::Mac;
 use config::api::Removed;
 use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
 use remote::client::{AttachSpec, ClientSpec, Event, Over, Refusal, Standing};
+use remote::saved::BadSaved;
 use remote::wire::{News, REQUEST_BYTES_MAX};
 use sidecore::{Link, ToLink};
 use tracing::{info, warn};
 
 use super::told::Features;
+use super::waits::Waits;
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
 use crate::disk::DiskParts;
 use crate::manager::now;
@@ -33,14 +35,18 @@ const ASK_INTERVAL: Duration = Duration::from_secs(2);
 /// The client's end of a link.
 pub(super) struct Using {
     /// What IOhosts said of disks, by their names there.
-    known: BTreeMap<String, Known>,
+    pub(super) known: BTreeMap<String, Known>,
     /// Whose number it is on the link: each is used once, and comes again after some thousands.
     pub(super) numbers: BTreeMap<u16, Asked>,
     next_number: u16,
     /// The last session's number.
     session: u32,
     /// The IOhost that answered last.
-    peer: Option<Address>,
+    pub(super) peer: Option<Address>,
+    /// Since when it answers no more.
+    pub(super) silent_since: Option<Instant>,
+    /// What was heard by then.
+    pub(super) heard_then: u64,
     pub(super) counters: Option<Arc<LinkCounters>>,
     /// Of each disk, for copies of writes that were not flushed.
     keep_bytes: u32,
@@ -48,7 +54,7 @@ pub(super) struct Using {
 
 /// What is known of a disk.
 #[derive(Clone, Debug)]
-enum Known {
+pub(super) enum Known {
     /// Its IOhost was asked, or is to be asked then again.
     Asked { why: &'static str, again_at: Option<Instant> },
     /// As its IOhost says.
@@ -72,19 +78,20 @@ pub(crate) struct RemoteParts {
     /// Its sidecore: that of the link.
     pub(crate) core: usize,
     /// Its name there.
-    name: String,
+    pub(super) name: String,
     /// Its number on the link, while it is asked for.
-    number: Option<u16>,
+    pub(super) number: Option<u16>,
     /// Its IOhost has said that it is ours.
     is_bound: bool,
     /// How large it was when its IOhost said so last, since it was asked for.
-    told_bytes: Option<u64>,
+    pub(super) told_bytes: Option<u64>,
     /// Since then it has become smaller, and no request of it is done any more.
-    is_shrunk: bool,
+    pub(super) is_shrunk: bool,
     /// Its IOhost has removed it, or lets this machine have it no more. It is asked what it is until there is one again.
     pub(crate) removed: Option<Removed>,
     /// Writes that were said to be done are gone: no flush succeeds, until an operator knows.
     pub(crate) is_lost: bool,
+    pub(crate) waits: Waits,
 }
 
 impl RemoteParts {
@@ -109,20 +116,39 @@ impl Using {
             next_number: 0,
             session: random() as u32,
             peer: None,
+            silent_since: None,
+            heard_then: 0,
             counters: None,
             keep_bytes: 0,
         }
     }
 
-    /// Whether disks were given back, and whoever is to let go of them is there.
-    pub(super) fn is_giving_back(&self) -> bool {
-        let is_disk = |asked: &Asked| matches!(asked, Asked::Disk(..));
-        let is_up = self.counters.as_ref().is_some_and(|one| one.snapshot().is_up > 0);
-        is_up && self.numbers.values().any(is_disk)
-    }
-
     /// The link, for its sidecore.
     pub(super) fn make(&mut self, plan: &LinkPlan, socket: LinkSocket) -> Link {
+        let (iohosts, spec) = self.parts(plan);
+        let link = Box::new(ClientLink::new(socket, iohosts, spec));
+        self.counters = Some(link.counters());
+        Link::Client(link)
+    }
+
+    /// The same with what another process had.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub(super) fn make_of(
+        &mut self,
+        plan: &LinkPlan,
+        socket: LinkSocket,
+        saved: &[u8],
+    ) -> Result<Box<ClientLink>, BadSaved> {
+        let (iohosts, spec) = self.parts(plan);
+        let link = Box::new(ClientLink::take_over(socket, iohosts, spec, saved)?);
+        self.counters = Some(link.counters());
+        Ok(link)
+    }
+
+    /// What a link is made of.
+    fn parts(&mut self, plan: &LinkPlan) -> (Vec<Address>, ClientSpec) {
         let (iohosts, fail_after_s) = match &plan.end {
             LinkEnd::Client { iohosts, fail_after_s, keep_bytes, .. } => {
                 self.keep_bytes = *keep_bytes;
@@ -139,10 +165,7 @@ impl Using {
             LinkPeer::Udp(at) => Address::udp(at),
             LinkPeer::Station(Mac(mac)) => Address::station(mac),
         };
-        let iohosts = iohosts.iter().map(address).collect();
-        let link = ClientLink::new(socket, iohosts, spec);
-        self.counters = Some(link.counters());
-        Link::Client(Box::new(link))
+        (iohosts.iter().map(address).collect(), spec)
     }
 
     /// A session is to begin: its number.
@@ -192,6 +215,7 @@ impl Manager {
             )));
         };
         let core = link.core();
+        let silent_since = link.using().and_then(|using| using.silent_since);
         let known = link.using().and_then(|using| using.known.get(name)).cloned();
         let news = match known {
             Some(Known::Is(news)) => news,
@@ -217,6 +241,7 @@ impl Manager {
             is_shrunk: false,
             removed: None,
             is_lost: false,
+            waits: Waits { silent_since, asked_at: None },
         };
         let disk = remote_disk(&parts, &news, plan.readonly, 0);
         Ok(DiskParts::of_remote(plan, disk, parts))
@@ -281,6 +306,7 @@ impl Manager {
                 self.is_known(key, attachment, news);
                 self.note_disk(key, attachment, |parts| {
                     parts.is_bound = true;
+                    parts.waits.asked_at = None;
                     parts.is_shrunk.then_some(SHRUNK)
                 });
             }
@@ -301,7 +327,11 @@ impl Manager {
                     }
                     Refusal::Failed => "its IOhost cannot open it: see its log",
                 };
-                self.note_disk(key, attachment, |parts| (parts.is_bound = false, Some(why)).1);
+                self.note_disk(key, attachment, |parts| {
+                    parts.is_bound = false;
+                    parts.waits.asked_at = None;
+                    Some(why)
+                });
             }
             Event::Over { attachment, why } => {
                 if why == Over::Revoked {
@@ -338,23 +368,6 @@ impl Manager {
         parts.is_lost = false;
         if let (key, Some(disk)) = (parts.link, parts.number) {
             self.tell_link(key, ToLink::Forgive(disk));
-        }
-    }
-
-    /// A number is nobody's any more.
-    pub(super) fn is_free(&mut self, key: LinkKey, number: u16) {
-        if let Some(using) = self.remote.link(key).and_then(OneLink::using) {
-            using.numbers.remove(&number);
-        }
-    }
-
-    fn note_session(&mut self, key: LinkKey, is_there: bool) {
-        let Some(link) = self.remote.link(key) else { return };
-        let Some(using) = link.using() else { return };
-        let peer = using.peer.map(|peer| peer.to_string());
-        match is_there {
-            true => info!(link = link.plan.id, peer, "its IOhost answers"),
-            false => warn!(link = link.plan.id, peer, "its IOhost is silent: requests wait"),
         }
     }
 
@@ -479,6 +492,8 @@ impl Manager {
             has_guest = true;
             // One that fell silent is asked for anew by its link, with whatever size it has then.
             (parts.is_bound, parts.is_shrunk, parts.told_bytes) = (false, false, None);
+            // What has become of it says more.
+            parts.waits = Waits::default();
             Some(text)
         });
         let Some(link) = self.remote.link(key).filter(|_| !has_guest) else { return };
@@ -527,6 +542,7 @@ impl Manager {
             _ => return,
         };
         remote.number = Some(disk);
+        remote.waits.asked_at = remote.waits.silent_since.is_none().then(now);
         let device = device_of(&remote.name);
         parts.disk = remote_disk(remote, &news, readonly, disk);
         let spec =
@@ -539,6 +555,7 @@ impl Manager {
         let Some(parts) = self.remote_parts_mut(number) else { return };
         let (key, asked) = (parts.link, parts.number.take());
         (parts.is_bound, parts.is_shrunk, parts.told_bytes) = (false, false, None);
+        parts.waits.asked_at = None;
         let Some(disk) = asked else { return };
         if let Some(device) = self.devices.get_mut(&number) {
             // What its IOhost said of it is over.
@@ -558,7 +575,12 @@ impl Manager {
 }
 
 /// The disk as its queues reach it, by that number of its link.
-fn remote_disk(parts: &RemoteParts, news: &News, readonly: bool, disk: u16) -> Arc<Disk> {
+pub(super) fn remote_disk(
+    parts: &RemoteParts,
+    news: &News,
+    readonly: bool,
+    disk: u16,
+) -> Arc<Disk> {
     let features = Features::of_bits(news.features);
     Disk::remote(RemoteDisk {
         link: parts.link,

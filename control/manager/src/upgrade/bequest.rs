@@ -27,7 +27,7 @@ use crate::manager::{Manager, machine_ns, now};
 use crate::uplinks::State;
 
 /// How long the heir may leave one packet unread.
-const SEND_TIME_MAX: Duration = Duration::from_secs(2);
+pub(super) const SEND_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What a device is made of, in words: what a reload would not change in place. The heir makes the same
 /// of its own plan, and where they differ it is another device.
@@ -76,6 +76,7 @@ impl Manager {
                 send_link(channel, link, device.runner == Some(*id))?;
             }
         }
+        self.send_known(channel)?;
         channel.send(&FromPredecessor::Estate {}, &[], SEND_TIME_MAX)
     }
 
@@ -114,6 +115,7 @@ impl Manager {
             let packet = FromPredecessor::Port { device, counters };
             channel.send(&packet, &[], SEND_TIME_MAX)?;
         }
+        self.send_seats(channel)?;
         for uplink in self.network.uplinks.values() {
             let (State::Kept(ports), HostPlan::Tap { name }) = (&uplink.state, &uplink.plan.host)
             else {

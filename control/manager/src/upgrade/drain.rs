@@ -65,7 +65,12 @@ impl Manager {
             return false;
         }
         all.iter().for_each(|number| self.ask_for(*number, |_| true));
-        self.hear_cores_until(until, |this| all.iter().all(|n| this.is_home(*n, |_| true)))
+        let are_home = |this: &Manager| all.iter().all(|n| this.is_home(*n, |_| true));
+        if !self.hear_cores_until(until, are_home) {
+            return false;
+        }
+        self.ask_for_links();
+        self.hear_cores_until(until, |this| this.remote.are_home())
     }
 
     /// Waits until what was handed from one sidecore to another is delivered.
@@ -95,6 +100,8 @@ impl Manager {
 
     /// Attaches what is here, but queues of `but`: receivers first, so that no frame finds nobody.
     pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
+        // A remote disk's queue finds its link where it goes.
+        self.send_links_out();
         let devices: Vec<u32> = self.devices.keys().copied().collect();
         let devices: Vec<u32> = devices.into_iter().filter(|n| !but.contains(n)).collect();
         let mut receives = false;
@@ -116,7 +123,11 @@ impl Manager {
     }
 
     /// Hears the sidecores, and nobody else, until it is done or that moment. Whether it is done.
-    fn hear_cores_until(&mut self, until: Instant, is_done: impl Fn(&Manager) -> bool) -> bool {
+    pub(super) fn hear_cores_until(
+        &mut self,
+        until: Instant,
+        is_done: impl Fn(&Manager) -> bool,
+    ) -> bool {
         loop {
             (0..self.cores.all.len()).for_each(|core| self.hear_core(core));
             self.cores.flush();

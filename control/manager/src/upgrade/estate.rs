@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 use backend::Handles;
+use remote::iohost::SEATS_MAX;
 
 use super::pause::Moments;
-use super::wire::{self, DeviceWords, FromPredecessor, Handle, RingWords};
+use super::wire::{self, DeviceWords, FromPredecessor, Handle, KnownWords, RingWords};
 use crate::device::{LINKS_MAX, Link};
 use crate::poll::DEVICES_END;
 
@@ -21,6 +22,9 @@ const UNREAD_MAX: usize = 2;
 const UNSENT_MAX: usize = 64;
 /// Queues of all taps: 1,024 wires of 16.
 const TAPS_MAX: usize = 16_384;
+
+/// Links of a daemon.
+const LINKS_ALL_MAX: usize = 64;
 
 /// Bytes and the descriptors that belong to them.
 pub(crate) type Parcel = (Vec<u8>, Vec<OwnedFd>);
@@ -52,6 +56,18 @@ pub(crate) struct DeviceEstate {
 /// A queue of a tap, and whether a daemon made that.
 pub(crate) type TapEstate = (OwnedFd, bool);
 
+/// A seat of a link.
+#[derive(Debug)]
+pub(crate) struct SeatEstate {
+    pub(crate) link: String,
+    pub(crate) seat: usize,
+    pub(crate) socket: OwnedFd,
+    /// With so many bytes of words, and so many more.
+    pub(crate) file: OwnedFd,
+    pub(crate) words: u64,
+    pub(crate) bytes: u64,
+}
+
 /// All of it.
 #[derive(Default)]
 pub(crate) struct Estate {
@@ -60,6 +76,12 @@ pub(crate) struct Estate {
     pub(crate) devices: BTreeMap<String, DeviceEstate>,
     pub(crate) rings: Vec<RingWords>,
     pub(crate) taps: BTreeMap<(String, u16), TapEstate>,
+    /// There are links: the run of the daemon that clients were told of.
+    pub(crate) run: Option<u64>,
+    /// What IOhosts have told of disks, by link.
+    pub(crate) known: BTreeMap<String, Vec<KnownWords>>,
+    /// Seats of links.
+    pub(crate) seats: Vec<SeatEstate>,
     /// Disks that lost data, as they were found last.
     pub(crate) sync_failed: Vec<String>,
     /// Connections that could not be taken over, to be closed when nobody else has them.
@@ -127,6 +149,9 @@ impl Estate {
                 bounded(untold.len(), UNSENT_MAX, "messages to one front-end")?;
                 untold.push((bytes, Vec::new()));
             }
+            packet @ (FromPredecessor::Remote { .. }
+            | FromPredecessor::Known { .. }
+            | FromPredecessor::Seat { .. }) => self.add_of_links(packet, &mut fds)?,
             FromPredecessor::Estate {} => return Ok(Progress::Devices),
             FromPredecessor::Rings { rings } => self.add_rings(rings)?,
             FromPredecessor::Tap { name, queue, made } => {
@@ -200,6 +225,32 @@ impl Estate {
         Ok(())
     }
 
+    /// What is told of links.
+    fn add_of_links(
+        &mut self,
+        packet: FromPredecessor,
+        fds: &mut VecDeque<OwnedFd>,
+    ) -> Result<(), String> {
+        match packet {
+            FromPredecessor::Remote { run } => self.run = Some(run),
+            FromPredecessor::Known { link, disks } => {
+                let links = self.known.len();
+                bounded(links, LINKS_ALL_MAX + 1, "links")?;
+                let known = self.known.entry(link).or_default();
+                bounded(known.len(), DEVICES_END as usize, "disks of a link")?;
+                known.extend(disks);
+            }
+            FromPredecessor::Seat { link, seat, words, bytes } => {
+                bounded(self.seats.len(), LINKS_ALL_MAX * SEATS_MAX, "seats of links")?;
+                bounded(seat, SEATS_MAX, "seats of one link")?;
+                let (socket, file) = (one(fds)?, one(fds)?);
+                self.seats.push(SeatEstate { link, seat, socket, file, words, bytes });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Rings of devices that were told of, each at most as often as there can be rings.
     fn add_rings(&mut self, rings: Vec<RingWords>) -> Result<(), String> {
         bounded(self.rings.len(), 256 * self.devices.len(), "rings")?;
@@ -253,5 +304,10 @@ mod tests {
         assert_eq!(bytes(&link.untold), [[1, 2]], "of the back-end channel");
         assert_eq!(estate.rings.first().and_then(|ring| ring.asked_ns), Some(7));
         assert_eq!(estate.moments.drained_ns, 9);
+        assert_eq!((estate.run, estate.known["rack"].len()), (Some(7), 1));
+        assert_eq!(
+            estate.seats.first().map(|seat| (seat.seat, seat.words, seat.bytes)),
+            Some((0, 40, 100))
+        );
     }
 }

@@ -291,6 +291,7 @@ impl Manager {
             }
             self.note_unsynced(number);
         }
+        self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
         self.retry_uplinks(now());

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -67,9 +68,12 @@ impl Launcher {
     /// What the kernel said.
     pub fn start() -> io::Result<Launcher> {
         let (channel, theirs) = Channel::pair()?;
-        let child = Command::new(std::env::current_exe()?)
+        let program = program()?;
+        // Not by its name: the file may have been replaced a moment ago.
+        let child = Command::new("/proc/self/exe")
+            .arg0(&program)
             .arg(LAUNCHER_COMMAND)
-            .arg(program()?)
+            .arg(&program)
             .args(std::env::args_os().skip(1).filter(|word| word != HEIR_OPTION))
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -115,8 +119,14 @@ fn program() -> io::Result<PathBuf> {
     let name = std::env::args_os().next().map(PathBuf::from);
     match name.filter(|name| name.components().count() > 1) {
         Some(path) => std::path::absolute(path),
-        None => std::env::current_exe(),
+        None => std::env::current_exe().map(without_mark),
     }
+}
+
+/// Without what the kernel adds to the name of a file that was replaced.
+fn without_mark(path: PathBuf) -> PathBuf {
+    let name = path.to_str().and_then(|name| name.strip_suffix(" (deleted)"));
+    name.map(PathBuf::from).unwrap_or(path)
 }
 
 /// The launcher itself: serves the daemon at its standard input until that is gone. `program` and
@@ -125,6 +135,8 @@ fn program() -> io::Result<PathBuf> {
 /// # Errors
 /// Its standard input is no socket of a daemon.
 pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
+    // Started as `/proc/self/exe`, it would be listed as `exe`.
+    let _ = rustix::thread::set_name(c"sidecore");
     // It ends with its daemon, and not by what is said to all processes of a terminal or service.
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::default())?;

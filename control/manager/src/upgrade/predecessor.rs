@@ -119,11 +119,6 @@ impl Manager {
         if self.is_stopping() {
             return Err(busy("the daemon is being stopped"));
         }
-        if !self.remote.is_empty() {
-            return Err(failed(
-                "its links cannot be handed over yet: restart the daemon".to_string(),
-            ));
-        }
         self.keep().map_err(|error| {
             failed(format!("the devices that were made by commands cannot be kept: {error}"))
         })?;
@@ -213,6 +208,9 @@ impl Manager {
         if self.devices.values().any(is_parting) {
             return Some("an image that is being let go");
         }
+        if self.remote.lets_go() {
+            return Some("a disk that its client gives back");
+        }
         self.devices.values().any(is_moving).then_some("a move")
     }
 
@@ -226,6 +224,10 @@ impl Manager {
         let Some(hello) = &upgrade.hello else {
             return Err("the new process said nothing".to_string());
         };
+        if hello.format < wire::WITH_LINKS && !self.remote.is_empty() {
+            let why = format!("version {} knows no links that are handed over", hello.version);
+            return Err(format!("{why}: restart the daemon"));
+        }
         let began = now();
         let until = began + BEQUEST_TIME_MAX;
         upgrade.channel.end_by(Some(until));
@@ -242,6 +244,7 @@ impl Manager {
         expect(channel, READY_TIME_MAX, &FromHeir::Ready {})?;
         let ready = now();
         self.bring_all_home(until - TAKEN_TIME_MAX)?;
+        self.prepare_seats()?;
         let drained = now();
         let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         upgrade.flipped = true;
@@ -255,6 +258,7 @@ impl Manager {
                 ports.close_all_but_taps();
             }
         }
+        self.say_farewell();
         let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX).map_err(broken)?;
         // From here on there is no way back, and nothing left to do.
@@ -289,8 +293,10 @@ impl Manager {
             std::process::abort();
         }
         warn!("the upgrade is given up: {why}");
+        self.saved_seats.clear();
         if std::mem::take(&mut self.frozen) {
             self.send_all_out(&BTreeSet::new());
+            self.hear_links_later();
         }
         self.release_held_links();
         self.touched.extend(self.devices.keys());

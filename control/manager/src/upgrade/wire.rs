@@ -5,18 +5,25 @@
 //! for its sense. Not here: sockets (`channel`).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::pause::PauseWords;
 use crate::start::Left;
 
-/// The formats that this program speaks, the best last.
-pub(crate) const FORMATS: [u32; 1] = [1];
+/// The formats that this program speaks, the best last. The first knows no links.
+pub(crate) const FORMATS: [u32; 2] = [1, WITH_LINKS];
+/// The first format with links.
+pub(crate) const WITH_LINKS: u32 = 2;
 /// Longest packet, bytes.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors with one packet: a table of memory has 32.
 pub(crate) const PACKET_FDS_MAX: usize = 64;
+/// Disks in one packet that IOhosts have told of: a hundred bytes each.
+pub(crate) const KNOWN_MAX: usize = 128;
+/// Bytes of what one seat of a link hands over: copies of what was not flushed are in it.
+pub(crate) const SEAT_BYTES_MAX: u64 = 1 << 32;
 /// Rings in one packet: some hundred bytes each, without their counters.
 pub(crate) const RINGS_MAX: usize = 32;
 
@@ -54,12 +61,19 @@ pub(crate) enum FromPredecessor {
     Unsent { bytes: Vec<u8> },
     /// A message on its back-end channel that was not sent, or not all of it.
     Untold { bytes: Vec<u8> },
+    /// There are links: which run of the daemon RAM disks are of, as clients were told.
+    Remote { run: u64 },
+    /// What the IOhosts of a link have told of disks.
+    Known { link: String, disks: Vec<KnownWords> },
     /// All devices have been told of.
     Estate {},
     /// Where rings stand. Nothing is in flight.
     Rings { rings: Vec<RingWords> },
     /// A queue of a tap. With its descriptor.
     Tap { name: String, queue: u16, made: bool },
+    /// A seat of a link, which no sidecore has any more. With its socket, and a memory file: [`SeatWords`] as so many
+    /// bytes of JSON, then the bytes that those tell of.
+    Seat { link: String, seat: usize, words: u64, bytes: u64 },
     /// What the port of a NIC has counted.
     Port { device: String, counters: BTreeMap<String, u64> },
     /// All rings and taps have been told of: whoever hears this and nothing more may serve. With the
@@ -134,6 +148,68 @@ pub(crate) struct LinkWords {
     pub(crate) runs: bool,
 }
 
+/// A disk of another machine, as its IOhost has told.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KnownWords {
+    pub(crate) name: String,
+    pub(crate) revision: u64,
+    pub(crate) size: u64,
+    pub(crate) features: u32,
+}
+
+/// What control knows of a seat of a link. Behind it are the bytes of the client's end, or of each export in turn.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SeatWords {
+    /// Of a client's link.
+    pub(crate) client: Option<ClientWords>,
+    pub(crate) exports: Vec<ExportWords>,
+    /// Who is at home at this seat.
+    pub(crate) clients: Vec<WhoWords>,
+}
+
+/// A client's end of a link.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientWords {
+    pub(crate) bytes: u64,
+    pub(crate) disks: Vec<NumberWords>,
+}
+
+/// A disk that a link has asked for, by its number there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NumberWords {
+    pub(crate) number: u16,
+    /// Its name here, and which one it is of which link.
+    pub(crate) device: String,
+    pub(crate) whose: String,
+    /// How large it was when its IOhost said so last, and whether it has become smaller.
+    pub(crate) told_bytes: Option<u64>,
+    pub(crate) is_shrunk: bool,
+}
+
+/// A device that clients may have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExportWords {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) generation: u64,
+    /// Who has it, or had it last.
+    pub(crate) who: Option<WhoWords>,
+}
+
+/// A client: its key; where there are none, where it is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhoWords {
+    pub(crate) key: [u8; 32],
+    pub(crate) udp: Option<SocketAddr>,
+    pub(crate) station: Option<[u8; 6]>,
+}
+
 /// A ring as it stands.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,6 +253,10 @@ pub(crate) enum Broken {
     Form(#[from] serde_json::Error),
     #[error("{0} rings in one packet, more than {RINGS_MAX}")]
     TooManyRings(usize),
+    #[error("{0} disks of a link in one packet, more than {KNOWN_MAX}")]
+    TooManyDisks(usize),
+    #[error("{0} bytes of a seat, more than {SEAT_BYTES_MAX}")]
+    LongSeat(u64),
 }
 
 /// What the predecessor sent, with so many descriptors.
@@ -193,6 +273,14 @@ pub(crate) fn read(bytes: &[u8], fds: usize) -> Result<FromPredecessor, Broken> 
     match serde_json::from_slice(bytes)? {
         FromPredecessor::Rings { rings } if rings.len() > RINGS_MAX => {
             Err(Broken::TooManyRings(rings.len()))
+        }
+        FromPredecessor::Known { disks, .. } if disks.len() > KNOWN_MAX => {
+            Err(Broken::TooManyDisks(disks.len()))
+        }
+        FromPredecessor::Seat { words, bytes, .. }
+            if words.saturating_add(bytes) > SEAT_BYTES_MAX =>
+        {
+            Err(Broken::LongSeat(words.saturating_add(bytes)))
         }
         packet => Ok(packet),
     }

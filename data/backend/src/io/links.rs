@@ -109,6 +109,13 @@ impl Io {
         place.take().map(|linked| (linked.key, linked.link))
     }
 
+    /// Tells the IOhosts of links without queues that their sessions are over.
+    pub fn say_farewell(&mut self) {
+        let idle = |linked: &&mut Linked| !linked.link.is_joined();
+        let links = self.links.all.iter_mut().flatten().filter(idle);
+        links.for_each(|linked| linked.link.farewell());
+    }
+
     /// The link of that key.
     pub fn link(&mut self, key: LinkKey) -> Option<&mut ClientLink> {
         let mut all = self.links.all.iter_mut().flatten();

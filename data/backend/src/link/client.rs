@@ -27,6 +27,7 @@ use super::nics::Nics;
 use super::seat::{Seat, State};
 use super::{Address, LinkNic, LinkSocket};
 
+mod handing;
 mod told;
 
 /// Frames received, and sent, in one pass.
@@ -60,7 +61,6 @@ pub enum LinkEvent {
 #[derive(Debug)]
 pub struct ClientLink {
     socket: LinkSocket,
-    spec: ClientSpec,
     client: Client,
     greeting: Greeting,
     /// By the link's number.
@@ -82,6 +82,8 @@ pub struct ClientLink {
     is_hello_due: bool,
     /// Disks whose requests failed in silence are to be asked for anew.
     renews: bool,
+    /// A sidecore has had it.
+    has_begun: bool,
     counters: Arc<LinkCounters>,
     counted_at: u64,
 }
@@ -91,7 +93,6 @@ impl ClientLink {
     pub fn new(socket: LinkSocket, iohosts: Vec<Address>, spec: ClientSpec) -> ClientLink {
         ClientLink {
             socket,
-            spec,
             client: Client::new(spec, 0),
             greeting: Greeting::new(iohosts),
             seats: Vec::new(),
@@ -107,6 +108,7 @@ impl ClientLink {
             is_stirred: true,
             is_hello_due: false,
             renews: false,
+            has_begun: false,
             counters: Arc::default(),
             counted_at: 0,
         }
@@ -114,10 +116,10 @@ impl ClientLink {
 
     /// It is with its sidecore from `now` on.
     pub(crate) fn begin(&mut self, now: u64) {
-        if self.seats.is_empty() {
-            self.client = Client::new(self.spec, now);
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.client.begin(now);
         }
-        self.due_at = now;
+        (self.due_at, self.is_stirred) = (now, true);
     }
 
     /// The socket, for the epoll set and for what was lost.
@@ -190,6 +192,7 @@ impl ClientLink {
         if self.seats.len() <= at {
             self.seats.resize_with(at + 1, || None);
         }
+        self.nics.renew(disk, attachment);
         let mut seat = Seat::new(spec, state);
         (seat.attachment, seat.standing) = (attachment, standing);
         if let Some(place) = self.seats.get_mut(at) {
@@ -203,8 +206,9 @@ impl ClientLink {
     }
 
     /// Gives a disk back: [`Event::Over`] says when nothing of it can be executed any more, if that was not said, and
-    /// [`LinkEvent::Freed`] when its number is free.
+    /// [`LinkEvent::Freed`] when its number is free. What is plugged in stays, and has its frames dropped.
     pub fn release(&mut self, disk: u16) {
+        self.nics.renew(disk, None);
         let Some(seat) = seat_at(&mut self.seats, disk) else { return };
         seat.state = State::Leaving;
         match seat.attachment {
@@ -456,12 +460,11 @@ impl ClientLink {
         }
     }
 
-    /// That device is a NIC: frames of a port go there and come from there, from now on. It is given back when the
-    /// port is no more.
+    /// That device is a NIC: frames of a port go there and come from there while it is attached. It is given back when
+    /// the port is no more, and its number is free then.
     pub fn plug_in(&mut self, disk: u16, nic: LinkNic) {
-        if let Some(seat) = self.seat(disk) {
-            self.nics.plug_in(disk, seat.attachment, nic);
-        }
+        let attachment = self.seat(disk).and_then(|seat| seat.wanted());
+        self.nics.plug_in(disk, attachment, nic);
     }
 
     /// What is plugged in comes out: its port is gone then.
@@ -473,7 +476,10 @@ impl ClientLink {
     fn take_from_ports(&mut self) {
         self.is_stirred |= self.nics.take(&mut self.client);
         while let Some(disk) = self.nics.abandoned() {
-            self.release(disk);
+            match self.has(disk) {
+                true => self.release(disk),
+                false => self.events.push_back(LinkEvent::Freed(disk)),
+            }
         }
     }
 
@@ -520,6 +526,7 @@ impl ClientLink {
         counters.dropped.set(counts.frames_dropped);
         counters.mismatches.set(counts.mismatches);
         counters.violations.set(counts.violations);
+        counters.writes_again.set(counts.writes_again);
         if now.saturating_sub(self.counted_at) >= COUNT_NS {
             self.counted_at = now;
             let losses = self.socket.losses();

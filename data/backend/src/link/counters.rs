@@ -54,6 +54,8 @@ counters! {
     mismatches,
     /// Sessions that ended because the IOhost said what it must not.
     violations,
+    /// Writes that were answered and not flushed, and done once more by a machine that had lost them.
+    writes_again,
     /// The smoothed round trip; 0 before the first.
     round_trip_ns,
     /// Of this session, as [`remote::SessionStats`] has them, looked at ten times a second: frames that are acknowledged.

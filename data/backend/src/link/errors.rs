@@ -4,6 +4,8 @@
 
 use rustix::io::Errno;
 
+use crate::net::Why;
+
 /// Why a link's socket could not be opened. The text is for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot open a link at {at}: {why}")]
@@ -48,6 +50,12 @@ pub enum LinkWhy {
         "its MTU of {0} is too small: a link needs 642 at least (`ip link set dev NAME mtu 1500`)"
     )]
     Mtu(u32),
+    /// There are no stations on it.
+    #[error("it is no Ethernet: use `udp`, or another interface")]
+    NoEthernet,
+    /// What ails an AF_XDP socket.
+    #[error(transparent)]
+    Xdp(#[from] Why),
     /// The kernel lacks something.
     #[error("this kernel cannot {what}: use `udp`, or a kernel that can ({since})")]
     Kernel {

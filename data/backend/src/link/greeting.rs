@@ -53,6 +53,11 @@ impl Greeting {
         Greeting { iohosts: iohosts.into(), target, state, hello, peer: None, refused_at: None }
     }
 
+    /// Hellos go to this one first, if there are so many.
+    pub(super) fn begin_with(&mut self, target: usize) {
+        self.target = if target < self.iohosts.len() { target } else { 0 };
+    }
+
     /// Whose sealed frames count.
     #[inline]
     pub(super) fn peer(&self) -> Option<Address> {

@@ -93,6 +93,11 @@ impl KernelSocket {
         self.frame_bytes
     }
 
+    /// How frames come and go.
+    pub(super) fn describe(&self) -> &'static str {
+        if matches!(self.family, Family::Station { .. }) { "packet" } else { "udp" }
+    }
+
     /// Where it is, when that is a port.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         getsockname(&self.socket).ok()?.try_into().ok()

@@ -5,12 +5,13 @@
 //! moved to its sidecore.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{bind, sockopt};
 
 use super::kernel::LENGTH_BYTES;
 use super::socket::{datagram_socket, station_socket};
+use super::xdp::{self, Station};
 use super::{LinkOpenError, LinkSocket, LinkSource, LinkWhy};
 use crate::sys::steer::{begin_fan_out, join_fan_out, steer_datagrams};
 
@@ -44,6 +45,10 @@ impl LinkSeats {
                 drop(alone);
                 (format!("interface {name}"), open_stations(name, seats))
             }
+            LinkSource::Xdp { name } => {
+                drop(alone);
+                (format!("interface {name}"), open_queues(name, seats))
+            }
         };
         match opened {
             Ok(sockets) => Ok(LinkSeats { sockets, refused: None }),
@@ -53,6 +58,28 @@ impl LinkSeats {
                 let refused = Some(LinkOpenError { at, why });
                 Ok(LinkSeats { sockets: vec![LinkSocket::open(source)?], refused })
             }
+        }
+    }
+}
+
+impl LinkSeats {
+    /// The sockets of a link that another process had, by seat: the kernel steers to them already, and frames that came
+    /// meanwhile wait in them.
+    ///
+    /// # Errors
+    /// They are no sockets of that address, or its interface is gone.
+    pub fn inherit(source: &LinkSource, sockets: Vec<OwnedFd>) -> Result<LinkSeats, LinkOpenError> {
+        let at = match source {
+            LinkSource::Udp { bind } => format!("udp {bind}"),
+            LinkSource::Interface { name } | LinkSource::Xdp { name } => {
+                format!("interface {name}")
+            }
+        };
+        let of = |socket| LinkSocket::inherit(source, socket);
+        let sockets: Result<Vec<LinkSocket>, LinkWhy> = sockets.into_iter().map(of).collect();
+        match sockets {
+            Ok(sockets) => Ok(LinkSeats { sockets, refused: None }),
+            Err(why) => Err(LinkOpenError { at, why }),
         }
     }
 }
@@ -74,19 +101,31 @@ fn open_datagrams(at: SocketAddr, seats: usize) -> Result<Vec<LinkSocket>, LinkW
 }
 
 fn open_stations(name: &str, seats: usize) -> Result<Vec<LinkSocket>, LinkWhy> {
+    Ok(fan_out(name, seats)?.into_iter().map(LinkSocket::of_station).collect())
+}
+
+/// Each seat has the queue of its number, if there is one, and its packet socket for what comes by others.
+fn open_queues(name: &str, seats: usize) -> Result<Vec<LinkSocket>, LinkWhy> {
+    xdp::open(fan_out(name, seats)?)
+}
+
+/// Packet sockets of one interface, each of which has the frames of its seat.
+fn fan_out(name: &str, seats: usize) -> Result<Vec<Station>, LinkWhy> {
     let failed = |what| move |errno| LinkWhy::os(what, "CAP_NET_RAW", errno);
     let (mut sockets, mut group) = (Vec::with_capacity(seats), None);
     for _ in 0..seats {
-        let (socket, family, frame_bytes) = station_socket(name)?;
+        let station = station_socket(name)?;
         match group {
             None => {
                 let head = LENGTH_BYTES as u32;
-                let begun = begin_fan_out(socket.as_fd(), head, seats as u32);
+                let begun = begin_fan_out(station.0.as_fd(), head, seats as u32);
                 group = Some(begun.map_err(failed("steer frames"))?);
             }
-            Some(group) => join_fan_out(socket.as_fd(), group).map_err(failed("steer frames"))?,
+            Some(group) => {
+                join_fan_out(station.0.as_fd(), group).map_err(failed("steer frames"))?
+            }
         }
-        sockets.push(LinkSocket::of_station(socket, family, frame_bytes));
+        sockets.push(station);
     }
     Ok(sockets)
 }

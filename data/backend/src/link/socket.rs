@@ -1,14 +1,14 @@
-//! A link's socket: a port of UDP, or an EtherType of an interface. Frames in place, in batches.
+//! A link's socket: a port of UDP, or an EtherType of an interface by a packet socket or AF_XDP. Frames in place, in batches.
 //!
 //! Not what is in them (`remote`), nor who may speak here. Opened by control, moved to the sidecore that has the
 //! link, and touched by nobody else then. Never waits, and allocates nothing after it was opened.
 //!
 //! # What the kernel does for it
 //!
-//! Both kinds are bound by the kernel: to a port, or to an interface and EtherType 0x88B5 (IEEE 802, local
+//! UDP and packet sockets are bound by the kernel: to a port, or to an interface and EtherType 0x88B5 (IEEE 802, local
 //! experimental 1), of which frames for other stations are left out; nothing is set promiscuous. Of UDP, frames that
 //! follow one another to one peer with one length go as one message that the kernel or the NIC cuts up, and those that
-//! come are joined. A frame on the wire itself has its length before it, since short ones are padded there.
+//! come are joined. A frame on the wire itself has its length before it, since short ones are padded there. AF_XDP is in `xdp`.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,12 +16,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
 use super::address::Family;
 use super::kernel::{KernelSocket, LENGTH_BYTES};
 #[cfg(feature = "simulated")]
 use super::simulated::{LinkWire, SimulatedSocket};
+use super::xdp::{self, Station, XdpSocket};
 use super::{Address, LinkOpenError, LinkWhy};
 use crate::net::is_name;
 use crate::sys::Interfaces;
@@ -44,9 +45,14 @@ pub enum LinkSource {
         /// This end's address and port.
         bind: SocketAddr,
     },
-    /// An interface, without IP.
+    /// An interface, without IP, by a packet socket.
     Interface {
         /// Its name.
+        name: String,
+    },
+    /// The same by AF_XDP.
+    Xdp {
+        /// The interface's name.
         name: String,
     },
 }
@@ -69,6 +75,7 @@ pub struct LinkSocket(Inner);
 #[derive(Debug)]
 enum Inner {
     Kernel(Box<KernelSocket>),
+    Xdp(Box<XdpSocket>),
     #[cfg(feature = "simulated")]
     Simulated(SimulatedSocket),
 }
@@ -78,6 +85,7 @@ macro_rules! each {
     ($inner:expr, $socket:ident => $call:expr) => {
         match $inner {
             Inner::Kernel($socket) => $call,
+            Inner::Xdp($socket) => $call,
             #[cfg(feature = "simulated")]
             Inner::Simulated($socket) => $call,
         }
@@ -93,8 +101,33 @@ impl LinkSocket {
         let (at, opened) = match source {
             LinkSource::Udp { bind } => (format!("udp {bind}"), open_udp(*bind)),
             LinkSource::Interface { name } => (format!("interface {name}"), open_station(name)),
+            LinkSource::Xdp { name } => (format!("interface {name}"), open_queue(name)),
         };
         opened.map_err(|why| LinkOpenError { at, why })
+    }
+
+    /// One that another process has opened so.
+    pub(super) fn inherit(source: &LinkSource, socket: OwnedFd) -> Result<LinkSocket, LinkWhy> {
+        let failed = |what| move |errno| LinkWhy::os(what, "nothing", errno);
+        match source {
+            LinkSource::Udp { bind } => {
+                let local = getsockname(&socket).map_err(failed("ask where a socket is"))?;
+                let local = SocketAddr::try_from(local).map_err(|_| LinkWhy::Name)?;
+                // A client's is at any port.
+                let is_it = local.is_ipv4() == bind.is_ipv4()
+                    && (bind.port() == 0 || local.port() == bind.port());
+                match (is_it, bind) {
+                    (false, _) => Err(LinkWhy::Name),
+                    (true, SocketAddr::V4(_)) => Ok(LinkSocket::of_port(socket, Family::Ipv4)),
+                    (true, SocketAddr::V6(_)) => Ok(LinkSocket::of_port(socket, Family::Ipv6)),
+                }
+            }
+            // Of AF_XDP it is the packet socket beside, which has all frames once the program has gone.
+            LinkSource::Interface { name } | LinkSource::Xdp { name } => {
+                let (family, frame_bytes) = station_of(name)?;
+                Ok(LinkSocket::of_station((socket, family, frame_bytes)))
+            }
+        }
     }
 
     /// Over a bound socket of UDP.
@@ -103,9 +136,19 @@ impl LinkSocket {
         LinkSocket(Inner::Kernel(Box::new(socket)))
     }
 
-    /// Over a bound packet socket, of frames of at most so many bytes.
-    pub(super) fn of_station(socket: OwnedFd, family: Family, frame_bytes: usize) -> LinkSocket {
-        LinkSocket(Inner::Kernel(Box::new(KernelSocket::new(socket, family, frame_bytes))))
+    /// Over a bound packet socket.
+    pub(super) fn of_station((socket, family, frame_bytes): Station) -> LinkSocket {
+        LinkSocket::of_kernel(KernelSocket::new(socket, family, frame_bytes))
+    }
+
+    /// Over a socket of the kernel's.
+    pub(super) fn of_kernel(socket: KernelSocket) -> LinkSocket {
+        LinkSocket(Inner::Kernel(Box::new(socket)))
+    }
+
+    /// Over a queue of an interface.
+    pub(super) fn of_queue(socket: XdpSocket) -> LinkSocket {
+        LinkSocket(Inner::Xdp(Box::new(socket)))
     }
 
     /// One on a wire that a simulation has, where it is `at`.
@@ -121,7 +164,22 @@ impl LinkSocket {
 
     /// Where it is, when that is a port.
     pub fn local(&self) -> Option<SocketAddr> {
-        each!(&self.0, socket => socket.local())
+        match &self.0 {
+            Inner::Kernel(socket) => socket.local(),
+            Inner::Xdp(_) => None,
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(socket) => socket.local(),
+        }
+    }
+
+    /// How frames come and go, for people: `udp`, `packet`, `xdp, native, copy`.
+    pub fn describe(&self) -> &'static str {
+        match &self.0 {
+            Inner::Kernel(socket) => socket.describe(),
+            Inner::Xdp(socket) => socket.describe(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(_) => "simulated",
+        }
     }
 
     /// The next frame, to be opened in place, and who sent it. `None` when there is none now.
@@ -153,6 +211,17 @@ impl LinkSocket {
         each!(&self.0, socket => socket.poll_fd())
     }
 
+    /// What another process can go on with ([`super::LinkSeats::inherit`]): the socket, or of AF_XDP the packet
+    /// socket beside.
+    pub fn handed(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Inner::Xdp(socket) => socket.beside().poll_fd(),
+            Inner::Kernel(socket) => socket.poll_fd(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(socket) => socket.poll_fd(),
+        }
+    }
+
     /// What was lost since it was opened. Asks the kernel: not for each pass.
     pub fn losses(&self) -> LinkLosses {
         each!(&self.0, socket => socket.losses())
@@ -167,8 +236,12 @@ fn open_udp(at: SocketAddr) -> Result<LinkSocket, LinkWhy> {
 }
 
 fn open_station(name: &str) -> Result<LinkSocket, LinkWhy> {
-    let (socket, family, frame_bytes) = station_socket(name)?;
-    Ok(LinkSocket::of_station(socket, family, frame_bytes))
+    Ok(LinkSocket::of_station(station_socket(name)?))
+}
+
+fn open_queue(name: &str) -> Result<LinkSocket, LinkWhy> {
+    let opened = xdp::open(vec![station_socket(name)?])?;
+    opened.into_iter().next().ok_or(LinkWhy::Missing)
 }
 
 /// A socket of UDP for an address of that kind, not bound.
@@ -184,7 +257,25 @@ pub(super) fn datagram_socket(at: SocketAddr) -> Result<(OwnedFd, Family), LinkW
 }
 
 /// A packet socket that is bound to the interface, and the longest frame there.
-pub(super) fn station_socket(name: &str) -> Result<(OwnedFd, Family, usize), LinkWhy> {
+pub(super) fn station_socket(name: &str) -> Result<Station, LinkWhy> {
+    let (family, frame_bytes) = station_of(name)?;
+    let Family::Station { index, .. } = family else { return Err(LinkWhy::Name) };
+    let failed = |what| move |errno| LinkWhy::os(what, RAW, errno);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None);
+    let socket = socket.map_err(failed("make a packet socket"))?;
+    ignore_outgoing(socket.as_fd()).map_err(|errno| match errno {
+        Errno::NOPROTOOPT => {
+            LinkWhy::Kernel { what: "leave out what the host itself sends", since: "4.20" }
+        }
+        errno => LinkWhy::os("leave out what the host itself sends", RAW, errno),
+    })?;
+    bind_packet(socket.as_fd(), index as u32, ETHER_TYPE).map_err(failed("bind a socket to it"))?;
+    Ok((socket, family, frame_bytes))
+}
+
+/// What sockets of an interface are, and the longest frame there.
+fn station_of(name: &str) -> Result<(Family, usize), LinkWhy> {
     if !is_name(name) {
         return Err(LinkWhy::Name);
     }
@@ -196,17 +287,6 @@ pub(super) fn station_socket(name: &str) -> Result<(OwnedFd, Family, usize), Lin
     if mtu < MTU_MIN {
         return Err(LinkWhy::Mtu(mtu));
     }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None);
-    let socket = socket.map_err(failed("make a packet socket"))?;
-    ignore_outgoing(socket.as_fd()).map_err(|errno| match errno {
-        Errno::NOPROTOOPT => {
-            LinkWhy::Kernel { what: "leave out what the host itself sends", since: "4.20" }
-        }
-        errno => LinkWhy::os("leave out what the host itself sends", RAW, errno),
-    })?;
-    bind_packet(socket.as_fd(), index, ETHER_TYPE).map_err(failed("bind a socket to it"))?;
     let family = Family::Station { index: index as i32, kind: ETHER_TYPE };
-    let frame_bytes = (mtu as usize - LENGTH_BYTES).min(FRAME_BYTES_MAX);
-    Ok((socket, family, frame_bytes))
+    Ok((family, (mtu as usize - LENGTH_BYTES).min(FRAME_BYTES_MAX)))
 }

@@ -1,7 +1,8 @@
 //! An AF_XDP socket on one queue of an interface.
 //!
 //! Frames bypass most of the host's network stack, and have no offloads: each is whole, and at most
-//! one chunk of the rings' memory long. Called by [`super::HostPort`].
+//! one chunk of the rings' memory long. Called by [`super::HostPort`]; a link's socket (`link::xdp`) is
+//! attached in the same ways.
 //!
 //! What an interface must not do for it, since the kernel tells nothing of it here: take VLAN tags out
 //! (`ethtool -K NAME rxvlan off`) and, a veth's other end, leave checksums undone (`tx off`).
@@ -16,7 +17,7 @@ use super::errors::is_name;
 use super::watch::Watch;
 use super::{FRAME_MIN, HostOpenError, Losses, Received, Rest, Sent, Why};
 use crate::sys::Interfaces;
-use crate::sys::bpf::{Place, QUEUES_MAX, Redirect};
+use crate::sys::bpf::{Place, QUEUES_MAX, Redirect, Taken};
 use crate::sys::interface::{hold_promiscuous, packet_socket};
 use crate::sys::xsk::{BATCH, Refused, Way, Xsk};
 
@@ -27,7 +28,7 @@ const ETHERNET_MIN: usize = 60;
 const SKIPPED_MAX: usize = 32;
 /// Calls of the kernel for one batch, when it sends only a part of it.
 const KICKS_MAX: usize = 4;
-const NEEDS: &str = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
+pub(crate) const NEEDS: &str = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
 
 /// An AF_XDP socket on one queue.
 #[derive(Debug)]
@@ -174,11 +175,20 @@ impl Xdp {
     }
 
     pub(crate) fn describe(&self) -> &'static str {
-        match (self.program.place, self.way) {
-            (Place::Native, Way::ZeroCopy) => "xdp, native, zero-copy",
-            (Place::Native, Way::Copy) => "xdp, native, copy",
-            (Place::Generic, _) => "xdp, generic, copy",
-        }
+        describe(self.program.place, self.way)
+    }
+}
+
+/// Where frames are taken, and how they are moved, from the fastest on: the first that works is it.
+pub(crate) const WAYS: [(Place, Way); 3] =
+    [(Place::Native, Way::ZeroCopy), (Place::Native, Way::Copy), (Place::Generic, Way::Copy)];
+
+/// One of them in words.
+pub(crate) fn describe(place: Place, way: Way) -> &'static str {
+    match (place, way) {
+        (Place::Native, Way::ZeroCopy) => "xdp, native, zero-copy",
+        (Place::Native, Way::Copy) => "xdp, native, copy",
+        (Place::Generic, _) => "xdp, generic, copy",
     }
 }
 
@@ -196,9 +206,7 @@ fn open(interface: &str, queue: u32) -> Result<Xdp, Why> {
     let index = interfaces()?.index(interface).map_err(|e| Why::os("look for it", NEEDS, e))?;
     let index = index.ok_or(Why::Missing)?;
     let mut last = Why::Missing;
-    for (place, way) in
-        [(Place::Native, Way::ZeroCopy), (Place::Native, Way::Copy), (Place::Generic, Way::Copy)]
-    {
+    for (place, way) in WAYS {
         let program = match Program::attach(interface, index, place) {
             Ok(program) => Arc::new(program),
             Err(why) => {
@@ -220,7 +228,8 @@ fn open_queue(
     queue: u32,
     way: Way,
 ) -> Result<Xdp, Why> {
-    let socket = Xsk::open(program.index, queue, way).map_err(|refused| why(refused, queue))?;
+    let socket =
+        Xsk::open(program.index, queue, way).map_err(|refused| why_refused(refused, queue))?;
     program
         .redirect
         .set(queue, socket.fd())
@@ -246,17 +255,23 @@ impl Program {
         let socket = packet_socket().map_err(|e| Why::os("make a packet socket", NEEDS, e))?;
         hold_promiscuous(socket.as_fd(), index)
             .map_err(|e| Why::os("set it promiscuous", NEEDS, e))?;
-        let redirect = Redirect::attach(index, place).map_err(|errno| match errno {
-            Errno::BUSY | Errno::EXIST => Why::ProgramInUse,
-            Errno::INVAL => Why::Kernel { what: "attach an XDP program to it", since: "5.9" },
-            errno => Why::os("attach an XDP program to it", NEEDS, errno),
-        })?;
+        let redirect = attach(index, place, Taken::All)?;
         let interface = interface.to_owned();
         Ok(Program { interface, index, place, redirect, _promiscuous: socket })
     }
 }
 
-fn why((what, errno): Refused, queue: u32) -> Why {
+/// A program on the interface that takes these frames.
+pub(crate) fn attach(index: u32, place: Place, taken: Taken) -> Result<Redirect, Why> {
+    Redirect::attach(index, place, taken).map_err(|errno| match errno {
+        Errno::BUSY | Errno::EXIST => Why::ProgramInUse,
+        Errno::INVAL => Why::Kernel { what: "attach an XDP program to it", since: "5.9" },
+        errno => Why::os("attach an XDP program to it", NEEDS, errno),
+    })
+}
+
+/// Why there is no socket on that queue.
+pub(crate) fn why_refused((what, errno): Refused, queue: u32) -> Why {
     match errno {
         Errno::BUSY => Why::QueueInUse(queue),
         // Of `bind`: the queue is beyond those that there are.

@@ -1,15 +1,17 @@
-//! The XDP program that gives an interface's frames to AF_XDP sockets: six instructions, a map, and
-//! their hold on the interface.
+//! The XDP programs that give an interface's frames to AF_XDP sockets, all of them or those of a link: some
+//! instructions, a map, and their hold on the interface.
 //!
-//! Called by `net::xdp`. Loaded by `bpf(2)` alone: for a program of this size, and none that a user
+//! Called by `net::xdp` and `link::xdp`. Loaded by `bpf(2)` alone: for a program of this size, and none that a user
 //! brings, a loader of object files would be more than all the rest.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use remote::wire::Kind;
 use rustix::io::Errno;
 
 use super::interface::last_errno;
+use super::steer::{KIND_AT, SEAT_AT, SEAT_BITS};
 
 /// Queues of an interface, at most, from which frames are taken.
 pub(crate) const QUEUES_MAX: u32 = 1024;
@@ -22,8 +24,13 @@ const LINK_CREATE: i32 = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// `xdp_md.rx_queue_index`.
+/// Members of `xdp_md`: where a frame begins and ends, and `rx_queue_index`.
+const DATA_AT: i16 = 0;
+const DATA_END_AT: i16 = 4;
 const RX_QUEUE_INDEX_AT: i16 = 16;
+/// Where the type of an Ethernet frame is, and what follows it.
+const TYPE_AT: i16 = 12;
+const BODY_AT: i16 = 14;
 const XDP_PASS: i32 = 2;
 const HELPER_REDIRECT_MAP: i32 = 51;
 /// From `linux/if_link.h`.
@@ -39,6 +46,28 @@ pub(crate) enum Place {
     Generic,
 }
 
+/// What is given to sockets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// All frames of a queue, to the socket of that queue.
+    All,
+    /// Frames of a link, each to the socket of its seat, if it came by the queue of that number.
+    Link(OfLink),
+}
+
+/// Which frames are a link's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfLink {
+    /// The interface's own address: a frame for another station is not touched.
+    pub(crate) station: [u8; 6],
+    /// The EtherType.
+    pub(crate) kind: u16,
+    /// Bytes between the EtherType and the link's frame.
+    pub(crate) head: u16,
+    /// As many seats as there are.
+    pub(crate) seats: u8,
+}
+
 /// The program, attached to an interface until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Redirect {
@@ -52,7 +81,7 @@ impl Redirect {
     ///
     /// # Errors
     /// The kernel's. EBUSY or EEXIST: the interface has another program. EINVAL: a kernel before 5.9.
-    pub(crate) fn attach(index: u32, place: Place) -> Result<Redirect, Errno> {
+    pub(crate) fn attach(index: u32, place: Place, taken: Taken) -> Result<Redirect, Errno> {
         let sockets = bpf(
             MAP_CREATE,
             &MapCreate {
@@ -63,7 +92,11 @@ impl Redirect {
                 flags: 0,
             },
         )?;
-        let instructions = program(sockets.as_raw_fd());
+        let sockets_fd = sockets.as_raw_fd();
+        let instructions = match taken {
+            Taken::All => program(sockets_fd).to_vec(),
+            Taken::Link(frames) => program_of_link(sockets_fd, frames).to_vec(),
+        };
         let program = bpf(
             PROG_LOAD,
             &ProgLoad {
@@ -109,8 +142,6 @@ impl Redirect {
 
 /// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)`.
 fn program(sockets: i32) -> [Instruction; 6] {
-    let instruction =
-        |code, registers, offset, immediate| Instruction { code, registers, offset, immediate };
     [
         // r2 = *(u32 *)(r1 + 16)
         instruction(0x61, 0x12, RX_QUEUE_INDEX_AT, 0),
@@ -125,7 +156,63 @@ fn program(sockets: i32) -> [Instruction; 6] {
     ]
 }
 
+/// A frame of the link for this station, that came by the queue whose number is its seat: to that seat's socket.
+/// Whatever else goes on to the host, where a packet socket gives the rest of them to their seats (`steer`).
+fn program_of_link(sockets: i32, frames: OfLink) -> [Instruction; PROGRAM_OF_LINK] {
+    const PASS: i16 = PROGRAM_OF_LINK as i16 - 2;
+    let OfLink { station: [a, b, c, d, e, f], kind, head, seats } = frames;
+    let at = BODY_AT + head as i16;
+    let word = |bytes: [u8; 2]| i32::from(u16::from_ne_bytes(bytes));
+    let else_pass = |from: i16| PASS - from - 1;
+    let seat_at = at + SEAT_AT as i16;
+    [
+        // r2, r3: the frame and its end; r6: the queue
+        instruction(0x61, 0x12, DATA_AT, 0),
+        instruction(0x61, 0x13, DATA_END_AT, 0),
+        instruction(0x61, 0x16, RX_QUEUE_INDEX_AT, 0),
+        // long enough for all that is looked at below
+        instruction(0xbf, 0x24, 0, 0),
+        instruction(0x07, 0x04, 0, i32::from(seat_at) + 1),
+        instruction(0x2d, 0x34, else_pass(5), 0),
+        // its type
+        instruction(0x69, 0x25, TYPE_AT, 0),
+        instruction(0x55, 0x05, else_pass(7), word(kind.to_be_bytes())),
+        // for whom: four bytes, and two
+        instruction(0x61, 0x25, 0, 0),
+        instruction(0x56, 0x05, else_pass(9), i32::from_ne_bytes([a, b, c, d])),
+        instruction(0x69, 0x25, 4, 0),
+        instruction(0x55, 0x05, else_pass(11), word([e, f])),
+        // r7: the seat, 0 if it is not sealed, or of no seat
+        instruction(0xb7, 0x07, 0, 0),
+        instruction(0x71, 0x25, at + KIND_AT as i16, 0),
+        instruction(0x55, 0x05, 4, Kind::Sealed as i32),
+        instruction(0x71, 0x27, seat_at, 0),
+        instruction(0x77, 0x07, 0, SEAT_BITS as i32),
+        instruction(0xa5, 0x07, 1, i32::from(seats)),
+        instruction(0xb7, 0x07, 0, 0),
+        instruction(0x5d, 0x76, else_pass(19), 0),
+        // return bpf_redirect_map(&sockets, r7, XDP_PASS)
+        instruction(0x18, 0x11, 0, sockets),
+        instruction(0x00, 0x00, 0, 0),
+        instruction(0xbf, 0x72, 0, 0),
+        instruction(0xb7, 0x03, 0, XDP_PASS),
+        instruction(0x85, 0x00, 0, HELPER_REDIRECT_MAP),
+        instruction(0x95, 0x00, 0, 0),
+        // return XDP_PASS
+        instruction(0xb7, 0x00, 0, XDP_PASS),
+        instruction(0x95, 0x00, 0, 0),
+    ]
+}
+
+/// Instructions of the above.
+const PROGRAM_OF_LINK: usize = 28;
+
+fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
+    Instruction { code, registers, offset, immediate }
+}
+
 /// `struct bpf_insn`: source register in the upper half of `registers`.
+#[derive(Clone)]
 #[repr(C)]
 struct Instruction {
     code: u8,

@@ -19,9 +19,9 @@ const FANOUT_ID_BITS: u32 = 0xffff;
 /// Instructions of the program.
 const STEPS: usize = 7;
 /// Where they are in a frame: its kind, and the byte of its session's number whose upper half is the seat.
-const KIND_AT: u32 = 1;
-const SEAT_AT: u32 = 7;
-const SEAT_BITS: u32 = 4;
+pub(super) const KIND_AT: u32 = 1;
+pub(super) const SEAT_AT: u32 = 7;
+pub(super) const SEAT_BITS: u32 = 4;
 
 const _: () = assert!(SEATS_MAX == 1 << SEAT_BITS);
 

@@ -1,6 +1,6 @@
 //! An AF_XDP socket with its four rings and their memory (the `xdp` crate), as one value.
 //!
-//! Called by `net::xdp`. The crate leaves to its caller that packets do not outlive the memory they
+//! Called by `net::xdp` and `link::xdp`. The crate leaves to its caller that packets do not outlive the memory they
 //! lie in; here none leaves this value but as a borrowed slice.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -121,6 +121,19 @@ impl Xsk {
         is_whole.then(|| &packet[..])
     }
 
+    /// The same, to be changed in place.
+    #[inline]
+    pub(crate) fn shown_mut(&mut self) -> Option<&mut [u8]> {
+        let packet = self.shown.as_mut()?;
+        let is_whole = !packet.is_continued() && packet.len() <= packet.capacity();
+        is_whole.then(|| &mut packet[..])
+    }
+
+    /// Whether frames were taken from the kernel's ring that [`Self::next`] has not given yet.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.received.is_empty()
+    }
+
     fn fetch(&mut self) {
         if self.owed > 0 {
             // SAFETY: `umem` outlives the socket.
@@ -145,22 +158,42 @@ impl Xsk {
         len: usize,
         write: impl FnOnce(&mut [u8]) -> bool,
     ) -> Option<bool> {
-        if self.sending + self.staged.len() >= FRAMES as usize {
-            self.collect();
-        }
-        if self.staged.available() == 0 || self.sending + self.staged.len() >= FRAMES as usize {
+        self.stage_up_to(len, |frame| write(frame).then_some(len))
+    }
+
+    /// The same of at most `longest` bytes: `write` says how many it has filled, or nothing.
+    #[inline]
+    pub(crate) fn stage_up_to(
+        &mut self,
+        longest: usize,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Option<bool> {
+        let fits = i32::try_from(longest).ok()?;
+        if !self.has_place() {
             return None;
         }
         // SAFETY: the packet stays in `self`, beside `umem`.
         let mut packet = unsafe { self.umem.alloc()? };
-        let fits = i32::try_from(len).is_ok_and(|len| packet.adjust_tail(len).is_ok());
-        let written = fits && write(&mut packet);
-        if !written {
+        if packet.adjust_tail(fits).is_err() {
             self.umem.free_packet(packet);
-            return fits.then_some(false);
+            return None;
+        }
+        let left = write(&mut packet).and_then(|len| i32::try_from(longest.checked_sub(len)?).ok());
+        if left.is_none_or(|left| packet.adjust_tail(-left).is_err()) {
+            self.umem.free_packet(packet);
+            return Some(false);
         }
         self.staged.push_front(packet);
         Some(true)
+    }
+
+    /// Whether a frame more may be staged. Takes back what was sent, if that is what it takes.
+    #[inline]
+    pub(crate) fn has_place(&mut self) -> bool {
+        if self.sending + self.staged.len() >= FRAMES as usize {
+            self.collect();
+        }
+        self.staged.available() > 0 && self.sending + self.staged.len() < FRAMES as usize
     }
 
     /// How many frames are staged.

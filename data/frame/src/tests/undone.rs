@@ -256,3 +256,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_hint_that_was_shortened_is_the_same_after_two_tags() {
+    let mut frame = [0; 2000];
+    frame[12] = 8;
+    let header = Header {
+        flags: Header::NEEDS_CSUM,
+        gso_type: Header::GSO_TCP4,
+        header_len: u16::MAX,
+        gso_size: 1000,
+        csum_start: 1000,
+        csum_offset: 16,
+        buffers: 1,
+    };
+    let offload = Offload::check(&header, &frame, 2000, Offloads::ALL).unwrap();
+    let tagged = offload.shifted(4).and_then(|once| once.shifted(4)).unwrap();
+    assert_eq!(tagged.shifted(-4).and_then(|once| once.shifted(-4)), Some(offload));
+}

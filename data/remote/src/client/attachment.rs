@@ -9,6 +9,7 @@ use super::{AttachSpec, Counts, Event, Finished, Over, Rejected, Request, Standi
 use crate::wire::{End, Intent, Malformed, News, Op, Piece, Record, Status, Verifier, checksum};
 
 mod binding;
+mod handing;
 mod kept;
 mod replay;
 mod sending;
@@ -72,6 +73,8 @@ pub(super) struct Attachment {
     kept: Option<Kept>,
     /// They are being sent again.
     replay: Option<Replay>,
+    /// Those of them that have ended, and were not counted yet.
+    replayed_count: u64,
     /// How it stands is to be said.
     stands_anew: bool,
     /// A flush of its own has failed, and nobody was told.
@@ -120,6 +123,7 @@ impl Attachment {
             is_settled: false,
             kept: (spec.keep_bytes > 0).then(|| Kept::new(spec.keep_bytes as usize, 0)),
             replay: None,
+            replayed_count: 0,
             stands_anew: false,
             owes_failure: false,
             part_bytes: 512,

@@ -9,6 +9,7 @@ use super::{Counts, Event, Finished, Over};
 use crate::loss::{Fate, Mark, MarkKind};
 use crate::outbox::Outbox;
 use crate::round::Round;
+use crate::saved::Writer;
 use crate::session::{Hears, Out};
 use crate::times::Times;
 use crate::wire::{Bound, Malformed, Net, Outcome, Record};
@@ -59,6 +60,20 @@ impl Held {
         self.asking.fit(count);
         self.touch(index);
         Some(index)
+    }
+
+    /// Puts an attachment behind what was written, see [`Attachment::save`].
+    pub(super) fn save(&self, index: u16, out: &mut Writer<'_>) -> bool {
+        self.get(index).is_some_and(|one| one.save(out))
+    }
+
+    /// The number that the last bind had; those that follow go on from there.
+    pub(super) fn bindings(&self) -> u64 {
+        self.bindings
+    }
+
+    pub(super) fn go_on_binding(&mut self, bindings: u64) {
+        self.bindings = bindings;
     }
 
     pub(super) fn get(&self, index: u16) -> Option<&Attachment> {
@@ -284,7 +299,11 @@ impl Hears for Hearing<'_> {
         };
         let mut events = std::mem::take(&mut self.held.events);
         let done = match self.held.by_handle(handle) {
-            Some(one) => one.record(record, self.part_bytes, self.counts, &mut events),
+            Some(one) => {
+                let done = one.record(record, self.part_bytes, self.counts, &mut events);
+                self.counts.writes_again += one.take_replayed();
+                done
+            }
             None => {
                 self.counts.records_stale += 1;
                 Ok(())

@@ -149,7 +149,7 @@ pub enum Rejected {
     Over,
 }
 
-/// What was dropped, and why.
+/// What was dropped, and why; and what was done twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames that were not for this session, not authentic, or seen before.
@@ -162,6 +162,9 @@ pub struct Counts {
     pub violations: u64,
     /// Frames of NICs that found no room.
     pub net_dropped: u64,
+    /// Writes (and discards and writes of zeroes) that had been answered and not flushed, and were done once more by a
+    /// machine that had lost them.
+    pub writes_again: u64,
 }
 
 /// Why a device cannot be had now.

@@ -4,6 +4,7 @@
 
 use super::export::{Owner, State, Wait};
 use super::{Host, SlotMemory};
+use crate::handshake::PublicKey;
 use crate::wire::{Bind, Bound, Intent, News, Outcome, Verifier};
 
 /// What a device takes of the memory: 128 slots of the longest requests.
@@ -36,9 +37,21 @@ impl<M: SlotMemory> Host<M> {
         if export.state == State::Held
             && let Some(outcome) = export.goes_on(&wait)
         {
+            let before = export.bound().map(|(session, _)| session);
             export.rebind(&wait, part_bytes);
             self.answer(at, &wait, outcome);
-            return self.hold(at, &wait);
+            self.hold(at, &wait);
+            if let Some(before) = before.filter(|before| *before != number) {
+                self.end_if_left(before);
+            }
+            return;
+        }
+        if export.is_back(&wait) {
+            // Whoever else waits comes again.
+            if let Some(other) = export.waiting.take_if(|other| other.owner() != wait.owner()) {
+                self.answer(at, &other, Outcome::Busy);
+            }
+            return self.wait(at, wait);
         }
         if let Some(outcome) = export.released_for(&wait) {
             return self.answer(at, &wait, outcome);
@@ -102,7 +115,10 @@ impl<M: SlotMemory> Host<M> {
     /// Has a free device opened for whoever waits, if that one may have it and there is memory.
     fn open_next(&mut self, at: usize) {
         let Some(export) = self.exports.get_mut(at) else { return };
-        let (State::Free, Some(wait)) = (export.state, export.waiting) else { return };
+        let Some(wait) = export.waiting else { return };
+        if export.state != State::Free && !export.is_back(&wait) {
+            return;
+        }
         let refusal = if export.is_stale(&wait) {
             Some(Outcome::Stale)
         } else if let Some(outcome) = export.released_for(&wait) {
@@ -172,14 +188,16 @@ impl<M: SlotMemory> Host<M> {
             return self.answer(at, &wait, Outcome::Stale);
         }
         let outcome = one.grant(&wait, verifier, serial, part_bytes);
+        self.forget_reserved(at);
         self.answer(at, &wait, outcome);
         self.hold(at, &wait);
     }
 
     /// A device is not opened, and why.
     fn not_opened(&mut self, at: usize, why: Outcome) {
+        let is_reserved = self.is_reserved(at);
         let one = &mut self.exports[at];
-        one.state = State::Free;
+        one.state = if is_reserved { State::Reserved } else { State::Free };
         // Who wants it otherwise has it opened once more.
         let is_outdated = one.is_outdated();
         let wait = one.waiting.take_if(|_| !is_outdated);
@@ -234,6 +252,7 @@ impl<M: SlotMemory> Host<M> {
         let at = usize::from(export);
         self.exports.get(at).filter(|one| one.state == State::Closing)?;
         let unsynced = self.next_name();
+        self.forget_reserved(at);
         self.unbook(at);
         let (memory, end, session) = self.exports[at].closed(is_synced, unsynced);
         if let (Some(end), Some((number, handle))) = (end, session)
@@ -259,6 +278,18 @@ impl<M: SlotMemory> Host<M> {
         let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
         one.remove(&mut self.events);
         if let Some(wait) = one.waiting.take() {
+            self.no_device(&wait);
+        }
+    }
+
+    /// Others may have a device from now on; nobody named: everybody. Who has it, or waits for it, and may not hears
+    /// that it has it no more.
+    pub fn set_clients(&mut self, export: u16, clients: Vec<PublicKey>) {
+        let Some(one) = self.exports.get_mut(usize::from(export)) else { return };
+        one.set_clients(clients, &mut self.events);
+        let waiting = one.waiting.filter(|wait| !one.may(&wait.client));
+        if let Some(wait) = waiting {
+            one.waiting = None;
             self.no_device(&wait);
         }
     }

@@ -10,6 +10,7 @@ use crate::loss::Mark;
 use crate::session::Out;
 use crate::wire::{Bind, End, Intent, Malformed, News, Outcome, Part, Status, Verifier};
 
+mod handing;
 mod slot;
 mod slots;
 
@@ -33,6 +34,8 @@ pub(super) enum State {
     Closing,
     /// Another seat of this link has it.
     Elsewhere,
+    /// Nobody has it yet in this process; in the one before a client had it, who may come back for a while.
+    Reserved,
 }
 
 /// A client, as a device knows it: key, and the process that says that it is the client's.
@@ -188,6 +191,9 @@ impl<M: SlotMemory> Export<M> {
     /// Somebody wants it. Whoever has it goes on, unless it is the same client that asks anew.
     pub(super) fn wait(&mut self, wait: Wait, events: &mut VecDeque<HostEvent>) {
         self.waiting = Some(wait);
+        if self.state == State::Reserved && wait.owner() == self.owner && !self.is_back(&wait) {
+            self.close(events);
+        }
         if self.state == State::Held && wait.owner() == self.owner {
             self.drain(events);
         }
@@ -309,6 +315,29 @@ impl<M: SlotMemory> Export<M> {
                 self.end = Some(End::Revoked);
                 self.drain(events);
             }
+            State::Reserved => self.close(events),
+            State::Free => self.slots.forget(),
+            _ => {}
+        }
+    }
+
+    /// Others may have it from now on. Who has it and may not loses it.
+    pub(super) fn set_clients(
+        &mut self,
+        clients: Vec<PublicKey>,
+        events: &mut VecDeque<HostEvent>,
+    ) {
+        self.clients = clients;
+        // Its key alone: a client says of itself what its instance is, and may say none.
+        if self.may(&self.owner.0) {
+            return;
+        }
+        match self.state {
+            State::Held => {
+                self.end = Some(End::Revoked);
+                self.drain(events);
+            }
+            State::Reserved => self.close(events),
             State::Free => self.slots.forget(),
             _ => {}
         }

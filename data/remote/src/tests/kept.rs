@@ -62,6 +62,7 @@ fn a_machine_that_dies_takes_nothing_along() {
         [(WRITE, 512, b'c'), (WRITE, 512, b'd'), (Op::Discard, 1024, 0), (WRITE, 1024, b'e')];
     assert_eq!(ops[..4], again, "in order, and not what was flushed");
     assert!(ops[4..].contains(&(Op::Flush, 0, 0)), "and they are made stable at once");
+    assert_eq!(pair.client.counts().writes_again, 4, "and each is counted, but not the flush");
     assert_eq!(flushed(&mut pair, one), Status::Ok);
 }
 

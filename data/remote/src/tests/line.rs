@@ -262,3 +262,90 @@ fn a_thousand_quiet_sessions_cost_nothing() {
     let looks = pair.host.counts().looks - before;
     assert!((1..8).contains(&looks), "{looks} looks for one session");
 }
+
+/// What the client has goes to the host: how many frames that answers at once.
+fn answers(pair: &mut Pair) -> usize {
+    let mut buffer = [0; 9000];
+    let now = pair.now;
+    while let Some(len) = pair.client.poll_transmit(now, &mut buffer) {
+        pair.give_host(&buffer[..len]);
+    }
+    let mut count = 0;
+    while let Some((_, len)) = pair.host.poll_transmit(now, &mut buffer) {
+        pair.give_client(&buffer[..len]);
+        count += 1;
+    }
+    count
+}
+
+/// Sends so many frames of a NIC, each in a datagram of its own.
+fn net(pair: &mut Pair, one: u16, frames: usize) -> usize {
+    let sent = (0..frames).map(|_| {
+        assert!(pair.client.send_net(one, &[7; 1400]));
+        pair.now += 1000;
+        answers(pair)
+    });
+    sent.sum()
+}
+
+/// As [`Pair::bound`], some time ago: what is new is acknowledged soon.
+fn settled() -> (Pair, u16) {
+    let (mut pair, one) = Pair::bound(10_000);
+    net(&mut pair, one, 100);
+    pair.run(10 * MS);
+    pair.now += MS;
+    (pair, one)
+}
+
+/// Two datagrams with nothing but a NIC's frames bring no acknowledgement of their own, as those of requests do: eight
+/// do, or time.
+#[test]
+fn frames_of_nics_are_acknowledged_together() {
+    let (mut pair, one) = settled();
+    assert_eq!(net(&mut pair, one, 7), 0);
+    assert_eq!(net(&mut pair, one, 1), 1);
+    assert_eq!(net(&mut pair, one, 1), 0);
+    pair.now += MS / 2;
+    pair.host.tick(pair.now);
+    assert_eq!(answers(&mut pair), 1);
+}
+
+#[test]
+fn requests_are_acknowledged_by_two_whatever_else_comes() {
+    let (mut pair, one) = settled();
+    pair.executes = false;
+    pair.write(one, 0, 1, 512);
+    assert_eq!(answers(&mut pair), 0);
+    pair.now += 1000;
+    pair.write(one, 512, 2, 512);
+    assert_eq!(answers(&mut pair), 1);
+    // One request and four of a NIC's.
+    pair.now += 1000;
+    pair.write(one, 1024, 3, 512);
+    assert_eq!(answers(&mut pair), 0);
+    assert_eq!(net(&mut pair, one, 3), 0);
+    assert_eq!(net(&mut pair, one, 1), 1);
+}
+
+/// What was lost is known by what comes after it, so that is told soon, whatever is in it.
+#[test]
+fn after_a_gap_frames_of_nics_are_acknowledged_as_requests_are() {
+    let (mut pair, one) = settled();
+    pair.is_cut[0] = true;
+    net(&mut pair, one, 1);
+    pair.is_cut[0] = false;
+    assert_eq!(net(&mut pair, one, 1), 1);
+    assert_eq!(net(&mut pair, one, 6), 3);
+}
+
+/// With a share of a few frames a NIC's sender does not wait half a millisecond for each handful.
+#[test]
+fn a_small_share_of_credit_is_no_reason_to_wait() {
+    let mut pair = Pair::new(10_000);
+    pair.host = host_of(HostSpec { ring_frames: 4, ..HOST });
+    let one = pair.client.attach(SPEC).expect("a place");
+    pair.greet();
+    pair.run(10 * MS);
+    net(&mut pair, one, 100);
+    assert_eq!(net(&mut pair, one, 6), 3);
+}

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use backend::link::{Address, LinkNic, LinkSocket};
 use remote::handshake::{Gate, Randomness, Verdict};
 use remote::iohost::{Host, HostEvent, HostSpec, Work, seat_of};
+use remote::saved::{Reader, Writer};
 use remote::wire::{Header, Kind, Status, Verifier};
 use schedule::Nanos;
 
@@ -26,6 +27,8 @@ use crate::served::QueueKey;
 
 /// Frames received in one pass, and sent in one.
 const FRAMES_PER_PASS: u32 = 64;
+/// How often a client is told that its session is over: one frame may be lost.
+const FAREWELLS: u32 = 3;
 /// How often it is shown how the ways of sessions are, at most.
 const SHOW_NS: u64 = 100_000_000;
 /// A suspension of the machine that is shorter cannot be told from the two clocks being read one after the other.
@@ -408,6 +411,7 @@ impl HostLink {
             ToLink::Update { export, size, features } => {
                 self.host.update(export, size, features);
             }
+            ToLink::SetClients { export, clients } => self.host.set_clients(export, clients),
             ToLink::Remove { export } => self.host.remove(export),
             ToLink::Answer { greeting, made, answer } => {
                 let number = made.mine;
@@ -445,12 +449,10 @@ impl HostLink {
             }
             ToLink::PlugIn { device, nic } => self.nics.plug_in(device, nic),
             ToLink::Unplug { device } => self.nics.unplug(device),
-            ToLink::LetGo { export, is_synced } => {
-                if let Some(place) = self.attachments.get_mut(usize::from(export)) {
-                    *place = None;
-                }
-                self.spent.extend(self.host.let_go(export, is_synced));
+            ToLink::TakeOver { export, saved, for_ns } => {
+                self.take_over(export, &saved, now.saturating_add(for_ns));
             }
+            ToLink::LetGo { export, is_synced } => self.let_go(export, is_synced),
             // What only a client is told.
             ToLink::Hello(_)
             | ToLink::Establish { .. }
@@ -461,6 +463,18 @@ impl HostLink {
             | ToLink::Look { .. } => {}
         }
         Told::Done
+    }
+
+    fn take_over(&mut self, export: u16, saved: &[u8], until: u64) {
+        // Control has looked at it before, and else the client begins with nothing.
+        let _ = self.host.take_over(export, &mut Reader(saved), until);
+    }
+
+    fn let_go(&mut self, export: u16, is_synced: bool) {
+        if let Some(place) = self.attachments.get_mut(usize::from(export)) {
+            *place = None;
+        }
+        self.spent.extend(self.host.let_go(export, is_synced));
     }
 
     fn opened(&mut self, export: u16, opened: Opened) -> Option<QueueKey> {
@@ -477,6 +491,34 @@ impl HostLink {
         }));
         self.host.opened(export, Ok((verifier, memory)));
         Some(key)
+    }
+
+    /// Its socket, for whoever is to have it next.
+    pub fn socket(&self) -> &LinkSocket {
+        &self.socket
+    }
+
+    /// Takes what ended out of the rings, their queues being elsewhere. [`HostLink::save`] says of the rest that it was not
+    /// executed, which is true then.
+    pub fn come_to_rest(&mut self) {
+        self.take_used();
+    }
+
+    /// What another process is to know of a device, after [`HostLink::come_to_rest`]; if anything.
+    pub fn save(&self, export: u16) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.host.save(export, &mut Writer(&mut bytes)).then_some(bytes)
+    }
+
+    /// Tells all clients that their sessions are over: they begin others at once, with whoever has its address then.
+    pub fn farewell(&mut self) {
+        let HostLink { socket, host, clients, .. } = self;
+        for (session, to) in clients.iter().flatten() {
+            for _ in 0..FAREWELLS {
+                socket.send(|place| host.farewell(*session, place).map(|len| (len, *to)));
+            }
+        }
+        socket.flush();
     }
 
     /// Readable (level) while frames wait.

@@ -100,6 +100,12 @@ impl Sidecore {
         }
     }
 
+    /// This is a stop: the other ends of links hear that their sessions are over.
+    pub(crate) fn say_farewell(&mut self) {
+        self.io.say_farewell();
+        self.links.hosts.iter_mut().for_each(|(_, link)| link.farewell());
+    }
+
     pub(crate) fn detach_host_links(&mut self) {
         while let Some(key) = self.links.hosts.last().map(|(key, _)| *key) {
             self.detach_link(key);

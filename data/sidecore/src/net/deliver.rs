@@ -14,7 +14,7 @@ use crate::net::desk::{Desk, WALK_BYTES};
 use crate::net::frames::Frame;
 use crate::net::gather::{Short, WALKED_MAX};
 use crate::net::host::HostServed;
-use crate::net::port::{Port, Sink};
+use crate::net::port::{Choice, Port, Sink};
 use crate::places::{Place, host_at, receive_at};
 use crate::served::{Receive, Ring};
 
@@ -75,6 +75,7 @@ impl Desk {
                 let place = port.place_of(frame.head());
                 self.give_queue(places, place, port, frame, now)
             }
+            Sink::Steered => self.give_steered(places, port, frame, now),
             Sink::Hosts => {
                 let place = port.place_of(frame.head());
                 self.give_host(places, place, port, frame, now)
@@ -83,6 +84,41 @@ impl Desk {
             Sink::Elsewhere => Delivered::Dropped,
             Sink::Nobody => self.has_nobody(DropReason::NoBuffer),
         }
+    }
+
+    /// To the queue whose vCPU can take it.
+    #[inline(never)]
+    fn give_steered(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Delivered {
+        let choice = port.steer(frame.head(), places);
+        let delivered = self.give_chosen(places, port, &choice, frame, now);
+        // A queue that its guest does not use has no buffer, whatever its vCPU does.
+        match (delivered, choice.back_home()) {
+            (Delivered::Full(_), Some(home)) => self.give_chosen(places, port, &home, frame, now),
+            _ => delivered,
+        }
+    }
+
+    /// To the queue that was chosen.
+    pub(crate) fn give_chosen(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        choice: &Choice,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Delivered {
+        let delivered = self.give_queue(places, choice.place, port, frame, now);
+        // Of one that was dropped, some may have got there: it was cut.
+        if matches!(delivered, Delivered::Done | Delivered::Dropped) {
+            port.note_choice(choice, places);
+        }
+        delivered
     }
 
     /// [`Self::deliver`], where it is not the only thing that happens.

@@ -13,7 +13,7 @@ use crate::net::Net;
 use crate::net::deliver::Delivered;
 use crate::net::desk::Desk;
 use crate::net::frames::Frame;
-use crate::net::port::Port;
+use crate::net::port::{Choice, Port, Sink};
 use crate::places::{Place, receive_at};
 use crate::served::{Ring, Transmit};
 
@@ -74,7 +74,32 @@ impl Desk {
         frame: &mut Frame<'_>,
         now: Nanos,
     ) -> Delivered {
-        let place = port.queue_of(frame.head());
+        if port.sink != Sink::Steered {
+            return self.deliver_limited_to(places, port, None, frame, now);
+        }
+        // Chosen once: what is asked and charged is the limit of the queue that gets it.
+        let choice = port.steer(frame.head(), places);
+        let delivered = self.deliver_limited_to(places, port, Some(&choice), frame, now);
+        match (delivered, choice.back_home()) {
+            (Delivered::Full(_), Some(home)) => {
+                self.deliver_limited_to(places, port, Some(&home), frame, now)
+            }
+            _ => delivered,
+        }
+    }
+
+    fn deliver_limited_to(
+        &mut self,
+        places: &mut [Place],
+        port: &Port,
+        choice: Option<&Choice>,
+        frame: &mut Frame<'_>,
+        now: Nanos,
+    ) -> Delivered {
+        let place = match choice {
+            Some(choice) => Some(choice.place),
+            None => port.queue_of(frame.head(), places),
+        };
         if let Some(ring) = ring_at(places, place)
             && !may_receive(ring, now)
         {
@@ -82,7 +107,10 @@ impl Desk {
             return Delivered::Dropped;
         }
         let before = port.counters.delivered_so_far();
-        let delivered = self.give(places, port, frame, now);
+        let delivered = match choice {
+            Some(choice) => self.give_chosen(places, port, choice, frame, now),
+            None => self.give(places, port, frame, now),
+        };
         let after = port.counters.delivered_so_far();
         let (packets, bytes) = (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1));
         if packets > 0

@@ -9,6 +9,8 @@ use switch::{Bridge, DropReason, Limits, PortId, Rules};
 
 use crate::counters::PortCounters;
 use crate::net::parcel::To;
+use crate::net::steer::{Lane, Lanes, Puts, Steering, Why};
+use crate::places::Place;
 
 /// Bridges of a daemon at most: a name is a place in a table.
 pub const BRIDGES_MAX: u16 = 4_096;
@@ -49,6 +51,8 @@ pub struct PortSpec {
     pub mtu: u32,
     /// Where its frames are counted; written by its home alone.
     pub counters: Arc<PortCounters>,
+    /// Which vCPUs its queues call, where frames go by what these do.
+    pub lanes: Option<Arc<Lanes>>,
 }
 
 /// A bridge as this sidecore has it.
@@ -175,6 +179,8 @@ pub(crate) enum Sink {
     Queue(u16),
     /// One of several receive queues.
     Queues,
+    /// The same, by what their vCPUs do.
+    Steered,
     /// The one descriptor of a host port, at this place.
     Host(u16),
     /// One of several descriptors.
@@ -208,6 +214,27 @@ pub(crate) struct Port {
     is_host: bool,
     /// The pair on which a flow was last taken.
     flows: Box<[u8; FLOWS]>,
+    steering: Steering,
+}
+
+/// Where a frame goes, of several queues, and why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) place: u16,
+    pair: usize,
+    flow: usize,
+    own: usize,
+    why: Why,
+    /// The place of the flow's own queue, if that is another one and it may go there.
+    home: Option<u16>,
+}
+
+impl Choice {
+    /// The flow's own queue instead, where that may be: that one has no buffer, and this one may have.
+    pub(crate) fn back_home(&self) -> Option<Choice> {
+        let place = self.home?;
+        Some(Choice { place, pair: self.own, why: Why::Stayed, home: None, ..*self })
+    }
 }
 
 impl Port {
@@ -226,6 +253,7 @@ impl Port {
             places: [NOWHERE; PAIRS_MAX],
             is_host: false,
             flows: Box::new([u8::MAX; FLOWS]),
+            steering: Steering::new(spec.lanes.clone()),
         };
         port.set(spec);
         port
@@ -235,6 +263,7 @@ impl Port {
         self.is_up = spec.rules.is_up;
         self.mtu = spec.mtu;
         self.counters = spec.counters;
+        self.steering.lanes = spec.lanes;
         self.settle();
     }
 
@@ -253,14 +282,15 @@ impl Port {
         self.holds = self.holds.saturating_sub(1);
     }
 
-    /// Which flow came on which pair, for its next home.
-    pub(crate) fn flows(&self) -> &[u8; FLOWS] {
-        &self.flows
+    /// Which flow came on which pair, and where each went, for its next home.
+    pub(crate) fn flows(&self) -> ([u8; FLOWS], Puts) {
+        (*self.flows, self.steering.puts())
     }
 
-    /// From its last home.
-    pub(crate) fn set_flows(&mut self, flows: &[u8; FLOWS]) {
+    /// From its last home, after its queues.
+    pub(crate) fn set_flows(&mut self, (flows, puts): &([u8; FLOWS], Puts)) {
         *self.flows = *flows;
+        self.steering.set_puts(puts);
     }
 
     /// Whether the receive queue of `pair` has a limit.
@@ -281,6 +311,7 @@ impl Port {
         let Some(at) = self.places.get_mut(usize::from(pair)) else { return false };
         *at = place;
         self.is_host = is_host;
+        self.steering.forget(pair.into());
         self.settle();
         true
     }
@@ -303,6 +334,7 @@ impl Port {
             _ if !self.is_here => Sink::Elsewhere,
             (None, ..) => Sink::Nobody,
             (Some(place), None, false) => Sink::Queue(*place),
+            (Some(_), Some(_), false) if self.steering.lanes.is_some() => Sink::Steered,
             (Some(_), Some(_), false) => Sink::Queues,
             (Some(place), None, true) => Sink::Host(*place),
             (Some(_), Some(_), true) => Sink::Hosts,
@@ -312,7 +344,7 @@ impl Port {
     /// Whether what comes from here is told apart by flows.
     #[inline]
     pub(crate) fn has_pairs(&self) -> bool {
-        matches!(self.sink, Sink::Queues | Sink::Hosts)
+        matches!(self.sink, Sink::Queues | Sink::Steered | Sink::Hosts)
     }
 
     /// Frames of this flow come on `pair`, so what answers them goes there.
@@ -325,22 +357,96 @@ impl Port {
     /// Where a frame of this flow goes, of several places: where it came from last, otherwise by its
     /// hash.
     pub(crate) fn place_of(&self, head: &[u8]) -> u16 {
-        let hash = flow_hash(head) as usize;
-        let pair = self.flows.get(hash % FLOWS).copied().unwrap_or(u8::MAX);
-        if let Some(place) = self.places.get(usize::from(pair)).filter(|place| **place != NOWHERE) {
-            return *place;
-        }
-        let here = || self.places.iter().filter(|place| **place != NOWHERE);
-        // The table's part of the hash is the same for all that come here.
-        let nth = (hash / FLOWS) % here().count().max(1);
-        here().nth(nth).copied().unwrap_or(NOWHERE)
+        let pair = self.pair_of(flow_hash(head) as usize);
+        self.places.get(pair).copied().unwrap_or(NOWHERE)
     }
 
-    /// The receive queue that a frame of this flow goes to, if this is a guest's port.
-    pub(crate) fn queue_of(&self, head: &[u8]) -> Option<u16> {
+    /// Of the pairs that are here, that of a flow with this hash.
+    fn pair_of(&self, hash: usize) -> usize {
+        let is_here = |pair: &usize| self.places.get(*pair).is_some_and(|place| *place != NOWHERE);
+        let pair = self.flows.get(hash % FLOWS).copied().unwrap_or(u8::MAX).into();
+        if is_here(&pair) {
+            return pair;
+        }
+        let here = || (0..PAIRS_MAX).filter(is_here);
+        // The table's part of the hash is the same for all that come here.
+        let nth = (hash / FLOWS) % here().count().max(1);
+        here().nth(nth).unwrap_or(PAIRS_MAX)
+    }
+
+    /// Where a frame of this flow goes by what the queues' vCPUs do now. Changes nothing.
+    pub(crate) fn steer(&self, head: &[u8], places: &[Place]) -> Choice {
+        let hash = flow_hash(head) as usize;
+        let (own, flow) = (self.pair_of(hash), hash % FLOWS);
+        let queue_at = |pair: usize| {
+            let place = self.places.get(pair).filter(|place| **place != NOWHERE)?;
+            Some(&places.get(usize::from(*place))?.served()?.ring.queue)
+        };
+        let lane = |pair: usize| {
+            let (lanes, queue) = (self.steering.lanes.as_ref()?, queue_at(pair)?);
+            let Some(slot) = lanes.slots.get(pair).copied().flatten() else {
+                let activity = runstate::Activity::Unknown;
+                return Some(Lane { activity, since: 0, given: 0, is_owed: false });
+            };
+            let last = self.steering.last_of(pair);
+            Some(Lane {
+                activity: lanes.table.activity(slot),
+                since: lanes.table.off_since(slot).0,
+                given: self.steering.given_to(pair),
+                is_owed: last.is_some_and(|last| !queue.is_consumed(last)),
+            })
+        };
+        // A flow leaves a queue when all that it has there is taken, so that it stays in order.
+        let put = self.steering.put_of(flow);
+        let kept = put
+            .map(|put| (usize::from(put.pair), put.footprint))
+            .filter(|(pair, last)| queue_at(*pair).is_some_and(|queue| !queue.is_consumed(*last)));
+        // Where the driver does not say how far it is, nothing is known to be in order.
+        let tells = queue_at(own).is_some_and(|queue| queue.footprint().is_some());
+        let (pair, why) = match &self.steering.lanes {
+            Some(lanes) if tells => {
+                let (kept, sticky) = (kept.map(|(pair, _)| pair), self.steering.sticky());
+                lanes.redirect.choose(own, kept, sticky, lane)
+            }
+            _ => (own, Why::Usual),
+        };
+        let place_at = |pair: usize| self.places.get(pair).copied().unwrap_or(NOWHERE);
+        let home = (pair != own && kept.is_none()).then(|| place_at(own));
+        Choice { place: place_at(pair), pair, flow, own, why, home }
+    }
+
+    /// A frame went where `choice` says.
+    pub(crate) fn note_choice(&self, choice: &Choice, places: &[Place]) {
+        let served = places.get(usize::from(choice.place)).and_then(Place::served);
+        let Some(footprint) = served.and_then(|served| served.ring.queue.footprint()) else {
+            return;
+        };
+        self.steering.note(choice.flow, choice.pair, footprint, choice.why);
+        match choice.why {
+            Why::Usual => {}
+            Why::Stayed => self.counters.stayed.add(1),
+            Why::Redirected => self.count_redirected(choice.own),
+        }
+    }
+
+    fn count_redirected(&self, own: usize) {
+        self.counters.redirected.add(1);
+        let Some(lanes) = &self.steering.lanes else { return };
+        let Some(slot) = lanes.slots.get(own).copied().flatten() else { return };
+        // In the midst of a time that is as long as the last one was.
+        self.counters.avoided_ns.add(lanes.table.off_since(slot).1 / 2);
+    }
+
+    /// The receive queue that a frame of this flow waits for, if this is a guest's port: of one that may go to
+    /// several, its own, since another one may never have a buffer.
+    pub(crate) fn queue_of(&self, head: &[u8], places: &[Place]) -> Option<u16> {
         match self.sink {
             Sink::Queue(place) => Some(place),
             Sink::Queues => Some(self.place_of(head)),
+            Sink::Steered => {
+                let choice = self.steer(head, places);
+                Some(choice.home.unwrap_or(choice.place))
+            }
             Sink::Nobody | Sink::Host(_) | Sink::Hosts | Sink::Elsewhere => None,
         }
     }

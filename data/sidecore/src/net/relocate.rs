@@ -23,6 +23,7 @@ use crate::moves::{MoveId, Stay};
 use crate::net::Net;
 use crate::net::accord::{Accord, Word};
 use crate::net::port::{BridgeId, FLOWS, Port};
+use crate::net::steer::Puts;
 use crate::places::{Place, Tenant, served_at};
 use crate::served::{Ring, Role, Served};
 use crate::sidecore::Sidecore;
@@ -35,7 +36,7 @@ pub(crate) const HOLD_NS_MAX: u64 = 1_000_000;
 #[expect(clippy::vec_box, reason = "they go from place to place as pointers")]
 struct Handed {
     queues: Vec<Box<Served>>,
-    flows: [u8; FLOWS],
+    flows: ([u8; FLOWS], Puts),
     /// Not after the last visit at the old home.
     since: Nanos,
 }
@@ -342,10 +343,10 @@ impl Sidecore {
             queues.push(served);
         }
         let here = self.net.here;
-        let mut flows = [u8::MAX; FLOWS];
+        let mut flows = ([u8::MAX; FLOWS], Puts::NONE);
         if let Some(replica) = self.net.replica(bridge) {
             if let Some(port) = replica.ports.get(port) {
-                flows = *port.flows();
+                flows = port.flows();
             }
             replica.ports.set_home(port, to, here);
         }
@@ -369,10 +370,6 @@ impl Sidecore {
         let Part::NewHome { slot } = part else { return false };
         let Ok(Handed { queues, flows, since }) = slot.pop() else { return false };
         self.net.let_go(bridge, port, Some(to));
-        let replica = self.net.replica(bridge);
-        if let Some(port) = replica.and_then(|replica| replica.ports.get_mut(port)) {
-            port.set_flows(&flows);
-        }
         let came = queues.len() as u64;
         for served in queues {
             match places.pop() {
@@ -380,6 +377,10 @@ impl Sidecore {
                 // There are as many places as the old home may have queues.
                 None => self.send(Event::Refused(served, Refusal::NoPlace)),
             }
+        }
+        let replica = self.net.replica(bridge);
+        if let Some(port) = replica.and_then(|replica| replica.ports.get_mut(port)) {
+            port.set_flows(&flows);
         }
         self.unreserve(places);
         hold.relocation.accord.done();

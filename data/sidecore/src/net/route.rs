@@ -152,7 +152,7 @@ impl Desk {
         let waited = now.since(since);
         if frame.is_of_host()
             && waited >= LOOK_NS
-            && let Some(place) = port.queue_of(frame.head())
+            && let Some(place) = port.queue_of(frame.head(), places)
             && let Some((ring, receive)) = receive_at(places, place)
         {
             match receive.await_buffers(ring) {

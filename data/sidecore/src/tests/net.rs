@@ -14,5 +14,6 @@ mod offloads;
 mod parcels;
 mod relocating;
 mod relocating_world;
+mod steering;
 mod switching;
 mod wires;

@@ -746,3 +746,26 @@ fn frames_of_nics_go_on_whatever_becomes_of_iohosts() {
         assert!(world.until(SECOND, |world| world.told.iter().any(is_over)), "{:?}", world.told);
     }
 }
+
+/// A NIC is had while somebody wants it, and stays plugged in when it was given back. Its number is used again, and is
+/// free when its port is no more.
+#[test]
+fn a_nic_is_given_back_and_taken_again() {
+    let mut world = World::new(1, FAIR, 1, None);
+    let (nic, mut port) = LinkNic::new().unwrap();
+    world.tell(ToLink::PlugIn { device: NIC_NUMBER, nic: Box::new(nic) });
+    world.run(SECOND);
+    assert_eq!(send(&mut port, &[7; 60]), Sent::Down, "nobody has asked for it");
+    let is_free = |world: &mut World| world.freed.contains(&NIC_NUMBER);
+    for _ in 0..3 {
+        let spec = AttachSpec { device: iohost::NIC, slots: 1, slot_bytes: 512, keep_bytes: 0 };
+        world.tell(ToLink::Attach { disk: NIC_NUMBER, spec, standing: None });
+        await_echo(&mut world, &mut port);
+        world.tell(ToLink::Release(NIC_NUMBER));
+        assert!(world.until(SECOND, is_free), "{:?}", world.told);
+        assert_eq!(send(&mut port, &[7; 60]), Sent::Down, "it was given back");
+        world.freed.clear();
+    }
+    drop(port);
+    assert!(world.until(SECOND, is_free), "{:?}", world.told);
+}

@@ -3,7 +3,7 @@
 use super::*;
 use crate::mac::Mac;
 use crate::plan::{HostCpus, Plan, load};
-use crate::plan::{HostPlan, VlanPlan};
+use crate::plan::{HostPlan, Source, VlanPlan};
 use crate::spec::{DiskSpec, Spoof};
 use crate::{Change, diff};
 
@@ -79,6 +79,10 @@ fn both_ends_are_what_was_written() {
     ));
 }
 
+fn eth1(via: Via) -> LinkInterface {
+    LinkInterface { name: "eth1".into(), via }
+}
+
 /// Without IP: an interface here, and stations there.
 #[test]
 fn a_link_may_be_an_interface() {
@@ -86,15 +90,30 @@ fn a_link_may_be_an_interface() {
     let plan = read(&here, None).unwrap();
     assert!(matches!(
         &plan.links[0].end,
-        LinkEnd::Iohost { listen: LinkAt::Interface(name), .. } if name == "eth1"
+        LinkEnd::Iohost { listen: LinkAt::Interface(on), .. } if *on == eth1(Via::Packet)
     ));
+    let by_xdp = here.replace("\"eth1\"", "\"eth1\"\nvia = \"xdp\"\nmtu = 3826");
+    assert_eq!(read(&by_xdp, None).unwrap().links[0].interface(), Some(&eth1(Via::Xdp)));
+    // An XDP port takes all frames of its interface.
+    let port = |via: &str| {
+        format!(
+            "{here}[[nic]]\nid = \"n\"\ninterface = \"eth1\"\nvia = \"{via}\"\n[[switch]]\nid = \"s\"\n[[switch.uplink]]\ninterface = \"eth1\"\nvia = \"{via}\"\n"
+        )
+    };
+    let refusal = read(&port("xdp"), None).expect_err("it takes the link's frames");
+    for place in ["nic[1].via", "switch[1].uplink[1].via"] {
+        let wrong = format!("{place}: link \"rack\" is on \"eth1\", and would get no frames");
+        assert!(refusal.contains(&wrong), "{wrong}: {refusal}");
+    }
+    let refusal = read(&port("packet"), None).expect_err("two ports");
+    assert!(!refusal.contains("would get no frames"), "{refusal}");
     let addresses = "\"10.0.0.1:7447\", \"[fd00::1]:7447\"";
     let there = client()
         .replace(addresses, "\"02:00:00:00:00:01\", \"02:00:00:00:00:02\"")
         .replace("key_file", "interface = \"eth1\"\nkey_file");
     let plan = read(&there, None).unwrap();
     let LinkEnd::Client { interface, iohosts, .. } = &plan.links[0].end else { panic!("{plan:?}") };
-    assert_eq!(interface.as_deref(), Some("eth1"));
+    assert_eq!(*interface, Some(eth1(Via::Packet)));
     let station = |last| LinkPeer::Station(Mac([2, 0, 0, 0, 0, last]));
     assert_eq!(*iohosts, [station(1), station(2)]);
     let again =
@@ -103,6 +122,23 @@ fn a_link_may_be_an_interface() {
         (here.replace("eth1", "no/name"), "\"no/name\""),
         (here.replace("interface", "udp = \"10.0.0.1:1\"\ninterface"), "are two ways"),
         (format!("{here}{again}"), "eth1 is where link \"rack\""),
+        (by_xdp.replace("3826", "3827"), "10:7: link[1].mtu: 3827 is too large for via = \"xdp\""),
+        (by_xdp.replace("xdp", "dpdk"), "\"dpdk\""),
+        (
+            iohost().replace("key_file", "via = \"packet\"\nkey_file"),
+            "9:7: link[1].via: there is `via`, but no `interface`",
+        ),
+        (
+            client().replace("key_file", "via = \"xdp\"\nkey_file"),
+            "5:7: link[1].via: there is `via`, but no `interface`",
+        ),
+        (
+            format!(
+                "{by_xdp}{}",
+                there.replace("rack", "row").replace("\"eth1\"", "\"eth1\"\nvia = \"xdp\"")
+            ),
+            "link[2].via: link \"rack\" (f:5) goes by AF_XDP on the same interface",
+        ),
         (there.replace("02:00:00:00:00:01", "10.0.0.1:7447"), "is not an Ethernet address"),
         (there.replace("02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff"), "the address of a group"),
     ] {
@@ -209,6 +245,35 @@ fn links_and_disks_agree() {
 }
 
 #[test]
+fn clients_of_an_iohost_change_in_place() {
+    let running = read(&iohost(), None).unwrap();
+    let more = "[[disk]]\nid = \"more\"\nbackend = \"null\"\nsize = \"1M\"\n";
+    let text = format!("{more}{}", iohost().replace("[\"db\"]", "[\"db\", \"more\"]"));
+    let wanted = read(&text, Some(&running)).unwrap();
+    let difference = diff(&running, &wanted);
+    assert!(difference.restart_needed.is_empty(), "{difference:?}");
+    let what: Vec<String> = difference.changes.iter().map(Change::to_string).collect();
+    assert_eq!(what, ["set the clients of link rack", "added disk more"]);
+    assert_eq!(crate::links_after(&running, &wanted)[0].clients(), wanted.links[0].clients());
+    // A disk that clients may have no more is another device: it has a socket then.
+    let text = format!("{more}{}", iohost().replace("[\"db\"]", "[\"more\"]"));
+    let wanted = read(&text, Some(&running)).unwrap();
+    let changes = diff(&running, &wanted).changes;
+    let what: Vec<String> = changes.iter().map(Change::to_string).collect();
+    let expected =
+        ["removed disk db", "set the clients of link rack", "added disk db", "added disk more"];
+    assert!(what.iter().all(|one| expected.contains(&one.as_str())) && what.len() == 4, "{what:?}");
+    // What else is different takes a restart, and nothing of that link is changed before.
+    let text = iohost().replace(":7447", ":7448").replace("[\"db\"]", "[]");
+    let wanted = read(&text, Some(&running)).unwrap();
+    let difference = diff(&running, &wanted);
+    assert_eq!(
+        (difference.changes.len(), &difference.restart_needed[..]),
+        (0, &["link".to_string()][..])
+    );
+}
+
+#[test]
 fn links_change_with_a_restart_and_remote_disks_in_their_way() {
     let running = read(&client(), None).unwrap();
     let moved = read(&format!("# moved\n{}", client()), Some(&running)).unwrap();
@@ -311,4 +376,18 @@ fn each_mistake_about_a_nic_of_another_machine_is_refused_with_its_place() {
         let said = read(&file.replace(from, to), None).unwrap_err();
         assert!(said.contains(place) && said.contains(wrong), "{to}: {said}");
     }
+}
+
+#[test]
+fn a_mistake_in_a_link_is_told_once() {
+    let file = with_nic()[1].replace("iohosts = [", "iohosts = [\"10.0.0.1\", ");
+    let said = read(&file, None).unwrap_err();
+    assert!(said.contains("is not an address with a port"), "{said}");
+    assert!(!said.contains("there is no link"), "{said}");
+    // One that is not written at all is still missed, and so is one that a running daemon has not got.
+    let said = read(&file.replace("by_link = \"rack\"", "by_link = \"rock\""), None).unwrap_err();
+    assert!(said.contains("there is no link \"rock\""), "{said}");
+    let running = read("[sidecores]\ncpus = \"1\"\n", None).unwrap();
+    let said = read(&with_nic()[1], Some(&running)).unwrap_err();
+    assert!(said.contains("there is no link \"rack\""), "{said}");
 }

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::saved::{BadSaved, Reader, Writer};
 use crate::wire::Op;
 
 /// Bytes for which there is an entry, on average: who writes less at a time has fewer bytes kept.
@@ -127,6 +128,56 @@ impl Kept {
 
     pub(super) fn entry(&self, index: usize) -> Option<Entry> {
         self.entries.get(index).copied()
+    }
+
+    /// Puts all of it behind what was written.
+    pub(super) fn save(&self, out: &mut Writer<'_>) {
+        out.u64(self.since);
+        out.u32(self.entries.len() as u32);
+        let mut bytes = Vec::new();
+        for entry in &self.entries {
+            let [op, flags] = entry.op.code();
+            out.u8(op);
+            out.u8(flags);
+            out.u64(entry.offset);
+            out.u32(entry.len);
+            out.u64(entry.number);
+            bytes.resize(entry.bytes(), 0);
+            self.read(entry, &mut bytes);
+            out.bytes(&bytes);
+        }
+    }
+
+    /// What [`Kept::save`] has put there: for `bytes`, of writes of up to `longest` bytes, `written` of them.
+    pub(super) fn take_over(
+        bytes: usize,
+        longest: u32,
+        written: u64,
+        saved: &mut Reader<'_>,
+    ) -> Result<Kept, BadSaved> {
+        let mut kept = Kept::new(bytes, saved.count()?);
+        let count = saved.u32()? as usize;
+        if count > kept.entries_max || kept.since > written {
+            return Err(BadSaved::Field);
+        }
+        let mut before = 0;
+        for _ in 0..count {
+            let op = Op::parse([saved.u8()?, saved.u8()?]).map_err(|_| BadSaved::Field)?;
+            let (offset, len, number) = (saved.u64()?, saved.u32()?, saved.count()?);
+            let is_kept = op.is_volatile() || op.is_stable() && op != Op::Flush;
+            let fits = !op.has_data() || (1..=longest).contains(&len);
+            let free = kept.ring.len() - (kept.put - kept.gone) as usize;
+            if !is_kept || !fits || number < before || number > written {
+                return Err(BadSaved::Field);
+            }
+            let data = saved.bytes(if op.has_data() { len as usize } else { 0 })?;
+            if data.len() > free {
+                return Err(BadSaved::Field);
+            }
+            before = number;
+            kept.push((op, offset, len), data, number);
+        }
+        Ok(kept)
     }
 
     /// The bytes of an entry.

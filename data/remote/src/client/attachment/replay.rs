@@ -24,7 +24,7 @@ pub(super) struct Replay {
 }
 
 impl Attachment {
-    fn own_slot(&self) -> Option<u16> {
+    pub(super) fn own_slot(&self) -> Option<u16> {
         self.kept.as_ref().and(self.spec.slots.checked_sub(1))
     }
 
@@ -155,6 +155,11 @@ impl Attachment {
         self.begin(at, (entry.op, entry.offset, entry.len), 0, self.part_bytes);
     }
 
+    /// How many writes have been done once more since it was asked last.
+    pub(in crate::client) fn take_replayed(&mut self) -> u64 {
+        std::mem::take(&mut self.replayed_count)
+    }
+
     /// It is over; what could not be written again is lost.
     pub(super) fn replayed(&mut self, is_lost: bool) {
         let Some(replay) = self.replay.take() else { return };
@@ -190,6 +195,7 @@ impl Attachment {
             // What was discarded may read as anything.
             Some(replay) if status == Status::Ok || op == Op::Discard && !is_over => {
                 replay.next = replay.next.map(|next| next + 1);
+                self.replayed_count += 1;
                 self.send_next();
             }
             Some(_) => self.replayed(true),

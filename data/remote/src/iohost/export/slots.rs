@@ -22,8 +22,8 @@ pub(in crate::iohost) struct Slots<M> {
     pub(super) name: u64,
     /// Changes with each memory.
     serial: u64,
-    slot_bytes: u32,
-    slots: Vec<Slot>,
+    pub(super) slot_bytes: u32,
+    pub(super) slots: Vec<Slot>,
     memory: Option<M>,
     part_bytes: usize,
     /// Nothing has come for them: the client may not know yet that they began anew.

@@ -64,8 +64,13 @@ fn a_queue_for_no_port_is_given_back() {
         );
     }
     // Nor is one whose port is at home elsewhere.
-    let elsewhere =
-        PortSpec { rules: Default::default(), home: 3, mtu: 1500, counters: Arc::default() };
+    let elsewhere = PortSpec {
+        rules: Default::default(),
+        home: 3,
+        mtu: 1500,
+        counters: Arc::default(),
+        lanes: None,
+    };
     lan.core.send(Command::SetPort(BRIDGE, PortId(5), Some(Box::new(elsewhere))));
     lan.core.send(Command::Attach(Served::new(nic.spec(5, true, None))));
     lan.core.pass();

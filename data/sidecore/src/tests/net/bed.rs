@@ -17,8 +17,8 @@ use virtqueue::{Format, Queue};
 use super::super::bed::{Core, count};
 use crate::rest::eventfd;
 use crate::{
-    BridgeId, BridgeKind, Command, Event, HostKey, HostServed, HostSpec, NicQueue, PortCounters,
-    PortSnapshot, PortSpec, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec,
+    BridgeId, BridgeKind, Command, Event, HostKey, HostServed, HostSpec, Lanes, NicQueue,
+    PortCounters, PortSnapshot, PortSpec, QueueCounters, QueueKey, RoleSpec, Served, ServedSpec,
 };
 
 /// Guest memory: rings, then frames to send, then buffers.
@@ -231,6 +231,12 @@ impl Nic {
         frames
     }
 
+    /// The next frame, of one buffer.
+    pub(super) fn take_one(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = self.take_buffer()?;
+        Some(bytes.split_off(self.header_size()))
+    }
+
     /// The frames alone.
     pub(super) fn take_frames(&mut self) -> Vec<Vec<u8>> {
         self.take().into_iter().map(|(_, frame)| frame).collect()
@@ -274,6 +280,7 @@ pub(super) struct Lan {
     counters: Vec<Arc<PortCounters>>,
     pub(super) rules: Vec<Rules>,
     pub(super) mtus: Vec<u32>,
+    pub(super) lanes: Vec<Option<Arc<Lanes>>>,
 }
 
 impl Lan {
@@ -289,7 +296,7 @@ impl Lan {
         let mut core = Core::new(256);
         core.send(Command::SetBridge(BRIDGE, Some(kind)));
         core.pass();
-        Lan { core, counters: Vec::new(), rules: Vec::new(), mtus: Vec::new() }
+        Lan { core, counters: Vec::new(), rules: Vec::new(), mtus: Vec::new(), lanes: Vec::new() }
     }
 
     /// Another port, numbered from 0.
@@ -302,6 +309,7 @@ impl Lan {
         self.counters.push(Arc::default());
         self.rules.push(rules);
         self.mtus.push(100_000);
+        self.lanes.push(None);
         self.set(port);
         port
     }
@@ -314,6 +322,7 @@ impl Lan {
             home: 0,
             mtu: self.mtus[at],
             counters: Arc::clone(&self.counters[at]),
+            lanes: self.lanes[at].clone(),
         };
         self.core.send(Command::SetPort(BRIDGE, PortId(port), Some(Box::new(spec))));
         self.core.pass();

@@ -42,7 +42,7 @@ impl Two {
         let counters = Arc::new(PortCounters::default());
         for core in &mut self.cores {
             let (rules, counters) = (Rules::default(), Arc::clone(&counters));
-            let spec = PortSpec { rules, home: home as u16, mtu: 100_000, counters };
+            let spec = PortSpec { rules, home: home as u16, mtu: 100_000, counters, lanes: None };
             core.send(Command::SetPort(BRIDGE, PortId(port), Some(Box::new(spec))));
             core.pass();
         }

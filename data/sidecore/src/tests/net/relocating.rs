@@ -59,7 +59,7 @@ impl Lans {
                 Rules { is_up, ..Rules::default() },
                 Arc::clone(&self.counters[usize::from(port)]),
             );
-            let spec = PortSpec { rules, home, mtu: 100_000, counters };
+            let spec = PortSpec { rules, home, mtu: 100_000, counters, lanes: None };
             core.send(Command::SetPort(BRIDGE, PortId(port), Some(Box::new(spec))));
             core.pass();
         }

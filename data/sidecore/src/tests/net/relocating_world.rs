@@ -136,7 +136,7 @@ impl World {
         let home = home.unwrap_or(station.home as u16);
         for core in &mut self.cores {
             let (rules, counters) = (Rules::default(), Arc::clone(&station.counters));
-            let spec = PortSpec { rules, home, mtu: 100_000, counters };
+            let spec = PortSpec { rules, home, mtu: 100_000, counters, lanes: None };
             core.send(Command::SetPort(BRIDGE, PortId(at as u16), Some(Box::new(spec))));
         }
     }

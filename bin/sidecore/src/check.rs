@@ -1,0 +1,141 @@
+//! `serve --check`: what the file names is there, and the daemon could have what its devices may take.
+//!
+//! Not here: the file itself (`config`), nor what is known only when it is opened. Called by `serve`.
+
+use std::path::{Path, PathBuf};
+
+use config::api::BoundsView;
+use config::{HostPlan, Plan, Source};
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Says what the file makes, or the first thing that a start would stumble over.
+pub(crate) fn check(file: &str, plan: &Plan, output: &Output) -> Result<(), Failure> {
+    images_are_there(plan)?;
+    interfaces_are_there(plan)?;
+    links_can_be_opened(plan)?;
+    let bounds = devices_fit(plan)?;
+    output.show(&report(file, plan, &bounds), |report| {
+        format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default())
+    })
+}
+
+/// That every image is there, or can be made. Whether it opens is known when it is served: another
+/// process may hold it now.
+fn images_are_there(plan: &Plan) -> Result<(), Failure> {
+    for disk in &plan.disks {
+        let Source::File { path, .. } = &disk.source else { continue };
+        let path = Path::new(path);
+        let can_be_made = disk.spec.size.is_some() && !disk.readonly;
+        if path.exists() || (can_be_made && path.parent().is_some_and(Path::is_dir)) {
+            continue;
+        }
+        let hint = match can_be_made {
+            true => "correct `path`, or make the folder that it names",
+            false => {
+                "correct `path`, put the image back, or for a new disk add a `size`: then an empty one \
+                 is made"
+            }
+        };
+        let error = format!("{}: disk {:?}: there is no {}", disk.origin, disk.id, path.display());
+        return Err(Failure::usage(error, hint));
+    }
+    Ok(())
+}
+
+/// That every interface is there that a port is to be connected to. A tap may still be made.
+fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
+    let of_nics = plan
+        .nics
+        .iter()
+        .filter_map(|nic| Some((format!("{}: nic {:?}", nic.origin, nic.id), nic.host()?)));
+    let of_switches = plan.switches.iter().flat_map(|switch| {
+        let name = format!("{}: switch {:?}", switch.origin, switch.id);
+        switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
+    });
+    for (who, host) in of_nics.chain(of_switches) {
+        let HostPlan::Interface { name, .. } = host else { continue };
+        if !interface(name).exists() {
+            let hint = "correct `interface` (`ip link` lists those there are), or write `tap` to have \
+                        one made";
+            return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
+        }
+    }
+    Ok(())
+}
+
+/// A virtual folder for each interface of this process's network namespace.
+fn interface(name: &str) -> PathBuf {
+    Path::new("/sys/class/net").join(name)
+}
+
+/// That every link's key can be read and used, and that its interface is there and carries its packets.
+fn links_can_be_opened(plan: &Plan) -> Result<(), Failure> {
+    for link in &plan.links {
+        let who = format!("{}: link {:?}", link.origin, link.id);
+        manager::check::link_key(link).map_err(|error| {
+            let hint =
+                "correct it; `sidecore link key FILE` makes a key, and prints its public half";
+            Failure::usage(format!("{who}: {error}"), hint)
+        })?;
+        let Some(name) = link.interface().map(|on| on.name.as_str()) else { continue };
+        let folder = interface(name);
+        if !folder.exists() {
+            let hint = "correct `interface` (`ip link` lists those there are)";
+            return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
+        }
+        let carries = std::fs::read_to_string(folder.join("mtu")).ok();
+        let carries = carries.and_then(|text| text.trim().parse::<u32>().ok());
+        if let Some(carries) = carries.filter(|carries| *carries < u32::from(link.mtu)) {
+            let error = format!(
+                "{who}: interface {name:?} carries packets of {carries} bytes, and `mtu` is {}",
+                link.mtu
+            );
+            return Err(Failure::usage(error, "make them equal"));
+        }
+    }
+    Ok(())
+}
+
+/// That each device of the file can be promised what it may take, as at the start.
+fn devices_fit(plan: &Plan) -> Result<BoundsView, Failure> {
+    manager::check::bounds(plan).map_err(|(origin, device, why)| {
+        let hint = "the limits are those of the process that checks; under systemd the unit sets a daemon's own";
+        Failure::usage(format!("{origin}: {device}: {why}"), hint)
+    })
+}
+
+fn report(file: &str, plan: &Plan, bounds: &BoundsView) -> serde_json::Value {
+    let Plan { disks, groups, switches, nics, links, .. } = plan;
+    let cpus = &plan.sidecores.cpus;
+    let mut summary = counted(disks.len(), "disk", "disks");
+    if !(nics.is_empty() && switches.is_empty()) {
+        let nics = counted(nics.len(), "nic", "nics");
+        summary += &format!(", {nics}, {}", counted(switches.len(), "switch", "switches"));
+    }
+    if !groups.is_empty() {
+        summary += &format!(", {}", counted(groups.len(), "group", "groups"));
+    }
+    if !links.is_empty() {
+        summary += &format!(", {}", counted(links.len(), "link", "links"));
+    }
+    let (one, many) = ("a sidecore on cpu", "sidecores on cpus");
+    let on = if cpus.len() == 1 { one } else { many };
+    summary += &format!(", {on} {}", config::cpus::format(cpus));
+    serde_json::json!({
+        "file": file,
+        "summary": summary,
+        "cpus": cpus,
+        "disks": disks.iter().map(|disk| &disk.id).collect::<Vec<_>>(),
+        "groups": groups.iter().map(|group| &group.id).collect::<Vec<_>>(),
+        "switches": switches.iter().map(|switch| &switch.id).collect::<Vec<_>>(),
+        "nics": nics.iter().map(|nic| &nic.id).collect::<Vec<_>>(),
+        "links": links.iter().map(|link| &link.id).collect::<Vec<_>>(),
+        "bounds": bounds,
+    })
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}

@@ -1,0 +1,47 @@
+//! What a reload changes of links: who may come to an IOhost's, and what each may have.
+//!
+//! All else of a link takes an upgrade or a restart. Called by `diff`, and by whoever applies a difference.
+
+use crate::plan::{LinkEnd, LinkPlan, Plan};
+
+/// A link without its clients and its place in the file.
+fn fixed(link: &LinkPlan) -> LinkPlan {
+    let mut fixed = link.clone();
+    fixed.origin = crate::plan::Origin::Api;
+    if let LinkEnd::Iohost { clients, .. } = &mut fixed.end {
+        clients.clear();
+    }
+    fixed
+}
+
+/// Whether there are other links, or they are otherwise but for their clients; lines may have moved.
+pub(super) fn differ(running: &Plan, wanted: &Plan) -> bool {
+    let all = |plan: &Plan| plan.links.iter().map(fixed).collect::<Vec<_>>();
+    all(running) != all(wanted)
+}
+
+/// Links that have other clients and are the same but for that.
+pub(super) fn others(running: &Plan, wanted: &Plan) -> impl Iterator<Item = String> {
+    let before = running.links.iter();
+    let after = after(running, wanted);
+    let differs = move |(old, new): (&LinkPlan, LinkPlan)| {
+        (old.clients() != new.clients()).then(|| new.id.clone())
+    };
+    before.zip(after).filter_map(differs)
+}
+
+/// The links that run when a reload has done what it can: those that run, with the clients that are wanted.
+pub fn after(running: &Plan, wanted: &Plan) -> Vec<LinkPlan> {
+    let after = |old: &LinkPlan| {
+        let new = wanted.links.iter().find(|new| fixed(new) == fixed(old));
+        new.unwrap_or(old).clone()
+    };
+    running.links.iter().map(after).collect()
+}
+
+/// The link by which clients may have a disk.
+pub(super) fn of_disk<'a>(links: &'a [LinkPlan], disk: &str) -> Option<&'a str> {
+    let has =
+        |link: &&LinkPlan| link.clients().iter().any(|one| one.disks.iter().any(|id| id == disk));
+    links.iter().find(has).map(|link| link.id.as_str())
+}

@@ -1,0 +1,64 @@
+//! What a start would refuse that is not in the file itself: for `serve --check`.
+//!
+//! Nothing is opened here but keys. Called by the program; `begin` and `shut` do the same when they start.
+
+use config::api::BoundsView;
+use config::plan::LinkPlan;
+use config::{Origin, Plan};
+
+use crate::bounds::Bounds;
+use crate::kind::DevicePlan;
+use crate::remote;
+
+/// That a link's key can be read, and is one.
+///
+/// # Errors
+/// What a start would say.
+pub fn link_key(link: &LinkPlan) -> Result<(), String> {
+    remote::check_key(link)
+}
+
+/// That each device of the plan can be promised what it may take, one after the other as at a start.
+///
+/// # Errors
+/// Where the first one is written for which too little is left, its name, and of what.
+pub fn bounds(plan: &Plan) -> Result<BoundsView, (Origin, String, String)> {
+    let uplinks = plan.switches.iter().map(|switch| switch.uplinks.len()).sum();
+    promised(plan, &Bounds::of_a_start(plan.sidecores.cpus.len(), uplinks))
+}
+
+fn promised(plan: &Plan, bounds: &Bounds) -> Result<BoundsView, (Origin, String, String)> {
+    let disks = plan.disks.iter().cloned().map(DevicePlan::Disk);
+    let nics = plan.nics.iter().cloned().map(DevicePlan::Nic);
+    let mut claims = Vec::new();
+    for device in disks.chain(nics) {
+        let claim = bounds.promise(&device);
+        claims.push(claim.map_err(|why| (device.origin().clone(), device.name(), why))?);
+    }
+    Ok(bounds.view())
+}
+
+#[cfg(test)]
+mod tests {
+    use config::plan::{HostCpus, load};
+
+    use super::*;
+
+    #[test]
+    fn the_first_device_that_does_not_fit_is_named() {
+        let host =
+            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        let disk = |id: &str| format!("[[disk]]\nid = {id:?}\npath = \"/{id}\"\n");
+        let text = format!("{}{}[[nic]]\nid = \"n\"\ntap = \"t\"\n", disk("a"), disk("b"));
+        let plan = load(&text, "f", "/etc", &host, None).unwrap();
+        // 17 for each disk, and 13 + 4 * 2 + 5 for the NIC.
+        let view = promised(&plan, &Bounds::with_descriptors(60)).unwrap();
+        assert_eq!((view.devices, view.descriptors.promised), (3, 60));
+        let (origin, device, why) = promised(&plan, &Bounds::with_descriptors(59)).unwrap_err();
+        assert_eq!((origin.to_string(), device), ("f:7".to_string(), "nic \"n\"".to_string()));
+        let expected = "it may take 26 descriptors, and of 59 only 25 are left beside what 2 devices and the \
+                        daemon itself may take: raise LimitNOFILE in the unit (`ulimit -Hn`), or give \
+                        devices fewer queues";
+        assert_eq!(why, expected);
+    }
+}

@@ -1,0 +1,328 @@
+//! The vCPUs of guests: found by control, followed by the kernel's program, told to the ports of their NICs.
+//!
+//! A guest is the process at the other end of the runner's socket. It is looked at when it comes, soon again
+//! while it starts, and then rarely: vCPUs come and go. NICs of one process share its slots. Not here: what a sidecore does by it
+//! (`sidecore`), how it is seen (`runstate`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::Plan;
+use config::api::{RunStateView, VcpuState, VcpuView};
+use config::spec;
+use runstate::vcpus::{Process, Vcpu};
+use runstate::{Activity, Roster, Slot, Tracker, Unavailable};
+use rustix::net::sockopt::socket_peercred;
+use sidecore::{Lanes, PAIRS_MAX, Redirect};
+use tracing::info;
+
+use crate::device::Device;
+use crate::kind::Kind;
+use crate::manager::{Manager, machine_ns, now};
+use crate::nic::NicParts;
+use crate::state::StateFile;
+
+/// How soon a guest that has come is looked at again; then twice as late each time.
+const SCAN_FIRST: Duration = Duration::from_secs(1);
+/// How rarely at last: a vCPU that is plugged in is seen so late.
+const SCAN_LAST: Duration = Duration::from_secs(32);
+/// Guests that are looked at in one turn: each is some files of `/proc`.
+const SCANS_PER_TURN: usize = 8;
+
+/// Nobody asked when it could be had.
+const NOT_WANTED: &str = "which vCPUs run is not seen, since no NIC asked for it when this daemon began: \
+    `sidecore upgrade`, or a restart";
+
+/// Nor could it.
+const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";
+
+/// Whether a NIC of the file, or one that was made by command, goes by which vCPUs run. To be asked while rights to
+/// see that are there: nothing is put into the scheduler's way for nobody.
+pub fn wants_run_state(plan: &Plan) -> bool {
+    let goes_by = |redirect: spec::Redirect| redirect != spec::Redirect::Off;
+    let kept = || StateFile::in_folder(&plan.daemon.state_dir).read().unwrap_or_default();
+    plan.nics.iter().any(|nic| goes_by(nic.redirect))
+        || kept().nics.iter().any(|nic| goes_by(nic.redirect.unwrap_or_default()))
+}
+
+/// What is known of all guests.
+pub(crate) struct Guests {
+    /// Detached when it is dropped.
+    _tracker: Option<Tracker>,
+    roster: Option<Roster>,
+    /// Why there is none.
+    why_not: Option<String>,
+    guests: BTreeMap<Process, Guest>,
+}
+
+/// One process.
+#[derive(Default)]
+struct Guest {
+    vcpus: BTreeMap<Vcpu, Slot>,
+    /// Devices whose front-end it is.
+    devices: BTreeSet<u32>,
+}
+
+/// What a NIC knows of its guest.
+#[derive(Default)]
+pub(crate) struct Follow {
+    /// The runner whose process it is.
+    link: Option<u32>,
+    process: Option<Process>,
+    scan_at: Option<Instant>,
+    pause: Duration,
+    problem: Option<String>,
+    vcpus: Vec<(Vcpu, Slot)>,
+    pub(crate) lanes: Option<Arc<Lanes>>,
+}
+
+impl Follow {
+    /// It is to be told again, by another plan.
+    pub(crate) fn look_again(&mut self) {
+        if self.link.is_some() {
+            self.scan_at = Some(now());
+        }
+    }
+}
+
+impl Guests {
+    pub(crate) fn new(tracker: Option<Result<Tracker, Unavailable>>) -> Guests {
+        let (tracker, why_not) = match tracker {
+            Some(Ok(tracker)) => (Some(tracker), None),
+            Some(Err(why)) => (None, Some(why.to_string())),
+            None => (None, Some(NOT_WANTED.to_string())),
+        };
+        let roster = tracker.as_ref().map(Tracker::roster);
+        Guests { _tracker: tracker, roster, why_not, guests: BTreeMap::new() }
+    }
+
+    /// The vCPUs of a process as they are now, each with its slot if there is one.
+    fn look(
+        &mut self,
+        process: Process,
+        number: u32,
+        now_ns: u64,
+    ) -> Result<Vec<(Vcpu, Slot)>, String> {
+        let found = process.vcpus(Path::new("/")).map_err(|missing| missing.to_string());
+        let (Some(roster), found) = (&mut self.roster, found?) else { return Ok(Vec::new()) };
+        let guest = self.guests.entry(process).or_default();
+        guest.devices.insert(number);
+        let gone: Vec<Vcpu> =
+            guest.vcpus.keys().filter(|vcpu| !found.contains(vcpu)).copied().collect();
+        guest.vcpus.retain(|vcpu, _| found.contains(vcpu));
+        unbind(roster, &self.guests, &gone, now_ns);
+        let guest = self.guests.entry(process).or_default();
+        for vcpu in found {
+            if let Ok(slot) = roster.bind(vcpu.tid, now_ns) {
+                guest.vcpus.insert(vcpu, slot);
+            }
+        }
+        Ok(guest.vcpus.iter().map(|(vcpu, slot)| (*vcpu, *slot)).collect())
+    }
+
+    /// A device has that process's guest no more.
+    fn leave(&mut self, process: Process, number: u32, now_ns: u64) {
+        let Some(guest) = self.guests.get_mut(&process) else { return };
+        guest.devices.remove(&number);
+        if !guest.devices.is_empty() {
+            return;
+        }
+        if let (Some(guest), Some(roster)) = (self.guests.remove(&process), &mut self.roster) {
+            let gone: Vec<Vcpu> = guest.vcpus.into_keys().collect();
+            unbind(roster, &self.guests, &gone, now_ns);
+        }
+    }
+}
+
+/// These threads are followed no longer, but for those whose numbers are another guest's by now.
+fn unbind(roster: &mut Roster, guests: &BTreeMap<Process, Guest>, gone: &[Vcpu], now_ns: u64) {
+    for Vcpu { tid, .. } in gone {
+        let has = |guest: &Guest| guest.vcpus.keys().any(|vcpu| vcpu.tid == *tid);
+        if !guests.values().any(has) {
+            roster.unbind(*tid, now_ns);
+        }
+    }
+}
+
+impl Device {
+    /// When the vCPUs of its guest are looked at again.
+    pub(crate) fn scans_at(&self) -> Option<Instant> {
+        self.kind.nic()?.follow.scan_at
+    }
+}
+
+impl Manager {
+    /// Looks at the guests that came, went, or were not looked at for long.
+    pub(crate) fn follow_guests(&mut self, now: Instant) {
+        if self.guests.roster.is_none() {
+            return;
+        }
+        let is_due = |device: &&Device| {
+            let Some(nic) = device.kind.nic() else { return false };
+            nic.follow.link != device.runner || nic.follow.scan_at.is_some_and(|at| at <= now)
+        };
+        let due = self.devices.values().filter(is_due).map(|device| device.number);
+        for number in due.take(SCANS_PER_TURN).collect::<Vec<_>>() {
+            self.scan_guest(number, now);
+        }
+    }
+
+    /// A device goes: nobody follows for it.
+    pub(crate) fn forget_guest(&mut self, number: u32) {
+        let Some(nic) = self.nic_parts_mut(number) else { return };
+        let process = std::mem::take(&mut *nic.follow).process;
+        if let Some(process) = process {
+            self.guests.leave(process, number, machine_ns(now()));
+        }
+    }
+
+    fn scan_guest(&mut self, number: u32, now: Instant) {
+        let now_ns = machine_ns(now);
+        let Some(device) = self.devices.get(&number) else { return };
+        let (runner, Some(nic)) = (device.runner, device.kind.nic()) else { return };
+        if nic.follow.link != runner {
+            self.forget_guest(number);
+        }
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let link = runner.and_then(|id| device.links.get(&id));
+        let Kind::Nic(nic) = &mut device.kind else { return };
+        let mut follow = Follow { link: runner, ..Follow::default() };
+        if let Some(link) = link {
+            let pause = (nic.follow.pause * 2).clamp(SCAN_FIRST, SCAN_LAST);
+            (follow.pause, follow.scan_at) = (pause, Some(now + pause));
+            let peer = || {
+                let peer = socket_peercred(link.connection.socket()).map_err(|e| e.to_string())?;
+                let (pid, uid) = (peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw());
+                Process::of(Path::new("/"), pid, uid).map_err(|missing| missing.to_string())
+            };
+            let process = nic.follow.process.map_or_else(peer, Ok);
+            let looked = process.and_then(|process| {
+                follow.process = Some(process);
+                self.guests.look(process, number, now_ns)
+            });
+            match looked {
+                Ok(vcpus) => follow.vcpus = vcpus,
+                Err(problem) => follow.problem = Some(problem),
+            }
+        }
+        if let Some(roster) = &self.guests.roster {
+            follow.lanes = lanes_of(nic, &follow.vcpus, roster);
+        }
+        let slots =
+            |follow: &Follow| follow.lanes.as_ref().map(|lanes| (lanes.slots, lanes.redirect));
+        let has_changed = slots(&follow) != slots(&nic.follow);
+        let count = follow.vcpus.len();
+        if follow.vcpus != nic.follow.vcpus && count > 0 {
+            info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
+        }
+        *nic.follow = follow;
+        if has_changed {
+            self.say_port(number);
+        }
+    }
+
+    /// What is shown of a NIC's guest; with each vCPU or without. `None` where nothing would be.
+    pub(crate) fn run_state_view(&self, nic: &NicParts, with_vcpus: bool) -> Option<RunStateView> {
+        let counters = nic.counters.snapshot();
+        let now_ns = machine_ns(now());
+        let vcpu = |(vcpu, slot): &(Vcpu, Slot)| {
+            let table = self.guests.roster.as_ref()?.table();
+            let state = table.read(*slot)?;
+            let on = self.plan.sidecores.cpus.iter().position(|cpu| *cpu == state.cpu);
+            Some(VcpuView {
+                index: vcpu.index,
+                thread: vcpu.tid,
+                state: match state.activity {
+                    Activity::Unknown => VcpuState::Unknown,
+                    Activity::Runs => VcpuState::Runs,
+                    Activity::Waits => VcpuState::Waits,
+                    Activity::Sleeps => VcpuState::Sleeps,
+                },
+                cpu: state.cpu,
+                // Of one that was never seen to be switched it is not known.
+                for_us: match state.activity {
+                    Activity::Unknown => 0,
+                    _ => now_ns.saturating_sub(state.since_ns) / 1000,
+                },
+                ran_ms: state.on_ns / 1_000_000,
+                off_ms: state.off_ns / 1_000_000,
+                on_sidecore: on.filter(|_| state.activity != Activity::Unknown).map(|at| at as u16),
+            })
+        };
+        let redirect = nic.plan.redirect;
+        let vcpus = nic.follow.vcpus.iter().filter(|_| with_vcpus);
+        let is_wanted = redirect != spec::Redirect::Off;
+        let problem = match nic.plan.queues {
+            0..=1 => Some(ONE_QUEUE.to_string()),
+            _ => nic.follow.problem.clone().or_else(|| self.guests.why_not.clone()),
+        };
+        let view = RunStateView {
+            redirect,
+            problem: problem.filter(|_| is_wanted),
+            redirected: counters.redirected,
+            stayed: counters.stayed,
+            avoided_us: counters.avoided_ns / 1000,
+            vcpus: vcpus.filter_map(vcpu).collect(),
+        };
+        (is_wanted || !nic.follow.vcpus.is_empty()).then_some(view)
+    }
+}
+
+/// The vCPUs that the NIC's queues call, if frames go by what these do.
+fn lanes_of(nic: &NicParts, vcpus: &[(Vcpu, Slot)], roster: &Roster) -> Option<Arc<Lanes>> {
+    let redirect = match nic.plan.redirect {
+        spec::Redirect::Auto => Redirect::Waiting,
+        spec::Redirect::Always => Redirect::Always,
+        spec::Redirect::Off => return None,
+    };
+    if vcpus.is_empty() || nic.plan.queues < 2 {
+        return None;
+    }
+    let slots: [Option<Slot>; PAIRS_MAX] = std::array::from_fn(|pair| {
+        let index = nic.plan.vcpus.get(pair).copied().unwrap_or(pair as u16);
+        vcpus.iter().find(|(vcpu, _)| vcpu.index == index).map(|(_, slot)| *slot)
+    });
+    Some(Arc::new(Lanes { table: Arc::clone(roster.table()), slots, redirect }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use runstate::Table;
+
+    use super::*;
+
+    fn process(root: &Path, pid: u32) -> Process {
+        let folder = root.join("proc").join(pid.to_string());
+        fs::create_dir_all(&folder).expect("a folder");
+        let stat = format!("{pid} (vmm) S {}7 0\n", "0 ".repeat(18));
+        fs::write(folder.join("stat"), stat).expect("a file");
+        let uid = fs::metadata(&folder).expect("it is there").uid();
+        Process::of(root, pid, uid).expect("it is there")
+    }
+
+    /// A guest ends, and before that is heard one of its threads' numbers is another guest's vCPU.
+    #[test]
+    fn a_number_that_is_another_guests_by_now_stays_followed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut roster = Roster::simulated(Arc::new(Table::simulated()));
+        let vcpu = Vcpu { index: 0, tid: 50 };
+        let slot = roster.bind(vcpu.tid, 0).expect("room");
+        let (old, new) = (process(root.path(), 1), process(root.path(), 2));
+        let guest = |device| Guest {
+            vcpus: BTreeMap::from([(vcpu, slot)]),
+            devices: BTreeSet::from([device]),
+        };
+        let guests = BTreeMap::from([(old, guest(1)), (new, guest(2))]);
+        let mut guests = Guests { _tracker: None, roster: Some(roster), why_not: None, guests };
+        let followed = |guests: &Guests| guests.roster.as_ref().map(Roster::len);
+        guests.leave(old, 1, 0);
+        assert_eq!(followed(&guests), Some(1));
+        guests.leave(new, 2, 0);
+        assert_eq!(followed(&guests), Some(0));
+    }
+}

@@ -1,0 +1,88 @@
+//! A reload gives a link of an IOhost other clients, or some of them other disks and NICs, while all others go on.
+//!
+//! A disk that no client may have any more is taken from who has it: drained, made stable, let go, and only then removed or
+//! opened anew. Not here: what is different (`config::diff`).
+
+use backend::link::LinkKey;
+use remote::handshake::PublicKey;
+use sidecore::ToLink;
+
+use super::greeter::Task;
+use super::serving::Export;
+use super::{End, Manager, OneLink};
+
+impl Manager {
+    /// A disk is to go that clients may have, or might: true when one of them has it, and it goes when that one has it no
+    /// more.
+    pub(crate) fn take_from_clients(&mut self, device: u32) -> bool {
+        let Some((key, export)) = self.export_of(device) else { return false };
+        self.remove_export(key, export)
+    }
+
+    /// Whether a client has a disk, or it is kept for one.
+    pub(crate) fn is_clients(&self, device: u32) -> bool {
+        let is_it =
+            |one: &Export| one.device == device && one.had.as_ref().is_some_and(|had| had.is_here);
+        self.remote.links.iter().any(|link| match &link.end {
+            End::Iohost(serving) => serving.exports.iter().any(is_it),
+            End::Client(_) => false,
+        })
+    }
+
+    /// Whether a disk is on its way back from a client that may have it no more.
+    pub(crate) fn is_taking(&self) -> bool {
+        let is_it =
+            |one: &Export| one.is_removed && one.had.as_ref().is_some_and(|had| had.is_here);
+        self.remote.links.iter().any(|link| match &link.end {
+            End::Iohost(serving) => serving.exports.iter().any(is_it),
+            End::Client(_) => false,
+        })
+    }
+
+    /// No client may have it any more. Whether one has it.
+    fn remove_export(&mut self, key: LinkKey, export: u16) -> bool {
+        let Some(one) = self.export(key, export) else { return false };
+        one.is_removed = true;
+        let is_had = one.had.as_ref().is_some_and(|had| had.is_here);
+        self.tell_seats(key, None, || ToLink::Remove { export });
+        is_had
+    }
+
+    /// The plan in force has other clients of that link.
+    pub(crate) fn set_link_clients(&mut self, id: &str) {
+        let plan = self.plan.links.iter().find(|link| link.id == id).cloned();
+        let Some((key, plan)) = self.remote.key_of(id).zip(plan) else { return };
+        let keys: Vec<PublicKey> = plan.clients().iter().filter_map(|client| client.key).collect();
+        if let Some(greeter) = &self.remote.greeter {
+            greeter.tell(Task::Clients(key, keys));
+        }
+        let Some(link) = self.remote.link(key) else { return };
+        link.plan = plan.clone();
+        let Some(serving) = self.remote.link(key).and_then(OneLink::serving) else { return };
+        let exports = (0..).zip(&serving.exports).filter(|(_, one)| !one.is_removed);
+        let exports: Vec<(u16, String)> =
+            exports.map(|(number, one)| (number, one.disk.clone())).collect();
+        for (export, name) in exports {
+            let nic = name.strip_prefix("nic:").map(str::to_string);
+            let clients = plan.clients().iter();
+            let its: Vec<_> = clients
+                .filter(|one| match &nic {
+                    Some(nic) => one.nics.contains(nic),
+                    None => one.disks.contains(&name),
+                })
+                .collect();
+            // Nobody named would be everybody.
+            let is_lent = !its.is_empty();
+            let keys: Vec<PublicKey> = its.iter().filter_map(|one| one.key).collect();
+            if is_lent {
+                let told = || ToLink::SetClients { export, clients: keys.clone() };
+                self.tell_seats(key, None, told);
+            } else {
+                self.remove_export(key, export);
+            }
+        }
+        self.export_nics(key);
+        // Ports that waited for the right to have them.
+        self.retry_uplinks_now();
+    }
+}

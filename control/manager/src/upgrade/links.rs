@@ -1,0 +1,144 @@
+//! What links are given up, and begin with: packets, sockets and memory files of their seats.
+//!
+//! Not what is in them (`remote::handing`). Called by `predecessor`, `bequest` and `begin`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use sidecore::Link;
+
+use super::bequest::SEND_TIME_MAX;
+use super::channel::Channel;
+use super::estate::SeatEstate;
+use super::wire::{FromPredecessor, KNOWN_MAX, SeatWords};
+use crate::manager::Manager;
+use crate::remote::handing::InheritedSeat;
+
+/// A seat whose words and bytes are in a file.
+pub(crate) struct SavedSeat {
+    link: String,
+    seat: usize,
+    socket: OwnedFd,
+    file: OwnedFd,
+    words: u64,
+    bytes: u64,
+}
+
+impl Manager {
+    /// What IOhosts have told, and what clients were told.
+    pub(super) fn send_known(&self, channel: &Channel) -> io::Result<()> {
+        if self.remote.is_empty() {
+            return Ok(());
+        }
+        let run = self.remote.run;
+        channel.send(&FromPredecessor::Remote { run }, &[], SEND_TIME_MAX)?;
+        for (link, disks) in self.remote.known() {
+            let mut disks = disks.into_iter().peekable();
+            while disks.peek().is_some() {
+                let some = disks.by_ref().take(KNOWN_MAX).collect();
+                let packet = FromPredecessor::Known { link: link.to_string(), disks: some };
+                channel.send(&packet, &[], SEND_TIME_MAX)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what is known of all seats, which are here and at rest.
+    ///
+    /// # Errors
+    /// One that cannot go over now.
+    pub(super) fn prepare_seats(&mut self) -> Result<(), String> {
+        self.rest_seats();
+        let save = |(key, id, seat, link): (_, &str, usize, &Link)| {
+            let (words, bytes) = self.save_seat(key, seat, link)?;
+            let failed = |error: io::Error| format!("link {id:?} cannot be written down: {error}");
+            let words = serde_json::to_vec(&words).map_err(|error| failed(error.into()))?;
+            let file = memfd_create("sidecore-seat", MemfdFlags::CLOEXEC);
+            let file = file.map_err(|error| failed(error.into()))?;
+            write_at(&file, 0, &words).map_err(failed)?;
+            write_at(&file, words.len() as u64, &bytes).map_err(failed)?;
+            let socket = match link {
+                Link::Client(link) => link.socket().handed().try_clone_to_owned(),
+                Link::Host(link) => link.socket().handed().try_clone_to_owned(),
+            };
+            let socket = socket.map_err(failed)?;
+            let (words, bytes) = (words.len() as u64, bytes.len() as u64);
+            Ok(SavedSeat { link: id.to_string(), seat, socket, file, words, bytes })
+        };
+        let saved: Result<Vec<SavedSeat>, String> = self.remote.home().map(save).collect();
+        self.saved_seats = saved?;
+        Ok(())
+    }
+
+    pub(super) fn send_seats(&self, channel: &Channel) -> io::Result<()> {
+        for saved in &self.saved_seats {
+            let SavedSeat { link, seat, socket, file, words, bytes } = saved;
+            let (link, seat, words, bytes) = (link.clone(), *seat, *words, *bytes);
+            let packet = FromPredecessor::Seat { link, seat, words, bytes };
+            channel.send(&packet, &[socket.as_fd(), file.as_fd()], SEND_TIME_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Makes of all seats what links begin with.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub(crate) fn inherit_links(&mut self) -> Result<(), String> {
+        let Some(estate) = &mut self.estate else { return Ok(()) };
+        let mut links: BTreeMap<String, Vec<SeatEstate>> = BTreeMap::new();
+        for seat in std::mem::take(&mut estate.seats) {
+            links.entry(seat.link.clone()).or_default().push(seat);
+        }
+        for (id, mut seats) in links {
+            seats.sort_by_key(|seat| seat.seat);
+            let (mut sockets, mut parts) = (Vec::new(), Vec::new());
+            for (at, estate) in seats.into_iter().enumerate() {
+                if estate.seat != at {
+                    return Err(format!("link {id:?} has no seat {at}"));
+                }
+                let SeatEstate { seat, socket, file, words, bytes, .. } = estate;
+                let failed = |why: String| format!("seat {seat} of link {id:?}: {why}");
+                let read = |at, len| read_at(&file, at, len).map_err(|e| failed(e.to_string()));
+                let (text, bytes) = (read(0, words)?, read(words, bytes)?);
+                let words: SeatWords =
+                    serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+                sockets.push(socket);
+                parts.push(InheritedSeat { seat, words, bytes });
+            }
+            self.inherit_link(&id, sockets, parts)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_at(file: &OwnedFd, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = rustix::io::pwrite(file, bytes, at)?;
+        bytes = bytes.get(written..).unwrap_or_default();
+        at += written as u64;
+    }
+    Ok(())
+}
+
+/// So many bytes, which may be less than they are said to be.
+fn read_at(file: &OwnedFd, mut at: u64, len: u64) -> io::Result<Vec<u8>> {
+    // Said by another process: no memory before there is something for it.
+    let has = rustix::fs::fstat(file)?.st_size as u64;
+    if at.saturating_add(len) > has {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut all = vec![0; len as usize];
+    let mut left = all.as_mut_slice();
+    while !left.is_empty() {
+        let read = rustix::io::pread(file, &mut *left, at)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        left = left.get_mut(read..).unwrap_or_default();
+        at += read as u64;
+    }
+    Ok(all)
+}

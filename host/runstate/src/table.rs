@@ -1,0 +1,266 @@
+//! The table that the kernel's program writes, and how it is read.
+//!
+//! An index from thread numbers to slots (written by [`Roster`](crate::Roster), read by the program), then
+//! the slots (written by the program, read here). A slot has one writer at a time: the processor that
+//! switches its thread out or in, under the lock of its run queue. It makes the sequence word odd, writes,
+//! and makes it even; a reader that sees it odd or changed looks again, a few times.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::sys::Mapping;
+
+/// Threads that are followed at most: 512 guests of 8 vCPUs.
+pub const SLOTS_MAX: u16 = 4096;
+/// Buckets of the index, a power of two.
+pub(crate) const BUCKETS: usize = 4096;
+/// Entries of a bucket: one line. With as many threads as buckets, one bucket in a million is too small.
+pub(crate) const WAYS: usize = 8;
+/// Words of a slot: one line, so that readers of one do not disturb the writer of another.
+pub(crate) const SLOT_WORDS: usize = 8;
+/// Where slots begin, in words.
+pub(crate) const SLOTS_AT: usize = BUCKETS * WAYS;
+/// Words of the whole table.
+pub(crate) const WORDS: usize = SLOTS_AT + SLOTS_MAX as usize * SLOT_WORDS;
+/// Looks at a slot that is being written. A writer takes some tens of nanoseconds, but for one whose own
+/// processor is taken from it amidst them, and that is not waited for.
+const LOOKS_MAX: u32 = 8;
+
+/// Words of a slot.
+pub(crate) const SEQUENCE: usize = 0;
+pub(crate) const STATE: usize = 1;
+pub(crate) const SINCE: usize = 2;
+pub(crate) const ON: usize = 3;
+pub(crate) const OFF: usize = 4;
+pub(crate) const LAST_OFF: usize = 5;
+pub(crate) const SWITCHES: usize = 6;
+
+/// Values of the low byte of `STATE`; the cpu is in the upper half.
+pub(crate) const RUNS: u64 = 1;
+pub(crate) const WAITS: u64 = 2;
+pub(crate) const SLEEPS: u64 = 3;
+
+/// The place of one thread in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub(crate) u16);
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It was not switched since it was first followed.
+    Unknown,
+    /// It has a processor.
+    Runs,
+    /// It would run, and has no processor: others have their turn.
+    Waits,
+    /// It sleeps until something wakes it: a vCPU that its guest has halted.
+    Sleeps,
+}
+
+/// All that is known of a thread, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// What it does.
+    pub activity: Activity,
+    /// The processor that it has, or had last.
+    pub cpu: u32,
+    /// Since when it does that: nanoseconds of `CLOCK_MONOTONIC`.
+    pub since_ns: u64,
+    /// How long it had a processor, in the times that are over, nanoseconds.
+    pub on_ns: u64,
+    /// How long it had none, in the times that are over, nanoseconds.
+    pub off_ns: u64,
+    /// How long it had none the last time, nanoseconds.
+    pub last_off_ns: u64,
+    /// How often it was given one.
+    pub switches: u64,
+}
+
+/// The memory of a table.
+#[derive(Debug)]
+enum Memory {
+    Map(Mapping),
+    #[cfg(any(test, feature = "simulated"))]
+    Own(Box<[AtomicU64]>),
+}
+
+/// The table, as any thread may read it.
+#[derive(Debug)]
+pub struct Table(Memory);
+
+impl Table {
+    pub(crate) fn of_map(map: Mapping) -> Table {
+        Table(Memory::Map(map))
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        match &self.0 {
+            Memory::Map(map) => map.words(),
+            #[cfg(any(test, feature = "simulated"))]
+            Memory::Own(words) => words,
+        }
+    }
+
+    /// An entry of the index.
+    pub(crate) fn entry(&self, bucket: usize, way: usize) -> Option<&AtomicU64> {
+        if way < WAYS { self.words().get(..SLOTS_AT)?.get(bucket * WAYS + way) } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, slot: Slot) -> Option<&[AtomicU64; SLOT_WORDS]> {
+        let at = SLOTS_AT + usize::from(slot.0) * SLOT_WORDS;
+        self.words().get(at..at + SLOT_WORDS)?.try_into().ok()
+    }
+
+    /// What the thread of a slot does now: one load.
+    #[inline]
+    pub fn activity(&self, slot: Slot) -> Activity {
+        let state = self.slot(slot).map_or(0, |words| words[STATE].load(Ordering::Relaxed));
+        activity_of(state)
+    }
+
+    /// How long the thread of a slot has been without a processor, as a time that can be compared with that of
+    /// other slots: the moment at which it lost it, and how long the last such time was, nanoseconds.
+    #[inline]
+    pub fn off_since(&self, slot: Slot) -> (u64, u64) {
+        let Some(words) = self.slot(slot) else { return (0, 0) };
+        (words[SINCE].load(Ordering::Relaxed), words[LAST_OFF].load(Ordering::Relaxed))
+    }
+
+    /// All of a slot, as it was at one moment. `None` when it was being written all the while.
+    pub fn read(&self, slot: Slot) -> Option<State> {
+        let words = self.slot(slot)?;
+        for _ in 0..LOOKS_MAX {
+            let before = words[SEQUENCE].load(Ordering::Acquire);
+            let [state, since_ns, on_ns, off_ns, last_off_ns, switches] =
+                [STATE, SINCE, ON, OFF, LAST_OFF, SWITCHES]
+                    .map(|word| words[word].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && words[SEQUENCE].load(Ordering::Relaxed) == before {
+                let (activity, cpu) = (activity_of(state), (state >> 32) as u32);
+                return Some(State {
+                    activity,
+                    cpu,
+                    since_ns,
+                    on_ns,
+                    off_ns,
+                    last_off_ns,
+                    switches,
+                });
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
+
+#[inline]
+fn activity_of(state: u64) -> Activity {
+    match state & 0xff {
+        RUNS => Activity::Runs,
+        WAITS => Activity::Waits,
+        SLEEPS => Activity::Sleeps,
+        _ => Activity::Unknown,
+    }
+}
+
+/// A table without a kernel, and what the program would write into it.
+#[cfg(any(test, feature = "simulated"))]
+impl Table {
+    /// A table of its own memory, in which nothing runs.
+    pub fn simulated() -> Table {
+        Table(Memory::Own((0..WORDS).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// A slot of such a table.
+    pub fn simulated_slot(number: u16) -> Slot {
+        Slot(number % SLOTS_MAX)
+    }
+
+    /// What the program writes when the thread of `slot` begins to do that, on `cpu`, at `now_ns`.
+    pub fn simulate(&self, slot: Slot, activity: Activity, cpu: u32, now_ns: u64) {
+        let Some(words) = self.slot(slot) else { return };
+        let load = |word: usize| words[word].load(Ordering::Relaxed);
+        let store = |word: usize, value: u64| words[word].store(value, Ordering::Relaxed);
+        store(SEQUENCE, load(SEQUENCE) + 1);
+        fence(Ordering::Release);
+        let (was, took) = (activity_of(load(STATE)), now_ns.saturating_sub(load(SINCE)));
+        let kind = match activity {
+            Activity::Unknown => 0,
+            Activity::Runs => RUNS,
+            Activity::Waits => WAITS,
+            Activity::Sleeps => SLEEPS,
+        };
+        match (was, activity) {
+            (Activity::Unknown, _) => {}
+            (Activity::Runs, _) => store(ON, load(ON) + took),
+            (_, Activity::Runs) => {
+                store(OFF, load(OFF) + took);
+                store(LAST_OFF, took);
+            }
+            _ => {}
+        }
+        if activity == Activity::Runs {
+            store(SWITCHES, load(SWITCHES) + 1);
+        }
+        store(STATE, u64::from(cpu) << 32 | kind);
+        store(SINCE, now_ns);
+        words[SEQUENCE].store(load(SEQUENCE) + 1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_says_what_its_thread_did() {
+        let (table, slot) = (Table::simulated(), Slot(7));
+        assert_eq!(table.activity(slot), Activity::Unknown);
+        table.simulate(slot, Activity::Runs, 3, 100);
+        table.simulate(slot, Activity::Waits, 3, 150);
+        table.simulate(slot, Activity::Runs, 5, 190);
+        let state = table.read(slot).expect("nobody writes");
+        let expected = State {
+            activity: Activity::Runs,
+            cpu: 5,
+            since_ns: 190,
+            on_ns: 50,
+            off_ns: 40,
+            last_off_ns: 40,
+            switches: 2,
+        };
+        assert_eq!(state, expected);
+        assert_eq!(table.activity(Slot(8)), Activity::Unknown, "another slot is as it was");
+    }
+
+    #[test]
+    fn a_slot_that_is_being_written_is_not_believed() {
+        let (table, slot) = (Table::simulated(), Slot(1));
+        table.simulate(slot, Activity::Runs, 0, 1);
+        table.slot(slot).expect("there")[SEQUENCE].fetch_add(1, Ordering::Relaxed);
+        assert_eq!(table.read(slot), None);
+        assert_eq!(table.activity(slot), Activity::Runs, "one word is always whole");
+    }
+
+    #[test]
+    fn two_threads_never_see_half_a_change() {
+        let table = Table::simulated();
+        let slot = Slot(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for now in 1..200_000u64 {
+                    let activity = if now % 2 == 0 { Activity::Waits } else { Activity::Runs };
+                    table.simulate(slot, activity, now as u32, now);
+                }
+            });
+            for _ in 0..100_000 {
+                let Some(state) = table.read(slot) else { continue };
+                // Each change takes one unit of time, and the cpu's number is the time.
+                assert_eq!(u64::from(state.cpu), state.since_ns);
+                let times = state.on_ns + state.off_ns;
+                assert_eq!(times, state.since_ns.saturating_sub(1), "{state:?}");
+            }
+        });
+    }
+}

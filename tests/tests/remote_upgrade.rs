@@ -1,0 +1,362 @@
+//! Daemons with links are replaced by others under load: the IOhost's, and the client's. Nothing fails, nothing is lost, and
+//! what was executed is not executed again when it may not be; whoever judges that is the guest's ledger.
+//!
+//! `REMOTE_UPGRADES` says how often each is replaced (8 unless told).
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bench::clock::now_ns;
+use bench::frontend::FrontendSpec;
+use bench::load::Random;
+use bench::slots::{Kind, STATUS_OK};
+use tests::daemon::{Daemon, await_that};
+use tests::link_site::{Site, free_port, plain};
+use tests::link_wire::{Bad, Wire};
+use tests::mixed::MixSpec;
+use tests::single::Single;
+use tests::tenant::{Tenant, TenantSpec};
+use virtqueue::Format;
+use virtqueue::driver::RingSpec;
+
+const DISK_BYTES: u64 = 16 << 20;
+const DEPTH: u16 = 32;
+const WITHIN: Duration = Duration::from_secs(10);
+
+fn spec(format: Format) -> TenantSpec {
+    let size = if format == Format::Packed { 200 } else { 256 };
+    let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
+    let mix = MixSpec { depth_max: 64, request_bytes_max: 256 << 10, cuts: false };
+    TenantSpec { ring, queues: 2, mix, calls: false }
+}
+
+fn times() -> u32 {
+    std::env::var("REMOTE_UPGRADES").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+}
+
+fn site(name: &str) -> Result<Site> {
+    Site::new(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
+}
+
+/// The guest works until `is_over`, and for `more` requests: its longest wait for a request to end, nanoseconds.
+fn work(
+    tenant: &mut Tenant,
+    random: &mut Random,
+    more: u64,
+    is_over: impl Fn() -> bool,
+) -> Result<u64> {
+    let (start, mut last, mut longest) = (now_ns(), now_ns(), 0);
+    let mut until = None;
+    loop {
+        if until.is_none() && is_over() {
+            until = Some(tenant.done + more);
+        }
+        if until.is_some_and(|until| tenant.done >= until) {
+            return Ok(longest);
+        }
+        tenant.send(DEPTH, random)?;
+        match tenant.take()? {
+            0 => tenant.rest()?,
+            _ => {
+                let now = now_ns();
+                longest = longest.max(now - last);
+                last = now;
+            }
+        }
+        ensure!(
+            now_ns() - start < 30_000_000_000,
+            "waited in vain: {} in flight",
+            tenant.in_flight()
+        );
+    }
+}
+
+/// Another process takes over while the guest works: the longest wait of it.
+fn upgrade(daemon: &mut Daemon, tenant: &mut Tenant, random: &mut Random) -> Result<u64> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let upgraded = scope.spawn(|| {
+            let upgraded = daemon.upgrade();
+            is_over.store(true, Ordering::Release);
+            upgraded
+        });
+        let longest = work(tenant, random, 300, || is_over.load(Ordering::Acquire));
+        upgraded.join().map_err(|_| anyhow!("it panicked"))??;
+        longest
+    })
+}
+
+fn said(daemons: [&Daemon; 2]) -> String {
+    daemons.map(|daemon| daemon.last_words()).join("\n--\n")
+}
+
+/// Sorted, for people: the middle one and the longest, ms.
+fn show(mut waits: Vec<u64>) -> String {
+    waits.sort_unstable();
+    let ms = |ns: Option<&u64>| ns.map_or(0.0, |ns| *ns as f64 / 1e6);
+    format!("p50 {:.1} ms, max {:.1} ms", ms(waits.get(waits.len() / 2)), ms(waits.last()))
+}
+
+/// Sessions that the IOhost shows.
+fn ways(iohost: &Daemon) -> Result<usize> {
+    let status = iohost.ask("remote status")?;
+    Ok(status["links"][0]["ways"].as_array().map_or(0, Vec::len))
+}
+
+/// Both daemons, a wire that loses between them, and a guest; `what` is replaced again and again.
+fn replace(name: &str, files: [String; 2], ports: [u16; 2], whose: [bool; 2]) -> Result<()> {
+    let [iohost_file, client_file] = files;
+    let [wire_port, port] = ports;
+    let mut iohost = Daemon::start_on(&format!("{name}-iohost"), "0-1", &iohost_file)?;
+    let mut client = Daemon::start_on(&format!("{name}-client"), "1", &client_file)?;
+    let bad = Bad { loss_percent: 1, double_percent: 1, delay_us: 200 };
+    let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 31, bad)?;
+    let mut random = Random(31);
+    let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 300, || true).with_context(|| said([&iohost, &client]))?;
+    let (mut waits, mut usual) = (Vec::new(), Vec::new());
+    for round in 0..times() {
+        usual.push(work(&mut tenant, &mut random, 300, || true)?);
+        let both = whose[0] && whose[1];
+        let daemon = if whose[0] && (!both || round % 2 == 0) { &mut iohost } else { &mut client };
+        let wait = upgrade(daemon, &mut tenant, &mut random);
+        waits.push(wait.with_context(|| said([&iohost, &client]))?);
+    }
+    tenant.drain().with_context(|| said([&iohost, &client]))?;
+    tenant.compare_all(&mut random)?;
+    let errors = client.shown("root", "counters")?["errors"].clone();
+    ensure!(errors == 0, "{errors} errors");
+    // Nobody keeps what a session of before was.
+    await_that(WITHIN, "one session", || Ok(ways(&iohost)? == 1))?;
+    println!(
+        "remote: {name}: {} upgrades, {} requests, 0 errors; a request waited {} (between: {}); {}",
+        times(),
+        tenant.done,
+        show(waits),
+        show(usual),
+        wire.end()?
+    );
+    drop(tenant);
+    client.stop()?;
+    iohost.stop()
+}
+
+#[test]
+fn an_iohost_is_replaced_under_load() -> Result<()> {
+    let (port, wire) = (free_port()?, free_port()?);
+    let site = site("remote-upgrade-iohost")?;
+    let files = [site.iohost(port).replace("lease_s = 1", "lease_s = 20"), site.client(&[wire])];
+    replace("upgrade-iohost", files, [wire, port], [true, false])
+}
+
+/// Of a RAM disk, whose contents are the daemon's, and without keys.
+#[test]
+fn an_iohost_with_a_ram_disk_and_no_keys_is_replaced_under_load() -> Result<()> {
+    let (port, wire) = (free_port()?, free_port()?);
+    let site = site("remote-upgrade-plain")?;
+    let path = format!("path = \"{}\"", site.image().display());
+    let iohost = plain(&site.iohost(port)).replace(&path, "backend = \"memory\"\nsize = \"16M\"");
+    let files = [iohost, plain(&site.client(&[wire]))];
+    replace("upgrade-plain", files, [wire, port], [true, false])
+}
+
+#[test]
+fn a_client_is_replaced_under_load() -> Result<()> {
+    let (port, wire) = (free_port()?, free_port()?);
+    let site = site("remote-upgrade-client")?;
+    // Long leases: whoever waited for one would be noticed.
+    let files = [site.iohost(port).replace("lease_s = 1", "lease_s = 60"), site.client(&[wire])];
+    replace("upgrade-client", files, [wire, port], [false, true])
+}
+
+#[test]
+fn both_are_replaced_in_turn() -> Result<()> {
+    let (port, wire) = (free_port()?, free_port()?);
+    let site = site("remote-upgrade-both")?;
+    // Copies of 32 MiB: what was not flushed goes over with the client.
+    let client = format!("{}keep = \"32M\"\n", site.client(&[wire]));
+    let files = [site.iohost(port).replace("lease_s = 1", "lease_s = 60"), client];
+    replace("upgrade-both", files, [wire, port], [true, true])
+}
+
+/// How far each heir gets.
+const BAD: [&str; 6] = [
+    "end",
+    "hello estate end",
+    "hello estate refuse end",
+    "hello estate ready end",
+    "hello estate ready flip end",
+    "hello estate ready flip refuse end",
+];
+
+/// Whoever cannot take over leaves both ends of the link as they were.
+#[test]
+fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
+    let port = free_port()?;
+    let site = site("remote-upgrade-bad")?;
+    let installed = |name: &str, cpu: &str, file: &str| {
+        Daemon::start_installed(name, &format!("cpus = \"{cpu}\""), file)
+    };
+    let mut iohost = installed("upgrade-bad-iohost", "0", &site.iohost(port))?;
+    let mut client = installed("upgrade-bad-client", "1", &site.client(&[port]))?;
+    let mut random = Random(37);
+    let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
+    let mut tenant = Tenant::over(stream, spec(Format::Packed), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 300, || true)?;
+    for steps in BAD {
+        for is_iohost in [true, false] {
+            let daemon = if is_iohost { &mut iohost } else { &mut client };
+            daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_bad_heir"))))?;
+            std::fs::write(daemon.dir().join("bad_heir"), steps)?;
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| -> Result<()> {
+                let refused = scope.spawn(|| {
+                    let refused = daemon.refuses("upgrade");
+                    is_over.store(true, Ordering::Release);
+                    refused
+                });
+                work(&mut tenant, &mut random, 100, || is_over.load(Ordering::Acquire))?;
+                refused.join().map_err(|_| anyhow!("it panicked"))??;
+                Ok(())
+            })
+            .with_context(|| format!("after {steps:?}: {}", said([&iohost, &client])))?;
+        }
+    }
+    for daemon in [&mut iohost, &mut client] {
+        daemon.is_alive()?;
+        daemon.install(None)?;
+    }
+    upgrade(&mut iohost, &mut tenant, &mut random)?;
+    upgrade(&mut client, &mut tenant, &mut random)?;
+    tenant.drain()?;
+    tenant.compare_all(&mut random)?;
+    ensure!(client.shown("root", "counters")?["errors"] == 0);
+    println!("remote: {} heirs failed, {} requests, 0 errors", 2 * BAD.len(), tenant.done);
+    drop(tenant);
+    client.stop()?;
+    iohost.stop()
+}
+
+/// The end of a client, and of an IOhost, is known at once to the other one: not when a lease of ten minutes is over, nor
+/// when an eighth of it has passed and the other end is asked whether it lives.
+#[test]
+fn who_stops_says_goodbye() -> Result<()> {
+    let port = free_port()?;
+    let site = site("remote-goodbye")?;
+    let file = site.iohost(port).replace("lease_s = 1", "lease_s = 600");
+    let mut iohost = Daemon::start_on("goodbye-iohost", "0", &file)?;
+    let mut client = Daemon::start_on("goodbye-client", "1", &site.client(&[port]))?;
+    client.connect("root")?;
+    await_that(WITHIN, "a session", || Ok(ways(&iohost)? == 1))?;
+    client.stop()?;
+    await_that(WITHIN, "its end", || Ok(ways(&iohost)? == 0))?;
+    client.start_again()?;
+    client.connect("root")?;
+    let is_up =
+        |client: &Daemon| Ok(client.ask("remote status")?["links"][0]["ways"][0].is_object());
+    await_that(WITHIN, "a session", || is_up(&client))?;
+    iohost.stop()?;
+    await_that(WITHIN, "a word about its IOhost", || {
+        Ok(client.last_words().contains("its IOhost is silent"))
+    })
+}
+
+/// A reload gives clients disks and takes them away, and who has others goes on.
+#[test]
+fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
+    let port = free_port()?;
+    let site = site("remote-reload")?;
+    let other = "[[disk]]\nid = \"more\"\nbackend = \"memory\"\nsize = \"1M\"\n";
+    let with = format!("{other}{}", site.iohost(port).replace("[\"db\"]", "[\"db\", \"more\"]"));
+    let iohost = Daemon::start_on("reload-iohost", "0-1", &site.iohost(port))?;
+    let second = "[[disk]]\nid = \"second\"\nlink = \"rack\"\nremote = \"more\"\n";
+    let client =
+        Daemon::start_on("reload-client", "1", &format!("{second}{}", site.client(&[port])))?;
+    let mut random = Random(43);
+    let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 300, || true)?;
+    ensure!(!client.socket("second").exists(), "it is there before it is given");
+    for round in 0..3 {
+        iohost.configure("cpus = \"0-1\"", &with)?;
+        let done = iohost.ask("reload")?;
+        ensure!(!done["restart_needed"].to_string().contains("link"), "{done}");
+        let guest = client.frontend("second", &FrontendSpec::default());
+        let mut guest = guest.with_context(|| said([&iohost, &client]))?;
+        work(&mut tenant, &mut random, 100, || true)
+            .with_context(|| format!("given, round {round}: {}", said([&iohost, &client])))?;
+        let single = Single::new(&mut guest)?;
+        let mut ask = |kind| -> Result<u8> {
+            let ended = single.send(guest.queue(0), kind, 5);
+            let ended = ended.with_context(|| format!("round {round}, {kind:?}"));
+            Ok(ended.with_context(|| said([&iohost, &client]))?.status)
+        };
+        ensure!(ask(Kind::Write)? == STATUS_OK, "round {round}");
+        // It is taken from who has it, who hears of that; all else goes on.
+        iohost.configure("cpus = \"0-1\"", &site.iohost(port))?;
+        iohost.ask("reload").with_context(|| iohost.last_words())?;
+        await_that(WITHIN, "the client to be told", || {
+            let problem = client.shown("second", "problem")?;
+            Ok(problem.as_str().is_some_and(|text| text.contains("has given it up")))
+        })?;
+        ensure!(ask(Kind::Read)? != STATUS_OK, "round {round}");
+        work(&mut tenant, &mut random, 100, || true)
+            .with_context(|| format!("taken, round {round}: {}", said([&iohost, &client])))?;
+        guest.disconnect()?;
+        await_that(WITHIN, "it to be gone", || Ok(iohost.refuses("show more").is_ok()))?;
+    }
+    // A client that may have nothing any more, and then is there again.
+    tenant.drain()?;
+    let none = site.iohost(port).replace("disks = [\"db\"]", "disks = []");
+    iohost.configure("cpus = \"0-1\"", &none)?;
+    iohost.ask("reload").with_context(|| iohost.last_words())?;
+    await_that(WITHIN, "the image to have a socket", || Ok(iohost.socket("db").exists()))?;
+    iohost.configure("cpus = \"0-1\"", &site.iohost(port))?;
+    iohost.ask("reload").with_context(|| iohost.last_words())?;
+    await_that(WITHIN, "its guest to be told", || {
+        let problem = client.shown("root", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("has given it up")))
+    })?;
+    drop(tenant);
+    await_that(WITHIN, "its guest to be gone", || Ok(client.shown("root", "problem")?.is_null()))?;
+    let mut guest = client.frontend("root", &FrontendSpec::default())?;
+    let single = Single::new(&mut guest)?;
+    ensure!(single.send(guest.queue(0), Kind::Read, 5)?.status == STATUS_OK);
+    guest.disconnect()
+}
+
+/// A client whose daemon is stopped for good while its IOhost is replaced leaves nothing behind there.
+#[test]
+fn a_disk_whose_client_does_not_come_back_is_let_go() -> Result<()> {
+    let port = free_port()?;
+    let site = site("remote-upgrade-gone")?;
+    let file = site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
+    // Longer than a busy machine takes from the kill to the look after the upgrade.
+    let file = file.replace("lease_s = 1", "lease_s = 10");
+    let mut iohost = Daemon::start_on("upgrade-gone-iohost", "0", &file)?;
+    let mut client = Daemon::start_on("upgrade-gone-client", "1", &site.client(&[port]))?;
+    let mut random = Random(41);
+    let stream = client.connect("root")?;
+    let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
+    work(&mut tenant, &mut random, 300, || true)?;
+    tenant.drain()?;
+    client.kill()?;
+    iohost.upgrade()?;
+    ensure!(iohost.shown("db", "locked")? == true, "its image is let go at once");
+    await_that(
+        3 * WITHIN,
+        "the image to be let go",
+        || Ok(iohost.shown("db", "locked")? == false),
+    )?;
+    // And it is there for who comes then.
+    client.start_again()?;
+    tenant.reconnect(client.connect("root")?)?;
+    work(&mut tenant, &mut random, 300, || true).with_context(|| said([&iohost, &client]))?;
+    tenant.drain()?;
+    tenant.compare_all(&mut random)?;
+    Ok(())
+}
