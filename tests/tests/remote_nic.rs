@@ -37,7 +37,7 @@ fn iohost(port: u16, of_uplink: &str, of_probe: &str) -> String {
         "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\nremote = \"web\"\nmac = \"{}\"\n{of_uplink}\n[[nic]]\nid = \
          \"probe\"\nswitch = \"lan\"\nmac = \"{}\"\nmtu = 9000\n{of_probe}\n[[disk]]\nid = \"db\"\nbackend = \
          \"memory\"\nsize = {DISK_BYTES}\n[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \
-         \"127.0.0.1:{port}\"\nlease_s = 1\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\ndisks = \
+         \"127.0.0.1:{port}\"\nlease_s = 60\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\ndisks = \
          [\"db\"]\nnics = [\"web\"]\n",
         mac(GUEST),
         mac(PROBE),
@@ -96,20 +96,34 @@ fn await_path(from: &mut Nic, to: &mut Nic, ends: (u16, u16)) -> Result<()> {
     Ok(())
 }
 
-/// Sends so many frames of many lengths, few at a time: those that arrived, in the order in which they did.
+/// What becomes of frames on the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// All arrive, however long it takes.
+    Good,
+    /// Some do not.
+    Lossy,
+}
+
+/// Sends so many frames of many lengths, eight at a time, the next ones when those have arrived or nothing comes any
+/// more: those that arrived, in the order in which they did.
 fn cross(
     from: &mut Nic,
     to: &mut Nic,
     ends: (u16, u16),
     count: u32,
     most: usize,
+    way: Way,
 ) -> Result<Vec<u32>> {
     let mut arrived = Vec::new();
-    let mut take = |to: &mut Nic, wait_ms| -> Result<bool> {
-        let Some(got) = to.pair(0).receive_within(wait_ms)? else { return Ok(false) };
-        arrived.extend(number_of(&got.bytes, ends.0, ends.1)?);
-        Ok(true)
+    let mut take = |to: &mut Nic, wait_ms, expected: u32| -> Result<()> {
+        while way == Way::Lossy || arrived.len() < expected as usize {
+            let Some(got) = to.pair(0).receive_within(wait_ms)? else { break };
+            arrived.extend(number_of(&got.bytes, ends.0, ends.1)?);
+        }
+        Ok(())
     };
+    let wait_ms = if way == Way::Good { WITHIN.as_millis() as u64 } else { 5 };
     for number in 0..count {
         let len = 18 + (number as usize * 613) % (most - 17);
         while !from.pair(0).send(&Header::default(), &frame(ends.0, ends.1, number, len), &[])? {
@@ -118,10 +132,15 @@ fn cross(
         // Some are under way together.
         if number % 8 == 7 {
             from.pair(0).drain(5_000)?;
-            while take(to, 1)? {}
+            take(to, wait_ms, number + 1)?;
         }
     }
-    while take(to, 300)? {}
+    from.pair(0).drain(5_000)?;
+    take(to, wait_ms.max(300), count)?;
+    // None twice.
+    while let Some(got) = to.pair(0).receive_within(1)? {
+        arrived.extend(number_of(&got.bytes, ends.0, ends.1)?);
+    }
     Ok(arrived)
 }
 
@@ -153,8 +172,8 @@ fn frames_of_all_lengths_come_through_as_they_were_sent() -> Result<()> {
         let path = await_path(&mut guest, &mut probe, (GUEST, PROBE));
         path.with_context(|| said(&[&iohost, &client]))?;
         let most = usize::from(most);
-        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 2_000, most)?;
-        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 2_000, most)?;
+        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 2_000, most, Way::Good)?;
+        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 2_000, most, Way::Good)?;
         for arrived in [&out, &back] {
             let expected: Vec<u32> = (0..2_000).collect();
             ensure!(
@@ -183,8 +202,7 @@ fn frames_of_all_lengths_come_through_as_they_were_sent() -> Result<()> {
 #[test]
 fn frames_go_on_when_either_daemon_is_replaced() -> Result<()> {
     let port = free_port()?;
-    let text = iohost(port, "", "").replace("lease_s = 1", "lease_s = 60");
-    let mut iohost = Daemon::start_on("nic-upgrade-iohost", "0", &text)?;
+    let mut iohost = Daemon::start_on("nic-upgrade-iohost", "0", &iohost(port, "", ""))?;
     let mut client = Daemon::start_on("nic-upgrade-client", "1", &client(&[port], 1500))?;
     let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
     await_path(&mut guest, &mut probe, (GUEST, PROBE))?;
@@ -197,8 +215,8 @@ fn frames_go_on_when_either_daemon_is_replaced() -> Result<()> {
         path.with_context(|| said(&[&iohost, &client]))?;
         waits.push((now_ns() - start) / 1_000_000);
         await_path(&mut probe, &mut guest, (PROBE, GUEST))?;
-        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 300, 1514)?;
-        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 300, 1514)?;
+        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 300, 1514, Way::Good)?;
+        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 300, 1514, Way::Good)?;
         let expected: Vec<u32> = (0..300).collect();
         ensure!(out == expected && back == expected, "{} and {} of 300", out.len(), back.len());
     }
@@ -266,15 +284,21 @@ fn a_bad_wire_loses_frames_whole_and_doubles_none() -> Result<()> {
     // Percent of what was given to the link: frames of one datagram, of two, of up to eight.
     for (most, least) in [(1_300, 94), (1_514, 92), (9_014, 80)] {
         let before = [sent_by(&client)?, sent_by(&iohost)?];
-        let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 1_000, most)?;
-        let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 1_000, most)?;
-        let sent = [sent_by(&client)? - before[0], sent_by(&iohost)? - before[1]];
+        let (mut came, mut sent) = ([0, 0], [0, 0]);
+        let start = now_ns();
         // A wire that loses is slow: a guest's frames wait a millisecond for it, and on a switch nobody waits.
-        ensure!(sent.iter().all(|sent| *sent >= 300), "only {sent:?} were sent");
-        for (arrived, sent) in [(&out, sent[0]), (&back, sent[1])] {
-            let once: BTreeSet<&u32> = arrived.iter().collect();
-            ensure!(once.len() == arrived.len(), "some came twice");
-            let came = arrived.len() as u64;
+        while sent.iter().any(|sent| *sent < 300) {
+            ensure!(now_ns() - start < 60_000_000_000, "only {sent:?} were sent");
+            let out = cross(&mut guest, &mut probe, (GUEST, PROBE), 1_000, most, Way::Lossy)?;
+            let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 1_000, most, Way::Lossy)?;
+            for (came, arrived) in came.iter_mut().zip([&out, &back]) {
+                let once: BTreeSet<&u32> = arrived.iter().collect();
+                ensure!(once.len() == arrived.len(), "some came twice");
+                *came += arrived.len() as u64;
+            }
+            sent = [sent_by(&client)? - before[0], sent_by(&iohost)? - before[1]];
+        }
+        for (came, sent) in came.into_iter().zip(sent) {
             ensure!(came * 100 >= least * sent, "{came} of {sent}, of up to {most} bytes");
             write!(report, "; up to {most} bytes {came} of {sent}")?;
         }
@@ -286,8 +310,10 @@ fn a_bad_wire_loses_frames_whole_and_doubles_none() -> Result<()> {
 #[test]
 fn frames_go_on_when_an_iohost_comes_back_and_when_a_second_one_takes_over() -> Result<()> {
     let ports = [free_port()?, free_port()?];
-    let mut first = Daemon::start_on("nic-killed-a", "0", &iohost(ports[0], "", ""))?;
-    let second = Daemon::start_on("nic-killed-b", "0", &iohost(ports[1], "", ""))?;
+    // A client's successor waits for this.
+    let text = |port| iohost(port, "", "").replace("lease_s = 60", "lease_s = 4");
+    let mut first = Daemon::start_on("nic-killed-a", "0", &text(ports[0]))?;
+    let second = Daemon::start_on("nic-killed-b", "0", &text(ports[1]))?;
     let mut client = Daemon::start_on("nic-killed-client", "1", &client(&ports, 1500))?;
     let mut guest = nic(&client, "vm1")?;
     let mut probe = nic(&first, "probe")?;
@@ -308,7 +334,7 @@ fn frames_go_on_when_an_iohost_comes_back_and_when_a_second_one_takes_over() -> 
         await_path(&mut guest, &mut probe, (GUEST, PROBE))
             .with_context(|| format!("round {round}\n{}", said(&[&first, &client])))?;
         pauses.push((now_ns() - began) / 1_000_000);
-        let crossed = cross(&mut guest, &mut probe, (GUEST, PROBE), 100, 1514)?;
+        let crossed = cross(&mut guest, &mut probe, (GUEST, PROBE), 100, 1514, Way::Good)?;
         ensure!(crossed.len() == 100, "{} of 100", crossed.len());
     }
     first.kill()?;
@@ -317,9 +343,9 @@ fn frames_go_on_when_an_iohost_comes_back_and_when_a_second_one_takes_over() -> 
     await_path(&mut guest, &mut probe, (GUEST, PROBE))
         .with_context(|| said(&[&second, &client]))?;
     let over = (now_ns() - began) / 1_000_000;
-    let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 100, 1514)?;
+    let back = cross(&mut probe, &mut guest, (PROBE, GUEST), 100, 1514, Way::Good)?;
     ensure!(back.len() == 100, "{} of 100 came back", back.len());
-    // The other end's daemon: its successor has the NIC when the lease of a second is over.
+    // The other end's daemon: its successor has the NIC when the lease is over.
     drop(guest);
     client.kill()?;
     client.start_again()?;
@@ -346,13 +372,12 @@ fn the_switch_has_its_rules_for_it() -> Result<()> {
     await_path(&mut guest, &mut probe, (GUEST, PROBE))
         .with_context(|| said(&[&iohost, &client]))?;
     guest.pair(0).send(&Header::default(), &frame(GUEST, PROBE, 1, 100), &[])?;
-    let got = probe.pair(0).receive_within(2_000)?.context("nothing came")?;
+    let got = probe.pair(0).receive_within(20_000)?.context("nothing came")?;
     ensure!(got.bytes[12..16] == [0x81, 0, 0, 10], "not of its VLAN: {:?}", &got.bytes[..18]);
     // Somebody else's address.
     guest.pair(0).send(&Header::default(), &frame(7, PROBE, 1, 100), &[])?;
-    ensure!(probe.pair(0).receive_within(300)?.is_none(), "it came from another address");
-    let seen = uplink(&iohost)?;
-    ensure!(drops(&seen, "bad_source") == 1, "{seen}");
+    await_that(WITHIN, "it to be dropped", || Ok(drops(&uplink(&iohost)?, "bad_source") == 1))?;
+    ensure!(probe.pair(0).receive_within(10)?.is_none(), "it came from another address");
     // A port that no client may have says so, and nobody else is disturbed.
     let view = iohost.ask("switch show lan")?;
     let other = view["ports"].as_array().into_iter().flatten().find(|port| port["name"] == "other");
@@ -373,9 +398,10 @@ fn who_may_not_have_it_is_told_and_has_no_frames() -> Result<()> {
         Ok(problem.as_str().is_some_and(|text| text.contains("no such nic for this machine")))
     })?;
     guest.pair(0).send(&Header::default(), &frame(GUEST, PROBE, 1, 100), &[])?;
-    ensure!(probe.pair(0).receive_within(500)?.is_none(), "it came");
-    let view = client.ask("nic show vm1")?;
-    ensure!(drops(&view["host"], "link_down") == 1, "{view}");
+    await_that(WITHIN, "it to be dropped", || {
+        Ok(drops(&client.ask("nic show vm1")?["host"], "link_down") == 1)
+    })?;
+    ensure!(probe.pair(0).receive_within(10)?.is_none(), "it came");
     Ok(())
 }
 
@@ -411,17 +437,25 @@ fn a_flood_of_frames_starves_no_disk() -> Result<()> {
         }
         Ok((tenant.done - before, came))
     };
-    let (alone, _) = second(None)?;
+    let (mut alone, mut beside, mut came) = (second(None)?.0, 0, 0);
     let bytes = || -> Result<u64> {
         let seen = client.shown("db", "counters")?;
         let of = |name: &str| seen[name].as_u64().context("no count");
         Ok(of("read_bytes")? + of("written_bytes")?)
     };
-    let before = bytes()?;
-    let (beside, came) = second(Some((&mut guest, &mut probe)))?;
-    let (of_disk, of_nic) = ((bytes()? - before) >> 20, (came * 1514) >> 20);
+    let mut of_disk = 0;
+    // In turns: the machine may have something else to do in one of them.
+    for round in 0..2 {
+        let before = bytes()?;
+        let (done, frames) = second(Some((&mut guest, &mut probe)))?;
+        (beside, came, of_disk) = (beside + done, came + frames, of_disk + bytes()? - before);
+        if round == 0 {
+            alone += second(None)?.0;
+        }
+    }
+    let (of_disk, of_nic) = (of_disk >> 20, (came * 1514) >> 20);
     println!(
-        "remote: in 2 s {alone} requests of a disk alone, {beside} beside a flood: {of_disk} MiB of the disk, {of_nic} \
+        "remote: in 4 s {alone} requests of a disk alone, {beside} beside a flood: {of_disk} MiB of the disk, {of_nic} \
          of the NIC"
     );
     ensure!(came > 500, "no flood: {came}");
@@ -444,7 +478,8 @@ fn had(daemon: &Daemon) -> Result<(usize, usize)> {
 #[test]
 fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<()> {
     let port = free_port()?;
-    let iohost = Daemon::start_on("nic-again-iohost", "0", &iohost(port, "", ""))?;
+    let text = iohost(port, "", "").replace("lease_s = 60", "lease_s = 1");
+    let iohost = Daemon::start_on("nic-again-iohost", "0", &text)?;
     let text = client(&[port], 1500);
     let from = text.find("[[disk]]").context("no disk")?;
     let client = Daemon::start_on("nic-again-client", "1", text.get(from..).unwrap_or_default())?;
@@ -482,7 +517,7 @@ fn many_nics_come_in_one_session() -> Result<()> {
     }
     let text = format!(
         "[[switch]]\nid = \"lan\"\n{switch}[[link]]\nid = \"rack\"\nrole = \"iohost\"\nudp = \"127.0.0.1:{port}\"\n\
-         lease_s = 1\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\nnics = [{}]\n",
+         lease_s = 60\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\nnics = [{}]\n",
         names.join(", ")
     );
     let mut iohost = Daemon::start_on("nic-many-iohost", "0", &text)?;
@@ -501,8 +536,8 @@ fn many_nics_come_in_one_session() -> Result<()> {
         })
         .with_context(|| said(&[&iohost, &client]))?;
         println!("remote: {MANY} NICs, turn {turn}: {handshakes} handshakes in all");
-        // One for the first hello that nobody was there to hear is no sign of anything.
-        ensure!(handshakes <= turn + 2, "{handshakes} handshakes at turn {turn}");
+        // Each that nobody was there to hear for three seconds is no sign of anything.
+        ensure!(handshakes <= turn + 10, "{handshakes} handshakes at turn {turn}");
         iohost.kill()?;
         iohost.start_again()?;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use bench::clock::now_ns;
-use bench::frontend::FrontendSpec;
+use bench::frontend::{Frontend, FrontendSpec};
 use bench::load::Random;
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
@@ -243,6 +243,32 @@ fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
 
 /// The end of a client, and of an IOhost, is known at once to the other one: not when a lease of ten minutes is over, nor
 /// when an eighth of it has passed and the other end is asked whether it lives.
+/// The file names another address by then: nobody is heard at the one before, and the client finds the new one.
+#[test]
+fn an_address_that_has_changed_is_that_of_the_process_that_takes_over() -> Result<()> {
+    let site = site("upgrade-moved")?;
+    let port = free_port()?;
+    let [before, after] = ["127.0.0.1", "127.0.0.2"].map(|ip| format!("{ip}:{port}"));
+    let mut iohost = Daemon::start_on("upgrade-moved-iohost", "0", &site.iohost(port))?;
+    let both = format!("\"{before}\", \"{after}\"");
+    let text = site.client(&[port]).replace(&format!("\"{before}\""), &both);
+    let client = Daemon::start_on("upgrade-moved-client", "1", &text)?;
+    let mut guest = client.frontend("root", &FrontendSpec::default())?;
+    let single = Single::new(&mut guest)?;
+    let write = |guest: &mut Frontend| single.send(guest.queue(0), Kind::Write, 5);
+    ensure!(write(&mut guest)?.status == STATUS_OK, "{}", said([&iohost, &client]));
+    let file = iohost.dir().join("sidecore.toml");
+    std::fs::write(&file, std::fs::read_to_string(&file)?.replace(&before, &after))?;
+    iohost.upgrade()?;
+    let ended = write(&mut guest).with_context(|| said([&iohost, &client]))?;
+    ensure!(ended.status == STATUS_OK, "{}", said([&iohost, &client]));
+    let link = client.ask("remote status")?["links"][0].clone();
+    ensure!(link["peer"] == after.as_str(), "{link}");
+    // Nor does anybody have the former one.
+    drop(std::net::UdpSocket::bind(&before).context("it is still had")?);
+    Ok(())
+}
+
 #[test]
 fn who_stops_says_goodbye() -> Result<()> {
     let port = free_port()?;

@@ -508,7 +508,7 @@ remote_moves_end() {
     [[ -z $PAUSES ]] || report+="the guest's processors stood still for$PAUSES ms, "
     report+="lines went on both ways within$GAPS ms"
     # A machine that emulates guests beside other work: seconds, not two minutes, as it would be if a lease had to end.
-    if ((MOVES == $1 && ${most:-60000} < 30000)); then
+    if ((MOVES == $1 && ${most:-120000} < 100000)); then
         passed pause "$report"
     else
         failed pause "$1 wanted: $report"

@@ -14,12 +14,14 @@ use config::plan::{LinkAt, LinkEnd, LinkPeer, LinkPlan};
 use config::spec::Via;
 use remote::device_of;
 use remote::handshake::{Identity, Offer, PublicKey, public_key};
+use remote::iohost::HostEvent;
 use sidecore::{Command, FromLink, Link, ToLink};
 use tracing::{info, warn};
 
 use crate::log_rate::LogRate;
 use crate::manager::{Manager, now};
 use crate::poll::Token;
+use crate::upgrade::predecessor::Upgrade;
 
 mod clients;
 mod generations;
@@ -327,9 +329,14 @@ impl Manager {
 
     /// What a link says, at the seat of that sidecore.
     pub(crate) fn hear_link(&mut self, core: usize, key: LinkKey, said: FromLink) {
-        if self.frozen && matches!(said, FromLink::Host(_)) {
-            // What it asks for would begin what another process is told has ended.
-            return self.remote.transit.later.push((core, key, said));
+        if let FromLink::Host(event) = &said {
+            // What it asks for would begin what another process is told has ended, or what that one would wait for the end
+            // of; and what comes behind that waits, too.
+            let begins = matches!(event, HostEvent::Open { .. } | HostEvent::LetGo { .. });
+            let is_soon = self.upgrade.as_ref().is_some_and(Upgrade::has_hello) && begins;
+            if self.frozen || is_soon || !self.remote.transit.later.is_empty() {
+                return self.remote.transit.later.push((core, key, said));
+            }
         }
         let Some(link) = self.remote.link(key) else { return };
         let Some(seat) = link.seats.iter().position(|one| *one == core) else { return };

@@ -32,6 +32,7 @@ mod binding;
 mod export;
 mod handing;
 mod kinds;
+mod opens;
 mod sessions;
 
 use crate::loss::{Fate, Mark};
@@ -39,6 +40,7 @@ use about::{About, Fates};
 use export::Export;
 pub use handing::check_saved;
 pub use kinds::{ExportSpec, HostCounts, HostEvent, HostSpec, SlotMemory, Work};
+use opens::Opens;
 use sessions::{Peer, Place, Tenant};
 pub use sessions::{SEATS_MAX, seat_of};
 
@@ -64,6 +66,7 @@ pub struct Host<M> {
     reserved: Vec<(u64, u16)>,
     /// Of the frame that is being heard.
     binds: Vec<Bind>,
+    opens: Opens,
     names: u64,
     /// The latest time that was told.
     told_at: u64,
@@ -85,6 +88,7 @@ impl<M: SlotMemory> Host<M> {
             working: Round::default(),
             reserved: Vec::new(),
             binds: Vec::new(),
+            opens: Opens::of_all(),
             names: spec.instance,
             told_at: 0,
             counts: HostCounts::default(),

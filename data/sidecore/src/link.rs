@@ -25,6 +25,7 @@ use schedule::Nanos;
 use crate::inbox::Event;
 use crate::sidecore::Sidecore;
 
+mod clock;
 mod greets;
 mod host;
 mod initiator;

@@ -72,7 +72,8 @@ impl<'a> Btf<'a> {
     fn target(&self, from: Type, kind: u32) -> Option<Type> {
         let info = word(self.types, from.at + 4)?;
         let id = (kind_of(info) == kind).then(|| word(self.types, from.at + 8))??;
-        Some(Type { id, at: *self.places.get(id as usize)? })
+        let at = self.places.get(id as usize).copied().filter(|at| *at != usize::MAX)?;
+        Some(Type { id, at })
     }
 
     /// The byte at which a member of a structure begins.
@@ -174,13 +175,18 @@ mod tests {
 
     #[test]
     fn what_points_nowhere_is_absent() {
-        for at in HEADER_LEN..described(4).len() {
+        let mut absent = 0;
+        for (at, byte) in (HEADER_LEN..described(4).len()).flat_map(|at| [(at, 0), (at, 0xff)]) {
             let mut bytes = described(4);
-            bytes[at] = 0xff;
+            bytes[at] = byte;
             let Some(btf) = Btf::parse(&bytes) else { continue };
             assert!(btf.offset_of("task_struct", "comm").is_none(), "the byte at {at}");
             assert!(btf.tracepoint("sched_wakeup").is_none(), "the byte at {at}");
+            // What is there is found or not, and nothing is read beyond it.
+            absent += u32::from(btf.offset_of("task_struct", "pid").is_none());
+            absent += u32::from(btf.tracepoint("sched_switch").is_none());
         }
+        assert!(absent > 10, "{absent}");
     }
 
     #[test]

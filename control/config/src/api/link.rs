@@ -48,8 +48,12 @@ pub struct LinkView {
     pub frames_in: u64,
     /// Frames that were sent.
     pub frames_out: u64,
-    /// Frames that came and were dropped: of strangers, not authentic, or seen before.
+    /// Frames that came and were dropped: of strangers, not authentic, seen before, or without room in the socket.
     pub frames_dropped: u64,
+    /// Frames that the kernel refused to send, for lack of memory, room or a route; they are sent again, or count as
+    /// lost.
+    #[serde(default)]
+    pub frames_unsent: u64,
     /// Handshakes that this end began, or hellos that came.
     pub handshakes: u64,
     /// Frames and answers whose bytes were not what their checksum says.

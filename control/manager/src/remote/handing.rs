@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use backend::link::{Address, LinkKey, LinkSeats};
 use config::plan::LinkEnd;
+use remote::device_of;
 use remote::wire::News;
 use sidecore::{Command, FromLink, Link, ToLink};
 use tracing::warn;
@@ -16,7 +17,7 @@ use tracing::warn;
 use super::RemoteParts;
 use super::seats::{Had, Who};
 use super::using::{Asked, Known, remote_disk};
-use super::{End, Manager, OneLink, Remote, Stage};
+use super::{End, Manager, OneLink, Remote, Stage, frame_bytes, longest};
 use crate::manager::now;
 use crate::upgrade::wire::{
     ClientWords, ExportWords, KnownWords, NumberWords, SeatWords, WhoWords,
@@ -101,6 +102,25 @@ impl Remote {
             };
             Some((link.plan.id.as_str(), using.known.iter().filter_map(words).collect()))
         })
+    }
+}
+
+impl OneLink {
+    /// What it goes on with, of the sockets of a process before this one.
+    fn sockets_of(&self, sockets: Vec<std::os::fd::OwnedFd>) -> Result<LinkSeats, String> {
+        let source = self.source();
+        // Another address, or another interface: it is opened anew, and begins with what is known all the same.
+        let inherited = LinkSeats::inherit(&source, sockets).or_else(|why| {
+            warn!(link = self.plan.id, "its sockets are made anew: {why}");
+            LinkSeats::open(&source, self.seats.len())
+        });
+        let sockets = inherited.map_err(|why| why.to_string())?;
+        match longest(&sockets) < usize::from(frame_bytes(&self.plan)) {
+            true => {
+                Err("its interface's packets are shorter than its `mtu`: make them equal".into())
+            }
+            false => Ok(sockets),
+        }
     }
 }
 
@@ -253,20 +273,13 @@ impl Manager {
         let wrong = |why: String| format!("link {id:?}: {why}");
         let Some(key) = self.remote.key_of(id) else { return Ok(()) };
         let Some(link) = self.remote.link(key) else { return Ok(()) };
-        let seats = link.seats.len();
-        let source = link.source();
-        // Another address, or another interface: it is opened anew, and begins with what is known all the same.
-        let inherited = LinkSeats::inherit(&source, sockets).or_else(|why| {
-            warn!(link = id, "its sockets are made anew: {why}");
-            LinkSeats::open(&source, seats)
-        });
-        let mut sockets = match inherited {
+        let mut sockets = match link.sockets_of(sockets) {
             Ok(sockets) => sockets,
             // It is opened when that can be, and its clients begin as with one that was started anew.
             Err(_) if matches!(link.end, End::Iohost(_)) => return Ok(()),
-            Err(why) => return Err(wrong(why.to_string())),
+            Err(why) => return Err(wrong(why)),
         };
-        sockets.sockets.truncate(seats.max(1));
+        sockets.sockets.truncate(link.seats.len().max(1));
         let (mut client, mut exports, mut clients) = (None, Vec::new(), Vec::new());
         for InheritedSeat { seat, words, bytes } in parts {
             let mut bytes = bytes.as_slice();
@@ -283,9 +296,11 @@ impl Manager {
                     let made = using.make_of(&link.plan, socket, saved);
                     let made = made.map_err(|why| wrong(why.to_string()))?;
                     let has = |one: &NumberWords| made.disks().any(|disk| disk == one.number);
-                    if !disks.iter().all(has) {
+                    let numbers: BTreeSet<u16> = disks.iter().map(|one| one.number).collect();
+                    if numbers.len() < disks.len() || !disks.iter().all(has) {
                         return Err(wrong(
-                            "a disk has a number that its link does not have".into(),
+                            "a disk has a number that its link does not have, or another disk has"
+                                .into(),
                         ));
                     }
                     client = Some((Link::Client(made), disks));
@@ -328,7 +343,11 @@ impl Manager {
         let number_of = |words: &NumberWords| {
             let its = self.number_of(&words.device)?;
             let parts = self.disk_parts(its)?.remote.as_ref()?;
-            (parts.link == key).then_some(its)
+            let device = match &made {
+                Link::Client(made) => made.device(words.number),
+                Link::Host(_) => None,
+            };
+            (parts.link == key && device == Some(device_of(&parts.name))).then_some(its)
         };
         let known: Vec<(NumberWords, Option<u32>)> =
             disks.into_iter().map(|words| (words.clone(), number_of(&words))).collect();

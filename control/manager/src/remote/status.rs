@@ -47,6 +47,7 @@ impl Manager {
             frames_in: 0,
             frames_out: 0,
             frames_dropped: 0,
+            frames_unsent: 0,
             handshakes: 0,
             mismatches: 0,
             frames_misplaced: 0,
@@ -70,6 +71,7 @@ impl Manager {
                 view.round_trip_ns = seen.round_trip_ns;
                 (view.frames_in, view.frames_out) = (seen.frames_in, seen.frames_out);
                 view.frames_dropped = seen.strange + seen.dropped + seen.lost_in;
+                view.frames_unsent = seen.lost_out;
                 view.handshakes = seen.handshakes;
                 (view.mismatches, view.violations) = (seen.mismatches, seen.violations);
                 view.writes_again = seen.writes_again;
@@ -169,8 +171,10 @@ impl Serving {
             view.sessions += seen.sessions;
             view.frames_in += seen.frames_in;
             view.frames_out += seen.frames_out;
-            let dropped = [seen.frames_unknown, seen.frames_dropped, seen.frames_misplaced];
+            let dropped =
+                [seen.frames_unknown, seen.frames_dropped, seen.frames_misplaced, seen.lost_in];
             view.frames_dropped += dropped.iter().sum::<u64>();
+            view.frames_unsent += seen.lost_out;
             view.frames_misplaced += seen.frames_misplaced;
             view.handshakes += seen.hellos;
             view.mismatches += seen.mismatches;

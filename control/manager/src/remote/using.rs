@@ -522,25 +522,25 @@ impl Manager {
         let (id, Some(whose)) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan)) else {
             return;
         };
-        let is_lost = parts.remote.as_ref().is_some_and(|remote| remote.is_lost);
+        let Some((name, is_lost)) =
+            parts.remote.as_ref().map(|remote| (remote.name.clone(), remote.is_lost))
+        else {
+            return;
+        };
         let standing = match self.remote.standings.of(&id, &whose) {
             None if !is_lost => None,
             None => Some(Standing { verifier: None, is_unflushed: false, is_lost }),
             Some(standing) => Some(Standing { is_lost, ..standing }),
         };
-        let using = self.remote.link(key).and_then(OneLink::using);
-        let asked = Asked::Disk(number, id, whose);
-        let Some(disk) = using.and_then(|using| using.number(asked)) else { return };
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
-        let (known, keep_bytes) = (using.known.clone(), using.keep_bytes);
+        // One that its IOhost has no more is open still, and is asked about until that has it again.
+        let Some(Known::Is(news)) = using.known.get(&name).cloned() else { return };
+        let asked = Asked::Disk(number, id, whose);
+        let (Some(disk), keep_bytes) = (using.number(asked), using.keep_bytes) else { return };
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
         let Some(remote) = &mut parts.remote else { return };
-        let news = match known.get(&remote.name) {
-            Some(Known::Is(news)) => News { size: now_size, ..*news },
-            // It would not be open.
-            _ => return,
-        };
+        let news = News { size: now_size, ..news };
         remote.number = Some(disk);
         remote.waits.asked_at = remote.waits.silent_since.is_none().then(now);
         let device = device_of(&remote.name);

@@ -82,6 +82,11 @@ impl Upgrade {
         }
     }
 
+    /// The heir is there, and is told all as soon as nothing is under way.
+    pub(crate) fn has_hello(&self) -> bool {
+        self.hello.is_some()
+    }
+
     /// Has the heir end; true when it has.
     fn end(&self) -> bool {
         // It may have ended already.
@@ -296,8 +301,8 @@ impl Manager {
         self.saved_seats.clear();
         if std::mem::take(&mut self.frozen) {
             self.send_all_out(&BTreeSet::new());
-            self.hear_links_later();
         }
+        self.hear_links_later();
         self.release_held_links();
         self.touched.extend(self.devices.keys());
         if let Some(reply) = upgrade.reply.take() {

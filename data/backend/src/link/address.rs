@@ -136,7 +136,7 @@ impl Address {
         Some(name)
     }
 
-    /// What the kernel wrote. `None` for another kind, and for a frame that was not for this host alone.
+    /// What the kernel wrote. `None` for another kind, for a port that nothing can be sent to, and for a frame that was not for this host alone.
     pub(super) fn of_name(name: &Name) -> Option<Address> {
         let bytes = name.bytes.get(..(name.len as usize).min(NAME_BYTES))?;
         let (family, rest) = bytes.split_first_chunk::<2>()?;
@@ -144,10 +144,12 @@ impl Address {
         match i32::from(u16::from_ne_bytes(*family)) {
             libc::AF_INET => {
                 let ip: [u8; 4] = *rest.get(2..)?.first_chunk()?;
+                let port = port.filter(|port| *port > 0);
                 Some(Address::udp(SocketAddr::new(Ipv4Addr::from(ip).into(), port?)))
             }
             libc::AF_INET6 => {
                 let ip: [u8; 16] = *rest.get(6..)?.first_chunk()?;
+                let port = port.filter(|port| *port > 0);
                 let scope = u32::from_ne_bytes(*rest.get(22..)?.first_chunk()?);
                 let at = std::net::SocketAddrV6::new(Ipv6Addr::from(ip), port?, 0, scope);
                 Some(Address::udp(at.into()))

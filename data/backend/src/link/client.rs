@@ -142,7 +142,7 @@ impl ClientLink {
     pub fn establish(&mut self, made: Established, peer: Address, now: u64) -> bool {
         let is_made = self.client.establish(made, now);
         if is_made {
-            self.greeting.established(peer);
+            self.greeting.established(peer, now);
             self.counters.iohost.set(self.greeting.target() as u64);
             self.renews = true;
         }

@@ -34,6 +34,9 @@ pub enum LinkWhy {
          white space, and not be `.` or `..`"
     )]
     Name,
+    /// A socket that was handed over is another one than is wanted.
+    #[error("its address or interface is another one than before")]
+    Elsewhere,
     /// There is no such interface.
     #[error("there is no interface of this name in the daemon's network namespace (see `ip link`)")]
     Missing,

@@ -12,6 +12,10 @@ const HELLO_NS: u64 = 100_000_000;
 const ASK_NS: u64 = 5_000_000_000;
 /// An IOhost that refuses every device for so long is left for the next one, if there is another.
 const REFUSED_NS: u64 = 1_000_000_000;
+/// A session that will not do so soon was a short one, and after so many in a row there is a pause before the next, of
+/// [`HELLO_NS`] first, and up to sixteen times that.
+const SHORT_NS: u64 = 1_000_000_000;
+const SHORTS: u32 = 3;
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +49,28 @@ pub(super) struct Greeting {
     peer: Option<Address>,
     /// Since when every device is refused.
     refused_at: Option<u64>,
+    /// When the last session was made, until it will not do.
+    made_at: Option<u64>,
+    /// Sessions in a row that did not last.
+    short: u32,
+    /// Nobody is asked before.
+    pause_until: Option<u64>,
 }
 
 impl Greeting {
     pub(super) fn new(iohosts: Vec<Address>) -> Greeting {
         let (target, state, hello) = (0, State::Quiet, Vec::new());
-        Greeting { iohosts: iohosts.into(), target, state, hello, peer: None, refused_at: None }
+        Greeting {
+            iohosts: iohosts.into(),
+            target,
+            state,
+            hello,
+            peer: None,
+            refused_at: None,
+            made_at: None,
+            short: 0,
+            pause_until: None,
+        }
     }
 
     /// Hellos go to this one first, if there are so many.
@@ -94,10 +114,16 @@ impl Greeting {
     }
 
     /// There is a session with `peer`.
-    pub(super) fn established(&mut self, peer: Address) {
+    pub(super) fn established(&mut self, peer: Address, now: u64) {
         self.peer = Some(peer);
+        self.made_at = Some(now);
         self.state = State::Quiet;
         self.refused_at = None;
+        self.turn_to_peer();
+    }
+
+    fn turn_to_peer(&mut self) {
+        let Some(peer) = self.peer else { return };
         if let Some(at) = self.iohosts.iter().position(|iohost| *iohost == peer) {
             self.target = at;
         }
@@ -112,12 +138,17 @@ impl Greeting {
     pub(super) fn step(&mut self, wants: bool, now: u64) -> Step {
         let is_shunned = self.iohosts.len() > 1
             && self.refused_at.is_some_and(|at| now.saturating_sub(at) >= REFUSED_NS);
+        let is_to_pause =
+            wants && self.state == State::Quiet && !is_shunned && self.is_to_pause(now);
         match self.state {
             State::Quiet if is_shunned => self.ask_next(now),
+            State::Quiet if is_to_pause => Step::None,
             State::Quiet if wants => self.ask(now),
             State::Quiet => Step::None,
             _ if !wants && !is_shunned => {
                 self.state = State::Quiet;
+                // That one is heard again: it is the first to be asked the next time.
+                self.turn_to_peer();
                 Step::None
             }
             State::Asked { at } if now.saturating_sub(at) >= ASK_NS => self.ask(now),
@@ -133,6 +164,19 @@ impl Greeting {
         }
     }
 
+    /// A session will not do any more. An IOhost that has ended several at once is not asked at once.
+    fn is_to_pause(&mut self, now: u64) -> bool {
+        if let Some(made_at) = self.made_at.take() {
+            let is_short = now.saturating_sub(made_at) < SHORT_NS;
+            self.short = if is_short { self.short.saturating_add(1) } else { 0 };
+            let times = self.short.checked_sub(SHORTS);
+            self.pause_until = times.map(|times| now.saturating_add(HELLO_NS << times.min(4)));
+        }
+        let is_to_pause = self.pause_until.is_some_and(|until| until > now);
+        self.pause_until = self.pause_until.filter(|_| is_to_pause);
+        is_to_pause
+    }
+
     fn ask_next(&mut self, now: u64) -> Step {
         self.target = (self.target + 1) % self.iohosts.len().max(1);
         self.ask(now)
@@ -146,10 +190,11 @@ impl Greeting {
     /// When [`Self::step`] is due, if nothing happens before.
     pub(super) fn due(&self) -> u64 {
         match self.state {
-            State::Quiet if self.iohosts.len() > 1 => {
-                self.refused_at.map_or(u64::MAX, |at| at.saturating_add(REFUSED_NS))
+            State::Quiet => {
+                let refused_at = self.refused_at.filter(|_| self.iohosts.len() > 1);
+                let shunned = refused_at.map_or(u64::MAX, |at| at.saturating_add(REFUSED_NS));
+                shunned.min(self.pause_until.unwrap_or(u64::MAX))
             }
-            State::Quiet => u64::MAX,
             State::Asked { at } => at.saturating_add(ASK_NS),
             State::Says { at, .. } => at,
         }
@@ -191,7 +236,7 @@ mod tests {
         assert_eq!(steps[1..6], said);
         assert_eq!(steps[6..8], [(3101, Step::Ask(at(2))), (3102, Step::Say(at(2)))]);
         assert_eq!(greeting.awaits(), Some(at(2)));
-        greeting.established(at(2));
+        greeting.established(at(2), 3_103 * MS);
         assert_eq!((greeting.awaits(), greeting.peer()), (None, Some(at(2))));
         assert_eq!(greeting.step(false, 4_000 * MS), Step::None);
         // The one that was spoken to is the first when its session will not do.
@@ -212,7 +257,7 @@ mod tests {
         }
         greeting.say(vec![2], 50 * MS);
         assert_eq!(greeting.step(true, 50 * MS), Step::Ask(at(1)), "an end of it");
-        greeting.established(at(1));
+        greeting.established(at(1), 0);
         greeting.say(vec![3], 60 * MS);
         assert_eq!(greeting.step(false, 60 * MS), Step::None);
     }
@@ -222,7 +267,7 @@ mod tests {
         let mut alone = Greeting::new(vec![at(1)]);
         let mut greeting = Greeting::new(vec![at(1), at(2)]);
         for one in [&mut alone, &mut greeting] {
-            one.established(at(1));
+            one.established(at(1), 0);
             one.refused(true, 0);
             one.refused(true, 900 * MS);
             assert_eq!(one.step(false, 999 * MS), Step::None);
@@ -233,6 +278,34 @@ mod tests {
         greeting.refused(false, 1001 * MS);
         assert_eq!(greeting.step(false, 1001 * MS), Step::None, "it has come to terms");
         assert_eq!(greeting.due(), u64::MAX);
+    }
+
+    #[test]
+    fn who_ends_each_session_at_once_is_asked_ever_more_rarely() {
+        let mut greeting = Greeting::new(vec![at(1)]);
+        let (mut now, mut asked) = (0, Vec::new());
+        while now < 10_000 * MS {
+            if greeting.step(true, now) == Step::Ask(at(1)) {
+                asked.push(now / MS);
+                greeting.established(at(1), now + MS);
+            }
+            now = if greeting.due() > now { greeting.due().min(now + MS) } else { now + MS };
+        }
+        assert_eq!(asked[..6], [0, 1, 2, 103, 304, 705], "{asked:?}");
+        assert!(asked.len() < 14, "{asked:?}");
+        // One that lasts is the end of it.
+        greeting.established(at(1), 10_000 * MS);
+        assert_eq!(greeting.step(true, 12_000 * MS), Step::Ask(at(1)));
+    }
+
+    #[test]
+    fn who_is_heard_again_is_asked_first_the_next_time() {
+        let mut greeting = Greeting::new(vec![at(1), at(2)]);
+        greeting.established(at(1), 0);
+        let steps = run(&mut greeting, true, 3_200 * MS);
+        assert_eq!(steps.last(), Some(&(3_102, Step::Say(at(2)))), "it was silent");
+        assert_eq!(greeting.step(false, 3_300 * MS), Step::None);
+        assert_eq!(greeting.step(true, 9_000 * MS), Step::Ask(at(1)));
     }
 
     #[test]

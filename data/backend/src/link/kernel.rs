@@ -12,7 +12,7 @@ use rustix::net::{getsockname, sockopt};
 use super::address::Family;
 use super::{Address, FRAME_BYTES_MAX, LinkLosses};
 use crate::sys::datagrams::{
-    Burst, Came, MANY, dropped, join_datagrams, own_name, receive_many, send_bursts,
+    Burst, Came, MANY, dropped, join_datagrams, own_name, receive_many, send_bursts, unsent,
 };
 
 /// What the kernel joins at most, of UDP; and one frame of a wire.
@@ -28,6 +28,11 @@ const SEGMENTS_MAX: usize = 64;
 const BURST_BYTES_MAX: usize = 65_000;
 /// What the kernel keeps of frames that come, or are to go, bytes.
 const KEPT_BYTES: usize = 4 << 20;
+/// A route that does not cut up may get better, or was one of many: so many flushes later it is tried again.
+const APART_FLUSHES: u32 = 4096;
+/// One part in so many of what the kernel keeps may wait for neighbours that are being looked for: strangers can name
+/// such that there are not.
+const STRANGERS_PART: u64 = 4;
 
 /// A link's socket.
 #[derive(Debug)]
@@ -40,6 +45,10 @@ pub(super) struct KernelSocket {
     frame_bytes: usize,
     /// The kernel cuts up what is sent.
     cuts: bool,
+    /// It did not cut up something that it took apart: it is tried again after so many flushes.
+    apart: u32,
+    /// Bytes that the kernel keeps of what is to go, at most.
+    send_bytes: u64,
     places: Box<[u8]>,
     place_bytes: usize,
     came: Box<[Came; MANY]>,
@@ -67,12 +76,15 @@ impl KernelSocket {
         let _ = forced.or_else(|_| sockopt::set_socket_send_buffer_size(&socket, KEPT_BYTES));
         let forced = sockopt::set_socket_recv_buffer_size_force(&socket, KEPT_BYTES);
         let _ = forced.or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, KEPT_BYTES));
+        let send_bytes = sockopt::socket_send_buffer_size(&socket).unwrap_or(KEPT_BYTES) as u64;
         KernelSocket {
             own: own_name(socket.as_fd()).ok().and_then(|name| Address::of_name(&name)),
             socket,
             family,
             frame_bytes,
             cuts: !is_station,
+            apart: 0,
+            send_bytes,
             places: vec![0; place_bytes * MANY].into(),
             place_bytes,
             came: Box::new([Came::default(); MANY]),
@@ -120,6 +132,11 @@ impl KernelSocket {
     /// Whether frames are here that the kernel no longer has, so that its descriptor says nothing of them.
     pub(super) fn has_some(&self) -> bool {
         self.next < self.count
+    }
+
+    /// Whether the next [`Self::receive`] has something to look at: the kernel is asked when nothing is here.
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.next < self.count || self.fetch()
     }
 
     fn fetch(&mut self) -> bool {
@@ -193,6 +210,7 @@ impl KernelSocket {
     fn put(&mut self, frame: Burst) {
         self.staged_bytes += frame.len;
         if self.cuts
+            && self.apart == 0
             && let Some(last) = self.staged.checked_sub(1).and_then(|at| self.bursts.get_mut(at))
         {
             // A shorter one is the last of its message.
@@ -213,7 +231,8 @@ impl KernelSocket {
     /// Gives the kernel what waits. A message that it refuses is left out, and counted.
     pub(super) fn flush(&mut self) {
         let mut done = 0;
-        // Each turn ends one message at least, or takes one apart, which happens once.
+        self.apart = self.apart.saturating_sub(1);
+        // Each turn ends one message at least.
         while let Some(bursts) = self.bursts.get(done..self.staged).filter(|left| !left.is_empty())
         {
             match send_bursts(self.socket.as_fd(), &self.stage, bursts) {
@@ -233,8 +252,10 @@ impl KernelSocket {
                         Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::MSGSIZE
                             if first.frames > 1 =>
                         {
-                            self.cuts = false;
-                            self.send_apart(first);
+                            // A place that nothing can be sent to says nothing of others.
+                            if self.send_apart(first) > 0 {
+                                self.apart = APART_FLUSHES;
+                            }
                         }
                         _ => self.losses.sent += first.frames as u64,
                     }
@@ -244,16 +265,24 @@ impl KernelSocket {
         (self.staged, self.staged_bytes) = (0, 0);
     }
 
-    /// Sends each frame of a message by itself.
+    /// Sends each frame of a message by itself. How many went.
     #[cold]
-    fn send_apart(&mut self, burst: Burst) {
+    fn send_apart(&mut self, burst: Burst) -> usize {
+        let mut went = 0;
         for number in 0..burst.frames {
             let at = number * burst.segment;
             let len = burst.segment.min(burst.len - at);
             let one = Burst { start: burst.start + at, len, frames: 1, ..burst };
             let sent = send_bursts(self.socket.as_fd(), &self.stage, &[one]);
             self.losses.sent += u64::from(sent.is_err());
+            went += usize::from(sent.is_ok());
         }
+        went
+    }
+
+    /// Whether so much waits in the kernel that what is for strangers should not.
+    pub(super) fn is_congested(&self) -> bool {
+        unsent(self.socket.as_fd()).is_ok_and(|bytes| bytes > self.send_bytes / STRANGERS_PART)
     }
 
     fn longest(&self) -> usize {
@@ -288,6 +317,24 @@ mod tests {
         KernelSocket::new(socket, Family::Ipv4, FRAME_BYTES_MAX)
     }
 
+    /// Lengths of so many frames that come, or of those before ten seconds without any.
+    fn lens_of(socket: &mut KernelSocket, count: usize) -> Vec<usize> {
+        let mut lens = Vec::new();
+        while lens.len() < count {
+            if let Some((_, frame)) = socket.receive() {
+                lens.push(frame.len());
+            } else if !socket.has_some() {
+                let limit = rustix::fs::Timespec { tv_sec: 10, tv_nsec: 0 };
+                let fd = rustix::event::PollFlags::IN;
+                let fd = rustix::event::PollFd::from_borrowed_fd(socket.poll_fd(), fd);
+                if rustix::event::poll(&mut [fd], Some(&limit)).expect("a socket") == 0 {
+                    break;
+                }
+            }
+        }
+        lens
+    }
+
     fn put(socket: &mut KernelSocket, to: Address, len: usize) {
         assert!(socket.send(|place| {
             place[..len].fill(len as u8);
@@ -310,13 +357,7 @@ mod tests {
         assert_eq!(one.staged, 4);
         one.flush();
         assert!(one.cuts, "the loopback interface can");
-        let mut came = Vec::new();
-        while came.len() < 6 {
-            if let Some((_, frame)) = other.receive() {
-                came.push(frame.len());
-            }
-        }
-        assert_eq!(came, [1000, 1000, 1000, 400, 400, 500]);
+        assert_eq!(lens_of(&mut other, 6), [1000, 1000, 1000, 400, 400, 500]);
         assert_eq!(other.came[0].segment, 1000, "joined again");
     }
 
@@ -333,11 +374,13 @@ mod tests {
             put(&mut one, to, 100);
         }
         assert_eq!((one.staged, one.bursts[1].frames), (3, 2));
-        (0..64).for_each(|_| put(&mut one, to, FRAME_BYTES_MAX));
-        let mut came = 0;
         one.flush();
-        while came < 128 {
-            came += usize::from(other.receive().is_some());
+        assert_eq!(lens_of(&mut other, 64).len(), 64);
+        for _ in 0..8 {
+            // No more at once than a socket of usual size holds.
+            (0..8).for_each(|_| put(&mut one, to, FRAME_BYTES_MAX));
+            one.flush();
+            assert_eq!(lens_of(&mut other, 8), [FRAME_BYTES_MAX; 8]);
         }
         assert_eq!(one.losses(), LinkLosses::default());
     }
@@ -349,14 +392,14 @@ mod tests {
         let to = Address::udp(other.local().expect("a port"));
         (0..4).for_each(|_| put(&mut one, to, 300));
         one.send_apart(one.bursts[0]);
-        (one.staged, one.staged_bytes, one.cuts) = (0, 0, false);
+        (one.staged, one.staged_bytes, one.apart) = (0, 0, 2);
         (0..4).for_each(|_| put(&mut one, to, 300));
         assert_eq!(one.staged, 4);
         one.flush();
-        let mut came = 0;
-        while came < 8 {
-            came += usize::from(other.receive().is_some_and(|(_, frame)| frame.len() == 300));
-        }
+        assert_eq!(lens_of(&mut other, 8), [300; 8]);
+        one.flush();
+        (0..4).for_each(|_| put(&mut one, to, 300));
+        assert_eq!(one.staged, 1, "it is tried again");
         assert_eq!(one.losses(), LinkLosses::default());
     }
 }

@@ -26,7 +26,7 @@ use super::xdp::{self, Station, XdpSocket};
 use super::{Address, LinkOpenError, LinkWhy};
 use crate::net::is_name;
 use crate::sys::Interfaces;
-use crate::sys::datagrams::ignore_outgoing;
+use crate::sys::datagrams::{ignore_outgoing, own_name};
 use crate::sys::interface::bind as bind_packet;
 
 /// The EtherType of a link without IP.
@@ -107,17 +107,19 @@ impl LinkSocket {
     }
 
     /// One that another process has opened so.
+    ///
+    /// # Errors
+    /// [`LinkWhy::Elsewhere`]: it is at another address or interface.
     pub(super) fn inherit(source: &LinkSource, socket: OwnedFd) -> Result<LinkSocket, LinkWhy> {
         let failed = |what| move |errno| LinkWhy::os(what, "nothing", errno);
         match source {
             LinkSource::Udp { bind } => {
                 let local = getsockname(&socket).map_err(failed("ask where a socket is"))?;
-                let local = SocketAddr::try_from(local).map_err(|_| LinkWhy::Name)?;
+                let local = SocketAddr::try_from(local).map_err(|_| LinkWhy::Elsewhere)?;
                 // A client's is at any port.
-                let is_it = local.is_ipv4() == bind.is_ipv4()
-                    && (bind.port() == 0 || local.port() == bind.port());
-                match (is_it, bind) {
-                    (false, _) => Err(LinkWhy::Name),
+                let is_port = bind.port() == 0 || local.port() == bind.port();
+                match (is_port && local.ip() == bind.ip(), bind) {
+                    (false, _) => Err(LinkWhy::Elsewhere),
                     (true, SocketAddr::V4(_)) => Ok(LinkSocket::of_port(socket, Family::Ipv4)),
                     (true, SocketAddr::V6(_)) => Ok(LinkSocket::of_port(socket, Family::Ipv6)),
                 }
@@ -125,6 +127,11 @@ impl LinkSocket {
             // Of AF_XDP it is the packet socket beside, which has all frames once the program has gone.
             LinkSource::Interface { name } | LinkSource::Xdp { name } => {
                 let (family, frame_bytes) = station_of(name)?;
+                let bound = own_name(socket.as_fd()).map_err(failed("ask where a socket is"))?;
+                let index = bound.interface().ok_or(LinkWhy::Elsewhere)?;
+                if family != (Family::Station { index, kind: ETHER_TYPE }) {
+                    return Err(LinkWhy::Elsewhere);
+                }
                 Ok(LinkSocket::of_station((socket, family, frame_bytes)))
             }
         }
@@ -179,6 +186,16 @@ impl LinkSocket {
             Inner::Xdp(socket) => socket.describe(),
             #[cfg(feature = "simulated")]
             Inner::Simulated(_) => "simulated",
+        }
+    }
+
+    /// Whether so much waits to be sent that what is for strangers should not be. A call of the kernel.
+    pub fn is_congested(&self) -> bool {
+        match &self.0 {
+            Inner::Kernel(socket) => socket.is_congested(),
+            Inner::Xdp(_) => false,
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(_) => false,
         }
     }
 

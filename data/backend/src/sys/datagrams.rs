@@ -18,8 +18,10 @@ pub(crate) const NAME_BYTES: usize = 32;
 /// Room for one control message of a number.
 const CONTROL_BYTES: usize = 32;
 const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
-/// From `linux/sock_diag.h`: what `SO_MEMINFO` says, and where in it the frames are that found no room.
+/// From `linux/sock_diag.h`: what `SO_MEMINFO` says, and where in it the bytes are that are to be sent, and the frames
+/// that found no room.
 const MEMINFO: usize = 9;
+const MEMINFO_UNSENT: usize = 2;
 const MEMINFO_DROPS: usize = 8;
 
 const _: () = assert!(CONTROL_HEAD == 16 && CONTROL_BYTES >= CONTROL_HEAD + 8);
@@ -60,6 +62,18 @@ pub(crate) struct Burst {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
+impl Name {
+    /// The interface that a packet socket of this name is bound to.
+    pub(crate) fn interface(&self) -> Option<i32> {
+        let bytes = self.bytes.get(..(self.len as usize).min(NAME_BYTES))?;
+        let (family, rest) = bytes.split_first_chunk::<2>()?;
+        let is_packet = i32::from(u16::from_ne_bytes(*family)) == libc::AF_PACKET;
+        // Behind it the protocol (`struct sockaddr_ll`).
+        let index = i32::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+        is_packet.then_some(index)
+    }
+}
+
 /// Has the kernel join datagrams of one sender (UDP, since 5.0).
 pub(crate) fn join_datagrams(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32)
@@ -72,13 +86,22 @@ pub(crate) fn ignore_outgoing(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Datagrams that found no room in the socket since it was made (since 4.12).
 pub(crate) fn dropped(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    Ok(memory_facts(socket)?.get(MEMINFO_DROPS).copied().unwrap_or(0).into())
+}
+
+/// Bytes of memory that what was sent takes until it has left (since 4.12).
+pub(crate) fn unsent(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    Ok(memory_facts(socket)?.get(MEMINFO_UNSENT).copied().unwrap_or(0).into())
+}
+
+fn memory_facts(socket: BorrowedFd<'_>) -> Result<[u32; MEMINFO], Errno> {
     let mut facts = [0_u32; MEMINFO];
     let mut len = size_of_val(&facts) as libc::socklen_t;
     let place = facts.as_mut_ptr().cast();
     let (level, option) = (libc::SOL_SOCKET, libc::SO_MEMINFO);
     // SAFETY: the kernel writes at most `len` bytes to `facts`.
     result(unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, place, &raw mut len) })?;
-    Ok(facts.get(MEMINFO_DROPS).copied().unwrap_or(0).into())
+    Ok(facts)
 }
 
 /// What a socket is bound to: of a packet socket with the address of its interface.

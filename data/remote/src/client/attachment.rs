@@ -231,7 +231,7 @@ impl Attachment {
         let (number, covers) = (self.number, self.written);
         let slot = &mut self.slots[usize::from(at)];
         slot.turn += 1;
-        slot.state = SlotState::Waiting;
+        (slot.state, slot.is_said) = (SlotState::Waiting, false);
         (slot.op, slot.offset, slot.len, slot.tag) = (op, offset, len, tag);
         (slot.checksum, slot.number, slot.covers) = (sum, number, covers);
         slot.restart(part_bytes);
@@ -340,6 +340,9 @@ impl Attachment {
             return Err(Malformed::Field);
         }
         let waits = one.turn == turn && one.state == SlotState::Waiting;
+        if waits && !one.is_said {
+            return Err(Malformed::Field);
+        }
         // Nothing else is asked before all is there again.
         let may_be = self.replays_to().is_none() || self.is_own(slot);
         let is_ours = may_be && matches!(self.state, State::Bound | State::Leaving { .. });

@@ -32,6 +32,8 @@ pub(super) struct Slot {
     /// After binding again: the IOhost is to be asked first.
     pub(super) recalls: bool,
     pub(super) is_queued: bool,
+    /// Something of this turn was said: before, nobody can know how it ended.
+    pub(super) is_said: bool,
     /// Fragments of its data, in this session.
     parts: usize,
     /// Pieces of what was read, and how many are missing.
@@ -56,6 +58,7 @@ impl Slot {
             sending: Sending::default(),
             recalls: false,
             is_queued: false,
+            is_said: false,
             parts: 0,
             have: Bits::default(),
             missing: 0,

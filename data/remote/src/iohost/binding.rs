@@ -126,7 +126,9 @@ impl<M: SlotMemory> Host<M> {
         } else if !self.has_memory(wait.owner(), wait.bytes()) {
             // Nothing is forgotten for it: who had the device last may come back.
             Some(Outcome::Busy)
-        } else if !self.exports[at].may_open(&wait.client, self.told_at) {
+        } else if !(self.exports[at].may_open(&wait.client, self.told_at)
+            && self.opens.may(&wait.client, self.told_at))
+        {
             Some(Outcome::Busy)
         } else if !self.exports[at].open(&wait, &mut self.events) {
             Some(Outcome::Failed)

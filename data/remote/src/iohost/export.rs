@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::opens::Opens;
 use super::{ExportSpec, HostCounts, HostEvent, SlotMemory, Work};
 use crate::handshake::PublicKey;
 use crate::loss::Mark;
@@ -59,11 +60,6 @@ impl Wait {
     }
 }
 
-/// A client with a key has a device opened so often at a time, and then once in this time: each open and each end is
-/// work of the caller's, and a sync.
-const OPENS_MAX: u64 = 4;
-const OPEN_NS: u64 = 500_000_000;
-
 /// What the caller was told to open a device with: generation, slots, and their bytes.
 type Told = (u64, u16, u32);
 
@@ -87,8 +83,7 @@ pub(super) struct Export<M> {
     /// Bytes of its memory, and for whom they are.
     pub(super) booked: (usize, Owner),
     owner: Owner,
-    /// When the opens are paid off that each client has had.
-    opens: Vec<(PublicKey, u64)>,
+    opens: Opens,
     binding: u64,
     /// The session that has it, and the handle there.
     session: Option<(u32, u32)>,
@@ -115,7 +110,7 @@ impl<M: SlotMemory> Export<M> {
             told: (0, 0, 0),
             booked: (0, ([0; 32], 0)),
             owner: ([0; 32], 0),
-            opens: Vec::new(),
+            opens: Opens::of_device(),
             binding: 0,
             session: None,
             end: None,
@@ -228,19 +223,9 @@ impl<M: SlotMemory> Export<M> {
         Some((self.next_generation(&wait.bind)?, wait.bind.slots, wait.bind.slot_bytes))
     }
 
-    /// Whether a client may have it opened once more, which is noted then. Of one without a key it is not known whose
-    /// they are.
+    /// Whether a client may have it opened once more, which is noted then.
     pub(super) fn may_open(&mut self, client: &PublicKey, now: u64) -> bool {
-        if *client == [0; 32] {
-            return true;
-        }
-        self.opens.retain(|(_, paid_at)| *paid_at > now);
-        match self.opens.iter_mut().find(|(who, _)| who == client) {
-            Some((_, paid_at)) if *paid_at - now > (OPENS_MAX - 1) * OPEN_NS => return false,
-            Some((_, paid_at)) => *paid_at = paid_at.saturating_add(OPEN_NS),
-            None => self.opens.push((*client, now.saturating_add(OPEN_NS))),
-        }
-        true
+        self.opens.may(client, now)
     }
 
     /// Has it opened for who waits. False when there is no generation left.

@@ -17,6 +17,7 @@ use remote::saved::{Reader, Writer};
 use remote::wire::{Header, Kind, Status, Verifier};
 use schedule::Nanos;
 
+use super::clock::Clock;
 use super::greets::Greets;
 use super::initiator::{Ended, Initiator};
 use super::memory::AttachmentMemory;
@@ -31,8 +32,6 @@ const FRAMES_PER_PASS: u32 = 64;
 const FAREWELLS: u32 = 3;
 /// How often it is shown how the ways of sessions are, at most.
 const SHOW_NS: u64 = 100_000_000;
-/// A suspension of the machine that is shorter cannot be told from the two clocks being read one after the other.
-const SUSPENDED_MIN_NS: u64 = 1_000_000;
 
 /// What a link of an IOhost is made of.
 pub struct HostLinkSpec {
@@ -162,7 +161,7 @@ impl HostLink {
             seat,
             gate,
             randomness,
-            clock: Clock { suspended_ns, suspended: suspended_ns() },
+            clock: Clock::new(suspended_ns),
             clients: vec![None; sessions_max].into(),
             attachments: Vec::new(),
             busy: Vec::new(),
@@ -179,7 +178,7 @@ impl HostLink {
 
     /// When something is to be done although nothing comes.
     pub(super) fn due(&self) -> Option<Nanos> {
-        self.due.map(|due| Nanos(due.saturating_sub(self.clock.suspended)))
+        self.due.map(|due| self.clock.sidecores(due))
     }
 
     /// Whether something is here that its descriptor says nothing of.
@@ -248,10 +247,15 @@ impl HostLink {
                     counters.hellos.add(1);
                     match gate.look(frame, from.as_bytes()) {
                         Verdict::Drop => counters.frames_dropped.add(1),
-                        Verdict::Cookie(cookie) => {
-                            counters.cookies.add(1);
-                            send(socket, &cookie, from);
-                        }
+                        // A stranger may be anywhere, also where nobody is: what waits for such neighbours takes the
+                        // room of all.
+                        Verdict::Cookie(cookie) => match socket.is_congested() {
+                            true => counters.greets_dropped.add(1),
+                            false => {
+                                counters.cookies.add(1);
+                                send(socket, &cookie, from);
+                            }
+                        },
                         Verdict::Pass => match greets.greet(host, now, frame, from) {
                             Some(greeting) => tell(FromLink::Hello(greeting)),
                             None => counters.greets_dropped.add(1),
@@ -529,6 +533,9 @@ impl HostLink {
     fn count(&mut self, now: u64) {
         if now.saturating_sub(self.shown_at) >= SHOW_NS {
             self.shown_at = now;
+            let losses = self.socket.losses();
+            self.counters.lost_in.set(losses.received + losses.overrun);
+            self.counters.lost_out.set(losses.sent);
             for (number, stats) in self.host.stats() {
                 if let Some(place) = self.sessions.get((number & 0xffff) as usize) {
                     place.show(number, &stats);
@@ -542,27 +549,6 @@ impl HostLink {
         counters.mismatches.set(seen.mismatches);
         counters.violations.set(seen.violations);
         counters.leases_over.set(seen.leases_over);
-    }
-}
-
-/// What a link's clock says when the sidecore's says something: they go on alike but for suspensions.
-struct Clock {
-    suspended_ns: fn() -> u64,
-    suspended: u64,
-}
-
-impl Clock {
-    fn read(&mut self, now: Nanos) -> u64 {
-        let suspended = (self.suspended_ns)();
-        if suspended >= self.suspended.saturating_add(SUSPENDED_MIN_NS) {
-            self.suspended = suspended;
-        }
-        self.known(now)
-    }
-
-    /// As far as it was read.
-    fn known(&self, now: Nanos) -> u64 {
-        now.0.saturating_add(self.suspended)
     }
 }
 

@@ -107,6 +107,11 @@ impl ClientLink {
         (0..).zip(&self.seats).filter(|(_, seat)| seat.is_some()).map(|(disk, _)| disk)
     }
 
+    /// The device that a disk of that number is at its IOhost.
+    pub fn device(&self, disk: u16) -> Option<u64> {
+        Some(self.seats.get(usize::from(disk))?.as_ref()?.spec.device)
+    }
+
     /// Tells its IOhost that its session is over, if it has one, so that nobody there waits for the end of its lease.
     pub fn farewell(&mut self) {
         let Some(peer) = self.greeting.peer() else { return };

@@ -116,14 +116,21 @@ impl Kept {
         self.begin_anew_if_empty();
     }
 
-    /// Whether something stable that came later lies on all of this entry, which must not come before it again.
-    pub(super) fn is_covered(&self, index: usize) -> bool {
-        let Some(one) = self.entry(index) else { return false };
+    /// Whether something stable that came later lies on all of this entry, which must not come before it again. The
+    /// newest ones are looked at first, each for one of `steps`; `None` when there are no more of these.
+    pub(super) fn is_covered(&self, index: usize, steps: &mut u32) -> Option<bool> {
+        let Some(one) = self.entry(index).filter(|_| self.stable > 0) else { return Some(false) };
         let end = |entry: &Entry| entry.offset.saturating_add(entry.len.into());
         let covers = |other: &Entry| {
             other.op.is_stable() && other.offset <= one.offset && end(&one) <= end(other)
         };
-        self.stable > 0 && self.entries.iter().skip(index + 1).any(covers)
+        for other in self.entries.iter().skip(index + 1).rev() {
+            *steps = steps.checked_sub(1)?;
+            if covers(other) {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 
     pub(super) fn entry(&self, index: usize) -> Option<Entry> {

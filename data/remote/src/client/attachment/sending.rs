@@ -42,6 +42,7 @@ impl Attachment {
             if !out.push(&record, Some(mark)) {
                 return false;
             }
+            slot.is_said = true;
             // Not all: a recall that was thought lost may be said again when parts wait already (seed 68468).
             slot.recalls = false;
         }
@@ -64,6 +65,7 @@ impl Attachment {
             if !out.push(&record, Some(mark)) {
                 return false;
             }
+            slot.is_said = true;
             slot.sending.sent(part);
         }
         true

@@ -39,7 +39,7 @@ impl<M: SlotMemory> Export<M> {
         saved: &mut Reader<'_>,
     ) -> Result<bool, BadSaved> {
         let is_had = saved.flag()?;
-        let (generation, key, instance) = (saved.u64()?, saved.key()?, saved.u64()?);
+        let (generation, key, instance) = (saved.count()?, saved.key()?, saved.u64()?);
         // The client's word, whatever it is: no client may keep this process from being replaced.
         let (binding, verifier) = (saved.u64()?, saved.verifier()?.ok_or(BadSaved::Field)?);
         let unsynced = saved.u64()?;

@@ -1,0 +1,54 @@
+//! How often clients may have devices opened: each open and each end is work of the caller's, and a sync.
+//!
+//! Not who may have which device (`export`). Called by `binding`: of each device, and of all of a client's together.
+
+use crate::handshake::PublicKey;
+
+/// Each client with a key has so many at once, and then one in a time. Of one without a key it is not known whose they are.
+#[derive(Debug)]
+pub(super) struct Opens {
+    at_once: u64,
+    each_ns: u64,
+    /// When those are paid off that each client has had.
+    paid_at: Vec<(PublicKey, u64)>,
+}
+
+impl Opens {
+    /// Of one device.
+    pub(super) fn of_device() -> Opens {
+        Opens { at_once: 4, each_ns: 500_000_000, paid_at: Vec::new() }
+    }
+
+    /// Of all devices: a client that comes back has all of its own at once.
+    pub(super) fn of_all() -> Opens {
+        Opens { at_once: 256, each_ns: 62_500_000, paid_at: Vec::new() }
+    }
+
+    /// Whether a client may have one more, which is noted then.
+    pub(super) fn may(&mut self, client: &PublicKey, now: u64) -> bool {
+        if *client == [0; 32] {
+            return true;
+        }
+        self.paid_at.retain(|(_, at)| *at > now);
+        match self.paid_at.iter_mut().find(|(who, _)| who == client) {
+            Some((_, at)) if *at - now > (self.at_once - 1) * self.each_ns => return false,
+            Some((_, at)) => *at = at.saturating_add(self.each_ns),
+            None => self.paid_at.push((*client, now.saturating_add(self.each_ns))),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_at_once_and_then_one_in_a_time() {
+        let (mut all, one, other) = (Opens::of_all(), [1; 32], [2; 32]);
+        assert!((0..256).all(|_| all.may(&one, 5)));
+        assert!(!all.may(&one, 5) && all.may(&other, 5), "each has its own");
+        assert!(all.may(&one, 5 + 62_500_000) && !all.may(&one, 5 + 62_500_000));
+        assert!((0..1000).all(|_| all.may(&[0; 32], 5)), "whose they are is not known");
+    }
+}
