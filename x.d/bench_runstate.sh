@@ -11,8 +11,10 @@
 # Before that: whether run state is what the kernel accounts for, and what a switch and a look cost
 # (bench/src/runstate.rs). The program takes switch.followed_ns less switch.measuring_ns.
 #
-# Rows: runstate.agreement.{switches,time}, runstate.switch.{followed,others,measuring}_ns, runstate.look_ns, runstate.contended.{ping,rr}.{p50_us,p99_us,max_us}, runstate.contended.tcp.{mbps,retransmits}; `who` is sidecore or
-# sidecore-without.
+# Rows: runstate.agreement.{switches,time}, runstate.switch.{followed,others,measuring}_ns, runstate.look_ns,
+# runstate.sleeping.{poll,adaptive}.{passes,awake.p50_us,awake.p99_us,woken.p50_us,woken.p99_us,woken.kicks} (64 guests of
+# which 60 sleep), runstate.contended.{ping,rr}.{p50_us,p99_us,max_us}, runstate.contended.tcp.{mbps,retransmits}; `who`
+# is sidecore or sidecore-without.
 #
 # An emulated guest has an interrupt for each queue only with a QEMU newer than Debian 12's: 10.0.2 of
 # bookworm-backports is unpacked for it, as the guest's kernel is, and not installed.
@@ -35,7 +37,7 @@ bench_runstate() {
     need_guest_image
     need_sidecore
     need_newer_qemu
-    cargo run --quiet --release -p bench -- runstate ${quick:+--quick} ${json:+--json} ||
+    SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- runstate ${quick:+--quick} ${json:+--json} ||
         die 'run state cannot be measured' 'read what is said above'
     folder=$(mktemp -d "${TMPDIR:-/tmp}/sidecore.XXXXXX")
     # shellcheck disable=SC2064  # the folder as it is now

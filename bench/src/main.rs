@@ -44,6 +44,9 @@ enum Bench {
     Pass(pass::Options),
     /// Whether run state is what the kernel accounts for, and what it costs. `./x bench runstate` does this, too.
     Runstate(runstate::Options),
+    /// A guest of `bench runstate`.
+    #[command(hide = true)]
+    Sleeper(runstate::Sleeper),
     /// Who is served next, and what idling costs: mixed loads, idle queues, many queues.
     Schedule(schedule::Options),
 }
@@ -58,8 +61,10 @@ fn main() -> ExitCode {
         Bench::Pass(options) => pass::run(options),
         Bench::Runstate(options) => runstate::run(options),
         Bench::Schedule(options) => schedule::run(options),
+        Bench::Sleeper(sleeper) => runstate::be(sleeper),
     };
-    match result.and_then(|rows| print(&rows, cli.json)) {
+    let is_told = !matches!(cli.bench, Bench::Sleeper(_));
+    match result.and_then(|rows| if is_told { print(&rows, cli.json) } else { Ok(()) }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");

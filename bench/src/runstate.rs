@@ -1,9 +1,12 @@
 //! `bench runstate`: whether run state is what the kernel's own accounting says, and what it costs.
 //!
-//! Three things, each of the program as the daemon loads it: threads that work, wait and sleep at random are
+//! Three things, each of the program as the daemon loads it, and, in `sleeping`, what guests have of being left alone
+//! while they sleep: threads that work, wait and sleep at random are
 //! compared with `/proc/PID/schedstat` (how often each was given a processor, and for how long it had one);
 //! two that wake each other in turn say what the program adds to a switch, as the kernel measures it; and a loop of
 //! looks says what one takes. Not here: what a guest has of it, which is `./x bench runstate`, that also runs this.
+
+mod sleeping;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,6 +37,8 @@ const TIME_PART: f64 = 0.01;
 const TIME_NS: f64 = 100_000.0;
 /// Looks of one round.
 const LOOKS: u64 = 2_000_000;
+
+pub(crate) use sleeping::{Sleeper, be};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -67,6 +72,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
     rows.push(row("switch.others_ns", &others));
     rows.push(row("switch.measuring_ns", &measuring));
     rows.push(row("look_ns", &looks));
+    drop(tracker);
+    rows.extend(sleeping::measure(options.quick)?);
     Ok(rows)
 }
 
@@ -156,7 +163,7 @@ fn compare(
 ) -> Result<Compared> {
     let mut workers = Vec::new();
     for tid in told.iter().take(THREADS) {
-        let slot = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+        let slot = roster.bind(tid, None, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
         workers.push(Worker { tid, slot, before: None });
     }
     let mut compared = Compared::default();
@@ -237,8 +244,9 @@ fn switch_ns(tracker: &Tracker, mut roster: Option<&mut Roster>, turns: u64) -> 
     let threads: Vec<u32> = tids.iter().take(2).collect();
     ensure!(threads.len() == 2, "a thread did not start");
     if let Some(roster) = roster.as_mut() {
+        let vm = roster.add_vm(now_ns()).ok();
         for tid in &threads {
-            roster.bind(*tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+            roster.bind(*tid, vm, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
         }
     }
     let measuring = tracker.measure()?;
@@ -273,7 +281,7 @@ fn pin() -> Result<()> {
 /// One look at what a thread does.
 fn look_ns(table: &Table, roster: &mut Roster) -> Result<f64> {
     let tid = own_tid();
-    let slot = roster.bind(tid, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+    let slot = roster.bind(tid, None, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
     let start = now_ns();
     let mut runs = 0_u64;
     for _ in 0..LOOKS {

@@ -15,7 +15,7 @@
 
 mod between;
 mod client;
-mod counters;
+pub(crate) mod counters;
 mod daemon;
 mod idle;
 pub(crate) mod lane;

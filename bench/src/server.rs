@@ -35,6 +35,8 @@ pub enum Who {
     SidecoreXdp,
     /// This project's daemon on the same machine.
     SidecoreLocal,
+    /// This project's daemon without what is measured.
+    SidecoreWithout,
     /// nbdkit.
     Nbdkit,
     /// QEMU's NBD server.
@@ -51,6 +53,7 @@ impl Who {
             Who::QemuStorageDaemon => "qemu-storage-daemon",
             Who::Dpdk => "dpdk",
             Who::SidecoreSealed => "sidecore-sealed",
+            Who::SidecoreWithout => "sidecore-without",
             Who::SidecorePacket => "sidecore-packet",
             Who::SidecoreXdp => "sidecore-xdp",
             Who::SidecoreLocal => "sidecore-local",

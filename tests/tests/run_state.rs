@@ -1,21 +1,24 @@
-//! A daemon that is asked to deliver to vCPUs that run, where it may not see which do: it says so once, and all else is as
-//! it was (docs/decisions/0016-runstate.md). What it does where it may see is tested in `sidecore` and `runstate`.
+//! A daemon that is asked to go by which vCPUs run: where it may not see which do, it says so once, and all else is as
+//! it was; where it may, it leaves queues of guests that sleep alone, and nobody misses a request
+//! (docs/decisions/0016-runstate.md). What it decides is tested in `sidecore`, `schedule` and `runstate`.
 #![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::net_frontend::{Nic, NicSpec};
 use bench::server::sidecore_binary;
 use tests::crowd::nic;
-use tests::daemon::{Daemon, await_that};
+use tests::daemon::{Daemon, await_that, pause};
+use tests::single::Single;
 use tests::traffic::{self, LONGEST};
 
 const FRAMES: u64 = 200;
 /// What loads programs for tracepoints.
 const RIGHTS: &str = "-bpf,-perfmon,-sys_admin";
-const SAID: &str = "which vCPUs run cannot be seen, so no frame is redirected: no right to load an eBPF program: run as \
+const SAID: &str = "which vCPUs run cannot be seen, so nothing goes by it: no right to load an eBPF program: run as \
                     root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON";
 
 /// Two NICs that want it, of the two pairs that it takes.
@@ -86,5 +89,113 @@ fn without_the_right_to_see_it_everything_else_works() -> Result<()> {
         times == 2,
         "each of two processes says it once, and it was said {times} times:\n{log}"
     );
+    daemon.is_alive()
+}
+
+/// Disks of one guest.
+const DISKS: usize = 4;
+/// Requests to each of them, each after a sleep.
+const TURNS: u64 = 100;
+
+/// A daemon that polls all disks for ever, but those of guests that sleep.
+fn skips(name: &str) -> Result<Daemon> {
+    let disks: String = (0..DISKS)
+        .map(|number| {
+            format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"16M\"\n")
+        })
+        .collect();
+    Daemon::start_with(name, "policy = \"poll\"\nskip_sleeping = true\n", &disks)
+}
+
+fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let connect = |number: usize| {
+        let mut disk = daemon.frontend(&format!("d{number}"), &spec)?;
+        let single = Single::new(&mut disk)?;
+        Ok((disk, single))
+    };
+    (0..DISKS).map(connect).collect()
+}
+
+fn sees_here() -> Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        println!("left out, since it needs root: seeing which vCPUs run");
+        return Ok(false);
+    }
+    let here = doctor(&[])?;
+    if here["state"] != "ok" {
+        println!("left out, since which vCPUs run cannot be seen here: {here}");
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// The test's own thread is the guest's only vCPU, by its name.
+#[test]
+fn queues_of_a_guest_that_sleeps_are_left_alone_and_each_request_is_answered() -> Result<()> {
+    if !sees_here()? {
+        return Ok(());
+    }
+    whose_vcpus_are_not_known_is_polled_and_it_is_said_why()?;
+    let mut daemon = skips("sleeping")?;
+    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
+    let sidecore =
+        |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.ask("sidecores")?["sidecores"][0].clone());
+    std::thread::scope(|scope| {
+        let daemon = &daemon;
+        let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
+            let mut disks = guest(daemon)?;
+            await_that(Duration::from_secs(10), "its disks to be dormant", || {
+                // One is looked at: it is polled alone.
+                Ok(sidecore(daemon)?["dormant"]
+                    .as_u64()
+                    .is_some_and(|count| count + 1 >= DISKS as u64))
+            })?;
+            for block in 0..TURNS {
+                for (disk, single) in &mut disks {
+                    pause(Duration::from_millis(1));
+                    single.exercise(disk.queue(0), block)?;
+                }
+            }
+            let shown = daemon.ask("disk show d0")?;
+            let vcpu = &shown["vcpus"][0];
+            ensure!(vcpu["index"] == 0 && vcpu["state"] != "unknown", "{shown}");
+            Ok(())
+        })?;
+        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
+    })?;
+    let seen = sidecore(&daemon)?;
+    ensure!(seen["looks_spared"].as_u64() > Some(1000), "{seen}");
+    // And in a process that takes over.
+    daemon.upgrade()?;
+    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
+    std::thread::scope(|scope| {
+        let daemon = &daemon;
+        let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
+            let _disks = guest(daemon)?;
+            await_that(Duration::from_secs(10), "its disks to be dormant", || {
+                Ok(sidecore(daemon)?["dormant"]
+                    .as_u64()
+                    .is_some_and(|count| count + 1 >= DISKS as u64))
+            })
+        })?;
+        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
+    })?;
+    daemon.is_alive()
+}
+
+/// Not a test of its own: in the same process another one has a thread with a vCPU's name.
+fn whose_vcpus_are_not_known_is_polled_and_it_is_said_why() -> Result<()> {
+    let mut daemon = skips("nameless")?;
+    let mut disks = guest(&daemon)?;
+    for (disk, single) in &mut disks {
+        single.exercise(disk.queue(0), 1)?;
+    }
+    await_that(Duration::from_secs(10), "its process to be looked at", || {
+        let shown = daemon.ask("disk show d0")?;
+        Ok(shown["vcpus_unknown"].as_str().is_some_and(|why| why.contains("debug-threads=on")))
+    })?;
+    let seen = daemon.ask("sidecores")?["sidecores"][0].clone();
+    ensure!(seen["dormant"] == 0 && seen["looks_spared"] == 0, "{seen}");
     daemon.is_alive()
 }

@@ -10,6 +10,7 @@ use config::{Size, Target};
 use crate::cli::{AddArgs, DiskCommand, PrintArgs};
 use crate::client::{Client, path_of};
 use crate::failure::Failure;
+use crate::nic::vcpus_text;
 use crate::output::Output;
 use crate::table::{self, Align, Limits, Table, latency};
 use crate::vmm;
@@ -223,6 +224,7 @@ fn disk_text(disk: &DiskView) -> String {
         facts.push(("placed", text));
     }
     facts.extend([("share", disk.share.to_string()), ("policy", policy(disk))]);
+    facts.extend(disk.vcpus_unknown.clone().map(|why| ("vcpus", format!("not known: {why}"))));
     facts.extend(disk.latency_target_us.map(|target_us| {
         ("target", format!("{target_us} us, missed by {} requests", disk.counters.missed))
     }));
@@ -241,6 +243,20 @@ fn disk_text(disk: &DiskView) -> String {
         };
         facts.push(("migratable", held.to_string()));
     }
+    facts.extend(faults(disk));
+    let mut text = table::facts(&facts);
+    text.push('\n');
+    text.push_str(&queues_text(disk));
+    if !disk.vcpus.is_empty() {
+        text.push('\n');
+        text.push_str(&vcpus_text(&disk.vcpus));
+    }
+    text
+}
+
+/// What went wrong at the disk, and how often its data was made stable.
+fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
     let FaultsView { eio, enospc, short, other, syncs } = disk.faults;
     let faults = [("I/O errors", eio), ("no space", enospc), ("short", short), ("other", other)];
     let faults: Vec<String> = faults
@@ -254,10 +270,7 @@ fn disk_text(disk: &DiskView) -> String {
     if syncs > 0 {
         facts.push(("syncs", syncs.to_string()));
     }
-    let mut text = table::facts(&facts);
-    text.push('\n');
-    text.push_str(&queues_text(disk));
-    text
+    facts
 }
 
 /// Whether a limit is there for it to wait for.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{NicView, PortCountersView, RunStateView, VcpuState, VlanView};
+use config::api::{NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView};
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
 use config::{Size, Target};
@@ -251,7 +251,7 @@ fn nic_text(nic: &NicView) -> String {
     }
     if let Some(state) = nic.run_state.as_ref().filter(|state| !state.vcpus.is_empty()) {
         text.push('\n');
-        text.push_str(&vcpus_text(state));
+        text.push_str(&vcpus_text(&state.vcpus));
     }
     text
 }
@@ -276,7 +276,8 @@ fn redirect(state: &RunStateView) -> String {
     )
 }
 
-fn vcpus_text(state: &RunStateView) -> String {
+/// A guest's vCPUs.
+pub(crate) fn vcpus_text(vcpus: &[VcpuView]) -> String {
     let mut table = Table::new(&[
         ("VCPU", Align::Right),
         ("THREAD", Align::Right),
@@ -287,7 +288,7 @@ fn vcpus_text(state: &RunStateView) -> String {
         ("OFF", Align::Right),
         ("SHARES WITH", Align::Left),
     ]);
-    for vcpu in &state.vcpus {
+    for vcpu in vcpus {
         let ms = |ms: u64| duration(ms.saturating_mul(1_000_000));
         let core = vcpu.on_sidecore.map(|core| format!("sidecore {core}"));
         // One that was not switched since it is followed.

@@ -114,6 +114,10 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     if has_nodes {
         columns.push(("NODE", Align::Right));
     }
+    let has_dormant = now.sidecores.iter().any(|core| core.looks_spared > 0);
+    if has_dormant {
+        columns.push(("DORMANT", Align::Right));
+    }
     let mut table = Table::new(&columns);
     for core in &now.sidecores {
         let earlier = before.sidecores.iter().find(|earlier| earlier.index == core.index);
@@ -137,6 +141,9 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         ];
         if has_nodes {
             row.push(core.node.map_or("-".to_string(), |node| node.to_string()));
+        }
+        if has_dormant {
+            row.push(core.dormant.to_string());
         }
         table.row(row);
     }

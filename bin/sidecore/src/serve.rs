@@ -102,7 +102,7 @@ fn run_state() -> Option<Result<Tracker, Unavailable>> {
     let random = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
     let started = Tracker::start(u32::from_ne_bytes(seed));
     if let Err(why) = &started {
-        tracing::info!("which vCPUs run cannot be seen, so no frame is redirected: {why}");
+        tracing::info!("which vCPUs run cannot be seen, so nothing goes by it: {why}");
     }
     random.is_ok().then_some(started)
 }

@@ -213,6 +213,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
         ("sidecores.max", max),
         ("sidecores.urgency", old.urgency != new.urgency),
         ("sidecores.wait", old.wait != new.wait),
+        ("sidecores.skip_sleeping", old.skip_sleeping != new.skip_sleeping),
     ];
     let differing = fields.into_iter().filter(|(_, differs)| *differs);
     differing.map(|(name, _)| name.to_string()).collect()

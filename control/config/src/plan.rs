@@ -89,6 +89,8 @@ pub struct SidecoresPlan {
     pub urgency: Urgency,
     /// What they do between two looks that find nothing.
     pub wait: Wait,
+    /// Queues of guests that have no processor are not polled.
+    pub skip_sleeping: bool,
 }
 
 /// Reads a configuration file's text into a plan.
@@ -210,6 +212,13 @@ fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) 
     }
 }
 
+fn no_line_to_wait_on(spec: &SidecoresSpec, host: &HostCpus, at: &Path) -> Option<Mistake> {
+    let wrong = "this processor has neither WAITPKG (umwait) nor MONITORX (mwaitx)";
+    let right = "write wait = \"spin\", or leave it out";
+    let is_wrong = spec.wait == Wait::Line && !host.waits_on_lines;
+    is_wrong.then(|| Mistake::new(at.key("wait"), wrong, right))
+}
+
 fn resolve_sidecores(
     spec: &SidecoresSpec,
     policies: Policies,
@@ -265,13 +274,18 @@ fn resolve_sidecores(
         mistakes.push(Mistake::new(at.key("cpus"), "this host shows no cpu to use", right));
         return None;
     }
-    if spec.wait == Wait::Line && !host.waits_on_lines {
-        let wrong = "this processor has neither WAITPKG (umwait) nor MONITORX (mwaitx)";
-        let right = "write wait = \"spin\", or leave it out";
-        mistakes.push(Mistake::new(at.key("wait"), wrong, right));
-    }
-    let SidecoresSpec { urgency, wait, .. } = *spec;
-    Some(SidecoresPlan { cpus, candidates, max, min: min.max(1), policies, urgency, wait })
+    mistakes.extend(no_line_to_wait_on(spec, host, &at));
+    let SidecoresSpec { urgency, wait, skip_sleeping, .. } = *spec;
+    Some(SidecoresPlan {
+        cpus,
+        candidates,
+        max,
+        min: min.max(1),
+        policies,
+        urgency,
+        wait,
+        skip_sleeping,
+    })
 }
 
 #[cfg(test)]

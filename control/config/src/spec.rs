@@ -138,6 +138,11 @@ pub struct SidecoresSpec {
     pub urgency: Urgency,
     /// What a sidecore does when it has looked at what it polls and found nothing.
     pub wait: Wait,
+    /// Queues of a guest none of whose vCPUs has a processor are not polled until one has: nobody can put anything
+    /// into them, and whoever is awake is looked at more often. By a program in the kernel that sees the guests'
+    /// threads switched (`sidecore doctor` says whether it can be had); for guests whose VMM names its vCPU threads,
+    /// as QEMU does with `-name NAME,debug-threads=on`.
+    pub skip_sleeping: bool,
 }
 
 impl Default for SidecoresSpec {
@@ -151,6 +156,7 @@ impl Default for SidecoresSpec {
             elvis: ElvisSpec::default(),
             urgency: Urgency::default(),
             wait: Wait::default(),
+            skip_sleeping: false,
         }
     }
 }

@@ -93,7 +93,8 @@ impl Manager {
 
     fn view(&self, id: &str, queues: bool) -> Option<config::api::DiskView> {
         if let Some(device) = self.number_of(id).and_then(|number| self.devices.get(&number)) {
-            return device.kind.disk().map(|parts| views::disk(device, parts, queues));
+            let view = device.kind.disk().map(|parts| views::disk(device, parts, queues));
+            return view.map(|view| if queues { self.with_vcpus(view, device) } else { view });
         }
         let shut = self.shut.iter().find(|shut| shut.plan.id() == id)?;
         shut.plan.disk().map(|plan| views::shut(shut, plan))

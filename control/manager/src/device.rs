@@ -22,6 +22,7 @@ use crate::bounds::{Bounds, Claim};
 use crate::connection::Connection;
 use crate::disk::DiskParts;
 use crate::front_end::FrontEnd;
+use crate::guest_vcpus::Follow;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
@@ -172,6 +173,8 @@ pub(crate) struct Device {
     pub(crate) closer: Closer,
     /// On which node its guest's memory is.
     pub(crate) whereabouts: Whereabouts,
+    /// What is known of its guest's vCPUs.
+    pub(crate) follow: Box<Follow>,
 }
 
 impl Link {
@@ -222,6 +225,7 @@ impl Device {
             log: LogRate::default(),
             closer: Closer::default(),
             whereabouts: Whereabouts::default(),
+            follow: Box::default(),
         }
     }
 

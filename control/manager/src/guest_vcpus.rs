@@ -1,8 +1,9 @@
-//! The vCPUs of guests: found by control, followed by the kernel's program, told to the ports of their NICs.
+//! The vCPUs of guests: found by control, followed by the kernel's program, told to the ports of their NICs and to
+//! their queues.
 //!
 //! A guest is the process at the other end of the runner's socket. It is looked at when it comes, soon again
-//! while it starts, and then rarely: vCPUs come and go. NICs of one process share its slots. Not here: what a sidecore does by it
-//! (`sidecore`), how it is seen (`runstate`).
+//! while it starts, and then rarely: vCPUs come and go. Devices of one process share its slots. Not here: what a
+//! sidecore does by it (`sidecore`), how it is seen (`runstate`), what is shown of it (`vcpu_views`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,12 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Plan;
-use config::api::{RunStateView, VcpuState, VcpuView};
 use config::spec;
-use runstate::vcpus::{Process, Vcpu};
-use runstate::{Activity, Roster, Slot, Tracker, Unavailable};
+use runstate::vcpus::{Process, VCPUS_MAX, Vcpu};
+use runstate::{Roster, Slot, Table, Tracker, Unavailable, Vm};
 use rustix::net::sockopt::socket_peercred;
-use sidecore::{Lanes, PAIRS_MAX, Redirect};
+use sidecore::{Command, Lanes, PAIRS_MAX, QueueKey, Redirect, VmLine};
 use tracing::info;
 
 use crate::device::Device;
@@ -32,18 +32,16 @@ const SCAN_LAST: Duration = Duration::from_secs(32);
 const SCANS_PER_TURN: usize = 8;
 
 /// Nobody asked when it could be had.
-const NOT_WANTED: &str = "which vCPUs run is not seen, since no NIC asked for it when this daemon began: \
+const NOT_WANTED: &str = "which vCPUs run is not seen, since nobody asked for it when this daemon began: \
     `sidecore upgrade`, or a restart";
 
-/// Nor could it.
-const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";
-
-/// Whether a NIC of the file, or one that was made by command, goes by which vCPUs run. To be asked while rights to
-/// see that are there: nothing is put into the scheduler's way for nobody.
+/// Whether sidecores, a NIC of the file, or one that was made by command, go by which vCPUs run. To be asked while
+/// rights to see that are there: nothing is put into the scheduler's way for nobody.
 pub fn wants_run_state(plan: &Plan) -> bool {
     let goes_by = |redirect: spec::Redirect| redirect != spec::Redirect::Off;
     let kept = || StateFile::in_folder(&plan.daemon.state_dir).read().unwrap_or_default();
-    plan.nics.iter().any(|nic| goes_by(nic.redirect))
+    plan.sidecores.skip_sleeping
+        || plan.nics.iter().any(|nic| goes_by(nic.redirect))
         || kept().nics.iter().any(|nic| goes_by(nic.redirect.unwrap_or_default()))
 }
 
@@ -51,9 +49,9 @@ pub fn wants_run_state(plan: &Plan) -> bool {
 pub(crate) struct Guests {
     /// Detached when it is dropped.
     _tracker: Option<Tracker>,
-    roster: Option<Roster>,
+    pub(crate) roster: Option<Roster>,
     /// Why there is none.
-    why_not: Option<String>,
+    pub(crate) why_not: Option<String>,
     guests: BTreeMap<Process, Guest>,
 }
 
@@ -61,11 +59,13 @@ pub(crate) struct Guests {
 #[derive(Default)]
 struct Guest {
     vcpus: BTreeMap<Vcpu, Slot>,
+    /// Where they are counted.
+    vm: Option<Vm>,
     /// Devices whose front-end it is.
     devices: BTreeSet<u32>,
 }
 
-/// What a NIC knows of its guest.
+/// What a device knows of its guest.
 #[derive(Default)]
 pub(crate) struct Follow {
     /// The runner whose process it is.
@@ -73,9 +73,18 @@ pub(crate) struct Follow {
     process: Option<Process>,
     scan_at: Option<Instant>,
     pause: Duration,
-    problem: Option<String>,
+    pub(crate) problem: Option<String>,
+    pub(crate) vcpus: Vec<(Vcpu, Slot)>,
+    /// All of them are counted there.
+    vm: Option<Vm>,
+    table: Option<Arc<Table>>,
+}
+
+/// The vCPUs of a process, as they were found.
+#[derive(Default)]
+struct Found {
     vcpus: Vec<(Vcpu, Slot)>,
-    pub(crate) lanes: Option<Arc<Lanes>>,
+    vm: Option<Vm>,
 }
 
 impl Follow {
@@ -99,14 +108,9 @@ impl Guests {
     }
 
     /// The vCPUs of a process as they are now, each with its slot if there is one.
-    fn look(
-        &mut self,
-        process: Process,
-        number: u32,
-        now_ns: u64,
-    ) -> Result<Vec<(Vcpu, Slot)>, String> {
+    fn look(&mut self, process: Process, number: u32, now_ns: u64) -> Result<Found, String> {
         let found = process.vcpus(Path::new("/")).map_err(|missing| missing.to_string());
-        let (Some(roster), found) = (&mut self.roster, found?) else { return Ok(Vec::new()) };
+        let (Some(roster), found) = (&mut self.roster, found?) else { return Ok(Found::default()) };
         let guest = self.guests.entry(process).or_default();
         guest.devices.insert(number);
         let gone: Vec<Vcpu> =
@@ -114,12 +118,18 @@ impl Guests {
         guest.vcpus.retain(|vcpu, _| found.contains(vcpu));
         unbind(roster, &self.guests, &gone, now_ns);
         let guest = self.guests.entry(process).or_default();
-        for vcpu in found {
-            if let Ok(slot) = roster.bind(vcpu.tid, now_ns) {
-                guest.vcpus.insert(vcpu, slot);
+        roster.settle(now_ns);
+        guest.vm = guest.vm.or_else(|| roster.add_vm(now_ns).ok());
+        for vcpu in &found {
+            if let Ok(slot) = roster.bind(vcpu.tid, guest.vm, now_ns) {
+                guest.vcpus.insert(*vcpu, slot);
             }
         }
-        Ok(guest.vcpus.iter().map(|(vcpu, slot)| (*vcpu, *slot)).collect())
+        // One that is not counted could run unseen.
+        let has_all = |vm: &Vm| found.iter().all(|vcpu| roster.is_of(vcpu.tid, *vm));
+        let are_all = (1..VCPUS_MAX).contains(&found.len());
+        let vm = guest.vm.filter(|vm| are_all && has_all(vm));
+        Ok(Found { vcpus: guest.vcpus.iter().map(|(vcpu, slot)| (*vcpu, *slot)).collect(), vm })
     }
 
     /// A device has that process's guest no more.
@@ -132,6 +142,7 @@ impl Guests {
         if let (Some(guest), Some(roster)) = (self.guests.remove(&process), &mut self.roster) {
             let gone: Vec<Vcpu> = guest.vcpus.into_keys().collect();
             unbind(roster, &self.guests, &gone, now_ns);
+            guest.vm.into_iter().for_each(|vm| roster.remove_vm(vm, now_ns));
         }
     }
 }
@@ -149,7 +160,14 @@ fn unbind(roster: &mut Roster, guests: &BTreeMap<Process, Guest>, gone: &[Vcpu],
 impl Device {
     /// When the vCPUs of its guest are looked at again.
     pub(crate) fn scans_at(&self) -> Option<Instant> {
-        self.kind.nic()?.follow.scan_at
+        self.follow.scan_at
+    }
+
+    /// Where the vCPUs of its guest are counted, all of them, if its queues go by it.
+    pub(crate) fn vm_line(&self) -> Option<VmLine> {
+        let Follow { link, vm, table, .. } = &*self.follow;
+        let (vm, table) = ((*vm)?, table.clone()?);
+        (*link == self.runner).then_some(VmLine { table, vm })
     }
 }
 
@@ -159,9 +177,12 @@ impl Manager {
         if self.guests.roster.is_none() {
             return;
         }
+        let skips = self.plan.sidecores.skip_sleeping;
         let is_due = |device: &&Device| {
-            let Some(nic) = device.kind.nic() else { return false };
-            nic.follow.link != device.runner || nic.follow.scan_at.is_some_and(|at| at <= now)
+            let follow = &device.follow;
+            let is_followed = skips || device.kind.nic().is_some();
+            is_followed
+                && (follow.link != device.runner || follow.scan_at.is_some_and(|at| at <= now))
         };
         let due = self.devices.values().filter(is_due).map(|device| device.number);
         for number in due.take(SCANS_PER_TURN).collect::<Vec<_>>() {
@@ -171,8 +192,8 @@ impl Manager {
 
     /// A device goes: nobody follows for it.
     pub(crate) fn forget_guest(&mut self, number: u32) {
-        let Some(nic) = self.nic_parts_mut(number) else { return };
-        let process = std::mem::take(&mut *nic.follow).process;
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let process = std::mem::take(&mut *device.follow).process;
         if let Some(process) = process {
             self.guests.leave(process, number, machine_ns(now()));
         }
@@ -181,92 +202,66 @@ impl Manager {
     fn scan_guest(&mut self, number: u32, now: Instant) {
         let now_ns = machine_ns(now);
         let Some(device) = self.devices.get(&number) else { return };
-        let (runner, Some(nic)) = (device.runner, device.kind.nic()) else { return };
-        if nic.follow.link != runner {
+        let runner = device.runner;
+        if device.follow.link != runner {
             self.forget_guest(number);
         }
         let Some(device) = self.devices.get_mut(&number) else { return };
         let link = runner.and_then(|id| device.links.get(&id));
-        let Kind::Nic(nic) = &mut device.kind else { return };
         let mut follow = Follow { link: runner, ..Follow::default() };
         if let Some(link) = link {
-            let pause = (nic.follow.pause * 2).clamp(SCAN_FIRST, SCAN_LAST);
+            let pause = (device.follow.pause * 2).clamp(SCAN_FIRST, SCAN_LAST);
             (follow.pause, follow.scan_at) = (pause, Some(now + pause));
             let peer = || {
                 let peer = socket_peercred(link.connection.socket()).map_err(|e| e.to_string())?;
                 let (pid, uid) = (peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw());
                 Process::of(Path::new("/"), pid, uid).map_err(|missing| missing.to_string())
             };
-            let process = nic.follow.process.map_or_else(peer, Ok);
+            let process = device.follow.process.map_or_else(peer, Ok);
             let looked = process.and_then(|process| {
                 follow.process = Some(process);
                 self.guests.look(process, number, now_ns)
             });
             match looked {
-                Ok(vcpus) => follow.vcpus = vcpus,
+                Ok(found) => (follow.vcpus, follow.vm) = (found.vcpus, found.vm),
                 Err(problem) => follow.problem = Some(problem),
             }
         }
-        if let Some(roster) = &self.guests.roster {
-            follow.lanes = lanes_of(nic, &follow.vcpus, roster);
+        if self.plan.sidecores.skip_sleeping {
+            follow.table = self.guests.roster.as_ref().map(|roster| Arc::clone(roster.table()));
         }
-        let slots =
-            |follow: &Follow| follow.lanes.as_ref().map(|lanes| (lanes.slots, lanes.redirect));
-        let has_changed = slots(&follow) != slots(&nic.follow);
         let count = follow.vcpus.len();
-        if follow.vcpus != nic.follow.vcpus && count > 0 {
+        if follow.vcpus != device.follow.vcpus && count > 0 {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
         }
-        *nic.follow = follow;
+        let before = device.vm_line().map(|line| line.vm);
+        *device.follow = follow;
+        let line = device.vm_line();
+        if line.as_ref().map(|line| line.vm) != before {
+            let queues: Vec<(u16, QueueKey)> =
+                device.attached().into_iter().map(|index| (index, device.key(index))).collect();
+            for (index, key) in queues {
+                self.tell(number, index, Command::SetVm(key, line.clone()));
+            }
+        }
+        self.set_lanes(number);
+    }
+
+    /// Has frames to a NIC go by what its guest's vCPUs do, if they are to.
+    fn set_lanes(&mut self, number: u32) {
+        let Some(Device { kind: Kind::Nic(nic), follow, .. }) = self.devices.get_mut(&number)
+        else {
+            return;
+        };
+        let roster = self.guests.roster.as_ref();
+        let lanes = roster.and_then(|roster| lanes_of(nic, &follow.vcpus, roster));
+        let slots =
+            |lanes: &Option<Arc<Lanes>>| lanes.as_ref().map(|lanes| (lanes.slots, lanes.redirect));
+        let has_changed = slots(&lanes) != slots(&nic.lanes);
+        nic.lanes = lanes;
         if has_changed {
             self.say_port(number);
         }
-    }
-
-    /// What is shown of a NIC's guest; with each vCPU or without. `None` where nothing would be.
-    pub(crate) fn run_state_view(&self, nic: &NicParts, with_vcpus: bool) -> Option<RunStateView> {
-        let counters = nic.counters.snapshot();
-        let now_ns = machine_ns(now());
-        let vcpu = |(vcpu, slot): &(Vcpu, Slot)| {
-            let table = self.guests.roster.as_ref()?.table();
-            let state = table.read(*slot)?;
-            let on = self.plan.sidecores.cpus.iter().position(|cpu| *cpu == state.cpu);
-            Some(VcpuView {
-                index: vcpu.index,
-                thread: vcpu.tid,
-                state: match state.activity {
-                    Activity::Unknown => VcpuState::Unknown,
-                    Activity::Runs => VcpuState::Runs,
-                    Activity::Waits => VcpuState::Waits,
-                    Activity::Sleeps => VcpuState::Sleeps,
-                },
-                cpu: state.cpu,
-                // Of one that was never seen to be switched it is not known.
-                for_us: match state.activity {
-                    Activity::Unknown => 0,
-                    _ => now_ns.saturating_sub(state.since_ns) / 1000,
-                },
-                ran_ms: state.on_ns / 1_000_000,
-                off_ms: state.off_ns / 1_000_000,
-                on_sidecore: on.filter(|_| state.activity != Activity::Unknown).map(|at| at as u16),
-            })
-        };
-        let redirect = nic.plan.redirect;
-        let vcpus = nic.follow.vcpus.iter().filter(|_| with_vcpus);
-        let is_wanted = redirect != spec::Redirect::Off;
-        let problem = match nic.plan.queues {
-            0..=1 => Some(ONE_QUEUE.to_string()),
-            _ => nic.follow.problem.clone().or_else(|| self.guests.why_not.clone()),
-        };
-        let view = RunStateView {
-            redirect,
-            problem: problem.filter(|_| is_wanted),
-            redirected: counters.redirected,
-            stayed: counters.stayed,
-            avoided_us: counters.avoided_ns / 1000,
-            vcpus: vcpus.filter_map(vcpu).collect(),
-        };
-        (is_wanted || !nic.follow.vcpus.is_empty()).then_some(view)
     }
 }
 
@@ -311,10 +306,11 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let mut roster = Roster::simulated(Arc::new(Table::simulated()));
         let vcpu = Vcpu { index: 0, tid: 50 };
-        let slot = roster.bind(vcpu.tid, 0).expect("room");
+        let slot = roster.bind(vcpu.tid, None, 0).expect("room");
         let (old, new) = (process(root.path(), 1), process(root.path(), 2));
         let guest = |device| Guest {
             vcpus: BTreeMap::from([(vcpu, slot)]),
+            vm: None,
             devices: BTreeSet::from([device]),
         };
         let guests = BTreeMap::from([(old, guest(1)), (new, guest(2))]);

@@ -74,6 +74,7 @@ mod taps;
 mod unsynced;
 pub mod upgrade;
 mod uplinks;
+mod vcpu_views;
 mod views;
 mod whereabouts;
 

@@ -380,7 +380,8 @@ impl Manager {
             return;
         }
         match device.make_queue(index) {
-            Ok(Some((link, served))) => {
+            Ok(Some((link, mut served))) => {
+                served.set_vm(device.vm_line());
                 let is_nic = device.kind.nic().is_some();
                 let home = match &device.kind {
                     Kind::Nic(nic) => Some(nic.plug.map(|plug| plug.place.home)),

@@ -42,7 +42,7 @@ impl Manager {
             sidecore: parts.plug.map(|plug| plug.place.home as u16),
             by_hand: parts.plug.is_some_and(|plug| plug.by_hand),
             held: held(device),
-            run_state: self.run_state_view(parts, queues),
+            run_state: self.run_state_view(device, parts, queues),
             counters: counters(&parts.counters),
             host: uplink.map(|uplink| counters(&uplink.counters)),
             queues: match queues {

@@ -10,11 +10,10 @@ use config::plan::NicPlan;
 use config::spec::LinkState;
 use device::net::{Live, Shape};
 use schedule::Nanos;
-use sidecore::{PortCounters, PortSpec};
+use sidecore::{Lanes, PortCounters, PortSpec};
 use switch::{Rules, Spoof};
 
 use crate::arrival::Arrival;
-use crate::guest_vcpus::Follow;
 use crate::host_ports::HostPorts;
 use crate::network::{Place, vlan_of};
 use crate::nic_moves::Travel;
@@ -37,8 +36,8 @@ pub(crate) struct NicParts {
     pub(crate) arrival: Arrival,
     /// When its guest was announced last.
     pub(crate) announced_at: Option<Instant>,
-    /// What is known of its guest's vCPUs.
-    pub(crate) follow: Box<Follow>,
+    /// Which vCPUs its queues call, if frames go by what these do.
+    pub(crate) lanes: Option<Arc<Lanes>>,
 }
 
 /// Where a NIC is plugged in.
@@ -85,7 +84,7 @@ impl NicParts {
             travel,
             arrival,
             announced_at,
-            follow: Box::default(),
+            lanes: None,
         }
     }
 
@@ -119,7 +118,7 @@ impl NicParts {
             home: home as u16,
             mtu: self.plan.mtu.into(),
             counters: Arc::clone(&self.counters),
-            lanes: self.follow.lanes.clone(),
+            lanes: self.lanes.clone(),
         }
     }
 }

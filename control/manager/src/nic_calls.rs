@@ -116,8 +116,8 @@ impl Manager {
         if before.link != after.link {
             self.turn_link(number, after.link);
         }
-        if let Some(nic) = self.nic_parts_mut(number) {
-            nic.follow.look_again();
+        if let Some(device) = self.devices.get_mut(&number) {
+            device.follow.look_again();
         }
         self.say_port(number);
         let limits = |plan: &NicPlan| (plan.limit, plan.group.clone());

@@ -20,7 +20,7 @@ use crate::shut::Shut;
 /// How long the requests in flight may take to end before that is shown as a problem.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// One disk; with its queues or without.
+/// One disk; with its queues or without. Without its guest's vCPUs.
 pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView {
     let snapshots: Vec<QueueSnapshot> =
         device.queues.iter().map(|queue| queue.counters.snapshot()).collect();
@@ -81,6 +81,8 @@ pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreVi
         busy_percent: percent(balance.load(index.into())),
         poll_percent: percent(balance.polled(index.into())),
         queues: counters.queues as u16,
+        dormant: counters.dormant as u16,
+        looks_spared: counters.unpolled,
         passes: counters.passes,
         busy_ns: counters.busy_ns,
         idle_ns: counters.idle_ns,
@@ -138,6 +140,8 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         locked: None,
         drain_timeout: plan.drain_timeout_s,
         served_as: None,
+        vcpus: Vec::new(),
+        vcpus_unknown: None,
         faults: FaultsView::default(),
         counters: CountersView::default(),
         queues: Vec::new(),

@@ -4,6 +4,8 @@
 //! polled queues, the one visited longest ago first. They are taken in turn. After a visit a queue
 //! stands at the end of the poll line, so a queue already visited at its head ends the pass.
 
+use std::collections::VecDeque;
+
 use crate::aim::Aim;
 use crate::budget::{Budget, KICK_NS_MAX, Limits, Visited};
 use crate::lines::Lines;
@@ -13,7 +15,10 @@ use crate::share::Account;
 use crate::urgency::{Habit, Urgency};
 use crate::waits::Waits;
 
+mod dormant;
 mod interruptions;
+
+use dormant::Dormant;
 
 /// Lines of the first table.
 const POLL: usize = 0;
@@ -34,7 +39,7 @@ pub struct Visit {
 const CROWD_NS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
     /// Not here.
     Absent,
     /// Its kicks are on; it is visited after a kick.
@@ -43,6 +48,8 @@ enum State {
     Polled,
     /// It is visited after a moment, which is in `waits`; its kicks are off.
     Limited,
+    /// It is visited when a vCPU of its guest has a processor again; its kicks are off.
+    Dormant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +99,8 @@ pub struct Schedule {
     polled: usize,
     /// Of the polled, those that wait for a completion.
     waiting: usize,
+    /// The one that was looked at longest ago first.
+    dormant: VecDeque<Dormant>,
 }
 
 impl Schedule {
@@ -130,6 +139,7 @@ impl Schedule {
             queues: 0,
             polled: 0,
             waiting: 0,
+            dormant: VecDeque::with_capacity(usize::from(queues_max)),
         }
     }
 
@@ -164,8 +174,12 @@ impl Schedule {
         match entry.state {
             State::Absent => return,
             State::Armed | State::Limited => {}
+            State::Dormant => self.forget_dormant(queue),
             State::Polled => self.polled -= 1,
         }
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return;
+        };
         entry.state = State::Absent;
         self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         self.queues -= 1;
@@ -192,11 +206,15 @@ impl Schedule {
         self.waiting -= usize::from(std::mem::take(&mut entry.waits));
         // Its last visit decided by the policy of then.
         self.idle.leave(queue);
-        if entry.state == State::Limited {
-            self.waits.remove(queue);
-            self.poll_again(queue, now);
+        match entry.state {
+            State::Limited => self.waits.remove(queue),
+            State::Dormant => self.forget_dormant(queue),
+            State::Absent | State::Armed | State::Polled => {
+                return policy == Policy::Poll && self.kicked(queue, now);
+            }
         }
-        policy == Policy::Poll && self.kicked(queue, now)
+        self.poll_again(queue, now);
+        false
     }
 
     /// Instead of [`Schedule::visited`]: `queue` may take nothing before `moment`. It is out of the
@@ -369,7 +387,10 @@ impl Schedule {
     /// looks at the ring again, and says [`Schedule::armed`] or [`Schedule::found`]; until then, or
     /// if it says neither, the queue is polled as before.
     pub fn to_arm(&mut self) -> Option<u16> {
-        let queue = self.idle.first(IDLE)?;
+        let Some(queue) = self.idle.first(IDLE) else {
+            let is_over = self.polled == self.waiting && !self.dormant.is_empty();
+            return if is_over { self.arm_dormant() } else { None };
+        };
         self.idle.leave(queue);
         Some(queue)
     }
@@ -435,7 +456,7 @@ impl Schedule {
     /// followed by a pass.
     #[inline]
     pub fn may_rest(&self) -> bool {
-        self.polled == self.waiting
+        self.polled == self.waiting && self.dormant.is_empty()
     }
 
     /// Who has its turn next, as far as can be said now.

@@ -152,6 +152,10 @@ counters! {
         kick_ns,
         /// Queues attached.
         queues,
+        /// Of those, the ones that are not polled since their guests have no processor.
+        dormant,
+        /// Looks at such queues that were spared: how many there were, in each pass.
+        unpolled,
         /// Submissions to the kernel that failed outright; their requests were tried again.
         io_errors,
         /// Requests and frames taken from rings.
@@ -213,6 +217,10 @@ counters! {
         frames_dropped,
         /// Of those that came: of a session of another seat of the link, or a hello where none is heard.
         frames_misplaced,
+        /// That were lost on the way in, here: too long, or no room in the socket.
+        lost_in,
+        /// That the kernel refused to send.
+        lost_out,
         /// Hellos that came.
         hellos,
         /// Hellos that were answered with a cookie.

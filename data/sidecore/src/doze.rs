@@ -83,6 +83,8 @@ impl Sidecore {
             || !self.unshown.is_empty()
             || !self.unclocked.is_empty()
             || !self.leaving.is_empty();
+        // A guest that wakes changes no line that is watched.
+        let is_awaiting = is_awaiting || self.schedule.dormant() > 0;
         let is_busy = self.io.in_flight() > 0 || !self.io.may_rest();
         if is_awaiting || has_more || is_busy || self.stopping {
             return None;

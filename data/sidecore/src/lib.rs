@@ -27,6 +27,7 @@ mod bell;
 mod commands;
 mod counters;
 mod done;
+mod dormant;
 mod doze;
 mod fetch;
 mod frames;
@@ -59,6 +60,7 @@ pub use counters::{
 };
 pub use counters::{DropsSnapshot, PortCounters, PortSnapshot};
 pub use counters::{QueueCounters, QueueSnapshot, SidecoreCounters, SidecoreSnapshot};
+pub use dormant::VmLine;
 pub use inbox::{Command, Event, Handle, Refusal, link};
 pub use latency::LatencySnapshot;
 pub use link::{Address, ClientLink, FromLink, Link, LinkKey, ToLink};

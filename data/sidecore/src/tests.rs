@@ -4,6 +4,7 @@
 mod bed;
 mod calling;
 mod commands;
+mod dormant;
 mod dozing;
 mod file;
 mod large;

@@ -1,7 +1,8 @@
 //! Which vCPU threads run now: a program in the kernel writes it, sidecores read it by plain loads.
 //!
 //! - [`Tracker`] loads the program (softly: [`Unavailable`] says why not) and has the table.
-//! - [`Table`] is what the program writes: a [`Slot`] for each thread, read without a system call.
+//! - [`Table`] is what the program writes: a [`Slot`] for each thread, read without a system call, and for each
+//!   [`Vm`] how many of its vCPUs have a processor.
 //! - [`Roster`] says which threads have a slot; it belongs to control.
 //! - [`vcpus`] finds the vCPU threads of a VMM.
 //!
@@ -18,6 +19,6 @@ mod unavailable;
 pub mod vcpus;
 
 pub use roster::{Full, Roster};
-pub use table::{Activity, SLOTS_MAX, Slot, State, Table};
+pub use table::{Activity, Pulse, SLOTS_MAX, Slot, State, Table, VMS_MAX, Vm};
 pub use tracker::{Cost, Tracker};
 pub use unavailable::Unavailable;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::program::bucket_of;
-use crate::table::{SLOTS_MAX, Slot, Table, WAYS};
+use crate::table::{GIVEN, OF_VM, SLOTS_MAX, STATE, Slot, Table, VMS_MAX, Vm, WAYS, counts};
 
 /// How long a slot that was given back is given to nobody: what the program does with it began before and
 /// is over by then, also on a processor that was taken from the host for a while. Nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
-/// There is no slot for another thread, or its bucket is full: it is not followed.
+/// There is no slot for another thread, or its bucket is full: it is not followed. Or no line for another VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -24,16 +24,29 @@ pub struct Full;
 pub struct Roster {
     table: Arc<Table>,
     seed: u32,
-    slots: HashMap<u32, Slot>,
+    slots: HashMap<u32, (Slot, Option<Vm>)>,
     fresh: u16,
     /// Given back, and when, the oldest first.
     resting: VecDeque<(u64, Slot)>,
+    /// Their rest is over.
+    rested: Vec<Slot>,
+    fresh_vms: u16,
+    resting_vms: VecDeque<(u64, Vm)>,
 }
 
 impl Roster {
     /// Nobody is followed in `table`, whose program has that seed.
     pub(crate) fn new(table: Arc<Table>, seed: u32) -> Roster {
-        Roster { table, seed, slots: HashMap::new(), fresh: 0, resting: VecDeque::new() }
+        Roster {
+            table,
+            seed,
+            slots: HashMap::new(),
+            fresh: 0,
+            resting: VecDeque::new(),
+            rested: Vec::new(),
+            fresh_vms: 0,
+            resting_vms: VecDeque::new(),
+        }
     }
 
     /// What the slots are in.
@@ -51,14 +64,67 @@ impl Roster {
         self.slots.is_empty()
     }
 
-    /// Follows the thread of that number from now on; one that is followed keeps its slot.
+    /// A line for a VM, none of whose vCPUs is followed yet.
     ///
     /// # Errors
     /// [`Full`]; nothing changed.
-    pub fn bind(&mut self, tid: u32, now_ns: u64) -> Result<Slot, Full> {
-        if let Some(slot) = self.slots.get(&tid) {
+    pub fn add_vm(&mut self, now_ns: u64) -> Result<Vm, Full> {
+        // What threads of the one before are still to be taken away is taken away first.
+        self.settle(now_ns);
+        let is_over = |(since, _): &(u64, Vm)| now_ns.saturating_sub(*since) >= REST_NS;
+        let vm = match self.resting_vms.front().copied().filter(is_over) {
+            Some((_, vm)) => {
+                self.resting_vms.pop_front();
+                vm
+            }
+            None if self.fresh_vms < VMS_MAX => {
+                self.fresh_vms += 1;
+                Vm(self.fresh_vms - 1)
+            }
+            None => return Err(Full),
+        };
+        self.table.vm(vm).into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(vm)
+    }
+
+    /// The VM is gone. To be called after its last thread was unbound.
+    pub fn remove_vm(&mut self, vm: Vm, now_ns: u64) {
+        self.resting_vms.push_back((now_ns, vm));
+    }
+
+    /// Whether the thread of that number is counted for `vm`.
+    pub fn is_of(&self, tid: u32, vm: Vm) -> bool {
+        self.slots.get(&tid).is_some_and(|(_, of)| *of == Some(vm))
+    }
+
+    /// Slots whose rest is over are free, and what their threads were counted as ends.
+    pub fn settle(&mut self, now_ns: u64) {
+        while let Some((since, slot)) = self.resting.front().copied() {
+            if now_ns.saturating_sub(since) < REST_NS {
+                return;
+            }
+            self.resting.pop_front();
+            self.rested.push(slot);
+            let Some(words) = self.table.slot(slot) else { continue };
+            let vm = words[OF_VM].load(Ordering::Relaxed).checked_sub(1).map(|vm| Vm(vm as u16));
+            if counts(words[STATE].load(Ordering::Relaxed))
+                && let Some(word) = vm.and_then(|vm| self.table.vm(vm))
+            {
+                word.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Follows the thread of that number from now on; one that is followed keeps its slot, and the VM that it is
+    /// counted for. Until it is switched first it counts as running.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing changed.
+    pub fn bind(&mut self, tid: u32, vm: Option<Vm>, now_ns: u64) -> Result<Slot, Full> {
+        if let Some((slot, _)) = self.slots.get(&tid) {
             return Ok(*slot);
         }
+        self.settle(now_ns);
         let bucket = bucket_of(tid, self.seed);
         let entries = (0..WAYS).filter_map(|way| self.table.entry(bucket, way));
         let free = entries.into_iter().find(|entry| entry.load(Ordering::Relaxed) == 0);
@@ -66,17 +132,13 @@ impl Roster {
         if tid == 0 || free.is_none() {
             return Err(Full);
         }
-        let slot = match self.resting.front() {
-            Some((since, slot)) if now_ns.saturating_sub(*since) >= REST_NS => {
-                let slot = *slot;
-                self.resting.pop_front();
-                slot
-            }
-            _ if self.fresh < SLOTS_MAX => {
+        let slot = match self.rested.pop() {
+            Some(slot) => slot,
+            None if self.fresh < SLOTS_MAX => {
                 self.fresh += 1;
                 Slot(self.fresh - 1)
             }
-            _ => return Err(Full),
+            None => return Err(Full),
         };
         // Nobody writes or believes it yet.
         self.table
@@ -84,16 +146,23 @@ impl Roster {
             .into_iter()
             .flatten()
             .for_each(|word| word.store(0, Ordering::Relaxed));
+        if let (Some(vm), Some(words)) = (vm, self.table.slot(slot)) {
+            words[OF_VM].store(u64::from(vm.0) + 1, Ordering::Relaxed);
+            // It is counted before the program can say that it lost its processor.
+            if let Some(word) = self.table.vm(vm) {
+                word.fetch_add(GIVEN, Ordering::AcqRel);
+            }
+        }
         if let Some(free) = free {
             free.store(u64::from(slot.0) << 32 | u64::from(tid), Ordering::Release);
         }
-        self.slots.insert(tid, slot);
+        self.slots.insert(tid, (slot, vm));
         Ok(slot)
     }
 
     /// The thread is followed no longer.
     pub fn unbind(&mut self, tid: u32, now_ns: u64) {
-        let Some(slot) = self.slots.remove(&tid) else { return };
+        let Some((slot, _)) = self.slots.remove(&tid) else { return };
         let bucket = bucket_of(tid, self.seed);
         let entries: Vec<_> = (0..WAYS).filter_map(|way| self.table.entry(bucket, way)).collect();
         let used = entries.iter().take_while(|entry| entry.load(Ordering::Relaxed) != 0).count();
@@ -150,7 +219,7 @@ mod tests {
                 now += REST_NS / 3;
                 if is_bind {
                     let has_room = bound.len() < WAYS || bound.contains(&tid);
-                    prop_assert_eq!(roster.bind(tid, now).is_ok(), has_room);
+                    prop_assert_eq!(roster.bind(tid, None, now).is_ok(), has_room);
                     if has_room {
                         bound.insert(tid);
                     }
@@ -171,22 +240,22 @@ mod tests {
     #[test]
     fn a_slot_rests_before_it_is_given_again() {
         let mut roster = Roster::simulated(Arc::new(Table::simulated()));
-        let first = roster.bind(10, 0).expect("room");
+        let first = roster.bind(10, None, 0).expect("room");
         roster.unbind(10, 0);
-        assert_ne!(roster.bind(11, REST_NS - 1), Ok(first));
-        assert_eq!(roster.bind(12, REST_NS), Ok(first));
+        assert_ne!(roster.bind(11, None, REST_NS - 1), Ok(first));
+        assert_eq!(roster.bind(12, None, REST_NS), Ok(first));
     }
 
     #[test]
     fn there_is_an_end_of_slots() {
         let mut roster = Roster::new(Arc::new(Table::simulated()), 0x9e37_79b9);
-        assert_eq!(roster.bind(0, 0), Err(Full), "no thread has this number");
+        assert_eq!(roster.bind(0, None, 0), Err(Full), "no thread has this number");
         // Neighbours are spread, so no bucket is full before slots are.
         let slots = u32::from(SLOTS_MAX);
-        assert!((1..=slots).all(|tid| roster.bind(tid, 0).is_ok()));
-        assert_eq!(roster.bind(slots + 1, REST_NS), Err(Full));
+        assert!((1..=slots).all(|tid| roster.bind(tid, None, 0).is_ok()));
+        assert_eq!(roster.bind(slots + 1, None, REST_NS), Err(Full));
         roster.unbind(1, 0);
-        assert_eq!(roster.bind(slots + 1, REST_NS - 1), Err(Full), "the one there is rests");
-        assert!(roster.bind(slots + 1, REST_NS).is_ok());
+        assert_eq!(roster.bind(slots + 1, None, REST_NS - 1), Err(Full), "the one there is rests");
+        assert!(roster.bind(slots + 1, None, REST_NS).is_ok());
     }
 }

@@ -172,7 +172,7 @@ mod tests {
         };
         let mut roster = tracker.roster();
         let tid = gettid().as_raw_nonzero().get() as u32;
-        let slot = roster.bind(tid, 0).expect("room");
+        let slot = roster.bind(tid, None, 0).expect("room");
         let table = tracker.table();
         (0..4).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
         // The last time is that of the sleep, unless others were given the processor between the sleep and the look.

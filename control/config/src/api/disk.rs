@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::HeldView;
+use super::{HeldView, VcpuView};
 use crate::spec::{BackendKind, Cache, Mode, Policy};
 
 /// Every disk.
@@ -120,6 +120,12 @@ pub struct DiskView {
     /// Its queues that are or were set up; absent in a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<QueueView>,
+    /// Its guest's vCPUs, with `skip_sleeping`, by their numbers; absent in a list, and while they are not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vcpus: Vec<VcpuView>,
+    /// Why its queues are polled though `skip_sleeping` is said: what is lacking, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus_unknown: Option<String>,
 }
 
 /// What requests met at the disk since it was opened, and how often data was made stable.

@@ -134,6 +134,7 @@ mod tests {
             "elvis.rate_in = 20000",
             "urgency = \"off\"",
             "wait = \"line\"",
+            "skip_sleeping = true",
         ];
         let base = "disk=[{ id = \"a\", path = \"/a\" }]\n[sidecores]\ncpus = \"0-1\"\n";
         check::<SidecoresSpec>("[sidecores]", base, &lines, &[]);

@@ -37,6 +37,7 @@ fn an_empty_file_is_a_daemon_with_one_sidecore_and_no_disk() {
             policies: Policies::default(),
             urgency: Urgency::Watch,
             wait: Wait::Spin,
+            skip_sleeping: false,
         }
     );
     assert_eq!(plan.disks, []);

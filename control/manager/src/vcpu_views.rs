@@ -1,0 +1,85 @@
+//! What the API shows of guests' vCPUs.
+//!
+//! Not how they are found (`guest_vcpus`). Called by `views` and `net_views`.
+
+use config::api::{DiskView, RunStateView, VcpuState, VcpuView};
+use config::spec;
+use runstate::vcpus::Vcpu;
+use runstate::{Activity, Slot, State};
+
+use crate::device::Device;
+use crate::manager::{Manager, machine_ns, now};
+use crate::nic::NicParts;
+
+/// Why no frame of a NIC can go to another queue.
+const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";
+
+impl Manager {
+    /// The vCPUs of a device's guest that are followed.
+    pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
+        let now_ns = machine_ns(now());
+        let Some(table) = self.guests.roster.as_ref().map(|roster| roster.table()) else {
+            return Vec::new();
+        };
+        let view =
+            |(vcpu, slot): &(Vcpu, Slot)| Some(self.vcpu_view(*vcpu, &table.read(*slot)?, now_ns));
+        device.follow.vcpus.iter().filter_map(view).collect()
+    }
+
+    fn vcpu_view(&self, vcpu: Vcpu, state: &State, now_ns: u64) -> VcpuView {
+        let on = self.plan.sidecores.cpus.iter().position(|cpu| *cpu == state.cpu);
+        VcpuView {
+            index: vcpu.index,
+            thread: vcpu.tid,
+            state: match state.activity {
+                Activity::Unknown => VcpuState::Unknown,
+                Activity::Runs => VcpuState::Runs,
+                Activity::Waits => VcpuState::Waits,
+                Activity::Sleeps => VcpuState::Sleeps,
+            },
+            cpu: state.cpu,
+            // Of one that was never seen to be switched it is not known.
+            for_us: match state.activity {
+                Activity::Unknown => 0,
+                _ => now_ns.saturating_sub(state.since_ns) / 1000,
+            },
+            ran_ms: state.on_ns / 1_000_000,
+            off_ms: state.off_ns / 1_000_000,
+            on_sidecore: on.filter(|_| state.activity != Activity::Unknown).map(|at| at as u16),
+        }
+    }
+
+    /// A disk with its guest's vCPUs, if its queues go by what these do.
+    pub(crate) fn with_vcpus(&self, view: DiskView, device: &Device) -> DiskView {
+        if !self.plan.sidecores.skip_sleeping || device.runner.is_none() {
+            return view;
+        }
+        let why_not = device.follow.problem.clone().or_else(|| self.guests.why_not.clone());
+        DiskView { vcpus: self.vcpu_views(device), vcpus_unknown: why_not, ..view }
+    }
+
+    /// What is shown of a NIC's guest; with each vCPU or without. `None` where nothing would be.
+    pub(crate) fn run_state_view(
+        &self,
+        device: &Device,
+        nic: &NicParts,
+        with_vcpus: bool,
+    ) -> Option<RunStateView> {
+        let counters = nic.counters.snapshot();
+        let redirect = nic.plan.redirect;
+        let is_wanted = redirect != spec::Redirect::Off;
+        let problem = match nic.plan.queues {
+            0..=1 => Some(ONE_QUEUE.to_string()),
+            _ => device.follow.problem.clone().or_else(|| self.guests.why_not.clone()),
+        };
+        let view = RunStateView {
+            redirect,
+            problem: problem.filter(|_| is_wanted),
+            redirected: counters.redirected,
+            stayed: counters.stayed,
+            avoided_us: counters.avoided_ns / 1000,
+            vcpus: if with_vcpus { self.vcpu_views(device) } else { Vec::new() },
+        };
+        (is_wanted || !device.follow.vcpus.is_empty()).then_some(view)
+    }
+}
