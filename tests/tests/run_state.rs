@@ -157,7 +157,7 @@ fn queues_of_a_guest_that_sleeps_are_left_alone_and_each_request_is_answered() -
                     single.exercise(disk.queue(0), block)?;
                 }
             }
-            let shown = daemon.ask("disk show d0")?;
+            let shown = daemon.ask("show d0")?;
             let vcpu = &shown["vcpus"][0];
             ensure!(vcpu["index"] == 0 && vcpu["state"] != "unknown", "{shown}");
             Ok(())
@@ -192,7 +192,7 @@ fn whose_vcpus_are_not_known_is_polled_and_it_is_said_why() -> Result<()> {
         single.exercise(disk.queue(0), 1)?;
     }
     await_that(Duration::from_secs(10), "its process to be looked at", || {
-        let shown = daemon.ask("disk show d0")?;
+        let shown = daemon.ask("show d0")?;
         Ok(shown["vcpus_unknown"].as_str().is_some_and(|why| why.contains("debug-threads=on")))
     })?;
     let seen = daemon.ask("sidecores")?["sidecores"][0].clone();

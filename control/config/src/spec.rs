@@ -139,7 +139,8 @@ pub struct SidecoresSpec {
     /// What a sidecore does when it has looked at what it polls and found nothing.
     pub wait: Wait,
     /// Queues of a guest none of whose vCPUs has a processor are not polled until one has: nobody can put anything
-    /// into them, and whoever is awake is looked at more often. By a program in the kernel that sees the guests'
+    /// into them, and whoever is awake is looked at more often, above all with `policy = "poll"` (by `adaptive` queues of
+    /// guests that sleep soon wait for a kick, and are not looked at either). By a program in the kernel that sees the guests'
     /// threads switched (`sidecore doctor` says whether it can be had); for guests whose VMM names its vCPU threads,
     /// as QEMU does with `-name NAME,debug-threads=on`.
     pub skip_sleeping: bool,
