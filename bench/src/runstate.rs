@@ -175,7 +175,7 @@ fn compare(
         sample(tracker.table(), worker, &mut compared)?;
         pause(BETWEEN);
     }
-    workers.iter().for_each(|worker| roster.unbind(worker.tid, now_ns()));
+    workers.iter().for_each(|worker| roster.unbind(worker.tid, worker.slot, now_ns()));
     let got = compared.samples;
     ensure!(got >= samples, "only {got} of {samples} samples could be compared");
     Ok(compared)
@@ -243,10 +243,13 @@ fn switch_ns(tracker: &Tracker, mut roster: Option<&mut Roster>, turns: u64) -> 
     });
     let threads: Vec<u32> = tids.iter().take(2).collect();
     ensure!(threads.len() == 2, "a thread did not start");
+    let mut slots = Vec::new();
     if let Some(roster) = roster.as_mut() {
         let vm = roster.add_vm(now_ns()).ok();
         for tid in &threads {
-            roster.bind(*tid, vm, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+            let slot =
+                roster.bind(*tid, vm, now_ns()).map_err(|_| anyhow!("no room in the index"))?;
+            slots.push((*tid, slot));
         }
     }
     let measuring = tracker.measure()?;
@@ -257,7 +260,7 @@ fn switch_ns(tracker: &Tracker, mut roster: Option<&mut Roster>, turns: u64) -> 
     let after = tracker.cost()?;
     drop(measuring);
     if let Some(roster) = roster {
-        threads.iter().for_each(|tid| roster.unbind(*tid, now_ns()));
+        slots.into_iter().for_each(|(tid, slot)| roster.unbind(tid, slot, now_ns()));
     }
     done.into_iter().collect::<Result<()>>()?;
     let runs = after.runs - before.runs;
@@ -289,6 +292,6 @@ fn look_ns(table: &Table, roster: &mut Roster) -> Result<f64> {
     }
     let took = now_ns() - start;
     std::hint::black_box(runs);
-    roster.unbind(tid, now_ns());
+    roster.unbind(tid, slot, now_ns());
     Ok(took as f64 / LOOKS as f64)
 }

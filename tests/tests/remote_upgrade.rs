@@ -241,8 +241,6 @@ fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
     iohost.stop()
 }
 
-/// The end of a client, and of an IOhost, is known at once to the other one: not when a lease of ten minutes is over, nor
-/// when an eighth of it has passed and the other end is asked whether it lives.
 /// The file names another address by then: nobody is heard at the one before, and the client finds the new one.
 #[test]
 fn an_address_that_has_changed_is_that_of_the_process_that_takes_over() -> Result<()> {
@@ -269,6 +267,8 @@ fn an_address_that_has_changed_is_that_of_the_process_that_takes_over() -> Resul
     Ok(())
 }
 
+/// The end of a client, and of an IOhost, is known at once to the other one: not when a lease of ten minutes is over, nor
+/// when an eighth of it has passed and the other end is asked whether it lives.
 #[test]
 fn who_stops_says_goodbye() -> Result<()> {
     let port = free_port()?;

@@ -18,7 +18,7 @@ use tests::traffic::{self, LONGEST};
 const FRAMES: u64 = 200;
 /// What loads programs for tracepoints.
 const RIGHTS: &str = "-bpf,-perfmon,-sys_admin";
-const SAID: &str = "which vCPUs run cannot be seen, so nothing goes by it: no right to load an eBPF program: run as \
+const SAID: &str = "which vCPUs run cannot be seen, so neither `redirect` nor `skip_sleeping` does anything: no right to load an eBPF program: run as \
                     root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON";
 
 /// Two NICs that want it, of the two pairs that it takes.

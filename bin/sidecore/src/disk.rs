@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{CountersView, DiskView, FaultsView};
+use config::api::{ApiError, CountersView, DiskView, ErrorKind, FaultsView};
 use config::routes::Method;
 use config::spec::{DiskChange, DiskMove, DiskResize};
 use config::{Size, Target};
@@ -140,6 +140,11 @@ pub(crate) fn absolute(path: String) -> Result<String, Failure> {
 /// One disk, or what gives it to a guest.
 pub(crate) fn present(disk: &DiskView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
     match args.print {
+        Some(_) if disk.socket.is_empty() => {
+            let error = format!("disk {:?} has no socket here: clients of a link have it", disk.id);
+            let hint = "`sidecore remote status` says who; a VM here needs a disk of its own";
+            Err(Failure::Refused(ApiError::new(ErrorKind::Refused, error, hint)))
+        }
         Some(vmm) => vmm::paste(vmm, disk, args.memory)?.print("disk", disk, output),
         None => output.show(disk, disk_text),
     }
@@ -198,7 +203,12 @@ fn disk_text(disk: &DiskView) -> String {
         ("state", disk.state.word().to_string()),
     ];
     facts.extend(disk.problem.clone().map(|problem| ("problem", problem)));
-    facts.push(("socket", format!("{} ({})", disk.socket, disk.mode)));
+    facts.push(match disk.socket.is_empty() {
+        true => {
+            ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
+        }
+        false => ("socket", format!("{} ({})", disk.socket, disk.mode)),
+    });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
     if let (Some(link), Some(name)) = (&disk.link, &disk.remote) {

@@ -147,7 +147,8 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         }
         table.row(row);
     }
-    table.text()
+    let skips = now.skip_sleeping.iter().map(|how| format!("\nskip_sleeping: {how}\n"));
+    table.text() + &skips.collect::<String>()
 }
 
 /// A part of the time between two looks, in percent, or `-` where there was only one. Sleep is counted when
@@ -258,7 +259,8 @@ mod tests {
         };
         let state = SidecoreState::Parked;
         let asleep = SidecoreView { index: 1, state, ..SidecoreView::default() };
-        let list = |core| SidecoreList { sidecores: vec![core, asleep.clone()] };
+        let list =
+            |core| SidecoreList { sidecores: vec![core, asleep.clone()], skip_sleeping: None };
         assert_eq!(
             sidecores_text(&list(before), &list(now)),
             "\
@@ -268,10 +270,14 @@ SIDECORE  CPU  STATE   BUSY  POLL  QUEUES  REQUESTS  KICKS  AVOIDED  SLEEPS  ASL
 "
         );
         let of_node = |node| SidecoreView { node, ..SidecoreView::default() };
-        let both = SidecoreList { sidecores: vec![of_node(Some(1)), of_node(Some(0))] };
+        let both = SidecoreList {
+            sidecores: vec![of_node(Some(1)), of_node(Some(0))],
+            skip_sleeping: Some("in force".to_string()),
+        };
         let text = sidecores_text(&both, &both);
         let last = |line: &str| line.split(' ').next_back().map(str::to_string);
         let column: Vec<String> = text.lines().filter_map(last).collect();
-        assert_eq!(column, ["NODE", "1", "0"]);
+        assert_eq!(column, ["NODE", "1", "0", "", "force"]);
+        assert!(text.ends_with("\n\nskip_sleeping: in force\n"), "{text}");
     }
 }

@@ -102,7 +102,9 @@ fn run_state() -> Option<Result<Tracker, Unavailable>> {
     let random = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
     let started = Tracker::start(u32::from_ne_bytes(seed));
     if let Err(why) = &started {
-        tracing::info!("which vCPUs run cannot be seen, so nothing goes by it: {why}");
+        tracing::warn!(
+            "which vCPUs run cannot be seen, so neither `redirect` nor `skip_sleeping` does anything: {why}"
+        );
     }
     random.is_ok().then_some(started)
 }
@@ -294,6 +296,8 @@ pub(crate) fn start_log() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // A line that cannot be written is lost. To say so there would end the daemon.
+        .log_internal_errors(false)
         .with_target(false);
     // Under systemd the journal has the time.
     match std::env::var_os("JOURNAL_STREAM") {

@@ -288,3 +288,19 @@ fn without_descriptors_connections_are_refused_and_service_resumes() {
     };
     assert!((0..100).any(|_| is_answered()), "service is not resumed");
 }
+
+/// A log that takes no more lines is lost, and nothing else is.
+#[test]
+fn a_full_log_ends_nobody() {
+    let mut daemon = Daemon::start(&null("good"));
+    daemon.signal(Signal::KILL);
+    daemon.child.wait().unwrap();
+    let log = daemon.folder.path().join("log");
+    fs::remove_file(&log).unwrap();
+    symlink("/dev/full", &log).unwrap();
+    daemon.child = Daemon::spawn(daemon.folder.path());
+    daemon.expect_notice("READY=1\n");
+    assert_eq!(daemon.run("disk add more --backend null --size 1G").0, 0);
+    assert_eq!(daemon.run("reload").0, 0);
+    assert_eq!(daemon.child.try_wait().unwrap(), None, "it serves");
+}

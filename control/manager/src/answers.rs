@@ -112,6 +112,7 @@ impl Manager {
         let view = |(index, core)| views::sidecore(index as u16, core, &self.balance);
         Answer::Sidecores(SidecoreList {
             sidecores: self.cores.all.iter().enumerate().map(view).collect(),
+            skip_sleeping: self.skips_sleeping(),
         })
     }
 

@@ -109,14 +109,18 @@ impl Guests {
 
     /// The vCPUs of a process as they are now, each with its slot if there is one.
     fn look(&mut self, process: Process, number: u32, now_ns: u64) -> Result<Found, String> {
-        let found = process.vcpus(Path::new("/")).map_err(|missing| missing.to_string());
-        let (Some(roster), found) = (&mut self.roster, found?) else { return Ok(Found::default()) };
+        let looked = process.vcpus(Path::new("/")).map_err(|missing| missing.to_string());
+        let Some(roster) = &mut self.roster else { return looked.map(|_| Found::default()) };
         let guest = self.guests.entry(process).or_default();
         guest.devices.insert(number);
-        let gone: Vec<Vcpu> =
-            guest.vcpus.keys().filter(|vcpu| !found.contains(vcpu)).copied().collect();
+        // Of a process that is gone nobody is followed any more, though its descriptor may live on.
+        let found = looked.as_ref().map_or(&[][..], Vec::as_slice);
+        let is_gone = |(vcpu, _): &(&Vcpu, &Slot)| !found.contains(vcpu);
+        let gone = guest.vcpus.iter().filter(is_gone).map(|(vcpu, slot)| (*vcpu, *slot));
+        let gone: Vec<(Vcpu, Slot)> = gone.collect();
         guest.vcpus.retain(|vcpu, _| found.contains(vcpu));
         unbind(roster, &self.guests, &gone, now_ns);
+        let found = looked?;
         let guest = self.guests.entry(process).or_default();
         roster.settle(now_ns);
         guest.vm = guest.vm.or_else(|| roster.add_vm(now_ns).ok());
@@ -140,19 +144,26 @@ impl Guests {
             return;
         }
         if let (Some(guest), Some(roster)) = (self.guests.remove(&process), &mut self.roster) {
-            let gone: Vec<Vcpu> = guest.vcpus.into_keys().collect();
+            let gone: Vec<(Vcpu, Slot)> = guest.vcpus.into_iter().collect();
             unbind(roster, &self.guests, &gone, now_ns);
             guest.vm.into_iter().for_each(|vm| roster.remove_vm(vm, now_ns));
         }
     }
 }
 
-/// These threads are followed no longer, but for those whose numbers are another guest's by now.
-fn unbind(roster: &mut Roster, guests: &BTreeMap<Process, Guest>, gone: &[Vcpu], now_ns: u64) {
-    for Vcpu { tid, .. } in gone {
-        let has = |guest: &Guest| guest.vcpus.keys().any(|vcpu| vcpu.tid == *tid);
+/// These threads are followed no longer, but for those whose slots another guest has: where no VM has a line, a number that
+/// is its vCPU's by now keeps its slot.
+fn unbind(
+    roster: &mut Roster,
+    guests: &BTreeMap<Process, Guest>,
+    gone: &[(Vcpu, Slot)],
+    now_ns: u64,
+) {
+    for (Vcpu { tid, .. }, slot) in gone {
+        let has =
+            |guest: &Guest| guest.vcpus.iter().any(|(vcpu, its)| (vcpu.tid, its) == (*tid, slot));
         if !guests.values().any(has) {
-            roster.unbind(*tid, now_ns);
+            roster.unbind(*tid, *slot, now_ns);
         }
     }
 }
@@ -184,9 +195,18 @@ impl Manager {
             is_followed
                 && (follow.link != device.runner || follow.scan_at.is_some_and(|at| at <= now))
         };
-        let due = self.devices.values().filter(is_due).map(|device| device.number);
-        for number in due.take(SCANS_PER_TURN).collect::<Vec<_>>() {
-            self.scan_guest(number, now);
+        let due = self.devices.values().filter(is_due);
+        // Who was never looked at comes first.
+        let mut due: Vec<(bool, u32)> =
+            due.map(|device| (device.follow.link == device.runner, device.number)).collect();
+        due.sort_unstable();
+        for (at, (_, number)) in due.into_iter().enumerate() {
+            if at < SCANS_PER_TURN {
+                self.scan_guest(number, now);
+            } else if let Some(device) = self.devices.get_mut(&number) {
+                // In the next turn, which comes at once.
+                device.follow.scan_at = Some(now);
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::kind::DevicePlan;
 use crate::manager::{Manager, now};
 use crate::reload_net::Hosts;
+use crate::remote::check_key;
 use crate::shut::{NotOpen, Shut, is_same_image};
 
 /// How long the answer waits for disks that take over from others.
@@ -47,6 +48,18 @@ struct Prepared {
     still_shut: Vec<(DevicePlan, NotOpen)>,
     /// What new uplinks are on, and new NICs wired to.
     hosts: Hosts,
+}
+
+/// A link that is different comes with an upgrade or a restart, which must not fail then.
+fn check_links(running: &Plan, wanted: &Plan) -> Result<(), ApiError> {
+    for link in wanted.links.iter().filter(|link| !running.links.contains(link)) {
+        check_key(link).map_err(|error| {
+            let error = format!("{}: link {:?}: {error}", link.origin, link.id);
+            let hint = "correct the file and reload again; nothing was changed";
+            ApiError::new(ErrorKind::Refused, error, hint)
+        })?;
+    }
+    Ok(())
 }
 
 impl Manager {
@@ -86,6 +99,7 @@ impl Manager {
     fn begin_reload(&mut self) -> Result<(Vec<String>, ReloadView), ApiError> {
         let wanted = (self.options.load)(&self.plan)?;
         let difference = config::diff(&self.plan, &wanted);
+        check_links(&self.plan, &wanted)?;
         // What is opened is opened for who may have it then.
         let links = config::links_after(&self.plan, &wanted);
         let before = std::mem::replace(&mut self.plan.links, links);

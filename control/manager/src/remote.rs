@@ -332,7 +332,14 @@ impl Manager {
         if let FromLink::Host(event) = &said {
             // What it asks for would begin what another process is told has ended, or what that one would wait for the end
             // of; and what comes behind that waits, too.
-            let begins = matches!(event, HostEvent::Open { .. } | HostEvent::LetGo { .. });
+            let begins = match event {
+                HostEvent::Open { .. } => true,
+                // One that is removed is gone for an heir.
+                HostEvent::LetGo { export, .. } => {
+                    self.export(key, *export).is_none_or(|export| !export.is_removed)
+                }
+                HostEvent::SessionBegan { .. } | HostEvent::SessionEnded { .. } => false,
+            };
             let is_soon = self.upgrade.as_ref().is_some_and(Upgrade::has_hello) && begins;
             if self.frozen || is_soon || !self.remote.transit.later.is_empty() {
                 return self.remote.transit.later.push((core, key, said));

@@ -15,6 +15,15 @@ use crate::nic::NicParts;
 const ONE_QUEUE: &str = "its guest has one receive queue, and there is no other one for its frames: `queues` of 2 or more";
 
 impl Manager {
+    /// Whether queues of guests that sleep are not polled, if that was asked for.
+    pub(crate) fn skips_sleeping(&self) -> Option<String> {
+        let in_force = || "in force".to_string();
+        self.plan
+            .sidecores
+            .skip_sleeping
+            .then(|| self.guests.why_not.clone().unwrap_or_else(in_force))
+    }
+
     /// The vCPUs of a device's guest that are followed.
     pub(crate) fn vcpu_views(&self, device: &Device) -> Vec<VcpuView> {
         let now_ns = machine_ns(now());

@@ -250,6 +250,12 @@ impl Schedule {
         let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
             return false;
         };
+        if entry.state == State::Dormant {
+            // Nobody was asked to kick, and somebody who is not followed did.
+            self.forget_dormant(queue);
+            self.rouse(queue);
+            return false;
+        }
         if entry.state != State::Armed {
             return false;
         }

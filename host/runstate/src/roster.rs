@@ -115,14 +115,16 @@ impl Roster {
         }
     }
 
-    /// Follows the thread of that number from now on; one that is followed keeps its slot, and the VM that it is
-    /// counted for. Until it is switched first it counts as running.
+    /// Follows the thread of that number from now on. One that is followed for that VM keeps its slot; of another VM's it
+    /// is not: that number was another thread's. Until it is switched first it counts as running.
     ///
     /// # Errors
     /// [`Full`]; nothing changed.
     pub fn bind(&mut self, tid: u32, vm: Option<Vm>, now_ns: u64) -> Result<Slot, Full> {
-        if let Some((slot, _)) = self.slots.get(&tid) {
-            return Ok(*slot);
+        match self.slots.get(&tid).copied() {
+            Some((slot, of)) if of == vm => return Ok(slot),
+            Some((slot, _)) => self.unbind(tid, slot, now_ns),
+            None => {}
         }
         self.settle(now_ns);
         let bucket = bucket_of(tid, self.seed);
@@ -160,9 +162,12 @@ impl Roster {
         Ok(slot)
     }
 
-    /// The thread is followed no longer.
-    pub fn unbind(&mut self, tid: u32, now_ns: u64) {
-        let Some((slot, _)) = self.slots.remove(&tid) else { return };
+    /// The thread of that number is followed no longer, if that slot is its.
+    pub fn unbind(&mut self, tid: u32, slot: Slot, now_ns: u64) {
+        if self.slots.get(&tid).is_none_or(|(its, _)| *its != slot) {
+            return;
+        }
+        self.slots.remove(&tid);
         let bucket = bucket_of(tid, self.seed);
         let entries: Vec<_> = (0..WAYS).filter_map(|way| self.table.entry(bucket, way)).collect();
         let used = entries.iter().take_while(|entry| entry.load(Ordering::Relaxed) != 0).count();
@@ -191,6 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::table::Activity;
 
     /// What the program does to find a thread.
     fn find(table: &Table, tid: u32, seed: u32) -> Option<u16> {
@@ -224,7 +230,9 @@ mod tests {
                         bound.insert(tid);
                     }
                 } else {
-                    roster.unbind(tid, now);
+                    if let Some((slot, _)) = roster.slots.get(&tid).copied() {
+                        roster.unbind(tid, slot, now);
+                    }
                     bound.remove(&tid);
                 }
                 let mut seen = HashSet::new();
@@ -237,11 +245,69 @@ mod tests {
         }
     }
 
+    /// Of threads whose slots are followed, those that have a processor.
+    fn running(roster: &Roster, vm: Vm) -> u32 {
+        let its = roster.slots.values().filter(|(_, of)| *of == Some(vm));
+        its.filter(|(slot, _)| {
+            matches!(roster.table.activity(*slot), Activity::Runs | Activity::Unknown)
+        })
+        .count() as u32
+    }
+
+    proptest! {
+        /// Threads come, go, are switched and change hands; VMs come and go. When those that went have rested, each VM's
+        /// word says how many of its threads have a processor.
+        #[test]
+        fn a_vm_counts_its_threads_that_have_a_processor(
+            steps in proptest::collection::vec((0u8..8, 1u32..12, 0usize..3, 0u64..3), 1..300),
+        ) {
+            let table = Arc::new(Table::simulated());
+            let mut roster = Roster::new(Arc::clone(&table), 0x9e37_79b9);
+            let (mut vms, mut now) = ([None; 3], 0);
+            for (what, tid, which, waits) in steps {
+                now += waits * REST_NS / 2;
+                match (what, vms[which]) {
+                    (0, None) => vms[which] = roster.add_vm(now).ok(),
+                    (0, Some(vm)) => {
+                        let its = roster.slots.iter().filter(|(_, (_, of))| *of == Some(vm));
+                        let its: Vec<_> = its.map(|(tid, (slot, _))| (*tid, *slot)).collect();
+                        its.into_iter().for_each(|(tid, slot)| roster.unbind(tid, slot, now));
+                        roster.remove_vm(vm, now);
+                        vms[which] = None;
+                    }
+                    (1 | 2, vm) => {
+                        prop_assert!(roster.bind(tid, vm, now).is_ok());
+                        prop_assert!(vm.is_none_or(|vm| roster.is_of(tid, vm)));
+                    }
+                    (3, _) => {
+                        if let Some((slot, _)) = roster.slots.get(&tid).copied() {
+                            roster.unbind(tid, slot, now);
+                        }
+                    }
+                    _ => {
+                        let what = [Activity::Runs, Activity::Waits, Activity::Sleeps][which];
+                        if let Some((slot, _)) = roster.slots.get(&tid) {
+                            table.simulate(*slot, what, 0, now);
+                        }
+                    }
+                }
+                // Whoever went counts until it has rested, and never less than those that are there.
+                for vm in vms.into_iter().flatten() {
+                    prop_assert!(table.pulse(vm).running() >= running(&roster, vm));
+                }
+            }
+            roster.settle(now + REST_NS);
+            for vm in vms.into_iter().flatten() {
+                prop_assert_eq!(table.pulse(vm).running(), running(&roster, vm));
+            }
+        }
+    }
+
     #[test]
     fn a_slot_rests_before_it_is_given_again() {
         let mut roster = Roster::simulated(Arc::new(Table::simulated()));
         let first = roster.bind(10, None, 0).expect("room");
-        roster.unbind(10, 0);
+        roster.unbind(10, first, 0);
         assert_ne!(roster.bind(11, None, REST_NS - 1), Ok(first));
         assert_eq!(roster.bind(12, None, REST_NS), Ok(first));
     }
@@ -254,7 +320,7 @@ mod tests {
         let slots = u32::from(SLOTS_MAX);
         assert!((1..=slots).all(|tid| roster.bind(tid, None, 0).is_ok()));
         assert_eq!(roster.bind(slots + 1, None, REST_NS), Err(Full));
-        roster.unbind(1, 0);
+        roster.unbind(1, Slot(0), 0);
         assert_eq!(roster.bind(slots + 1, None, REST_NS - 1), Err(Full), "the one there is rests");
         assert!(roster.bind(slots + 1, None, REST_NS).is_ok());
     }

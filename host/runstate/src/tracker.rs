@@ -186,7 +186,7 @@ mod tests {
         assert!(state.switches >= 5, "{state:?}");
         // The first switch only begins a time.
         assert!(state.off_ns >= 4 * 2_000_000, "{state:?}");
-        roster.unbind(tid, 0);
+        roster.unbind(tid, slot, 0);
         let before = table.read(slot).expect("whole");
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(table.read(slot), Some(before), "who is not followed is not written");

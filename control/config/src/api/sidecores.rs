@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct SidecoreList {
     /// The sidecores, by number.
     pub sidecores: Vec<SidecoreView>,
+    /// With `skip_sleeping`: `in force`, or why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip_sleeping: Option<String>,
 }
 
 /// Whether a sidecore is in use.

@@ -106,20 +106,26 @@ impl Remote {
 }
 
 impl OneLink {
-    /// What it goes on with, of the sockets of a process before this one.
-    fn sockets_of(&self, sockets: Vec<std::os::fd::OwnedFd>) -> Result<LinkSeats, String> {
+    /// What it goes on with, of the sockets of a process before this one. `None`: an IOhost's, for which that one still
+    /// has what it needs.
+    fn sockets_of(&self, sockets: Vec<std::os::fd::OwnedFd>) -> Result<Option<LinkSeats>, String> {
         let source = self.source();
         // Another address, or another interface: it is opened anew, and begins with what is known all the same.
         let inherited = LinkSeats::inherit(&source, sockets).or_else(|why| {
             warn!(link = self.plan.id, "its sockets are made anew: {why}");
             LinkSeats::open(&source, self.seats.len())
         });
-        let sockets = inherited.map_err(|why| why.to_string())?;
+        let sockets = match inherited {
+            Err(error) if error.why.may_pass() && matches!(self.end, End::Iohost(_)) => {
+                return Ok(None);
+            }
+            inherited => inherited.map_err(|why| why.to_string())?,
+        };
         match longest(&sockets) < usize::from(frame_bytes(&self.plan)) {
             true => {
                 Err("its interface's packets are shorter than its `mtu`: make them equal".into())
             }
-            false => Ok(sockets),
+            false => Ok(Some(sockets)),
         }
     }
 }
@@ -274,9 +280,9 @@ impl Manager {
         let Some(key) = self.remote.key_of(id) else { return Ok(()) };
         let Some(link) = self.remote.link(key) else { return Ok(()) };
         let mut sockets = match link.sockets_of(sockets) {
-            Ok(sockets) => sockets,
+            Ok(Some(sockets)) => sockets,
             // It is opened when that can be, and its clients begin as with one that was started anew.
-            Err(_) if matches!(link.end, End::Iohost(_)) => return Ok(()),
+            Ok(None) => return Ok(()),
             Err(why) => return Err(wrong(why)),
         };
         sockets.sockets.truncate(link.seats.len().max(1));

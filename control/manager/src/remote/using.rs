@@ -409,9 +409,8 @@ impl Manager {
             let parts = device.kind.disk_mut().and_then(|disk| disk.remote.as_mut());
             let is_it = |parts: &&mut RemoteParts| parts.link == key && parts.name == name;
             let Some(parts) = parts.filter(is_it) else { continue };
-            if parts.removed.take().is_some() {
-                self.touched.insert(*number);
-            }
+            parts.removed = None;
+            self.touched.insert(*number);
         }
     }
 

@@ -78,6 +78,21 @@ pub enum LinkWhy {
 }
 
 impl LinkWhy {
+    /// Whether the one who has what it needs may let go of that: another process that is being taken over from.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            LinkWhy::InUse | LinkWhy::Xdp(_) | LinkWhy::Os { .. } => true,
+            LinkWhy::NoAddress
+            | LinkWhy::Name
+            | LinkWhy::Elsewhere
+            | LinkWhy::Missing
+            | LinkWhy::NotAllowed { .. }
+            | LinkWhy::Mtu(_)
+            | LinkWhy::NoEthernet
+            | LinkWhy::Kernel { .. } => false,
+        }
+    }
+
     /// What the kernel said to `what`, which needs the capability `needs`.
     pub(super) fn os(what: &'static str, needs: &'static str, source: Errno) -> LinkWhy {
         match source {

@@ -12,8 +12,8 @@ const HELLO_NS: u64 = 100_000_000;
 const ASK_NS: u64 = 5_000_000_000;
 /// An IOhost that refuses every device for so long is left for the next one, if there is another.
 const REFUSED_NS: u64 = 1_000_000_000;
-/// A session that will not do so soon was a short one, and after so many in a row there is a pause before the next, of
-/// [`HELLO_NS`] first, and up to sixteen times that.
+/// A session that another one followed so soon was a short one, and after so many in a row there is a pause before the
+/// next, of [`HELLO_NS`] first, and up to sixteen times that.
 const SHORT_NS: u64 = 1_000_000_000;
 const SHORTS: u32 = 3;
 
@@ -49,12 +49,14 @@ pub(super) struct Greeting {
     peer: Option<Address>,
     /// Since when every device is refused.
     refused_at: Option<u64>,
-    /// When the last session was made, until it will not do.
+    /// When the last session was made.
     made_at: Option<u64>,
     /// Sessions in a row that did not last.
     short: u32,
-    /// Nobody is asked before.
-    pause_until: Option<u64>,
+    /// Nobody is asked before, because of them.
+    not_before: u64,
+    /// Somebody would have been asked when it was looked last.
+    is_paused: bool,
 }
 
 impl Greeting {
@@ -69,7 +71,8 @@ impl Greeting {
             refused_at: None,
             made_at: None,
             short: 0,
-            pause_until: None,
+            not_before: 0,
+            is_paused: false,
         }
     }
 
@@ -116,7 +119,13 @@ impl Greeting {
     /// There is a session with `peer`.
     pub(super) fn established(&mut self, peer: Address, now: u64) {
         self.peer = Some(peer);
-        self.made_at = Some(now);
+        if let Some(made_at) = self.made_at.replace(now) {
+            // What passed until somebody might be asked again is not how long it lasted.
+            let lasted = now.saturating_sub(made_at.max(self.not_before));
+            self.short = if lasted < SHORT_NS { self.short.saturating_add(1) } else { 0 };
+        }
+        let times = (self.short + 1).checked_sub(SHORTS);
+        self.not_before = now + times.map_or(0, |times| HELLO_NS << times.min(4));
         self.state = State::Quiet;
         self.refused_at = None;
         self.turn_to_peer();
@@ -138,11 +147,12 @@ impl Greeting {
     pub(super) fn step(&mut self, wants: bool, now: u64) -> Step {
         let is_shunned = self.iohosts.len() > 1
             && self.refused_at.is_some_and(|at| now.saturating_sub(at) >= REFUSED_NS);
-        let is_to_pause =
-            wants && self.state == State::Quiet && !is_shunned && self.is_to_pause(now);
+        self.is_paused =
+            wants && !is_shunned && self.state == State::Quiet && now < self.not_before;
         match self.state {
             State::Quiet if is_shunned => self.ask_next(now),
-            State::Quiet if is_to_pause => Step::None,
+            // An IOhost that has ended several sessions at once is not asked at once.
+            State::Quiet if self.is_paused => Step::None,
             State::Quiet if wants => self.ask(now),
             State::Quiet => Step::None,
             _ if !wants && !is_shunned => {
@@ -164,19 +174,6 @@ impl Greeting {
         }
     }
 
-    /// A session will not do any more. An IOhost that has ended several at once is not asked at once.
-    fn is_to_pause(&mut self, now: u64) -> bool {
-        if let Some(made_at) = self.made_at.take() {
-            let is_short = now.saturating_sub(made_at) < SHORT_NS;
-            self.short = if is_short { self.short.saturating_add(1) } else { 0 };
-            let times = self.short.checked_sub(SHORTS);
-            self.pause_until = times.map(|times| now.saturating_add(HELLO_NS << times.min(4)));
-        }
-        let is_to_pause = self.pause_until.is_some_and(|until| until > now);
-        self.pause_until = self.pause_until.filter(|_| is_to_pause);
-        is_to_pause
-    }
-
     fn ask_next(&mut self, now: u64) -> Step {
         self.target = (self.target + 1) % self.iohosts.len().max(1);
         self.ask(now)
@@ -193,7 +190,7 @@ impl Greeting {
             State::Quiet => {
                 let refused_at = self.refused_at.filter(|_| self.iohosts.len() > 1);
                 let shunned = refused_at.map_or(u64::MAX, |at| at.saturating_add(REFUSED_NS));
-                shunned.min(self.pause_until.unwrap_or(u64::MAX))
+                shunned.min(if self.is_paused { self.not_before } else { u64::MAX })
             }
             State::Asked { at } => at.saturating_add(ASK_NS),
             State::Says { at, .. } => at,
@@ -293,9 +290,16 @@ mod tests {
         }
         assert_eq!(asked[..6], [0, 1, 2, 103, 304, 705], "{asked:?}");
         assert!(asked.len() < 14, "{asked:?}");
-        // One that lasts is the end of it.
+        // Who is heard again meanwhile is not asked, and nothing is due.
         greeting.established(at(1), 10_000 * MS);
-        assert_eq!(greeting.step(true, 12_000 * MS), Step::Ask(at(1)));
+        assert_eq!(greeting.step(true, 10_100 * MS), Step::None);
+        assert_eq!(greeting.due(), 11_600 * MS);
+        assert_eq!(greeting.step(false, 10_200 * MS), Step::None);
+        assert_eq!(greeting.due(), u64::MAX);
+        // One that lasts is the end of it.
+        assert_eq!(greeting.step(true, 13_000 * MS), Step::Ask(at(1)));
+        greeting.established(at(1), 13_001 * MS);
+        assert_eq!(greeting.step(true, 13_002 * MS), Step::Ask(at(1)));
     }
 
     #[test]

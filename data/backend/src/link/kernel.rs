@@ -117,13 +117,24 @@ impl KernelSocket {
 
     /// The next frame, to be opened in place, and who sent it. `None` when there is none now.
     pub(super) fn receive(&mut self) -> Option<(Address, &mut [u8])> {
+        let (from, start, len) = self.find()?;
+        Some((from, self.frame(start, len)?))
+    }
+
+    /// A frame that was found.
+    pub(super) fn frame(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
+        self.places.get_mut(start..start + len)
+    }
+
+    /// The next frame: who sent it, and where it is.
+    pub(super) fn find(&mut self) -> Option<(Address, usize, usize)> {
         // A message that is no use is passed over: at most all of one batch, and the rest of another.
         for _ in 0..2 * MANY {
             if self.next >= self.count && !self.fetch() {
                 return None;
             }
-            if let Some((from, start, len)) = self.take() {
-                return Some((from, self.places.get_mut(start..start + len)?));
+            if let Some(found) = self.take() {
+                return Some(found);
             }
         }
         None
@@ -132,11 +143,6 @@ impl KernelSocket {
     /// Whether frames are here that the kernel no longer has, so that its descriptor says nothing of them.
     pub(super) fn has_some(&self) -> bool {
         self.next < self.count
-    }
-
-    /// Whether the next [`Self::receive`] has something to look at: the kernel is asked when nothing is here.
-    pub(super) fn is_ready(&mut self) -> bool {
-        self.next < self.count || self.fetch()
     }
 
     fn fetch(&mut self) -> bool {

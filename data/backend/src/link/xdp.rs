@@ -196,8 +196,8 @@ impl XdpSocket {
         self.since_beside += 1;
         if self.since_beside >= BESIDE_EVERY {
             self.since_beside = 0;
-            if self.beside.is_ready() {
-                return self.beside.receive();
+            if let Some((from, start, len)) = self.beside.find() {
+                return Some((from, self.beside.frame(start, len)?));
             }
         }
         for _ in 0..SKIPPED_MAX {

@@ -126,9 +126,7 @@ impl<M: SlotMemory> Host<M> {
         } else if !self.has_memory(wait.owner(), wait.bytes()) {
             // Nothing is forgotten for it: who had the device last may come back.
             Some(Outcome::Busy)
-        } else if !(self.exports[at].may_open(&wait.client, self.told_at)
-            && self.opens.may(&wait.client, self.told_at))
-        {
+        } else if !self.may_open(at, &wait.client) {
             Some(Outcome::Busy)
         } else if !self.exports[at].open(&wait, &mut self.events) {
             Some(Outcome::Failed)
@@ -140,6 +138,19 @@ impl<M: SlotMemory> Host<M> {
             self.exports[at].waiting = None;
             self.answer(at, &wait, outcome);
         }
+    }
+
+    /// Whether a client may have a device opened once more, which is noted then.
+    fn may_open(&mut self, at: usize, client: &PublicKey) -> bool {
+        let (now, devices) = (self.told_at, self.exports.len());
+        self.opens.are(devices);
+        let Some(export) = self.exports.get_mut(at) else { return false };
+        let may = export.opens.has_one(client, now) && self.opens.has_one(client, now);
+        if may {
+            export.opens.note(client, now);
+            self.opens.note(client, now);
+        }
+        may
     }
 
     /// Whether there are so many bytes, in all and for this client. It leaves others theirs for devices that it may not

@@ -83,7 +83,7 @@ pub(super) struct Export<M> {
     /// Bytes of its memory, and for whom they are.
     pub(super) booked: (usize, Owner),
     owner: Owner,
-    opens: Opens,
+    pub(super) opens: Opens,
     binding: u64,
     /// The session that has it, and the handle there.
     session: Option<(u32, u32)>,
@@ -221,11 +221,6 @@ impl<M: SlotMemory> Export<M> {
 
     fn wants(&self, wait: &Wait) -> Option<Told> {
         Some((self.next_generation(&wait.bind)?, wait.bind.slots, wait.bind.slot_bytes))
-    }
-
-    /// Whether a client may have it opened once more, which is noted then.
-    pub(super) fn may_open(&mut self, client: &PublicKey, now: u64) -> bool {
-        self.opens.may(client, now)
     }
 
     /// Has it opened for who waits. False when there is no generation left.

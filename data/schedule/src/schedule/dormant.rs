@@ -72,7 +72,7 @@ impl Schedule {
     }
 
     /// It was dormant, and is polled again. That it was not was no idleness.
-    fn rouse(&mut self, queue: u16) {
+    pub(crate) fn rouse(&mut self, queue: u16) {
         let since = self.entries.get(usize::from(queue)).map(|entry| entry.last_work);
         self.poll_again(queue, self.now);
         if let (Some(entry), Some(since)) = (self.entries.get_mut(usize::from(queue)), since) {

@@ -118,7 +118,8 @@ impl Attachment {
         if slot.turn == 0 {
             return Err(BadSaved::Field);
         }
-        slot.state = SlotState::Waiting;
+        // The process before has said it, and its answer may come before it is recalled.
+        (slot.state, slot.is_said) = (SlotState::Waiting, true);
         (slot.op, slot.offset, slot.len, slot.tag) = (Op::Flush, 0, 0, 0);
         slot.checksum = checksum(device, Op::Flush, 0, 0, &[]);
         (slot.number, slot.covers) = (number, covers);
