@@ -267,6 +267,34 @@ fn an_address_that_has_changed_is_that_of_the_process_that_takes_over() -> Resul
     Ok(())
 }
 
+/// What no process could open is no file for an upgrade, nor for a reload: the daemon goes on as it was.
+#[test]
+fn a_link_that_cannot_be_opened_is_refused() -> Result<()> {
+    let site = site("upgrade-nowhere")?;
+    let port = free_port()?;
+    let iohost = Daemon::start_on("upgrade-nowhere-iohost", "0", &site.iohost(port))?;
+    let client = Daemon::start_on("upgrade-nowhere-client", "1", &site.client(&[port]))?;
+    let mut guest = client.frontend("root", &FrontendSpec::default())?;
+    let single = Single::new(&mut guest)?;
+    let file = iohost.dir().join("sidecore.toml");
+    let good = std::fs::read_to_string(&file)?;
+    // Of a documentation's network: no machine has it.
+    std::fs::write(&file, good.replace("127.0.0.1:", "192.0.2.1:"))?;
+    let refused = iohost.refuses("upgrade")?;
+    ensure!(refused.contains("no interface has this address"), "{refused}");
+    let key = site.folder().join("iohost.key").display().to_string();
+    std::fs::write(&file, good.replace(&key, &format!("{key}.gone")))?;
+    for command in ["reload", "upgrade"] {
+        let refused = iohost.refuses(command)?;
+        ensure!(refused.contains("its key file"), "{command}: {refused}");
+    }
+    for kind in [Kind::Write, Kind::Read] {
+        let ended = single.send(guest.queue(0), kind, 5)?;
+        ensure!(ended.status == STATUS_OK, "{}", said([&iohost, &client]));
+    }
+    Ok(())
+}
+
 /// The end of a client, and of an IOhost, is known at once to the other one: not when a lease of ten minutes is over, nor
 /// when an eighth of it has passed and the other end is asked whether it lives.
 #[test]
