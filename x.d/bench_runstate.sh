@@ -23,12 +23,13 @@ BURNERS=${BURNERS:-0}
 RUNSTATE_GROUP=/sys/fs/cgroup/cpu/sidecore-runstate
 
 bench_runstate() {
-    local rounds=5 seconds=5 json='' quick='' word folder
+    local rounds=5 seconds=5 json='' quick='' contended='' word folder
     for word; do
         case $word in
             --quick) rounds=2 seconds=3 quick=yes ;;
             --json) json=yes ;;
-            *) die "./x bench runstate does not know $word" './x bench runstate [--quick] [--json]' ;;
+            --contended) contended=yes ;;
+            *) die "./x bench runstate does not know $word" './x bench runstate [--quick] [--contended] [--json]' ;;
         esac
     done
     ((EUID == 0)) || die './x bench runstate loads a program into the kernel, which needs root' 'sudo ./x bench runstate'
@@ -37,7 +38,10 @@ bench_runstate() {
     need_guest_image
     need_sidecore
     need_newer_qemu
-    SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- runstate ${quick:+--quick} ${json:+--json} ||
+    need_preloads
+    # --contended: the guest alone.
+    [[ -n $contended ]] ||
+        SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- runstate ${quick:+--quick} ${json:+--json} ||
         die 'run state cannot be measured' 'read what is said above'
     folder=$(mktemp -d "${TMPDIR:-/tmp}/sidecore.XXXXXX")
     # shellcheck disable=SC2064  # the folder as it is now
@@ -50,13 +54,19 @@ bench_runstate() {
     for ((round = 1; round <= rounds; round++)); do
         for who in sidecore-without sidecore; do
             runstate_turn "$who"
+            # Until the daemon knows how long an answer takes; in both turns, so that they are the same.
+            place_do host 'ping -q -i 0.02 -c 50 -W 2 10.9.0.1 >/dev/null' || die 'the guest does not answer' "read $SERVER_LOG"
             runstate_ping "$who"
             runstate_rr "$who"
             runstate_tcp "$who"
         done
         say "round $round of $rounds"
     done
-    say "$("$SIDECORE" --api "$SERVER_DIR/run/api.sock" nic show steered | grep '^redirect')"
+    say "$(sidecore_do nic show steered | grep '^redirect')"
+    # Two turns without are no comparison.
+    local redirected
+    redirected=$(sidecore_do nic show steered --json | jq '.run_state.redirected // 0')
+    ((redirected > 0)) || die 'nothing was redirected: these figures compare nothing' 'read the line above'
     server_stop
     runstate_tell "$json" <"$folder/rows"
 }
@@ -87,13 +97,27 @@ need_newer_qemu() {
     GUEST_PROGRAM=("$place/root/usr/bin/qemu-system-x86_64" -L "$place/root/usr/share/qemu" -L "$place/root/usr/share/seabios")
 }
 
+# need_preloads: what QEMU and the servers in the guest are started with; INITRAMFS has the latter's.
+need_preloads() {
+    local name place=$BUILD/runstate
+    mkdir -p "$place/tree/lib"
+    for name in spin reuseport; do
+        cc -O2 -Wall -shared -fPIC -o "$place/$name.so" "$ROOT/x.d/runstate/$name.c" -ldl ||
+            die "x.d/runstate/$name.c cannot be compiled" 'read what the compiler says above'
+    done
+    cp "$place/reuseport.so" "$place/tree/lib/"
+    image_with "$place/tree" "$place/initramfs.cpio"
+    INITRAMFS=$place/initramfs.cpio
+}
+
 runstate_world() {
     local tid name burner
     server_begin "$1"
     sed -i 's/^cpus = .*/cpus = "1"/' "$SERVER_CONFIG"
     net_inside
     place_namespace host "$NET_HOST"
-    server_nic steered tap=steered queues=4 redirect=off
+    # Said at the start, or the daemon does not load its program.
+    server_nic steered tap=steered queues=4 redirect=always
     server_start
     # The sidecore is there at once; what is measured is the guest.
     for tid in /proc/"$SERVER_PID"/task/*; do
@@ -102,12 +126,20 @@ runstate_world() {
     ip -n "$NET_HOST" link set steered up
     ip -n "$NET_HOST" addr add 10.9.0.100/24 dev steered
     GUEST_NICS=('steered,vectors=10')
+    local preload=()
+    [[ $(accelerator) == kvm ]] || preload=(env "LD_PRELOAD=$BUILD/runstate/spin.so")
+    GUEST_PROGRAM=("${preload[@]}" "${GUEST_PROGRAM[@]}")
     GUEST_SMP=4 guest_start steered orders
     guest_ready steered orders
     guest_do steered 'ip link set eth0 up; ethtool -L eth0 combined 4; ip addr add 10.9.0.1/24 dev eth0; ping -q -c 1 -W 5 10.9.0.100' ||
         die 'the guest reaches nobody' 'read what FAIL says above'
     # shellcheck disable=SC2016  # for the guest's shell
-    guest_do steered 'sockperf server -i 10.9.0.1 >/tmp/sockperf 2>&1 & iperf3 -s -D >/dev/null 2>&1
+    # A worker on each vCPU, which has what its vCPU receives, as servers for many are made.
+    guest_do steered 'for n in 0 1 2 3; do
+            LD_PRELOAD=/lib/reuseport.so taskset -c $n sockperf server -i 10.9.0.1 >>/tmp/sockperf 2>&1 &
+            sleep 0.5
+        done
+        iperf3 -s -D >/dev/null 2>&1
         for n in 0 1 2 3; do taskset -c $n sh -c "while :; do :; done" & renice -n 19 -p $! >/dev/null; done'
     mkdir -p "$RUNSTATE_GROUP"
     echo 200000 >"$RUNSTATE_GROUP/cpu.shares"
@@ -148,14 +180,20 @@ runstate_row() {
         }' >>"$folder/rows" || die "$2 of $1 failed: $(guest_do steered 'cat /tmp/sockperf | tail -3')" 'read what is said above'
 }
 
+# One at a time, at moments of no pattern: those of `ping -i` fall in with the slices of the vCPUs.
 runstate_ping() {
+    local moments
+    moments=$(awk -v seed="$RANDOM" -v count="$((seconds * 60))" 'BEGIN {
+        srand(seed); while (count-- > 0) printf "0.0%02d ", 10 + rand() * 20 }')
     # shellcheck disable=SC2154  # of bench_runstate
-    place_do host "chrt -f 8 taskset -c 1 ping -i 0.01 -c $((seconds * 100)) -W 2 10.9.0.1" |
+    # All of it on the sidecore's processor: a program that starts on the other one disturbs a slice there.
+    place_do host "taskset -p -c 1 \$\$ >/dev/null; chrt -f -p 8 \$\$; for moment in $moments; do
+            ping -c 1 -W 2 10.9.0.1; sleep \$moment; done" |
         sed -n 's/.*time=\([0-9.]*\) ms/\1/p' | awk '{ print $1 * 1000 }' | runstate_row "$1" ping
 }
 
 runstate_rr() {
-    place_do host "rm -f rr.csv; chrt -f 8 taskset -c 1 sockperf ping-pong -i 10.9.0.1 -t $seconds --full-rtt --full-log rr.csv >rr.said 2>&1 || cat rr.said >&2;
+    place_do host "rm -f rr.csv; taskset -c 1 chrt -f 8 sockperf ping-pong -i 10.9.0.1 -t $seconds --full-rtt --full-log rr.csv >rr.said 2>&1 || cat rr.said >&2;
         cat rr.csv" | awk -F ', ' 'NF == 4 && $1 ~ /^[0-9]+$/ { print $4 }' | runstate_row "$1" rr
 }
 

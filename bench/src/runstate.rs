@@ -35,6 +35,8 @@ const BETWEEN: Duration = Duration::from_micros(200);
 /// clock at another moment of each switch, and leaves out what interrupts and a hypervisor below it take where it is built to.
 const TIME_PART: f64 = 0.01;
 const TIME_NS: f64 = 100_000.0;
+/// The unit of slices.
+const SLICE_NS: u64 = 4096;
 /// Looks of one round.
 const LOOKS: u64 = 2_000_000;
 
@@ -107,6 +109,9 @@ struct Compared {
     times_differ: u64,
     time_differs: u64,
     worst_ns: f64,
+    /// Those that had a processor once since the sample before, until it was taken from them.
+    slices: u64,
+    slices_differ: u64,
 }
 
 impl Compared {
@@ -117,6 +122,11 @@ impl Compared {
             return;
         }
         self.samples += 1;
+        if state.switches == was.switches + 1 && state.activity == Activity::Waits {
+            self.slices += 1;
+            let ran_ns = state.on_ns - was.on_ns;
+            self.slices_differ += u64::from(state.slice_ns != ran_ns / SLICE_NS * SLICE_NS);
+        }
         let differ = state.switches - was.switches != kernel.times - counted.times;
         self.times_differ += u64::from(differ);
         let sums = [state.on_ns - was.on_ns, kernel.ran_ns - counted.ran_ns];
@@ -151,6 +161,9 @@ fn agreement(tracker: &Tracker, roster: &mut Roster, samples: u64) -> Result<Vec
         row("time", "1", part(compared.time_differs)),
         row("time_worst_ns", "ns", compared.worst_ns),
         row("samples", "1", compared.samples as f64),
+        // Of those that were a slice: how many say the time that it took.
+        row("slices", "1", 1.0 - compared.slices_differ as f64 / compared.slices.max(1) as f64),
+        row("slices_seen", "1", compared.slices as f64),
     ])
 }
 

@@ -38,6 +38,7 @@ runstate_rows() {
         INDEX(.name) as $rows
         | $rows."runstate.agreement.switches".value >= 0.99 and $rows."runstate.agreement.time".value >= 0.9
             and $rows."runstate.agreement.samples".value >= 1000
+            and $rows."runstate.agreement.slices".value >= 0.99 and $rows."runstate.agreement.slices_seen".value >= 10
             and all("runstate.look_ns", "runstate.switch.followed_ns", sleeping; $rows[.].value > 0)' "$rows"
 }
 

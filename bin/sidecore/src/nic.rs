@@ -286,6 +286,7 @@ pub(crate) fn vcpus_text(vcpus: &[VcpuView]) -> String {
         ("CPU", Align::Right),
         ("RAN", Align::Right),
         ("OFF", Align::Right),
+        ("SLICE", Align::Right),
         ("SHARES WITH", Align::Left),
     ]);
     for vcpu in vcpus {
@@ -302,6 +303,10 @@ pub(crate) fn vcpus_text(vcpus: &[VcpuView]) -> String {
             known(vcpu.cpu.to_string()),
             known(ms(vcpu.ran_ms)),
             known(ms(vcpu.off_ms)),
+            match vcpu.slice_us {
+                0 => "-".to_string(),
+                us => duration(us.saturating_mul(1000)),
+            },
             core.unwrap_or_else(|| "-".to_string()),
         ]);
     }

@@ -54,6 +54,7 @@ impl Manager {
             },
             ran_ms: state.on_ns / 1_000_000,
             off_ms: state.off_ns / 1_000_000,
+            slice_us: state.slice_ns / 1000,
             on_sidecore: on.filter(|_| state.activity != Activity::Unknown).map(|at| at as u16),
         }
     }

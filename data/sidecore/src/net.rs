@@ -27,6 +27,7 @@ mod receive;
 pub(crate) mod relocate;
 pub(crate) mod roads;
 pub(crate) mod route;
+mod slices;
 mod steer;
 mod transmit;
 

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use guest_memory::LineWait;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use schedule::{Clock, Nanos};
 
 use crate::doze::{Processor, Waits};
 use crate::inbox::Handle;
 use crate::sidecore::{Sidecore, SidecoreSpec};
 
-/// When time begins, for all sidecores: what one of them notes means the same on another.
+/// When time begins, for all sidecores: what one of them notes means the same on another. It is the zero of the machine's
+/// monotonic clock, by which the kernel says since when a vCPU runs.
 static START: OnceLock<Instant> = OnceLock::new();
 
 /// What the thread does after a pass that found nothing while something is polled.
@@ -28,7 +30,7 @@ pub enum Wait {
 
 /// When that was, for whoever has another clock.
 pub fn instant_of(at: Nanos) -> Instant {
-    *START.get_or_init(instant) + Duration::from_nanos(at.0)
+    *START.get_or_init(zero) + Duration::from_nanos(at.0)
 }
 
 /// Starts a sidecore on a thread of its own, which calls `begin` before all else.
@@ -89,7 +91,7 @@ fn line_of(wait: Wait, line: Option<LineWait>) -> io::Result<Option<LineWait>> {
 /// Passes until told to stop. The clock is read once for each, about once in 5 us within a
 /// long one, once more after a sleep, and once more before a wait.
 fn run(sidecore: &mut Sidecore, line: Option<LineWait>) {
-    let start = *START.get_or_init(instant);
+    let start = *START.get_or_init(zero);
     let clock = Since(start);
     let mut waits = line.map(|line| Processor::new(line, &clock));
     sidecore.knock.begin(start);
@@ -131,7 +133,16 @@ pub(crate) fn turn(
     next
 }
 
-/// The time since the first sidecore's start.
+/// When the machine's monotonic clock was at its zero.
+fn zero() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let since = Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0));
+    let now = instant();
+    now.checked_sub(since).unwrap_or(now)
+}
+
+/// The time since the machine's start.
 struct Since(Instant);
 
 impl Clock for Since {

@@ -19,6 +19,6 @@ mod unavailable;
 pub mod vcpus;
 
 pub use roster::{Full, Roster};
-pub use table::{Activity, Pulse, SLOTS_MAX, Slot, State, Table, VMS_MAX, Vm};
+pub use table::{Activity, Pulse, SLOTS_MAX, Slot, State, Table, Turn, VMS_MAX, Vm};
 pub use tracker::{Cost, Tracker};
 pub use unavailable::Unavailable;

@@ -5,8 +5,9 @@
 //! most have no slot, and that is all. Not here: how it is loaded (`sys`, `tracker`).
 
 use crate::table::{
-    BUCKETS, GIVEN, LAST_OFF, OF_VM, OFF, ON, RUNS, SEQUENCE, SINCE, SLEEPS, SLOT_WORDS, SLOTS_AT,
-    SLOTS_MAX, STATE, SWITCHES, VMS_AT, VMS_MAX, WAITS, WAYS,
+    BUCKETS, GIVEN, LAST_OFF, OF_VM, OFF, ON, RUNS, SEQUENCE, SINCE, SLEEPS, SLICE_AT, SLICE_BITS,
+    SLICE_MAX, SLICE_SHIFT, SLOT_WORDS, SLOTS_AT, SLOTS_MAX, STATE, SWITCHES, VMS_AT, VMS_MAX,
+    WAITS, WAYS,
 };
 
 /// `struct bpf_insn`: destination register in the lower half of `registers`, source in the upper.
@@ -201,7 +202,7 @@ impl Code {
         self.store(to, 1);
     }
 
-    /// r8 and r2, cpu and kind, are the state, since now; the slot is whole again.
+    /// r8 and r2, cpu and the rest, are the state, since now; the slot is whole again.
     fn end(&mut self) {
         self.op(OR, 2, 8, 0, 0);
         self.store(STATE, 2);
@@ -242,10 +243,24 @@ impl Code {
         // What it was when it was switched out: 0 would run on.
         self.op(LOAD_U64, 1, 6, OLD_STATE_AT, 0);
         self.op(MOVE_U32, 1, 1, 0, 0);
-        self.op(SET, 2, 0, 0, WAITS as i32);
+        self.op(SET, 5, 0, 0, WAITS as i32);
         let waits = self.op(JUMP_IF_NUMBER, 1, 0, 0, 0);
-        self.op(SET, 2, 0, 0, SLEEPS as i32);
+        self.op(SET, 5, 0, 0, SLEEPS as i32);
         self.land(vec![waits]);
+        // The processor was taken from it: what it had was a slice. Otherwise the last one stays.
+        let mut other = vec![self.op(JUMP_UNLESS_NUMBER, 1, 0, 0, 0)];
+        other.push(self.op(JUMP_UNLESS_NUMBER, 4, 0, 0, RUNS as i32));
+        self.op(MOVE, 2, 3, 0, 0);
+        self.op(SHIFT_RIGHT, 2, 0, 0, SLICE_SHIFT as i32);
+        let long = self.op(JUMP_IF_ABOVE, 2, 0, 0, SLICE_MAX as i32);
+        let short = self.op(JUMP, 0, 0, 0, 0);
+        self.land(vec![long]);
+        self.op(SET, 2, 0, 0, SLICE_MAX as i32);
+        self.land(vec![short]);
+        self.op(SHIFT_LEFT, 2, 0, 0, SLICE_AT as i32);
+        self.land(other);
+        self.op(AND_NUMBER, 2, 0, 0, SLICE_BITS as i32);
+        self.op(OR, 2, 5, 0, 0);
     }
 
     fn switch_in(&mut self, facts: Facts) {
@@ -258,7 +273,8 @@ impl Code {
         self.load(1, SWITCHES);
         self.op(ADD_NUMBER, 1, 0, 0, 1);
         self.store(SWITCHES, 1);
-        self.op(SET, 2, 0, 0, RUNS as i32);
+        self.op(AND_NUMBER, 2, 0, 0, SLICE_BITS as i32);
+        self.op(ADD_NUMBER, 2, 0, 0, RUNS as i32);
     }
 }
 

@@ -41,10 +41,17 @@ pub(crate) const SWITCHES: usize = 6;
 /// The VM that the thread is counted for, from 1; 0: none. Written by the roster, before the slot is used.
 pub(crate) const OF_VM: usize = 7;
 
-/// Values of the low byte of `STATE`; the cpu is in the upper half.
+/// Values of the low byte of `STATE`; the cpu is in the upper half, and between them for how long the thread had a
+/// processor when one was last taken from it, in units of 4,096 ns.
 pub(crate) const RUNS: u64 = 1;
 pub(crate) const WAITS: u64 = 2;
 pub(crate) const SLEEPS: u64 = 3;
+/// Where the slice is in `STATE`, its unit as a shift, and the longest: 34 s. Its bits end below the upper bit of the lower
+/// half, so that a number of the program's instructions, which are signed, can be all of them.
+pub(crate) const SLICE_AT: u32 = 8;
+pub(crate) const SLICE_SHIFT: u32 = 12;
+pub(crate) const SLICE_MAX: u64 = 0x7f_ffff;
+pub(crate) const SLICE_BITS: u64 = SLICE_MAX << SLICE_AT;
 
 /// What is added to a VM's word when a vCPU of it is given a processor; one that loses it takes 1 away.
 pub(crate) const GIVEN: u64 = 1 << 32 | 1;
@@ -98,6 +105,25 @@ pub enum Activity {
     Sleeps,
 }
 
+/// What a thread does, and what is known of its turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// What it does.
+    pub activity: Activity,
+    /// The processor that it has, or had last.
+    pub cpu: u32,
+    /// For how long it had one when it was last taken from it, nanoseconds, in steps of 4,096; 0: it never was.
+    pub slice_ns: u64,
+    /// Since when it does what it does: nanoseconds of `CLOCK_MONOTONIC`.
+    pub since_ns: u64,
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn { activity: Activity::Unknown, cpu: 0, slice_ns: 0, since_ns: 0 }
+    }
+}
+
 /// All that is known of a thread, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
@@ -115,6 +141,8 @@ pub struct State {
     pub last_off_ns: u64,
     /// How often it was given one.
     pub switches: u64,
+    /// See [`Turn::slice_ns`].
+    pub slice_ns: u64,
 }
 
 /// The memory of a table.
@@ -161,6 +189,20 @@ impl Table {
         activity_of(state)
     }
 
+    /// What the thread of a slot does, since when, and how long its last slice was: that of a vCPU that others push
+    /// aside. Two loads, which may be of different moments.
+    #[inline]
+    pub fn turn(&self, slot: Slot) -> Turn {
+        let Some(words) = self.slot(slot) else { return Turn::default() };
+        let state = words[STATE].load(Ordering::Relaxed);
+        Turn {
+            activity: activity_of(state),
+            cpu: (state >> 32) as u32,
+            slice_ns: slice_of(state),
+            since_ns: words[SINCE].load(Ordering::Relaxed),
+        }
+    }
+
     /// How long the thread of a slot has been without a processor, as a time that can be compared with that of
     /// other slots: the moment at which it lost it, and how long the last such time was, nanoseconds.
     #[inline]
@@ -201,6 +243,7 @@ impl Table {
                     off_ns,
                     last_off_ns,
                     switches,
+                    slice_ns: slice_of(state),
                 });
             }
             std::hint::spin_loop();
@@ -212,6 +255,11 @@ impl Table {
 /// Whether a thread whose state word that is counts as one that has a processor.
 pub(crate) fn counts(state: u64) -> bool {
     matches!(activity_of(state), Activity::Unknown | Activity::Runs)
+}
+
+#[inline]
+fn slice_of(state: u64) -> u64 {
+    (state & SLICE_BITS) >> SLICE_AT << SLICE_SHIFT
 }
 
 #[inline]
@@ -278,11 +326,15 @@ impl Table {
         if activity == Activity::Runs {
             store(SWITCHES, load(SWITCHES) + 1);
         }
+        let slice = match (was, activity) {
+            (Activity::Runs, Activity::Waits) => (took >> SLICE_SHIFT).min(SLICE_MAX) << SLICE_AT,
+            _ => load(STATE) & SLICE_BITS,
+        };
         let counts = counts(kind);
         if let Some(vm) = of_vm.filter(|_| counts != counted) {
             self.simulate_vm(vm, counts);
         }
-        store(STATE, u64::from(cpu) << 32 | kind);
+        store(STATE, u64::from(cpu) << 32 | slice | kind);
         store(SINCE, now_ns);
         words[SEQUENCE].store(load(SEQUENCE) + 1, Ordering::Release);
     }
@@ -308,9 +360,28 @@ mod tests {
             off_ns: 40,
             last_off_ns: 40,
             switches: 2,
+            slice_ns: 0,
         };
         assert_eq!(state, expected);
         assert_eq!(table.activity(Slot(8)), Activity::Unknown, "another slot is as it was");
+    }
+
+    #[test]
+    fn a_slice_is_what_others_have_ended() {
+        let (table, slot) = (Table::simulated(), Slot(9));
+        assert_eq!(table.turn(slot), Turn::default());
+        table.simulate(slot, Activity::Runs, 1, 1_000);
+        assert_eq!(table.turn(slot).slice_ns, 0);
+        table.simulate(slot, Activity::Waits, 1, 1_000 + 4 * 4096 + 5);
+        table.simulate(slot, Activity::Runs, 2, 100_000);
+        let turn = Turn { activity: Activity::Runs, cpu: 2, slice_ns: 4 * 4096, since_ns: 100_000 };
+        assert_eq!(table.turn(slot), turn);
+        table.simulate(slot, Activity::Sleeps, 2, 500_000);
+        assert_eq!(table.turn(slot).slice_ns, 4 * 4096, "it slept by itself");
+        table.simulate(slot, Activity::Runs, 2, 600_000);
+        table.simulate(slot, Activity::Waits, 2, u64::MAX);
+        assert_eq!(table.turn(slot).slice_ns, SLICE_MAX << SLICE_SHIFT);
+        assert_eq!(table.activity(slot), Activity::Waits);
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub struct VcpuView {
     pub ran_ms: u64,
     /// How long it had none, asleep or not, milliseconds.
     pub off_ms: u64,
+    /// For how long it had one when it was last taken from it, microseconds; 0: it never was.
+    #[serde(default)]
+    pub slice_us: u64,
     /// The sidecore whose processor it uses, or used last: the two take it from one another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_sidecore: Option<u16>,

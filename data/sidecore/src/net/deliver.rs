@@ -95,7 +95,7 @@ impl Desk {
         frame: &mut Frame<'_>,
         now: Nanos,
     ) -> Delivered {
-        let choice = port.steer(frame.head(), places);
+        let choice = port.steer(frame.head(), places, now);
         let delivered = self.give_chosen(places, port, &choice, frame, now);
         // A queue that its guest does not use has no buffer, whatever its vCPU does.
         match (delivered, choice.back_home()) {
@@ -116,7 +116,7 @@ impl Desk {
         let delivered = self.give_queue(places, choice.place, port, frame, now);
         // Of one that was dropped, some may have got there: it was cut.
         if matches!(delivered, Delivered::Done | Delivered::Dropped) {
-            port.note_choice(choice, places);
+            port.note_choice(choice, places, now);
         }
         delivered
     }

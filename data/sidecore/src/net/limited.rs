@@ -78,7 +78,7 @@ impl Desk {
             return self.deliver_limited_to(places, port, None, frame, now);
         }
         // Chosen once: what is asked and charged is the limit of the queue that gets it.
-        let choice = port.steer(frame.head(), places);
+        let choice = port.steer(frame.head(), places, now);
         let delivered = self.deliver_limited_to(places, port, Some(&choice), frame, now);
         match (delivered, choice.back_home()) {
             (Delivered::Full(_), Some(home)) => {
@@ -98,7 +98,7 @@ impl Desk {
     ) -> Delivered {
         let place = match choice {
             Some(choice) => Some(choice.place),
-            None => port.queue_of(frame.head(), places),
+            None => port.queue_of(frame.head(), places, now),
         };
         if let Some(ring) = ring_at(places, place)
             && !may_receive(ring, now)

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use frame::flow_hash;
+use schedule::Nanos;
 use switch::{Bridge, DropReason, Limits, PortId, Rules};
 
 use crate::counters::PortCounters;
@@ -348,9 +349,13 @@ impl Port {
     }
 
     /// Frames of this flow come on `pair`, so what answers them goes there.
-    pub(crate) fn note_flow(&mut self, head: &[u8], pair: u16) {
-        if let Some(flow) = self.flows.get_mut(flow_hash(head) as usize % FLOWS) {
+    pub(crate) fn note_flow(&mut self, head: &[u8], pair: u16, now: Nanos) {
+        let at = flow_hash(head) as usize % FLOWS;
+        if let Some(flow) = self.flows.get_mut(at) {
             *flow = pair as u8;
+        }
+        if self.sink == Sink::Steered {
+            self.steering.slices.answer(at, pair.into(), now);
         }
     }
 
@@ -375,7 +380,7 @@ impl Port {
     }
 
     /// Where a frame of this flow goes by what the queues' vCPUs do now. Changes nothing.
-    pub(crate) fn steer(&self, head: &[u8], places: &[Place]) -> Choice {
+    pub(crate) fn steer(&self, head: &[u8], places: &[Place], now: Nanos) -> Choice {
         let hash = flow_hash(head) as usize;
         let (own, flow) = (self.pair_of(hash), hash % FLOWS);
         let queue_at = |pair: usize| {
@@ -389,9 +394,10 @@ impl Port {
                 return Some(Lane { activity, since: 0, given: 0, is_owed: false });
             };
             let last = self.steering.last_of(pair);
+            let turn = self.steering.turn(lanes, slot, now);
             Some(Lane {
-                activity: lanes.table.activity(slot),
-                since: lanes.table.off_since(slot).0,
+                activity: turn.activity,
+                since: turn.since_ns,
                 given: self.steering.given_to(pair),
                 is_owed: last.is_some_and(|last| !queue.is_consumed(last)),
             })
@@ -416,12 +422,16 @@ impl Port {
     }
 
     /// A frame went where `choice` says.
-    pub(crate) fn note_choice(&self, choice: &Choice, places: &[Place]) {
+    pub(crate) fn note_choice(&self, choice: &Choice, places: &[Place], now: Nanos) {
         let served = places.get(usize::from(choice.place)).and_then(Place::served);
         let Some(footprint) = served.and_then(|served| served.ring.queue.footprint()) else {
             return;
         };
         self.steering.note(choice.flow, choice.pair, footprint, choice.why);
+        // How long an answer takes is learned where nothing had to wait for a processor.
+        if choice.why != Why::Stayed {
+            self.steering.slices.ask(choice.flow, choice.pair, now);
+        }
         match choice.why {
             Why::Usual => {}
             Why::Stayed => self.counters.stayed.add(1),
@@ -439,12 +449,12 @@ impl Port {
 
     /// The receive queue that a frame of this flow waits for, if this is a guest's port: of one that may go to
     /// several, its own, since another one may never have a buffer.
-    pub(crate) fn queue_of(&self, head: &[u8], places: &[Place]) -> Option<u16> {
+    pub(crate) fn queue_of(&self, head: &[u8], places: &[Place], now: Nanos) -> Option<u16> {
         match self.sink {
             Sink::Queue(place) => Some(place),
             Sink::Queues => Some(self.place_of(head)),
             Sink::Steered => {
-                let choice = self.steer(head, places);
+                let choice = self.steer(head, places, now);
                 Some(choice.home.unwrap_or(choice.place))
             }
             Sink::Nobody | Sink::Host(_) | Sink::Hosts | Sink::Elsewhere => None,

@@ -105,7 +105,7 @@ impl Desk {
         if way.has_pairs
             && let Some(port) = replica.ports.get_mut(way.from)
         {
-            port.note_flow(frame.head(), frame.pair);
+            port.note_flow(frame.head(), frame.pair, now);
         }
         match way.peer {
             Some(Ok(peer)) => self.across(places, replica, way.from, peer, frame, now),
@@ -152,7 +152,7 @@ impl Desk {
         let waited = now.since(since);
         if frame.is_of_host()
             && waited >= LOOK_NS
-            && let Some(place) = port.queue_of(frame.head(), places)
+            && let Some(place) = port.queue_of(frame.head(), places, now)
             && let Some((ring, receive)) = receive_at(places, place)
         {
             match receive.await_buffers(ring) {

@@ -8,10 +8,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use runstate::{Activity, Slot, Table};
+use runstate::{Activity, Slot, Table, Turn};
+use schedule::Nanos;
 use virtqueue::Footprint;
 
 use crate::net::port::{FLOWS, PAIRS_MAX};
+use crate::net::slices::Slices;
 
 /// When a frame goes to another queue than its flow's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub struct Lanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lane {
     pub(crate) activity: Activity,
-    /// Since when, in a time that is the same for all.
+    /// Since when, in a time that is the same for all; of one that is about to lose its processor, the end of time.
     pub(crate) since: u64,
     /// How much was redirected to it so far.
     pub(crate) given: u32,
@@ -115,6 +117,7 @@ pub(crate) struct Steering {
     last: [Cell<Option<Footprint>>; PAIRS_MAX],
     given: [Cell<u32>; PAIRS_MAX],
     sticky: Cell<u8>,
+    pub(crate) slices: Slices,
 }
 
 /// What of it goes with a port to another sidecore.
@@ -129,6 +132,22 @@ impl Steering {
             last: [const { Cell::new(None) }; PAIRS_MAX],
             given: [const { Cell::new(0) }; PAIRS_MAX],
             sticky: Cell::new(0),
+            slices: Slices::new(),
+        }
+    }
+
+    /// What the vCPU of `slot` does, for a frame that it would take a moment from now: one that is about to lose its processor
+    /// counts as the last of those that wait.
+    #[inline]
+    pub(crate) fn turn(&self, lanes: &Lanes, slot: Slot, now: Nanos) -> Turn {
+        let turns = || lanes.slots.iter().flatten().map(|slot| lanes.table.turn(*slot));
+        let waits_on =
+            |cpu| turns().any(|turn| turn.activity == Activity::Waits && turn.cpu == cpu);
+        self.slices.look(turns(), now);
+        let turn = lanes.table.turn(slot);
+        match self.slices.ends(turn, waits_on, now) {
+            true => Turn { activity: Activity::Waits, since_ns: u64::MAX, ..turn },
+            false => turn,
         }
     }
 

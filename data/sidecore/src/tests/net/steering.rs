@@ -77,6 +77,19 @@ impl Guest {
         self.table.simulate(Table::simulated_slot(vcpu as u16), activity, 0, self.now);
     }
 
+    /// Lets time pass, for the host's scheduler and for the sidecore.
+    fn wait(&mut self, ns: u64) {
+        self.now += ns;
+        self.lan.core.now = schedule::Nanos(self.lan.core.now.0.max(self.now));
+        self.now = self.lan.core.now.0;
+    }
+
+    /// The processor goes from one vCPU to the next, as if all were busy and shared it.
+    fn switch_over(&mut self, from: usize, to: usize) {
+        self.set(from, Activity::Waits);
+        self.set(to, Activity::Runs);
+    }
+
     /// The next frame of a UDP flow.
     fn send(&mut self, flow: u8) {
         let number = self.sent.entry(flow).or_insert(0);
@@ -118,7 +131,11 @@ impl Guest {
         let head = frame_of(flow);
         let sidecore = &mut self.lan.core.sidecore;
         let replica = sidecore.net.replica(BRIDGE)?;
-        replica.ports.get(switch::PortId(self.port))?.queue_of(&head, &sidecore.places)
+        replica.ports.get(switch::PortId(self.port))?.queue_of(
+            &head,
+            &sidecore.places,
+            schedule::Nanos(0),
+        )
     }
 
     fn counters(&self) -> (u64, u64) {
@@ -209,6 +226,42 @@ fn without_run_state_all_is_as_it_was() {
     assert_eq!((guest.got, guest.counters()), (8, (0, 0)));
 }
 
+/// What comes at the end of a slice goes where the next one begins, as soon as it is known how long they are.
+#[test]
+fn a_frame_at_the_end_of_a_slice_goes_to_the_next_in_line() {
+    const SLICE_NS: u64 = 4_000_000;
+    for format in [Format::Split, Format::Packed] {
+        let mut guest = Guest::new(3, format, true, Some(Redirect::Always));
+        (1..3).for_each(|vcpu| guest.set(vcpu, Activity::Waits));
+        let mut runs = 0;
+        for _ in 0..6 {
+            guest.wait(SLICE_NS);
+            guest.switch_over(runs, (runs + 1) % 3);
+            runs = (runs + 1) % 3;
+        }
+        assert_eq!(runs, 0);
+        guest.wait(SLICE_NS / 2);
+        guest.send(7);
+        guest.work(0, 10);
+        assert_eq!(guest.got, 1, "{format:?}: amidst a slice it is for whoever has it");
+        guest.wait(SLICE_NS / 2 - 15_000);
+        guest.send(7);
+        guest.work(0, 10);
+        assert_eq!(guest.got, 1, "{format:?}: it comes too late for this one");
+        guest.wait(15_000);
+        guest.switch_over(0, 1);
+        guest.work(1, 10);
+        assert_eq!(guest.got, 2, "{format:?}: and is there when the next one begins");
+        // One that goes on behind its end, with nobody on its processor, is as any that runs.
+        guest.set(2, Activity::Sleeps);
+        guest.set(0, Activity::Sleeps);
+        guest.wait(SLICE_NS - 10_000);
+        guest.send(7);
+        guest.work(1, 10);
+        assert_eq!(guest.got, 3, "{format:?}");
+    }
+}
+
 /// A guest on a host that gives and takes cores as it likes, and answers on whatever queue.
 fn live(seed: u64, steps: u32) -> (u64, u64) {
     let mut random = Random::new(seed, 0);
@@ -217,7 +270,10 @@ fn live(seed: u64, steps: u32) -> (u64, u64) {
     let rule = if random.below(2) == 0 { Redirect::Waiting } else { Redirect::Always };
     let mut guest = Guest::new(vcpus, format, true, Some(rule));
     let mut runs = vec![true; vcpus];
+    // Some hosts have slices that are alike, others have none.
+    let slice = if random.below(2) == 0 { 40_000 } else { 0 };
     for _ in 0..steps {
+        guest.wait(slice + random.below(6_000));
         let vcpu = random.below(vcpus as u64) as usize;
         match random.below(10) {
             0..=2 => guest.send(random.below(6) as u8),
