@@ -66,7 +66,7 @@ guest_start() {
     "${GUEST_INSIDE[@]}" "${GUEST_PROGRAM[@]}" -name "$name,debug-threads=on" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
         -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
-        -append "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 run=$script ${GUEST_WORDS[*]}" \
+        -append "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 sysctl.kernel.hung_task_timeout_secs=40 run=$script ${GUEST_WORDS[*]}" \
         -chardev "file,id=console,path=$SERVER_DIR/$name.console,append=on" -serial chardev:console \
         -chardev "file,id=results,path=$SERVER_DIR/$name.results,append=on" -serial chardev:results \
         -serial "pipe:$SERVER_DIR/$name.orders" \
@@ -117,7 +117,8 @@ guest_over() {
 
 guest_end() {
     local name=$1 pid=${GUEST_PIDS[$1]} status=0 word result detail bad=0 whole=''
-    end_within "${2:-120}" "$pid" || status=$?
+    gone_within "${2:-120}" "$pid" || guest_examine "$name" "${2:-120}"
+    end_within 0 "$pid" || status=$?
     disown_pid "$pid"
     case $status in
         0) ;;
@@ -148,6 +149,30 @@ guest_end() {
         show_tail "$SERVER_LOG" "$GUEST_SERVER"
     }
     return "$bad"
+}
+
+# guest_examine NAME SECONDS: what a guest that should have ended does: its processors, and what the daemon knows of its disks.
+guest_examine() {
+    local said=$SERVER_DIR/$1.examined
+    {
+        printf '%s\n' '{"execute":"qmp_capabilities"}' '{"execute":"query-status"}' \
+            '{"execute":"human-monitor-command","arguments":{"command-line":"info registers -a"}}' |
+            timeout 10 socat -t 5 - "UNIX-CONNECT:$SERVER_DIR/$1.qmp" |
+            jq -r '.return | if type == "string" then . else .status // empty end' |
+            grep -oE '^(CPU#[0-9]+|running|paused|[a-z-]+$)|[RE]IP=[0-9a-f]+|HLT=[01]' | paste -s -d ' ' ||
+            echo 'QEMU does not answer'
+        [[ $GUEST_SERVER != sidecore ]] || for id in "${!DISK_QUEUES[@]}"; do
+            timeout 10 "$SIDECORE" --api "$SERVER_DIR/run/api.sock" show "$id" --json | jq -c \
+                '[.id, .state, {queues_attached}, (.counters | {requests, kicks, calls, in_flight})]' ||
+                echo 'the daemon does not answer'
+        done
+    } >"$said" 2>&1
+    show_tail "$said" "guest $1, as it was when its time was over"
+    # Its kernel was entered and has not said in all that time that something waits for a disk (40 s of that are enough).
+    if [[ $(accelerator) != kvm && ! -s $SERVER_DIR/$1.console ]] && (($2 >= 120)) &&
+        grep -q 'CPU#0.* RIP=ffffffff' "$said"; then
+        touch "$SERVER_DIR/$1.stands"
+    fi
 }
 
 qmp() {

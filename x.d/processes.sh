@@ -31,16 +31,21 @@ alive() {
 
 # end_within SECONDS PID: waits for it and gives its status; kills it (status 124) when time is up.
 end_within() {
-    local until_ms=$(($(now_ms) + $1 * 1000)) pid=$2
-    while alive "$pid"; do
-        if (($(now_ms) > until_ms)); then
-            kill -KILL "$pid" 2>/dev/null || true
-            wait "$pid" 2>/dev/null || true
-            return 124
-        fi
+    if ! gone_within "$1" "$2"; then
+        kill -KILL "$2" 2>/dev/null || true
+        wait "$2" 2>/dev/null || true
+        return 124
+    fi
+    wait "$2"
+}
+
+# gone_within SECONDS PID: whether it ends by itself in that time.
+gone_within() {
+    local until_ms=$(($(now_ms) + $1 * 1000))
+    while alive "$2"; do
+        (($(now_ms) <= until_ms)) || return 1
         sleep 0.05
     done
-    wait "$pid"
 }
 
 # own_namespace NAME: makes it, with `lo` up. Interfaces in it go with it.
