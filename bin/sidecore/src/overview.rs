@@ -118,6 +118,10 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     if has_dormant {
         columns.push(("DORMANT", Align::Right));
     }
+    let has_rivals = now.sidecores.iter().any(|core| core.taken_percent > 0);
+    if has_rivals {
+        columns.push(("TAKEN", Align::Right));
+    }
     let mut table = Table::new(&columns);
     for core in &now.sidecores {
         let earlier = before.sidecores.iter().find(|earlier| earlier.index == core.index);
@@ -145,10 +149,15 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         if has_dormant {
             row.push(core.dormant.to_string());
         }
+        if has_rivals {
+            row.push(format!("{}%", core.taken_percent));
+        }
         table.row(row);
     }
+    let taken = "\nTAKEN: what guests' vCPUs had of its cpu; keep them off it (show DISK or NIC says whose)\n";
+    let taken = if has_rivals { taken } else { "" };
     let skips = now.skip_sleeping.iter().map(|how| format!("\nskip_sleeping: {how}\n"));
-    table.text() + &skips.collect::<String>()
+    table.text() + taken + &skips.collect::<String>()
 }
 
 /// A part of the time between two looks, in percent, or `-` where there was only one. Sleep is counted when

@@ -109,7 +109,8 @@ impl Manager {
     }
 
     fn sidecores(&self) -> Answer {
-        let view = |(index, core)| views::sidecore(index as u16, core, &self.balance);
+        let view =
+            |(index, core)| views::sidecore(index as u16, core, &self.balance, &self.guests.rivals);
         Answer::Sidecores(SidecoreList {
             sidecores: self.cores.all.iter().enumerate().map(view).collect(),
             skip_sleeping: self.skips_sleeping(),

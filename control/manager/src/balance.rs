@@ -13,7 +13,7 @@ use tracing::{debug, info};
 use crate::cores::{Cores, QUEUES_MAX};
 use crate::device::Device;
 use crate::kind::Kind;
-use crate::manager::Manager;
+use crate::manager::{Manager, machine_ns};
 use crate::moves::Moving;
 
 /// What may go elsewhere: a queue of a device, or (`None`) a NIC with all of its.
@@ -31,7 +31,9 @@ struct Seen {
     idle_ns: u64,
     looks_ns: u64,
     work_ns: u64,
-    /// What it was awake for without work between the last two looks, thousandths of the time.
+    /// What it worked between the last two looks, thousandths of the time.
+    load: u32,
+    /// What it was awake for without work, of the same.
     polled: u32,
 }
 
@@ -103,7 +105,7 @@ impl Balance {
 
     /// What it worked at the last look, thousandths of its time.
     pub(crate) fn load(&self, core: usize) -> u32 {
-        self.placement.load(core)
+        self.seen.get(core).map_or(0, |seen| seen.load)
     }
 
     /// What it was awake for without work at the last look, thousandths of its time.
@@ -146,6 +148,7 @@ impl Balance {
                 idle_ns: counters.idle_ns,
                 looks_ns: counters.looks_ns,
                 work_ns: counters.work_ns,
+                load: 0,
                 polled: 0,
             };
             seen.follow(now, time_ns)
@@ -164,6 +167,7 @@ impl Seen {
         let looks_ns = since(|seen| seen.looks_ns).min(awake_ns);
         let load = part(awake_ns - looks_ns, time_ns, LOAD_FULL);
         let polled_ns = since(|seen| seen.idle_ns).saturating_add(looks_ns);
+        self.load = load;
         self.polled = part(polled_ns, time_ns, LOAD_FULL).min(LOAD_FULL - load);
         Found { load, work_ns: since(|seen| seen.work_ns) }
     }
@@ -208,7 +212,7 @@ impl Device {
 }
 
 /// So much of `whole` as `some` is of `all`; at most all of it.
-fn part(some: u64, all: u64, whole: u32) -> u32 {
+pub(crate) fn part(some: u64, all: u64, whole: u32) -> u32 {
     let all = all.max(1);
     (u128::from(some.min(all)) * u128::from(whole) / u128::from(all)) as u32
 }
@@ -240,11 +244,13 @@ impl Manager {
         let at = self.balance.nanos(now);
         let (names, queues) = self.weigh(&found, at, now);
         let needed = self.needed();
-        let load = |(found, is_needed): (&Found, &bool)| CoreLoad {
-            load: found.load,
+        self.see_rivals(machine_ns(now));
+        // What guests take of its processor a sidecore has not.
+        let load = |(core, (found, is_needed)): (usize, (&Found, &bool))| CoreLoad {
+            load: found.load.saturating_add(self.guests.rivals.taken(core)).min(LOAD_FULL),
             is_needed: *is_needed,
         };
-        let loads: Vec<CoreLoad> = found.iter().zip(&needed).map(load).collect();
+        let loads: Vec<CoreLoad> = found.iter().zip(&needed).enumerate().map(load).collect();
         match self.balance.placement.decide(at, &loads, &queues) {
             Decision::Stay => {}
             Decision::Move { queue, to } => self.relieve(names.get(queue), to, at),

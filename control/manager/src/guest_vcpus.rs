@@ -22,6 +22,7 @@ use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::{Manager, machine_ns, now};
 use crate::nic::NicParts;
+use crate::rivals::Rivals;
 use crate::state::StateFile;
 
 /// How soon a guest that has come is looked at again; then twice as late each time.
@@ -53,6 +54,7 @@ pub(crate) struct Guests {
     /// Why there is none.
     pub(crate) why_not: Option<String>,
     guests: BTreeMap<Process, Guest>,
+    pub(crate) rivals: Rivals,
 }
 
 /// One process.
@@ -104,7 +106,13 @@ impl Guests {
             None => (None, Some(NOT_WANTED.to_string())),
         };
         let roster = tracker.as_ref().map(Tracker::roster);
-        Guests { _tracker: tracker, roster, why_not, guests: BTreeMap::new() }
+        Guests {
+            _tracker: tracker,
+            roster,
+            why_not,
+            guests: BTreeMap::new(),
+            rivals: Rivals::default(),
+        }
     }
 
     /// The vCPUs of a process as they are now, each with its slot if there is one.
@@ -334,7 +342,13 @@ mod tests {
             devices: BTreeSet::from([device]),
         };
         let guests = BTreeMap::from([(old, guest(1)), (new, guest(2))]);
-        let mut guests = Guests { _tracker: None, roster: Some(roster), why_not: None, guests };
+        let mut guests = Guests {
+            _tracker: None,
+            roster: Some(roster),
+            why_not: None,
+            guests,
+            rivals: Rivals::default(),
+        };
         let followed = |guests: &Guests| guests.roster.as_ref().map(Roster::len);
         guests.leave(old, 1, 0);
         assert_eq!(followed(&guests), Some(1));

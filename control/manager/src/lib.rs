@@ -24,6 +24,7 @@
 //! | `log_rate` | how much one disk may write into the log |
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
+//! | `guest_vcpus`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, shown, and seen on sidecores' processors |
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
@@ -64,6 +65,7 @@ mod poll;
 mod reload;
 mod reload_net;
 mod remote;
+mod rivals;
 mod service;
 mod shut;
 mod sockets;

@@ -15,6 +15,7 @@ use crate::cores::Core;
 use crate::device::{Device, Link, QueueState};
 use crate::disk::DiskParts;
 use crate::manager::now;
+use crate::rivals::Rivals;
 use crate::shut::Shut;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
@@ -67,7 +68,12 @@ pub(crate) fn shut(shut: &Shut, plan: &DiskPlan) -> DiskView {
 }
 
 /// One sidecore.
-pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreView {
+pub(crate) fn sidecore(
+    index: u16,
+    core: &Core,
+    balance: &Balance,
+    rivals: &Rivals,
+) -> SidecoreView {
     let counters = core.handle.counters();
     SidecoreView {
         index,
@@ -80,6 +86,7 @@ pub(crate) fn sidecore(index: u16, core: &Core, balance: &Balance) -> SidecoreVi
         },
         busy_percent: percent(balance.load(index.into())),
         poll_percent: percent(balance.polled(index.into())),
+        taken_percent: percent(rivals.taken(index.into())),
         queues: counters.queues as u16,
         dormant: counters.dormant as u16,
         looks_spared: counters.unpolled,

@@ -1,0 +1,79 @@
+//! A guest whose vCPU uses its sidecore's processor is seen and reported: in `sidecores`, in `show`, and once in the log
+//! (docs/decisions/0016-runstate.md). What placement makes of it is tested in `manager`.
+#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::frontend::{FrontendSpec, LINUX_FEATURES};
+use bench::server::sidecore_binary;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tests::daemon::{Daemon, await_that};
+use tests::single::Single;
+
+const DISK: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"16M\"\n";
+const SAID: &str = "its guest runs on a sidecore's processor";
+
+fn sees_here() -> Result<bool> {
+    let doctor =
+        std::process::Command::new(sidecore_binary()?).args(["doctor", "--json"]).output()?;
+    let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout)?;
+    let mut checks = doctor["checks"].as_array().into_iter().flatten();
+    let here = checks.find(|check| check["name"] == "ebpf").context("no check")?;
+    if here["state"] != "ok" {
+        println!("left out, since which vCPUs run cannot be seen here: {here}");
+    }
+    Ok(here["state"] == "ok")
+}
+
+/// The guest's only vCPU is a thread of the test, by its name; it is kept busy on that processor until `is_over`.
+fn guest(daemon: &Daemon, cpu: usize, is_over: &AtomicBool) -> Result<()> {
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one)?;
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut disk = daemon.frontend("d", &spec)?;
+    let single = Single::new(&mut disk)?;
+    single.exercise(disk.queue(0), 0)?;
+    while !is_over.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+    single.exercise(disk.queue(0), 1)
+}
+
+#[test]
+fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
+    if !sees_here()? {
+        return Ok(());
+    }
+    let mut daemon = Daemon::start_with("rivals", "skip_sleeping = true\n", DISK)?;
+    let sidecore =
+        |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.ask("sidecores")?["sidecores"][0].clone());
+    let before = sidecore(&daemon)?;
+    ensure!(before["taken_percent"] == 0, "{before}");
+    let cpu = before["cpu"].as_u64().context("no processor")? as usize;
+    let is_over = AtomicBool::new(false);
+    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
+    std::thread::scope(|scope| {
+        let (daemon, is_over) = (&daemon, &is_over);
+        let guest = vcpu.spawn_scoped(scope, move || guest(daemon, cpu, is_over))?;
+        let seen = await_that(Duration::from_secs(20), "the vCPU to be seen there", || {
+            Ok(sidecore(daemon)?["taken_percent"].as_u64() >= Some(20))
+        });
+        let shown = daemon.ask("show d");
+        is_over.store(true, Ordering::Relaxed);
+        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))??;
+        seen?;
+        let shown = shown?;
+        ensure!(shown["vcpus"][0]["on_sidecore"] == 0, "{shown}");
+        Ok::<_, anyhow::Error>(())
+    })?;
+    await_that(Duration::from_secs(10), "it to be over", || {
+        Ok(sidecore(&daemon)?["taken_percent"] == 0)
+    })?;
+    let log = daemon.last_words();
+    let said = log.lines().filter(|line| line.contains(SAID)).count();
+    ensure!(said == 1, "it was said {said} times:\n{log}");
+    daemon.is_alive()
+}
