@@ -146,10 +146,13 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
     let wait = wait.map(|us| format!("calls for sent frames may wait {us} us"));
     let limit = limit(nic).map(|limit| format!("at most {limit}"));
     let group = nic.group.as_ref().map(|group| format!("in group {group}"));
+    let steered = nic.run_state.as_ref().map(|state| format!("redirect {}", redirect(state)));
+    let steered = steered.filter(|_| change.redirect.is_some() || change.vcpus.is_some());
     let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
+        said(steered, change.redirect.is_some(), "redirect off"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
     ];

@@ -17,8 +17,8 @@ pub(crate) enum NicCommand {
         /// Name of the NIC.
         id: String,
     },
-    /// Change a NIC while it runs: its share, policy, latency target, moderation of calls, limit,
-    /// group, VLANs and addresses.
+    /// Change a NIC while it runs: its share, policy, latency target, moderation of calls, redirection,
+    /// limit, group, VLANs and addresses.
     #[command(
         override_usage = "sidecore nic set [OPTIONS] <ID>",
         after_help = "\

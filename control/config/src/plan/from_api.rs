@@ -97,13 +97,13 @@ impl Plan {
         fitting(made, &mistakes)
     }
 
-    /// What a NIC made through the API would be with that change: its share, policy, target, moderation, limit, group, VLANs
-    /// and addresses may differ from what it is, and nothing else.
+    /// What a NIC made through the API would be with that change: its share, policy, target, moderation, redirection,
+    /// limit, group, VLANs and addresses may differ from what it is, and nothing else.
     pub fn nic_changed(&self, id: &str, change: &NicChange) -> Result<NicPlan, ApiError> {
         let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;
         if *change == NicChange::default() {
-            let hint = "name one of share, policy, latency_target_us, moderate_us, limit_packets, \
-                        limit_bytes, limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
+            let hint = "name one of share, policy, latency_target_us, moderate_us, redirect, vcpus, \
+                        limit_packets, limit_bytes, limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
@@ -118,6 +118,9 @@ impl Plan {
         spec.latency_target_us = target_us.filter(|target_us| *target_us != 0);
         // 0 stays 0: without one it would be the default.
         spec.moderate_us = change.moderate_us.or(spec.moderate_us);
+        spec.redirect = change.redirect.or(spec.redirect);
+        let vcpus = change.vcpus.clone().or(spec.vcpus);
+        spec.vcpus = vcpus.filter(|vcpus| !vcpus.is_empty());
         let limit = LimitSpec::from(&spec).changed(LimitSpec::from(change));
         (spec.limit_packets, spec.limit_bytes) = (limit.packets, limit.bytes);
         spec.limit_burst_ms = limit.burst_ms;

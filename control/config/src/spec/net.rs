@@ -508,6 +508,16 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "US",
         value_parser = crate::number::of::<u32>("moderate_us", 0..=1000)))]
     pub moderate_us: Option<u32>,
+    /// When a frame for the guest goes to another of its queues than its flow's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHEN"))]
+    pub redirect: Option<Redirect>,
+    /// The vCPU that each pair of queues interrupts, from the first pair on; of those that are not named pair 0 has
+    /// vCPU 0, pair 1 vCPU 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N,N...", value_delimiter = ',',
+        value_parser = crate::number::of::<u16>("vcpus", 0..=65_535)))]
+    pub vcpus: Option<Vec<u16>>,
     /// Most packets a second that all its queues together send, and as many that they receive; 0 for no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,8 +5,8 @@ use crate::plan::{
     HostCpus, HostPlan, NicPeer, NullPlan, Origin, Plan, PolicyPlan, UplinkPlan, VlanPlan, load,
 };
 use crate::spec::{
-    LinkState, Mode, NIC_MODERATE_DEFAULT_US, NicChange, NicSpec, Spoof, SwitchSpec, UplinkSpec,
-    Via,
+    LinkState, Mode, NIC_MODERATE_DEFAULT_US, NicChange, NicSpec, Redirect, Spoof, SwitchSpec,
+    UplinkSpec, Via,
 };
 
 fn host() -> HostCpus {
@@ -342,6 +342,30 @@ fn calls_for_sent_frames_wait_unless_that_is_said() {
     let share = NicChange { share: Some(7), ..NicChange::default() };
     assert_eq!(running.nic_changed("b", &share).map(|nic| nic.moderate_us), Ok(None));
     assert_eq!(running.nic_changed("b", &wait(64)).map(|nic| nic.moderate_us), Ok(Some(64)));
+}
+
+#[test]
+fn which_queue_gets_a_frame_may_be_changed_by_command() {
+    let mut running = plan("[[switch]]\nid = \"lan\"\n");
+    let spec = NicSpec { queues: 4, ..nic_on("b", "lan") };
+    running.nics.push(running.nic_from_api(&spec).unwrap());
+    let change = NicChange {
+        redirect: Some(Redirect::Always),
+        vcpus: Some(vec![3, 2, 1, 0]),
+        ..NicChange::default()
+    };
+    let nic = running.nic_changed("b", &change).unwrap();
+    assert_eq!((nic.redirect, &nic.vcpus[..]), (Redirect::Always, &[3, 2, 1, 0][..]));
+    assert_eq!(nic.spec.vcpus, Some(vec![3, 2, 1, 0]), "it is kept so");
+    running.nics = vec![nic];
+    let home = NicChange { vcpus: Some(vec![]), ..NicChange::default() };
+    let nic = running.nic_changed("b", &home).unwrap();
+    assert_eq!((nic.redirect, nic.vcpus.len()), (Redirect::Always, 0));
+    let off = NicChange { redirect: Some(Redirect::Off), ..NicChange::default() };
+    assert_eq!(running.nic_changed("b", &off).map(|nic| nic.redirect), Ok(Redirect::Off));
+    // More than there are pairs.
+    let many = NicChange { vcpus: Some(vec![0; 5]), ..NicChange::default() };
+    assert!(running.nic_changed("b", &many).is_err());
 }
 
 #[test]
