@@ -37,6 +37,8 @@ const TIME_PART: f64 = 0.01;
 const TIME_NS: f64 = 100_000.0;
 /// The unit of slices.
 const SLICE_NS: u64 = 4096;
+/// So many are compared at least, if there are so many in time.
+const SLICES_MIN: u64 = 20;
 /// Looks of one round.
 const LOOKS: u64 = 2_000_000;
 
@@ -181,7 +183,7 @@ fn compare(
     }
     let mut compared = Compared::default();
     for at in (0..THREADS).cycle().take((samples * TIMES_MAX) as usize) {
-        if compared.samples >= samples {
+        if compared.samples >= samples && compared.slices >= SLICES_MIN {
             break;
         }
         let worker = workers.get_mut(at).context("a thread did not start")?;

@@ -5,6 +5,7 @@
  * processor to another one. An interrupt of a KVM guest does not take the processor from the vCPU that it is for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -22,14 +23,15 @@ int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     static int (*lock)(pthread_mutex_t *);
     struct timespec begun;
+    int tried;
 
-    if (pthread_mutex_trylock(mutex) == 0)
-        return 0;
+    if ((tried = pthread_mutex_trylock(mutex)) != EBUSY)
+        return tried;
     clock_gettime(CLOCK_MONOTONIC, &begun);
     do {
         for (int i = 0; i < TRIES; i++) {
-            if (pthread_mutex_trylock(mutex) == 0)
-                return 0;
+            if ((tried = pthread_mutex_trylock(mutex)) != EBUSY)
+                return tried;
             __builtin_ia32_pause();
         }
     } while (since_ns(&begun) < SPIN_NS);

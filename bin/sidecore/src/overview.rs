@@ -89,6 +89,9 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
+/// From that percentage on it is shown: less is what every thread has on a host that does something else, too.
+const LOST_SHOWN: u32 = 5;
+
 fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     let columns = [
         "SIDECORE",
@@ -118,9 +121,9 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
     if has_dormant {
         columns.push(("DORMANT", Align::Right));
     }
-    let has_rivals = now.sidecores.iter().any(|core| core.taken_percent > 0);
-    if has_rivals {
-        columns.push(("TAKEN", Align::Right));
+    let has_lost = now.sidecores.iter().any(|core| core.lost_percent >= LOST_SHOWN);
+    if has_lost {
+        columns.push(("LOST", Align::Right));
     }
     let mut table = Table::new(&columns);
     for core in &now.sidecores {
@@ -149,15 +152,15 @@ fn sidecores_text(before: &SidecoreList, now: &SidecoreList) -> String {
         if has_dormant {
             row.push(core.dormant.to_string());
         }
-        if has_rivals {
-            row.push(format!("{}%", core.taken_percent));
+        if has_lost {
+            row.push(format!("{}%", core.lost_percent));
         }
         table.row(row);
     }
-    let taken = "\nTAKEN: what guests' vCPUs had of its cpu; keep them off it (show DISK or NIC says whose)\n";
-    let taken = if has_rivals { taken } else { "" };
+    let lost = "\nLOST: others had its cpu; keep them off it (`show` of a disk or NIC says which guests do)\n";
+    let lost = if has_lost { lost } else { "" };
     let skips = now.skip_sleeping.iter().map(|how| format!("\nskip_sleeping: {how}\n"));
-    table.text() + taken + &skips.collect::<String>()
+    table.text() + lost + &skips.collect::<String>()
 }
 
 /// A part of the time between two looks, in percent, or `-` where there was only one. Sleep is counted when

@@ -245,10 +245,12 @@ impl Manager {
         let (names, queues) = self.weigh(&found, at, now);
         let needed = self.needed();
         self.see_rivals(machine_ns(now));
-        // What guests take of its processor a sidecore has not.
-        let load = |(core, (found, is_needed)): (usize, (&Found, &bool))| CoreLoad {
-            load: found.load.saturating_add(self.guests.rivals.taken(core)).min(LOAD_FULL),
-            is_needed: *is_needed,
+        let load = |(core, (found, is_needed)): (usize, (&Found, &bool))| {
+            let lost = self.guests.rivals.lost(core);
+            // Passes are counted by the clock: what was lost within those that worked is in their time.
+            let worked = found.load.saturating_add(self.balance.polled(core));
+            let load = found.load.saturating_sub(part(found.load.into(), worked.into(), lost));
+            CoreLoad { load, lost, is_needed: *is_needed }
         };
         let loads: Vec<CoreLoad> = found.iter().zip(&needed).enumerate().map(load).collect();
         match self.balance.placement.decide(at, &loads, &queues) {

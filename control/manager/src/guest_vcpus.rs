@@ -115,6 +115,11 @@ impl Guests {
         }
     }
 
+    /// Of each guest: its devices, and its vCPUs that are followed.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&BTreeSet<u32>, &BTreeMap<Vcpu, Slot>)> {
+        self.guests.values().map(|guest| (&guest.devices, &guest.vcpus))
+    }
+
     /// The vCPUs of a process as they are now, each with its slot if there is one.
     fn look(&mut self, process: Process, number: u32, now_ns: u64) -> Result<Found, String> {
         let looked = process.vcpus(Path::new("/")).map_err(|missing| missing.to_string());

@@ -1,112 +1,171 @@
-//! Guests' vCPUs that use a sidecore's processor: each of the two waits while the other has it.
+//! Others on a sidecore's processor: what the sidecore loses by them, and which guest is there.
 //!
-//! Seen in run state of guests that are followed, at each look at the sidecores' loads: which part of its time a
-//! sidecore's processor was a vCPU's. Placement counts it as load, so that queues go elsewhere; operators are told
-//! once of each guest. Not here: how vCPUs are found (`guest_vcpus`), and what is moved (`balance`).
+//! What it loses is what the kernel counts of its thread, time in which that would have run and waited: no guest can add to
+//! it, or hide it. Placement goes by it, so that queues go where nobody takes the processor. Which guest has it is seen in run
+//! state, and only said, once of each guest: a guest can seem to be anywhere. Looked at with the sidecores' loads.
+//! Not here: how vCPUs are found (`guest_vcpus`), and what is moved (`balance`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use runstate::{Activity, Slot, Table};
+use schedule::LOAD_FULL;
 use tracing::warn;
 
 use crate::balance::part;
+use crate::guest_vcpus::Guests;
 use crate::manager::Manager;
-use schedule::LOAD_FULL;
 
-/// From that part of a sidecore's time on, thousandths, a guest is told of: a thread that is only on its way to
-/// another processor has less.
+/// From that part of the time on, thousandths, a guest is told of: of what the sidecore lost, and of what the guest had.
 const SAID_FROM: u32 = 50;
 
 /// What is known of them.
 #[derive(Debug, Default)]
 pub(crate) struct Rivals {
     looked_ns: u64,
-    /// How long each thread had had a processor at the last look.
-    had_ns: BTreeMap<Slot, u64>,
-    /// What they had of each sidecore's processor at the last look, thousandths of the time.
-    taken: Vec<u32>,
-    /// Devices whose guest was told of, and the sidecore.
-    said: BTreeSet<(u32, usize)>,
+    /// The sidecores' threads.
+    threads: Vec<Option<u32>>,
+    /// How long each of them has waited for its processor, at the last look.
+    waited_ns: Vec<u64>,
+    /// What each sidecore lost between the last two looks, thousandths of the time.
+    lost: Vec<u32>,
+    /// Of each vCPU at the last look: how long it had had a processor, and which one then.
+    had: BTreeMap<Slot, (u64, u32)>,
+    /// Guests that were told of, by the first of their devices.
+    said: BTreeSet<u32>,
 }
 
-/// A device's vCPU on a sidecore's processor.
+/// A guest on a sidecore's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rival {
+    /// The first of its devices.
     device: u32,
+    /// The first of its vCPUs there.
     vcpu: u16,
     core: usize,
 }
 
 impl Rivals {
-    /// What vCPUs had of a sidecore's processor between the last two looks, thousandths of the time.
-    pub(crate) fn taken(&self, core: usize) -> u32 {
-        self.taken.get(core).copied().unwrap_or(0)
+    /// When a sidecore would have run and others had its processor, between the last two looks, thousandths of the time.
+    pub(crate) fn lost(&self, core: usize) -> u32 {
+        self.lost.get(core).copied().unwrap_or(0)
     }
 
-    /// Looks at the vCPUs of all devices (device, number of the vCPU, slot) on these processors of sidecores. Gives those that
-    /// were not told of yet.
+    /// Takes in how long each sidecore's thread has waited for its processor so far. Gives the time since the last look.
+    fn weigh(&mut self, waited_ns: Vec<u64>, now_ns: u64) -> u64 {
+        let time_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
+        let before = std::mem::replace(&mut self.waited_ns, waited_ns);
+        // At the first look nothing is known of the time before.
+        let since = |(now, before): (&u64, &u64)| {
+            part(now.saturating_sub(*before).min(time_ns), time_ns, LOAD_FULL)
+        };
+        self.lost = self.waited_ns.iter().zip(&before).map(since).collect();
+        time_ns
+    }
+
+    /// Looks at the vCPUs (of a guest by its first device, the vCPU's number, its slot) on these processors of sidecores.
+    /// Only who was there at both looks counts: where else it was between them is not known. Gives guests that were not
+    /// told of yet, where the sidecore loses something.
     fn look(
         &mut self,
         table: &Table,
         vcpus: impl Iterator<Item = (u32, u16, Slot)>,
         cpus: &[u32],
-        now_ns: u64,
+        (now_ns, time_ns): (u64, u64),
     ) -> Vec<Rival> {
-        let time_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
-        let before = std::mem::take(&mut self.had_ns);
-        let mut taken_ns = vec![0u64; cpus.len()];
-        let (mut rivals, mut devices) = (Vec::new(), BTreeSet::new());
+        let before = std::mem::take(&mut self.had);
+        let mut guests: BTreeMap<(u32, usize), (u16, u64)> = BTreeMap::new();
         for (device, vcpu, slot) in vcpus {
-            devices.insert(device);
             let Some(state) = table.read(slot) else { continue };
             let runs_ns = match state.activity {
                 Activity::Runs => now_ns.saturating_sub(state.since_ns),
                 Activity::Unknown | Activity::Waits | Activity::Sleeps => 0,
             };
             let had_ns = state.on_ns.saturating_add(runs_ns);
-            // Devices of one guest have the same vCPUs.
-            let is_first = self.had_ns.insert(slot, had_ns).is_none();
-            let Some(had_before) = before.get(&slot) else { continue };
-            let Some(core) = cpus.iter().position(|cpu| *cpu == state.cpu) else { continue };
-            let took_ns = had_ns.saturating_sub(*had_before).min(time_ns);
-            if is_first && let Some(sum) = taken_ns.get_mut(core) {
-                *sum += took_ns;
+            self.had.insert(slot, (had_ns, state.cpu));
+            let same = before.get(&slot).filter(|(_, cpu)| *cpu == state.cpu);
+            if let (Some((before_ns, _)), Some(core)) =
+                (same, cpus.iter().position(|cpu| *cpu == state.cpu))
+            {
+                let took_ns = had_ns.saturating_sub(*before_ns);
+                guests.entry((device, core)).or_insert((vcpu, 0)).1 += took_ns.min(time_ns);
             }
-            if part(took_ns, time_ns, LOAD_FULL) >= SAID_FROM && self.said.insert((device, core)) {
+        }
+        let mut rivals = Vec::new();
+        for ((device, core), (vcpu, took_ns)) in guests {
+            let is_much = self.lost(core) >= SAID_FROM
+                && part(took_ns.min(time_ns), time_ns, LOAD_FULL) >= SAID_FROM;
+            if is_much && self.said.insert(device) {
                 rivals.push(Rival { device, vcpu, core });
             }
         }
-        self.said.retain(|(device, _)| devices.contains(device));
-        self.taken = taken_ns.iter().map(|ns| part(*ns, time_ns, LOAD_FULL)).collect();
         rivals
     }
 }
 
+impl Guests {
+    /// The vCPUs of all guests, once each, by the first of their devices.
+    fn all_vcpus(&self) -> Vec<(u32, u16, Slot)> {
+        let mut all = Vec::new();
+        for (devices, vcpus) in self.each() {
+            let Some(device) = devices.first() else { continue };
+            all.extend(vcpus.iter().map(|(vcpu, slot)| (*device, vcpu.index, *slot)));
+        }
+        all
+    }
+}
+
 impl Manager {
-    /// Sees which guests take processors from sidecores, and says so once.
+    /// Sees what sidecores lose to others on their processors, and says once of each guest that it is there.
     pub(crate) fn see_rivals(&mut self, now_ns: u64) {
+        if self.guests.rivals.threads.is_empty() {
+            self.guests.rivals.threads = threads_of(self.cores.all.len());
+        }
+        let waited = |thread: &Option<u32>| thread.and_then(waited_ns).unwrap_or(0);
+        let waited = self.guests.rivals.threads.iter().map(waited).collect();
+        let time_ns = self.guests.rivals.weigh(waited, now_ns);
         let Some(roster) = &self.guests.roster else { return };
-        let vcpus = self.devices.values().flat_map(|device| {
-            let of =
-                |(vcpu, slot): &(runstate::vcpus::Vcpu, Slot)| (device.number, vcpu.index, *slot);
-            device.follow.vcpus.iter().map(of)
-        });
         let cpus: Vec<u32> = self.cores.all.iter().map(|core| core.cpu).collect();
-        for Rival { device, vcpu, core } in
-            self.guests.rivals.look(roster.table(), vcpus, &cpus, now_ns)
-        {
-            let id = self.devices.get(&device).map_or("", |device| device.facts.id.as_str());
-            let cpu = cpus.get(core).copied().unwrap_or_default();
+        let vcpus = self.guests.all_vcpus();
+        let times = (now_ns, time_ns);
+        let rivals = self.guests.rivals.look(roster.table(), vcpus.into_iter(), &cpus, times);
+        for Rival { device, vcpu, core } in rivals {
+            let Some(device) = self.devices.get_mut(&device) else { continue };
+            if !device.may_log() {
+                continue;
+            }
             warn!(
-                device = id,
+                device = device.facts.id,
                 vcpu,
                 sidecore = core,
-                cpu,
+                cpu = cpus.get(core).copied(),
                 "its guest runs on a sidecore's processor, so each waits for the other: keep the guest's vCPUs off it \
                  (libvirt: <vcpupin>; a cpuset; or isolcpus)"
             );
         }
+        let devices = &self.devices;
+        self.guests.rivals.said.retain(|device| devices.contains_key(device));
     }
+}
+
+/// The thread of each sidecore, by its name.
+fn threads_of(count: usize) -> Vec<Option<u32>> {
+    let mut threads = vec![None; count];
+    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let index = name.trim_end().strip_prefix("sidecore-").and_then(|text| text.parse().ok());
+        let thread = index.and_then(|index: usize| threads.get_mut(index));
+        if let (Some(thread), Ok(number)) = (thread, task.file_name().to_string_lossy().parse()) {
+            *thread = Some(number);
+        }
+    }
+    threads
+}
+
+/// How long a thread of this process has waited for a processor, nanoseconds; of a kernel that does not count it nothing.
+fn waited_ns(thread: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    text.split(' ').nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -119,43 +178,75 @@ mod tests {
         Table::simulated_slot(number)
     }
 
-    /// Two sidecores on processors 4 and 5; a guest of two vCPUs with two devices, of which one vCPU is on 5.
     #[test]
-    fn what_vcpus_take_of_a_sidecores_processor_is_seen_and_said_once() {
-        let (table, mut rivals, cpus) = (Table::simulated(), Rivals::default(), [4, 5]);
-        let vcpus =
-            || [7, 8].into_iter().flat_map(|device| [(device, 0, slot(0)), (device, 1, slot(1))]);
-        table.simulate(slot(0), Activity::Runs, 2, 0);
-        table.simulate(slot(1), Activity::Runs, 5, 0);
-        let first = rivals.look(&table, vcpus(), &cpus, SECOND);
-        assert_eq!((first, rivals.taken(1)), (vec![], 0), "one look says nothing");
-        table.simulate(slot(1), Activity::Waits, 5, SECOND + SECOND / 4);
-        let said = rivals.look(&table, vcpus(), &cpus, 2 * SECOND);
-        let rival = |device| Rival { device, vcpu: 1, core: 1 };
-        assert_eq!(said, [rival(7), rival(8)]);
-        assert_eq!((rivals.taken(0), rivals.taken(1), rivals.taken(9)), (0, 250, 0));
-        table.simulate(slot(1), Activity::Runs, 5, 2 * SECOND);
-        assert_eq!(rivals.look(&table, vcpus(), &cpus, 3 * SECOND), [], "it was said");
-        assert_eq!(rivals.taken(1), 1000);
-        table.simulate(slot(1), Activity::Runs, 3, 3 * SECOND);
-        rivals.look(&table, vcpus(), &cpus, 4 * SECOND);
-        assert_eq!(rivals.taken(1), 0, "it went elsewhere");
-        // A device that goes is told of again if it comes again.
-        rivals.look(&table, std::iter::empty(), &cpus, 5 * SECOND);
-        assert!(rivals.said.is_empty() && rivals.had_ns.is_empty());
+    fn what_is_lost_is_what_its_thread_waited() {
+        let mut rivals = Rivals::default();
+        rivals.weigh(vec![9 * SECOND, 0], SECOND);
+        assert_eq!((rivals.lost(0), rivals.lost(1)), (0, 0), "one look says nothing");
+        rivals.weigh(vec![9 * SECOND, SECOND / 4], 2 * SECOND);
+        assert_eq!((rivals.lost(0), rivals.lost(1), rivals.lost(2)), (0, 250, 0));
+        rivals.weigh(vec![99 * SECOND, SECOND / 4], 3 * SECOND);
+        assert_eq!((rivals.lost(0), rivals.lost(1)), (1000, 0), "no more than all");
+        rivals.weigh(vec![99 * SECOND, SECOND / 4], 3 * SECOND);
+        assert_eq!(rivals.lost(0), 0, "two looks at one moment");
     }
 
     #[test]
-    fn one_that_only_passes_by_is_not_said() {
+    fn this_test_is_found_by_its_name_and_waits() {
+        std::thread::Builder::new()
+            .name("sidecore-1".to_string())
+            .spawn(|| {
+                let threads = threads_of(2);
+                assert!(threads[0].is_none() && threads[1].is_some(), "{threads:?}");
+                assert!(threads[1].and_then(waited_ns).is_some());
+            })
+            .expect("a thread")
+            .join()
+            .expect("it found itself");
+    }
+
+    /// Sidecores on processors 4 and 5, of which the second loses a quarter; a guest of two vCPUs, one of them on 5.
+    #[test]
+    fn a_guest_on_a_sidecores_processor_is_said_once() {
+        let (table, mut rivals, cpus) = (Table::simulated(), Rivals::default(), [4, 5]);
+        let mut at = 0;
+        let mut look = |lost: u64| {
+            at += SECOND;
+            let waited = rivals.waited_ns.get(1).copied().unwrap_or(0) + lost;
+            let time_ns = rivals.weigh(vec![0, waited], at);
+            let vcpus = [(7, 0, slot(0)), (7, 1, slot(1))];
+            rivals.look(&table, vcpus.into_iter(), &cpus, (at, time_ns))
+        };
+        table.simulate(slot(0), Activity::Runs, 6, 0);
+        table.simulate(slot(1), Activity::Runs, 5, 0);
+        assert_eq!(look(SECOND / 4), [], "one look says nothing");
+        assert_eq!(look(0), [], "it loses nothing by it");
+        // It was somewhere else, and comes by at the moment of a look.
+        table.simulate(slot(1), Activity::Runs, 3, 2 * SECOND);
+        assert_eq!(look(SECOND / 4), []);
+        table.simulate(slot(1), Activity::Waits, 3, 4 * SECOND - 1);
+        table.simulate(slot(1), Activity::Runs, 5, 4 * SECOND - 1);
+        assert_eq!(look(SECOND / 4), []);
+        assert_eq!(look(SECOND / 4), [Rival { device: 7, vcpu: 1, core: 1 }]);
+        assert_eq!(look(SECOND / 4), [], "it was said");
+    }
+
+    #[test]
+    fn many_vcpus_of_a_guest_count_together_and_a_little_is_not_said() {
         let (table, mut rivals) = (Table::simulated(), Rivals::default());
-        let vcpus = || std::iter::once((1, 0, slot(0)));
-        table.simulate(slot(0), Activity::Sleeps, 4, 0);
-        rivals.look(&table, vcpus(), &[4], SECOND);
-        table.simulate(slot(0), Activity::Runs, 4, SECOND);
-        table.simulate(slot(0), Activity::Sleeps, 4, SECOND + SECOND / 25);
-        assert_eq!(rivals.look(&table, vcpus(), &[4], 2 * SECOND), []);
-        assert_eq!(rivals.taken(0), 40);
-        // Two looks at one moment.
-        assert_eq!(rivals.look(&table, vcpus(), &[4], 2 * SECOND), []);
+        let mut said = |count: u16, from: u64| {
+            let vcpus = || (0..count).map(|vcpu| (1, vcpu, slot(vcpu)));
+            (0..count).for_each(|at| table.simulate(slot(at), Activity::Sleeps, 4, from));
+            rivals.weigh(vec![from], from);
+            rivals.look(&table, vcpus(), &[4], (from, SECOND));
+            for at in 0..count {
+                table.simulate(slot(at), Activity::Runs, 4, from);
+                table.simulate(slot(at), Activity::Sleeps, 4, from + SECOND / 25);
+            }
+            rivals.weigh(vec![from + SECOND / 2], from + SECOND);
+            rivals.look(&table, vcpus(), &[4], (from + SECOND, SECOND))
+        };
+        assert_eq!(said(1, SECOND), []);
+        assert_eq!(said(3, 3 * SECOND), [Rival { device: 1, vcpu: 0, core: 0 }]);
     }
 }

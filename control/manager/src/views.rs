@@ -86,7 +86,8 @@ pub(crate) fn sidecore(
         },
         busy_percent: percent(balance.load(index.into())),
         poll_percent: percent(balance.polled(index.into())),
-        taken_percent: percent(rivals.taken(index.into())),
+        // Nobody looks while nothing is served.
+        lost_percent: if counters.queues == 0 { 0 } else { percent(rivals.lost(index.into())) },
         queues: counters.queues as u16,
         dormant: counters.dormant as u16,
         looks_spared: counters.unpolled,

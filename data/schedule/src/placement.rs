@@ -28,6 +28,8 @@ const FULL: u32 = 980;
 const EVENED_MAX: u32 = 64;
 /// Below this a queue has room on its sidecore: it is not moved away, and new ones may come.
 pub const ROOM: u32 = 700;
+/// From there on a sidecore's processor is one that others use.
+const LOST_MIN: u32 = 50;
 /// When without one sidecore all others would stay below this for [`QUIET_LOOKS`] looks, it is parked.
 pub const REST_MAX: u32 = 600;
 const QUIET_LOOKS: u32 = 30;
@@ -64,6 +66,8 @@ pub enum Use {
 pub struct CoreLoad {
     /// Of its time, thousandths.
     pub load: u32,
+    /// When it would have run and others had its processor, of the same; not in the load.
+    pub lost: u32,
     /// Something is at home there, or on its way there, that the caller does not list: it is not
     /// parked.
     pub is_needed: bool,
@@ -114,7 +118,10 @@ pub enum Decision {
 struct Core {
     node: u32,
     is: Use,
+    /// What it works, and what it loses to others on its processor.
     load: u32,
+    /// The latter.
+    lost: u32,
     /// Looks in a row that found it hot.
     hot: u32,
 }
@@ -137,7 +144,7 @@ pub struct Placement {
 impl Placement {
     /// A sidecore for each of `nodes`, its NUMA node; the first `min` of them (at least one) are in use.
     pub fn new(nodes: &[u32], min: usize) -> Placement {
-        let core = |node: &u32| Core { node: *node, is: Use::Parked, load: 0, hot: 0 };
+        let core = |node: &u32| Core { node: *node, is: Use::Parked, load: 0, lost: 0, hot: 0 };
         let cores = nodes.iter().map(core).collect();
         let (quiet, emptying, pause, evened) = (0, 0, 0, 0);
         let mut placement = Placement { cores, min: min.max(1), quiet, emptying, pause, evened };
@@ -151,7 +158,7 @@ impl Placement {
     }
 
     /// Its load at the last look.
-    pub fn load(&self, core: usize) -> u32 {
+    fn load(&self, core: usize) -> u32 {
         self.cores.get(core).map_or(0, |core| core.load)
     }
 
@@ -236,8 +243,9 @@ impl Placement {
     /// Takes the loads in. What has queues is in use, whoever brought them there.
     fn note(&mut self, loads: &[CoreLoad], queues: &[QueueLoad]) {
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let CoreLoad { load, is_needed } = loads.get(at).copied().unwrap_or_default();
-            core.load = load.min(LOAD_FULL);
+            let CoreLoad { load, lost, is_needed } = loads.get(at).copied().unwrap_or_default();
+            core.load = load.saturating_add(lost).min(LOAD_FULL);
+            core.lost = core.load.saturating_sub(load);
             core.hot = if core.load > HOT { core.hot.saturating_add(1) } else { 0 };
             let mut its = queues.iter().filter(|queue| queue.core == at);
             let is_needed = is_needed
@@ -330,11 +338,20 @@ impl Placement {
         Some((queue, to))
     }
 
+    fn works(&self, core: usize) -> u32 {
+        self.load(core).saturating_sub(self.lost(core))
+    }
+
+    fn lost(&self, core: usize) -> u32 {
+        self.cores.get(core).map_or(0, |core| core.lost)
+    }
+
     fn node(&self, core: usize) -> Option<u32> {
         self.cores.get(core).map(|core| core.node)
     }
 
-    /// The sidecore in use without which the others would do: the least loaded that can be emptied.
+    /// The sidecore in use without which the others would do: of those that can be emptied one whose processor others
+    /// use, otherwise that which works least.
     fn spare(&self, loads: &[CoreLoad], queues: &[QueueLoad]) -> Option<usize> {
         if self.in_use() <= self.min {
             return None;
@@ -344,22 +361,28 @@ impl Placement {
         // The last of equals, so that the first ones stay in use.
         let used = self.all(|core| core.is == Use::InUse).filter(|core| !is_needed(*core));
         let mut order: Vec<usize> = used.collect();
-        order.sort_by_key(|core| (self.load(*core), std::cmp::Reverse(*core)));
+        let is_own = |core: usize| self.lost(core) < LOST_MIN;
+        order.sort_by_key(|core| (is_own(*core), self.works(*core), std::cmp::Reverse(*core)));
         let core = order.into_iter().find(|core| !is_fixed(*core))?;
         let mut rest = self.rest_of(core);
         for queue in largest_first(queues, |queue| queue.core == core && queue.load > 0) {
             let queue = queues.get(queue)?;
             let to = least_of(&rest, queue.node)?;
-            rest.get_mut(to)?.load += queue.load;
+            let to = rest.get_mut(to)?;
+            (to.load, to.queues) = (to.load + queue.load, to.queues + 1);
         }
-        rest.iter().all(|core| core.load < REST_MAX).then_some(core)
+        // What one that gets nothing loses is as it was.
+        let load = |core: &Rest| core.load - if core.queues > 0 { 0 } else { self.lost(core.at) };
+        rest.iter().all(|core| load(core) < REST_MAX).then_some(core)
     }
 
     /// A step of emptying a sidecore; or it goes on, when the others turn out to be busy, or when its
     /// queues do not leave.
     fn empty(&mut self, core: usize, now: Nanos, queues: &[QueueLoad]) -> Decision {
         self.emptying += 1;
-        let is_hot = self.cores.iter().any(|core| core.hot >= HOT_LOOKS);
+        // That others use its processor is a reason to go on.
+        let is_worked = |at: usize| at != core || self.works(at) > HOT;
+        let is_hot = self.all(|core| core.hot >= HOT_LOOKS).any(is_worked);
         let is_stuck = self.emptying > EMPTY_LOOKS_MAX;
         if is_hot || is_stuck {
             self.pause = if is_stuck { EMPTY_PAUSE_LOOKS } else { 0 };

@@ -19,6 +19,8 @@ use crate::unavailable::Unavailable;
 /// The link that `/proc/self/ns/pid` is in the first namespace, whose numbers the kernel uses itself
 /// (`PROC_PID_INIT_INO`).
 const FIRST_PIDS: &str = "pid:[4026531836]";
+/// The time namespace of the machine itself (`PROC_TIME_INIT_INO`).
+const FIRST_TIMES: &str = "time:[4026531834]";
 
 /// The running program.
 #[derive(Debug)]
@@ -65,6 +67,11 @@ impl Tracker {
         let here = std::fs::read_link("/proc/self/ns/pid").ok();
         if here.is_none_or(|here| here != Path::new(FIRST_PIDS)) {
             return Err(Unavailable::OwnPids);
+        }
+        // Of a kernel without such there is none.
+        let here = std::fs::read_link("/proc/self/ns/time").ok();
+        if here.is_some_and(|here| here != Path::new(FIRST_TIMES)) {
+            return Err(Unavailable::OwnTime);
         }
         let map = sys::make_map(8 * WORDS as u32).map_err(refused("its map"))?;
         let table = Mapping::new(&map, WORDS).map_err(refused("its map's memory"))?;

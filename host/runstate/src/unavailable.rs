@@ -15,6 +15,8 @@ pub enum Unavailable {
     OldKernel(&'static str),
     /// Thread numbers here are not the kernel's own.
     OwnPids,
+    /// The clock here is not the kernel's own.
+    OwnTime,
     /// The kernel refused a step for another reason.
     Refused(&'static str, Errno),
 }
@@ -37,6 +39,10 @@ impl fmt::Display for Unavailable {
             Unavailable::OwnPids => f.write_str(
                 "this process is in a pid namespace of its own, where threads have other numbers: run it \
                  in the host's",
+            ),
+            Unavailable::OwnTime => f.write_str(
+                "this process is in a time namespace of its own, where the clock is another one: run it in \
+                 the host's",
             ),
             Unavailable::Refused(step, errno) => {
                 write!(f, "the kernel refused {step}: {errno}")

@@ -59,10 +59,10 @@ pub struct SidecoreView {
     /// What these two leave of 100 it slept.
     #[serde(default)]
     pub poll_percent: u32,
-    /// Time in which guests' vCPUs that are followed had its cpu, of the same, in percent: meanwhile it waited, and
-    /// they wait while it works. 0 where it is not seen which vCPUs run.
+    /// Time in which it would have run and others had its cpu, of the same, in percent. 0 where the kernel does not
+    /// count it.
     #[serde(default)]
-    pub taken_percent: u32,
+    pub lost_percent: u32,
     /// Queues it serves.
     pub queues: u16,
     /// Of them, those that are not polled since their guests have no processor, by `skip_sleeping`.

@@ -16,6 +16,7 @@ struct World {
     asked: Vec<u32>,
     queues: Vec<QueueLoad>,
     needed: Vec<bool>,
+    lost: Vec<u32>,
 }
 
 impl World {
@@ -25,7 +26,8 @@ impl World {
             |_: &u32| QueueLoad { core: 0, load: 0, can_move: true, node: None, moved: None };
         let (queues, asked) = (asked.iter().map(queue).collect(), asked.to_vec());
         let needed = vec![false; nodes.len()];
-        World { placement, now: Nanos(1 << 40), min, asked, queues, needed }
+        let lost = vec![0; nodes.len()];
+        World { placement, now: Nanos(1 << 40), min, asked, queues, needed, lost }
     }
 
     fn sum(&self, core: usize) -> u32 {
@@ -53,7 +55,8 @@ impl World {
     }
 
     fn squares(&self) -> u64 {
-        (0..self.needed.len()).map(|core| u64::from(self.sum(core)).pow(2)).sum()
+        let whole = |core: usize| u64::from(self.sum(core) + self.lost[core]);
+        (0..self.needed.len()).map(|core| whole(core).pow(2)).sum()
     }
 
     /// A look, carried out at once. What it breaks of the promises is an error.
@@ -67,6 +70,7 @@ impl World {
         }
         let load = |core: usize| CoreLoad {
             load: sums[core].min(LOAD_FULL),
+            lost: self.lost[core],
             is_needed: self.needed[core],
         };
         let loads: Vec<CoreLoad> = (0..cores).map(load).collect();
@@ -77,8 +81,9 @@ impl World {
             Decision::Move { queue, to } => {
                 let from = self.queues[*queue].core;
                 let part = self.queues[*queue].load;
-                let is_lower = loads[*to].load + part < loads[from].load;
-                let is_evener = loads[from].load >= FULL && self.busy(from) >= self.busy(*to) + 2;
+                let whole = |core: usize| loads[core].load + loads[core].lost;
+                let is_lower = whole(*to) + part < whole(from);
+                let is_evener = whole(from) >= FULL && self.busy(from) >= self.busy(*to) + 2;
                 prop_assert!(is_lower || is_evener, "{decision:?} of {loads:?}");
                 self.follow(*queue, *to)?;
                 let is_better = is_evener || self.squares() < squares;
@@ -259,6 +264,31 @@ fn what_is_needed_or_held_by_hand_is_not_parked() {
 }
 
 #[test]
+fn a_processor_that_others_use_is_left_and_parked_first() {
+    // The first has nothing, and guests use its processor.
+    let mut world = World::new(&[0, 0], 1, &[200]);
+    world.placement.wake(1);
+    world.queues[0].core = 1;
+    world.lost[0] = 300;
+    world.looks(100);
+    assert_eq!(world.used(), [Use::Parked, Use::InUse]);
+    assert_eq!(world.queues[0].core, 1, "what works where nobody takes it stays");
+    // They come to where it works: it goes to the other one.
+    world.lost = vec![0, 700];
+    world.looks(100);
+    assert_eq!(world.used(), [Use::InUse, Use::Parked]);
+    assert_eq!(world.queues[0].core, 0);
+    // One that guests have nearly whole, and that gets nothing, keeps none of the others in use.
+    let mut world = World::new(&[0, 0, 0], 1, &[200, 100]);
+    (world.needed[0], world.lost[0]) = (true, 800);
+    (1..3).for_each(|core| world.placement.wake(core));
+    (world.queues[0].core, world.queues[1].core) = (1, 2);
+    world.looks(100);
+    assert_eq!(world.used(), [Use::InUse, Use::InUse, Use::Parked]);
+    assert_eq!(world.queues[1].core, 1);
+}
+
+#[test]
 fn a_sidecore_whose_queues_do_not_leave_stays_in_use() {
     let mut world = World::new(&[0, 0], 1, &[100]);
     (world.queues[0].core, world.min) = (1, 1);
@@ -305,7 +335,7 @@ fn thousands_of_idle_queues_leave_in_portions() {
 #[test]
 fn memory_decides_where_a_queue_goes_if_there_is_room() {
     let mut placement = Placement::new(&[0, 0, 1, 1], 3);
-    let looked = |loads: [u32; 4]| loads.map(|load| CoreLoad { load, is_needed: false });
+    let looked = |loads: [u32; 4]| loads.map(|load| CoreLoad { load, ..CoreLoad::default() });
     placement.decide(Nanos(0), &looked([100, 150, 400, 0]), &[]);
     let fewest = |core: usize| [5, 2, 0, 0][core];
     assert_eq!(placement.place(None, fewest), Some(1), "about as loaded as the first");

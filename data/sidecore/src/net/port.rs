@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use frame::flow_hash;
+use runstate::Activity;
 use schedule::Nanos;
 use switch::{Bridge, DropReason, Limits, PortId, Rules};
 
@@ -226,6 +227,8 @@ pub(crate) struct Choice {
     flow: usize,
     own: usize,
     why: Why,
+    /// Its vCPU runs.
+    runs: bool,
     /// The place of the flow's own queue, if that is another one and it may go there.
     home: Option<u16>,
 }
@@ -234,7 +237,7 @@ impl Choice {
     /// The flow's own queue instead, where that may be: that one has no buffer, and this one may have.
     pub(crate) fn back_home(&self) -> Option<Choice> {
         let place = self.home?;
-        Some(Choice { place, pair: self.own, why: Why::Stayed, home: None, ..*self })
+        Some(Choice { place, pair: self.own, why: Why::Stayed, runs: false, home: None, ..*self })
     }
 }
 
@@ -390,7 +393,7 @@ impl Port {
         let lane = |pair: usize| {
             let (lanes, queue) = (self.steering.lanes.as_ref()?, queue_at(pair)?);
             let Some(slot) = lanes.slots.get(pair).copied().flatten() else {
-                let activity = runstate::Activity::Unknown;
+                let activity = Activity::Unknown;
                 return Some(Lane { activity, since: 0, given: 0, is_owed: false });
             };
             let last = self.steering.last_of(pair);
@@ -418,7 +421,8 @@ impl Port {
         };
         let place_at = |pair: usize| self.places.get(pair).copied().unwrap_or(NOWHERE);
         let home = (pair != own && kept.is_none()).then(|| place_at(own));
-        Choice { place: place_at(pair), pair, flow, own, why, home }
+        let runs = lane(pair).is_some_and(|lane| lane.activity == Activity::Runs);
+        Choice { place: place_at(pair), pair, flow, own, why, runs, home }
     }
 
     /// A frame went where `choice` says.
@@ -429,7 +433,7 @@ impl Port {
         };
         self.steering.note(choice.flow, choice.pair, footprint, choice.why);
         // How long an answer takes is learned where nothing had to wait for a processor.
-        if choice.why != Why::Stayed {
+        if choice.runs {
             self.steering.slices.ask(choice.flow, choice.pair, now);
         }
         match choice.why {

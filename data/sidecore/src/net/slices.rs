@@ -64,17 +64,21 @@ impl Slices {
         }
         let ran_ns = now.since(Nanos(turn.since_ns));
         // One that goes on behind the end is not as the others are.
-        let is_near = ran_ns.saturating_add(self.answer_ns.get()) >= slice_ns
-            && ran_ns <= slice_ns + slice_ns / 8;
+        // Learned of slices that may have been longer.
+        let answer_ns = self.answer_ns.get().min(slice_ns / PART);
+        let is_near =
+            ran_ns.saturating_add(answer_ns) >= slice_ns && ran_ns <= slice_ns + slice_ns / 8;
         is_near && waits_on(turn.cpu)
     }
 
-    /// A frame of this flow went to `pair`.
+    /// A frame of this flow went to `pair`, whose vCPU runs. After a second one it is not known which is answered.
     #[inline]
     pub(crate) fn ask(&self, flow: usize, pair: usize, now: Nanos) {
         let Some(asked) = self.asked.get(pair) else { return };
-        if asked.get().is_none_or(|(_, since)| now.since(since) >= FORGET_NS) {
-            asked.set(Some((flow as u8, now)));
+        match asked.get() {
+            Some((of, _)) if usize::from(of) == flow => asked.set(None),
+            Some((_, since)) if now.since(since) < FORGET_NS => {}
+            _ => asked.set(Some((flow as u8, now))),
         }
     }
 
@@ -87,7 +91,8 @@ impl Slices {
         };
         asked.set(None);
         let (took, most) = (now.since(since), self.slice_ns.get() / PART);
-        if took > most {
+        // Within one pass of the sidecore no time passes.
+        if took == 0 || took > most {
             return;
         }
         let old = self.answer_ns.get();
@@ -182,6 +187,17 @@ mod tests {
         assert_eq!(Some(round(500, 6)), learned, "another flow");
         let least = (0..4000).map(|_| round(100, 5)).last();
         assert_eq!(least, Some(ANSWER_NS));
+        slices.answer_ns.set(SLICE_NS / PART);
+        // Two frames of a flow, and one answer: it says nothing.
+        slices.ask(5, 3, Nanos(0));
+        slices.ask(5, 3, Nanos(100_000));
+        slices.answer(5, 3, Nanos(100_500));
+        assert_eq!(slices.answer_ns.get(), SLICE_NS / PART);
+        // Slices that are shorter now: it is half of one at most.
+        let turns = || (0..4).map(|_| turn(Activity::Waits, 0, SLICE_NS / 4));
+        slices.look(turns(), Nanos(u64::MAX));
+        let ends = |ran_ns| slices.ends(turn(Activity::Runs, 0, 0), |_| true, Nanos(ran_ns));
+        assert!(!ends(SLICE_NS / 8 - 1) && ends(SLICE_NS / 8));
         // A question that nobody answers is forgotten.
         slices.ask(9, 2, Nanos(0));
         slices.ask(4, 2, Nanos(FORGET_NS - 1));

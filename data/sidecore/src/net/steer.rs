@@ -1,7 +1,7 @@
 //! To which receive queue a flow goes when vCPUs share cores: to its own while that one's vCPU runs,
 //! otherwise to one whose vCPU runs.
 //!
-//! Rules without rings, time or threads; the order of a flow is the caller's: it says where a flow must
+//! Rules without rings or threads, to which the time is told; the order of a flow is the caller's: it says where a flow must
 //! stay, because what it has there was not taken yet. Not here: who runs (`runstate`), which queue is a
 //! flow's own (`port`).
 
@@ -34,6 +34,17 @@ pub struct Lanes {
     pub slots: [Option<Slot>; PAIRS_MAX],
     /// When they are asked.
     pub redirect: Redirect,
+}
+
+impl Lanes {
+    /// The slots, each once: two pairs may have one vCPU.
+    fn each(&self) -> impl Iterator<Item = Slot> {
+        let is_first = |at: usize, slot: &Slot| {
+            !self.slots.iter().take(at).any(|one| one.as_ref() == Some(slot))
+        };
+        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, (*slot)?)));
+        slots.filter(move |(at, slot)| is_first(*at, slot)).map(|(_, slot)| slot)
+    }
 }
 
 /// What one queue's vCPU does, as the rules see it.
@@ -140,7 +151,7 @@ impl Steering {
     /// counts as the last of those that wait.
     #[inline]
     pub(crate) fn turn(&self, lanes: &Lanes, slot: Slot, now: Nanos) -> Turn {
-        let turns = || lanes.slots.iter().flatten().map(|slot| lanes.table.turn(*slot));
+        let turns = || lanes.each().map(|slot| lanes.table.turn(slot));
         let waits_on =
             |cpu| turns().any(|turn| turn.activity == Activity::Waits && turn.cpu == cpu);
         self.slices.look(turns(), now);

@@ -252,13 +252,19 @@ fn a_frame_at_the_end_of_a_slice_goes_to_the_next_in_line() {
         guest.switch_over(0, 1);
         guest.work(1, 10);
         assert_eq!(guest.got, 2, "{format:?}: and is there when the next one begins");
-        // One that goes on behind its end, with nobody on its processor, is as any that runs.
+        // At its end, but nobody waits for its processor: it is as any that runs.
+        let stayed = guest.counters().1;
         guest.set(2, Activity::Sleeps);
         guest.set(0, Activity::Sleeps);
         guest.wait(SLICE_NS - 10_000);
         guest.send(7);
         guest.work(1, 10);
-        assert_eq!(guest.got, 3, "{format:?}");
+        assert_eq!((guest.got, guest.counters().1), (3, stayed), "{format:?}");
+        // And if somebody waits it was one that has to.
+        guest.set(0, Activity::Waits);
+        guest.send(7);
+        guest.work(0, 10);
+        assert_eq!((guest.got, guest.counters().1), (4, stayed + 1), "{format:?}");
     }
 }
 
