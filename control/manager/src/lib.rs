@@ -61,6 +61,7 @@ mod nic;
 mod nic_calls;
 mod nic_moves;
 mod poll;
+mod qmp;
 mod reload;
 mod reload_net;
 mod remote;

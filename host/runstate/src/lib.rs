@@ -4,12 +4,13 @@
 //! - [`Table`] is what the program writes: a [`Slot`] for each thread, read without a system call, and for each
 //!   [`Vm`] how many of its vCPUs have a processor.
 //! - [`Roster`] says which threads have a slot; it belongs to control.
-//! - [`vcpus`] finds the vCPU threads of a VMM.
+//! - [`vcpus`] finds the vCPU threads of a VMM by their names, [`qmp`] by what the VMM says.
 //!
 //! Not here: what is done with it (`sidecore`, `manager`). Why it is so: docs/decisions/0016-runstate.md.
 
 mod btf;
 mod program;
+pub mod qmp;
 mod roster;
 #[expect(unsafe_code, reason = "bpf(2), and a map's memory, have no safe form")]
 mod sys;
