@@ -288,7 +288,8 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                     let rules = (nic.vlan.clone(), nic.macs_max, nic.spoof);
                     let service = (nic.share, nic.policy, nic.latency_target_us, nic.moderate_us);
                     let limits = (nic.limit, nic.group.clone());
-                    (rules, service, limits, nic.link, (nic.redirect, nic.vcpus.clone()))
+                    let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
+                    (rules, service, limits, nic.link, vcpus)
                 };
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
@@ -337,7 +338,7 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
     let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
     let when = |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us);
-    if how(old) != how(new) || when(old) != when(new) {
+    if how(old) != how(new) || when(old) != when(new) || old.qmp != new.qmp {
         let id = new.id.clone();
         let ((share, policy, limit, group), (latency_target_us, moderate_us)) =
             (how(new), when(new));

@@ -96,14 +96,15 @@ pub fn write(devices: &Devices) -> String {
     text
 }
 
-/// Whether something has a burst that waits for a limit, or a NIC says whether its calls wait or where its frames go: a program that does not know
-/// these refuses them.
+/// Whether something has a burst that waits for a limit, a NIC says whether its calls wait or where its frames go, or one of
+/// them has QMP: a program that does not know these refuses them.
 fn has_news(devices: &Devices) -> bool {
     let Devices { disks, nics, groups, .. } = devices;
-    if nics
-        .iter()
-        .any(|nic| nic.moderate_us.is_some() || nic.redirect.is_some() || nic.vcpus.is_some())
-    {
+    let of_nic = |nic: &NicSpec| {
+        let of_vcpus = nic.redirect.is_some() || nic.vcpus.is_some() || nic.qmp.is_some();
+        nic.moderate_us.is_some() || of_vcpus
+    };
+    if nics.iter().any(of_nic) || disks.iter().any(|disk| disk.qmp.is_some()) {
         return true;
     }
     let disks = disks
@@ -195,6 +196,8 @@ mod tests {
         let each = Devices { nics: vec![calls(0)], ..Devices::default() };
         let moves = DiskSpec { migratable: true, ..DiskSpec::new("m") };
         let moves = Devices { disks: vec![moves], ..Devices::default() };
+        let asks = DiskSpec { qmp: Some("/q".into()), ..DiskSpec::new("q") };
+        let asks = Devices { disks: vec![asks], ..Devices::default() };
         let none = Devices::default();
         for (devices, version) in [
             (disks, 1),
@@ -204,6 +207,7 @@ mod tests {
             (rare, 4),
             (each, 4),
             (moves, 5),
+            (asks, 4),
             (none, 1),
         ] {
             let text = write(&devices);

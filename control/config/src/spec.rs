@@ -295,6 +295,13 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
     pub group: Option<String>,
+    /// Unix socket of the VMM's QMP, of which the daemon asks which threads are the guest's vCPUs, where it goes by
+    /// these (`redirect`, `skip_sleeping`). QEMU serves one client at a time there, so give it one for this
+    /// alone: `-qmp unix:SOCKET,server=on,wait=off`. In the file, relative to the file's folder. Default: they
+    /// are known by their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SOCKET"))]
+    pub qmp: Option<String>,
     /// Serve guests whose memory is not sealed against shrinking. Such a front-end can make the
     /// daemon's accesses fail by truncating its memory; leave it off unless a VMM needs it.
     #[serde(default)]

@@ -19,6 +19,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::kind::DevicePlan;
 use crate::lent;
+use crate::qmp::DIALOGUES_MAX;
 
 /// A front-end's own: its socket, the channel to it, the dirty log.
 const LINK_DESCRIPTORS: u64 = 3;
@@ -37,8 +38,9 @@ const SERVED_DESCRIPTORS: u64 = 2;
 const DEVICE_DESCRIPTORS: u64 = 4;
 /// A port that leads to the host: what tells of its link, and XDP's program, map and link.
 const HOST_DESCRIPTORS: u64 = 4;
-/// What the daemon needs besides devices later on: clients of the API, files that are open for a moment.
-const OWN_DESCRIPTORS: u64 = 8;
+/// What the daemon needs besides devices later on: clients of the API, files that are open for a moment; VMMs that are
+/// asked for their vCPUs.
+const OWN_DESCRIPTORS: u64 = 8 + DIALOGUES_MAX as u64;
 /// What is open before the first device: the launcher's channel, the control loop, the API; and of each sidecore. A test
 /// of the program compares them with a daemon's.
 const START_DESCRIPTORS: u64 = 11;

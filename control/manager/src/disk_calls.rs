@@ -163,7 +163,11 @@ impl Manager {
             && let Some(disk) = device.kind.disk_mut()
         {
             disk.plan.clone_from(&plan);
-            device.facts = Facts::from(&plan);
+            let facts = Facts::from(&plan);
+            if facts.qmp != device.facts.qmp {
+                device.follow.look_again();
+            }
+            device.facts = facts;
         }
         if let Some(shut) = self.shut_device(&plan.id) {
             shut.plan = DevicePlan::Disk(plan.clone());

@@ -2,10 +2,11 @@
 //! their queues.
 //!
 //! A guest is the process at the other end of the runner's socket. It is looked at when it comes, soon again
-//! while it starts, and then rarely: vCPUs come and go. Devices of one process share its slots. Not here: what a
-//! sidecore does by it (`sidecore`), how it is seen (`runstate`), what is shown of it (`vcpu_views`).
+//! while it starts, and then rarely: vCPUs come and go. Its vCPUs are what its VMM says (`qmp`), if a device names where
+//! to ask, otherwise threads with their names. Devices of one process share its slots. Not here: what a sidecore does
+//! by it (`sidecore`), how it is seen (`runstate`), what is shown of it (`vcpu_views`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +17,13 @@ use runstate::vcpus::{Process, VCPUS_MAX, Vcpu};
 use runstate::{Roster, Slot, Table, Tracker, Unavailable, Vm};
 use rustix::net::sockopt::socket_peercred;
 use sidecore::{Command, Lanes, PAIRS_MAX, QueueKey, Redirect, VmLine};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::device::Device;
 use crate::kind::Kind;
 use crate::manager::{Manager, machine_ns, now};
 use crate::nic::NicParts;
+use crate::qmp::{Inquiries, Said};
 use crate::rivals::Rivals;
 use crate::state::StateFile;
 
@@ -53,6 +55,8 @@ pub(crate) struct Guests {
     pub(crate) roster: Option<Roster>,
     /// Why there is none.
     pub(crate) why_not: Option<String>,
+    /// VMMs that are asked for their vCPUs.
+    pub(crate) inquiries: Inquiries,
     guests: BTreeMap<Process, Guest>,
     pub(crate) rivals: Rivals,
 }
@@ -63,8 +67,9 @@ struct Guest {
     vcpus: BTreeMap<Vcpu, Slot>,
     /// Where they are counted.
     vm: Option<Vm>,
-    /// Devices whose front-end it is.
-    devices: BTreeSet<u32>,
+    /// Devices whose front-end it is, and what each took for its vCPUs last: one may go by names, another by what the
+    /// VMM says, and none takes slots from under the other. Each list is in order.
+    devices: BTreeMap<u32, Vec<Vcpu>>,
 }
 
 /// What a device knows of its guest.
@@ -110,57 +115,87 @@ impl Guests {
             _tracker: tracker,
             roster,
             why_not,
+            inquiries: Inquiries::default(),
             guests: BTreeMap::new(),
             rivals: Rivals::default(),
         }
     }
 
-    /// Of each guest: its devices, and its vCPUs that are followed.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&BTreeSet<u32>, &BTreeMap<Vcpu, Slot>)> {
-        self.guests.values().map(|guest| (&guest.devices, &guest.vcpus))
+    /// Of each guest: the first of its devices, and its vCPUs that are followed.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u32, &BTreeMap<Vcpu, Slot>)> {
+        let first = |guest: &Guest| guest.devices.keys().next().copied();
+        self.guests.values().filter_map(move |guest| Some((first(guest)?, &guest.vcpus)))
     }
 
-    /// The vCPUs of a process as they are now, each with its slot if there is one.
-    fn look(&mut self, process: Process, number: u32, now_ns: u64) -> Result<Found, String> {
-        let looked = process.vcpus(Path::new("/")).map_err(|missing| missing.to_string());
-        let Some(roster) = &mut self.roster else { return looked.map(|_| Found::default()) };
+    /// A device's guest is that process, whose vCPUs now are `looked`: each with its slot if there is one.
+    fn follow(&mut self, process: Process, number: u32, looked: &[Vcpu], now_ns: u64) -> Found {
+        let Some(roster) = &mut self.roster else { return Found::default() };
         let guest = self.guests.entry(process).or_default();
-        guest.devices.insert(number);
-        // Of a process that is gone nobody is followed any more, though its descriptor may live on.
-        let found = looked.as_ref().map_or(&[][..], Vec::as_slice);
-        let is_gone = |(vcpu, _): &(&Vcpu, &Slot)| !found.contains(vcpu);
-        let gone = guest.vcpus.iter().filter(is_gone).map(|(vcpu, slot)| (*vcpu, *slot));
-        let gone: Vec<(Vcpu, Slot)> = gone.collect();
-        guest.vcpus.retain(|vcpu, _| found.contains(vcpu));
+        guest.devices.insert(number, looked.to_vec());
+        let gone = guest.take_gone();
         unbind(roster, &self.guests, &gone, now_ns);
-        let found = looked?;
+        if looked.is_empty() {
+            return Found::default();
+        }
         let guest = self.guests.entry(process).or_default();
         roster.settle(now_ns);
         guest.vm = guest.vm.or_else(|| roster.add_vm(now_ns).ok());
-        for vcpu in &found {
-            if let Ok(slot) = roster.bind(vcpu.tid, guest.vm, now_ns) {
+        for vcpu in looked {
+            // Devices that go by different words of one VMM have no more slots together than one.
+            let has_room = guest.vcpus.len() < VCPUS_MAX || guest.vcpus.contains_key(vcpu);
+            if has_room && let Ok(slot) = roster.bind(vcpu.tid, guest.vm, now_ns) {
                 guest.vcpus.insert(*vcpu, slot);
             }
         }
         // One that is not counted could run unseen.
-        let has_all = |vm: &Vm| found.iter().all(|vcpu| roster.is_of(vcpu.tid, *vm));
-        let are_all = (1..VCPUS_MAX).contains(&found.len());
+        let has_all = |vm: &Vm| looked.iter().all(|vcpu| roster.is_of(vcpu.tid, *vm));
+        let are_all = (1..VCPUS_MAX).contains(&looked.len());
         let vm = guest.vm.filter(|vm| are_all && has_all(vm));
-        Ok(Found { vcpus: guest.vcpus.iter().map(|(vcpu, slot)| (*vcpu, *slot)).collect(), vm })
+        let slot = |vcpu: &Vcpu| Some((*vcpu, *guest.vcpus.get(vcpu)?));
+        Found { vcpus: looked.iter().filter_map(slot).collect(), vm }
     }
 
     /// A device has that process's guest no more.
     fn leave(&mut self, process: Process, number: u32, now_ns: u64) {
         let Some(guest) = self.guests.get_mut(&process) else { return };
         guest.devices.remove(&number);
-        if !guest.devices.is_empty() {
-            return;
-        }
-        if let (Some(guest), Some(roster)) = (self.guests.remove(&process), &mut self.roster) {
-            let gone: Vec<(Vcpu, Slot)> = guest.vcpus.into_iter().collect();
-            unbind(roster, &self.guests, &gone, now_ns);
+        let gone = guest.take_gone();
+        let is_over = guest.devices.is_empty();
+        let Some(roster) = &mut self.roster else { return };
+        unbind(roster, &self.guests, &gone, now_ns);
+        if is_over && let Some(guest) = self.guests.remove(&process) {
             guest.vm.into_iter().for_each(|vm| roster.remove_vm(vm, now_ns));
         }
+    }
+}
+
+impl Guest {
+    /// Takes those out that no device takes for its vCPUs any more.
+    fn take_gone(&mut self) -> Vec<(Vcpu, Slot)> {
+        let Guest { vcpus, devices, .. } = self;
+        let is_there = |vcpu: &Vcpu| devices.values().any(|its| its.binary_search(vcpu).is_ok());
+        vcpus.extract_if(.., |vcpu, _| !is_there(vcpu)).collect()
+    }
+}
+
+/// The vCPUs of a process as they are now: those that its VMM has said, if it was asked and they are its own, otherwise
+/// threads with their names. And what is wrong, though some may be known.
+fn look(root: &Path, process: Process, qmp: Option<(&str, &Said)>) -> (Vec<Vcpu>, Option<String>) {
+    let by_names = || process.vcpus(root).map_err(|missing| missing.to_string());
+    let Some((path, said)) = qmp else {
+        return by_names().map_or_else(|why| (Vec::new(), Some(why)), |found| (found, None));
+    };
+    let believed = match said {
+        Ok(said) => process.among(root, said).map_err(|missing| missing.to_string()),
+        Err(why) => Err(why.to_string()),
+    };
+    let why = match believed {
+        Ok(found) => return (found, None),
+        Err(why) => format!("QMP at {path} does not say which threads are vCPUs: {why}"),
+    };
+    match by_names() {
+        Ok(found) => (found, Some(format!("{why}; until it does, names of threads say it"))),
+        Err(names) => (Vec::new(), Some(format!("{why}; and {names}"))),
     }
 }
 
@@ -233,33 +268,80 @@ impl Manager {
     }
 
     fn scan_guest(&mut self, number: u32, now: Instant) {
-        let now_ns = machine_ns(now);
         let Some(device) = self.devices.get(&number) else { return };
         let runner = device.runner;
         if device.follow.link != runner {
             self.forget_guest(number);
         }
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let link = runner.and_then(|id| device.links.get(&id));
-        let mut follow = Follow { link: runner, ..Follow::default() };
-        if let Some(link) = link {
-            let pause = (device.follow.pause * 2).clamp(SCAN_FIRST, SCAN_LAST);
-            (follow.pause, follow.scan_at) = (pause, Some(now + pause));
-            let peer = || {
-                let peer = socket_peercred(link.connection.socket()).map_err(|e| e.to_string())?;
-                let (pid, uid) = (peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw());
-                Process::of(Path::new("/"), pid, uid).map_err(|missing| missing.to_string())
-            };
-            let process = device.follow.process.map_or_else(peer, Ok);
-            let looked = process.and_then(|process| {
-                follow.process = Some(process);
-                self.guests.look(process, number, now_ns)
-            });
-            match looked {
-                Ok(found) => (follow.vcpus, follow.vm) = (found.vcpus, found.vm),
-                Err(problem) => follow.problem = Some(problem),
+        let Some(link) = runner.and_then(|id| device.links.get(&id)) else {
+            return self.followed(number, Follow { link: runner, ..Follow::default() });
+        };
+        let pause = (device.follow.pause * 2).clamp(SCAN_FIRST, SCAN_LAST);
+        let peer = || {
+            let peer = socket_peercred(link.connection.socket()).map_err(|e| e.to_string())?;
+            let (pid, uid) = (peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw());
+            Process::of(Path::new("/"), pid, uid).map_err(|missing| missing.to_string())
+        };
+        let process = device.follow.process.map_or_else(peer, Ok);
+        let follow =
+            Follow { link: runner, scan_at: Some(now + pause), pause, ..Follow::default() };
+        match process {
+            Ok(process) if device.facts.qmp.is_some() => {
+                // Until its VMM has answered, it is as it was.
+                let process = Some(process);
+                let before = &mut *device.follow;
+                (before.link, before.process) = (follow.link, process);
+                (before.scan_at, before.pause) = (follow.scan_at, follow.pause);
+                self.ask_vmm(number);
+            }
+            Ok(process) => {
+                let follow = Follow { process: Some(process), ..follow };
+                self.follow_process(number, follow, None);
+            }
+            Err(problem) => {
+                self.followed(number, Follow { problem: Some(problem), ..follow });
             }
         }
+    }
+
+    /// What the VMM of a device that was to be asked has said.
+    pub(crate) fn vmm_has_said(&mut self, number: u32, path: &str, said: &Said, now: Instant) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let before = &device.follow;
+        // Another front-end is there by now: that one is looked at next, and its VMM asked.
+        if before.process.is_none() || before.link != device.runner {
+            return;
+        }
+        if device.facts.qmp.as_deref() != Some(path) {
+            return device.follow.look_again();
+        }
+        let Follow { link, process, scan_at, pause, .. } = **before;
+        let was_wrong = before.problem.is_some();
+        let follow = Follow { link, process, scan_at, pause, ..Follow::default() };
+        self.follow_process(number, follow, Some((path, said)));
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        if let Some(problem) = &device.follow.problem
+            && !was_wrong
+            && device.log.allows(now)
+        {
+            warn!(device = device.facts.id, "{problem}");
+        }
+    }
+
+    fn follow_process(&mut self, number: u32, mut follow: Follow, qmp: Option<(&str, &Said)>) {
+        if let Some(process) = follow.process {
+            // Of a process that is gone nobody is followed any more, though its descriptor may live on.
+            let (looked, problem) = look(Path::new("/"), process, qmp);
+            let found = self.guests.follow(process, number, &looked, machine_ns(now()));
+            (follow.vcpus, follow.vm, follow.problem) = (found.vcpus, found.vm, problem);
+        }
+        self.followed(number, follow);
+    }
+
+    /// That is what a device knows of its guest from now on: its sidecores are told.
+    fn followed(&mut self, number: u32, mut follow: Follow) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
         if self.plan.sidecores.skip_sleeping {
             follow.table = self.guests.roster.as_ref().map(|roster| Arc::clone(roster.table()));
         }
@@ -344,20 +426,39 @@ mod tests {
         let guest = |device| Guest {
             vcpus: BTreeMap::from([(vcpu, slot)]),
             vm: None,
-            devices: BTreeSet::from([device]),
+            devices: BTreeMap::from([(device, vec![vcpu])]),
         };
         let guests = BTreeMap::from([(old, guest(1)), (new, guest(2))]);
-        let mut guests = Guests {
-            _tracker: None,
-            roster: Some(roster),
-            why_not: None,
-            guests,
-            rivals: Rivals::default(),
-        };
+        let mut guests = Guests { guests, roster: Some(roster), ..Guests::new(None) };
         let followed = |guests: &Guests| guests.roster.as_ref().map(Roster::len);
         guests.leave(old, 1, 0);
         assert_eq!(followed(&guests), Some(1));
         guests.leave(new, 2, 0);
+        assert_eq!(followed(&guests), Some(0));
+    }
+
+    /// One goes by names and finds none, another by what the VMM says; and a VMM says something else each time.
+    #[test]
+    fn devices_of_one_guest_take_no_slots_from_each_other_and_have_those_of_one() {
+        let root = tempfile::tempdir().expect("a folder");
+        let roster = Some(Roster::simulated(Arc::new(Table::simulated())));
+        let mut guests = Guests { roster, ..Guests::new(None) };
+        let vmm = process(root.path(), 1);
+        let said = |first: u16| -> Vec<Vcpu> {
+            let vcpu = |index| Vcpu { index, tid: 1000 + u32::from(first + index) };
+            (0..200).map(vcpu).collect()
+        };
+        let found = guests.follow(vmm, 1, &said(0), 0).vcpus;
+        assert!(guests.follow(vmm, 2, &[], 0).vcpus.is_empty());
+        assert_eq!(guests.follow(vmm, 1, &said(0), 0).vcpus, found, "each has its slot still");
+        guests.follow(vmm, 2, &said(200), 0);
+        let followed = |guests: &Guests| guests.roster.as_ref().map(Roster::len);
+        assert!(followed(&guests) <= Some(VCPUS_MAX), "{:?}", followed(&guests));
+        guests.leave(vmm, 1, 0);
+        assert!(
+            guests.follow(vmm, 2, &said(200), 0).vcpus.iter().all(|(vcpu, _)| vcpu.tid >= 1200)
+        );
+        guests.leave(vmm, 2, 0);
         assert_eq!(followed(&guests), Some(0));
     }
 }

@@ -24,7 +24,7 @@
 //! | `log_rate` | how much one disk may write into the log |
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
-//! | `guest_vcpus`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, shown, and seen on sidecores' processors |
+//! | `guest_vcpus`, `qmp`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
@@ -62,6 +62,7 @@ mod nic;
 mod nic_calls;
 mod nic_moves;
 mod poll;
+mod qmp;
 mod reload;
 mod reload_net;
 mod remote;

@@ -139,6 +139,7 @@ impl Manager {
                     Token::Heir => self.hear_heir(),
                     Token::Greeter => self.hear_greeter(),
                     Token::Synced(number) => self.has_synced(number),
+                    Token::Qmp(id) => self.hear_qmp(id),
                 }
             }
             self.due();
@@ -183,7 +184,7 @@ impl Manager {
         let uplinks = uplinks.filter(|_| self.stop_by.is_none());
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
-        let due = due.chain(links);
+        let due = due.chain(links).chain(self.guests.inquiries.due_at());
         let due = due.chain(self.balance.due_at(&self.cores));
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
@@ -442,6 +443,7 @@ impl Manager {
         self.answer_queries(now);
         self.follow_due(now);
         self.follow_guests(now);
+        self.inquire(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {

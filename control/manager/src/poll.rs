@@ -38,6 +38,8 @@ pub(crate) enum Token {
     Greeter,
     /// What a client wrote on this disk was made stable.
     Synced(u32),
+    /// A VMM's QMP.
+    Qmp(u32),
 }
 
 impl Token {
@@ -54,6 +56,7 @@ impl Token {
             Token::Parted(device) => (8, device, 0),
             Token::Greeter => (9, 0, 0),
             Token::Synced(device) => (10, device, 0),
+            Token::Qmp(id) => (11, 0, id),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
     }
@@ -71,6 +74,7 @@ impl Token {
             8 => Token::Parted(device),
             9 => Token::Greeter,
             10 => Token::Synced(device),
+            11 => Token::Qmp(link),
             _ => Token::Reload,
         }
     }
@@ -173,6 +177,7 @@ mod tests {
             Token::Parted(10),
             Token::Greeter,
             Token::Synced(10),
+            Token::Qmp(u32::MAX),
             Token::Calls,
             Token::Stop,
             Token::Reload,

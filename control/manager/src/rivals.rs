@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use runstate::vcpus::Vcpu;
 use runstate::{Activity, Slot, Table};
 use schedule::LOAD_FULL;
 use tracing::warn;
@@ -106,12 +107,11 @@ impl Rivals {
 impl Guests {
     /// The vCPUs of all guests, once each, by the first of their devices.
     fn all_vcpus(&self) -> Vec<(u32, u16, Slot)> {
-        let mut all = Vec::new();
-        for (devices, vcpus) in self.each() {
-            let Some(device) = devices.first() else { continue };
-            all.extend(vcpus.iter().map(|(vcpu, slot)| (*device, vcpu.index, *slot)));
-        }
-        all
+        let of = |(device, vcpus): (u32, &BTreeMap<Vcpu, Slot>)| {
+            let of = |(vcpu, slot): (&Vcpu, &Slot)| (device, vcpu.index, *slot);
+            vcpus.iter().map(of).collect::<Vec<_>>()
+        };
+        self.each().flat_map(of).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! - [`Table`] is what the program writes: a [`Slot`] for each thread, read without a system call, and for each
 //!   [`Vm`] how many of its vCPUs have a processor.
 //! - [`Roster`] says which threads have a slot; it belongs to control.
-//! - [`vcpus`] finds the vCPU threads of a VMM.
+//! - [`vcpus`] finds the vCPU threads of a VMM, by their names or among those that it says.
 //!
 //! Not here: what is done with it (`sidecore`, `manager`). Why it is so: docs/decisions/0016-runstate.md.
 

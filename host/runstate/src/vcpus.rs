@@ -1,4 +1,4 @@
-//! The vCPU threads of a VMM, by the names that it gives its threads.
+//! The vCPU threads of a VMM, by the names that it gives its threads, or among those that it says.
 //!
 //! QEMU: `CPU 0/KVM`, `CPU 0/TCG`; Cloud Hypervisor: `vcpu0`; Firecracker: `fc_vcpu 0`. What a process
 //! calls its threads is its own affair: it can only mislead who serves its own guest. Everything is read
@@ -38,6 +38,8 @@ pub enum Missing {
     NoProcess(u32),
     /// None of its threads is named as a vCPU.
     NoVcpu(u32),
+    /// None of the threads that were said is its.
+    NoneIts(u32),
 }
 
 impl std::fmt::Display for Missing {
@@ -55,6 +57,11 @@ impl std::fmt::Display for Missing {
                      `-name NAME,debug-threads=on`, which libvirt gives it"
                 )
             }
+            Missing::NoneIts(pid) => write!(
+                f,
+                "none of the threads that it names is one of the front-end's process {pid}: it is another \
+                 VMM's, or this one is in another pid namespace"
+            ),
         }
     }
 }
@@ -84,8 +91,8 @@ impl Process {
     /// # Errors
     /// [`Missing`]; also when the number has become another process's.
     pub fn vcpus(&self, root: &Path) -> Result<Vec<Vcpu>, Missing> {
-        let gone = Missing::NoProcess(self.pid);
-        let tasks = fs::read_dir(folder(root, self.pid).join("task")).map_err(|_| gone.clone())?;
+        let gone = |_| Missing::NoProcess(self.pid);
+        let tasks = fs::read_dir(folder(root, self.pid).join("task")).map_err(gone)?;
         let mut found: Vec<Vcpu> = Vec::new();
         for task in tasks.flatten().take(THREADS_MAX) {
             let tid = task.file_name().to_str().and_then(|name| name.parse().ok());
@@ -95,15 +102,30 @@ impl Process {
                 found.push(Vcpu { index, tid });
             }
         }
-        // It may have ended meanwhile, and what was read be another's.
-        if Process::now(root, self.pid)? != *self {
-            return Err(gone);
-        }
+        self.check(root)?;
         // Of two of one number the first is believed, always the same.
         found.sort_unstable();
         found.dedup_by_key(|vcpu| vcpu.index);
         found.truncate(VCPUS_MAX);
         if found.is_empty() { Err(Missing::NoVcpu(self.pid)) } else { Ok(found) }
+    }
+
+    /// Those of `said` whose threads are its own now: others are not believed.
+    ///
+    /// # Errors
+    /// [`Missing`]; also when the number has become another process's.
+    pub fn among(&self, root: &Path, said: &[Vcpu]) -> Result<Vec<Vcpu>, Missing> {
+        let tasks = folder(root, self.pid).join("task");
+        let is_its = |vcpu: &&Vcpu| tasks.join(vcpu.tid.to_string()).exists();
+        let found: Vec<Vcpu> = said.iter().take(VCPUS_MAX).filter(is_its).copied().collect();
+        self.check(root)?;
+        if found.is_empty() { Err(Missing::NoneIts(self.pid)) } else { Ok(found) }
+    }
+
+    /// It may have ended meanwhile, and what was read be another's.
+    fn check(&self, root: &Path) -> Result<(), Missing> {
+        let is_it = Process::now(root, self.pid)? == *self;
+        is_it.then_some(()).ok_or(Missing::NoProcess(self.pid))
     }
 }
 
@@ -171,9 +193,13 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         process(root.path(), 5, 7, &[(6, "CPU 0/KVM")]);
         let first = Process::now(root.path(), 5).expect("it is there");
+        let said = [5, 6, 7, 9].map(|tid| Vcpu { index: tid as u16, tid });
+        assert_eq!(first.among(root.path(), &said), Ok(vec![Vcpu { index: 6, tid: 6 }]));
+        assert_eq!(first.among(root.path(), &said[2..]), Err(Missing::NoneIts(5)));
         assert!(first.vcpus(root.path()).is_ok());
         process(root.path(), 5, 8, &[]);
         assert_eq!(first.vcpus(root.path()), Err(Missing::NoProcess(5)));
+        assert_eq!(first.among(root.path(), &said), Err(Missing::NoProcess(5)));
         assert_eq!(Process::now(root.path(), 9), Err(Missing::NoProcess(9)));
         process(root.path(), 9, 7, &[(9, "qemu")]);
         let other = Process::now(root.path(), 9).and_then(|process| process.vcpus(root.path()));

@@ -123,7 +123,8 @@ pub struct DiskView {
     /// Its guest's vCPUs, with `skip_sleeping`, by their numbers; absent in a list, and while they are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vcpus: Vec<VcpuView>,
-    /// Why its queues are polled though `skip_sleeping` is said: what is lacking, and what to do.
+    /// Why its queues are polled though `skip_sleeping` is said, or why the guest's VMM does not say by `qmp` which
+    /// vCPUs it has, so that they are known by their names: what is lacking, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus_unknown: Option<String>,
 }

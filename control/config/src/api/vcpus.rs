@@ -10,7 +10,8 @@ use crate::spec::Redirect;
 pub struct RunStateView {
     /// When frames go to another queue than their flow's own.
     pub redirect: Redirect,
-    /// Why frames do not, if they do not though they might: what is lacking, and what to do.
+    /// Why frames do not, if they do not though they might, or why the guest's VMM does not say by `qmp` which vCPUs it
+    /// has, so that they are known by their names: what is lacking, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Frames that went to another queue than their flow's, since that one's vCPU had no core.

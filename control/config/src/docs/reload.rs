@@ -141,7 +141,7 @@ mod tests {
     }
 
     /// Lines that disks and NICs have alike.
-    const ALIKE: [&str; 12] = [
+    const ALIKE: [&str; 13] = [
         "id = \"b\"",
         "socket = \"/s\"",
         "mode = \"connect\"",
@@ -153,6 +153,7 @@ mod tests {
         "limit_bytes = \"2M\"",
         "limit_burst_ms = 9",
         "group = \"g\"",
+        "qmp = \"/q\"",
         "allow_unsealed_memory = true",
     ];
 

@@ -112,6 +112,8 @@ pub struct DiskPlan {
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
     pub group: Option<String>,
+    /// Where its VMM says which threads are vCPUs: an absolute path of at most [`SOCKET_PATH_MAX`] bytes.
+    pub qmp: Option<String>,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Its image is locked only while a guest here runs on it.
@@ -194,6 +196,7 @@ pub(super) fn resolve(
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
     let numbers = [
         ("queues", spec.queues.into(), (1, crate::spec::QUEUES_MAX.into())),
         ("share", spec.share, (1, crate::spec::SHARE_MAX)),
@@ -234,6 +237,7 @@ pub(super) fn resolve(
         moderate_us: spec.moderate_us,
         limit,
         group: spec.group.clone(),
+        qmp,
         allow_unsealed_memory: spec.allow_unsealed_memory,
         migratable: spec.migratable,
         drain_timeout_s: spec.drain_timeout,

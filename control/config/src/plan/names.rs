@@ -120,6 +120,16 @@ pub(super) fn resolve_socket(
     }
 }
 
+/// The socket of a VMM's QMP, if one is named.
+pub(super) fn resolve_qmp(
+    written: Option<&str>,
+    folder: Option<&str>,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<String> {
+    absolute(written?, folder, SOCKET_PATH_MAX, &at.key("qmp"), mistakes)
+}
+
 /// Refuses a number outside of its bounds. Readers of files and bodies have done so; others might make
 /// a spec by hand.
 pub(super) fn check_bounds(

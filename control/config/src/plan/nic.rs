@@ -52,6 +52,8 @@ pub struct NicPlan {
     pub redirect: Redirect,
     /// The vCPU that each pair interrupts; those that are not named have their own number.
     pub vcpus: Vec<u16>,
+    /// Where its VMM says which threads are vCPUs: an absolute path of at most [`super::SOCKET_PATH_MAX`] bytes.
+    pub qmp: Option<String>,
     /// What all its queues together may send, and may receive.
     pub limit: LimitPlan,
     /// The group whose limit holds for it too.
@@ -132,6 +134,7 @@ pub(super) fn resolve(
     }
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);
         return None;
@@ -158,6 +161,7 @@ pub(super) fn resolve(
         moderate_us: Some(spec.moderate_us.unwrap_or(NIC_MODERATE_DEFAULT_US)).filter(|us| *us > 0),
         redirect: spec.redirect.unwrap_or_default(),
         vcpus,
+        qmp,
         limit,
         group: spec.group.clone(),
         allow_unsealed_memory: spec.allow_unsealed_memory,

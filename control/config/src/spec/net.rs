@@ -340,6 +340,13 @@ pub struct NicSpec {
     #[cfg_attr(feature = "cli", arg(long, value_name = "N,N...", value_delimiter = ',',
         value_parser = crate::number::of::<u16>("vcpus", 0..=65_535)))]
     pub vcpus: Option<Vec<u16>>,
+    /// Unix socket of the VMM's QMP, of which the daemon asks which threads are the guest's vCPUs, where it goes by
+    /// these (`redirect`, `skip_sleeping`). QEMU serves one client at a time there, so give it one for this
+    /// alone: `-qmp unix:SOCKET,server=on,wait=off`. In the file, relative to the file's folder. Default: they
+    /// are known by their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SOCKET"))]
+    pub qmp: Option<String>,
     /// Most packets a second that all its queues together send, and as many that they receive: each way
     /// has an allowance of its own. A packet is what the guest's ring carries, up to 64 KiB with
     /// offloads. What the guest sends beyond it waits in its ring; what is sent to it is dropped, and
@@ -404,6 +411,7 @@ impl NicSpec {
             moderate_us: None,
             redirect: None,
             vcpus: None,
+            qmp: None,
             limit_packets: None,
             limit_bytes: None,
             limit_burst_ms: None,

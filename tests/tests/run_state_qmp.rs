@@ -1,0 +1,197 @@
+//! A daemon that is told where a guest's VMM has its QMP: its vCPUs are the threads that it says, and where it says
+//! nothing, threads with their names (docs/decisions/0016-runstate.md). What is made of an answer is tested in
+//! `runstate`.
+#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use bench::scratch::Scratch;
+use bench::server::sidecore_binary;
+use tests::daemon::{Daemon, await_that, pause};
+use tests::single::Single;
+
+/// Disks of one guest.
+const DISKS: usize = 3;
+
+/// What follows `[daemon]`: a daemon that polls all disks for ever, but those of guests that sleep. Each disk has
+/// `line` too.
+fn rest(line: &str) -> String {
+    let disk = |number: usize| {
+        format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"16M\"\n{line}")
+    };
+    let disks: String = (0..DISKS).map(disk).collect();
+    format!("[sidecores]\ncpus = \"0\"\nmin = 1\npolicy = \"poll\"\nskip_sleeping = true\n{disks}")
+}
+
+fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
+    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let connect = |number: usize| {
+        let mut disk = daemon.frontend(&format!("d{number}"), &spec)?;
+        let single = Single::new(&mut disk)?;
+        Ok((disk, single))
+    };
+    (0..DISKS).map(connect).collect()
+}
+
+fn sees_here() -> Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        println!("left out, since it needs root: seeing which vCPUs run");
+        return Ok(false);
+    }
+    let output = Command::new(sidecore_binary()?).args(["doctor", "--json"]).output()?;
+    let doctor: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let mut checks = doctor["checks"].as_array().into_iter().flatten();
+    let ebpf = checks.find(|check| check["name"] == "ebpf");
+    let sees = ebpf.is_some_and(|check| check["state"] == "ok");
+    if !sees {
+        println!("left out, since which vCPUs run cannot be seen here: {ebpf:?}");
+    }
+    Ok(sees)
+}
+
+/// A QMP that answers as QEMU does, and says that its vCPU 0 is thread `tid`; until it is dropped.
+struct Qmp {
+    path: PathBuf,
+    ends: Arc<AtomicBool>,
+    /// Dialogues that went to their end.
+    answered: Arc<AtomicU64>,
+    server: Option<JoinHandle<Result<()>>>,
+}
+
+impl Qmp {
+    fn listen(path: &Path, tid: i32) -> Result<Qmp> {
+        let listener = UnixListener::bind(path)?;
+        let (ends, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, count) = (Arc::clone(&ends), Arc::clone(&answered));
+        let server = std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                if over.load(Ordering::Acquire) {
+                    break;
+                }
+                if answer(client, tid).is_ok() {
+                    count.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+            Ok(())
+        });
+        Ok(Qmp { path: path.to_path_buf(), ends, answered, server: Some(server) })
+    }
+}
+
+impl Drop for Qmp {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        let _ = UnixStream::connect(&self.path);
+        let _ = self.server.take().map(JoinHandle::join);
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// One dialogue, with an event in between and a thread that is not the guest's.
+fn answer(mut client: UnixStream, tid: i32) -> Result<()> {
+    client.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut heard = BufReader::new(client.try_clone()?);
+    let mut expect = |command: &str| -> Result<()> {
+        let mut line = String::new();
+        heard.read_line(&mut line)?;
+        let line: serde_json::Value = serde_json::from_str(&line)?;
+        ensure!(line["execute"] == command, "{line}");
+        Ok(())
+    };
+    client.write_all(b"{\"QMP\": {\"version\": {}, \"capabilities\": [\"oob\"]}}\r\n")?;
+    expect("qmp_capabilities")?;
+    client.write_all(b"{\"return\": {}}\r\n{\"timestamp\": {}, \"event\": \"RESUME\"}\r\n")?;
+    expect("query-cpus-fast")?;
+    let list =
+        format!("{{\"cpu-index\":0,\"thread-id\":{tid}}},{{\"cpu-index\":1,\"thread-id\":1}}");
+    client.write_all(format!("{{\"return\": [{list}]}}\r\n").as_bytes())?;
+    Ok(())
+}
+
+/// No thread has a vCPU's name, and the VMM says which is one; threads of other processes are not believed.
+#[test]
+fn vcpus_are_those_that_the_vmm_says() -> Result<()> {
+    if !sees_here()? {
+        return Ok(());
+    }
+    let folder = Scratch::new(&std::env::temp_dir(), "sockets")?;
+    let path = folder.path().join("qmp.sock");
+    // With folders named, the socket is in none that the daemon may open files in.
+    let images = Scratch::new(&std::env::temp_dir(), "images")?;
+    let daemon_lines = format!("image_folders = [{:?}]\n", images.path());
+    let disk = format!("qmp = {path:?}\n");
+    let mut daemon = Daemon::start_told("qmp", &daemon_lines, &rest(&disk))?;
+    let told = |daemon: &Daemon| daemon.ask("show d0");
+    std::thread::scope(|scope| {
+        let (daemon, path) = (&daemon, &path);
+        let guest = scope.spawn(move || -> Result<()> {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            let mut disks = guest(daemon)?;
+            // Nobody is there yet: names are looked at, of which there is none.
+            await_that(Duration::from_secs(10), "the lack of a socket to be said", || {
+                let why = told(daemon)?["vcpus_unknown"].to_string();
+                Ok(why.contains("there is no such socket") && why.contains("debug-threads=on"))
+            })?;
+            let qmp = Qmp::listen(path, tid)?;
+            await_that(Duration::from_secs(40), "the VMM to be asked", || {
+                let shown = told(daemon)?;
+                let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
+                let is_told = vcpus == 1 && shown["vcpus"][0]["thread"] == tid;
+                Ok(is_told && shown["vcpus_unknown"].is_null())
+            })?;
+            ensure!(qmp.answered.load(Ordering::Acquire) > 0);
+            await_that(Duration::from_secs(40), "its disks to be dormant", || {
+                let core = daemon.ask("sidecores")?["sidecores"][0].clone();
+                Ok(core["dormant"].as_u64().is_some_and(|count| count + 1 >= DISKS as u64))
+            })?;
+            for (disk, single) in &mut disks {
+                pause(Duration::from_millis(1));
+                single.exercise(disk.queue(0), 1)?;
+            }
+            Ok(())
+        });
+        guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
+    })?;
+    daemon.is_alive()?;
+    a_vmm_that_does_not_answer_is_known_by_its_threads_names()
+}
+
+/// Who listens and says nothing, or nothing of use, is left after half a second, and names are gone by. Not a test of
+/// its own: the other one is that of a process in which no thread has a vCPU's name.
+fn a_vmm_that_does_not_answer_is_known_by_its_threads_names() -> Result<()> {
+    let folder = Scratch::new(&std::env::temp_dir(), "other-sockets")?;
+    let (silent, other) = (folder.path().join("silent.sock"), folder.path().join("other.sock"));
+    let _listener = UnixListener::bind(&silent)?;
+    // Its threads are another process's.
+    let _qmp = Qmp::listen(&other, 1)?;
+    for (path, said) in [(&silent, "no answer within 500 ms"), (&other, "none of the threads")] {
+        let mut daemon = Daemon::start_told("no-qmp", "", &rest(&format!("qmp = {path:?}\n")))?;
+        let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
+        std::thread::scope(|scope| {
+            let daemon = &daemon;
+            let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
+                let _disks = guest(daemon)?;
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                await_that(Duration::from_secs(10), "names to be gone by", || {
+                    let shown = daemon.ask("show d0")?;
+                    let why = shown["vcpus_unknown"].to_string();
+                    let is_said = why.contains(said) && why.contains("names of threads");
+                    let vcpus = shown["vcpus"].as_array().cloned().unwrap_or_default();
+                    Ok(is_said && vcpus.iter().any(|vcpu| vcpu["thread"] == tid))
+                })
+            })?;
+            guest.join().map_err(|_| anyhow::anyhow!("the guest panicked"))?
+        })?;
+        daemon.is_alive()?;
+    }
+    Ok(())
+}
