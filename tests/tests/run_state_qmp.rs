@@ -64,6 +64,8 @@ struct Qmp {
     ends: Arc<AtomicBool>,
     /// Dialogues that went to their end.
     answered: Arc<AtomicU64>,
+    /// It says another process's thread, too.
+    says_other: Arc<AtomicBool>,
     server: Option<JoinHandle<Result<()>>>,
 }
 
@@ -72,18 +74,20 @@ impl Qmp {
         let listener = UnixListener::bind(path)?;
         let (ends, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (over, count) = (Arc::clone(&ends), Arc::clone(&answered));
+        let says_other = Arc::new(AtomicBool::new(true));
+        let other = Arc::clone(&says_other);
         let server = std::thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
                 if over.load(Ordering::Acquire) {
                     break;
                 }
-                if answer(client, tid).is_ok() {
+                if answer(client, tid, other.load(Ordering::Acquire)).is_ok() {
                     count.fetch_add(1, Ordering::AcqRel);
                 }
             }
             Ok(())
         });
-        Ok(Qmp { path: path.to_path_buf(), ends, answered, server: Some(server) })
+        Ok(Qmp { path: path.to_path_buf(), ends, answered, says_other, server: Some(server) })
     }
 }
 
@@ -96,8 +100,8 @@ impl Drop for Qmp {
     }
 }
 
-/// One dialogue, with an event in between and a thread that is not the guest's.
-fn answer(mut client: UnixStream, tid: i32) -> Result<()> {
+/// One dialogue, with an event in between, and with another process's thread if that is said.
+fn answer(mut client: UnixStream, tid: i32, has_other: bool) -> Result<()> {
     client.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut heard = BufReader::new(client.try_clone()?);
     let mut expect = |command: &str| -> Result<()> {
@@ -111,8 +115,10 @@ fn answer(mut client: UnixStream, tid: i32) -> Result<()> {
     expect("qmp_capabilities")?;
     client.write_all(b"{\"return\": {}}\r\n{\"timestamp\": {}, \"event\": \"RESUME\"}\r\n")?;
     expect("query-cpus-fast")?;
-    let list =
-        format!("{{\"cpu-index\":0,\"thread-id\":{tid}}},{{\"cpu-index\":1,\"thread-id\":1}}");
+    let mut list = format!("{{\"cpu-index\":0,\"thread-id\":{tid}}}");
+    if has_other {
+        list.push_str(",{\"cpu-index\":1,\"thread-id\":1}");
+    }
     client.write_all(format!("{{\"return\": [{list}]}}\r\n").as_bytes())?;
     Ok(())
 }
@@ -142,7 +148,20 @@ fn vcpus_are_those_that_the_vmm_says() -> Result<()> {
                 Ok(why.contains("there is no such socket") && why.contains("debug-threads=on"))
             })?;
             let qmp = Qmp::listen(path, tid)?;
-            await_that(Duration::from_secs(40), "the VMM to be asked", || {
+            await_that(
+                Duration::from_secs(40),
+                "another process's thread not to be believed",
+                || {
+                    let shown = told(daemon)?;
+                    let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
+                    let why = shown["vcpus_unknown"].to_string();
+                    Ok(vcpus == 1 && why.contains("of 2 vCPUs") && why.contains("1 are"))
+                },
+            )?;
+            let dormant = daemon.ask("sidecores")?["sidecores"][0]["dormant"].clone();
+            ensure!(dormant == 0, "{dormant} of a guest that is not known whole");
+            qmp.says_other.store(false, Ordering::Release);
+            await_that(Duration::from_secs(40), "the VMM to be asked again", || {
                 let shown = told(daemon)?;
                 let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
                 let is_told = vcpus == 1 && shown["vcpus"][0]["thread"] == tid;

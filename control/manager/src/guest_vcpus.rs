@@ -190,7 +190,14 @@ fn look(root: &Path, process: Process, qmp: Option<(&str, &Said)>) -> (Vec<Vcpu>
         Err(why) => Err(why.to_string()),
     };
     let why = match believed {
-        Ok(found) => return (found, None),
+        Ok(found) => {
+            let all = said.as_ref().map_or(0, Vec::len);
+            let some = || {
+                format!("of {all} vCPUs that QMP at {path} names {} are its process's", found.len())
+            };
+            let why = (found.len() < all).then(some);
+            return (found, why);
+        }
         Err(why) => format!("QMP at {path} does not say which threads are vCPUs: {why}"),
     };
     match by_names() {
@@ -270,7 +277,8 @@ impl Manager {
     fn scan_guest(&mut self, number: u32, now: Instant) {
         let Some(device) = self.devices.get(&number) else { return };
         let runner = device.runner;
-        if device.follow.link != runner {
+        let is_new = device.follow.link != runner;
+        if is_new {
             self.forget_guest(number);
         }
         let Some(device) = self.devices.get_mut(&number) else { return };
@@ -287,6 +295,11 @@ impl Manager {
         let follow =
             Follow { link: runner, scan_at: Some(now + pause), pause, ..Follow::default() };
         match process {
+            Ok(process) if device.facts.qmp.is_some() && is_new => {
+                // What frames went by was another front-end's.
+                self.followed(number, Follow { process: Some(process), ..follow });
+                self.ask_vmm(number);
+            }
             Ok(process) if device.facts.qmp.is_some() => {
                 // Until its VMM has answered, it is as it was.
                 let process = Some(process);
@@ -334,7 +347,10 @@ impl Manager {
             // Of a process that is gone nobody is followed any more, though its descriptor may live on.
             let (looked, problem) = look(Path::new("/"), process, qmp);
             let found = self.guests.follow(process, number, &looked, machine_ns(now()));
-            (follow.vcpus, follow.vm, follow.problem) = (found.vcpus, found.vm, problem);
+            // Of a guest some of whose vCPUs are nobody's it is not known that none of them runs.
+            let is_part = |said: &Said| said.as_ref().is_ok_and(|said| looked.len() < said.len());
+            let vm = found.vm.filter(|_| !qmp.is_some_and(|(_, said)| is_part(said)));
+            (follow.vcpus, follow.vm, follow.problem) = (found.vcpus, vm, problem);
         }
         self.followed(number, follow);
     }
@@ -346,7 +362,7 @@ impl Manager {
             follow.table = self.guests.roster.as_ref().map(|roster| Arc::clone(roster.table()));
         }
         let count = follow.vcpus.len();
-        if follow.vcpus != device.follow.vcpus && count > 0 {
+        if follow.vcpus != device.follow.vcpus && count > 0 && device.may_log() {
             info!(device = device.facts.id, vcpus = count, "its guest's vCPUs are followed");
         }
         let before = device.vm_line().map(|line| line.vm);

@@ -71,7 +71,7 @@ impl Manager {
     }
 
     /// Whether descriptors of a device wait to be closed while none is promised to nobody.
-    fn is_short_while_closing(&self, device: &Device) -> bool {
+    pub(crate) fn is_short_while_closing(&self, device: &Device) -> bool {
         device.closer.is_behind() && self.bounds.is_used_up()
     }
 

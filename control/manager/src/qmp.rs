@@ -8,7 +8,9 @@ mod dialogue;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use runstate::vcpus::Vcpu;
@@ -27,6 +29,8 @@ const DIALOGUE_TIME_MAX: Duration = Duration::from_millis(500);
 pub(crate) const DIALOGUES_MAX: usize = 16;
 /// Dialogues that are begun in one turn.
 const BEGUN_PER_TURN: usize = 8;
+/// Devices that are told in one turn: of a VMM that said nothing the process is looked through for each.
+const TOLD_PER_TURN: usize = 4;
 /// Bytes of one read, and reads of one turn.
 const READ_BYTES: usize = 8 << 10;
 const READS_PER_TURN: usize = 4;
@@ -40,6 +44,9 @@ pub(crate) enum NotSaid {
     /// Nothing is at that path.
     #[error("there is no such socket: start QEMU with `-qmp unix:SOCKET,server=on,wait=off`")]
     NoSocket,
+    /// Something else is: links are not followed, since the folder may be the guest's.
+    #[error("it is no socket, and links are not followed: name the socket itself")]
+    NotASocket,
     /// There is one, which nobody serves.
     #[error("nobody listens there: start QEMU with `-qmp unix:SOCKET,server=on,wait=off`")]
     NobodyListens,
@@ -88,6 +95,8 @@ pub(crate) struct Inquiries {
     open: BTreeMap<u32, Inquiry>,
     /// Devices whose dialogue has not begun; who came first is first.
     queue: VecDeque<u32>,
+    /// Who is to be told of what was said where.
+    said: VecDeque<(u32, Arc<(String, Said)>)>,
     next: u32,
 }
 
@@ -96,7 +105,7 @@ impl Inquiries {
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let begins = self.has_room() && !self.queue.is_empty();
         let ends = self.open.values().map(|inquiry| inquiry.ends_at).min();
-        if begins { Some(now()) } else { ends }
+        if begins || !self.said.is_empty() { Some(now()) } else { ends }
     }
 
     fn has_room(&self) -> bool {
@@ -105,15 +114,16 @@ impl Inquiries {
 
     fn has(&self, number: u32) -> bool {
         self.queue.contains(&number)
+            || self.said.iter().any(|(device, _)| *device == number)
             || self.open.values().any(|inquiry| inquiry.devices.contains(&number))
     }
 }
 
 impl Inquiry {
-    fn begin(path: &str, closer: &Closer, number: u32, now: Instant) -> Result<Inquiry, NotSaid> {
-        // Whoever fills that with descriptors is not listened to.
-        if closer.is_full() {
-            return Err(NotSaid::Behind);
+    fn begin(path: &str, closer: &Closer, number: u32) -> Result<Inquiry, NotSaid> {
+        let kind = std::fs::symlink_metadata(path).map(|at| at.file_type().is_socket());
+        if kind.is_ok_and(|is_socket| !is_socket) {
+            return Err(NotSaid::NotASocket);
         }
         let socket = sockets::open_connection(Path::new(path)).map_err(|error| {
             match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -128,7 +138,7 @@ impl Inquiry {
             path: path.to_string(),
             socket: Lent::new(socket, closer),
             dialogue: Dialogue::default(),
-            ends_at: now + DIALOGUE_TIME_MAX,
+            ends_at: now() + DIALOGUE_TIME_MAX,
             devices: vec![number],
         })
     }
@@ -176,28 +186,38 @@ impl Manager {
         let late = self.guests.inquiries.open.iter().filter(|(_, inquiry)| inquiry.ends_at <= now);
         let late: Vec<u32> = late.map(|(id, _)| *id).collect();
         for id in late {
-            self.end_inquiry(id, &Err(NotSaid::Silent), now);
+            self.end_inquiry(id, Err(NotSaid::Silent));
+        }
+        for _ in 0..TOLD_PER_TURN {
+            let Some((number, said)) = self.guests.inquiries.said.pop_front() else { break };
+            self.vmm_has_said(number, &said.0, &said.1, now);
         }
         for _ in 0..BEGUN_PER_TURN {
             if !self.guests.inquiries.has_room() {
                 return;
             }
             let Some(number) = self.guests.inquiries.queue.pop_front() else { return };
-            self.begin_inquiry(number, now);
+            self.begin_inquiry(number);
         }
     }
 
-    fn begin_inquiry(&mut self, number: u32, now: Instant) {
+    fn begin_inquiry(&mut self, number: u32) {
         // One that is gone, or is to be known by names, is looked at again in any case.
         let Some(device) = self.devices.get(&number) else { return };
         let Some(path) = device.facts.qmp.clone() else { return };
+        // Whoever fills that with descriptors is not listened to.
+        let is_behind = device.closer.is_full() || self.is_short_while_closing(device);
         let inquiries = &mut self.guests.inquiries;
         if let Some(same) = inquiries.open.values_mut().find(|inquiry| inquiry.path == path) {
             return same.devices.push(number);
         }
         let id = inquiries.next;
         inquiries.next = id.wrapping_add(1);
-        let begun = Inquiry::begin(&path, &device.closer, number, now).and_then(|inquiry| {
+        let begun = match is_behind {
+            true => Err(NotSaid::Behind),
+            false => Inquiry::begin(&path, &device.closer, number),
+        };
+        let begun = begun.and_then(|inquiry| {
             self.poll.add(&inquiry.socket, Token::Qmp(id))?;
             Ok(inquiry)
         });
@@ -205,7 +225,7 @@ impl Manager {
             Ok(inquiry) => {
                 inquiries.open.insert(id, inquiry);
             }
-            Err(why) => self.vmm_has_said(number, &path, &Err(why), now),
+            Err(why) => inquiries.said.push_back((number, Arc::new((path, Err(why))))),
         }
     }
 
@@ -215,18 +235,19 @@ impl Manager {
         let closer = device.map(|device| device.closer.clone()).unwrap_or_default();
         match inquiry.hear(&closer) {
             Ok(None) => {}
-            Ok(Some(vcpus)) => self.end_inquiry(id, &Ok(vcpus), now()),
-            Err(why) => self.end_inquiry(id, &Err(why), now()),
+            Ok(Some(vcpus)) => self.end_inquiry(id, Ok(vcpus)),
+            Err(why) => self.end_inquiry(id, Err(why)),
         }
     }
 
-    fn end_inquiry(&mut self, id: u32, said: &Said, now: Instant) {
-        let Some(inquiry) = self.guests.inquiries.open.remove(&id) else { return };
+    fn end_inquiry(&mut self, id: u32, said: Said) {
+        let inquiries = &mut self.guests.inquiries;
+        let Some(inquiry) = inquiries.open.remove(&id) else { return };
         self.poll.remove(&inquiry.socket);
-        for number in &inquiry.devices {
-            self.vmm_has_said(*number, &inquiry.path, said, now);
-        }
         // The VMM sees the end at once, though the close itself may come later.
         let _ = rustix::net::shutdown(&inquiry.socket, rustix::net::Shutdown::Both);
+        let said = Arc::new((inquiry.path, said));
+        let each = inquiry.devices.into_iter().map(|number| (number, Arc::clone(&said)));
+        inquiries.said.extend(each);
     }
 }
