@@ -4,10 +4,10 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::latency::{Latency, now_ns};
 
@@ -46,7 +46,9 @@ impl Datagrams {
         let mut latency = Latency::new();
         loop {
             if let Some(state) = &mut self.apart {
-                thread::sleep(pause(state));
+                // Nothing comes now but what was sent again.
+                let mut late = [PollFd::new(&self.socket, PollFlags::IN)];
+                poll(&mut late, Some(&pause(state)))?;
             }
             let since = now_ns();
             if since >= until {
@@ -94,16 +96,19 @@ impl Datagrams {
 }
 
 /// The same ones in each run (xorshift).
-fn pause(state: &mut u64) -> Duration {
+fn pause(state: &mut u64) -> Timespec {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
     let span_us = (APART_MS.end - APART_MS.start) * 1000;
-    Duration::from_micros(APART_MS.start * 1000 + *state % span_us)
+    let pause_us = APART_MS.start * 1000 + *state % span_us;
+    Timespec { tv_sec: 0, tv_nsec: pause_us as i64 * 1000 }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// Sends back what `keeps` does not keep, by its number.
@@ -134,10 +139,10 @@ mod tests {
     #[test]
     fn who_asks_apart_waits_between_and_not_in_step() -> Result<()> {
         let mut state = 1;
-        let pauses: Vec<Duration> = (0..1000).map(|_| pause(&mut state)).collect();
-        assert!(pauses.iter().all(|pause| (10..30).contains(&pause.as_millis())));
-        let mean = pauses.iter().sum::<Duration>() / 1000;
-        assert!((19..22).contains(&mean.as_millis()), "{mean:?}");
+        let pauses: Vec<i64> = (0..1000).map(|_| pause(&mut state).tv_nsec / 1000).collect();
+        assert!(pauses.iter().all(|pause| (10_000..30_000).contains(pause)));
+        let mean = pauses.iter().sum::<i64>() / 1000;
+        assert!((19_000..22_000).contains(&mean), "{mean}");
         let mut datagrams = Datagrams::new(echo(|_| false)?, true)?;
         let latency = datagrams.run(now_ns() + 200_000_000)?;
         assert!((1..=20).contains(&latency.count()));

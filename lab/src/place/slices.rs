@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 /// The scheduler's, in nanoseconds.
 const SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// An emulated guest takes ten times as long for a frame as one on a processor, and more, of which the slices of the
-/// kernel's 4 ms are to be as many parts as there.
+/// An emulated guest takes a millisecond to answer, and ten where its emulator has to wait: a part of this, as of the
+/// kernel's 4 ms on a processor.
 const EMULATED_NS: &str = "60000000";
 
 /// Slices are longer as long as this lives.
