@@ -28,6 +28,7 @@ LAB_EXPERIMENTS=(
     'ablation      what affinity, one thread for all queues, and polling each bring (ELVIS figure 8)'
     'merged        exits of a 4 KiB request: IDE, virtio, Sidecore (kvm-guest-io 3.1)'
     'servers       memcached and an HTTP server under load (ELVIS figure 4; ES2 figures 8 and 9)'
+    'redirect      answers of a guest whose four vCPUs share a CPU, with redirection and without (ES2 figure 7)'
 )
 
 # Who serves the guests' devices; a test holds it to lab/src/place/configurations.rs.
@@ -36,6 +37,7 @@ LAB_CONFIGURATIONS=(
     sidecore sidecore-adaptive sidecore-es2 sidecore-notify
     vhost-net vhost-net-unpinned vhost-net-busy e1000 sidecore-unmoderated
     es2-quota-2 es2-quota-4 es2-quota-8 es2-quota-16 es2-quota-32
+    sidecore-stay sidecore-redirect
 )
 
 lab_usage() {

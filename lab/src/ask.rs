@@ -1,8 +1,9 @@
 //! What asks a server in a guest: connections that each have one request out at a time, for a time.
 //!
-//! Not the server (`guest::servers`), nor what its requests look like (`protocol`). Runs in the place, as
-//! `lab ask`.
+//! Not the server (`guest::servers`), nor what its requests look like (`protocol`, `datagrams`). Runs in the place,
+//! as `lab ask`.
 
+mod datagrams;
 mod protocol;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::latency::{Latency, now_ns};
 use crate::orders::{Answer, Server};
+use datagrams::Datagrams;
 use protocol::{KEYS, Protocol, REPLY_MAX};
 
 /// Until a connection stands.
@@ -26,7 +28,7 @@ const STALL: Duration = Duration::from_secs(20);
 /// What is asked, and how long.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArguments {
-    /// Nine gets and a set of 1 KiB, or GET of a file
+    /// Nine gets and a set of 1 KiB, GET of a file, or a datagram
     #[arg(value_enum)]
     server: Server,
     /// Its address and port
@@ -40,6 +42,9 @@ pub(crate) struct AskArguments {
     /// The file, of HTTP
     #[arg(long, default_value = "/1k")]
     path: String,
+    /// Of datagrams, each 10 to 30 ms after the answer to the one before, by no pattern
+    #[arg(long)]
+    apart: bool,
 }
 
 /// Asks, and writes what it came to as a line of JSON on standard output, as a guest answers a load.
@@ -55,15 +60,17 @@ pub(crate) fn ask(arguments: &AskArguments) -> Result<()> {
 }
 
 fn asked(arguments: &AskArguments) -> Result<Answer> {
-    let connect = |number| Connection::new(arguments, number);
+    let connect = |number| Asking::new(arguments, number);
     let mut connections = (0..arguments.connections).map(connect).collect::<Result<Vec<_>>>()?;
-    if arguments.server == Server::Memcached {
-        connections[0].fill()?;
+    if let (Server::Memcached, Some(Asking::Stream(first))) =
+        (arguments.server, connections.first_mut())
+    {
+        first.fill()?;
     }
     let from = now_ns();
     let until = from + u64::from(arguments.for_ms) * 1_000_000;
     let ended: Result<Vec<Latency>> = thread::scope(|scope| {
-        let start = |mut connection: Connection| scope.spawn(move || connection.run(until));
+        let start = |mut connection: Asking| scope.spawn(move || connection.run(until));
         let threads: Vec<_> = connections.into_iter().map(start).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, Result<Latency>>| match thread.join() {
             Ok(ended) => ended,
@@ -78,6 +85,32 @@ fn asked(arguments: &AskArguments) -> Result<Answer> {
     Ok(Answer::Done { operations: all.count(), elapsed_ns, p50_ns, p99_ns })
 }
 
+/// Who has one request out at a time.
+enum Asking {
+    Stream(Connection),
+    Datagrams(Datagrams),
+}
+
+impl Asking {
+    fn new(arguments: &AskArguments, number: u16) -> Result<Asking> {
+        let protocol = match arguments.server {
+            Server::Memcached => Protocol::memcached(number),
+            Server::Http => Protocol::http(&arguments.path)?,
+            Server::Echo => {
+                return Datagrams::new(arguments.address, arguments.apart).map(Asking::Datagrams);
+            }
+        };
+        Connection::new(arguments.address, protocol).map(Asking::Stream)
+    }
+
+    fn run(&mut self, until: u64) -> Result<Latency> {
+        match self {
+            Asking::Stream(connection) => connection.run(until),
+            Asking::Datagrams(datagrams) => datagrams.run(until),
+        }
+    }
+}
+
 /// A connection, and what it asks.
 struct Connection {
     stream: TcpStream,
@@ -86,15 +119,11 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(arguments: &AskArguments, number: u16) -> Result<Connection> {
-        let stream = TcpStream::connect_timeout(&arguments.address, CONNECT_WAIT)?;
+    fn new(address: SocketAddr, protocol: Protocol) -> Result<Connection> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STALL))?;
         stream.set_write_timeout(Some(STALL))?;
-        let protocol = match arguments.server {
-            Server::Memcached => Protocol::memcached(number),
-            Server::Http => Protocol::http(&arguments.path)?,
-        };
         Ok(Connection { stream, protocol, reply: Box::new([0; REPLY_MAX]) })
     }
 

@@ -7,6 +7,7 @@
 )]
 
 mod ask;
+mod echo;
 mod grant;
 mod guest;
 mod latency;
@@ -44,6 +45,8 @@ enum Job {
     },
     /// Beside a guest that is measured: asks a server in it
     Ask(ask::AskArguments),
+    /// In a guest that is measured: sends datagrams back on each CPU, all of which it keeps busy
+    Echo,
 }
 
 fn main() -> Result<()> {
@@ -52,6 +55,7 @@ fn main() -> Result<()> {
         Job::Report(arguments) => report::show(&arguments),
         Job::Guest { port } => guest::serve(&port),
         Job::Ask(arguments) => ask::ask(&arguments),
+        Job::Echo => echo::serve(),
         Job::Peer { address } => peer::serve(address),
     }
 }

@@ -149,6 +149,8 @@ pub(crate) enum Server {
     Memcached,
     /// nginx, on port 80, with files /1k and /8k
     Http,
+    /// `lab echo`, on port 7011: a worker for datagrams on each CPU, beside what keeps that CPU busy
+    Echo,
 }
 
 /// The first line of a guest.
@@ -195,3 +197,5 @@ pub(crate) const MARKER_END: u32 = 0x4c41_0002;
 /// The port of the peer's UDP echo, UDP sink, TCP echo, TCP sink, UDP source and TCP source, in this order
 /// from here on.
 pub(crate) const PEER_PORT: u16 = 7001;
+/// The port of a guest's echo.
+pub(crate) const ECHO_PORT: u16 = 7011;

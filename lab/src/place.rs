@@ -11,6 +11,7 @@
 //! | `disks`, `nics`, `daemon`, `network`, `cpus` | the serving side, and what it stands on |
 //! | `vm`, `guests` | those who are measured |
 //! | `asking` | who asks servers in them |
+//! | `steering`, `slices` | which vCPU's queue frames went to; how long vCPUs keep a CPU that they share |
 //! | `turns` | a load's turns, and the rows they become |
 //! | `ledger` | the file of rows, and which stands are done in it |
 //! | `tracing`, `counts`, `serving` | what the kernel counted; processor time of those who serve |
@@ -34,6 +35,8 @@ mod modules;
 mod network;
 mod nics;
 mod serving;
+mod slices;
+mod steering;
 mod tracing;
 mod turns;
 mod vm;
@@ -53,7 +56,8 @@ use guests::Guests;
 use ledger::Ledger;
 use network::Seat;
 use serving::Serving;
-use tracing::Tracing;
+use slices::Slices;
+use tracing::{Tracing, is_emulated};
 use turns::Bench;
 use vm::{FILE_MAX_MIB, Pins, Vm, VmSpec};
 
@@ -93,6 +97,8 @@ pub(crate) struct RunArguments {
 const TRIES: u32 = 3;
 /// From a guest's start to its first word.
 const BOOTS_WITHIN: Duration = Duration::from_secs(90);
+/// Of one of several vCPUs, which wait for each other on one CPU.
+const SEVERAL_BOOT_WITHIN: Duration = Duration::from_secs(240);
 /// From the end of a program's line to its own.
 const ENDS_WITHIN: Duration = Duration::from_millis(300);
 /// Of each load, counted, and as many timed.
@@ -225,12 +231,15 @@ impl Lab<'_> {
         if stand.configuration.device == Device::Nic {
             nics::start_peer(&site, children)?;
         }
+        let several = stand.configuration.vcpus() > 1;
+        let _slices = (several && is_emulated()).then(Slices::of_emulated).transpose()?;
         let mut bench = Bench {
             experiment: &stand.experiment,
             configuration: stand.configuration,
             cpus: &self.cpus,
             guests,
             serving: Serving { pids },
+            steering: stand.configuration.steering(&site),
             tracing: &self.tracing,
             turns: if self.arguments.quick { 1 } else { TURNS },
         };
@@ -258,6 +267,7 @@ impl Lab<'_> {
                 seat: Seat(number),
                 kernel: &self.arguments.kernel,
                 initramfs: &self.arguments.initramfs,
+                vcpus: stand.configuration.vcpus(),
                 memory_mib,
                 dir: site.dir,
                 options,
@@ -266,7 +276,8 @@ impl Lab<'_> {
             let pins = Pins { vcpu: self.cpus.of_guest(number), rest: self.cpus.server };
             let pins = stand.configuration.is_pinned.then_some(pins);
             // One after the other: of four that boot on one emulated CPU, one often faults.
-            let mut guest = Vm::start(&spec, pins, children)?.begin(BOOTS_WITHIN, children)?;
+            let within = if spec.vcpus > 1 { SEVERAL_BOOT_WITHIN } else { BOOTS_WITHIN };
+            let mut guest = Vm::start(&spec, pins, children)?.begin(within, children)?;
             guest.wait().with_context(|| format!("guest {number}"))?;
             ready.push(guest);
         }

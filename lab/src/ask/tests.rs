@@ -41,7 +41,7 @@ fn serve(mut stream: TcpStream, answer: fn(&str) -> Vec<u8>) -> io::Result<()> {
 }
 
 fn asking(server: Server, address: SocketAddr, for_ms: u32) -> AskArguments {
-    AskArguments { server, address, connections: 3, for_ms, path: "/1k".to_owned() }
+    AskArguments { server, address, connections: 3, for_ms, path: "/1k".to_owned(), apart: false }
 }
 
 fn value(asked: &str) -> Vec<u8> {
@@ -82,7 +82,7 @@ fn values_that_are_not_there_are_stored_first() -> Result<()> {
         }
         if STORED.load(Ordering::Relaxed) < KEYS { b"END\r\n".to_vec() } else { value(asked) }
     })?;
-    let mut connection = Connection::new(&asking(Server::Memcached, at, 1), 0)?;
+    let mut connection = Connection::new(at, Protocol::memcached(0))?;
     for _ in 0..2 {
         connection.fill()?;
         assert_eq!(STORED.load(Ordering::Relaxed), KEYS);

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::latency::now_ns;
-use crate::orders::{Answer, Server};
+use crate::orders::{Answer, ECHO_PORT, Server};
 
 /// From its start until it listens; emulated machines have pauses of seconds.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
@@ -21,6 +21,8 @@ const BETWEEN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Who has one vCPU has use for one thread. Values of 64 MiB are more than are asked for.
 const MEMCACHED: &[&str] =
     &["/usr/bin/memcached", "-u", "root", "-l", "0.0.0.0", "-U", "0", "-t", "1", "-m", "64"];
+/// Where `x.d/lab.sh` puts this program.
+const ECHO: &[&str] = &["/bin/lab", "echo"];
 const HTTP: &[&str] = &["/usr/sbin/nginx", "-c", "/etc/nginx.conf", "-e", "stderr"];
 
 /// Those that were started.
@@ -36,6 +38,7 @@ impl Servers {
         let (words, port) = match server {
             Server::Memcached => (MEMCACHED, 11_211),
             Server::Http => (HTTP, 80),
+            Server::Echo => (ECHO, ECHO_PORT),
         };
         self.ensure(server, words, port, LISTENS_WITHIN)?;
         Ok(Answer::NOTHING)

@@ -74,7 +74,7 @@ proptest! {
             8 => Order::Spin { operations, for_ms },
             9 => Order::Mark { end: depth > 9 },
             10 => Order::Serve {
-                server: if depth > 9 { Server::Http } else { Server::Memcached },
+                server: [Server::Http, Server::Memcached, Server::Echo][usize::from(depth % 3)],
             },
             _ => Order::TcpSend { peer, bytes, operations, for_ms },
         };

@@ -1,9 +1,10 @@
 //! Loads of one guest, what they are called, and the orders for them.
 
+use super::asking::Asked;
 use super::configurations::{Configuration, Device};
 use super::loads::{Load, Part};
 use super::network::Seat;
-use crate::orders::{Order, PEER_PORT, Server};
+use crate::orders::{Order, PEER_PORT};
 
 /// A load.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +46,7 @@ pub(crate) enum Kind {
         bytes: u32,
     },
     /// Others ask a server in the guest.
-    Served {
-        server: Server,
-    },
+    Served(Asked),
     /// No I/O: what the guest can have of its CPU here.
     Spin,
 }
@@ -119,7 +118,7 @@ impl Kind {
             Kind::TcpReceive { bytes } => {
                 Order::TcpReceive { peer: at(5), bytes, operations, for_ms }
             }
-            Kind::Served { server } => Order::Serve { server },
+            Kind::Served(asked) => Order::Serve { server: asked.server },
             Kind::Spin => Order::Spin { operations, for_ms },
         }
     }

@@ -10,6 +10,7 @@ use super::children::Children;
 use super::cpus::Cpus;
 use super::disks::{self, Backing};
 use super::nics;
+use super::steering::Steering;
 
 /// What a load needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ pub(crate) enum Server {
     /// `es2` with this quota of frames, instead of 8.
     Quota {
         frames: u32,
+    },
+    /// Polls; a guest of several vCPUs, a pair of queues for each, and the NIC's `redirect`.
+    Pairs {
+        redirect: &'static str,
     },
 }
 
@@ -121,6 +126,14 @@ pub(crate) const QUOTAS: &[Configuration] = &[
     nic("es2-quota-32", Server::Quota { frames: 32 }),
 ];
 
+/// With frames for a vCPU that has no CPU redirected to one that has, and without (ES2, figure 7).
+pub(crate) const REDIRECTS: &[Configuration] = &[
+    nic("sidecore-stay", Server::Pairs { redirect: "off" }),
+    nic("sidecore-redirect", Server::Pairs { redirect: "always" }),
+];
+/// vCPUs of a guest that has several, and pairs of queues of its NIC.
+pub(super) const PAIRS: usize = 4;
+
 /// What serving needs to know.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
@@ -138,6 +151,18 @@ pub(crate) struct Site<'a> {
 impl Configuration {
     pub(crate) fn machine(&self) -> &'static str {
         if self.server == Server::Ide { "pc" } else { "q35" }
+    }
+
+    /// Of each guest.
+    pub(crate) fn vcpus(&self) -> usize {
+        if let Server::Pairs { .. } = self.server { PAIRS } else { 1 }
+    }
+
+    /// Who is asked where frames went, if that is what is measured.
+    pub(crate) fn steering(&self, site: &Site<'_>) -> Option<Steering> {
+        let Server::Pairs { redirect } = self.server else { return None };
+        let (sidecore, api) = (site.sidecore.to_path_buf(), site.dir.join("api.sock"));
+        Some(Steering { sidecore, api, redirects: redirect != "off" })
     }
 
     /// The disk as the guest names it.
@@ -171,7 +196,7 @@ mod tests {
         let (_, list) = text.split_once("\nLAB_CONFIGURATIONS=(\n").expect("a list");
         let (list, _) = list.split_once("\n)").expect("its end");
         let mut names: Vec<&str> = Vec::new();
-        for one in CONFIGURATIONS.iter().chain(QUOTAS) {
+        for one in CONFIGURATIONS.iter().chain(QUOTAS).chain(REDIRECTS) {
             if !names.contains(&one.name) {
                 names.push(one.name);
             }

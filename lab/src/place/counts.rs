@@ -53,14 +53,14 @@ pub(crate) struct Counted {
 }
 
 impl Counts {
-    /// `reasons` are the processor's words for its exits; `threads` those that had a load.
+    /// `reasons` are the processor's words for its exits; `guests` the threads of each that had a load.
     ///
     /// # Errors
     /// A marker is missing, or loads were not all running at the same time.
     pub(crate) fn read(
         texts: &Texts,
         reasons: &BTreeMap<u64, String>,
-        threads: &[u32],
+        guests: &[Vec<u32>],
     ) -> Result<Counts> {
         let mut counts = Counts::default();
         for line in lines(&texts.exits) {
@@ -78,7 +78,7 @@ impl Counts {
             let Some(word) = reason(&line, reasons) else { continue };
             *counts.of(&line).outside_ns.entry(word).or_default() += ns(&line);
         }
-        counts.window(&marks(&texts.begins), &marks(&texts.ends), threads)?;
+        counts.window(&marks(&texts.begins), &marks(&texts.ends), guests)?;
         Ok(counts)
     }
 
@@ -91,25 +91,30 @@ impl Counts {
         &mut self,
         begins: &BTreeMap<u64, u64>,
         ends: &BTreeMap<u64, u64>,
-        threads: &[u32],
+        guests: &[Vec<u32>],
     ) -> Result<()> {
-        let of = |marks: &BTreeMap<u64, u64>, what: &str| -> Result<Vec<u64>> {
-            let mark = |thread: &u32| marks.get(&u64::from(*thread)).copied();
-            let found: Option<Vec<u64>> = threads.iter().map(mark).collect();
-            found.with_context(|| format!("the {what} of a load was not seen"))
+        // Of several vCPUs of a guest one has come to a marker, not always the same.
+        let of = |marks: &BTreeMap<u64, u64>, what: &str| -> Result<Vec<(u64, u64)>> {
+            let mark = |thread: &u32| marks.get_key_value(&u64::from(*thread));
+            let marked =
+                |threads: &Vec<u32>| threads.iter().filter_map(mark).max_by_key(|(_, time)| **time);
+            let found: Option<Vec<_>> = guests.iter().map(marked).collect();
+            let found = found.with_context(|| format!("the {what} of a load was not seen"))?;
+            Ok(found.into_iter().map(|(thread, time)| (*thread, *time)).collect())
         };
         let (begun, ended) = (of(begins, "begin")?, of(ends, "end")?);
-        let first = begun.iter().copied().min().context("nobody had a load")?;
-        let last = begun.iter().copied().max().unwrap_or(first);
-        let end = ended.iter().copied().min().unwrap_or(first);
+        let times = |marks: &[(u64, u64)]| marks.iter().map(|(_, time)| *time).collect::<Vec<_>>();
+        let first = times(&begun).into_iter().min().context("nobody had a load")?;
+        let last = times(&begun).into_iter().max().unwrap_or(first);
+        let end = times(&ended).into_iter().min().unwrap_or(first);
         ensure!(last < end, "a guest's load ended before another's began: too short a time");
         self.window_ns = end - first;
-        for (thread, (begin, end_of_thread)) in threads.iter().zip(begun.into_iter().zip(ended)) {
-            let own = u64::from(begin > first) + u64::from(end_of_thread == end);
-            let Some(counted) = self.threads.get_mut(&u64::from(*thread)) else { continue };
+        let begun = begun.into_iter().filter(|(_, time)| *time > first);
+        for (thread, _) in begun.chain(ended.into_iter().filter(|(_, time)| *time == end)) {
+            let Some(counted) = self.threads.get_mut(&thread) else { continue };
             for (reason, count) in &mut counted.exits {
                 if reason.eq_ignore_ascii_case("cpuid") {
-                    *count = count.saturating_sub(own);
+                    *count = count.saturating_sub(1);
                 }
             }
             counted.exits.retain(|_, count| *count > 0);
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn each_thread_has_its_counts_without_its_markers() -> Result<()> {
         let reasons = BTreeMap::from([(120, "hlt".to_string()), (114, "cpuid".to_string())]);
-        let counts = Counts::read(&texts(), &reasons, &[77, 78])?;
+        let counts = Counts::read(&texts(), &reasons, &[vec![77], vec![78]])?;
         assert_eq!(counts.window_ns, 5000);
         let one = counts.sum(&[77]);
         // Its end marker is off; its begin began it all.
@@ -263,7 +268,7 @@ mod tests {
     #[test]
     fn time_in_the_guest_and_outside_by_reason_are_all_of_the_window() -> Result<()> {
         let reasons = BTreeMap::from([(120, "HLT".to_string()), (114, "CPUID".to_string())]);
-        let counts = Counts::read(&texts(), &reasons, &[77, 78])?;
+        let counts = Counts::read(&texts(), &reasons, &[vec![77], vec![78]])?;
         let both = counts.sum(&[77, 78]);
         let outside = [("0x400", 4900), ("CPUID", 600), ("HLT", 3500)];
         assert_eq!(both.outside_ns, outside.map(|(why, ns)| (why.to_string(), ns)).into());
@@ -274,13 +279,29 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_of_two_vcpus_has_markers_on_either() -> Result<()> {
+        let reasons = BTreeMap::from([(120, "hlt".to_string()), (114, "cpuid".to_string())]);
+        let mut apart = texts();
+        apart.begins = apart.begins.lines().take(1).map(|line| format!("{line}\n")).collect();
+        apart.ends = apart.ends.lines().skip(1).map(|line| format!("{line}\n")).collect();
+        let counts = Counts::read(&apart, &reasons, &[vec![77, 78]])?;
+        assert_eq!(counts.window_ns, 5500);
+        // The one with which it began is before all that was counted; the one that ended it is off.
+        let both = counts.sum(&[77, 78]).exits;
+        let left = [("cpuid", 3), ("hlt", 2000), ("0x400", 7)];
+        assert_eq!(both, left.map(|(why, count)| (why.to_string(), count)).into());
+        Ok(())
+    }
+
+    #[test]
     fn what_did_not_run_together_is_no_count() {
         let reasons = BTreeMap::new();
         let mut apart = texts();
         apart.begins = apart.begins.replace("1200", "6001");
-        let said = Counts::read(&apart, &reasons, &[77, 78]).map_err(|error| error.to_string());
+        let said = Counts::read(&apart, &reasons, &[vec![77], vec![78]])
+            .map_err(|error| error.to_string());
         assert!(said.is_err_and(|said| said.contains("ended before")));
-        let said = Counts::read(&texts(), &reasons, &[79]).map_err(|error| error.to_string());
+        let said = Counts::read(&texts(), &reasons, &[vec![79]]).map_err(|error| error.to_string());
         assert!(said.is_err_and(|said| said.contains("begin of a load was not seen")));
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn start_sidecore(
 fn policy_of(server: Server) -> String {
     match server {
         Server::Sidecore { policy } => format!("policy = \"{policy}\"\n"),
-        Server::Unmoderated => "policy = \"poll\"\n".to_string(),
+        Server::Unmoderated | Server::Pairs { .. } => "policy = \"poll\"\n".to_string(),
         Server::Quota { frames } => {
             format!("policy = \"es2\"\nes2 = {{ quota_nic = {frames} }}\n")
         }

@@ -83,7 +83,11 @@ pub(super) fn serve(
             let sockets = daemon::start_sidecore(site, server, &sections, "d", children)?;
             sockets.iter().map(|socket| vhost_user(socket)).collect()
         }
-        Server::E1000 | Server::Vhost { .. } | Server::Unmoderated | Server::Quota { .. } => {
+        Server::E1000
+        | Server::Vhost { .. }
+        | Server::Unmoderated
+        | Server::Quota { .. }
+        | Server::Pairs { .. } => {
             bail!("{} has no disks", configuration.name)
         }
     })

@@ -1,7 +1,7 @@
 //! What is compared with what: for each experiment its configurations, their guests and their loads.
 
 use super::cells::{CELLS, Cell, Kind};
-use super::configurations::{CONFIGURATIONS, Configuration, Device, QUOTAS};
+use super::configurations::{CONFIGURATIONS, Configuration, Device, QUOTAS, REDIRECTS};
 use super::disks::Backing;
 use super::loads::Load;
 use crate::orders::Server;
@@ -27,6 +27,8 @@ pub(crate) enum Experiment {
     Merged,
     /// memcached and an HTTP server in a guest, asked from outside (ELVIS, figure 4; ES2, figures 8 and 9)
     Servers,
+    /// A guest of several vCPUs on one CPU, asked for answers, with redirection and without (ES2, figure 7)
+    Redirect,
 }
 
 /// A configuration, its guests, and what they do: started once, and ended.
@@ -93,6 +95,10 @@ impl Experiment {
                 let servers = [Server::Memcached, Server::Http];
                 let loads = || servers.map(|server| Load::served(server, quick)).to_vec();
                 self.groups(Device::Nic, &["vhost-net-unpinned", "vhost-net", "sidecore"], loads)
+            }
+            Experiment::Redirect => {
+                let loads = || [false, true].map(|apart| Load::echoed(apart, quick)).to_vec();
+                REDIRECTS.iter().map(|one| self.stand(one, loads())).collect()
             }
             Experiment::Ablation => {
                 let loads = || (1..=2).map(|count| Load::exchange_beside(count, quick)).collect();
@@ -212,6 +218,7 @@ mod tests {
             of(Experiment::Smoke, true),
             ["qemu", "sidecore", "vhost-net", "qemu", "sidecore"]
         );
+        assert_eq!(of(Experiment::Redirect, true), ["sidecore-stay", "sidecore-redirect"]);
         assert_eq!(Experiment::NetGuests.name(), "net-guests");
         assert_eq!(Experiment::Mixed.stands(false).first().map(|stand| stand.guests), Some(4));
     }

@@ -35,9 +35,9 @@ impl Guests {
         Guests { all }
     }
 
-    /// The threads of the vCPUs of those guests.
-    pub(crate) fn threads(&self, part: &Part) -> Vec<u32> {
-        self.of(part).map(|guest| guest.vcpu).collect()
+    /// The threads of the vCPUs of each of those guests.
+    pub(crate) fn vcpus(&self, part: &Part) -> Vec<Vec<u32>> {
+        self.of(part).map(|guest| guest.vcpus.clone()).collect()
     }
 
     /// Does a load once, all guests of all parts at the same time; gives what each part's did.

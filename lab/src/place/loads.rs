@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::asking::Asked;
 use super::cells::Kind;
 use crate::orders::Server;
 
@@ -28,6 +29,8 @@ pub(crate) struct Part {
 const GUESTS_MS: u32 = 3000;
 /// Of the computing that says what time in guest is to be had.
 const SPIN_MS: u32 = 1000;
+/// As many times as others an echo is asked.
+const ECHO_TIMES: u32 = 10;
 /// Bytes of a message of a stream.
 const STREAM_BYTES: u32 = 1024;
 
@@ -80,8 +83,19 @@ impl Load {
         let name = match server {
             Server::Memcached => "servers.memcached",
             Server::Http => "servers.http",
+            Server::Echo => "servers.echo",
         };
-        Load::of(vec![timed(name.to_string(), Kind::Served { server }, 1, within(quick), 0..1)])
+        let asked = Asked { server, apart: false };
+        Load::of(vec![timed(name.to_string(), Kind::Served(asked), 1, within(quick), 0..1)])
+    }
+
+    /// The first guest's echo is asked by one who waits for the answer: one after the other, or `apart`. Longer than
+    /// others, for a percentile of what a slice of a vCPU makes late.
+    pub(crate) fn echoed(apart: bool, quick: bool) -> Load {
+        let name = if apart { "redirect.udp_apart" } else { "redirect.udp_rr" };
+        let asked = Asked { server: Server::Echo, apart };
+        let for_ms = within(quick) * ECHO_TIMES;
+        Load::of(vec![timed(name.to_string(), Kind::Served(asked), 1, for_ms, 0..1)])
     }
 
     fn of(parts: Vec<Part>) -> Load {

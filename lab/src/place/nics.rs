@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use super::children::Children;
-use super::configurations::{Configuration, Server, Site};
+use super::configurations::{Configuration, PAIRS, Server, Site};
 use super::daemon::{self, STARTS_WITHIN, words};
 use super::network::{Seat, ip};
 use super::tracing::is_emulated;
@@ -22,7 +22,7 @@ pub(super) fn serve(
     let seats = || (0..site.guests).map(Seat);
     let is_sidecore = matches!(
         configuration.server,
-        Server::Sidecore { .. } | Server::Unmoderated | Server::Quota { .. }
+        Server::Sidecore { .. } | Server::Unmoderated | Server::Quota { .. } | Server::Pairs { .. }
     );
     for seat in seats() {
         // Of the configuration before.
@@ -41,28 +41,10 @@ pub(super) fn serve(
             seats().map(|seat| on_tap(seat, ",vhost=off", "virtio-net-pci")).collect()
         }
         Server::E1000 => seats().map(|seat| on_tap(seat, ",vhost=off", "e1000")).collect(),
-        Server::Sidecore { .. } | Server::Unmoderated | Server::Quota { .. } => {
-            let more = match configuration.server {
-                // ES2, whose quotas these are, calls after each visit.
-                Server::Unmoderated | Server::Quota { .. } => "moderate_us = 0\n",
-                _ if is_emulated() => MODERATE_EMULATED,
-                _ => "",
-            };
-            let section = |seat: Seat| {
-                let (tap, mac) = (seat.tap(), seat.mac());
-                format!("[[nic]]\nid = \"n{}\"\ntap = \"{tap}\"\nmac = \"{mac}\"\n{more}", seat.0)
-            };
-            let sections: String = seats().map(section).collect();
-            let server = configuration.server;
-            let sockets = daemon::start_sidecore(site, server, &sections, "n", children)?;
-            let of = |(seat, socket): (Seat, &std::path::PathBuf)| {
-                let chardev = format!("socket,id=c,path={}", socket.display());
-                let device = format!("virtio-net-pci,netdev=n,mac={}", seat.mac());
-                let netdev = "vhost-user,id=n,chardev=c";
-                words(["-chardev", &chardev, "-netdev", netdev, "-device", &device])
-            };
-            seats().zip(&sockets).map(of).collect()
-        }
+        Server::Sidecore { .. }
+        | Server::Unmoderated
+        | Server::Quota { .. }
+        | Server::Pairs { .. } => by_sidecore(configuration.server, site, children)?,
         Server::Ide | Server::StorageDaemon => bail!("{} has no NICs", configuration.name),
     };
     for seat in seats() {
@@ -70,6 +52,42 @@ pub(super) fn serve(
         ip(&format!("link set {} up", seat.tap()))?;
     }
     Ok(options)
+}
+
+/// Starts the daemon; gives QEMU's options of each guest.
+fn by_sidecore(
+    server: Server,
+    site: &Site<'_>,
+    children: &mut Children,
+) -> Result<Vec<Vec<String>>> {
+    let seats = || (0..site.guests).map(Seat);
+    let mut more = match server {
+        // ES2, whose quotas these are, calls after each visit.
+        Server::Unmoderated | Server::Quota { .. } => "moderate_us = 0\n",
+        _ if is_emulated() => MODERATE_EMULATED,
+        _ => "",
+    }
+    .to_string();
+    let (mut queues, mut vectors) = (String::new(), String::new());
+    if let Server::Pairs { redirect } = server {
+        more += &format!("queues = {PAIRS}\nredirect = \"{redirect}\"\n");
+        queues = format!(",queues={PAIRS}");
+        // Of each pair two, one for changes of the device and one for its commands.
+        vectors = format!(",mq=on,vectors={}", 2 * PAIRS + 2);
+    }
+    let section = |seat: Seat| {
+        let (tap, mac) = (seat.tap(), seat.mac());
+        format!("[[nic]]\nid = \"n{}\"\ntap = \"{tap}\"\nmac = \"{mac}\"\n{more}", seat.0)
+    };
+    let sections: String = seats().map(section).collect();
+    let sockets = daemon::start_sidecore(site, server, &sections, "n", children)?;
+    let of = |(seat, socket): (Seat, &std::path::PathBuf)| {
+        let chardev = format!("socket,id=c,path={}", socket.display());
+        let device = format!("virtio-net-pci,netdev=n,mac={}{vectors}", seat.mac());
+        let netdev = format!("vhost-user,id=n,chardev=c{queues}");
+        words(["-chardev", &chardev, "-netdev", &netdev, "-device", &device])
+    };
+    Ok(seats().zip(&sockets).map(of).collect())
 }
 
 /// In so long an emulated guest sends some dozens of frames, as one on a processor does in the daemon's default of 64 us.

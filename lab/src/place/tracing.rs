@@ -173,11 +173,11 @@ impl Armed<'_> {
         Ok(())
     }
 
-    /// What was counted since, where these threads of vCPUs had a load.
+    /// What was counted since, where guests with these threads of vCPUs had a load.
     ///
     /// # Errors
     /// The kernel's words are not understood, or there were no markers.
-    pub(crate) fn counts(&self, threads: &[u32]) -> Result<Counts> {
+    pub(crate) fn counts(&self, guests: &[Vec<u32>]) -> Result<Counts> {
         let text = |event: &str| -> Result<String> {
             let file = file_of(event, "hist");
             let text =
@@ -195,7 +195,7 @@ impl Armed<'_> {
             begins: text(MARKERS[0].0)?,
             ends: text(MARKERS[1].0)?,
         };
-        Counts::read(&texts, &self.tracing.reasons, threads)
+        Counts::read(&texts, &self.tracing.reasons, guests)
     }
 }
 

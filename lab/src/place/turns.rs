@@ -11,6 +11,7 @@ use super::cpus::Cpus;
 use super::guests::{Guests, Outcome};
 use super::loads::{Load, Part};
 use super::serving::Serving;
+use super::steering::{Steered, Steering};
 use super::tracing::Tracing;
 use super::waiting;
 use crate::rows::Row;
@@ -23,9 +24,19 @@ pub(crate) struct Bench<'a> {
     pub(crate) cpus: &'a Cpus,
     pub(crate) guests: Guests,
     pub(crate) serving: Serving,
+    pub(crate) steering: Option<Steering>,
     pub(crate) tracing: &'a Tracing,
     /// Turns with histograms, and as many without, where there are such.
     pub(crate) turns: u32,
+}
+
+/// What a turn came to.
+#[derive(Debug)]
+struct Done {
+    /// Of each part its guests'.
+    outcomes: Vec<Vec<Outcome>>,
+    /// Where frames went meanwhile, if that is known.
+    steered: Option<Steered>,
 }
 
 impl Bench<'_> {
@@ -39,29 +50,31 @@ impl Bench<'_> {
         for _ in 0..self.turns {
             armed.reset()?;
             let (done, busy) = self.once_clocked(load)?;
-            let all: Vec<u32> =
-                load.parts.iter().flat_map(|part| self.guests.threads(part)).collect();
+            let all: Vec<Vec<u32>> =
+                load.parts.iter().flat_map(|part| self.guests.vcpus(part)).collect();
             let counts = armed.counts(&all)?;
-            for (part, outcomes) in load.parts.iter().zip(&done) {
+            for (part, outcomes) in load.parts.iter().zip(&done.outcomes) {
                 let operations = operations_in(load, outcomes, counts.window_ns);
                 rows.extend(self.counted(part, &counts, operations));
+                let steered = done.steered.map(|steered| self.steered(part, steered, operations));
+                rows.extend(steered.into_iter().flatten());
             }
             if self.tracing.stays() {
-                rows.extend(self.all_timed(load, &done, busy));
+                rows.extend(self.all_timed(load, &done.outcomes, busy));
             }
         }
         drop(armed);
         if !self.tracing.stays() {
             for _ in 0..self.turns {
                 let (done, busy) = self.once_clocked(load)?;
-                rows.extend(self.all_timed(load, &done, busy));
+                rows.extend(self.all_timed(load, &done.outcomes, busy));
             }
         }
         Ok(Row::medians(rows))
     }
 
     /// What each part's guests did, and which part of that time the servers were at work, with the warm-up.
-    fn once_clocked(&mut self, load: &Load) -> Result<(Vec<Vec<Outcome>>, f64)> {
+    fn once_clocked(&mut self, load: &Load) -> Result<(Done, f64)> {
         let (before, began) = (self.serving.cpu_ns(), waiting::now());
         let done = self.once(load)?;
         let served_ns = self.serving.cpu_ns().saturating_sub(before) as f64;
@@ -88,19 +101,32 @@ impl Bench<'_> {
         rows
     }
 
-    /// All guests at the same time; gives what each part's did.
-    fn once(&mut self, load: &Load) -> Result<Vec<Vec<Outcome>>> {
+    /// All guests at the same time.
+    fn once(&mut self, load: &Load) -> Result<Done> {
         match load.parts.as_slice() {
-            [Part { kind: Kind::Served { server }, for_ms: Some(for_ms), .. }] => {
-                Ok(vec![vec![asking::asked(&mut self.guests, *server, *for_ms, self.cpus)?]])
+            [Part { kind: Kind::Served(asked), for_ms: Some(for_ms), .. }] => {
+                let (guests, steering) = (&mut self.guests, self.steering.as_ref());
+                let (outcome, steered) =
+                    asking::between_marks(guests, *asked, *for_ms, self.cpus, steering)?;
+                Ok(Done { outcomes: vec![vec![outcome]], steered })
             }
-            _ => self.guests.together(load, self.configuration),
+            _ => {
+                let outcomes = self.guests.together(load, self.configuration)?;
+                Ok(Done { outcomes, steered: None })
+            }
         }
+    }
+
+    /// Where its frames went, as the daemon counted them.
+    fn steered(&self, part: &Part, steered: Steered, operations: f64) -> [Row; 2] {
+        let each =
+            |what: &str, frames: u64| self.row(part, what, frames as f64 / operations, "1/op");
+        [each("redirected_per_op", steered.redirected), each("stayed_per_op", steered.stayed)]
     }
 
     /// What the kernel counted of a part.
     fn counted(&self, part: &Part, counts: &Counts, operations: f64) -> Vec<Row> {
-        let threads = self.guests.threads(part);
+        let threads = self.guests.vcpus(part).concat();
         let sum = counts.sum(&threads);
         let window_ns = counts.window_ns as f64;
         let exits = sum.all_exits() as f64;

@@ -28,6 +28,7 @@ pub(crate) struct VmSpec<'a> {
     pub(crate) seat: Seat,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
+    pub(crate) vcpus: usize,
     pub(crate) memory_mib: u32,
     /// For its sockets and logs.
     pub(crate) dir: &'a Path,
@@ -39,7 +40,7 @@ pub(crate) struct VmSpec<'a> {
 /// CPUs for a guest's threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pins {
-    /// Alone, unless there are more guests than CPUs.
+    /// Alone, unless there are more guests than CPUs; all vCPUs of a guest.
     pub(crate) vcpu: usize,
     /// All other threads of QEMU.
     pub(crate) rest: usize,
@@ -51,6 +52,7 @@ pub(crate) struct Vm {
     seat: Seat,
     /// Of its QEMU.
     pid: u32,
+    vcpus: usize,
     socket: PathBuf,
     pins: Option<Pins>,
 }
@@ -60,8 +62,8 @@ pub(crate) struct Vm {
 pub(crate) struct Guest {
     pub(crate) seat: Seat,
     line: BufReader<UnixStream>,
-    /// The thread of its vCPU.
-    pub(crate) vcpu: u32,
+    /// The threads of its vCPUs.
+    pub(crate) vcpus: Vec<u32>,
 }
 
 impl Vm {
@@ -88,7 +90,8 @@ impl Vm {
             .arg(format!("--fsize={}", u64::from(FILE_MAX_MIB) << 20))
             .arg("qemu-system-x86_64")
             .args(["-name", &format!("l2-{number},debug-threads=on")])
-            .args(["-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", &memory.to_string()])
+            .args(["-accel", "kvm", "-cpu", "host", "-smp", &spec.vcpus.to_string()])
+            .args(["-m", &memory.to_string()])
             .args(["-object", &backend])
             .args(["-machine", &format!("{},memory-backend=memory", spec.machine)])
             .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
@@ -99,7 +102,7 @@ impl Vm {
             .args(spec.options);
         let log = spec.dir.join(format!("qemu{number}.log"));
         let pid = children.start(&format!("QEMU of guest {number}"), &log, &command)?;
-        Ok(Vm { seat: spec.seat, pid, socket, pins })
+        Ok(Vm { seat: spec.seat, pid, vcpus: spec.vcpus, socket, pins })
     }
 
     /// Puts its threads where they belong, as soon as it has them.
@@ -112,16 +115,16 @@ impl Vm {
             Ok(UnixStream::connect(&self.socket).ok())
         })?;
         line.set_read_timeout(Some(within))?;
-        let vcpu = waiting::until("a thread of QEMU's for the vCPU", within, || {
+        let vcpus = waiting::until("threads of QEMU's for the vCPUs", within, || {
             children.are_alive()?;
             self.place_threads()
         })?;
-        Ok(Guest { seat: self.seat, line: BufReader::new(line), vcpu })
+        Ok(Guest { seat: self.seat, line: BufReader::new(line), vcpus })
     }
 
-    /// Gives the thread of the vCPU, if there is one already.
-    fn place_threads(&self) -> Result<Option<u32>> {
-        let mut vcpu = None;
+    /// Gives the threads of the vCPUs, if all are there already.
+    fn place_threads(&self) -> Result<Option<Vec<u32>>> {
+        let mut vcpus = Vec::new();
         for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid))? {
             let entry = entry?;
             let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
@@ -129,13 +132,13 @@ impl Vm {
                 entry.file_name().to_string_lossy().parse().context("no thread's number")?;
             let is_vcpu = name.starts_with("CPU ");
             if is_vcpu {
-                vcpu = Some(thread.cast_unsigned());
+                vcpus.push(thread.cast_unsigned());
             }
             if let Some(pins) = self.pins {
                 pin(thread.cast_unsigned(), if is_vcpu { pins.vcpu } else { pins.rest })?;
             }
         }
-        Ok(vcpu)
+        Ok((vcpus.len() == self.vcpus).then_some(vcpus))
     }
 }
 

@@ -46,18 +46,20 @@ pub(super) const OF_NOT_HALTED: Column =
     count(&["tig_of_not_halted_percent"], "of not halted %", true);
 pub(super) const RATE: Column = time(&["iops", "ops_per_s"], "ops/s", "rate", true);
 pub(super) const P50: Column = time(&["p50_us"], "p50 us", "p50", false);
+pub(super) const P99: Column = time(&["p99_us"], "p99 us", "p99", false);
 
 /// Those of a load's table, as they are shown; what is of the time of vCPUs stands in one of its own.
-pub(super) const COLUMNS: [Column; 10] = [
+pub(super) const COLUMNS: [Column; 11] = [
     DOORBELLS,
     EXITS,
     count(&["injections_per_op"], "injections/op", false),
     TO_USER,
+    count(&["redirected_per_op"], "redirected/op", false),
     count(&["server_cpu_percent"], "servers' cpu %", false),
     Column { ratio: None, ..time(&["exits_per_s"], "exits/s", "", false) },
     RATE,
     P50,
-    time(&["p99_us"], "p99 us", "p99", false),
+    P99,
     time(&["server_cpu_us_per_op"], "servers' us/op", "servers' cpu/op", false),
 ];
 
