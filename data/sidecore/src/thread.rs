@@ -44,6 +44,8 @@ pub fn launch(
     begin: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<Handle> {
     let line = line_of(wait, LineWait::of_this_processor())?;
+    // Here, where it may: to read the machine's clock, a file is opened first on kernels before 6.4.
+    START.get_or_init(zero);
     let (made, make) = mpsc::channel();
     let name = format!("sidecore-{}", spec.index);
     let thread = thread::Builder::new().name(name).spawn(move || {
