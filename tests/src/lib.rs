@@ -26,6 +26,7 @@
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
 //! | `rows` | what was measured, for `./x bench recover` |
+//! | `sight` | whether it can be seen here which vCPUs run |
 //! | `single` | one request, and how it ended |
 //! | `soak` | eight guests that stay, whatever happens to the daemon |
 //! | `tenant` | a guest whose memory outlives its back-ends |
@@ -53,6 +54,7 @@ pub mod packets;
 pub mod power_cut;
 pub mod raw_front_end;
 pub mod rows;
+pub mod sight;
 pub mod single;
 pub mod soak;
 pub mod streams;

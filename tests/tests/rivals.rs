@@ -1,31 +1,18 @@
 //! A guest whose vCPU uses its sidecore's processor is seen and reported: in `sidecores`, in `show`, and once in the log
 //! (docs/decisions/0016-runstate.md). What placement makes of it is tested in `schedule`.
-#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::server::sidecore_binary;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tests::daemon::{Daemon, await_that};
+use tests::sight::sees_vcpus;
 use tests::single::Single;
 
 const DISK: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"16M\"\n";
 const SAID: &str = "its guest runs on a sidecore's processor";
-
-fn sees_here() -> Result<bool> {
-    let doctor =
-        std::process::Command::new(sidecore_binary()?).args(["doctor", "--json"]).output()?;
-    let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout)?;
-    let mut checks = doctor["checks"].as_array().into_iter().flatten();
-    let here = checks.find(|check| check["name"] == "ebpf").context("no check")?;
-    if here["state"] != "ok" {
-        println!("left out, since which vCPUs run cannot be seen here: {here}");
-    }
-    Ok(here["state"] == "ok")
-}
 
 /// How often the log says it.
 fn said(daemon: &Daemon) -> Result<usize> {
@@ -50,7 +37,7 @@ fn guest(daemon: &Daemon, cpu: usize, is_over: &AtomicBool) -> Result<()> {
 
 #[test]
 fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
-    if !sees_here()? {
+    if !sees_vcpus()? {
         return Ok(());
     }
     let mut daemon =

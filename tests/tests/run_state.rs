@@ -12,6 +12,7 @@ use bench::net_frontend::{Nic, NicSpec};
 use bench::server::sidecore_binary;
 use tests::crowd::nic;
 use tests::daemon::{Daemon, await_that, pause};
+use tests::sight::sees_vcpus;
 use tests::single::Single;
 use tests::traffic::{self, LONGEST};
 
@@ -117,23 +118,10 @@ fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
     (0..DISKS).map(connect).collect()
 }
 
-fn sees_here() -> Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        println!("left out, since it needs root: seeing which vCPUs run");
-        return Ok(false);
-    }
-    let here = doctor(&[])?;
-    if here["state"] != "ok" {
-        println!("left out, since which vCPUs run cannot be seen here: {here}");
-        return Ok(false);
-    }
-    Ok(true)
-}
-
 /// The test's own thread is the guest's only vCPU, by its name.
 #[test]
 fn queues_of_a_guest_that_sleeps_are_left_alone_and_each_request_is_answered() -> Result<()> {
-    if !sees_here()? {
+    if !sees_vcpus()? {
         return Ok(());
     }
     whose_vcpus_are_not_known_is_polled_and_it_is_said_why()?;

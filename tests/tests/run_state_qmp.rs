@@ -1,12 +1,10 @@
 //! A daemon that is told where a guest's VMM has its QMP: its vCPUs are the threads that it says, and where it says
 //! nothing, threads with their names (docs/decisions/0016-runstate.md). What is made of an answer is tested in
 //! `runstate`.
-#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,8 +13,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::scratch::Scratch;
-use bench::server::sidecore_binary;
 use tests::daemon::{Daemon, await_that, pause};
+use tests::sight::sees_vcpus;
 use tests::single::Single;
 
 /// Disks of one guest.
@@ -40,22 +38,6 @@ fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
         Ok((disk, single))
     };
     (0..DISKS).map(connect).collect()
-}
-
-fn sees_here() -> Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        println!("left out, since it needs root: seeing which vCPUs run");
-        return Ok(false);
-    }
-    let output = Command::new(sidecore_binary()?).args(["doctor", "--json"]).output()?;
-    let doctor: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let mut checks = doctor["checks"].as_array().into_iter().flatten();
-    let ebpf = checks.find(|check| check["name"] == "ebpf");
-    let sees = ebpf.is_some_and(|check| check["state"] == "ok");
-    if !sees {
-        println!("left out, since which vCPUs run cannot be seen here: {ebpf:?}");
-    }
-    Ok(sees)
 }
 
 /// A QMP that answers as QEMU does, and says that its vCPU 0 is thread `tid`; until it is dropped.
@@ -126,7 +108,7 @@ fn answer(mut client: UnixStream, tid: i32, has_other: bool) -> Result<()> {
 /// No thread has a vCPU's name, and the VMM says which is one; threads of other processes are not believed.
 #[test]
 fn vcpus_are_those_that_the_vmm_says() -> Result<()> {
-    if !sees_here()? {
+    if !sees_vcpus()? {
         return Ok(());
     }
     let folder = Scratch::new(&std::env::temp_dir(), "sockets")?;

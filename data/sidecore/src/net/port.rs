@@ -421,7 +421,11 @@ impl Port {
         };
         let place_at = |pair: usize| self.places.get(pair).copied().unwrap_or(NOWHERE);
         let home = (pair != own && kept.is_none()).then(|| place_at(own));
-        let runs = lane(pair).is_some_and(|lane| lane.activity == Activity::Runs);
+        let runs = match why {
+            Why::Redirected => true,
+            Why::Stayed => false,
+            Why::Usual => lane(pair).is_some_and(|lane| lane.activity == Activity::Runs),
+        };
         Choice { place: place_at(pair), pair, flow, own, why, runs, home }
     }
 

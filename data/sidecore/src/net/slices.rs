@@ -63,9 +63,9 @@ impl Slices {
             return false;
         }
         let ran_ns = now.since(Nanos(turn.since_ns));
-        // One that goes on behind the end is not as the others are.
         // Learned of slices that may have been longer.
         let answer_ns = self.answer_ns.get().min(slice_ns / PART);
+        // One that goes on behind the end is not as the others are.
         let is_near =
             ran_ns.saturating_add(answer_ns) >= slice_ns && ran_ns <= slice_ns + slice_ns / 8;
         is_near && waits_on(turn.cpu)
