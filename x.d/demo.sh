@@ -120,7 +120,7 @@ kill_in_the_middle() {
     say "kill -9 $pid: the daemon is gone at $(date +%T.%3N)"
     server_kill
     until sidecore_do ls >/dev/null 2>&1; do
-        if ! alive "$SERVER_PID" || (($(now_ms) - killed_ms > 10000)); then
+        if ! alive "$SERVER_PID" || (($(now_ms) - killed_ms > 60000)); then
             failed serves-again 'the second daemon does not answer'
             return 1
         fi

@@ -80,9 +80,11 @@ guest_start() {
 guest_said() { grep -qE "$2" "$SERVER_DIR/$1.results" 2>/dev/null; }
 
 guest_ready() {
-    local until_ms=$(($(now_ms) + ${3:-60} * 1000))
+    local seconds=${3:-240} until_ms
+    until_ms=$(($(now_ms) + (seconds < 240 ? 240 : seconds) * 1000))
     until guest_said "$1" "^READY $2\$"; do
         if ! alive "${GUEST_PIDS[$1]}" || (($(now_ms) > until_ms)); then
+            guest_examine "$1" "$seconds"
             failed "$1-ready-$2" "guest $1 did not say READY $2"
             show_tail "$SERVER_DIR/$1.console" "guest $1, console"
             show_tail "$SERVER_DIR/$1.qemu" "guest $1, QEMU"
@@ -95,7 +97,7 @@ guest_ready() {
 guest_do() {
     local name=$1 number=${EPOCHREALTIME//[.,]/} until_ms
     shift
-    until_ms=$(($(now_ms) + ${DO_SECONDS:-60} * 1000))
+    until_ms=$(($(now_ms) + ${DO_SECONDS:-150} * 1000))
     # A command of several lines goes as one. Opened both ways: without a reader, as when QEMU has ended, it would wait for ever.
     printf '%s %s\n' "$number" "$(tr '\n' '\r' <<<"$*")" 1<>"$SERVER_DIR/$name.orders.in"
     until guest_said "$name" "^STATUS $number "; do
@@ -116,18 +118,19 @@ guest_over() {
 }
 
 guest_end() {
-    local name=$1 pid=${GUEST_PIDS[$1]} status=0 word result detail bad=0 whole=''
-    if gone_within "${2:-120}" "$pid"; then
+    local name=$1 pid=${GUEST_PIDS[$1]} status=0 word result detail bad=0 whole='' seconds=${2:-300}
+    ((seconds >= 300)) || seconds=300
+    if gone_within "$seconds" "$pid"; then
         end_within 0 "$pid" || status=$?
     else
-        guest_examine "$name" "${2:-120}"
+        guest_examine "$name" "$seconds"
         end_within 0 "$pid" || true
         status=124
     fi
     disown_pid "$pid"
     case $status in
         0) ;;
-        124) failed "$name-off" "it was still running after ${2:-120} s"; bad=1 ;;
+        124) failed "$name-off" "it was still running after $seconds s"; bad=1 ;;
         *) failed "$name-off" "QEMU ended with status $status: $(tail -n 1 "$SERVER_DIR/$name.qemu")"; bad=1 ;;
     esac
     while read -r word result detail; do
@@ -174,10 +177,10 @@ guest_examine() {
         done
     } >"$said" 2>&1
     show_tail "$said" "guest $1, as it was when its time was over"
-    # Its script has not begun, so it asked nothing of a disk but what the kernel does as it finds one, and of that the
-    # kernel says when it waits for 40 s; it said nothing, which takes timers. The daemon has nothing of it under way.
+    # It never got as far as its script, so it asked nothing of a disk but what the kernel does as it finds one, and
+    # of that the kernel says when it waits for 40 s; it said nothing. The daemon has nothing of it under way.
     if [[ $(accelerator) != kvm && ! -s $SERVER_DIR/$1.console && ! -s $SERVER_DIR/$1.results ]] && (($2 >= 120)) &&
-        grep -qE 'CPU#0 RIP=ffffffff' "$said" && ! grep -qE '(answer|,[1-9][0-9]*\])$' "$said"; then
+        grep -qE 'CPU#0 RIP=' "$said" && ! grep -qE '(answer|,[1-9][0-9]*\])$' "$said"; then
         touch "$SERVER_DIR/$1.stands"
     fi
 }

@@ -63,7 +63,7 @@ bridged() {
 
 # side_start SIDE: its daemon is there when it returns.
 side_start() {
-    local side=$1 until_ms=$(($(now_ms) + 20000))
+    local side=$1 until_ms=$(($(now_ms) + 90000))
     rm -f "$SERVER_DIR/$side/api.sock"
     "${NET_INSIDE[@]}" "$SIDECORE" serve --config "$SERVER_DIR/$side/sidecore.toml" \
         >>"$SERVER_DIR/$side/log" 2>&1 3>&- &
@@ -111,7 +111,7 @@ vm_begin() {
         guest_start "vm$VM_NUMBER" orders
         GUEST_INSIDE=()
     fi
-    local until_ms=$(($(now_ms) + 10000))
+    local until_ms=$(($(now_ms) + 90000))
     until [[ -S $SERVER_DIR/vm$VM_NUMBER.qmp ]]; do
         (($(now_ms) < until_ms)) || { failed "vm$VM_NUMBER" "no monitor: $(tail -n 2 "$SERVER_DIR/vm$VM_NUMBER.qemu")"; return 1; }
         sleep 0.02
@@ -154,7 +154,7 @@ vm_boot() {
 vm_over() {
     streams_moved "$1streams"
     # A connection that was held up for long tries again by and by.
-    local until_ms=$(($(now_ms) + 5000))
+    local until_ms=$(($(now_ms) + 90000))
     until load_flows host; do
         (($(now_ms) < until_ms)) || break
         sleep 0.2
@@ -172,7 +172,7 @@ vm_over() {
 
 # streams_moved NAME: both go on.
 streams_moved() {
-    local before now='' until_ms=$(($(now_ms) + 20000))
+    local before now='' until_ms=$(($(now_ms) + 90000))
     before="$(stream_at "$VM" 7201) $(stream_at host 7202)"
     while (($(now_ms) < until_ms)); do
         sleep 0.2

@@ -86,6 +86,7 @@ run_cases() {
         try_case "$function" "$name"
         if (($(case_failures "$name"))) && [[ -e $BUILD/test/$name.stood-still ]]; then
             say "$GROUP/$name: once more, since an emulated machine stood still (docs/decisions/0008-lab.md)"
+            printf '%s\n' "$GROUP/$name" >>"$BUILD/test/booted-again"
             try_case "$function" "$name"
         fi
         cat "$OUTCOMES" >>"$all"

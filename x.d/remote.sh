@@ -100,7 +100,7 @@ END
 
 # iohost_start NAME: it listens when this returns.
 iohost_start() {
-    local until_ms=$(($(now_ms) + 20000)) inside=(ip netns exec "${IOHOST_SPACES[$1]}")
+    local until_ms=$(($(now_ms) + 90000)) inside=(ip netns exec "${IOHOST_SPACES[$1]}")
     rm -f "$SERVER_DIR/$1/api.sock"
     "${inside[@]}" "$SIDECORE" serve --config "$SERVER_DIR/$1/sidecore.toml" >>"$SERVER_DIR/$1/log" 2>&1 3>&- &
     IOHOST_PIDS[$1]=$!
@@ -253,7 +253,7 @@ stands_by() {
 
 # remote_serves NAME SINCE_MS SECONDS: until it has served a request of the disk; in SERVED_MS how long that took.
 remote_serves() {
-    local until_ms=$(($(now_ms) + $3 * 1000))
+    local until_ms=$(($(now_ms) + ($3 < 60 ? 60 : $3) * 1000))
     until (($(remote_requests "$1") > 0)); do
         if (($(now_ms) > until_ms)); then
             failed "$1-serves" "IOhost $1 has served nothing for $3 s"
@@ -268,7 +268,7 @@ remote_serves() {
 
 # remote_busy: the guest is in the midst of its load, and IOhost NAME serves it.
 remote_busy() {
-    local before until_ms=$(($(now_ms) + 20000))
+    local before until_ms=$(($(now_ms) + 90000))
     before=$(remote_requests "$1")
     until (($(remote_requests "$1") > before + 300)); do
         if (($(now_ms) > until_ms)); then

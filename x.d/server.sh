@@ -111,7 +111,7 @@ server_kill() {
 }
 
 server_served() {
-    local until_ms=$(($(now_ms) + $2 * 1000)) served
+    local until_ms=$(($(now_ms) + ($2 < 60 ? 60 : $2) * 1000)) served
     while (($(now_ms) < until_ms)); do
         served=$(disk_counter "$1" requests 2>/dev/null) || served=0
         ((served == 0)) || return 0
@@ -131,7 +131,7 @@ server_stop() {
         return 1
     fi
     kill -TERM "$pid" 2>/dev/null || true
-    end_within 10 "$pid" || status=$?
+    end_within 90 "$pid" || status=$?
     disown_pid "$pid"
     if ((status != 0)); then
         failed server-stops "$GUEST_SERVER ended with status $status after SIGTERM"

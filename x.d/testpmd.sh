@@ -37,7 +37,7 @@ testpmd_start() {
 
 # testpmd_says NAME PATTERN: within some seconds.
 testpmd_says() {
-    local until_ms=$(($(now_ms) + 15000))
+    local until_ms=$(($(now_ms) + 90000))
     until grep -qs "$2" "$SERVER_DIR/$1.testpmd"; do
         alive "${TESTPMD_PIDS[$1]}" && (($(now_ms) < until_ms)) || return 1
         sleep 0.1
@@ -60,7 +60,7 @@ testpmd_stop() {
 testpmd_end() {
     local name=$1 status=0
     echo quit >"$SERVER_DIR/$name.stdin"
-    end_within 10 "${TESTPMD_PIDS[$name]}" || status=$?
+    end_within 90 "${TESTPMD_PIDS[$name]}" || status=$?
     disown_pid "${TESTPMD_PIDS[$name]}"
     rm -f "$SERVER_DIR/$name.stdin"
     ((status == 0)) || {

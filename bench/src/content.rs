@@ -15,7 +15,7 @@ pub const BLOCK_SIZE: usize = 4096;
 
 const FILL_BYTES: u32 = 256 << 10;
 const FILL_DEPTH: u16 = 4;
-const PATIENCE_NS: u64 = 30_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 
 /// Guest memory that [`fill`] and [`verify`] take each time, bytes.
 pub const MEMORY_BYTES: u64 = FILL_BYTES as u64 * FILL_DEPTH as u64 + (64 << 10);

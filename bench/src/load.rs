@@ -16,7 +16,7 @@ use crate::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 /// other side has work again soon, large enough that indices do not bounce for each one.
 pub const BATCH: usize = 16;
 /// A device that completes nothing for so long is given up.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 /// Empty looks between two looks at the clock.
 const LOOKS: u32 = 1 << 16;
 

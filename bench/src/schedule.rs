@@ -39,7 +39,7 @@ use crate::bed::{DISTURBED_MAX, DRIVER_CORE};
 /// Descriptors that the bench, or a daemon, needs: two for each of 4,369 queues and some.
 const FILES: u64 = 16_384;
 /// A device that completes nothing for so long is given up.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 /// A ring of 128 requests, an indirect table to a request: what Linux's driver makes.
 const USUAL_RING: RingSpec =
     RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 3 };

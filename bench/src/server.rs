@@ -14,7 +14,7 @@ use crate::clock::now_ns;
 use crate::frontend::{Frontend, FrontendSpec};
 
 /// How long a server may take until its sockets answer.
-const START_NS: u64 = 15_000_000_000;
+const START_NS: u64 = 90_000_000_000;
 /// Between two looks for a socket.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
 

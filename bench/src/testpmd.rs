@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::clock::now_ns;
 
 /// How long an answer, or the start, may take.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 const PROMPT: &str = "testpmd> ";
 const STATS: &str = "show port stats all";
 

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// The daemon says that it is ready, or ends, within this time.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(90);
 /// Between two looks at something that has no descriptor.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -373,7 +373,7 @@ impl Daemon {
     pub fn stop(&mut self) -> Result<()> {
         if let Some(heir) = self.heir.take() {
             pidfd_send_signal(&heir.process, Signal::TERM)?;
-            ensure!(heir.has_ended(Duration::from_secs(10))?, "it does not end");
+            ensure!(heir.has_ended(Duration::from_secs(90))?, "it does not end");
             return Ok(());
         }
         kill_process(Pid::from_child(self.child()?), Signal::TERM)?;
@@ -394,7 +394,7 @@ impl Daemon {
         self.is_alive()?;
         if let Some(heir) = self.heir.take() {
             pidfd_send_signal(&heir.process, Signal::KILL)?;
-            ensure!(heir.has_ended(Duration::from_secs(10))?, "it does not end");
+            ensure!(heir.has_ended(Duration::from_secs(90))?, "it does not end");
             return Ok(());
         }
         self.child()?.kill()?;
@@ -589,7 +589,7 @@ pub fn await_that(
     what: &str,
     mut holds: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let start = now_ns();
+    let (start, within) = (now_ns(), within.max(crate::timing::PATIENCE));
     while !holds()? {
         let waited = Duration::from_nanos(now_ns() - start);
         ensure!(waited < within, "waited {waited:?} in vain for {what}");

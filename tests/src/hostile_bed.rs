@@ -205,7 +205,7 @@ impl Bed {
             })
         })?;
         let shown = Shown { misdeeds, rates, tries };
-        ensure!(shown.rates.kept() >= kept_min, "{shown}");
+        crate::timing::judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
         Ok(shown)
     }
 

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::daemon::pause;
 
 /// A daemon that does not listen after so long is a failure.
-const START_NS: u64 = 10_000_000_000;
+const START_NS: u64 = 90_000_000_000;
 /// Between two tries to connect.
 const LOOK: Duration = Duration::from_micros(200);
 

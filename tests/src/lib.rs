@@ -30,6 +30,7 @@
 //! | `single` | one request, and how it ended |
 //! | `soak` | eight guests that stay, whatever happens to the daemon |
 //! | `tenant` | a guest whose memory outlives its back-ends |
+//! | `timing` | times and rates, judged only where the run asks for it |
 //! | `throttle` | a cgroup that writes slowly |
 //! | `windows` | rates beside one guest and beside another, in windows that take turns |
 
@@ -60,6 +61,7 @@ pub mod soak;
 pub mod streams;
 pub mod tenant;
 pub mod throttle;
+pub mod timing;
 pub mod traffic;
 pub mod windows;
 

@@ -18,7 +18,7 @@ const DEPTH: u16 = 4;
 const READ_BYTES: u32 = 1 << 20;
 /// Guest memory that the reads of one disk take, bytes.
 pub const MEMORY_BYTES: u64 = DEPTH as u64 * READ_BYTES as u64 + (64 << 10);
-const PATIENCE_NS: u64 = 20_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 
 /// Streams that run.
 #[derive(Debug)]

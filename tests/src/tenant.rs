@@ -15,7 +15,7 @@ use crate::ledger::{Ledger, Order, SECTOR_SIZE};
 use crate::mixed::{DESCRIPTORS_MAX, Failure, Kind, MixSpec, Mixed};
 
 /// A request or a call that takes longer is lost.
-pub const PATIENCE_NS: u64 = 10_000_000_000;
+pub const PATIENCE_NS: u64 = 90_000_000_000;
 /// Memory for rings and tables of a queue, bytes.
 const RING_BYTES: u64 = 64 << 10;
 /// Waiting for a call in the middle of a load: someone else may have work.

@@ -29,7 +29,7 @@ pub const OTHERS: [u8; 2] = [0x88, 0xb6];
 const IDLE: Duration = Duration::from_micros(30);
 /// Between frames when it has little to do.
 const EASED: Duration = Duration::from_millis(2);
-const END_NS: u64 = 20_000_000_000;
+const END_NS: u64 = 90_000_000_000;
 /// Where frames may be lost: after so long without progress one more of each flow is sent, which shows how
 /// many were; and what has not come so long after the other one has ended does not come.
 const LOST_NS: u64 = 100_000_000;

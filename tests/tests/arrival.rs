@@ -9,6 +9,7 @@ use bench::clock::now_ns;
 use bench::frontend::F_LOG_ALL;
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::daemon::{Daemon, await_that};
+use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -32,7 +33,7 @@ switch = "lan"
 vlan = 8
 mac = "52:54:00:00:00:03"
 "#;
-const WITHIN: Duration = Duration::from_secs(10);
+const WITHIN: Duration = Duration::from_secs(90);
 /// All that is said of one arrival is said within 800 ms; a busy machine is later.
 const ALL_MS: u64 = 1_500;
 /// Rounds of one arrival.
@@ -53,10 +54,10 @@ impl Lan {
         // So that both its rings were used.
         let hello = frames::small(frames::mac(1), frames::mac(2));
         ensure!(lan.guest.pair(0).send(&Header::default(), &hello, &[])?);
-        ensure!(lan.heard(1, 5_000)? == 0 && lan.guest.pair(0).unused() > 0);
+        ensure!(lan.heard(1, 90_000)? == 0 && lan.guest.pair(0).unused() > 0);
         let answer = frames::small(frames::mac(2), frames::mac(1));
         ensure!(lan.hears.pair(0).send(&Header::default(), &answer, &[])?);
-        ensure!(lan.guest.pair(0).receive_within(5_000)?.is_some_and(|got| got.bytes == answer));
+        ensure!(lan.guest.pair(0).receive_within(90_000)?.is_some_and(|got| got.bytes == answer));
         Ok(lan)
     }
 
@@ -124,7 +125,7 @@ fn who_comes_with_used_rings_is_announced_and_who_starts_anew_is_not() -> Result
         // As from another host.
         come(&daemon, &mut lan.guest)?;
         let began_ns = now_ns();
-        let heard = lan.heard(ROUNDS, 10_000)?;
+        let heard = lan.heard(ROUNDS, 90_000)?;
         let took_ms = (now_ns() - began_ns) / 1_000_000;
         ensure!(heard == ROUNDS, "{name}: announced {heard} times in {took_ms} ms");
         ensure!(port(&daemon)?.as_deref() == Some("guest"), "{name}: the switch does not know it");
@@ -139,7 +140,7 @@ fn a_guest_that_leaves_is_announced_no_more() -> Result<()> {
     let mut lan = Lan::connect(&daemon, &NicSpec::default())?;
     for round in 0..10 {
         come(&daemon, &mut lan.guest)?;
-        ensure!(lan.heard(1, 5_000)? == 1, "round {round}: not announced");
+        ensure!(lan.heard(1, 90_000)? == 1, "round {round}: not announced");
         // The last answer is there before the guest may start elsewhere.
         lan.guest.frontend().stop_all()?;
         while lan.hears.pair(0).receive()?.is_some() {}
@@ -162,6 +163,7 @@ fn connections_without_end_are_not_announced_without_end() -> Result<()> {
     }
     let took_ms = (now_ns() - began_ns) / 1_000_000;
     // One in 20 ms at most, of whatever arrival.
-    ensure!(heard >= ROUNDS as u64 && heard <= 1 + took_ms / 20, "{heard} in {took_ms} ms");
+    ensure!(heard >= ROUNDS as u64, "{heard} in {took_ms} ms");
+    timing::judge(heard <= 1 + took_ms / 20, || format!("{heard} in {took_ms} ms"))?;
     Ok(())
 }

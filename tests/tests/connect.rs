@@ -14,7 +14,7 @@ use tests::single::Single;
 const DISKS: &str =
     "[[disk]]\nid = \"vm\"\nmode = \"connect\"\nbackend = \"memory\"\nsize = \"4M\"\n";
 /// The daemon tries once a second; the rest is for a loaded machine.
-const RETRY_MS: u64 = 3000;
+const RETRY_MS: u64 = 90_000;
 
 fn listen(daemon: &Daemon) -> Result<UnixListener> {
     UnixListener::bind(daemon.socket("vm")).context("listening as a VMM")
@@ -76,12 +76,15 @@ fn a_vmm_that_hangs_up_at_once_is_not_called_in_a_loop() -> Result<()> {
     let listener = listen(&daemon)?;
     listener.set_nonblocking(true)?;
     let (start_ns, mut connections) = (now_ns(), 0);
-    while now_ns() - start_ns < 2_500_000_000 {
+    let mut took_s = 0;
+    while took_s < 90 && (connections < 3 || now_ns() - start_ns < 2_500_000_000) {
         if accept(&listener).is_ok() {
             connections += 1;
         }
+        took_s = (now_ns() - start_ns) / 1_000_000_000;
     }
-    ensure!(connections >= 2, "{connections} connections in 2.5 s");
-    ensure!(connections <= 5, "{connections} connections in 2.5 s, about one a second is enough");
+    ensure!(connections >= 3, "{connections} connections in {took_s} s");
+    // About one a second, and what waited while this test had no processor.
+    ensure!(connections <= 4 + took_s, "{connections} connections in {took_s} s");
     Ok(())
 }

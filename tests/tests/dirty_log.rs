@@ -35,7 +35,7 @@ const ROUNDS: usize = 25;
 const ROUNDS_LARGE: usize = 170;
 /// Bytes of a request's part of the data area.
 const LANE: u64 = 32 << 10;
-const PATIENCE_NS: u64 = 10_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 
 /// A guest, where its requests are laid out, and what the device may write.
 struct Guest<'a> {

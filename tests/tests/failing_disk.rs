@@ -18,6 +18,7 @@ use tests::faulty::{
 use tests::fuse_disk::{Call, FuseDisk, How, When};
 use tests::mounts::{Loop, Mount};
 use tests::single::Single;
+use tests::timing;
 
 const BLOCKS: u64 = DISK_BYTES / 4096;
 const EINTR: i32 = 4;
@@ -332,9 +333,9 @@ fn a_disk_that_waits_holds_up_nobody() -> Result<()> {
             bed.is_unharmed()?;
             let asked = now_ns();
             bed.daemon.ask("ls")?;
-            ensure!(now_ns() - asked < 2_000_000_000, "the API is held up");
+            timing::judge(now_ns() - asked < 2_000_000_000, || "the API is held up".to_string())?;
             pause(Duration::from_millis(200));
-            ensure!(now_ns() - start < 30_000_000_000, "the slow write does not end");
+            ensure!(now_ns() - start < 120_000_000_000, "the slow write does not end");
         }
         waiting.join().map_err(|_| anyhow!("the guest panicked"))?
     })?;
@@ -446,14 +447,16 @@ fn a_disk_that_is_gone_costs_nothing() -> Result<()> {
         let before = daemon.cpu_ticks()?;
         pause(Duration::from_secs(2));
         let used = daemon.cpu_ticks()? - before;
-        ensure!(used <= 4, "{used} ticks of 10 ms in 2 s while the disk hangs");
+        timing::judge(used <= 4, || format!("{used} ticks of 10 ms in 2 s while the disk hangs"))?;
         disk.vanish()?;
         hanging.join().map_err(|_| anyhow!("the guest panicked"))??;
         pause(Duration::from_millis(300));
         let before = daemon.cpu_ticks()?;
         pause(Duration::from_secs(1));
         let used = daemon.cpu_ticks()? - before;
-        ensure!(used <= 3, "{used} ticks of 10 ms in 1 s after the disk has gone");
+        timing::judge(used <= 3, || {
+            format!("{used} ticks of 10 ms in 1 s after the disk has gone")
+        })?;
         Ok(())
     })
 }

@@ -15,6 +15,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::daemon::{Daemon, await_that, pause};
 use tests::load::Load;
 use tests::single::Single;
+use tests::timing;
 
 const DISKS: &str = "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
                      [[disk]]\nid = \"file\"\npath = \"images/file.raw\"\nsize = \"4M\"\n";
@@ -66,7 +67,9 @@ fn h13_a_daemon_that_stands_still_loses_nothing() -> Result<()> {
     for (load, _) in &loads {
         load.await_requests(100)?;
         let worst = Duration::from_nanos(load.take_worst_ns());
-        ensure!(worst + Duration::from_secs(1) > STANDSTILL, "it did not stand still: {worst:?}");
+        timing::judge(worst + Duration::from_secs(1) > STANDSTILL, || {
+            format!("it did not stand still: {worst:?}")
+        })?;
     }
     finish(daemon, loads)
 }

@@ -21,6 +21,7 @@ use tests::fuse_disk::{Call, How, Rule, When};
 use tests::mixed::MixSpec;
 use tests::single::Single;
 use tests::tenant::{Tenant, TenantSpec};
+use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -35,7 +36,7 @@ const DEPTH_MAX: u16 = 64;
 const AFTER_KILLS: usize = 16;
 /// Longest time between two moves, nanoseconds.
 const STAY_NS: u64 = 5_000_000;
-const WITHIN: Duration = Duration::from_secs(5);
+const WITHIN: Duration = Duration::from_secs(90);
 
 fn told(name: &str, otherwise: u64) -> Result<u64> {
     let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
@@ -268,7 +269,9 @@ fn a_guest_that_waits_for_its_image_stops_at_once() -> Result<()> {
         let began_ns = now_ns();
         second.stop_all()?;
         let took_ms = (now_ns() - began_ns) / 1_000_000;
-        ensure!(took_ms < 2_000, "it took {took_ms} ms, with a record: {inflight}");
+        timing::judge(took_ms < 2_000, || {
+            format!("it took {took_ms} ms, with a record: {inflight}")
+        })?;
     }
     Ok(())
 }

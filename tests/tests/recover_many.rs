@@ -15,6 +15,7 @@ use tests::daemon::await_that;
 use tests::killer::{Host, Running};
 use tests::mixed::MixSpec;
 use tests::tenant::{Tenant, TenantSpec};
+use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -189,7 +190,9 @@ fn all_tenants_are_back_in_time() -> Result<()> {
         running = host.start()?;
         let back_ns = all_back(&host, &mut running, &ids, &mut tenants, random)
             .with_context(|| format!("round {round} of seed {seed}: {}", running.last_words()))?;
-        ensure!(back_ns < ALL_BACK_NS, "it took {back_ns} ns until all were served");
+        timing::judge(back_ns < ALL_BACK_NS, || {
+            format!("it took {back_ns} ns until all were served")
+        })?;
         backs_ns.push(back_ns);
     }
     for tenant in &mut tenants {
@@ -224,7 +227,11 @@ fn all_back(
     let mut waiting: Vec<&mut Tenant> = tenants.iter_mut().collect();
     while !waiting.is_empty() {
         let waited_ns = now_ns() - running.born_ns;
-        ensure!(waited_ns < 5 * ALL_BACK_NS, "{} are not back yet", waiting.len());
+        ensure!(
+            u128::from(waited_ns) < timing::PATIENCE.as_nanos(),
+            "{} are not back yet",
+            waiting.len()
+        );
         let mut left = Vec::new();
         for tenant in waiting {
             if tenant.take()? == 0 {

@@ -29,10 +29,10 @@ use virtqueue::driver::RingSpec;
 
 const DISK_BYTES: u64 = 16 << 20;
 const DEPTH: u16 = 32;
-const WITHIN: Duration = Duration::from_secs(10);
+const WITHIN: Duration = Duration::from_secs(90);
 
 /// Longer than the lease, which a client's successor waits for.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 
 fn site(name: &str) -> Result<Site> {
     Site::new(Path::new(env!("CARGO_TARGET_TMPDIR")), name)

@@ -36,7 +36,7 @@ fn last_block(bytes: u64) -> u64 {
 fn grows_under_load(name: &str, made_of: &str) -> Result<()> {
     let (daemon, mut frontend) = start(name, made_of)?;
     let mut channel = frontend.open_channel()?;
-    channel.set_read_timeout(Some(Duration::from_secs(5)))?;
+    channel.set_read_timeout(Some(Duration::from_secs(90)))?;
     let single = Single::new(&mut frontend)?;
     let (load, mut others) = Load::start(&mut frontend)?;
     let queue = others.first_mut().context("two queues")?;

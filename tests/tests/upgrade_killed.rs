@@ -19,7 +19,7 @@ use virtqueue::driver::RingSpec;
 const DISK_BYTES: u64 = 8 << 20;
 const DISKS: &str = "[[disk]]\nid = \"disk\"\npath = \"disk.raw\"\nsize = \"8M\"\nqueues = 2\n";
 const DEPTH: u16 = 32;
-const PATIENCE_NS: u64 = 30_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 
 /// The packet after which it is killed, and whether the heir serves then.
 const STEPS: [(&str, bool); 12] = [

@@ -11,7 +11,7 @@ use tests::load::Load;
 const DISKS: &str = "\
 [[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
 [[disk]]\nid = \"file\"\npath = \"file.raw\"\nsize = \"4M\"\n";
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(90);
 const NAMES: [&str; 2] = ["memory", "file"];
 /// How far each gets, and what the operator reads.
 const BAD: [(&str, &str); 14] = [

@@ -8,11 +8,11 @@ group_bench() {
     if bench_case pass; then
         run_command pass cargo run --quiet --release -p bench -- pass --quick --instructions || true
     fi
-    if bench_case schedule; then
+    if timed_case schedule; then
         need_sidecore
         run_command schedule schedule_rows || true
     fi
-    if bench_case runstate; then
+    if timed_case runstate; then
         if runstate_may; then
             run_command runstate runstate_rows || true
         else
@@ -40,6 +40,13 @@ runstate_rows() {
             and $rows."runstate.agreement.samples".value >= 1000
             and $rows."runstate.agreement.slices".value >= 0.99 and $rows."runstate.agreement.slices_seen".value >= 10
             and all("runstate.look_ns", "runstate.switch.followed_ns", sleeping; $rows[.].value > 0)' "$rows"
+}
+
+# timed_case NAME: one that measures times, for --all or by name.
+timed_case() {
+    if [[ -n $TEST_ALL || " $CASES " == *" $1 "* ]]; then return 0; fi
+    [[ -n $CASES ]] || skipped "$1" "measures times: ./x test --all, or ./x test bench/$1"
+    return 1
 }
 
 # bench_case NAME: whether the command line asks for it.

@@ -4,7 +4,10 @@
 
 group_lab() {
     need_packages jq
-    if [[ -z $CASES || " $CASES " == *' smoke '* ]]; then
+    if [[ -z $CASES && -z $TEST_ALL ]]; then
+        # Whether a sidecore sleeps, and is then kicked, depends on the speed of the machine that is emulated.
+        skipped smoke 'counts depend on the speed of an emulated machine: ./x test --all, or ./x test lab/smoke'
+    elif [[ -z $CASES || " $CASES " == *' smoke '* ]]; then
         if ((EUID == 0)); then
             run_command smoke lab_smoke || true
         else

@@ -159,7 +159,7 @@ source_restarts() {
     # QEMU connects again after a second, and its requests are done; then it may go on. While its NIC has
     # no back-end QEMU says that the cable is out, and takes that along.
     [[ $PHASE != active ]] || side_locked "$SIDE" 10
-    local until_ms=$(($(now_ms) + 10000))
+    local until_ms=$(($(now_ms) + 90000))
     until [[ $("$SIDECORE" --api "$SERVER_DIR/$SIDE/api.sock" nic show net --json | jq -r .state) != waiting ]]; do
         (($(now_ms) < until_ms)) || return 0
         sleep 0.05
@@ -170,7 +170,7 @@ source_restarts() {
 
 # side_locked SIDE SECONDS: until its daemon has the image.
 side_locked() {
-    local until_ms=$(($(now_ms) + $2 * 1000))
+    local until_ms=$(($(now_ms) + ($2 < 60 ? 60 : $2) * 1000))
     until [[ $(side_shown "$1" locked) == true ]]; do
         (($(now_ms) < until_ms)) || return 0
         sleep 0.05
@@ -302,7 +302,7 @@ case_snapshot() {
     was=$VM
     vm_gone "$VM"
     # A daemon whose guest is gone lets go in a moment.
-    local until_ms=$(($(now_ms) + 10000))
+    local until_ms=$(($(now_ms) + 90000))
     until [[ $(side_shown a locked) == false ]] || (($(now_ms) > until_ms)); do sleep 0.02; done
     cp --sparse=always "$SERVER_DIR/root.then" "$(disk_image root)"
     SIDE=b GUEST_FROM=$was GUEST_QEMU=(-S)

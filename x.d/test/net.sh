@@ -78,8 +78,8 @@ case_guests() {
 }
 
 plain_network() {
-    ask ping one 'ping -q -c 20 -i 0.05 -W 1 10.9.0.2'
-    ask ping-v6 one 'ping -q -c 5 -i 0.2 -W 1 fd09:0::2'
+    ask ping one 'ping -q -c 20 -i 0.05 -W 60 10.9.0.2'
+    ask ping-v6 one 'ping -q -c 5 -i 0.2 -W 60 fd09:0::2'
     ask ping-fragments one 'ping -q -c 5 -i 0.2 -s 20000 10.9.0.2'
     tcp tcp-one-to-two one 10.9.0.2
     tcp tcp-two-to-one one 10.9.0.2 -R
@@ -125,7 +125,7 @@ request_response() {
 
 # Two takes neither segments nor checksums, in single buffers; one sends them, and then does not.
 without_offloads() {
-    ask bare-ping one 'ping -q -c 10 -i 0.05 -W 1 10.9.1.2'
+    ask bare-ping one 'ping -q -c 10 -i 0.05 -W 60 10.9.1.2'
     tcp bare-tcp one 10.9.1.2
     tcp bare-tcp-back one 10.9.1.2 -R
     tcp bare-tcp-v6 one fd09:1::2
@@ -160,8 +160,8 @@ vlan_network() {
         ip link add link eth3 name eth3.10 type vlan id 10; ip link set eth3.10 up
         ip link add link eth3 name eth3.20 type vlan id 20; ip link set eth3.20 up
         ip addr add 10.9.3.1/24 dev eth3.10; ip addr add 10.9.4.1/24 dev eth3.20' || true
-    ask vlan-10 one 'ping -q -c 5 -i 0.1 -W 1 10.9.3.2'
-    ask vlan-20 one 'ping -q -c 5 -i 0.1 -W 1 10.9.4.2'
+    ask vlan-10 one 'ping -q -c 5 -i 0.1 -W 60 10.9.3.2'
+    ask vlan-20 one 'ping -q -c 5 -i 0.1 -W 60 10.9.4.2'
     tcp vlan-tcp one 10.9.3.2
     tcp vlan-tcp-back one 10.9.4.2 -R
     same_bytes vlan-bytes one two 10.9.4.2
@@ -181,7 +181,7 @@ carrier() {
     asked_in_vain nothing-passes one 'ping -q -c 2 -i 0.2 -W 1 10.9.0.2'
     sidecore_do nic link two-lan up >>"$SERVER_DIR/link" 2>&1 || true
     ask carrier-back two "$(await_for 5 'grep -qx 1 /sys/class/net/eth0/carrier')"
-    ask ping-after one 'ping -q -c 5 -i 0.2 -W 1 10.9.0.2'
+    ask ping-after one 'ping -q -c 5 -i 0.2 -W 60 10.9.0.2'
 }
 
 # outside_world: a namespace that is reached through the host ports of NET_HOST.
@@ -244,9 +244,9 @@ bridge_of() {
 # reaches_outside NAME NUMBER: network NUMBER, both ways.
 reaches_outside() {
     local address=10.9.$2.100
-    ask "$1-ping" one "ping -q -c 10 -i 0.05 -W 1 $address"
-    ask "$1-ping-v6" one "ping -q -c 3 -i 0.2 -W 1 fd09:$2::100"
-    ask "$1-ping-in" outside "ping -q -c 10 -i 0.05 -W 1 10.9.$2.1"
+    ask "$1-ping" one "ping -q -c 10 -i 0.05 -W 60 $address"
+    ask "$1-ping-v6" one "ping -q -c 3 -i 0.2 -W 60 fd09:$2::100"
+    ask "$1-ping-in" outside "ping -q -c 10 -i 0.05 -W 60 10.9.$2.1"
     tcp "$1-tcp-out" one "$address"
     tcp "$1-tcp-in" one "$address" -R
     udp "$1-udp-out" one "$address"

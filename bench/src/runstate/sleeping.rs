@@ -34,7 +34,7 @@ const BURST: u32 = 64;
 /// One that sleeps does so for so long on average, nanoseconds.
 const SLEEP_NS: u64 = 100_000_000;
 /// A request that is not answered by then is lost.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 const POLICIES: [&str; 2] = ["poll", "adaptive"];
 
 /// A guest: a process of `bench runstate`, told by its standard input what to do.

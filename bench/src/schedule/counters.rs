@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(90);
 
 /// Numbers of one sidecore since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -37,7 +37,7 @@ fn finish(bed: &mut Bed, request: &Request<'_>) -> Status {
             }
         }
         bed.io.hand_over().expect("handed over");
-        assert!(begun.elapsed() < Duration::from_secs(20), "it was never woken");
+        assert!(begun.elapsed() < Duration::from_secs(90), "it was never woken");
         if bed.io.may_rest() {
             is_readable(&bed.io, Duration::from_secs(30));
         }
@@ -59,7 +59,7 @@ fn a_flush_that_waits_for_another_sidecores_is_woken_by_it() {
         assert!(other.io.may_rest(), "round {round}");
         assert!(!is_readable(&other.io, Duration::from_millis(1)), "round {round}");
         assert_eq!(finish(&mut one, &FLUSH), Status::Ok);
-        assert!(is_readable(&other.io, Duration::from_secs(20)), "round {round}: not woken");
+        assert!(is_readable(&other.io, Duration::from_secs(90)), "round {round}: not woken");
         assert_eq!(finish(&mut other, &FLUSH), Status::Ok);
     }
     assert_eq!(one.disk.faults().syncs, 400);
@@ -122,7 +122,7 @@ fn a_sidecore_that_is_woken_when_nothing_of_it_waits_any_more_sleeps_again() {
     let submitted = other.backend.submit(&mut other.io, &FLUSH, &other.memory, tag(0));
     assert_eq!(submitted, Outcome::Pending);
     assert_eq!(finish(&mut other, &FLUSH), Status::Ok);
-    assert!(is_readable(&one.io, Duration::from_secs(20)));
+    assert!(is_readable(&one.io, Duration::from_secs(90)));
     one.io.acknowledge();
     assert!(one.io.may_rest());
     assert!(!is_readable(&one.io, Duration::from_millis(10)), "it would never sleep again");

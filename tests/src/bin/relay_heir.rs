@@ -23,7 +23,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tests::daemon::await_that;
 
 /// For each wait of it: it must not outlive its test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The tasks that are no packet's name.
 const SWAP: &str = "swap-listener";

@@ -21,7 +21,7 @@ const DATA_BYTES: usize = SECTORS_MAX as usize * 512 + SKEW as usize;
 const STATUS_AT: usize = 16;
 const UNWRITTEN: u8 = 0xff;
 /// Nothing here takes longer.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const PATIENCE_NS: u64 = 90_000_000_000;
 
 const T_IN: u32 = 0;
 const T_OUT: u32 = 1;

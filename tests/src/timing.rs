@@ -1,0 +1,47 @@
+//! Times and rates: measured in every run, judged only where the run asks for it.
+//!
+//! A machine that is busy with something else makes any time long and any rate small, so the default
+//! `./x test` judges contents, counts and order alone. `./x test --all` sets `JUDGE_TIMES`. Not here:
+//! what a time is compared with, which is beside each test.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+/// Shortest limit of a wait for something that must come: a slow machine is no failure.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Whether this run judges times and rates (`JUDGE_TIMES`, set by `./x test --all`).
+pub fn are_judged() -> bool {
+    std::env::var_os("JUDGE_TIMES").is_some_and(|value| !value.is_empty())
+}
+
+/// Fails with `what` if a time or rate does not hold and this run judges it; otherwise only says it.
+///
+/// # Errors
+/// `what`, if times are judged.
+#[expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+pub fn judge(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if !holds {
+        let what = what();
+        ensure!(!are_judged(), "{what}");
+        println!("not judged here: {what}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_holds_is_never_a_failure() {
+        assert!(judge(true, || unreachable!("nothing is to be said")).is_ok());
+    }
+
+    #[test]
+    fn a_time_that_does_not_hold_fails_where_times_are_judged() {
+        let said = judge(false, || "it took 3 s".to_string());
+        assert_eq!(said.is_err(), are_judged());
+    }
+}
