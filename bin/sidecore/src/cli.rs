@@ -503,9 +503,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_s_commands_parse_and_do_on_a_host_with_one_sidecore() {
-        let readme = std::fs::read_to_string("../../README.md").unwrap();
-        let commands = readme.lines().filter(|line| line.starts_with("sidecore "));
+    fn the_manual_s_commands_parse_and_do_on_a_host_with_one_sidecore() {
+        let texts = ["../../README.md", "../../docs/operating.md"]
+            .map(|file| std::fs::read_to_string(file).unwrap())
+            .concat();
+        let commands = texts.lines().filter(|line| line.starts_with("sidecore "));
         let mut moves = 0;
         for line in commands {
             let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
