@@ -507,7 +507,12 @@ mod tests {
         let texts = ["../../README.md", "../../docs/operating.md"]
             .map(|file| std::fs::read_to_string(file).unwrap())
             .concat();
-        let commands = texts.lines().filter(|line| line.starts_with("sidecore "));
+        // Prose may begin a line with the name, too: commands stand in fences.
+        let mut is_code = false;
+        let commands = texts.lines().filter(|line| {
+            is_code ^= line.starts_with("```");
+            is_code && line.starts_with("sidecore ")
+        });
         let mut moves = 0;
         for line in commands {
             let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
