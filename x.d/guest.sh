@@ -11,6 +11,7 @@
 #                                     which are eth0, eth1, .. in the guest;
 #                                     GUEST_FROM (a guest's name) says that this one goes on where that
 #                                     one ends: what both say is in the same files
+#                                     GUEST_BOOT (options) takes the place of QEMU's loading the kernel
 #   guest_do NAME COMMAND             a shell command in a guest that runs the script `orders`: its
 #                                     output and status; DO_SECONDS is how long it may take
 #   guest_ready NAME WORD [SECONDS]   until the script says READY WORD
@@ -24,6 +25,7 @@ GUEST_WORDS=()
 GUEST_PASTED=
 GUEST_NICS=()
 GUEST_FROM=
+GUEST_BOOT=()
 declare -A GUEST_PIDS=()
 
 # KVM only where the hardware's module is loaded: /dev/kvm alone does not say that stock kernels run.
@@ -54,6 +56,8 @@ guest_start() {
         -object "memory-backend-memfd,id=memory,size=${GUEST_MEMORY_MIB}M,share=on"
         -machine memory-backend=memory)
     [[ -z $GUEST_PASTED ]] || eval "memory=($GUEST_PASTED)"
+    local boot=(-kernel "$KERNEL" -initrd "$INITRAMFS" -append "$(boot_words "run=$script ${GUEST_WORDS[*]}")")
+    ((${#GUEST_BOOT[@]} == 0)) || boot=("${GUEST_BOOT[@]}")
     rm -f "$SERVER_DIR/$name".{console,results,orders.in,orders.out}
     mkfifo "$SERVER_DIR/$name".orders.{in,out}
     local said
@@ -65,8 +69,7 @@ guest_start() {
     done
     "${GUEST_INSIDE[@]}" "${GUEST_PROGRAM[@]}" -name "$name,debug-threads=on" -accel "$(accelerator)" -cpu "$cpu" -smp "${GUEST_SMP:-2}" \
         -machine q35 "${memory[@]}" -nodefaults -no-user-config -no-reboot \
-        -display none -kernel "$KERNEL" -initrd "$INITRAMFS" \
-        -append "console=ttyS0 quiet mitigations=off no_timer_check panic=-1 sysctl.kernel.hung_task_timeout_secs=40 run=$script ${GUEST_WORDS[*]}" \
+        -display none "${boot[@]}" \
         -chardev "file,id=console,path=$SERVER_DIR/$name.console,append=on" -serial chardev:console \
         -chardev "file,id=results,path=$SERVER_DIR/$name.results,append=on" -serial chardev:results \
         -serial "pipe:$SERVER_DIR/$name.orders" \

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: drivers and clients that are not Linux's: SeaBIOS boots from a disk, libblkio uses one
+# GROUP: drivers and clients that are not Linux's: SeaBIOS and OVMF boot from a disk, iPXE from a NIC, libblkio uses a disk
 # Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
 
@@ -7,7 +7,9 @@ group_foreign() {
     need_guests
     [[ $GUEST_SERVER != sidecore ]] || need_sidecore
     need_boot_sector
-    run_cases case_seabios case_seabios_kvm
+    need_guest_image
+    need_firmware
+    run_cases case_seabios case_seabios_kvm case_ovmf case_ipxe
     if [[ -z $CASES || " $CASES " == *' libblkio '* ]]; then
         need_rust
         # `--release` shares what need_sidecore has built.
@@ -73,7 +75,7 @@ boot_from_daemon() {
     fill_boot_disk "$(disk_image a)"
     server_disk a file 16M
     server_start
-    if boot_firmware seabios 60 "$@" -chardev "socket,id=c0,path=$(disk_socket a),reconnect=1" \
+    if boot_firmware seabios 240 "$@" -chardev "socket,id=c0,path=$(disk_socket a),reconnect=1" \
         -device vhost-user-blk-pci,chardev=c0,num-queues=1,bootindex=0; then
         passed boots-and-reads
     else
@@ -103,7 +105,7 @@ case_seabios_kvm() {
         return 0
     fi
     fill_boot_disk "$SERVER_DIR/probe.img"
-    if ! boot_firmware probe 20 -accel kvm -cpu qemu64 \
+    if ! boot_firmware probe 60 -accel kvm -cpu qemu64 \
         -drive "if=none,id=d,format=raw,file=$SERVER_DIR/probe.img" \
         -device virtio-blk-pci,drive=d,bootindex=0; then
         skipped '' "this machine's KVM does not run firmware, with QEMU's own disk neither$(
@@ -111,4 +113,38 @@ case_seabios_kvm() {
         return 0
     fi
     boot_from_daemon -accel kvm -cpu qemu64
+}
+
+# OVMF reads a file with one request for each run of sectors that lie together, however long: here the whole kernel.
+case_ovmf() {
+    if [[ $GUEST_SERVER != sidecore ]]; then
+        skipped '' "$GUEST_SERVER serves no driver without VERSION_1"
+        return 0
+    fi
+    unified_kernel "$SERVER_DIR/uki.efi" 26M "run=firmware arg.by=ovmf"
+    esp_of "$(disk_image a)" 256M "$SERVER_DIR/uki.efi"
+    local mib=$(($(stat -c %s "$SERVER_DIR/uki.efi") >> 20))
+    if ((mib >= 40)); then passed size "$mib MiB"; else failed size "the kernel has only $mib MiB"; fi
+    server_disk a file 256M
+    server_start
+    ovmf_boots
+    GUEST_MEMORY_MIB=1024 guest_start ovmf firmware a,bootindex=0
+    guest_end ovmf 600
+}
+
+# iPXE, QEMU's own ROM for a virtio NIC, asks a DHCP server by a switch of the daemon, and loads the kernel over HTTP.
+case_ipxe() {
+    only_root || return 0
+    net_inside
+    server_switch lan
+    server_uplink lan tap=lan0
+    server_nic boot switch=lan
+    server_start
+    ip -n "$NET_HOST" addr add 10.9.0.1/24 dev lan0
+    ip -n "$NET_HOST" link set lan0 up
+    netboot_serve "$NET_HOST" lan0 10.9.0.1 'run=firmware arg.by=ipxe arg.server=10.9.0.1'
+    GUEST_NICS=('boot,bootindex=0')
+    GUEST_BOOT=(-boot strict=on)
+    guest_start ipxe firmware
+    guest_end ipxe 600
 }

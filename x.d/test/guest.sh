@@ -9,7 +9,8 @@ group_guest() {
     [[ $GUEST_SERVER == sidecore ]] || say "disks are served by $GUEST_SERVER (GUEST_SERVER)"
     [[ $GUEST_SERVER != sidecore ]] || need_sidecore
     run_cases case_fio case_fio_memory case_ext4 case_dd case_resize case_hotplug case_readonly \
-        case_queues_64 case_packed case_discard case_identity case_two_guests case_pasted
+        case_queues_64 case_packed case_discard case_identity case_two_guests case_pasted \
+        case_platform case_kernel_6_12
 }
 
 # only_sidecore WHY: the rest of the case is skipped with another server.
@@ -184,4 +185,54 @@ case_two_guests() {
     both_at_once one two 120
     GUEST_PREFIX=one- guest_end one 180
     GUEST_PREFIX=two- guest_end two 180
+}
+
+# A processor and memory come, the machine sleeps and wakes, all while every block is verified; then another kernel
+# takes the disk over from one that is at work.
+# shellcheck disable=SC2016  # the guest's expressions
+case_platform() {
+    platform_image "$SERVER_DIR/platform.cpio"
+    server_disk a file 64M
+    server_start
+    GUEST_SMP='2,maxcpus=3,sockets=3,cores=1,threads=1'
+    GUEST_QEMU=(-m 'size=512M,slots=1,maxmem=1G')
+    INITRAMFS=$SERVER_DIR/platform.cpio guest_start one orders a
+    guest_ready one orders
+    load_runs one
+    load_goes_on one load-before
+    qmp one "$(jq -cn --arg type "$(guest_cpu)-x86_64-cpu" '{execute: "device_add", arguments: {driver: $type, id: "cpu2",
+        "socket-id": 2, "core-id": 0, "thread-id": 0}}')"
+    ask processor-came one "$(await_for 60 '[ -d /sys/devices/system/cpu/cpu2 ]')
+        [ \"\$(cat /sys/devices/system/cpu/cpu2/online)\" = 1 ] || echo 1 >/sys/devices/system/cpu/cpu2/online"
+    load_goes_on one load-with-processor
+    qmp one '{"execute":"object-add","arguments":{"qom-type":"memory-backend-memfd","id":"more","size":268435456,"share":true}}'
+    qmp one '{"execute":"device_add","arguments":{"driver":"pc-dimm","id":"dimm","memdev":"more"}}'
+    ask memory-came one "$(await_for 60 'dmesg >/dev/null; for m in /sys/devices/system/memory/memory*; do
+            grep -q offline $m/state && echo online_movable >$m/state 2>/dev/null; done
+            [ "$(awk "/MemTotal/ { print int(\$2 / 1024) }" /proc/meminfo)" -gt 600 ]')"
+    load_goes_on one load-with-memory
+    suspended_and_woken one
+    load_goes_on one load-after-sleep
+    load_over one
+    ask no-complaint one '! dmesg | grep -E "I/O error|BUG:|Oops"'
+    # The driver of the kernel that leaves breaks its device with requests in flight, and says so.
+    GUEST_MAY_COMPLAIN=yes
+    load_runs one
+    load_goes_on one load-before-kexec
+    ask kexec-loaded one "/sbin/kexec -l /next/vmlinuz --initrd=/next/initramfs --command-line='$(boot_words run=firmware)'"
+    guest_do one '( sleep 1; /sbin/kexec -e ) >/dev/null 2>&1 &' >&2 || true
+    guest_end one 600
+}
+
+guest_cpu() { if [[ $(accelerator) == kvm ]]; then printf host; else printf max; fi; }
+
+case_kernel_6_12() {
+    other_kernel '^linux-image-6\.12\..*-cloud-amd64(-unsigned)?$' || return 0
+    server_disk a file 256M queues=2
+    server_disk b file 256M queues=2
+    server_start
+    guest_start one fio a
+    guest_end one
+    guest_start packed fio b,packed=on
+    GUEST_PREFIX=packed- guest_end packed
 }

@@ -1,0 +1,16 @@
+# What a kernel that firmware has loaded finds: itself whole, in the way that was meant.
+# shellcheck source=tests/guest/scripts/lines.sh disable=SC2154
+. /scripts/lines.sh
+[ "$arg_by" != ovmf ] || check booted-by-efi test -d /sys/firmware/efi
+[ -z "$arg_sum" ] || check unified-kernel-whole test "$(cksum </pad | cut -d' ' -f1)" = "$arg_sum"
+if [ -b /dev/vda ]; then
+    check disk-reads dd if=/dev/vda of=/dev/null bs=1M count=8
+fi
+if [ -d /sys/class/net/eth0 ]; then
+    # shellcheck disable=SC2016  # udhcpc's variables
+    printf '#!/bin/sh\n[ "$1" != bound ] || /usr/bin/ip addr add "$ip/24" dev "$interface"\n' >/tmp/udhcpc
+    chmod +x /tmp/udhcpc
+    /usr/bin/ip link set eth0 up
+    check leased udhcpc -i eth0 -n -q -t 20 -T 3 -s /tmp/udhcpc
+    check reached /usr/bin/ping -q -c 3 -i 0.2 -W 60 "$arg_server"
+fi
