@@ -25,7 +25,7 @@ const BLOCKS: u64 = 16;
 /// Bytes of the disk that such a load uses, from its start.
 pub const DISK_BYTES: u64 = DEPTH as u64 * BLOCKS * BLOCK_SIZE as u64;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
-const CALL_MS: u32 = 90_000;
+const CALL_MS: u32 = 60_000;
 /// How long requests that are waited for may take.
 const PATIENCE_NS: u64 = 90_000_000_000;
 

@@ -15,7 +15,7 @@ use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
 use guest_memory::{Area, Health, Mapping, Seal};
 
 /// No request of a test needs longer.
-const WAIT: Duration = Duration::from_secs(90);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// A started device.
 pub struct Client {

@@ -60,7 +60,7 @@ pub const USER: u64 = 1 << 40;
 /// In the file there is a gap before the second region, so that it is elsewhere in the host too.
 const GAP: u64 = 1 << 20;
 /// Nothing that a test waits for takes longer.
-const WAIT_MS: u64 = 90_000;
+const WAIT_MS: u64 = 60_000;
 
 /// What the queues of a guest are like.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,7 @@ pub const VERSION: u32 = 1;
 /// The flag that asks for an acknowledgement.
 pub const NEED_REPLY: u32 = 1 << 3;
 
-const WAIT: Duration = Duration::from_secs(90);
+const WAIT: Duration = Duration::from_secs(60);
 const DESCRIPTORS_MAX: usize = 64;
 
 /// What the other side did with a message.

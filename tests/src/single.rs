@@ -10,7 +10,7 @@ use virtqueue::driver::Buffer;
 /// Bytes of each request.
 pub const BLOCK_SIZE: usize = 4096;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
-const CALL_MS: u32 = 90_000;
+const CALL_MS: u32 = 60_000;
 
 /// Memory for one request.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use virtqueue::driver::RingSpec;
 
 const DISK_BYTES: u64 = 16 << 20;
 const ID: &str = "own";
-const CALL_MS: u32 = 90_000;
+const CALL_MS: u32 = 60_000;
 
 /// Long enough to fill the disk and to compare much of it.
 const MEMORY_BYTES: u64 = 4 * content::MEMORY_BYTES + (4 << 20);

@@ -63,7 +63,7 @@ const HEADER_SIZE: usize = 12;
 /// Longest answer we take, bytes: a whole config space and its header fit many times over.
 const ANSWER_MAX: usize = 4096;
 /// No back-end needs longer for a message.
-const WAIT: Duration = Duration::from_secs(90);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// One region, as both memory messages describe it.
 #[derive(Clone, Copy, Debug)]
