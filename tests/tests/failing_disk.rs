@@ -224,7 +224,7 @@ fn fill_up(bed: &Faulty, path: &Path, size_bytes: u64, cache: &str) -> Result<()
     let flush = single.send(queue, Kind::Flush, 0)?;
     ensure!(flush.status == STATUS_OK, "a flush of what was written: {flush:?}");
     guest.disconnect()?;
-    bed.daemon.ask(&format!("disk rm {BAD}")).map(drop)
+    bed.daemon.ask(&format!("disk rm {BAD} --force")).map(drop)
 }
 
 /// H3: RLIMIT_FSIZE sends SIGXFSZ, which ends a process that has not said otherwise.
@@ -425,7 +425,7 @@ fn a_disk_that_vanishes_ends_every_request() -> Result<()> {
         ensure!(errors.as_u64().is_some_and(|errors| errors >= 100), "{errors} errors are shown");
         bed.is_unharmed()?;
         guest.disconnect()?;
-        bed.daemon.ask(&format!("disk rm {BAD}"))?;
+        bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
         bed.finish()?;
     }
     Ok(())
@@ -482,7 +482,7 @@ fn buffers_at_odd_addresses_are_moved_whole() -> Result<()> {
         let size = if path == plain { "--size 4M" } else { "" };
         bed.add(path, format!("--cache {cache} {size}").trim_end())?;
         odd_requests(&bed, 1500).context(what)?;
-        bed.daemon.ask(&format!("disk rm {BAD}"))?;
+        bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
         bed.finish()?;
         let _ = std::fs::remove_file(&plain);
         large_sectors.zero()?;

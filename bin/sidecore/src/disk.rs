@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ApiError, CountersView, DiskView, ErrorKind, FaultsView};
+use config::api::{ApiError, CountersView, DiskList, DiskView, ErrorKind, FaultsView};
 use config::routes::Method;
 use config::spec::{DiskChange, DiskMove, DiskResize};
 use config::{Size, Target};
@@ -19,8 +19,20 @@ use crate::vmm;
 pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
     match command {
         DiskCommand::Add(args) => add(args, client, output),
-        DiskCommand::Rm { id } => {
-            let disk: DiskView = client.ask(Method::Delete, &path_of("disks", &id, ""))?;
+        DiskCommand::Ls => {
+            let list: DiskList = client.ask(Method::Get, "/v1/disks")?;
+            output.show(&list, |list| match list.disks.is_empty() {
+                true => "no disks; make one with `sidecore disk add`\n".to_string(),
+                false => table(&list.disks),
+            })
+        }
+        DiskCommand::Show { id, print } => {
+            let disk: DiskView = client.ask(Method::Get, &path_of("disks", &id, ""))?;
+            present(&disk, &print, output)
+        }
+        DiskCommand::Rm { id, force } => {
+            let path = path_of("disks", &id, force.query());
+            let disk: DiskView = client.ask(Method::Delete, &path)?;
             output.show(&disk, |disk| match disk.queues_attached {
                 0 => format!("removed disk {}\n", disk.id),
                 _ => format!(
@@ -30,8 +42,8 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
                 ),
             })
         }
-        DiskCommand::Resize { id, size } => {
-            let path = path_of("disks", &id, "/resize");
+        DiskCommand::Resize { id, size, force } => {
+            let path = path_of("disks", &id, "/resize") + force.query();
             let disk: DiskView = client.send(Method::Post, &path, &DiskResize { size })?;
             output
                 .show(&disk, |disk| format!("disk {} has {} now\n", disk.id, Size(disk.size_bytes)))
@@ -207,7 +219,7 @@ fn disk_text(disk: &DiskView) -> String {
         true => {
             ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
         }
-        false => ("socket", format!("{} ({})", disk.socket, disk.mode)),
+        false => ("socket", table::socket(&disk.socket, disk.mode, &disk.rights())),
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
@@ -242,6 +254,9 @@ fn disk_text(disk: &DiskView) -> String {
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
     facts.extend(table::held(&disk.counters.held, is_limited(disk)).map(|held| ("held", held)));
+    if disk.allow_user_folder {
+        facts.push(("image's folder", "may be another user's, who owns the image".to_string()));
+    }
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }

@@ -1,6 +1,13 @@
 //! Tables whose columns align.
 
 use config::api::HeldView;
+use config::spec::{Mode, SocketRights};
+
+/// A device's socket: who opens it, and who may.
+pub(crate) fn socket(path: &str, mode: Mode, rights: &SocketRights) -> String {
+    let rights = rights.in_words().map(|words| format!(", for {words}"));
+    format!("{path} ({mode}{})", rights.unwrap_or_default())
+}
 
 /// Rows below a header. Numbers are aligned to the right, when the column says so.
 pub(crate) struct Table {

@@ -41,6 +41,15 @@ pub enum Change {
         /// Its group from now on.
         group: Option<String>,
     },
+    /// Let others open the socket of a device than before.
+    SetRights {
+        /// `disk` or `nic`.
+        kind: &'static str,
+        /// Its name.
+        id: String,
+    },
+    /// Let others open the sockets of the API than before.
+    SetApiRights,
     /// Make a group.
     AddGroup(GroupPlan),
     /// Give a group another limit.
@@ -124,6 +133,10 @@ impl fmt::Display for Change {
                 }
                 group.iter().try_for_each(|group| write!(f, ", in group {group}"))
             }
+            Change::SetRights { kind, id } => {
+                write!(f, "set who may open the socket of {kind} {id}")
+            }
+            Change::SetApiRights => f.write_str("set who may open the API's sockets"),
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "added group {id}: at most {limit}")
             }
@@ -183,6 +196,10 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         Some(_) => None,
     }));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
+    let of_api = |plan: &Plan| (plan.daemon.api_rights(), plan.daemon.api_read_rights());
+    if of_api(running) != of_api(wanted) {
+        kept.push(Change::SetApiRights);
+    }
     kept.extend(links::others(running, wanted).map(|link| Change::SetClients { link }));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
     let gone = running.groups.iter().filter(is_gone);
@@ -204,6 +221,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     let cpus = is_named(old.candidates != new.candidates || !(max || min));
     let fields = [
         ("daemon.api", running.daemon.api != wanted.daemon.api),
+        ("daemon.api_read", running.daemon.api_read != wanted.daemon.api_read),
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
@@ -291,6 +309,9 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                     let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
                     (rules, service, limits, nic.link, vcpus)
                 };
+                if old.rights != new.rights {
+                    kept.push(Change::SetRights { kind: "nic", id: new.id.clone() });
+                }
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
                 }
@@ -306,6 +327,7 @@ fn nic_changes_in_place(old: &NicPlan, new: &NicPlan) -> bool {
         && old.mac == new.mac
         && old.mtu == new.mtu
         && old.queues == new.queues
+        && old.guest_offloads == new.guest_offloads
         && old.socket == new.socket
         && old.mode == new.mode
         && old.allow_unsealed_memory == new.allow_unsealed_memory
@@ -331,6 +353,7 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
         && old.serial == new.serial
         && old.queues == new.queues
         && old.migratable == new.migratable
+        && old.spec.allow_user_folder == new.spec.allow_user_folder
         && old.allow_unsealed_memory == new.allow_unsealed_memory
 }
 
@@ -344,6 +367,9 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
             (how(new), when(new));
         let set = Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group };
         changes.push(set);
+    }
+    if old.rights != new.rights {
+        changes.push(Change::SetRights { kind: "disk", id: new.id.clone() });
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()
@@ -547,6 +573,7 @@ nic = [
         for fields in [
             "mtu = 9000",
             "queues = 2",
+            "guest_offloads = false",
             "mac = \"02:00:00:00:00:01\"",
             "socket = \"/s\"",
             "mode = \"connect\"",

@@ -29,6 +29,8 @@ use crate::log_rate::LogRate;
 use crate::manager::now;
 use crate::moves::Moving;
 use crate::service::{Flow, Metered};
+use crate::sockets;
+use crate::stalls::Stall;
 use crate::start::{self, Left};
 use crate::whereabouts::Whereabouts;
 
@@ -74,6 +76,8 @@ pub(crate) struct Link {
     pub(crate) extra: Option<Claim>,
     /// The same for a message with many descriptors.
     pub(crate) extra_of_message: Option<Claim>,
+    /// What it lacks before its first request.
+    pub(crate) stall: Stall,
 }
 
 /// A queue that a sidecore has.
@@ -247,6 +251,7 @@ impl Device {
             stalls_at: None,
             extra: None,
             extra_of_message: None,
+            stall: Stall::new(self.counted()),
         }
     }
 
@@ -428,7 +433,7 @@ impl Device {
         if let Some(listener) = self.listener.take() {
             // Whoever waits to be accepted may have sent anything already.
             self.closer.close(listener);
-            let _ = std::fs::remove_file(Path::new(&self.facts.socket));
+            sockets::remove(Path::new(&self.facts.socket));
         }
     }
 }

@@ -13,15 +13,16 @@ use crate::api::Reply;
 use crate::disk::DiskParts;
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::{Manager, now};
-use crate::shut::{NotOpen, Shut};
+use crate::openers::Patience;
+use crate::rights::{Rights, refused_rights};
+use crate::shut::{NotOpen, Shut, refused_with};
 
 impl Manager {
     pub(crate) fn add(&mut self, spec: &DiskSpec) -> Answered {
         let plan = self.plan.disk_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
-            let hint = "put that right, or name another image or socket";
-            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+            refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
         };
         match self.open_device(DevicePlan::Disk(plan.clone())) {
             Ok(device) => {
@@ -52,10 +53,17 @@ impl Manager {
         let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
         let (share, policy, limit) = (after.share, after.policy, after.limit);
         let group = after.group.clone();
+        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
+        let has_others = before.rights != after.rights;
         self.set_plan(after);
         if let Err(error) = self.keep() {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
+        }
+        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+            self.set_plan(before);
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            return Err(refused_rights(&error));
         }
         if let Some(number) = self.number_of(id) {
             self.set_service(number);
@@ -64,8 +72,11 @@ impl Manager {
         self.show(id, true)
     }
 
-    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, reply: Reply) {
-        let begun = self.made_by_api(id).and_then(|number| self.begin_resize(number, resize.size));
+    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, force: bool, reply: Reply) {
+        let begun = self.made_by_api(id).and_then(|number| {
+            self.check_resize(id, resize.size.0, force)?;
+            self.begin_resize(number, resize.size)
+        });
         match begun {
             Ok(number) => {
                 self.wait_for(number, Some(reply));
@@ -99,7 +110,8 @@ impl Manager {
 
     pub(crate) fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
         let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-        let disk = self.disk_parts_mut(number).ok_or_else(gone)?;
+        let disk = self.devices.get_mut(&number).and_then(|device| device.kind.disk_mut());
+        let disk = disk.ok_or_else(gone)?;
         let id = disk.plan.id.clone();
         let mut plan = disk.plan.clone();
         plan.resized(size);
@@ -117,7 +129,10 @@ impl Manager {
             }
             true => backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?,
             // Made longer under its locks, which are not kept.
-            false => disk.disk = disk.open_again(&plan).map_err(|e| refused(&e))?.away(),
+            false => {
+                let opened = disk.open_again(&plan, &mut self.openers, Patience::First);
+                disk.disk = opened.map_err(|error| refused(&error))?.away();
+            }
         }
         self.tell_capacity(number);
         let origin = plan.origin.clone();

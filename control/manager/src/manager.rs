@@ -17,7 +17,7 @@ use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
-use crate::api::{Calls, Reply};
+use crate::api::{Calls, Listening, Reply};
 use crate::balance::Balance;
 use crate::begin::Options;
 use crate::bounds::Bounds;
@@ -28,6 +28,7 @@ use crate::kind::Kind;
 use crate::lent::Lent;
 use crate::moves::Moves;
 use crate::network::Network;
+use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
 use crate::remote::{BY_LINK, Remote};
@@ -82,6 +83,8 @@ pub(crate) struct Manager {
     pub(crate) next_query: u64,
     /// Devices of the plan that are not open.
     pub(crate) shut: Vec<Shut>,
+    /// Images of these that are being opened.
+    pub(crate) openers: Openers,
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) moves: Moves,
     /// A reload that waits until what it removes is gone.
@@ -108,10 +111,12 @@ pub(crate) struct Manager {
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
-    /// The API's listening socket, for a successor.
-    pub(crate) api_socket: OwnedFd,
+    /// The API's listening sockets, for a successor.
+    pub(crate) listening: Listening,
     pub(crate) calls: Calls,
     pub(crate) stop_by: Option<Instant>,
+    /// When front-ends are looked at next that have not come to a request.
+    pub(crate) stalls_at: Instant,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -185,7 +190,7 @@ impl Manager {
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
-        let due = due.chain(self.balance.due_at(&self.cores));
+        let due = due.chain(self.balance.due_at(&self.cores)).chain(self.stalls_due_at());
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
@@ -444,6 +449,7 @@ impl Manager {
         self.follow_due(now);
         self.follow_guests(now);
         self.inquire(now);
+        self.look_for_stalls(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
@@ -510,7 +516,8 @@ impl Manager {
 
     fn reload_on_signal(&mut self) {
         self.poll.clear_signals(Token::Reload);
-        self.reload(None);
+        // Nobody is there to insist.
+        self.reload(None, false);
     }
 
     fn begin_stop(&mut self) {

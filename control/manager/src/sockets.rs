@@ -8,14 +8,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::Mode;
+use names::{Purpose, Refused, Socket, SocketPlace};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    accept_with, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
-use rustix::process::umask;
+
+use crate::rights::Rights;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 8;
@@ -27,49 +28,40 @@ const UNREAD_BYTES_MAX: usize = 8192;
 const SCM_FDS_MAX: usize = 253;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Opens a listening socket at `path`, mode 0660, replacing one that nobody listens on any more.
+/// Opens a listening socket at `path` for those who may open it, replacing one that nobody listens on any
+/// more.
 ///
 /// # Errors
 /// `AddrInUse` when a living process listens there, `AlreadyExists` when something else has that
-/// name; otherwise what the kernel said.
-pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
-    clear(path)?;
-    let address = SocketAddrUnix::new(path)?;
+/// name; otherwise what the kernel said, or why it is not given to whom it should be.
+pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd> {
+    let place = SocketPlace::make(path, Purpose::Socket)?;
+    clear(&place, path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-    bind_for_group(&socket, &address)?;
+    rights.bind(&socket, path, &place.address())?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Gives the socket its name, with mode 0660 from the start. Not by its path afterwards: whoever may
-/// write to the folder could have put a link to any file in its place by then (CVE-2026-1386). Only
-/// control makes files, so nobody else is affected by the mask meanwhile.
-pub(crate) fn bind_for_group(socket: impl AsFd, address: &SocketAddrUnix) -> io::Result<()> {
-    let before = umask(Mode::from_raw_mode(0o117));
-    let bound = bind(socket, address);
-    umask(before);
-    Ok(bound?)
+/// Removes a socket of the daemon's, if one is there. One that cannot be removed is replaced by whoever
+/// listens there next.
+pub(crate) fn remove(path: &Path) {
+    let _ = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.remove());
 }
 
-/// Removes what a dead daemon left at `path`; makes the folder if there is none.
-fn clear(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let there = match std::fs::symlink_metadata(path) {
-        Ok(there) => there,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    use std::os::unix::fs::FileTypeExt;
-    if !there.file_type().is_socket() {
-        let what = format!("{} exists and is not a socket: move it away", path.display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-    }
-    match open_connection(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+/// Removes what a dead daemon left there.
+fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
+    let there = match place.taken() {
+        Ok(Some(there)) => there,
+        Ok(None) => return Ok(()),
+        Err(Refused::Kind { .. }) => {
+            let what = format!("{} exists and is not a socket: move it away", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
+        Err(error) => return Err(error.into()),
+    };
+    match connect_to(&there) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(place.remove()?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         _ => {
             let what = format!("another process listens on {}", path.display());
@@ -95,9 +87,17 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to a front-end that listens at `path`. A Unix socket connects at once or not at all.
+/// Connects to a VMM that listens at `path`.
+///
+/// # Errors
+/// The name is refused, or what the kernel said.
 pub(crate) fn open_connection(path: &Path) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
+    connect_to(&Socket::find(path)?)
+}
+
+/// Connects to a socket that was found. A Unix socket connects at once or not at all.
+pub(crate) fn connect_to(socket: &Socket) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(socket.address())?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     sockopt::set_socket_send_buffer_size(&socket, UNREAD_BYTES_MAX)?;
     connect(&socket, &address)?;

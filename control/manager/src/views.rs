@@ -119,6 +119,9 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         removed: None,
         socket: plan.socket.clone(),
         mode: plan.mode,
+        socket_owner: plan.rights.owner.clone(),
+        socket_group: plan.rights.group.clone(),
+        socket_mode: plan.rights.mode,
         backend: plan.source.kind(),
         path: plan.source.path().map(str::to_string),
         link: plan.source.remote().map(|(link, _)| link.to_string()),
@@ -143,6 +146,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         limit_bytes: plan.limit.bytes,
         limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),
         group: plan.group.clone(),
+        allow_user_folder: plan.spec.allow_user_folder,
         allow_unsealed_memory: plan.allow_unsealed_memory,
         migratable: plan.migratable,
         locked: None,
@@ -200,7 +204,8 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
-    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(of_device)
+    let known = leaving(device).or(waits).or(broken).or(unsynced).or(unserved);
+    known.or_else(of_device).or_else(|| device.stalled())
 }
 
 /// Why its guest waits for the locks of the image, or for another machine.

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::file::{Facts, FaultSnapshot, File, Holder, Opened};
 use crate::link::{LinkKey, Remote};
+use crate::names::{KernelNames, Names};
 use crate::{Backend, Memory, Null, SECTOR_SIZE};
 
 /// Largest disk, bytes: the largest file offset.
@@ -90,6 +91,20 @@ pub enum OpenError {
          RAID, volume group or mapped device; unmount or stop that first"
     )]
     UsedByHost(PathBuf),
+    /// Its name may lead elsewhere than it should, or to no image ([`crate::Unopened::Refused`]).
+    #[error("cannot open {path}: {why}")]
+    Refused {
+        /// The file, as it was named.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// A process has a lease on it, which was asked for back and not waited for.
+    #[error(
+        "cannot open {0}: another process has a lease on it (fcntl F_SETLEASE) and was asked to let go; \
+         it is tried again"
+    )]
+    Leased(PathBuf),
     /// A directory, a socket, a terminal.
     #[error("{0} is neither a regular file nor a block device")]
     NotADisk(PathBuf),
@@ -111,6 +126,16 @@ pub enum OpenError {
         /// What was asked for, bytes.
         asked_bytes: u64,
         /// Why it is not grown.
+        why: &'static str,
+    },
+    /// Its file system, or the daemon's own limit, has no file of that length.
+    #[error("{path} cannot have {asked_bytes} bytes: {why}")]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for, bytes.
+        asked_bytes: u64,
+        /// Why.
         why: &'static str,
     },
     /// A size that no disk can have.
@@ -198,6 +223,16 @@ pub enum ResizeError {
     /// No memory for a larger RAM disk.
     #[error("cannot grow a RAM disk: {0}")]
     Memory(#[from] MapError),
+    /// Files there are no longer than that, or this process may make none so long.
+    #[error("{path} cannot have {asked_bytes} bytes: {why}")]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for, bytes.
+        asked_bytes: u64,
+        /// Why.
+        why: &'static str,
+    },
 }
 
 /// What a device serves from. Opened once per device, shared by its queues, never changed.
@@ -235,13 +270,21 @@ pub struct RemoteDisk {
 }
 
 impl Disk {
-    /// Opens it. May block, make a file, and grow a file; reads and writes no data.
+    /// Opens it by a path that nobody else can change ([`KernelNames`]); otherwise as [`Self::open_by`].
     ///
     /// # Errors
     /// [`OpenError`]. A file that was made or grown before an error stays so.
     pub fn open(source: &Source) -> Result<Arc<Disk>, OpenError> {
+        Self::open_by(source, &KernelNames)
+    }
+
+    /// Opens it; `names` finds its file. May block, make a file, and grow a file; reads and writes no data.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A file that was made or grown before an error stays so.
+    pub fn open_by(source: &Source, names: &dyn Names) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (opened, size_bytes) = Opened::open(path, asked, readonly, cache)?;
+            let (opened, size_bytes) = Opened::open(names, path, asked, readonly, cache)?;
             Ok((Kind::File(Arc::new(opened)), size_bytes))
         })
     }
@@ -252,15 +295,33 @@ impl Disk {
     }
 
     /// The same without any lock, for an image that another process has: what would be served is
-    /// known then, and nothing is ([`Self::is_away`]). Changes nothing; may block.
+    /// known then, and nothing is ([`Self::is_away`]). `names` finds its file. Changes nothing; may block.
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::Held`].
-    pub fn look(source: &Source) -> Result<Arc<Disk>, OpenError> {
+    pub fn look(source: &Source, names: &dyn Names) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (facts, size_bytes) = Opened::look(path, asked, readonly, cache)?;
+            let (facts, size_bytes) = Opened::look(names, path, asked, readonly, cache)?;
             Ok((Kind::Away(facts), size_bytes))
         })
+    }
+
+    /// Whether [`Self::open`] would succeed once nobody else has the image, as far as can be told before.
+    /// Takes no lock, changes nothing, and keeps nothing open; may block.
+    ///
+    /// # Errors
+    /// [`OpenError`], but not [`OpenError::Held`].
+    pub fn check(source: &Source, names: &dyn Names) -> Result<(), OpenError> {
+        // No memory is taken for a RAM disk only to see that there is some.
+        let source = match source {
+            Source::Memory { size_bytes } => &Source::Null { size_bytes: *size_bytes },
+            source => source,
+        };
+        Self::made_of(source, |path, asked, readonly, cache| {
+            let (facts, size_bytes) = Opened::check(names, path, asked, readonly, cache)?;
+            Ok((Kind::Away(facts), size_bytes))
+        })
+        .map(drop)
     }
 
     fn made_of(
@@ -342,6 +403,14 @@ impl Disk {
             (Source::File { .. }, _) => return Err(OpenError::NotIt("an image")),
         };
         Ok(Arc::new(Disk { kind, size_bytes }))
+    }
+
+    /// Which file an open image is, by its device and its number there; nothing of what is no file or not open.
+    pub fn file_id(&self) -> Option<(u64, u64)> {
+        match &self.kind {
+            Kind::File(opened) => opened.file_id(),
+            _ => None,
+        }
     }
 
     /// What stays known of it when it is closed; itself if it is no file.
@@ -516,6 +585,27 @@ impl Disk {
             Kind::Memory(memory) => Backend::Memory(memory.clone()),
             Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
             Kind::Remote(remote) => Backend::Remote(Remote::new(remote, self.size_bytes)),
+        }
+    }
+
+    /// Whether [`Self::resize`] would be refused for what the disk lies on. Changes nothing. Of a disk that
+    /// [`Self::is_away`] nothing is known.
+    ///
+    /// # Errors
+    /// [`ResizeError`].
+    pub fn check_size(&self, size_bytes: u64) -> Result<(), ResizeError> {
+        match &self.kind {
+            Kind::File(opened) => opened.check_size(size_bytes),
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => Ok(()),
+        }
+    }
+
+    /// Bytes of the file system that the image lies on, used or free. `None` for what is no file of a
+    /// file system, or one that tells no size.
+    pub fn medium_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::File(opened) => opened.medium_bytes(),
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => None,
         }
     }
 

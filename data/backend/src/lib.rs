@@ -5,7 +5,7 @@
 //! with the queue, and each sidecore has one [`Io`], the io_uring its back-ends share. Not here:
 //! rings of guests (`virtqueue`), what a request means (`device`), and whose turn it is (`schedule`).
 //!
-//! Called by `sidecore` (`submit`, `completed`) and `manager` (`Disk::open`, `resize`).
+//! Called by `sidecore` (`submit`, `completed`) and `manager` (`Disk::open_by`, `resize`).
 //!
 //! # The life of a request
 //!
@@ -15,7 +15,8 @@
 //!    is nothing to hand over and nothing to fetch.
 //! 4. [`Io::reap_one`] (or [`Io::reap`]) yields tags and results; [`Backend::completed`] ends the
 //!    request or goes on with it (a short transfer, the next step). A request that waits for another
-//!    one of its disk comes out here, too, when it may go on.
+//!    one of its disk comes out here, too, when it may go on. A long one is done in parts: it says
+//!    [`Outcome::Turn`] after each, and goes on by [`Backend::go_on`] when its queue is visited.
 //! 5. [`Io::hand_over`] when all is reaped, and [`Io::may_rest`] before sleep.
 //!
 //! # What is promised
@@ -33,8 +34,10 @@ mod file;
 mod io;
 pub mod link;
 mod memory;
+mod names;
 pub mod net;
 mod null;
+mod segments;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod sys;
@@ -46,6 +49,7 @@ pub use disk::{
 pub use file::{FaultSnapshot, File, Holder, Progress};
 pub use io::Io;
 pub use memory::Memory;
+pub use names::{KernelNames, Names, Unopened};
 pub use null::Null;
 #[cfg(feature = "simulated")]
 pub use simulated::{Asked, Kernel};
@@ -70,6 +74,9 @@ pub enum Outcome {
     Done(Status),
     /// Its tag will come out of [`Io::reap_one`].
     Pending,
+    /// Its next part waits for its queue's turn: [`Backend::go_on`] is to be called. Only of
+    /// [`Backend::completed`] and [`Backend::go_on`].
+    Turn,
 }
 
 /// One queue's way to its disk. Moves with the queue.
@@ -120,6 +127,35 @@ impl Backend {
             Backend::Remote(remote) => remote.completed(io, request, memory, tag),
             // Neither ever submits, so no tag of theirs completes.
             Backend::Null(_) | Backend::Memory(_) => Outcome::Done(Status::IoError),
+        }
+    }
+
+    /// Goes on with a request that waits for a turn: at most one part of it is copied, and the next one given
+    /// to the kernel. Also how many bytes of the queue's share that takes.
+    pub fn go_on(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        progress: &mut Progress,
+    ) -> (u64, Outcome) {
+        match self {
+            Backend::File(file) => file.go_on(io, request, memory, tag, progress),
+            // None of them says that it waits for one.
+            Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
+                (0, Outcome::Done(Status::IoError))
+            }
+        }
+    }
+
+    /// Bytes of a transfer of `len` bytes that [`Self::submit`] takes of its queue's share; what follows is
+    /// told by [`Self::go_on`].
+    #[inline]
+    pub fn first_bytes(&self, len: u64) -> u64 {
+        match self {
+            Backend::File(_) => len.min(file::PART_BYTES),
+            Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => len,
         }
     }
 

@@ -239,7 +239,7 @@ impl Near {
                         is_free[usize::from(tag.slot)] = true;
                         ended += 1;
                     }
-                    Outcome::Pending => {}
+                    Outcome::Pending | Outcome::Turn => {}
                 }
                 outcome
             });

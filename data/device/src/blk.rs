@@ -21,9 +21,6 @@ pub const SECTOR_SIZE: u64 = 512;
 pub const SEG_MAX: u32 = 126;
 /// Bytes of one segment that we offer to take.
 pub const SIZE_MAX: u32 = 128 << 10;
-/// Bytes of one request at most: all segments at their largest, 15.75 MiB. It bounds what one
-/// request can cost the others of its sidecore.
-pub const DATA_MAX: u64 = SEG_MAX as u64 * SIZE_MAX as u64;
 /// Bytes of the serial number (5.2.6, `VIRTIO_BLK_ID_BYTES`).
 pub const SERIAL_SIZE: usize = 20;
 /// Queues of one device.
@@ -94,6 +91,9 @@ impl Live {
 }
 
 /// The virtio features of a device of this shape; without vhost-user's own bits.
+///
+/// Whatever stands here reaches the driver through front-ends that do not know it, so a feature that
+/// needs a message must have one: `RING_RESET` has none, and QEMU passes it on all the same (0023).
 pub fn offered(shape: &Shape) -> u64 {
     let mut features = bit::BLK_SIZE_MAX
         | bit::BLK_SEG_MAX
@@ -106,8 +106,7 @@ pub fn offered(shape: &Shape) -> u64 {
         | bit::INDIRECT_DESC
         | bit::EVENT_IDX
         | bit::VERSION_1
-        | bit::RING_PACKED
-        | bit::RING_RESET;
+        | bit::RING_PACKED;
     let mut also = |condition, feature| features |= if condition { feature } else { 0 };
     also(shape.readonly, bit::BLK_RO);
     also(shape.limits.discard_sectors_max > 0 && !shape.readonly, bit::BLK_DISCARD);

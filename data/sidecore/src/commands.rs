@@ -21,6 +21,9 @@ pub(crate) const COMMANDS_PER_PASS: usize = 4;
 /// What a queue that leaves may still do in a pass: go on with the frame that it has begun.
 const LAST_FRAME: Budget = Budget { requests: 1, bytes: 64 << 10, nanos: 25_000 };
 
+/// And with the request that it has begun.
+const LAST_SLICE: Budget = Budget { requests: 1, ..LAST_FRAME };
+
 impl Sidecore {
     pub(crate) fn take_commands(&mut self, now: Nanos, clock: &impl Clock) -> u32 {
         let mut taken = 0;
@@ -213,7 +216,8 @@ impl Sidecore {
             {
                 sliced = true;
                 let mut tally = Tally::default();
-                disk.slice(ring, &mut self.io, SLICE_BYTES, &mut tally);
+                let one = (LAST_SLICE, SLICE_BYTES);
+                disk.go_on(ring, &mut self.io, one, now, &mut tally);
                 tally.add_to(ring);
             }
             if served_at(&mut self.places, queue).is_some_and(|served| served.is_amid_flood()) {

@@ -54,8 +54,8 @@ impl DiskRole {
         let mut visited = Visited { more: true, ..Visited::default() };
         let slice_bytes = self.backend.slice_bytes(slice_bytes);
         if self.large.is_under_way() {
-            visited.requests = 1;
-            visited.bytes = self.slice(ring, io, slice_bytes, &mut tally);
+            let how_far = (budget, slice_bytes);
+            (visited.requests, visited.bytes) = self.go_on(ring, io, how_far, now, &mut tally);
             if self.large.is_under_way() {
                 tally.add_to(ring);
                 return Done::new(visited, tally.ended);
@@ -75,7 +75,8 @@ impl DiskRole {
                 Taken::Later => break,
                 Taken::Begun => {
                     visited.requests += 1;
-                    visited.bytes += self.slice(ring, io, slice_bytes, &mut tally);
+                    let how_far = (budget, slice_bytes);
+                    visited.bytes += self.go_on(ring, io, how_far, now, &mut tally).1;
                     break;
                 }
                 Taken::Bytes(bytes) => {
@@ -176,8 +177,7 @@ impl DiskRole {
     ) -> Taken {
         let request = work.request(chain);
         tally.count(&request);
-        let tag =
-            self.slots.next_tag(self.place).filter(|_| self.slots.fits(request.segments.len()));
+        let tag = self.slots.next_tag(self.place).filter(|_| self.slots.admits(&request));
         let Some(tag) = tag else {
             tally.uncount(&request);
             return Taken::Held;
@@ -185,7 +185,7 @@ impl DiskRole {
         let ticket = ring.queue.advance(chain);
         match self.backend.submit(io, &request, &ring.memory, tag) {
             Outcome::Done(status) => self.finish(ring, ticket, work.reply, status, tally),
-            Outcome::Pending => {
+            Outcome::Pending | Outcome::Turn => {
                 let progress = Progress::default();
                 let owed = Owed { ticket, work: *work, progress, taken: now };
                 if let Err(owed) = self.slots.keep(owed, request.segments) {
@@ -194,7 +194,15 @@ impl DiskRole {
                 }
             }
         }
-        Taken::Bytes(work.len + walk_bytes(chain))
+        if io.is_laden() {
+            // What it costs is this queue's. An error comes again at the pass's own `enter`.
+            let _ = io.hand_over();
+        }
+        let bytes = match work.op {
+            Op::Read | Op::Write { .. } => self.backend.first_bytes(work.len),
+            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => work.len,
+        };
+        Taken::Bytes(bytes + walk_bytes(chain))
     }
 
     /// Status to the guest, chain back to the ring. A queue whose health is lost gives the chain up

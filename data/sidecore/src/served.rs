@@ -281,7 +281,8 @@ impl Served {
         let role = match role {
             RoleSpec::Disk { blk, backend } => {
                 let at_once = backend.answers_at_once();
-                let (slots, large) = (Slots::new(queue.size(), at_once), Large::new(!at_once));
+                let slots = Slots::new(queue.size(), at_once);
+                let large = Large::new(slots.len());
                 Role::Disk(Box::new(DiskRole {
                     blk,
                     backend,
@@ -476,7 +477,7 @@ impl DiskRole {
     /// Whether nothing of it is with a back-end. A large request under way is not: it goes on wherever the
     /// queue is.
     pub(crate) fn is_drained(&self, ring: &Ring) -> bool {
-        ring.queue.in_flight() == u16::from(self.large.is_under_way())
+        ring.queue.in_flight() == u16::from(self.large.is_all_here())
     }
 }
 

@@ -373,7 +373,11 @@ impl Sidecore {
             if was_shown && ring.unshown {
                 self.unshown.push(tag.queue);
             }
+            let has_begun = disk.large.is_under_way();
             self.schedule.completed(tag.queue);
+            if has_begun {
+                self.poll_begun(tag.queue, now);
+            }
         }
         // What was resumed goes to the kernel now: the next pass may be after a sleep.
         self.hand_over_io();
@@ -386,6 +390,17 @@ impl Sidecore {
             self.examine(queue);
         }
         reaped
+    }
+
+    /// The next part of a request waits for a turn of this queue.
+    #[cold]
+    fn poll_begun(&mut self, queue: u16, now: Nanos) {
+        if self.schedule.has_begun(queue, now)
+            && let Some((ring, _)) = disk_at(&mut self.places, queue)
+            && !ring.health.is_lost()
+        {
+            ring.queue.disarm();
+        }
     }
 
     /// Looks for kicks, completions and commands; waits for one of them if asked to.

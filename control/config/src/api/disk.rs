@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{HeldView, VcpuView};
-use crate::spec::{BackendKind, Cache, Mode, Policy};
+use crate::spec::{BackendKind, Cache, Mode, Policy, SocketMode, SocketRights};
 
 /// Every disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,6 +42,15 @@ pub struct DiskView {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Whose it is, if another user's than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Of which group it is, if another than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Who of them may open it.
+    #[serde(default)]
+    pub socket_mode: SocketMode,
     /// What it is made of.
     pub backend: BackendKind,
     /// The image or block device.
@@ -96,6 +105,9 @@ pub struct DiskView {
     /// The group whose limit holds for it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Its image may lie in a folder of another user, who owns it.
+    #[serde(default)]
+    pub allow_user_folder: bool,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Its image is locked only while a guest here runs on it, so that the guest may move to another
@@ -127,6 +139,14 @@ pub struct DiskView {
     /// vCPUs it has, so that they are known by their names: what is lacking, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus_unknown: Option<String>,
+}
+
+impl DiskView {
+    /// Who may open its socket.
+    pub fn rights(&self) -> SocketRights {
+        let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
+        SocketRights { owner, group, mode: self.socket_mode }
+    }
 }
 
 /// What requests met at the disk since it was opened, and how often data was made stable.

@@ -4,7 +4,9 @@ use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
+use super::rights::Written;
 use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
+use crate::spec::SocketRights;
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
@@ -92,6 +94,8 @@ pub struct DiskPlan {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Who may open it, in mode `listen`.
+    pub rights: SocketRights,
     /// What it is made of.
     pub source: Source,
     /// The guest may not write.
@@ -114,6 +118,8 @@ pub struct DiskPlan {
     pub group: Option<String>,
     /// Where its VMM says which threads are vCPUs: an absolute path of at most [`SOCKET_PATH_MAX`] bytes.
     pub qmp: Option<String>,
+    /// Its image may lie in a folder of another user, who owns it.
+    pub user_folder: bool,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Its image is locked only while a guest here runs on it.
@@ -155,23 +161,24 @@ impl DiskPlan {
     /// both writes.
     pub(super) fn clashes(&self, others: &[&DiskPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
         let is_remote = matches!(self.source, Source::Remote { .. });
-        for other in others.iter().filter(|other| is_remote && other.id != self.id) {
-            if other.source == self.source {
-                let wrong = format!("the disk there is already that of {}", other.named().text());
-                let right = "a disk of another machine is one disk here";
-                mistakes.push(Mistake::new(at.key("link"), wrong, right));
-            }
+        // One of each: of what a thousand have, a thousand mistakes would be a million.
+        let mut them = others.iter().filter(|other| other.id != self.id);
+        if let Some(other) = them.find(|other| is_remote && other.source == self.source) {
+            let wrong = format!("the disk there is already that of {}", other.named().text());
+            let right = "a disk of another machine is one disk here";
+            mistakes.push(Mistake::new(at.key("link"), wrong, right));
         }
         let Some(path) = self.source.path() else { return };
-        for other in others {
-            let shared = self.id != other.id && other.source.path() == Some(path);
-            if shared && !(self.readonly && other.readonly) {
-                let theirs = other.named().text();
-                let wrong = format!("the image {path:?} is already that of {theirs}");
-                let right = "give each disk its own image; only disks that are all readonly may \
-                             share one";
-                mistakes.push(Mistake::new(at.key("path"), wrong, right));
-            }
+        let shares = |other: &&&DiskPlan| {
+            let is_it = self.id != other.id && other.source.path() == Some(path);
+            is_it && !(self.readonly && other.readonly)
+        };
+        if let Some(other) = others.iter().find(shares) {
+            let theirs = other.named().text();
+            let wrong = format!("the image {path:?} is already that of {theirs}");
+            let right =
+                "give each disk its own image; only disks that are all readonly may share one";
+            mistakes.push(Mistake::new(at.key("path"), wrong, right));
         }
     }
 }
@@ -196,26 +203,9 @@ pub(super) fn resolve(
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
     let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
-    let numbers = [
-        ("queues", spec.queues.into(), (1, crate::spec::QUEUES_MAX.into())),
-        ("share", spec.share, (1, crate::spec::SHARE_MAX)),
-        ("drain_timeout", spec.drain_timeout, (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
-    ];
-    for (name, value, bounds) in numbers {
-        check_bounds(value, bounds, &at.key(name), &mut found);
-    }
-    if let Some(wait_us) = spec.moderate_us {
-        check_bounds(wait_us, crate::spec::MODERATE_US, &at.key("moderate_us"), &mut found);
-    }
-    if let Some(target_us) = spec.latency_target_us {
-        check_bounds(
-            target_us,
-            crate::spec::LATENCY_TARGET_US,
-            &at.key("latency_target_us"),
-            &mut found,
-        );
-    }
+    check_numbers(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     if !found.is_empty() {
@@ -227,6 +217,7 @@ pub(super) fn resolve(
         origin,
         socket: socket?,
         mode: spec.mode,
+        rights,
         source: source?,
         readonly: spec.readonly,
         serial,
@@ -238,11 +229,36 @@ pub(super) fn resolve(
         limit,
         group: spec.group.clone(),
         qmp,
+        // Which is in one of these, or refused.
+        user_folder: spec.allow_user_folder || !defaults.daemon.image_folders.is_empty(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         migratable: spec.migratable,
         drain_timeout_s: spec.drain_timeout,
         spec: spec.clone(),
     })
+}
+
+/// That each number is within its bounds.
+fn check_numbers(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let numbers = [
+        ("queues", spec.queues.into(), (1, crate::spec::QUEUES_MAX.into())),
+        ("share", spec.share, (1, crate::spec::SHARE_MAX)),
+        ("drain_timeout", spec.drain_timeout, (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
+    ];
+    for (name, value, bounds) in numbers {
+        check_bounds(value, bounds, &at.key(name), mistakes);
+    }
+    if let Some(wait_us) = spec.moderate_us {
+        check_bounds(wait_us, crate::spec::MODERATE_US, &at.key("moderate_us"), mistakes);
+    }
+    if let Some(target_us) = spec.latency_target_us {
+        check_bounds(
+            target_us,
+            crate::spec::LATENCY_TARGET_US,
+            &at.key("latency_target_us"),
+            mistakes,
+        );
+    }
 }
 
 /// That its image is where the daemon may look. Only names are compared here; where links lead is
@@ -359,6 +375,7 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
     let given = [
         ("path", spec.path.is_some(), BackendKind::File),
         ("cache", spec.cache.is_some(), BackendKind::File),
+        ("allow_user_folder", spec.allow_user_folder, BackendKind::File),
         ("link", spec.link.is_some(), BackendKind::Remote),
         ("remote", spec.remote.is_some(), BackendKind::Remote),
     ];

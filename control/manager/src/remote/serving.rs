@@ -25,6 +25,7 @@ use sidecore::{
 };
 use tracing::{info, warn};
 
+use super::generations::Generations;
 use super::greeter::System;
 use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
@@ -203,7 +204,7 @@ impl Manager {
             features: Features::of(&parts.disk, parts.plan.readonly).bits(),
             is_removed: false,
         };
-        let generation = match self.remote.generations.of(&id, parts.plan.source.path()) {
+        let generation = match self.remote.generations.of(&id, Generations::beside(&parts.plan)) {
             Ok(generation) => generation,
             Err(error) => return warn!(disk = id, "no client gets it: {error}"),
         };
@@ -339,7 +340,7 @@ impl Manager {
         let Some(parts) = self.disk_parts(device) else {
             return Err((0, "it is not open".to_string()));
         };
-        let (id, image) = (&parts.plan.id, parts.plan.source.path());
+        let (id, image) = (&parts.plan.id, Generations::beside(&parts.plan));
         let generations = &self.remote.generations;
         let cannot = |error: std::io::Error| (0, format!("who has it cannot be kept: {error}"));
         let kept = generations.of(id, image).map_err(cannot)?;

@@ -61,6 +61,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
             ("mode", format!("{:?}", nic.mode)),
             ("mtu", nic.mtu.to_string()),
             ("queues", nic.queues.to_string()),
+            ("guest_offloads", nic.guest_offloads.to_string()),
             ("allow_unsealed_memory", nic.allow_unsealed_memory.to_string()),
         ],
     };

@@ -28,6 +28,8 @@ use crate::lent::Lent;
 use crate::manager::{Manager, machine_ns, now};
 use crate::poll::Token;
 use crate::shut::Retry;
+use crate::sockets;
+use crate::stalls::Stall;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
@@ -155,7 +157,7 @@ impl Manager {
         match estate.devices.iter().find(lost) {
             Some((id, _)) => Err(format!(
                 "a guest uses {id:?}, and the file has it no more, or as a device that would be made anew: \
-                 put the file back, or run `sidecore reload` first, which takes it from that guest"
+                 put the file back, or run `sidecore reload --force` first, which takes it from that guest"
             )),
             None => Ok(()),
         }
@@ -197,6 +199,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
         let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now());
+        link.stall = Stall::over();
         link.front_end.may_run = runs;
         let is_first = device.links.values().all(|link| link.extra.is_some());
         link.extra = if is_first { None } else { self.bounds.claim_link(device.facts.rings) };
@@ -294,6 +297,7 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
+        self.put_all_rights();
         self.retry_uplinks(now());
         self.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
@@ -365,7 +369,7 @@ impl DeviceEstate {
     /// Takes its socket away, if it is not a VMM's.
     fn remove_socket(&self) {
         if self.listener.is_some() {
-            let _ = std::fs::remove_file(Path::new(&self.words.socket));
+            sockets::remove(Path::new(&self.words.socket));
         }
     }
 }

@@ -66,7 +66,7 @@ impl File {
         }
         let whole = match progress.step {
             Step::Fill => u64::from(bytes) == ZEROES_MAX,
-            _ => request.segments.len() > PIECES_MAX,
+            _ => bytes == progress.asked || request.segments.len() > PIECES_MAX,
         };
         if !whole {
             self.opened.faults.count_short();

@@ -114,8 +114,10 @@ impl Bed {
                 let slot = usize::from(of.slot);
                 let (request, progress) = (asked[slot].request(), &mut progress[slot]);
                 let (io, memory) = (&mut self.io, &self.memory);
-                match self.backend.completed(io, &request, memory, of, result, progress) {
-                    Outcome::Pending => {}
+                let outcome = self.backend.completed(io, &request, memory, of, result, progress);
+                let backend = &mut self.backend;
+                match take_turns(backend, io, &request, memory, of, progress, outcome) {
+                    Outcome::Pending | Outcome::Turn => {}
                     Outcome::Done(status) => {
                         assert_eq!(status, Status::Ok, "{:?}", asked[slot]);
                         ended[slot] = true;
@@ -159,6 +161,10 @@ impl Bed {
                     result,
                     &mut progress[slot],
                 );
+                let (backend, io, progress) =
+                    (&mut self.backend, &mut self.io, &mut progress[slot]);
+                let memory = &self.memory;
+                let outcome = take_turns(backend, io, &request, memory, tag, progress, outcome);
                 if let Outcome::Done(status) = outcome {
                     ended[slot] = Some(status);
                 }
@@ -167,6 +173,22 @@ impl Bed {
         assert_eq!(self.io.in_flight(), 0);
         ended.into_iter().map(|status| status.expect("ended")).collect()
     }
+}
+
+/// Goes on with a request for as long as it waits for a turn.
+pub fn take_turns(
+    backend: &mut Backend,
+    io: &mut Io,
+    request: &Request<'_>,
+    memory: &GuestMap,
+    tag: Tag,
+    progress: &mut Progress,
+    mut outcome: Outcome,
+) -> Outcome {
+    while outcome == Outcome::Turn {
+        outcome = backend.go_on(io, request, memory, tag, progress).1;
+    }
+    outcome
 }
 
 /// The clock, for deadlines of tests.

@@ -13,6 +13,11 @@ impl Opened {
         (self.cached(), self.direct())
     }
 
+    /// See [`crate::Disk::file_id`].
+    pub(crate) fn file_id(&self) -> Option<(u64, u64)> {
+        fstat(&self.cached).ok().map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
     /// What [`Self::descriptions`] gave, in the process that takes over. `path` is for messages.
     ///
     /// # Errors

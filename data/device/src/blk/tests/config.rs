@@ -151,3 +151,13 @@ fn what_is_offered_follows_the_shape() {
     assert_eq!(bare & (bit::BLK_DISCARD | bit::BLK_WRITE_ZEROES), 0);
     assert_ne!(offered(&Shape { in_order: true, ..shape() }) & bit::IN_ORDER, 0);
 }
+
+/// vhost-user has no message by which a front-end tells of these (0023).
+#[test]
+fn nothing_is_offered_that_no_front_end_can_carry() {
+    let all = [shape(), Shape { readonly: true, ..shape() }, Shape { in_order: true, ..shape() }];
+    let carried = offered(&all[0]) | offered(&all[1]) | offered(&all[2]);
+    for absent in [VIRTIO_F_RING_RESET, VIRTIO_F_NOTIFICATION_DATA, VIRTIO_F_SR_IOV] {
+        assert_eq!(carried & 1 << absent, 0, "bit {absent} is not offered");
+    }
+}
