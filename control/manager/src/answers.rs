@@ -22,6 +22,7 @@ impl Manager {
     pub(crate) fn answer(&mut self, request: Request) {
         let (call, reply) = request.into_parts();
         self.note_heard();
+        self.settle_before(&call);
         match call {
             Call::ListDisks => reply.answer(Ok(self.list())),
             Call::ShowDisk { id } => reply.answer(self.show(&id, true)),

@@ -110,6 +110,8 @@ pub struct Server {
     /// `None`: it has begun, and the socket is its own.
     begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
+    /// `None`: it takes nobody in any more.
+    leave: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -119,6 +121,12 @@ impl Server {
         if let Some(begin) = self.begin.take() {
             let _ = begin.send(());
         }
+    }
+
+    /// From now on the socket is another process's; those who are connected still have their answers.
+    pub fn take_nobody_in(&mut self) {
+        self.socket = None;
+        drop(self.leave.take());
     }
 
     /// Stops, when those who are connected have their answers, and leaves the socket to another
@@ -169,6 +177,7 @@ impl Entrance {
         let Entrance { path, listener, handles } = self;
         let (begin, begun) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
+        let (leave, left) = oneshot::channel();
         let (made, is_made) = sync_channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
@@ -181,7 +190,7 @@ impl Entrance {
                     let _ = made.send(Ok(()));
                     runtime.block_on(async {
                         if begun.await.is_ok() {
-                            http::run(listener, handles, version, stopped).await;
+                            http::run(listener, handles, version, [left, stopped]).await;
                         }
                     });
                 }
@@ -189,8 +198,9 @@ impl Entrance {
             }
         })?;
         let (begin, stop, thread) = (Some(begin), Some(stop), Some(thread));
+        let leave = Some(leave);
         is_made.recv().map_err(|_| io::Error::other("it ended at its start"))??;
-        Ok(Server { socket: Some(path), begin, stop, thread })
+        Ok(Server { socket: Some(path), begin, stop, leave, thread })
     }
 }
 

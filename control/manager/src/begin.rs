@@ -12,7 +12,7 @@ use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
 use confine::Kind;
 use runstate::{Tracker, Unavailable};
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
@@ -34,6 +34,7 @@ use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::Heir;
 use crate::upgrade::estate::Estate;
+use crate::upgrade::guard;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
@@ -61,6 +62,8 @@ pub struct Options {
     pub run_state: Option<Result<Tracker, Unavailable>>,
     /// Another daemon serves: this one is to take over from it.
     pub heir: Option<Heir>,
+    /// Called when this process, which took over, is the one that serves from now on.
+    pub settled: Box<dyn Fn()>,
     /// Called when process `.0` has taken over, just before this one ends.
     pub handed_over: Box<dyn Fn(u32)>,
 }
@@ -165,6 +168,7 @@ fn begin(
         saved_seats: Vec::new(),
         fences_open: 0,
         estate,
+        probation: None,
         took_over_at: None,
         api_socket,
         calls,
@@ -196,6 +200,7 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
     granted(heir, heir.receive_rings(&mut estate));
     manager.estate = Some(estate);
     manager.place_rings();
+    granted(heir, manager.inherit_uplinks());
     granted(heir, manager.inherit_links());
     let mut estate = manager.estate.take().unwrap_or_default();
     granted(heir, heir.receive_leave(&mut estate));
@@ -226,22 +231,47 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     (manager.options.ready)();
     let (devices, shut) = (manager.devices.len(), manager.shut.len());
     info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
-    let handed_over = match manager.turn_until_stopped() {
-        End::Stopped => {
-            drop(manager);
-            drop(server);
-            return Ok(());
+    let (pid, answered) = loop {
+        let handed_over = match manager.turn_until_stopped() {
+            End::Stopped => {
+                drop(manager);
+                drop(server);
+                return Ok(());
+            }
+            End::HandedOver(handed_over) => handed_over,
+        };
+        // Whoever comes from now on is the other process's.
+        server.take_nobody_in();
+        manager.answer_all_busy();
+        let settled = handed_over.await_settled();
+        let HandedOver { pid, version, reply, pause, .. } = handed_over;
+        let Err(why) = settled else {
+            let pause = pause.map(PauseWords::view);
+            let answer = Answer::Upgraded(UpgradeView { pid, version, pause });
+            break (pid, reply.map(|reply| (reply, answer)));
+        };
+        let back = manager.take_back(&why).and_then(|()| manager.open_door_again());
+        if let Some(reply) = reply {
+            reply.answer(Err(match &back {
+                Ok(_) => guard::taken_back(&why),
+                Err(more) => guard::lost(&why, more),
+            }));
         }
-        End::HandedOver(handed_over) => handed_over,
+        match back {
+            Ok(new) => std::mem::replace(&mut server, new).give_socket_away(),
+            Err(more) => {
+                error!("the new process took over, and {why}; {more}: this process ends");
+                server.give_socket_away();
+                // As after a crash: whoever starts the daemon again does so now.
+                std::process::exit(70);
+            }
+        }
     };
-    let HandedOver { pid, version, reply, pause } = handed_over;
     // They have no queues, and must not be what takes this process's memory apart.
     manager.cores.end_all();
-    if let Some(reply) = reply {
-        let pause = pause.map(PauseWords::view);
-        reply.answer(Ok(Answer::Upgraded(UpgradeView { pid, version, pause })));
+    if let Some((reply, answer)) = answered {
+        reply.answer(Ok(answer));
     }
-    manager.answer_all_busy();
     (manager.options.handed_over)(pid);
     server.give_socket_away();
     info!(pid, "another process serves now");
@@ -250,6 +280,20 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
 }
 
 impl Manager {
+    /// Operators are heard again after another process has had the API's socket.
+    fn open_door_again(&mut self) -> Result<Server, String> {
+        let failed = |error: std::io::Error| format!("its API cannot be opened again: {error}");
+        let socket = self.api_socket.try_clone().map_err(failed)?;
+        let path = Path::new(&self.plan.daemon.api);
+        let (entrance, calls) = api::open(path, Some(socket)).map_err(failed)?;
+        let mut server = entrance.prepare(self.options.version).map_err(failed)?;
+        self.poll.remove(&self.calls.wake_fd());
+        self.poll.add(calls.wake_fd(), Token::Calls).map_err(failed)?;
+        self.calls = calls;
+        server.begin();
+        Ok(server)
+    }
+
     fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
         let kept = &self.state.read().map_err(StartError)?;
         let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
@@ -257,6 +301,10 @@ impl Manager {
             self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
         }
         self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
+        let launchers = self.options.launcher.iter().flat_map(Launcher::ends);
+        for (at, end) in launchers.enumerate() {
+            self.poll.add(end, Token::Launcher(at as u32)).map_err(watch)?;
+        }
         self.begin_links(&plan.links).map_err(StartError)?;
         for disk in plan.disks {
             self.plan.disks.push(disk.clone());

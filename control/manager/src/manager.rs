@@ -39,6 +39,7 @@ use crate::switch_calls::MacQuery;
 use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::estate::Estate;
+use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
@@ -106,6 +107,8 @@ pub(crate) struct Manager {
     pub(crate) fences_open: usize,
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
+    /// This process has just taken over, and its predecessor watches it.
+    pub(crate) probation: Option<Probation>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
     /// The API's listening socket, for a successor.
@@ -140,6 +143,8 @@ impl Manager {
                     Token::Greeter => self.hear_greeter(),
                     Token::Synced(number) => self.has_synced(number),
                     Token::Qmp(id) => self.hear_qmp(id),
+                    Token::Guard => self.settle_for_good(),
+                    Token::Launcher(at) => self.hear_launcher(at as usize),
                 }
             }
             self.due();
@@ -186,7 +191,7 @@ impl Manager {
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
         let due = due.chain(self.balance.due_at(&self.cores));
-        let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
+        let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at)).chain(self.settles_at());
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
@@ -437,6 +442,7 @@ impl Manager {
             self.open_links(now());
         }
         let now = now();
+        self.settle_when_due(now);
         self.cores.knock(now);
         self.balance(now);
         self.answer_overdue(now);
@@ -510,6 +516,7 @@ impl Manager {
 
     fn reload_on_signal(&mut self) {
         self.poll.clear_signals(Token::Reload);
+        self.settle_for_good();
         self.reload(None);
     }
 
@@ -518,6 +525,7 @@ impl Manager {
         if self.stop_by.is_some() {
             return;
         }
+        self.settle_for_good();
         info!("stopping");
         (self.options.stopping)();
         self.give_up_upgrade("this daemon is being stopped");

@@ -40,6 +40,10 @@ pub(crate) enum Token {
     Synced(u32),
     /// A VMM's QMP.
     Qmp(u32),
+    /// The process that was taken over from, and could take its devices back.
+    Guard,
+    /// A process that starts heirs.
+    Launcher(u32),
 }
 
 impl Token {
@@ -57,6 +61,8 @@ impl Token {
             Token::Greeter => (9, 0, 0),
             Token::Synced(device) => (10, device, 0),
             Token::Qmp(id) => (11, 0, id),
+            Token::Guard => (12, 0, 0),
+            Token::Launcher(at) => (13, 0, at),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
     }
@@ -75,6 +81,8 @@ impl Token {
             9 => Token::Greeter,
             10 => Token::Synced(device),
             11 => Token::Qmp(link),
+            12 => Token::Guard,
+            13 => Token::Launcher(link),
             _ => Token::Reload,
         }
     }

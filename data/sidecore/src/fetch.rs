@@ -114,6 +114,9 @@ impl DiskRole {
         let work = match self.blk.parse(&ring.memory, chain) {
             Ok(Parsed::Work(work)) => work,
             Ok(Parsed::Answer(reply, status)) => {
+                if status != Status::Ok {
+                    self.refused_bytes = self.refused_bytes.wrapping_add(asked_bytes(chain));
+                }
                 let ticket = ring.queue.advance(chain);
                 self.finish(ring, ticket, reply, status, tally);
                 return Taken::Bytes(walk_bytes(chain));
@@ -235,6 +238,16 @@ fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
 fn walk_bytes(chain: &Chain) -> u64 {
     u64::from(chain.walked()) * WALK_BYTES
 }
+
+/// What a refused request asked for, for its limit: a guest that asks for what cannot be is no cheaper than one
+/// that asks for what can.
+#[cold]
+fn asked_bytes(chain: &Chain) -> u64 {
+    chain.readable_bytes().saturating_add(chain.writable_bytes()).min(REFUSED_BYTES_MAX)
+}
+
+/// A group's others must not wait for what no disk could have done.
+const REFUSED_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes that a descriptor counts as.
 const WALK_BYTES: u64 = 512;

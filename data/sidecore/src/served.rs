@@ -265,6 +265,8 @@ pub(crate) struct DiskRole {
     pub(crate) slots: Slots,
     /// A request that takes several visits.
     pub(crate) large: Large,
+    /// Bytes that refused requests asked for.
+    pub(crate) refused_bytes: u64,
     /// Requests that ended in the pass that took them: their latency is known at the next.
     pub(crate) unclocked: u64,
     /// When the first of them was taken.
@@ -287,6 +289,7 @@ impl Served {
                     backend,
                     slots,
                     large,
+                    refused_bytes: 0,
                     unclocked: 0,
                     unclocked_since: Nanos(0),
                     place: 0,

@@ -36,13 +36,19 @@ pub(super) async fn run(
     listener: UnixListener,
     door: Door,
     version: &'static str,
-    mut stopped: oneshot::Receiver<()>,
+    [mut left, mut stopped]: [oneshot::Receiver<()>; 2],
 ) {
     let service = router(door, version);
     let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
         let accepted = tokio::select! {
             _ = &mut stopped => break,
+            // Those who are here are answered, and nobody else comes.
+            _ = &mut left => {
+                drop(listener);
+                let _ = stopped.await;
+                break;
+            }
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {

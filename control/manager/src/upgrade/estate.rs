@@ -90,9 +90,16 @@ pub(crate) struct Estate {
     pub(crate) gone: BTreeSet<u32>,
     /// When queues were asked for and came back.
     pub(crate) moments: Moments,
+    /// The format that it is told in.
+    pub(crate) format: u32,
+    /// What uplinks have counted.
+    pub(crate) uplinks: BTreeMap<String, UplinkEstate>,
     /// The device that is being told of.
     last: Option<String>,
 }
+
+/// What the port of an uplink has counted, and its descriptors.
+pub(crate) type UplinkEstate = [BTreeMap<String, u64>; 2];
 
 /// What a packet led to.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,6 +125,7 @@ impl Estate {
                 if !wire::FORMATS.contains(&format) {
                     return Err(format!("format {format} is not known"));
                 }
+                self.format = format;
                 self.api = Some((api, one(&mut fds)?));
             }
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
@@ -163,6 +171,10 @@ impl Estate {
                 let told =
                     told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
                 told.counters = counters;
+            }
+            FromPredecessor::Uplink { name, frames, work } => {
+                bounded(self.uplinks.len(), TAPS_MAX, "uplinks")?;
+                self.uplinks.insert(name, [frames, work]);
             }
             FromPredecessor::Flip { sync_failed, drained_ns } => {
                 self.sync_failed = sync_failed;
