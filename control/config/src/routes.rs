@@ -24,6 +24,7 @@ pub enum Operation {
     RemoveDisk,
     ResizeDisk,
     ClearDisk,
+    AcceptDisk,
     MoveDisk,
     ListNics,
     AddNic,
@@ -84,7 +85,7 @@ pub struct Route {
 }
 
 /// Everything the API has.
-pub const ROUTES: [Route; 30] = [
+pub const ROUTES: [Route; 31] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -156,6 +157,17 @@ pub const ROUTES: [Route; 30] = [
         success: 200,
         answer: schema_of::<DiskView>,
         refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::AcceptDisk,
+        method: Method::Post,
+        path: "/v1/disks/{id}/accept",
+        summary: "Have the guest of a disk, wherever it was declared, go on with the image that is there, \
+                  though it was on another one.",
+        body: None,
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409, 422],
     },
     Route {
         operation: Operation::MoveDisk,
@@ -410,6 +422,7 @@ impl Operation {
             Operation::RemoveDisk => Call::RemoveDisk { id },
             Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)? },
             Operation::ClearDisk => Call::ClearDisk { id },
+            Operation::AcceptDisk => Call::AcceptDisk { id },
             Operation::MoveDisk => Call::MoveDisk { id, wish: body_of(body)? },
             Operation::ListNics => Call::ListNics,
             Operation::AddNic => Call::AddNic(body_of(body)?),

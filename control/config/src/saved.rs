@@ -15,9 +15,11 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with disks whose guests may move. Like those below it is written only
+/// The highest version that is read: with disks whose format is said. Like those below it is written only
 /// when there is something of the kind, so that an older program reads the rest.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
+/// With disks whose guests may move.
+const VERSION_OF_MOVES: u64 = 5;
 /// With bursts that wait for a limit, and what is said of NICs' calls.
 const VERSION_OF_BURSTS: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
@@ -84,7 +86,8 @@ pub enum SavedError {
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
     let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
-        _ if disks.iter().any(|disk| disk.migratable) => VERSION,
+        _ if disks.iter().any(|disk| disk.format.is_some()) => VERSION,
+        _ if disks.iter().any(|disk| disk.migratable) => VERSION_OF_MOVES,
         _ if has_news(devices) => VERSION_OF_BURSTS,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
@@ -171,6 +174,7 @@ fn list<T: JsonSchema + DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Format;
 
     fn disk() -> DiskSpec {
         DiskSpec { path: Some("/a.img".into()), readonly: true, ..DiskSpec::new("a") }
@@ -198,6 +202,8 @@ mod tests {
         let moves = Devices { disks: vec![moves], ..Devices::default() };
         let asks = DiskSpec { qmp: Some("/q".into()), ..DiskSpec::new("q") };
         let asks = Devices { disks: vec![asks], ..Devices::default() };
+        let told = DiskSpec { format: Some(Format::Raw), ..disk() };
+        let told = Devices { disks: vec![told], ..Devices::default() };
         let none = Devices::default();
         for (devices, version) in [
             (disks, 1),
@@ -208,6 +214,7 @@ mod tests {
             (each, 4),
             (moves, 5),
             (asks, 4),
+            (told, 6),
             (none, 1),
         ] {
             let text = write(&devices);
@@ -243,8 +250,8 @@ mod tests {
         for (text, why) in [
             ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
-                r#"{"format":"sidecore-state","version":6,"disks":[]}"#,
-                "the saved state has version 6, and this program reads up to 5; install the newer \
+                r#"{"format":"sidecore-state","version":7,"disks":[]}"#,
+                "the saved state has version 7, and this program reads up to 6; install the newer \
                  program again, or move the file away and add the disks, switches, nics and groups again",
             ),
             (

@@ -120,6 +120,9 @@ const LIFE: &[c_long] = &[
 /// A disk's sync.
 const PARTING: &[c_long] = &[libc::SYS_fdatasync, libc::SYS_fsync];
 
+/// What an image is, by its name and by its descriptor.
+const WATCH: &[c_long] = &[libc::SYS_statx, libc::SYS_newfstatat, libc::SYS_fstat, libc::SYS_lseek];
+
 /// Where there are older forms of the same calls.
 #[cfg(target_arch = "x86_64")]
 const LIFE_OLD: &[c_long] = &[libc::SYS_gettimeofday, libc::SYS_time];
@@ -186,6 +189,9 @@ const CONTROL: &[c_long] = &[
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_statfs,
+    // The label of an image.
+    libc::SYS_fgetxattr,
+    libc::SYS_fsetxattr,
     libc::SYS_lseek,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
@@ -268,6 +274,7 @@ pub(crate) fn of(kind: Kind, networks: bool, programs: bool) -> Vec<c_long> {
         Kind::Closer => &[ALARM],
         Kind::Parting => &[PARTING],
         Kind::Greeter => &[],
+        Kind::Watch => &[WATCH],
         Kind::Control => &[WAIT, ALARM, SIDECORE, CONTROL, CONTROL_OLD],
     };
     let bpf = (kind == Kind::Control && networks && programs).then_some(libc::SYS_bpf);
@@ -314,7 +321,7 @@ pub(crate) fn checked(kind: Kind, (networks, speaks_ip): (bool, bool), pid: u32)
             all.push(check(libc::SYS_ioctl, 1, &[libc::FIONBIO]));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }
-        Kind::Closer | Kind::Parting | Kind::Greeter => {
+        Kind::Closer | Kind::Parting | Kind::Greeter | Kind::Watch => {
             all.push(check(libc::SYS_fcntl, 1, CLOSING));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }

@@ -68,6 +68,8 @@ pub enum Kind {
     Parting,
     /// Shakes hands for links.
     Greeter,
+    /// Looks whether images are where they were.
+    Watch,
 }
 
 /// Files that can be opened. All are absolute and exist.

@@ -20,6 +20,7 @@ use crate::balance::{Balance, nodes_of};
 use crate::bounds::Bounds;
 use crate::cores::{self, Cores};
 use crate::guest_vcpus::Guests;
+use crate::images::Images;
 use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager, now};
 use crate::moves::Moves;
@@ -37,6 +38,7 @@ use crate::upgrade::estate::Estate;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
+use crate::watch::Watch;
 
 /// Reads the configuration file again, beside the plan in force.
 pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
@@ -141,6 +143,8 @@ fn begin(
         options,
         state,
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
+        images: Images::in_folder(&plan.daemon.state_dir),
+        watch: Watch::from(now()),
         cores,
         balance,
         devices: BTreeMap::new(),

@@ -7,12 +7,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use backend::{Cache, Disk, Handles, Inherited, OpenError, Source};
+use backend::{Astray, Cache, Disk, Handles, Inherited, OpenError, Source, Vet};
 use config::plan::DiskPlan;
+use config::spec::Format;
 use device::blk::{Limits, Live, Shape};
 
 use crate::device::{Link, QueueState};
 use crate::follow::Stand;
+use crate::image::{Found, Verdict};
+use crate::images::{Bond, Images, Remembered};
 use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
 use crate::start;
@@ -27,10 +30,24 @@ pub(crate) struct DiskParts {
     pub(crate) stand: Option<Stand>,
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
+    /// Which image its guest is on.
+    pub(crate) bond: Bond,
+    /// What others have done to its image, as far as that was seen.
+    pub(crate) astray: Option<Astray>,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
     /// What it has of a link, if another machine has it.
     pub(crate) remote: Option<RemoteParts>,
+}
+
+/// Whether a ring may be served, as far as the image goes.
+pub(crate) enum Admission {
+    /// It may.
+    Served(Verdict),
+    /// What its guest wrote is gone.
+    Lost(String),
+    /// Its guest was on another image, and waits.
+    Other(String),
 }
 
 impl DiskParts {
@@ -38,13 +55,27 @@ impl DiskParts {
     ///
     /// # Errors
     /// Why it cannot be opened and what to do.
-    pub(crate) fn open(plan: DiskPlan) -> Result<DiskParts, NotOpen> {
+    pub(crate) fn open(plan: DiskPlan, images: &Images) -> Result<DiskParts, NotOpen> {
         let source = source_of(&plan);
+        let remembered = images.of(&plan.id);
         // Readers keep no reader out, so their locks need not follow anything.
         let follows = plan.migratable && !plan.readonly;
-        let mut disk = match Disk::open(&source) {
+        let open = |vet: Vet| match Disk::open_vetted(&source, vet) {
             Err(OpenError::Held { holder, .. }) if follows && !holder.is_this_process() => {
-                Disk::look(&source)
+                Disk::look(&source, vet)
+            }
+            opened => opened,
+        };
+        let is_told = plan.format == Some(Format::Raw);
+        let mut disk = match open(if is_told { Vet::Raw } else { Vet::Unknown }) {
+            // Its guest may have made what it begins with.
+            Err(OpenError::Foreign { .. })
+                if Disk::look(&source, Vet::Raw).is_ok_and(|disk| {
+                    let found = Found::of(&disk, &plan, images.boot());
+                    Bond::new(found, remembered.clone()).is_known()
+                }) =>
+            {
+                open(Vet::Raw)
             }
             opened => opened,
         }
@@ -53,7 +84,13 @@ impl DiskParts {
         if follows {
             disk = disk.away();
         }
-        Ok(DiskParts::of(plan, disk, was_empty))
+        Ok(DiskParts::of(plan, disk, was_empty).bound(remembered, images))
+    }
+
+    /// The same disk with what is remembered of its guest's image.
+    pub(crate) fn bound(mut self, remembered: Remembered, images: &Images) -> DiskParts {
+        self.bond = Bond::new(Found::of(&self.disk, &self.plan, images.boot()), remembered);
+        self
     }
 
     /// Takes over what another process had open, or only knew of.
@@ -64,10 +101,12 @@ impl DiskParts {
         plan: DiskPlan,
         facts: &Inherited,
         handles: Handles<OwnedFd>,
+        images: &Images,
     ) -> Result<DiskParts, NotOpen> {
         let disk = Disk::inherit(&source_of(&plan), facts, handles);
         let disk = disk.map_err(|error| NotOpen::Wrong(error.to_string()))?;
-        Ok(DiskParts::of(plan, disk, facts.was_empty))
+        let remembered = images.of(&plan.id);
+        Ok(DiskParts::of(plan, disk, facts.was_empty).bound(remembered, images))
     }
 
     fn of(plan: DiskPlan, disk: Arc<Disk>, was_empty: bool) -> DiskParts {
@@ -88,7 +127,18 @@ impl DiskParts {
         let live = Live::new(disk.size_bytes());
         let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
         let stand = follows.then_some(stand);
-        DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None, remote: None }
+        DiskParts {
+            plan,
+            disk,
+            shape,
+            live,
+            stand,
+            was_empty,
+            bond: Bond::default(),
+            astray: None,
+            resizing: None,
+            remote: None,
+        }
     }
 
     /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
@@ -119,6 +169,7 @@ impl DiskParts {
         if let Some(path) = plan.source.path().filter(|path| !Path::new(path).exists()) {
             return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
         }
+        // What it begins with is its guest's: it was vetted when it was taken first.
         let disk = Disk::open(&source_of(plan)).map_err(|e| NotOpen::new(&e, plan))?;
         // Front-ends were told of the one that was there when the daemon started.
         match disk.answers_at_once() == self.shape.in_order {
@@ -134,20 +185,28 @@ impl DiskParts {
         }
     }
 
-    /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
-    /// ring of the front-end, enabled or not, was served by an earlier process: its guest must not be
-    /// handed zeroes, through no ring, until it starts anew.
-    pub(crate) fn has_lost_what_it_held(&self, queues: &[QueueState], link: &Link) -> bool {
-        let is_lost = |(index, queue): (usize, &QueueState)| {
-            let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
-            let features = link.session.features();
-            facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
-        };
-        self.was_empty && queues.iter().enumerate().any(is_lost)
+    /// Whether a ring of front-end `link`, whose number is `number`, may be served.
+    ///
+    /// A guest whose driver was running is served from its own image alone. It must not be handed the
+    /// zeroes of a disk that was empty when it was opened (a RAM disk, an image that was missing), nor
+    /// another image, through no ring, until it starts anew.
+    pub(crate) fn admits(&self, queues: &[QueueState], number: u32, link: &Link) -> Admission {
+        let was_running = was_running(queues, link);
+        let verdict = self.bond.judge(&self.plan.id, number, was_running);
+        let is_lost = self.was_empty && was_running;
+        match verdict {
+            // An image that was missing was made anew in its place.
+            Verdict::Other(_) if is_lost && self.bond.has_same_name() => {
+                Admission::Lost(self.lost_by())
+            }
+            Verdict::Other(why) => Admission::Other(why),
+            _ if is_lost => Admission::Lost(self.lost_by()),
+            verdict => Admission::Served(verdict),
+        }
     }
 
     /// What a guest is told whose disk holds nothing of what it wrote.
-    pub(crate) fn lost_by(&self) -> String {
+    fn lost_by(&self) -> String {
         match self.plan.source.path() {
             None => {
                 "its guest used this RAM disk before the daemon was started, or in another daemon, and \
@@ -161,6 +220,17 @@ impl DiskParts {
             ),
         }
     }
+}
+
+/// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
+/// counts on what it wrote.
+fn was_running(queues: &[QueueState], link: &Link) -> bool {
+    let was_used = |(index, queue): (usize, &QueueState)| {
+        let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
+        let features = link.session.features();
+        facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
+    };
+    queues.iter().enumerate().any(was_used)
 }
 
 /// What the back-end is asked to open.

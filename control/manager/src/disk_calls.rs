@@ -119,6 +119,9 @@ impl Manager {
             // Made longer under its locks, which are not kept.
             false => disk.disk = disk.open_again(&plan).map_err(|e| refused(&e))?.away(),
         }
+        disk.astray = None;
+        let image = disk.bond.resized(size);
+        image.into_iter().for_each(|image| self.keep_image(&id, &image));
         self.tell_capacity(number);
         let origin = plan.origin.clone();
         self.set_plan(plan);

@@ -21,6 +21,7 @@ use vhost_user::Message;
 
 use crate::device::Device;
 use crate::disk::DiskParts;
+use crate::image::Found;
 use crate::manager::{Manager, now};
 use crate::poll::Token;
 use crate::shut::{NotOpen, Retry, file_at};
@@ -216,11 +217,37 @@ impl Manager {
         disk.count_on_from(&parts.disk);
         parts.disk = disk;
         parts.stand = Some(Stand::Here);
+        self.has_found(number);
+        self.watch.wake();
         if let Some(parts) = self.disk_parts(number) {
             self.recall_unsynced(parts);
         }
         if grew {
             self.tell_capacity(number);
+        }
+    }
+
+    /// The image of a disk was opened anew: it may be another one.
+    fn has_found(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(parts) = device.kind.disk_mut() else { return };
+        let found = Found::of(&parts.disk, &parts.plan, self.images.boot());
+        parts.astray = None;
+        if parts.bond.find(found) {
+            // What its rings were served from is not what they would be served from now.
+            device.queues.iter_mut().for_each(|queue| queue.was_attached = false);
+        }
+    }
+
+    /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
+    /// back, from another daemon, is not known here.
+    pub(crate) fn forget_parted(&mut self, number: u32) {
+        let Some(parts) = self.disk_parts_mut(number) else { return };
+        if matches!(parts.stand, Some(Stand::Away(_))) && parts.bond.part() {
+            let id = parts.plan.id.clone();
+            if let Err(error) = self.images.forget(&id) {
+                warn!(disk = id, %error, "which image its guest was on could not be forgotten");
+            }
         }
     }
 

@@ -200,7 +200,7 @@ impl Manager {
         let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let parts = DiskParts::inherit(plan, &facts, handles)?;
+                let parts = DiskParts::inherit(plan, &facts, handles, &self.images)?;
                 self.recall_unsynced(&parts);
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
@@ -230,7 +230,8 @@ impl Manager {
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
-            let mut parts = self.open_remote(plan)?;
+            let remembered = self.images.of(&plan.id);
+            let mut parts = self.open_remote(plan)?.bound(remembered, &self.images);
             let is_lost = self.recall_unsynced(&parts);
             if let Some(remote) = &mut parts.remote {
                 remote.is_lost = is_lost;
@@ -251,7 +252,7 @@ impl Manager {
             return Err(ours);
         }
         let facts = Facts::from(&plan);
-        let parts = DiskParts::open(plan).map_err(|error| match (error, path) {
+        let parts = DiskParts::open(plan, &self.images).map_err(|error| match (error, path) {
             (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
             (error, _) => error,
         })?;
@@ -282,6 +283,7 @@ impl Manager {
             self.discard(device);
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
+        self.watch.wake();
         self.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::file::{Facts, FaultSnapshot, File, Holder, Opened};
+use crate::file::{Astray, Facts, FaultSnapshot, File, Foreign, Holder, ImageFacts, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::{Backend, Memory, Null, SECTOR_SIZE};
 
@@ -32,8 +32,8 @@ pub enum Source {
         /// Where.
         path: PathBuf,
         /// Bytes, a multiple of 512. A missing file is then made and a shorter one grown (sparse);
-        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, rounded
-        /// down to 512.
+        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, which must be
+        /// a multiple of 512.
         size_bytes: Option<u64>,
         /// Only read.
         readonly: bool,
@@ -61,6 +61,15 @@ pub struct Limits {
     pub discard_sectors_max: u32,
     /// Sectors of one write-zeroes.
     pub zeroes_sectors_max: u32,
+}
+
+/// Whether an image is known to be raw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vet {
+    /// It is: an operator has said so, or a guest has used it as a disk. What it begins with is the guest's.
+    Raw,
+    /// Nobody knows. One that begins as another format is refused ([`OpenError::Foreign`]).
+    Unknown,
 }
 
 /// Why a disk could not be opened. The text is for the operator.
@@ -100,6 +109,25 @@ pub enum OpenError {
         path: PathBuf,
         /// Its size, bytes.
         size_bytes: u64,
+    },
+    /// Its last sector is not whole, and would not be served.
+    #[error(
+        "{path} has {size_bytes} bytes, which is no multiple of 512: make it longer with `truncate -s %512 \
+         {path}`, which adds zeroes, or give the `size` of the whole sectors that are to be served"
+    )]
+    Uneven {
+        /// The file.
+        path: PathBuf,
+        /// Its size, bytes.
+        size_bytes: u64,
+    },
+    /// It begins as an image of another format.
+    #[error("{path} is a {format} image, and a disk is raw: {}", advice(*format, path))]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// As what it begins.
+        format: Foreign,
     },
     /// Smaller than asked, and not to be grown.
     #[error("{path} has {size_bytes} bytes, but a size of {asked_bytes} was given; {why}")]
@@ -187,6 +215,21 @@ pub enum ResizeError {
         /// Why.
         why: &'static str,
     },
+    /// No name leads to it any more: it is gone when the daemon closes it.
+    #[error(
+        "{path} was removed, and what its guest writes is lost when the daemon closes it: copy the disk \
+         from within the guest"
+    )]
+    Removed {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// Another file has its name.
+    #[error("{path} is another file than the one that its guest is on: put that one back")]
+    Replaced {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// The kernel refused.
     #[error("cannot grow {path}: {source}")]
     Os {
@@ -235,13 +278,22 @@ pub struct RemoteDisk {
 }
 
 impl Disk {
-    /// Opens it. May block, make a file, and grow a file; reads and writes no data.
+    /// Opens an image that is known to be raw. May block, make a file, and grow a file; reads and writes
+    /// no data.
     ///
     /// # Errors
     /// [`OpenError`]. A file that was made or grown before an error stays so.
     pub fn open(source: &Source) -> Result<Arc<Disk>, OpenError> {
+        Self::open_vetted(source, Vet::Raw)
+    }
+
+    /// The same of an image that may be of another format: then its first bytes are read.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A file that was made or grown before an error stays so; a foreign one is untouched.
+    pub fn open_vetted(source: &Source, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (opened, size_bytes) = Opened::open(path, asked, readonly, cache)?;
+            let (opened, size_bytes) = Opened::open(path, asked, readonly, cache, vet)?;
             Ok((Kind::File(Arc::new(opened)), size_bytes))
         })
     }
@@ -256,9 +308,9 @@ impl Disk {
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::Held`].
-    pub fn look(source: &Source) -> Result<Arc<Disk>, OpenError> {
+    pub fn look(source: &Source, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (facts, size_bytes) = Opened::look(path, asked, readonly, cache)?;
+            let (facts, size_bytes) = Opened::look(path, asked, readonly, cache, vet)?;
             Ok((Kind::Away(facts), size_bytes))
         })
     }
@@ -336,6 +388,7 @@ impl Disk {
                 in_memory: facts.at_once,
                 described: "file",
                 faults: FaultSnapshot::default(),
+                image: None,
             }),
             (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
             (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),
@@ -392,6 +445,23 @@ impl Disk {
     ) -> Result<Arc<Disk>, OpenError> {
         let (opened, size_bytes) = Opened::open_simulated(path, size_bytes, cache, kernel)?;
         Ok(Arc::new(Disk { kind: Kind::File(Arc::new(opened)), size_bytes }))
+    }
+
+    /// Facts by which its image is told from others; nothing of what is no image, or was not seen here.
+    pub fn image(&self) -> Option<&ImageFacts> {
+        match &self.kind {
+            Kind::File(opened) => Some(opened.image()),
+            Kind::Away(facts) => facts.image.as_ref(),
+            Kind::Null | Kind::Memory(_) | Kind::Remote(_) => None,
+        }
+    }
+
+    /// What others have done to the open image, if something. Waits for as long as its file system does.
+    pub fn astray(&self) -> Option<Astray> {
+        match &self.kind {
+            Kind::File(opened) => opened.astray(self.size_bytes),
+            _ => None,
+        }
     }
 
     /// Bytes that are served, a multiple of 512.
@@ -544,6 +614,20 @@ impl Disk {
         };
         *disk = Arc::new(Disk { kind, size_bytes });
         Ok(())
+    }
+}
+
+/// What to do about an image of another format.
+fn advice(format: Foreign, path: &Path) -> String {
+    let path = path.display();
+    let otherwise = "or, if it is the content of a raw disk, say `format = \"raw\"`";
+    match format {
+        Foreign::Luks => format!(
+            "if the host is to decrypt it, open it with `cryptsetup open` and serve what that makes, or \
+             convert it with `qemu-img convert --image-opts`; {otherwise}, as where its guest has \
+             encrypted it"
+        ),
+        _ => format!("convert it with `qemu-img convert -O raw {path} {path}.raw`; {otherwise}"),
     }
 }
 

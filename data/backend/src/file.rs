@@ -11,14 +11,18 @@
 mod device;
 mod faults;
 mod flushes;
+mod format;
 mod holder;
+mod image;
 mod judge;
 mod lock;
 mod open;
 mod writers;
 
 pub use faults::FaultSnapshot;
+pub use format::Foreign;
 pub use holder::Holder;
+pub use image::{Astray, ImageFacts};
 pub(crate) use open::{Facts, Opened};
 
 use std::sync::Arc;

@@ -41,9 +41,9 @@ mod sys;
 mod wake;
 
 pub use disk::{
-    Cache, Disk, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
+    Cache, Disk, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source, Vet,
 };
-pub use file::{FaultSnapshot, File, Holder, Progress};
+pub use file::{Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, Progress};
 pub use io::Io;
 pub use memory::Memory;
 pub use null::Null;

@@ -170,6 +170,7 @@ mod tests {
             "limit_iops = 7",
             "drain_timeout = 9",
             "migratable = true",
+            "format = \"raw\"",
         ];
         let lines = [&lines[..], &ALIKE].concat();
         check::<DiskSpec>("[[disk]]", base, &lines, &["backend", "link", "remote"]);

@@ -4,7 +4,9 @@ use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
-use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
+use super::{
+    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, Path, PolicyPlan, Size,
+};
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
@@ -94,6 +96,8 @@ pub struct DiskPlan {
     pub mode: Mode,
     /// What it is made of.
     pub source: Source,
+    /// The format of its image, if that is said.
+    pub format: Option<Format>,
     /// The guest may not write.
     pub readonly: bool,
     /// At most 20 printable ASCII characters.
@@ -228,6 +232,7 @@ pub(super) fn resolve(
         socket: socket?,
         mode: spec.mode,
         source: source?,
+        format: spec.format,
         readonly: spec.readonly,
         serial,
         queues: spec.queues,
@@ -359,6 +364,7 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
     let given = [
         ("path", spec.path.is_some(), BackendKind::File),
         ("cache", spec.cache.is_some(), BackendKind::File),
+        ("format", spec.format.is_some(), BackendKind::File),
         ("link", spec.link.is_some(), BackendKind::Remote),
         ("remote", spec.remote.is_some(), BackendKind::Remote),
     ];

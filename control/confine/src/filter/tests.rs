@@ -7,8 +7,15 @@ use super::*;
 use crate::Landlock;
 use crate::calls::FATAL;
 
-const KINDS: [Kind; 6] =
-    [Kind::Sidecore, Kind::Control, Kind::Api, Kind::Closer, Kind::Parting, Kind::Greeter];
+const KINDS: [Kind; 7] = [
+    Kind::Sidecore,
+    Kind::Control,
+    Kind::Api,
+    Kind::Closer,
+    Kind::Parting,
+    Kind::Greeter,
+    Kind::Watch,
+];
 /// Numbers that are looked at; the newest call of Linux 6.18 is below.
 const NUMBERS: std::ops::Range<i64> = 0..600;
 const PID: u32 = 4711;
@@ -153,7 +160,7 @@ fn a_process_with_links_may_speak_ip_and_nothing_more() {
 #[test]
 fn threads_that_control_makes_later_find_their_list_in_its_own() {
     let control = of(Kind::Control, CapabilitySet::all());
-    for kind in [Kind::Closer, Kind::Parting, Kind::Greeter, Kind::Api] {
+    for kind in [Kind::Closer, Kind::Parting, Kind::Greeter, Kind::Watch, Kind::Api] {
         let theirs = of(kind, CapabilitySet::all());
         for number in NUMBERS.filter(|number| answer(&theirs, *number, [0; 6]) == ALLOW) {
             assert_eq!(answer(&control, number, [0; 6]), ALLOW, "{kind:?} {number}");

@@ -176,6 +176,7 @@ mod tests {
     use super::*;
     use crate::device::Attached;
     use crate::disk::DiskParts;
+    use crate::images::Images;
     use crate::kind::{Facts, Kind};
     use crate::nic::NicParts;
 
@@ -195,7 +196,8 @@ mod tests {
             HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
         let plan = load(&text, "file", "/", &host, None).expect("a plan");
         let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
-            let parts = DiskParts::open(plan.clone()).expect("a disk of nothing");
+            let parts = DiskParts::open(plan.clone(), &Images::in_folder("/nowhere"))
+                .expect("a disk of nothing");
             Device::new(number, Facts::from(plan), Kind::Disk(parts))
         };
         let of_nic = |plan: &config::plan::NicPlan| {

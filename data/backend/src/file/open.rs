@@ -15,6 +15,8 @@ use rustix::io::Errno;
 
 use super::faults::{FaultSnapshot, Faults};
 use super::flushes::Flushes;
+use super::format::Foreign;
+use super::image::{Astray, ImageFacts};
 use super::lock::{self, Refused};
 use super::writers::Writers;
 use super::{device, holder};
@@ -23,7 +25,7 @@ use crate::disk::at_most;
 use crate::simulated::Kernel;
 use crate::sys::Ring;
 use crate::wake::Sleepers;
-use crate::{Cache, Limits, OpenError, ResizeError, SECTOR_SIZE};
+use crate::{Cache, Limits, OpenError, ResizeError, SECTOR_SIZE, Vet};
 
 mod inherit;
 
@@ -65,6 +67,7 @@ pub(crate) struct Opened {
     limits: Limits,
     lacks: AtomicU8,
     was_empty: bool,
+    image: ImageFacts,
     sync_failed: AtomicBool,
     /// Readable once that was latched, for control.
     sync_failure: OwnedFd,
@@ -78,13 +81,15 @@ pub(crate) struct Opened {
 }
 
 /// What is known of a file that is not open.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) physical_block_size: u32,
     pub(crate) limits: Limits,
     pub(crate) in_memory: bool,
     pub(crate) described: &'static str,
     pub(crate) faults: FaultSnapshot,
+    /// Nothing where another process has it and did not say.
+    pub(crate) image: Option<ImageFacts>,
 }
 
 /// The way past the page cache, and what it demands.
@@ -105,9 +110,10 @@ impl Opened {
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Opened, u64), OpenError> {
         let create = asked_bytes.is_some() && !readonly;
-        How::of(path, create, readonly, cache).opened(asked_bytes)
+        How { vet, ..How::of(path, create, readonly, cache) }.opened(asked_bytes)
     }
 
     /// The same, for a file whose commands `kernel` is to run.
@@ -131,8 +137,9 @@ impl Opened {
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Facts, u64), OpenError> {
-        let how = How { fenced: false, ..How::of(path, false, readonly, cache) };
+        let how = How { fenced: false, vet, ..How::of(path, false, readonly, cache) };
         how.opened(asked_bytes).map(|(opened, size_bytes)| (opened.facts(), size_bytes))
     }
 
@@ -144,7 +151,13 @@ impl Opened {
             in_memory: self.in_memory,
             described: self.describe(),
             faults: self.faults(),
+            image: Some(self.image.clone()),
         }
+    }
+
+    /// Facts by which it is told from other images.
+    pub(crate) fn image(&self) -> &ImageFacts {
+        &self.image
     }
 
     /// Makes everything that was written stable, with nothing in flight. May take as long as the disk
@@ -259,6 +272,9 @@ impl Opened {
     /// Sees to it that `size_bytes` can be served.
     pub(crate) fn ensure_size(&self, size_bytes: u64) -> Result<(), ResizeError> {
         let os = |source| ResizeError::Os { path: self.path.clone(), source };
+        if !self.is_block {
+            self.check_name()?;
+        }
         let has = self.end().map_err(os)?;
         if has >= size_bytes {
             return Ok(());
@@ -272,6 +288,43 @@ impl Opened {
         Err(ResizeError::TooSmall { path, size_bytes: has, asked_bytes: size_bytes, why })
     }
 
+    /// That its path still names it: what has no name is gone with its last descriptor.
+    fn check_name(&self) -> Result<(), ResizeError> {
+        let path = || self.path.clone();
+        let os = |source| ResizeError::Os { path: path(), source };
+        let stat = fstat(&self.cached).map_err(os)?;
+        match rustix::fs::stat(&self.path) {
+            Ok(named) if is_same(&named, &stat) => Ok(()),
+            Ok(_) => Err(ResizeError::Replaced { path: path() }),
+            Err(Errno::NOENT) => Err(ResizeError::Removed { path: path() }),
+            // Nothing can be said of it.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// What has become of it while `size_bytes` of it are served.
+    pub(crate) fn astray(&self, size_bytes: u64) -> Option<Astray> {
+        let stat = fstat(&self.cached).ok()?;
+        let named = rustix::fs::stat(&self.path);
+        let is_it = |named: &Stat| match self.is_block {
+            true => named.st_rdev == stat.st_rdev,
+            false => is_same(named, &stat),
+        };
+        match named {
+            Ok(named) if !is_it(&named) => return Some(Astray::Replaced),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Some(Astray::Removed),
+            // Not to be seen by this thread: then its links say whether it has a name at all.
+            Err(_) if stat.st_nlink == 0 => return Some(Astray::Removed),
+            _ => {}
+        }
+        let (bytes, usual) = (self.end().ok()?, self.image.bytes().max(size_bytes));
+        match bytes {
+            _ if bytes < size_bytes => Some(Astray::Cut { bytes }),
+            _ if bytes > usual => Some(Astray::Grown { bytes }),
+            _ => None,
+        }
+    }
+
     fn served_bytes(&self, asked_bytes: Option<u64>) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         if let Some(asked) = asked_bytes {
@@ -280,6 +333,9 @@ impl Opened {
                     OpenError::TooSmall { path, size_bytes, asked_bytes, why }
                 }
                 ResizeError::Os { path, source } => OpenError::Os { what: "grow", path, source },
+                ResizeError::Removed { path } | ResizeError::Replaced { path } => {
+                    OpenError::Os { what: "grow", path, source: Errno::STALE }
+                }
                 ResizeError::Size(size) => OpenError::Size(size),
                 ResizeError::Memory(error) => OpenError::Memory(error),
             })?;
@@ -287,18 +343,18 @@ impl Opened {
         }
         let os = |source| OpenError::Os { what: "measure", path: path(), source };
         let size_bytes = self.end().map_err(os)?;
-        match size_bytes / SECTOR_SIZE * SECTOR_SIZE {
-            0 => Err(OpenError::Empty { path: path(), size_bytes }),
+        match size_bytes {
+            0..SECTOR_SIZE => Err(OpenError::Empty { path: path(), size_bytes }),
+            _ if !size_bytes.is_multiple_of(SECTOR_SIZE) => {
+                Err(OpenError::Uneven { path: path(), size_bytes })
+            }
             whole => Ok(whole),
         }
     }
 
     /// Bytes in it now.
     fn end(&self) -> Result<u64, Errno> {
-        if self.is_block {
-            return seek(&self.cached, SeekFrom::End(0));
-        }
-        Ok(u64::try_from(fstat(&self.cached)?.st_size).unwrap_or(0))
+        end_of(&self.cached)
     }
 
     /// What discards and physical blocks it has.
@@ -335,6 +391,7 @@ struct How<'a> {
     cache: Cache,
     /// With the locks; otherwise only to look.
     fenced: bool,
+    vet: Vet,
     #[cfg(feature = "simulated")]
     kernel: Option<&'a Arc<dyn Kernel>>,
 }
@@ -356,6 +413,7 @@ impl<'a> How<'a> {
             readonly,
             cache,
             fenced: true,
+            vet: Vet::Raw,
             #[cfg(feature = "simulated")]
             kernel: None,
         }
@@ -377,6 +435,7 @@ impl<'a> How<'a> {
         for _ in 0..REPLACED_MAX {
             let Some(fenced) = self.fenced()? else { continue };
             let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
+            let image = self.image(&cached)?;
             let mut opened = Opened {
                 path: self.path.into(),
                 cached,
@@ -389,6 +448,7 @@ impl<'a> How<'a> {
                 limits: Limits::default(),
                 lacks: AtomicU8::new(0),
                 was_empty: false,
+                image,
                 sync_failed: AtomicBool::new(false),
                 sync_failure: failure_fd().map_err(self.os("watch"))?,
                 writers: Writers::default(),
@@ -536,6 +596,25 @@ impl<'a> How<'a> {
         Direct::of(fd, &stat)
     }
 
+    /// Facts of what was opened, which is left as it is if it is refused; and a label for a file that
+    /// is to be written.
+    fn image(&self, file: &OwnedFd) -> Result<ImageFacts, OpenError> {
+        let length = end_of(file).map_err(self.os("measure"))?;
+        let mut image = ImageFacts::of(file, length).map_err(self.os("look at"))?;
+        if self.vet == Vet::Unknown && !image.is_labelled() {
+            let foreign = Foreign::of_file(file);
+            // A guest may have encrypted a whole device; on a file that is a mistake more often.
+            let is_usual = matches!(image, ImageFacts::Block { .. });
+            if let Some(format) = foreign.filter(|one| *one != Foreign::Luks || !is_usual) {
+                return Err(OpenError::Foreign { path: self.path.into(), format });
+            }
+        }
+        if self.fenced && !self.readonly && !self.is_simulated() {
+            image.ensure_label(file);
+        }
+        Ok(image)
+    }
+
     fn os(&self, what: &'static str) -> impl Fn(Errno) -> OpenError {
         move |source| OpenError::Os { what, path: self.path.into(), source }
     }
@@ -575,6 +654,15 @@ impl Direct {
         }
         Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
     }
+}
+
+/// Bytes in a file or block device now.
+fn end_of(file: &OwnedFd) -> Result<u64, Errno> {
+    let stat = fstat(file)?;
+    if is_block(&stat) {
+        return seek(file, SeekFrom::End(0));
+    }
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
 fn is_block(stat: &Stat) -> bool {
