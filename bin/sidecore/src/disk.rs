@@ -272,7 +272,6 @@ fn disk_text(disk: &DiskView) -> String {
         };
         facts.push(("migratable", held.to_string()));
     }
-    facts.extend(failing(disk));
     facts.extend(faults(disk));
     let mut text = table::facts(&facts);
     text.push('\n');
@@ -301,7 +300,7 @@ fn failing(disk: &DiskView) -> Vec<(&'static str, String)> {
 
 /// What went wrong at the disk, and how often its data was made stable.
 fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
+    let mut facts = failing(disk);
     let FaultsView { eio, enospc, short, other, syncs } = disk.faults;
     let faults = [("I/O errors", eio), ("no space", enospc), ("short", short), ("other", other)];
     let faults: Vec<String> = faults

@@ -208,25 +208,7 @@ pub(super) fn resolve(
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
     let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
-    let numbers = [
-        ("queues", spec.queues.into(), (1, crate::spec::QUEUES_MAX.into())),
-        ("share", spec.share, (1, crate::spec::SHARE_MAX)),
-        ("drain_timeout", spec.drain_timeout, (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
-    ];
-    for (name, value, bounds) in numbers {
-        check_bounds(value, bounds, &at.key(name), &mut found);
-    }
-    if let Some(wait_us) = spec.moderate_us {
-        check_bounds(wait_us, crate::spec::MODERATE_US, &at.key("moderate_us"), &mut found);
-    }
-    if let Some(target_us) = spec.latency_target_us {
-        check_bounds(
-            target_us,
-            crate::spec::LATENCY_TARGET_US,
-            &at.key("latency_target_us"),
-            &mut found,
-        );
-    }
+    check_numbers(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     if !found.is_empty() {
@@ -259,6 +241,22 @@ pub(super) fn resolve(
         on_error: spec.on_error.unwrap_or(OnFailure::Error),
         spec: spec.clone(),
     })
+}
+
+/// Numbers that have bounds of their own.
+fn check_numbers(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let numbers = [
+        ("queues", Some(spec.queues.into()), (1, crate::spec::QUEUES_MAX.into())),
+        ("share", Some(spec.share), (1, crate::spec::SHARE_MAX)),
+        ("drain_timeout", Some(spec.drain_timeout), (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
+        ("moderate_us", spec.moderate_us, crate::spec::MODERATE_US),
+        ("latency_target_us", spec.latency_target_us, crate::spec::LATENCY_TARGET_US),
+    ];
+    for (name, value, bounds) in numbers {
+        if let Some(value) = value {
+            check_bounds(value, bounds, &at.key(name), mistakes);
+        }
+    }
 }
 
 /// That its image is where the daemon may look. Only names are compared here; where links lead is

@@ -198,7 +198,7 @@ mod tests {
         let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
             let mut openers = Openers::default();
             let parts = DiskParts::open(plan.clone(), false, &mut openers, Patience::First);
-            let parts = parts.ok().expect("a disk of nothing");
+            let parts = parts.expect("a disk of nothing");
             Device::new(number, Facts::from(plan), Kind::Disk(parts))
         };
         let of_nic = |plan: &config::plan::NicPlan| {

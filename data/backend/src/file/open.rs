@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, FileType, OFlags, SeekFrom, Stat, StatxFlags, fadvise,
-    fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatfs, ioctl_blksszget, seek, statx,
+    Advice, FallocateFlags, FileType, OFlags, SeekFrom, Stat, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fdatasync, fstat, fstatfs, seek,
 };
 use rustix::io::Errno;
 
@@ -25,9 +25,11 @@ use crate::sys::Ring;
 use crate::wake::Sleepers;
 use crate::{Cache, Grain, Limits, OpenError, SECTOR_SIZE};
 
+mod direct;
 mod inherit;
 mod size;
 
+use direct::{Direct, PHYSICAL_MAX, block_of, told_align};
 use size::grown;
 
 /// File systems whose files live in memory (linux/magic.h).
@@ -38,11 +40,6 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const RANGE_MAX_BYTES: u64 = 1 << 30;
 /// The same where the sidecore itself does it, at some 100 ns a page.
 const RANGE_NOW_MAX_BYTES: u64 = 16 << 20;
-/// Alignment for `O_DIRECT` where the kernel (before 6.1) does not tell: no device needs more.
-const ALIGN_UNKNOWN: u32 = 4096;
-
-/// Larger blocks than these are not believed, bytes.
-const PHYSICAL_MAX: u32 = 1 << 20;
 
 /// How often a file may be put in the place of the one just opened.
 const REPLACED_MAX: u32 = 8;
@@ -96,16 +93,6 @@ pub(crate) struct Facts {
     pub(crate) in_memory: bool,
     pub(crate) described: &'static str,
     pub(crate) faults: FaultSnapshot,
-}
-
-/// The way past the page cache, and what it demands.
-#[derive(Debug)]
-struct Direct {
-    fd: OwnedFd,
-    /// Of addresses, minus one.
-    memory_mask: u64,
-    /// Of offsets and lengths, minus one.
-    offset_mask: u64,
 }
 
 impl Opened {
@@ -622,41 +609,6 @@ impl<'a> How<'a> {
             Refused::Os(error) => self.os("lock")(error),
         }
     }
-}
-
-impl Direct {
-    /// What a description with `O_DIRECT` demands.
-    fn of(fd: OwnedFd, stat: &Stat) -> Result<Direct, Errno> {
-        // None: it opens so, and goes through the cache all the same.
-        let (memory, offset) = direct_align(fd.as_fd(), is_block(stat)).ok_or(Errno::OPNOTSUPP)?;
-        Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
-    }
-}
-
-/// What a description with `O_DIRECT` demands of addresses, and of offsets and lengths, bytes.
-fn direct_align(fd: BorrowedFd<'_>, is_block: bool) -> Option<(u32, u32)> {
-    let (memory, offset) = match told_align(fd) {
-        Some(told) => told,
-        None if is_block => {
-            let block = ioctl_blksszget(fd).unwrap_or(ALIGN_UNKNOWN);
-            (block, block)
-        }
-        None => (ALIGN_UNKNOWN, ALIGN_UNKNOWN),
-    };
-    (memory.is_power_of_two() && offset.is_power_of_two()).then_some((memory, offset))
-}
-
-/// The same, where the kernel tells (6.1), and of some file systems alone.
-fn told_align(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    let facts = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let is_told = facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    is_told.then_some((facts.stx_dio_mem_align, facts.stx_dio_offset_align))
-}
-
-/// Bytes of a block of the file system; 0 when it says nothing that can be one.
-fn block_of(fd: BorrowedFd<'_>) -> u32 {
-    let block = fstatfs(fd).map_or(0, |fs| u32::try_from(fs.f_bsize).unwrap_or(0));
-    if block.is_power_of_two() && block <= PHYSICAL_MAX { block } else { 0 }
 }
 
 fn is_block(stat: &Stat) -> bool {

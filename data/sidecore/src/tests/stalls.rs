@@ -23,8 +23,11 @@ struct Inner {
     refuses: Option<i32>,
     asked: u64,
     written: Vec<u64>,
-    rings: Vec<(Arc<OwnedFd>, VecDeque<(u64, i32)>)>,
+    rings: Vec<(Arc<OwnedFd>, Completed)>,
 }
+
+/// Tags, and what the kernel says of each.
+type Completed = VecDeque<(u64, i32)>;
 
 #[derive(Debug, Default)]
 struct Small(Mutex<Inner>);
@@ -169,7 +172,7 @@ fn a_sidecore_with_requests_that_wait_sleeps() {
     // As many as there are slots, and some that stay in the ring.
     bed.guest.ask(85, WRITE);
     bed.core.passes(2_000);
-    assert!(!bed.core.sidecore.next_due().is_some_and(|due| due <= bed.core.now));
+    assert!(bed.core.sidecore.next_due().is_none_or(|due| due > bed.core.now));
     assert!(bed.core.sidecore.falls_asleep(bed.core.now), "it spins for requests that wait");
     bed.core.sidecore.bell.awake();
     bed.kernel.refuse(None);
