@@ -84,7 +84,8 @@ guest_said() { grep -qE "$2" "$SERVER_DIR/$1.results" 2>/dev/null; }
 
 guest_ready() {
     local seconds=${3:-240} until_ms
-    until_ms=$(($(now_ms) + (seconds < 240 ? 240 : seconds) * 1000))
+    ((seconds >= 240)) || seconds=240
+    until_ms=$(($(now_ms) + seconds * 1000))
     until guest_said "$1" "^READY $2\$"; do
         if ! alive "${GUEST_PIDS[$1]}" || (($(now_ms) > until_ms)); then
             guest_examine "$1" "$seconds"
@@ -180,9 +181,11 @@ guest_examine() {
         done
     } >"$said" 2>&1
     show_tail "$said" "guest $1, as it was when its time was over"
+    # Firmware that boots from the daemon's devices asks much of them: then there is no second try.
     # It never got as far as its script, so it asked nothing of a disk but what the kernel does as it finds one, and
     # of that the kernel says when it waits for 40 s; it said nothing. The daemon has nothing of it under way.
-    if [[ $(accelerator) != kvm && ! -s $SERVER_DIR/$1.console && ! -s $SERVER_DIR/$1.results ]] && (($2 >= 120)) &&
+    if [[ $(accelerator) != kvm && ! -s $SERVER_DIR/$1.console && ! -s $SERVER_DIR/$1.results ]] &&
+        ((${#GUEST_BOOT[@]} == 0 && $2 >= 120)) &&
         grep -qE 'CPU#0 RIP=' "$said" && ! grep -qE '(answer|,[1-9][0-9]*\])$' "$said"; then
         touch "$SERVER_DIR/$1.stands"
     fi

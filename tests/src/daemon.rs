@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::timing;
 use anyhow::{Context, Result, bail, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec};
@@ -589,7 +590,7 @@ pub fn await_that(
     what: &str,
     mut holds: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let (start, within) = (now_ns(), within.max(crate::timing::PATIENCE));
+    let (start, within) = (now_ns(), timing::patient(within));
     while !holds()? {
         let waited = Duration::from_nanos(now_ns() - start);
         ensure!(waited < within, "waited {waited:?} in vain for {what}");

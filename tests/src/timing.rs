@@ -16,6 +16,11 @@ pub fn are_judged() -> bool {
     std::env::var_os("JUDGE_TIMES").is_some_and(|value| !value.is_empty())
 }
 
+/// How long to wait for what must come `within` that time: as long, if this run judges times.
+pub fn patient(within: Duration) -> Duration {
+    if are_judged() { within } else { within.max(PATIENCE) }
+}
+
 /// Fails with `what` if a time or rate does not hold and this run judges it; otherwise only says it.
 ///
 /// # Errors

@@ -15,6 +15,8 @@ group_mutants() {
     need_rust
     need_packages patch
     local tree=$BUILD/mutants/tree patch name
+    # Some rules are about time, and what breaks them must be caught.
+    export JUDGE_TIMES=yes
     mutant_tree "$tree"
     for patch in "$ROOT"/tests/mutants/*.patch; do
         name=$(basename "$patch" .patch)

@@ -12,6 +12,7 @@ group_unit() {
     check_command clippy cargo clippy --workspace --all-targets -- -D warnings
     # The groups foreign, frontend and hostile have the tests that need the daemon.
     check_command cargo-test cargo test --workspace --exclude tests
+    check_command cargo-test-tests cargo test -p tests --lib
     as_root lost-flush cargo test -p backend --test faults -- --ignored lost
     as_root block-devices cargo test -p backend --test model -- --ignored block
     as_root held-devices cargo test -p backend --lib -- --ignored block_device

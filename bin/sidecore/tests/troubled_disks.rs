@@ -272,7 +272,7 @@ fn without_descriptors_connections_are_refused_and_service_resumes() {
     let connect = |disk: usize| UnixStream::connect(folder.join(format!("d{disk}.sock"))).unwrap();
     let crowd: Vec<UnixStream> = (0..48).map(|n| connect(n % 16)).collect();
     let refused = |stream: &UnixStream| {
-        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         std::io::Read::read(&mut &*stream, &mut [0]).is_ok_and(|read| read == 0)
     };
     assert!(crowd.iter().any(refused), "nobody was refused");
@@ -286,7 +286,7 @@ fn without_descriptors_connections_are_refused_and_service_resumes() {
         std::io::Write::write_all(&mut late, &ask).is_ok()
             && std::io::Read::read_exact(&mut late, &mut [0; 20]).is_ok()
     };
-    assert!((0..100).any(|_| is_answered()), "service is not resumed");
+    assert!((0..900).any(|_| is_answered()), "service is not resumed");
 }
 
 /// A log that takes no more lines is lost, and nothing else is.

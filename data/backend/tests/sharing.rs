@@ -39,7 +39,7 @@ fn finish(bed: &mut Bed, request: &Request<'_>) -> Status {
         bed.io.hand_over().expect("handed over");
         assert!(begun.elapsed() < Duration::from_secs(90), "it was never woken");
         if bed.io.may_rest() {
-            is_readable(&bed.io, Duration::from_secs(30));
+            is_readable(&bed.io, Duration::from_secs(90));
         }
     }
 }

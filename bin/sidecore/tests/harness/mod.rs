@@ -28,7 +28,7 @@ impl Daemon {
     pub(crate) fn with_sidecores(sidecores: &str, disks: &str) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-        notify.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        notify.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
         let text = format!(
             "[daemon]\napi = \"run/api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
              [sidecores]\n{sidecores}\n{disks}"

@@ -42,7 +42,7 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(source: &Source) -> Bed {
-        let deadline = now() + Duration::from_secs(20);
+        let deadline = now() + Duration::from_secs(90);
         loop {
             match Disk::open(source) {
                 Ok(disk) => return Bed::on(disk),
