@@ -54,12 +54,20 @@ suspended_and_woken() {
     local pid
     ask button-works "$1" 'while read -r module; do insmod "/button/$module" || exit 1; done </button/order'
     # Until it is awake again the guest takes no orders, and pressed too early a button wakes nobody.
-    (while sleep 5; do qmp "$1" '{"execute":"system_powerdown"}'; done) >/dev/null 2>&1 &
+    (
+        while sleep 5; do
+            printf '%s\n' '{"execute":"qmp_capabilities"}' '{"execute":"system_powerdown"}' |
+                socat -t 5 - "UNIX-CONNECT:$SERVER_DIR/$1.qmp" || true
+        done
+    ) >/dev/null 2>&1 3>&- &
     pid=$!
     own_shell "$pid"
     DO_SECONDS=240 ask slept-and-woke "$1" 'before=$(cat /sys/power/suspend_stats/success)
-        echo freeze >/sys/power/state
+        # A button that is pressed while devices are frozen calls it off.
+        n=0; until echo freeze >/sys/power/state; do n=$((n + 1)); [ $n -lt 20 ] || exit 1; done
         [ "$(cat /sys/power/suspend_stats/success)" -gt "$before" ]'
+    # Its sleep, too.
+    pkill -P "$pid" 2>/dev/null || true
     kill "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
     disown_pid "$pid"
@@ -77,7 +85,9 @@ other_kernel() {
     fi
     KERNEL=$(echo "$folder"/kernel/boot/vmlinuz-*)
     INITRAMFS=$folder/initramfs.cpio
-    guest_tree "$folder/tree" "$folder/kernel" "${GUEST_MODULES[@]}"
-    pack_tree "$folder/tree" "$INITRAMFS"
+    # Called where an error ends nothing by itself.
+    if ! guest_tree "$folder/tree" "$folder/kernel" "${GUEST_MODULES[@]}" || ! pack_tree "$folder/tree" "$INITRAMFS"; then
+        die 'the initramfs of the other kernel could not be made' 'look at what is said above'
+    fi
     say "guest: $package"
 }

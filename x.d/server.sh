@@ -93,8 +93,9 @@ server_start() {
     own "$SERVER_PID"
     local socket tries=0
     for socket in "${SERVER_SOCKETS[@]}"; do
+        tries=0
         until [[ -S $socket ]]; do
-            if ((tries++ > 200)) || ! alive "$SERVER_PID"; then
+            if ((tries++ > 900)) || ! alive "$SERVER_PID"; then
                 show_tail "$SERVER_LOG" "what $GUEST_SERVER said"
                 die "$GUEST_SERVER did not make $socket" "read $SERVER_LOG"
             fi

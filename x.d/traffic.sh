@@ -40,6 +40,9 @@ await_for() {
     printf 'n=0; until %s; do n=$((n + 1)); [ $n -lt %d ] || exit 1; sleep 0.1; done' "$2" $((($1 < 60 ? 60 : $1) * 10))
 }
 
+# listens PORT: shell words that wait until somebody listens there.
+listens() { await_for 60 "grep -qE ':$(printf %04X "$1") 0+:0000 0A' /proc/net/tcp /proc/net/tcp6"; }
+
 # short WORDS: the end of what a command said, in one line.
 short() { tail -n 3 <<<"$1" | tr '\n' ' '; }
 
@@ -70,8 +73,9 @@ tcp() {
     local name=$1 place=$2 said rate
     shift 2
     said=$(place_do "$place" "iperf3 -J -i 0 -t 1 -c $*") || true
-    rate=$(jq '.end.sum_received.bits_per_second / 1e6 | floor' <<<"$said" 2>/dev/null) || rate=
-    if ((${rate:-0} > 0)); then
+    rate=$(jq -r '.end.sum_received | select(.bytes > 0) | .bits_per_second / 1e6 * 10 | round / 10' <<<"$said" 2>/dev/null) || rate=
+    # How fast is the machine's; that bytes arrive is the network's.
+    if [[ -n $rate ]]; then
         passed "$name" "$rate Mbit/s"
     else
         failed "$name" "iperf3 -c $* in $place: $(jq -r .error <<<"$said" 2>/dev/null || short "$said")"
@@ -99,7 +103,8 @@ same_bytes() {
     # must not stay.
     # shellcheck disable=SC2016  # the place's expressions
     place_do "$3" '[ ! -e listener ] || kill "$(cat listener)" 2>/dev/null
-        rm -f got; tail -f /dev/null | busybox nc -l -p 6000 >got 2>/dev/null & echo $! >listener' >&2 || true
+        rm -f got; tail -f /dev/null | busybox nc -l -p 6000 >got 2>/dev/null & echo $! >listener
+        '"$(listens 6000)" >&2 || true
     sent=$(place_do "$2" "[ -s noise ] || head -c 4194304 /dev/urandom >noise
         busybox nc $4 6000 <noise >/dev/null; cksum <noise") || true
     got=$(place_do "$3" 'cksum <got') || true
@@ -111,7 +116,7 @@ same_bytes() {
 }
 
 stream_start() {
-    place_do "$2" "rm -f stream-$4; tail -f /dev/null | busybox nc -l -p $4 >stream-$4 2>/dev/null &" >&2
+    place_do "$2" "rm -f stream-$4; tail -f /dev/null | busybox nc -l -p $4 >stream-$4 2>/dev/null & $(listens "$4")" >&2
     place_do "$1" "rm -f stop-$4 ended-$4
         { n=0; while [ ! -e stop-$4 ]; do n=\$((n + 1)); echo \$n; sleep 0.1; done |
             busybox nc $3 $4 >/dev/null 2>&1; echo over >ended-$4; } >/dev/null 2>&1 &" >&2
@@ -165,7 +170,7 @@ streams_go_on() {
             return 0
         fi
     done
-    failed "$1" "last lines of the connections: $(tr '\n' ' ' <<<"$before"), and after $4 s $(tr '\n' ' ' <<<"$now")"
+    failed "$1" "last lines of the connections: $(tr '\n' ' ' <<<"$before"), and at the end $(tr '\n' ' ' <<<"$now")"
 }
 
 streams_end() {
@@ -178,7 +183,7 @@ streams_end() {
 }
 
 load_start() {
-    place_do "$1" "iperf3 -f m -i 1 --forceflush --bidir -b ${LOAD_RATE:-40M} -t $3 -c $2 >load 2>&1 &
+    place_do "$1" "iperf3 -f k -i 1 --forceflush --bidir -b ${LOAD_RATE:-40M} -t $3 -c $2 >load 2>&1 &
         echo \$! >load-pid" >&2
 }
 
@@ -190,28 +195,31 @@ load_said() {
 
 load_rates() {
     awk '/X-C/ { way = /TX-C/; for (i = 2; i <= NF; i++)
-            if ($i == "Mbits/sec") { before[way] = last[way]; last[way] = $(i - 1) } }
-        END { print int(before[1]), int(before[0]) }'
+            if ($i == "Kbits/sec") { before[way] = last[way]; last[way] = $(i - 1) } }
+        END { print before[1] + 0, before[0] + 0 }'
 }
 
 # load_flows PLACE: both ways.
-load_flows() { [[ $(load_said "$1" | load_rates) =~ ^[1-9][0-9]*\ [1-9] ]]; }
+load_flows() { both_flow "$(load_said "$1" | load_rates)"; }
+
+# both_flow "RATE RATE": neither is nothing.
+both_flow() { awk '{ exit !($1 > 0 && $2 > 0) }' <<<"$1"; }
 
 # The connections are those of the beginning: iperf3 does not connect again. They have some seconds to flow again
 # after what came last.
 load_end() {
     local said rates until_ms=$(($(now_ms) + 90000))
     said=$(load_said "$2")
-    until [[ $said == *error* || $(load_rates <<<"$said") =~ ^[1-9][0-9]*\ [1-9] ]] || (($(now_ms) > until_ms)); do
+    until [[ $said == *error* ]] || both_flow "$(load_rates <<<"$said")" || (($(now_ms) > until_ms)); do
         sleep 0.5
         said=$(load_said "$2")
     done
     # shellcheck disable=SC2016  # the place's expressions
     place_do "$2" 'kill -INT "$(cat load-pid)"' >&2 || true
     rates=$(load_rates <<<"$said")
-    if [[ $said != *error* && $rates =~ ^[1-9][0-9]*\ [1-9] ]]; then
-        passed "$1" "$rates Mbit/s in a last second"
+    if [[ $said != *error* ]] && both_flow "$rates"; then
+        passed "$1" "$rates kbit/s in a last second"
     else
-        failed "$1" "out and back $rates Mbit/s in a last second: $(short "$said")"
+        failed "$1" "out and back $rates kbit/s in a last second: $(short "$said")"
     fi
 }

@@ -76,7 +76,7 @@ impl<'a> Pair<'a> {
             ensure!(self.two.pair(0).receive_into(&mut self.frame)?, "a frame is missing");
             ensure!(self.frame.bytes == *bytes, "another frame");
         }
-        self.one.pair(0).drain(5000)?;
+        self.one.pair(0).drain(90_000)?;
         Ok(all)
     }
 
@@ -92,7 +92,7 @@ fn hear(from: &mut Nic, to: &mut Nic, [source, destination]: [u8; 2]) -> Result<
         from.pair(0).send(&Header::default(), &hello, &[])?;
         Ok(to.pair(0).receive_within(100)?.is_some())
     })?;
-    from.pair(0).drain(5000)?;
+    from.pair(0).drain(90_000)?;
     while to.pair(0).receive_within(20)?.is_some() {}
     Ok(())
 }

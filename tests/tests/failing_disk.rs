@@ -372,10 +372,8 @@ fn a_disk_that_hangs_keeps_its_front_end_for_a_bounded_time() -> Result<()> {
         let stopped = guest.stop_queue(0);
         let took_ns = now_ns() - start;
         ensure!(stopped.is_err(), "GET_VRING_BASE was answered with a request in flight");
-        ensure!(
-            (1_900_000_000..5_000_000_000).contains(&took_ns),
-            "it waited {took_ns} ns, not some 2 s"
-        );
+        ensure!(took_ns >= 1_900_000_000, "it waited {took_ns} ns, not some 2 s");
+        timing::judge(took_ns < 5_000_000_000, || format!("it waited {took_ns} ns, not some 2 s"))?;
         bed.is_unharmed()?;
         bed.await_problem("1 request")?;
         disk.heal();

@@ -54,11 +54,17 @@ fn what_a_dead_daemon_has_in_flight_lands_before_its_successor_begins() -> Resul
         Err(_) => ROUNDS,
     };
     let mut waits_ns = Vec::new();
-    for number in 0..rounds {
-        let waited = round(folder, &throttle, number);
-        waits_ns.push(waited.with_context(|| {
+    let mut shown_nothing = 0;
+    while (waits_ns.len() as u64) < rounds {
+        let number = waits_ns.len() as u64;
+        let waited = round(folder, &throttle, number + shown_nothing);
+        match waited.with_context(|| {
             format!("fence: {number} rounds of {rounds} were right, this one was not")
-        })?);
+        })? {
+            Some(waited_ns) => waits_ns.push(waited_ns),
+            None => shown_nothing += 1,
+        }
+        ensure!(shown_nothing < 10 * rounds, "the device is not slow: writes land at once");
     }
     waits_ns.sort_unstable();
     let median_ms = waits_ns.get(waits_ns.len() / 2).copied().unwrap_or(0) / 1_000_000;
@@ -69,8 +75,9 @@ fn what_a_dead_daemon_has_in_flight_lands_before_its_successor_begins() -> Resul
     Ok(())
 }
 
-/// Gives the time from the successor's start until it served, nanoseconds.
-fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<u64> {
+/// Gives the time from the successor's start until it served, nanoseconds. `None` shows nothing: this test had no
+/// processor for so long that the write landed before its daemon was dead.
+fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<Option<u64>> {
     let random = &mut Random(number + 1);
     let files = Scratch::new(folder, "fence-image")?;
     let image = files.path().join("disk.raw");
@@ -90,9 +97,11 @@ fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<u64> {
         Ok(tenant.frontend().recorded()? == 1)
     })?;
     pause(SUBMIT);
-    ensure!(tenant.take()? == 0, "the device is not slow: the write has ended already");
+    let has_ended = tenant.take()? != 0;
     first.kill_now()?;
-    ensure!(!has_landed(&image)?, "the device is not slow: the write has landed already");
+    if has_ended || has_landed(&image)? {
+        return Ok(None);
+    }
 
     host.cgroup = None;
     let mut second = host.start()?;
@@ -110,7 +119,7 @@ fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<u64> {
     let when = format!("the successor served {} ms after its start", waited_ns / 1_000_000);
     tenant.compare_all(random).context(when)?;
     second.kill_now()?;
-    Ok(waited_ns)
+    Ok(Some(waited_ns))
 }
 
 fn spec() -> TenantSpec {

@@ -118,17 +118,17 @@ fn how_long_a_limit_holds_a_guest_is_shown_and_who_set_it() -> Result<()> {
         let shares = [share(own[1], own_before[1]), share(of_group[3], in_before[3])];
         println!("held {shares:?} of the time, {} and {} times", own[0], of_group[2]);
         // A wait that began before counts when it ends.
-        ensure!(shares.iter().all(|share| *share < 1.02), "{shares:?}");
-        if shares.iter().all(|share| *share > 0.9) {
+        timing::judge(shares.iter().all(|share| *share < 1.02), || format!("{shares:?}"))?;
+        if shares.iter().all(|share| *share > 0.9) || !timing::are_judged() {
             break;
         }
         // They may be low by as much as the machine was away.
         ensure!(tried < 5, "held only {shares:?} of the time");
     }
     let [times, ns, of_group @ ..] = held(&daemon, "own")?;
-    ensure!(times > 100 && ns > 0 && of_group == [0, 0], "{times} {ns} {of_group:?}");
+    ensure!(times > 0 && ns > 0 && of_group == [0, 0], "{times} {ns} {of_group:?}");
     let [times, ns, group_times, group_ns] = held(&daemon, "in")?;
-    ensure!(group_times > 100 && times <= group_times + 10, "{times}, {group_times} of the group");
+    ensure!(group_times > 0 && times <= group_times + 10, "{times}, {group_times} of the group");
     ensure!(ns >= group_ns);
     ensure!(held(&daemon, "free")? == [0; 4] && daemon.shown("free", "counters")?["visits"] != 0);
     let used = daemon.ask("group show tenant")?["used"].clone();

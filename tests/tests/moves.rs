@@ -14,6 +14,7 @@ use tests::hostile_bed::is_long;
 use tests::load::Load;
 use tests::mover::{Mover, Wish};
 use tests::single::Single;
+use tests::timing;
 
 const NAMES: [&str; 4] = ["memory0", "memory1", "file0", "file1"];
 const DISKS: &str = "\
@@ -80,7 +81,8 @@ fn random_moves_under_load_cost_no_request() -> Result<()> {
     let before = ["moves_in", "moves_out", "moves_stayed"].map(|name| field(&list, name).0);
     let (mut seed, mut moved, mut stayed) = (Seed(0x5eed_0005), 0, 0);
     while moved < wanted {
-        ensure!(stayed < 4 * wanted, "{stayed} of {} moves did not happen", stayed + moved);
+        let so_many = if timing::are_judged() { 4 } else { 400 };
+        ensure!(stayed < so_many * wanted, "{stayed} of {} moves did not happen", stayed + moved);
         let disk = seed.below(NAMES.len());
         let (Some(name), Some(at)) = (NAMES.get(disk), at.get_mut(disk)) else { continue };
         let to = 1 - *at;

@@ -17,6 +17,7 @@ use tests::ledger::Wrong;
 use tests::mixed::{Failure, MixSpec};
 use tests::rows;
 use tests::tenant::{PATIENCE_NS, Tenant, TenantSpec};
+use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -160,7 +161,9 @@ fn kill_at_random_instants() -> Result<()> {
     println!("{}", tally.line(seed));
     tally.report()?;
     let median = tally.quantile(0.5);
-    ensure!(median < SERVED_NS, "exec to first served request: median {median} ns");
+    timing::judge(median < SERVED_NS, || {
+        format!("exec to first served request: median {median} ns")
+    })?;
     Ok(())
 }
 
@@ -226,7 +229,7 @@ fn connect(host: &Host, running: &mut Running, tenant: &mut Tenant) -> Result<Op
         // It may have been killed a moment ago, and not be said so yet.
         Err(error) => {
             let words = running.last_words();
-            if running.await_kill(LIFE_NS + EARLY_NS) {
+            if running.await_kill(timing::PATIENCE.as_nanos() as u64) {
                 Ok(None)
             } else {
                 Err(error.context(words))

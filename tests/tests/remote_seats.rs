@@ -370,7 +370,7 @@ fn await_path(from: (&mut Nic, u16), to: (&mut Nic, u16)) -> Result<()> {
     let ((from, _), (to, _)) = (from, to);
     await_that(WITHIN, "a frame to cross", || {
         from.pair(0).send(&Header::default(), &hello, &[])?;
-        from.pair(0).drain(5_000)?;
+        from.pair(0).drain(90_000)?;
         Ok(to.pair(0).receive_within(20)?.is_some())
     })?;
     while to.pair(0).receive_within(50)?.is_some() {}
@@ -392,8 +392,8 @@ fn cross(from: (&mut Nic, u16), to: (&mut Nic, u16), count: u32) -> Result<u32> 
         if number % 8 < 7 && number + 1 < count {
             continue;
         }
-        from.pair(0).drain(5_000)?;
-        while let Some(got) = to.pair(0).receive_within(if next > number { 1 } else { 20_000 })? {
+        from.pair(0).drain(90_000)?;
+        while let Some(got) = to.pair(0).receive_within(if next > number { 1 } else { 90_000 })? {
             if got.bytes.get(12..14) != Some(&[0x88, 0xb5]) || got.bytes.len() < 60 {
                 continue;
             }

@@ -84,7 +84,7 @@ impl Drop for Qmp {
 
 /// One dialogue, with an event in between, and with another process's thread if that is said.
 fn answer(mut client: UnixStream, tid: i32, has_other: bool) -> Result<()> {
-    client.set_read_timeout(Some(Duration::from_secs(5)))?;
+    client.set_read_timeout(Some(Duration::from_secs(90)))?;
     let mut heard = BufReader::new(client.try_clone()?);
     let mut expect = |command: &str| -> Result<()> {
         let mut line = String::new();

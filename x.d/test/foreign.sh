@@ -57,7 +57,7 @@ boot_firmware() {
         >"$SERVER_DIR/$name.qemu" 2>&1 3>&- &
     pid=$!
     own "$pid"
-    until grep -q DISK "$SERVER_DIR/$name.console" 2>/dev/null; do
+    until grep -qE 'DISK[A-Z]' "$SERVER_DIR/$name.console" 2>/dev/null; do
         alive "$pid" || break
         (($(now_ms) < until_ms)) || break
         sleep 0.1
@@ -118,6 +118,10 @@ case_seabios_kvm() {
 # iPXE, QEMU's own ROM for a virtio NIC, asks a DHCP server by a switch of the daemon, and loads the kernel over HTTP.
 case_ipxe() {
     only_root || return 0
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER has no NICs here"
+        return 0
+    fi
     net_inside
     server_switch lan
     server_uplink lan tap=lan0
@@ -125,9 +129,13 @@ case_ipxe() {
     server_start
     ip -n "$NET_HOST" addr add 10.9.0.1/24 dev lan0
     ip -n "$NET_HOST" link set lan0 up
-    netboot_serve "$NET_HOST" lan0 10.9.0.1 'run=firmware arg.by=ipxe arg.server=10.9.0.1'
+    netboot_serve "$NET_HOST" lan0 10.9.0.1 'run=firmware arg.server=10.9.0.1'
     GUEST_NICS=('boot,bootindex=0')
     GUEST_BOOT=(-boot strict=on)
     guest_start ipxe firmware
-    guest_end ipxe 600
+    guest_end ipxe 600 || {
+        show_tail "$SERVER_DIR/dnsmasq" 'the DHCP server'
+        show_tail "$SERVER_DIR/httpd" 'the HTTP server'
+        return 1
+    }
 }

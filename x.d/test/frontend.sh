@@ -3,7 +3,7 @@
 # Run by x.d/test.sh.
 
 FRONTEND_CASES=(front_end dirty_log dirty_log_net memory resize run_time limits latency_target moves cores connect attach
-    idle waiting nic_control nic_offloads nic_limits nic_moves confined run_state run_state_qmp rivals host)
+    idle waiting arrival nic_control nic_offloads nic_limits nic_moves confined run_state run_state_qmp rivals host)
 
 group_frontend() {
     need_sidecore
@@ -16,6 +16,6 @@ daemon_tests() {
     for file; do
         [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --profile driver -p tests --test "$file" || true
+        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --profile driver -p tests --test "$file" -- --nocapture || true
     done
 }

@@ -37,7 +37,7 @@ fuzz_one() {
     local target=$1 seconds=$2 log=$BUILD/test/fuzz-$1.log status=0 corpus=$BUILD/fuzz/$1 found
     mkdir -p "$corpus" "$BUILD/fuzz-findings"
     say "fuzz/$target: $seconds s"
-    nice "$BUILD/fuzz-target/$FUZZ_HOST/release/$target" -max_total_time="$seconds" -timeout=5 \
+    nice "$BUILD/fuzz-target/$FUZZ_HOST/release/$target" -max_total_time="$seconds" -timeout=60 \
         -rss_limit_mb=512 -max_len=4096 -print_final_stats=1 -verbosity=1 \
         -artifact_prefix="$BUILD/fuzz-findings/$target-" "$corpus" "$ROOT/fuzz/seeds/$target" \
         >"$log" 2>&1 || status=$?

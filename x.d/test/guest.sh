@@ -214,12 +214,12 @@ case_platform() {
     suspended_and_woken one
     load_goes_on one load-after-sleep
     load_over one
-    ask no-complaint one '! dmesg | grep -E "I/O error|BUG:|Oops"'
+    ask no-complaint one '! dmesg | grep -E "I/O error|Kernel panic|Oops|BUG:|blocked for more than"'
     # The driver of the kernel that leaves breaks its device with requests in flight, and says so.
     GUEST_MAY_COMPLAIN=yes
     load_runs one
     load_goes_on one load-before-kexec
-    ask kexec-loaded one "/sbin/kexec -l /next/vmlinuz --initrd=/next/initramfs --command-line='$(boot_words run=firmware)'"
+    ask kexec-loaded one "/sbin/kexec -l /next/vmlinuz --initrd=/next/initramfs --command-line='$(boot_words run=firmware arg.disk=1)'"
     guest_do one '( sleep 1; /sbin/kexec -e ) >/dev/null 2>&1 &' >&2 || true
     guest_end one 600
 }

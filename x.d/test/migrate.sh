@@ -220,7 +220,7 @@ case_deaths() {
 
 # vm_runs: what is written to its serial port before would be lost.
 vm_runs() {
-    local until_ms=$(($(now_ms) + 30000))
+    local until_ms=$(($(now_ms) + 90000))
     until [[ $("$MOVER" ask "$(monitor "$VM")" '{"execute":"query-status"}' | jq -r .status) == running ]]; do
         (($(now_ms) < until_ms)) || { failed "$VM-runs" 'it does not'; return 1; }
         sleep 0.05

@@ -214,7 +214,7 @@ client_fio() {
 client_net() {
     guest_do machine "ip addr add $REMOTE_GUEST/24 dev eth1; ip link set eth1 up"
     ask 'ping' machine "$(await_for 20 "ping -q -c 1 -W 1 $REMOTE_LAN >/dev/null")"
-    ask 'ping of 1500 bytes' machine "ping -q -c 3 -i 0.2 -W 2 -s 1472 -M do $REMOTE_LAN"
+    ask 'ping of 1500 bytes' machine "ping -q -c 3 -i 0.2 -W 60 -s 1472 -M do $REMOTE_LAN"
     tcp 'iperf3 to the switch' machine "$REMOTE_LAN"
     tcp 'iperf3 from the switch' machine "$REMOTE_LAN" -R
 }
@@ -292,7 +292,7 @@ client_removal() {
 client_iohost_anew() {
     CLIENT_DISK=$1 client_iohost
     kill -TERM "${IOHOST_PIDS[a]}"
-    end_within 20 "${IOHOST_PIDS[a]}" || failed 'the IOhost ends' "status $?"
+    end_within 90 "${IOHOST_PIDS[a]}" || failed 'the IOhost ends' "status $?"
     disown_pid "${IOHOST_PIDS[a]}"
     iohost_start a
 }
@@ -452,7 +452,7 @@ link_has() { "$SIDECORE" --api "$SERVER_DIR/$1/api.sock" remote status --json | 
 
 # remote_nobody_has NAME: while the guest waits, neither VM host has its disk.
 remote_nobody_has() {
-    local at='' until_ms=$(($(now_ms) + 10000))
+    local at='' until_ms=$(($(now_ms) + 90000))
     # What is shown is looked at ten times a second.
     until at="$(link_has "$SIDE" disks) $(link_has "$TO_SIDE" disks)" && [[ $at == 'false false' ]]; do
         if (($(now_ms) > until_ms)); then

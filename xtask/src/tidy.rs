@@ -4,6 +4,7 @@
 
 mod code;
 mod exempt;
+mod groups;
 mod manifests;
 mod modules;
 mod pure;
@@ -69,6 +70,7 @@ fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     let mut findings = modules::check(sources);
     findings.extend(manifests::check(sources)?);
     findings.extend(rows::check(sources));
+    findings.extend(groups::check(sources));
     for source in sources {
         findings.extend(text::check(source));
         if source.is_rust() {

@@ -511,11 +511,12 @@ mod tests {
         let mut is_code = false;
         let commands = texts.lines().filter(|line| {
             is_code ^= line.starts_with("```");
-            is_code && line.starts_with("sidecore ")
+            is_code && line.trim_start_matches("sudo ").starts_with("sidecore ")
         });
         let mut moves = 0;
         for line in commands {
-            let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
+            let words = line.trim_start_matches("sudo ");
+            let words = words.split_whitespace().take_while(|word| !word.starts_with('#'));
             let cli = Cli::read(words).unwrap_or_else(|error| panic!("{line}: {error}"));
             let to = match cli.command {
                 Command::Disk(DiskCommand::Move { wish, .. }) => wish.to,

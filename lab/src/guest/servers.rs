@@ -149,15 +149,19 @@ mod tests {
     fn one_that_ends_or_does_not_listen_is_named_and_may_be_tried_again() -> Result<()> {
         let (_listener, port, free) = ports()?;
         let mut servers = Servers::default();
-        let mut try_out =
-            |words: &[&str], port| said(servers.ensure(Server::Http, words, port, BETWEEN_TRIES));
+        // One that is to end, or not to be found, has all the time for that.
+        let mut try_out = |words: &[&str], port| {
+            let within =
+                if words[0] == "/bin/sleep" { BETWEEN_TRIES } else { Duration::from_secs(60) };
+            said(servers.ensure(Server::Http, words, port, within))
+        };
         let none = "/bin/nothing: No such file or directory (os error 2)";
         assert_eq!(try_out(&["/bin/nothing"], port), none);
         let ended = "/bin/false: it has ended: exit status: 1";
         assert_eq!(try_out(&["/bin/false"], free), ended);
         let silent = format!("/bin/sleep: it does not listen on port {free} after 0 s");
         assert_eq!(try_out(&["/bin/sleep", "1000"], free), silent);
-        assert_eq!(try_out(&["/bin/sleep", "0.1"], port), "ok");
+        assert_eq!(try_out(&["/bin/sleep", "1000"], port), "ok");
         let (_, child) = servers.0.last_mut().context("it runs")?;
         child.wait()?;
         let again = said(servers.ensure(Server::Http, &["/bin/sleep", "1"], port, BETWEEN_TRIES));

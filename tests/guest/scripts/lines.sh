@@ -22,9 +22,11 @@ same() {
 # ready NAME: the host may act now.
 ready() { echo "READY $1" >&3; }
 
-# wait_for SECONDS COMMAND...: until the command succeeds.
+# wait_for SECONDS COMMAND...: until the command succeeds, for a minute at least.
 wait_for() {
-    wait_until=$(($(cut -d. -f1 /proc/uptime) + $1)); shift
+    wait_seconds=$1; shift
+    [ "$wait_seconds" -ge 60 ] || wait_seconds=60
+    wait_until=$(($(cut -d. -f1 /proc/uptime) + wait_seconds))
     until "$@" 2>/dev/null; do
         [ "$(cut -d. -f1 /proc/uptime)" -lt "$wait_until" ] || return 1
         sleep 0.2

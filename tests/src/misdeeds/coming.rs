@@ -172,7 +172,7 @@ pub fn e34_starts_and_stops_without_end(door: &Door<'_>) -> Result<()> {
         }
     }
     door.note(&format!("{turns} starts; the slowest `ls` beside them took {slowest} ns"));
-    ensure!(slowest < 2_000_000_000, "control answers nobody else");
+    crate::timing::judge(slowest < 2_000_000_000, || "control answers nobody else".to_string())?;
     drop(raw);
     Ok(())
 }
@@ -184,7 +184,7 @@ pub fn attack_03_descriptor_whose_close_waits(door: &Door<'_>) -> Result<()> {
     let mut slowest = 0;
     for _ in 0..5 {
         let socket = TcpStream::connect(listener.local_addr()?)?;
-        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(20)))?;
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(300)))?;
         socket.set_nonblocking(true)?;
         // The other side reads nothing, so that this does not leave.
         while rustix::io::write(&socket, &[0; 65536]).is_ok() {}

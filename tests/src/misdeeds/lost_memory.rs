@@ -143,7 +143,7 @@ pub fn e17_memory_cut_off_where_that_is_allowed(door: &Door<'_>) -> Result<()> {
         for _ in 0..3 {
             guest.kick()?;
         }
-        guest.breaks_unseen(2000).with_context(|| format!("turn {turn}"))?;
+        guest.breaks_unseen(60_000).with_context(|| format!("turn {turn}"))?;
         drop(guest);
         door.is_unharmed().with_context(|| format!("turn {turn}"))?;
     }
@@ -240,7 +240,7 @@ pub fn e8_call_descriptor_on_which_a_write_waits(door: &Door<'_>) -> Result<()> 
     fcntl_setfl(call, fcntl_getfl(call)?.difference(OFlags::NONBLOCK))?;
     guest.header(0, 0);
     guest.offer(&request_in(9, 0))?;
-    let broken = guest.breaks_unseen(3000).context("a sidecore waits for a front-end")?;
+    let broken = guest.breaks_unseen(60_000).context("a sidecore waits for a front-end")?;
     door.note(&format!("the {} ended", if broken { "queue" } else { "connection" }));
     door.is_unharmed()?;
     drop(guest);

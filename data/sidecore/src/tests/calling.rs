@@ -8,8 +8,12 @@ use virtqueue::Violation;
 use super::bed::*;
 use crate::Event;
 
-/// What a pass may take in which a call waited: a tick is 10 ms, and this machine may be busy.
-const PASS_MAX: Duration = Duration::from_secs(60);
+/// What a pass may take in which a call waited. A tick is 10 ms; a call that nothing ends never returns, so where
+/// times are not judged (`JUDGE_TIMES`) a slow machine is no failure.
+fn pass_max() -> Duration {
+    let judged = std::env::var_os("JUDGE_TIMES").is_some_and(|value| !value.is_empty());
+    if judged { Duration::from_millis(50) } else { Duration::from_secs(60) }
+}
 
 /// Fills the call's counter and makes it block, as its front-end can at any time.
 fn block_calls(guest: &Guest) {
@@ -47,7 +51,7 @@ fn a_call_that_would_wait_ends_soon_latches_its_queue_and_no_other() {
     }
     let (progress, took) = timed(|| core.pass());
     assert_eq!(progress.requests, 2);
-    assert!(took < PASS_MAX, "{took:?}");
+    assert!(took < pass_max(), "{took:?}");
     assert_eq!((good.take_ok(), good.calls()), (1, 1));
     assert!(
         matches!(
@@ -64,7 +68,7 @@ fn a_call_that_would_wait_ends_soon_latches_its_queue_and_no_other() {
         good.ask(1, READ);
         let (progress, took) = timed(|| core.pass());
         assert_eq!(progress.requests, 1);
-        assert!(took < PASS_MAX, "{took:?}");
+        assert!(took < pass_max(), "{took:?}");
         assert_eq!(good.take_ok(), 1);
     }
     assert!(core.events().is_empty(), "it is reported once");
@@ -91,7 +95,7 @@ fn all_queues_of_one_front_end_wait_for_one_tick_and_no_more() {
         core.passes(4);
     });
     // Each attach calls the guest.
-    assert!(took < PASS_MAX, "{took:?}");
+    assert!(took < pass_max(), "{took:?}");
     assert_eq!(core.events().len(), 8, "each is latched");
     guest.ask(1, READ);
     assert_eq!(core.passes(4), 0);
@@ -120,7 +124,7 @@ fn a_descriptor_that_blocks_is_found_when_it_is_set_too() {
     let call = guest.call.try_clone().unwrap();
     core.send(crate::Command::SetCall(key(1), Some(call)));
     let (_, took) = timed(|| core.pass());
-    assert!(took < PASS_MAX, "{took:?}");
+    assert!(took < pass_max(), "{took:?}");
     assert!(matches!(core.events()[..], [Event::Failed { violation: Violation::CallBlocked, .. }]));
 }
 
@@ -133,7 +137,7 @@ fn the_tick_after_a_call_finds_an_idle_sidecore_asleep_and_does_not_come_again()
     core.idle();
     // Nothing but the tick ends this sleep.
     let (slept, took) = timed(|| core.rest());
-    assert!(slept && took < PASS_MAX, "{took:?}");
+    assert!(slept && took < pass_max(), "{took:?}");
     assert!(!core.sidecore.alarm.is_running());
     assert!(core.pass().is_idle());
     guest.ask(1, READ);
