@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(try_out(&["/bin/false"], free), ended);
         let silent = format!("/bin/sleep: it does not listen on port {free} after 0 s");
         assert_eq!(try_out(&["/bin/sleep", "1000"], free), silent);
-        assert_eq!(try_out(&["/bin/sleep", "1000"], port), "ok");
+        assert_eq!(try_out(&["/bin/sleep", "5"], port), "ok");
         let (_, child) = servers.0.last_mut().context("it runs")?;
         child.wait()?;
         let again = said(servers.ensure(Server::Http, &["/bin/sleep", "1"], port, BETWEEN_TRIES));
