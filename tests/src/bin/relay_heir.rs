@@ -7,9 +7,10 @@
 //!
 //! Run by a daemon of `tests/upgrade_killed.rs`, by the name of `sidecore`.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -141,14 +142,31 @@ fn as_older(packet: &mut Packet) -> Result<()> {
     Ok(())
 }
 
-/// Whether the heir ends within a second.
-fn ends(heir: &mut Child) -> Result<bool> {
-    let mut ended = false;
-    let waited = await_that(Duration::from_secs(1), "the heir to end", || {
-        ended = heir.try_wait()?.is_some();
-        Ok(ended)
-    });
-    Ok(waited.is_ok() && ended)
+/// What became of the heir: it ended, or the API says that it is the daemon.
+fn outcome(heir: &mut Child) -> Result<String> {
+    let mut became = None;
+    await_that(PATIENCE / 3, "the heir to end or to serve", || {
+        became = match heir.try_wait()? {
+            Some(_) => Some("ended".to_string()),
+            None if is_daemon(heir.id()) => Some(format!("serves {}", heir.id())),
+            None => None,
+        };
+        Ok(became.is_some())
+    })?;
+    became.context("it neither ended nor serves")
+}
+
+/// Whether that process answers at the API's socket, which is in this folder.
+fn is_daemon(pid: u32) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut api = UnixStream::connect("api.sock")?;
+        api.set_read_timeout(Some(Duration::from_secs(1)))?;
+        api.write_all(b"GET /v1/daemon HTTP/1.1\r\nHost: sidecore\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        api.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.contains(&format!("\"pid\":{pid},")))
 }
 
 fn main() -> Result<()> {
@@ -167,15 +185,14 @@ fn main() -> Result<()> {
     // came with it.
     drop(ours);
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    let outcome = match done {
-        Ok(()) if ends(&mut heir)? => "ended".to_string(),
-        Ok(()) => format!("serves {}", heir.id()),
+    let became = match done {
+        Ok(()) => outcome(&mut heir)?,
         Err(error) => {
             heir.kill()?;
             format!("failed: {error:#}")
         }
     };
-    std::fs::write("relayed.new", outcome)?;
+    std::fs::write("relayed.new", became)?;
     std::fs::rename("relayed.new", "relayed")?;
     Ok(())
 }
