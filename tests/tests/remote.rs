@@ -279,7 +279,7 @@ fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
     let file = iohost.dir().join("sidecore.toml");
     let text = std::fs::read_to_string(&file)?;
     std::fs::write(&file, text.replace("[[link]]", "size = \"32M\"\n[[link]]"))?;
-    iohost.ask("reload")?;
+    iohost.ask("reload --force")?;
     await_that(WITHIN, "the client to know", || {
         Ok(client.shown("root", "size_bytes")? == 32 << 20)
     })?;
@@ -547,7 +547,7 @@ fn a_disk_that_shrinks_at_its_iohost_says_so() -> Result<()> {
     let file = iohost.dir().join("sidecore.toml");
     let text = std::fs::read_to_string(&file)?;
     std::fs::write(&file, text.replace("[[link]]", "size = \"8M\"\n[[link]]"))?;
-    iohost.ask("reload")?;
+    iohost.ask("reload --force")?;
     await_problem(&client, "has made it smaller")?;
     ensure!(status_of(&mut guest, Kind::Read)? == STATUS_IOERR, "requests are done");
     guest.disconnect()?;

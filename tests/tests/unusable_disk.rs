@@ -45,7 +45,7 @@ fn images_that_are_no_disks_are_refused_by_name() -> Result<()> {
     let text = |path: &Path| path.display().to_string();
 
     let missing = at("missing.raw");
-    is_refused(&bed, &missing, "", &[&text(&missing), "No such file", "correct `path`"])?;
+    is_refused(&bed, &missing, "", &[&text(&missing), "No such file", "correct `--path`"])?;
     let directory = at("directory");
     std::fs::create_dir(&directory)?;
     is_refused(&bed, &directory, "", &[&text(&directory), "directory"])?;
@@ -85,7 +85,7 @@ fn an_image_of_odd_length_is_served_to_its_last_whole_sector() -> Result<()> {
     ensure!(single.send(guest.queue(0), Kind::Read, 1)?.status == STATUS_OK);
     ensure!(single.send(guest.queue(0), Kind::Read, 2)?.status == STATUS_IOERR);
     guest.disconnect()?;
-    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
     ensure!(std::fs::metadata(&image)?.len() == 8192 + 511, "the image has another length now");
     bed.finish()
 }
@@ -122,7 +122,7 @@ fn an_image_that_is_cut_off_fails_beyond_its_end() -> Result<()> {
             single.send(guest.queue(0), Kind::Read, 3)?;
             single.compare(3)?;
             guest.disconnect()?;
-            bed.daemon.ask(&format!("disk rm {BAD}"))?;
+            bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
             bed.finish()?;
         }
     }
@@ -150,7 +150,7 @@ fn o03_an_image_that_grew_is_served_to_its_old_end_until_it_is_resized() -> Resu
     ensure!(guest.capacity_sectors()? == 4096, "the guest sees {}", guest.capacity_sectors()?);
     single.exercise(guest.queue(0), 256)?;
     guest.disconnect()?;
-    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
     bed.finish()
 }
 
@@ -255,7 +255,7 @@ fn an_image_in_use_is_refused_with_its_holder() -> Result<()> {
     let mut guest = first.guest(0)?;
     Single::new(&mut guest)?.exercise(guest.queue(0), 1)?;
     drop(guest);
-    first.daemon.ask(&format!("disk rm {BAD}"))?;
+    first.daemon.ask(&format!("disk rm {BAD} --force"))?;
     second.add(&image, "")?;
     second.finish()?;
     first.finish()

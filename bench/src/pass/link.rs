@@ -380,6 +380,7 @@ impl Linked {
         let shape = Shape {
             block_size: self.disk.block_size(),
             physical_block_exp: 0,
+            topology: Default::default(),
             readonly: false,
             queues: 1,
             serial: [0; 20],

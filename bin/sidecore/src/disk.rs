@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ApiError, CountersView, DiskView, ErrorKind, FaultsView};
+use config::api::{ApiError, CountersView, DiskList, DiskView, ErrorKind, FaultsView};
 use config::routes::Method;
 use config::spec::{DiskChange, DiskMove, DiskResize};
 use config::{Size, Target};
@@ -19,8 +19,20 @@ use crate::vmm;
 pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
     match command {
         DiskCommand::Add(args) => add(args, client, output),
-        DiskCommand::Rm { id } => {
-            let disk: DiskView = client.ask(Method::Delete, &path_of("disks", &id, ""))?;
+        DiskCommand::Ls => {
+            let list: DiskList = client.ask(Method::Get, "/v1/disks")?;
+            output.show(&list, |list| match list.disks.is_empty() {
+                true => "no disks; make one with `sidecore disk add`\n".to_string(),
+                false => table(&list.disks),
+            })
+        }
+        DiskCommand::Show { id, print } => {
+            let disk: DiskView = client.ask(Method::Get, &path_of("disks", &id, ""))?;
+            present(&disk, &print, output)
+        }
+        DiskCommand::Rm { id, force } => {
+            let path = path_of("disks", &id, force.query());
+            let disk: DiskView = client.ask(Method::Delete, &path)?;
             output.show(&disk, |disk| match disk.queues_attached {
                 0 => format!("removed disk {}\n", disk.id),
                 _ => format!(
@@ -30,8 +42,8 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
                 ),
             })
         }
-        DiskCommand::Resize { id, size } => {
-            let path = path_of("disks", &id, "/resize");
+        DiskCommand::Resize { id, size, force } => {
+            let path = path_of("disks", &id, "/resize") + force.query();
             let disk: DiskView = client.send(Method::Post, &path, &DiskResize { size })?;
             output
                 .show(&disk, |disk| format!("disk {} has {} now\n", disk.id, Size(disk.size_bytes)))
@@ -78,11 +90,15 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
     let limit = limit(disk).map(|limit| format!("at most {limit}"));
     let group = disk.group.as_ref().map(|group| format!("in group {group}"));
     let limits = change.limit_iops.is_some() || change.limit_bytes.is_some();
+    let on_full = change.on_full.map(|on| format!("on_full {on}"));
+    let on_error = change.on_error.map(|on| format!("on_error {on}"));
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
+        said(on_full, false, ""),
+        said(on_error, false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let DiskView { id, share, .. } = disk;
@@ -242,6 +258,9 @@ fn disk_text(disk: &DiskView) -> String {
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
     facts.extend(table::held(&disk.counters.held, is_limited(disk)).map(|held| ("held", held)));
+    if disk.allow_user_folder {
+        facts.push(("image's folder", "may be another user's, who owns the image".to_string()));
+    }
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -264,9 +283,24 @@ fn disk_text(disk: &DiskView) -> String {
     text
 }
 
+/// What becomes of requests that fail, and what waits.
+fn failing(disk: &DiskView) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    facts.extend(disk.on_full.map(|on| ("when full", on.to_string())));
+    facts.extend(disk.on_error.map(|on| ("on errors", on.to_string())));
+    let CountersView { waiting_full, waiting_failed, stalls, .. } = disk.counters;
+    if stalls > 0 {
+        let text = format!(
+            "{waiting_full} for space, {waiting_failed} for the medium; {stalls} times until now"
+        );
+        facts.push(("waiting", text));
+    }
+    facts
+}
+
 /// What went wrong at the disk, and how often its data was made stable.
 fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
+    let mut facts = failing(disk);
     let FaultsView { eio, enospc, short, other, syncs } = disk.faults;
     let faults = [("I/O errors", eio), ("no space", enospc), ("short", short), ("other", other)];
     let faults: Vec<String> = faults

@@ -1,8 +1,11 @@
 //! `nic`: the commands about NICs, and how a NIC is shown.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use config::api::{NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView};
+use config::api::{
+    NicList, NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView,
+};
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
 use config::{Size, Target};
@@ -19,8 +22,12 @@ use crate::vmm;
 pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Result<(), Failure> {
     match command {
         NicCommand::Add(args) => add(*args, client, output),
-        NicCommand::Rm { id } => {
-            let nic: NicView = client.ask(Method::Delete, &path_of("nics", &id, ""))?;
+        NicCommand::Ls => {
+            let list: NicList = client.ask(Method::Get, "/v1/nics")?;
+            output.show(&list, |list| table(&list.nics))
+        }
+        NicCommand::Rm { id, force } => {
+            let nic: NicView = client.ask(Method::Delete, &path_of("nics", &id, force.query()))?;
             output.show(&nic, |nic| format!("removed nic {}\n", nic.id))
         }
         NicCommand::Set { id, change, fixed } => {
@@ -73,7 +80,10 @@ fn add(args: NicAddArgs, client: &Client, output: &Output) -> Result<(), Failure
 /// One NIC, or what gives it to a guest.
 pub(crate) fn present(nic: &NicView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
     match args.print {
-        Some(vmm) => vmm::paste_nic(vmm, nic, args.memory)?.print("nic", nic, output),
+        Some(vmm) => {
+            let has_kvm = host::doctor::has_kvm(Path::new("/"));
+            vmm::paste_nic(vmm, nic, args.memory, has_kvm)?.print("nic", nic, output)
+        }
         None => output.show(nic, nic_text),
     }
 }
@@ -218,8 +228,11 @@ fn nic_text(nic: &NicView) -> String {
             Spoof::Deny => ("addresses", "its own".to_string()),
         });
     }
+    facts.extend([("mtu", nic.mtu.to_string())]);
+    if !nic.guest_offloads {
+        facts.push(("offloads", "to the guest none: its frames are finished here".to_string()));
+    }
     facts.extend([
-        ("mtu", nic.mtu.to_string()),
         ("socket", format!("{} ({})", nic.socket, nic.mode)),
         (
             "queues",

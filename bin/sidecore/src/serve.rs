@@ -48,7 +48,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     if args.check {
         // The limits are those that a daemon would have which is started here.
         raise_nofile();
-        return check::check(&file.name, &plan, output);
+        return check::check(&file.name, &file.path, &plan, output);
     }
     start_log();
     raise_nofile();
@@ -77,6 +77,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         version: crate::version::VERSION,
         commit: crate::version::COMMIT,
         file: file.name.clone(),
+        path: file.path.display().to_string(),
         load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
         ready: Box::new(move || {
             // One that has taken over is the main process from now on, and says so itself too: its

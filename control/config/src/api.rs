@@ -18,6 +18,7 @@ mod group;
 mod held;
 mod link;
 mod net;
+mod reload;
 mod sidecores;
 mod vcpus;
 
@@ -27,6 +28,7 @@ pub use group::*;
 pub use held::HeldView;
 pub use link::*;
 pub use net::*;
+pub use reload::*;
 pub use sidecores::*;
 pub use vcpus::*;
 
@@ -55,11 +57,15 @@ pub enum Call {
         id: String,
         /// The capacity.
         resize: DiskResize,
+        /// Also a smaller one while a guest uses it, and one beyond what its file system holds.
+        force: bool,
     },
     /// Remove a disk made through the API. Answer: [`Answer::Disk`], as it last was.
     RemoveDisk {
         /// Its name.
         id: String,
+        /// Also while a guest uses it.
+        force: bool,
     },
     /// An operator has seen to a disk that could not make data stable: it may flush again. Answer:
     /// [`Answer::Disk`].
@@ -109,6 +115,8 @@ pub enum Call {
     RemoveNic {
         /// Its name.
         id: String,
+        /// Also while a guest uses it.
+        force: bool,
     },
     /// Every switch, without its table of addresses. Answer: [`Answer::Switches`].
     ListSwitches,
@@ -154,7 +162,12 @@ pub enum Call {
     /// Every sidecore. Answer: [`Answer::Sidecores`].
     ListSidecores,
     /// Read the configuration file again. Answer: [`Answer::Reloaded`].
-    Reload,
+    Reload {
+        /// Also where a guest loses by it.
+        force: bool,
+    },
+    /// What that would do. Answer: [`Answer::Reloaded`].
+    ShowReload,
     /// Have a new process of the program take over. Answer: [`Answer::Upgraded`].
     Upgrade,
     /// Which program this is. Answer: [`Answer::Version`].
@@ -281,17 +294,6 @@ impl ApiError {
             "`sidecore switch show` lists the switches there are",
         )
     }
-}
-
-/// What a reload did.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReloadView {
-    /// The file that was read.
-    pub file: String,
-    /// What was changed, in order, in words.
-    pub changes: Vec<String>,
-    /// What is different in the file and comes into force only when the daemon is restarted.
-    pub restart_needed: Vec<String>,
 }
 
 /// What an upgrade led to.

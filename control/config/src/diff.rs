@@ -13,6 +13,7 @@ use crate::plan::{
     DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, PolicyPlan, Source, SwitchPlan, UplinkPlan,
 };
 use crate::size::Size;
+use crate::spec::OnFailure;
 
 pub use links::after as links_after;
 
@@ -40,6 +41,10 @@ pub enum Change {
         limit: LimitPlan,
         /// Its group from now on.
         group: Option<String>,
+        /// What becomes of requests for which there is no space, from now on.
+        on_full: OnFailure,
+        /// What becomes of requests that the medium fails, from now on.
+        on_error: OnFailure,
     },
     /// Make a group.
     AddGroup(GroupPlan),
@@ -111,7 +116,17 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group } => {
+            Change::Set {
+                id,
+                share,
+                policy,
+                latency_target_us,
+                moderate_us,
+                limit,
+                group,
+                on_full,
+                on_error,
+            } => {
                 write!(f, "set disk {id} to share {share} and policy {policy}")?;
                 if let Some(target_us) = latency_target_us {
                     write!(f, ", latency target {target_us} us")?;
@@ -122,7 +137,14 @@ impl fmt::Display for Change {
                 if limit.is_some() {
                     write!(f, ", at most {limit}")?;
                 }
-                group.iter().try_for_each(|group| write!(f, ", in group {group}"))
+                group.iter().try_for_each(|group| write!(f, ", in group {group}"))?;
+                if *on_full != OnFailure::Wait {
+                    write!(f, ", on_full {on_full}")?;
+                }
+                if *on_error != OnFailure::Error {
+                    write!(f, ", on_error {on_error}")?;
+                }
+                Ok(())
             }
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "added group {id}: at most {limit}")
@@ -306,6 +328,7 @@ fn nic_changes_in_place(old: &NicPlan, new: &NicPlan) -> bool {
         && old.mac == new.mac
         && old.mtu == new.mtu
         && old.queues == new.queues
+        && old.guest_offloads == new.guest_offloads
         && old.socket == new.socket
         && old.mode == new.mode
         && old.allow_unsealed_memory == new.allow_unsealed_memory
@@ -331,19 +354,31 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
         && old.serial == new.serial
         && old.queues == new.queues
         && old.migratable == new.migratable
+        && old.block_size == new.block_size
+        && old.spec.allow_user_folder == new.spec.allow_user_folder
         && old.allow_unsealed_memory == new.allow_unsealed_memory
 }
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
     let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
-    let when = |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us);
+    let when =
+        |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us, disk.on_full, disk.on_error);
     if how(old) != how(new) || when(old) != when(new) || old.qmp != new.qmp {
         let id = new.id.clone();
-        let ((share, policy, limit, group), (latency_target_us, moderate_us)) =
-            (how(new), when(new));
-        let set = Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group };
-        changes.push(set);
+        let (share, policy, limit, group) = how(new);
+        let (latency_target_us, moderate_us, on_full, on_error) = when(new);
+        changes.push(Change::Set {
+            id,
+            share,
+            policy,
+            latency_target_us,
+            moderate_us,
+            limit,
+            group,
+            on_full,
+            on_error,
+        });
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()
@@ -547,6 +582,7 @@ nic = [
         for fields in [
             "mtu = 9000",
             "queues = 2",
+            "guest_offloads = false",
             "mac = \"02:00:00:00:00:01\"",
             "socket = \"/s\"",
             "mode = \"connect\"",

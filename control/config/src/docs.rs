@@ -86,9 +86,11 @@ pub fn api_markdown() -> String {
             .map(|status| status.to_string())
             .collect();
         let method = route.method.word().to_uppercase();
+        let query = route.query.iter().map(|one| format!(" `?{}=true`: {}", one.name, one.summary));
+        let query: String = query.collect();
         let _ = writeln!(
             text,
-            "| `{method} {}`: {} | {body} | {} {answer} | {} |",
+            "| `{method} {}`: {}{query} | {body} | {} {answer} | {} |",
             route.path,
             route.summary,
             route.success,
@@ -96,7 +98,7 @@ pub fn api_markdown() -> String {
         );
     }
     text.push_str("\n| status | means |\n|---|---|\n");
-    for status in [200, 201, 400, 404, 409, 413, 422, 500, 503] {
+    for status in [200, 201, 400, 404, openapi::WRONG_METHOD, 409, 413, 422, 500, 503] {
         let _ = writeln!(text, "| {status} | {} |", openapi::meaning(status));
     }
     let _ = generator.subschema_for::<crate::api::ApiError>();

@@ -11,7 +11,8 @@ use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
-    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec, Urgency, Wait,
+    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, OnFailure, Policy, SidecoresSpec, Spec,
+    Urgency, Wait,
 };
 
 mod disk;

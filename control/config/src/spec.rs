@@ -27,11 +27,13 @@ macro_rules! words {
     )+};
 }
 
+mod failure;
 mod limit;
 mod link;
 mod net;
 mod policy;
 
+pub use failure::*;
 pub use limit::*;
 pub use link::*;
 pub use net::*;
@@ -93,8 +95,9 @@ pub struct DaemonSpec {
     pub state_dir: String,
     /// Folders of images, or single images and block devices. If any is named, the daemon gives up at its
     /// start all other files but its own (landlock, Linux 5.13), and refuses a disk whose image, wherever
-    /// links lead, is in none of them. A socket is then in `run_dir`, or in a folder that the file has
-    /// for a socket at the start.
+    /// links lead, is in none of them. In one of another user only that user's own files are images, as with
+    /// `allow_user_folder`. A socket is then in `run_dir`, or in a folder that the file has for a socket at the
+    /// start.
     pub image_folders: Vec<String>,
 }
 
@@ -210,6 +213,12 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "PATH"))]
     pub path: Option<String>,
+    /// `file`: the image may lie in a folder that belongs to another user than root and the daemon's, if
+    /// that user owns the image: links of that user are not followed, and nothing is made there. Needless
+    /// for what is in `image_folders`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub allow_user_folder: bool,
     /// `file`: whether the host's page cache is used. Default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "CACHE"))]
@@ -230,6 +239,24 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "DISK"))]
     pub remote: Option<String>,
+    /// Logical block size that the guest sees, in bytes: 512, or 4096 for an image that was partitioned on a disk
+    /// with such sectors. The size of the disk is a multiple of it. Default: 512; of a remote disk what its
+    /// IOhost says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 512, max = 4096))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES",
+        value_parser = crate::number::of::<u32>("block_size", 512..=4096)))]
+    pub block_size: Option<u32>,
+    /// `file`: what becomes of a request for which there is no space (the file system, a quota or a thin pool
+    /// is full): `wait` until there is some, or `error`. Default: `wait`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_full: Option<OnFailure>,
+    /// `file`: what becomes of a request that the medium fails: `error`, or `wait` until it is well again. A
+    /// flush that fails is an error in either case: what it lost does not come back. Default: `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_error: Option<OnFailure>,
     /// The guest may not write.
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long))]
@@ -429,6 +456,15 @@ pub struct DiskChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
     pub group: Option<String>,
+    /// What becomes of a request for which there is no space. With `error`, those that wait end so within a
+    /// second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_full: Option<OnFailure>,
+    /// What becomes of a request that the medium fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_error: Option<OnFailure>,
 }
 
 /// A new capacity for a running disk. The guest is told.

@@ -34,6 +34,11 @@ pub(crate) fn drop_all() -> Result<(), Errno> {
     give_up_all_but(CapabilitySet::empty())
 }
 
+/// This thread has those that files of others take, as far as it has them.
+pub(crate) fn keep_for_files() -> Result<(), Errno> {
+    give_up_all_but(capabilities(None)?.permitted & CapabilitySet::DAC_OVERRIDE)
+}
+
 fn give_up_all_but(left: CapabilitySet) -> Result<(), Errno> {
     // What is ambient is inheritable too, and goes with it; before Linux 4.3 there is none.
     let _ = clear_ambient_capability_set();

@@ -32,7 +32,7 @@ pub(crate) fn thread(kind: Kind, confined: &Confined) -> Result<(), Error> {
     if confined.mode != Mode::Strict {
         return install(rules, refuse, SeccompAction::Allow);
     }
-    if kind != Kind::Control {
+    if !matches!(kind, Kind::Control | Kind::Opener) {
         let tried: Rules = calls::TRIED.iter().map(|call| (*call, Vec::new())).collect();
         rules.extend(tried.clone());
         install(tried, SeccompAction::Allow, refuse)?;

@@ -68,6 +68,8 @@ pub enum Kind {
     Parting,
     /// Shakes hands for links.
     Greeter,
+    /// Opens an image, and finds who has it.
+    Opener,
 }
 
 /// Files that can be opened. All are absolute and exist.
@@ -164,8 +166,10 @@ pub fn thread(kind: Kind) -> Result<(), Error> {
     let Some(confined) = confined().filter(|confined| confined.mode != Mode::Off) else {
         return Ok(());
     };
-    if kind != Kind::Control {
-        capabilities::drop_all().map_err(Error::Capabilities)?;
+    match kind {
+        Kind::Control => {}
+        Kind::Opener => capabilities::keep_for_files().map_err(Error::Capabilities)?,
+        _ => capabilities::drop_all().map_err(Error::Capabilities)?,
     }
     filter::thread(kind, confined)
 }

@@ -72,6 +72,7 @@ fn attempt() {
         "api" => Kind::Api,
         "closer" => Kind::Closer,
         "parting" => Kind::Parting,
+        "opener" => Kind::Opener,
         _ => Kind::Control,
     })
     .unwrap();
@@ -168,6 +169,7 @@ fn what_a_thread_has_no_use_for_is_refused_and_ends_nothing() {
         ("api", "spawn"),
         ("closer", "open"),
         ("closer", "listen"),
+        ("opener", "listen"),
         ("parting", "open"),
         ("parting", "listen"),
     ] {

@@ -28,7 +28,10 @@ impl Manager {
             Call::ListSidecores => reply.answer(Ok(self.sidecores())),
             Call::ShowDaemon => reply.answer(Ok(self.daemon_view())),
             Call::Version => reply.answer(Ok(self.version())),
-            Call::Reload => self.reload(Some(reply)),
+            Call::Reload { force } => self.reload(Some(reply), force),
+            Call::ShowReload => {
+                reply.answer(self.reload_dry().map(Answer::Reloaded));
+            }
             Call::Upgrade => self.begin_upgrade(reply),
             Call::AddDisk(spec) => {
                 let answer = self.add(&spec);
@@ -38,11 +41,14 @@ impl Manager {
                 let answer = self.change(&id, &change);
                 reply.answer(answer);
             }
-            Call::ResizeDisk { id, resize } => self.resize(&id, &resize, reply),
-            Call::RemoveDisk { id } => match self.check_made_by_api(&id) {
-                Ok(()) => self.remove(&id, reply),
-                Err(error) => reply.answer(Err(error)),
-            },
+            Call::ResizeDisk { id, resize, force } => self.resize(&id, &resize, force, reply),
+            Call::RemoveDisk { id, force } => {
+                let may = self.check_made_by_api(&id);
+                match may.and_then(|()| self.check_unused("disk", &id, force)) {
+                    Ok(()) => self.remove(&id, reply),
+                    Err(error) => reply.answer(Err(error)),
+                }
+            }
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
             Call::MoveDisk { id, wish } => self.move_queues(&id, &wish, reply),
             Call::ListGroups
@@ -69,10 +75,13 @@ impl Manager {
             Call::SetLink { id, link } => self.set_link(&id, link),
             Call::ListSwitches => Ok(self.list_switches()),
             Call::AddSwitch(spec) => self.add_switch(&spec),
-            Call::RemoveNic { id } => match self.check_nic_made_by_api(&id) {
-                Ok(()) => return self.remove(&id, reply),
-                Err(error) => Err(error),
-            },
+            Call::RemoveNic { id, force } => {
+                let may = self.check_nic_made_by_api(&id);
+                match may.and_then(|()| self.check_unused("nic", &id, force)) {
+                    Ok(()) => return self.remove(&id, reply),
+                    Err(error) => Err(error),
+                }
+            }
             Call::ShowSwitch { id } => return self.show_switch(&id, reply),
             Call::RemoveSwitch { id } => return self.remove_switch(&id, reply),
             // Answered before.

@@ -138,7 +138,7 @@ impl Drop for Server {
             let _ = thread.join();
         }
         if let Some(socket) = socket {
-            let _ = std::fs::remove_file(socket);
+            listen::remove(&socket);
         }
     }
 }

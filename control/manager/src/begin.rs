@@ -4,6 +4,7 @@
 //! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::Plan;
@@ -24,10 +25,11 @@ use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager, now};
 use crate::moves::Moves;
 use crate::network::Network;
+use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::remote::Remote;
 use crate::service::Groups;
-use crate::shut::Shut;
+use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
 use crate::state::StateFile;
 use crate::taps::MadeTaps;
@@ -49,6 +51,8 @@ pub struct Options {
     pub commit: Option<&'static str>,
     /// The configuration file's name, for messages.
     pub file: String,
+    /// The same as an absolute path.
+    pub path: String,
     /// How the configuration file is read again.
     pub load: Box<Load>,
     /// Called once everything is open.
@@ -112,17 +116,7 @@ fn begin(
     let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let state = StateFile::in_folder(&plan.daemon.state_dir);
-    let told = estate.as_mut().and_then(|estate| estate.api.take());
-    let told = match told {
-        Some((path, _)) if path != plan.daemon.api => {
-            let what = "another `api` takes a restart of the daemon";
-            return Err(StartError(format!(
-                "{what}: the file has {}, not {path}",
-                plan.daemon.api
-            )));
-        }
-        told => told.map(|(_, socket)| socket),
-    };
+    let told = told_api(plan, estate.as_mut())?;
     let api = format!("the API socket {}", plan.daemon.api);
     let (entrance, calls) =
         api::open(Path::new(&plan.daemon.api), told).map_err(|e| failed(&api, &e))?;
@@ -151,6 +145,7 @@ fn begin(
         queries: Vec::new(),
         next_query: 0,
         shut: Vec::new(),
+        openers: Openers::default(),
         waiting: Vec::new(),
         moves: Moves::default(),
         reloading: None,
@@ -172,6 +167,18 @@ fn begin(
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
+}
+
+/// The API's socket, as a predecessor has it.
+fn told_api(plan: &Plan, estate: Option<&mut Estate>) -> Result<Option<OwnedFd>, StartError> {
+    match estate.and_then(|estate| estate.api.take()) {
+        Some((path, _)) if path != plan.daemon.api => {
+            let what = "another `api` takes a restart of the daemon";
+            let api = &plan.daemon.api;
+            Err(StartError(format!("{what}: the file has {api}, not {path}")))
+        }
+        told => Ok(told.map(|(_, socket)| socket)),
+    }
 }
 
 /// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
@@ -226,6 +233,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     (manager.options.ready)();
     let (devices, shut) = (manager.devices.len(), manager.shut.len());
     info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
+    manager.log_shut();
     let handed_over = match manager.turn_until_stopped() {
         End::Stopped => {
             drop(manager);
@@ -334,9 +342,10 @@ impl Manager {
         if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
             return Ok(());
         }
-        let refused = self.shut.iter().filter(of_file).map(|shut| {
-            let (name, origin) = (shut.plan.name(), shut.plan.origin());
-            format!("{name} ({origin}): {}", shut.problem)
+        let of_file: Vec<Shut> = self.shut.iter().filter(of_file).cloned().collect();
+        let refused = alike(&of_file).into_iter().map(|Alike { first, more }| {
+            let (name, origin) = (first.plan.name(), first.plan.origin());
+            format!("{name} ({origin}): {}{more}", first.problem)
         });
         match refused.collect::<Vec<_>>() {
             all if all.is_empty() => Ok(()),

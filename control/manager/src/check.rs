@@ -1,12 +1,14 @@
 //! What a start would refuse that is not in the file itself: for `serve --check`.
 //!
-//! Nothing is opened here but keys. Called by the program; `begin` and `shut` do the same when they start.
+//! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
 
 use config::api::BoundsView;
-use config::plan::LinkPlan;
-use config::{Origin, Plan};
+use config::plan::{DiskPlan, LinkPlan};
+use config::{Origin, Plan, Source};
 
 use crate::bounds::Bounds;
+use crate::disk::DiskParts;
+use crate::images;
 use crate::kind::DevicePlan;
 use crate::remote;
 
@@ -16,6 +18,19 @@ use crate::remote;
 /// What a start would say.
 pub fn link_key(link: &LinkPlan) -> Result<(), String> {
     remote::check_key(link)
+}
+
+/// That the name of a disk's image leads through no folder that others could change, and that this process can open
+/// what is there, if anything is. Whether another process holds it is known when it is served.
+///
+/// # Errors
+/// What a start would say.
+pub fn image(disk: &DiskPlan) -> Result<(), String> {
+    images::check(disk)?;
+    match disk.source {
+        Source::File { .. } => DiskParts::check(disk).map_err(|error| error.to_string()),
+        Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
+    }
 }
 
 /// That each device of the plan can be promised what it may take, one after the other as at a start.

@@ -29,6 +29,7 @@ use crate::log_rate::LogRate;
 use crate::manager::now;
 use crate::moves::Moving;
 use crate::service::{Flow, Metered};
+use crate::sockets;
 use crate::start::{self, Left};
 use crate::whereabouts::Whereabouts;
 
@@ -428,7 +429,7 @@ impl Device {
         if let Some(listener) = self.listener.take() {
             // Whoever waits to be accepted may have sent anything already.
             self.closer.close(listener);
-            let _ = std::fs::remove_file(Path::new(&self.facts.socket));
+            sockets::remove(Path::new(&self.facts.socket));
         }
     }
 }

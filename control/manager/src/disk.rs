@@ -4,17 +4,20 @@
 //! whoever asks a device what it is.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
-use backend::{Cache, Disk, Handles, Inherited, OpenError, Source};
+use backend::{Cache, Disk, Handles, Inherited, Source, Waits};
 use config::plan::DiskPlan;
-use device::blk::{Limits, Live, Shape};
+use config::spec::OnFailure;
+use device::blk::{Limits, Live, Shape, Topology};
 
 use crate::device::{Link, QueueState};
 use crate::follow::Stand;
+use crate::images::{self, FileId, ImageNames};
+use crate::openers::{Openers, Opening, Patience};
 use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
+use crate::stalls::Stall;
 use crate::start;
 
 /// A disk that is open.
@@ -27,33 +30,66 @@ pub(crate) struct DiskParts {
     pub(crate) stand: Option<Stand>,
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
+    /// What was said last of requests that wait.
+    pub(crate) stall_said: Option<Stall>,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
+    /// Which file its image was when that was opened last.
+    pub(crate) file: Option<FileId>,
     /// What it has of a link, if another machine has it.
     pub(crate) remote: Option<RemoteParts>,
 }
 
 impl DiskParts {
-    /// Opens what the disk is made of.
+    /// Opens what the disk is made of. With `is_kept` an image that is missing is not made.
     ///
     /// # Errors
-    /// Why it cannot be opened and what to do.
-    pub(crate) fn open(plan: DiskPlan) -> Result<DiskParts, NotOpen> {
-        let source = source_of(&plan);
-        // Readers keep no reader out, so their locks need not follow anything.
-        let follows = plan.migratable && !plan.readonly;
-        let mut disk = match Disk::open(&source) {
-            Err(OpenError::Held { holder, .. }) if follows && !holder.is_this_process() => {
-                Disk::look(&source)
+    /// Why it cannot be opened and what to do, and which file it is, if that is known.
+    pub(crate) fn open(
+        plan: DiskPlan,
+        is_kept: bool,
+        openers: &mut Openers,
+        patience: Patience,
+    ) -> Result<DiskParts, (NotOpen, Option<FileId>)> {
+        let path = plan.source.path().unwrap_or_default();
+        let follows = follows(&plan);
+        let (disk, file) = match openers.open(&plan, (follows, is_kept), patience) {
+            Opening::Over(disk, file) => (disk, file),
+            Opening::Missing => {
+                let why =
+                    format!("its image {path} is missing: put it back, then `sidecore reload`");
+                return Err((NotOpen::Wrong(why), None));
             }
-            opened => opened,
-        }
-        .map_err(|e| NotOpen::new(&e, &plan))?;
+            Opening::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
+            Opening::Late => return Err((NotOpen::late(path), None)),
+        };
+        let disk = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
         let was_empty = disk.was_empty();
-        if follows {
-            disk = disk.away();
+        check_blocks(&plan, &disk).map_err(|why| (NotOpen::Wrong(why), file))?;
+        let disk = if follows { disk.away() } else { disk };
+        Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) })
+    }
+
+    /// Whether [`Self::open`] would succeed once whoever has the image has let go of it. Nothing is changed. A missing
+    /// image that may be made is none of that.
+    ///
+    /// # Errors
+    /// Why it could not be opened and what to do.
+    pub(crate) fn check(plan: &DiskPlan) -> Result<(), NotOpen> {
+        if matches!(plan.source, config::Source::Remote { .. }) {
+            return Ok(());
         }
-        Ok(DiskParts::of(plan, disk, was_empty))
+        let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
+        if may_be_made && images::missing(plan).is_some() {
+            return Ok(());
+        }
+        let (source, names) = (source_of(plan), ImageNames::of(plan));
+        let checked = match plan.migratable {
+            // Whoever has it now may be about to make it longer.
+            true => Disk::look(&source, &names).map(drop),
+            false => Disk::check(&source, &names),
+        };
+        checked.map_err(|e| NotOpen::new(&e, plan))
     }
 
     /// Takes over what another process had open, or only knew of.
@@ -67,15 +103,18 @@ impl DiskParts {
     ) -> Result<DiskParts, NotOpen> {
         let disk = Disk::inherit(&source_of(&plan), facts, handles);
         let disk = disk.map_err(|error| NotOpen::Wrong(error.to_string()))?;
-        Ok(DiskParts::of(plan, disk, facts.was_empty))
+        let file = disk.file_id().or_else(|| images::file_of(&plan));
+        Ok(DiskParts { file, ..DiskParts::of(plan, disk, facts.was_empty) })
     }
 
     fn of(plan: DiskPlan, disk: Arc<Disk>, was_empty: bool) -> DiskParts {
-        let follows = plan.migratable && !plan.readonly;
+        let follows = follows(&plan);
         let limits = disk.limits();
+        let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
         let shape = Shape {
-            block_size: disk.block_size(),
-            physical_block_exp: exponent_of(disk.physical_block_size(), disk.block_size()),
+            block_size,
+            physical_block_exp: exponent_of(disk.physical_block_size(), block_size),
+            topology: topology_of(&disk, block_size),
             readonly: plan.readonly,
             queues: plan.queues,
             serial: plan.serial_bytes(),
@@ -88,7 +127,8 @@ impl DiskParts {
         let live = Live::new(disk.size_bytes());
         let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
         let stand = follows.then_some(stand);
-        DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None, remote: None }
+        let (stall_said, resizing, remote, file) = (None, None, None, None);
+        DiskParts { plan, disk, shape, live, stand, was_empty, stall_said, resizing, remote, file }
     }
 
     /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
@@ -115,16 +155,26 @@ impl DiskParts {
     ///
     /// # Errors
     /// Why it cannot be opened and what to do.
-    pub(crate) fn open_again(&self, plan: &DiskPlan) -> Result<Arc<Disk>, NotOpen> {
-        if let Some(path) = plan.source.path().filter(|path| !Path::new(path).exists()) {
-            return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
-        }
-        let disk = Disk::open(&source_of(plan)).map_err(|e| NotOpen::new(&e, plan))?;
+    pub(crate) fn open_again(
+        &self,
+        plan: &DiskPlan,
+        openers: &mut Openers,
+        patience: Patience,
+    ) -> Result<Arc<Disk>, NotOpen> {
+        let path = plan.source.path().unwrap_or_default();
+        let disk = match openers.open(plan, (false, true), patience) {
+            Opening::Over(disk, _) => disk.map_err(|error| NotOpen::new(&error, plan))?,
+            Opening::Missing => {
+                return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
+            }
+            Opening::GivenUp(why) => return Err(NotOpen::Wrong(why)),
+            Opening::Late => return Err(NotOpen::late(path)),
+        };
+        check_blocks(plan, &disk).map_err(NotOpen::Wrong)?;
         // Front-ends were told of the one that was there when the daemon started.
         match disk.answers_at_once() == self.shape.in_order {
             true => Ok(disk),
             false => {
-                let path = plan.source.path().unwrap_or_default();
                 let why = format!(
                     "{path} is on another kind of file system than before: restart \
                                    the daemon, or put it back"
@@ -150,12 +200,12 @@ impl DiskParts {
     pub(crate) fn lost_by(&self) -> String {
         match self.plan.source.path() {
             None => {
-                "its guest used this RAM disk before the daemon was started, or in another daemon, and \
+                "its guest used this RAM disk before it was made here, or in another daemon, and \
                      what it wrote is not here: restart the guest"
                     .to_string()
             }
             Some(path) => format!(
-                "its guest used this disk before the daemon was started, and {path} was missing or \
+                "its guest used this disk before it was opened here, and {path} was missing or \
                  empty then: stop the daemon, put the image back and start it; or restart the guest \
                  with the empty one"
             ),
@@ -163,14 +213,20 @@ impl DiskParts {
     }
 }
 
+/// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.
+fn follows(plan: &DiskPlan) -> bool {
+    plan.migratable && !plan.readonly
+}
+
 /// What the back-end is asked to open.
-fn source_of(plan: &DiskPlan) -> Source {
+pub(crate) fn source_of(plan: &DiskPlan) -> Source {
     match &plan.source {
         // Whoever opens one asks its link (`remote`), and never comes here.
         config::Source::Remote { .. } => Source::Null { size_bytes: 0 },
         config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
         config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
         config::Source::File { path, size_bytes, cache } => Source::File {
+            waits: waits_of(plan),
             path: path.into(),
             size_bytes: *size_bytes,
             readonly: plan.readonly,
@@ -181,6 +237,45 @@ fn source_of(plan: &DiskPlan) -> Source {
             },
         },
     }
+}
+
+/// That a guest's blocks fit the disk.
+fn check_blocks(plan: &DiskPlan, disk: &Disk) -> Result<(), String> {
+    let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
+    let (size_bytes, least) = (disk.size_bytes(), disk.blocks_only());
+    if !size_bytes.is_multiple_of(block_size.into()) {
+        let whole = size_bytes / u64::from(block_size) * u64::from(block_size);
+        return Err(format!(
+            "it has {size_bytes} bytes, which are not whole blocks of {block_size}: make the image longer, \
+             write `size` ({whole} leaves the rest out), or `block_size = 512`"
+        ));
+    }
+    if least > block_size {
+        return Err(format!(
+            "past the page cache its image takes whole blocks of {least} bytes alone, and its guest would \
+             ask for {block_size}: write `block_size = {least}` if the guest was made for that, or \
+             `cache = \"auto\"`"
+        ));
+    }
+    Ok(())
+}
+
+/// How requests of the disk are best cut, in a guest's blocks. What does not fit is not told.
+fn topology_of(disk: &Disk, block_size: u32) -> Topology {
+    let grain = disk.grain();
+    let blocks = |bytes: u32| if bytes.is_multiple_of(block_size) { bytes / block_size } else { 0 };
+    Topology {
+        alignment_offset: u8::try_from(blocks(grain.alignment_offset)).unwrap_or(0),
+        io_min: u16::try_from(blocks(grain.io_min)).unwrap_or(0),
+        io_best: blocks(grain.io_best),
+        discard_sectors: blocks(grain.discard) * (block_size / 512),
+    }
+}
+
+/// Which failures its requests wait out.
+pub(crate) fn waits_of(plan: &DiskPlan) -> Waits {
+    let waits = |on| on == OnFailure::Wait;
+    Waits { full: waits(plan.on_full), failed: waits(plan.on_error) }
 }
 
 /// The power of two by which the physical block is larger than the logical one.

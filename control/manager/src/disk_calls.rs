@@ -10,18 +10,18 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
-use crate::disk::DiskParts;
+use crate::disk::{DiskParts, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::{Manager, now};
-use crate::shut::{NotOpen, Shut};
+use crate::openers::Patience;
+use crate::shut::{NotOpen, Shut, refused_with};
 
 impl Manager {
     pub(crate) fn add(&mut self, spec: &DiskSpec) -> Answered {
         let plan = self.plan.disk_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
-            let hint = "put that right, or name another image or socket";
-            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+            refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
         };
         match self.open_device(DevicePlan::Disk(plan.clone())) {
             Ok(device) => {
@@ -64,8 +64,11 @@ impl Manager {
         self.show(id, true)
     }
 
-    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, reply: Reply) {
-        let begun = self.made_by_api(id).and_then(|number| self.begin_resize(number, resize.size));
+    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, force: bool, reply: Reply) {
+        let begun = self.made_by_api(id).and_then(|number| {
+            self.check_resize(id, resize.size.0, force)?;
+            self.begin_resize(number, resize.size)
+        });
         match begun {
             Ok(number) => {
                 self.wait_for(number, Some(reply));
@@ -93,13 +96,20 @@ impl Manager {
             let hint = "give a multiple of 512 bytes, such as 10G";
             return Err(ApiError::new(ErrorKind::Refused, error, hint));
         }
+        let block_size = disk.shape.block_size;
+        if !size.0.is_multiple_of(block_size.into()) {
+            let error = format!("a size of {} bytes is not whole blocks of {block_size}", size.0);
+            let hint = format!("give a multiple of {block_size} bytes, the disk's `block_size`");
+            return Err(ApiError::new(ErrorKind::Refused, error, hint));
+        }
         disk.resizing = Some(size.0);
         Ok(number)
     }
 
     pub(crate) fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
         let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-        let disk = self.disk_parts_mut(number).ok_or_else(gone)?;
+        let disk = self.devices.get_mut(&number).and_then(|device| device.kind.disk_mut());
+        let disk = disk.ok_or_else(gone)?;
         let id = disk.plan.id.clone();
         let mut plan = disk.plan.clone();
         plan.resized(size);
@@ -117,7 +127,10 @@ impl Manager {
             }
             true => backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?,
             // Made longer under its locks, which are not kept.
-            false => disk.disk = disk.open_again(&plan).map_err(|e| refused(&e))?.away(),
+            false => {
+                let opened = disk.open_again(&plan, &mut self.openers, Patience::First);
+                disk.disk = opened.map_err(|error| refused(&error))?.away();
+            }
         }
         self.tell_capacity(number);
         let origin = plan.origin.clone();
@@ -163,6 +176,7 @@ impl Manager {
             && let Some(disk) = device.kind.disk_mut()
         {
             disk.plan.clone_from(&plan);
+            disk.disk.set_waits(waits_of(&plan));
             let facts = Facts::from(&plan);
             if facts.qmp != device.facts.qmp {
                 device.follow.look_again();

@@ -22,8 +22,9 @@ use vhost_user::Message;
 use crate::device::Device;
 use crate::disk::DiskParts;
 use crate::manager::{Manager, now};
+use crate::openers::Patience;
 use crate::poll::Token;
-use crate::shut::{NotOpen, Retry, file_at};
+use crate::shut::{NotOpen, Retry};
 
 /// Where the locks of such a disk are.
 pub(crate) enum Stand {
@@ -171,7 +172,8 @@ impl Manager {
     /// Asks for the locks of a disk, unless that was done a moment ago.
     pub(crate) fn take_locks(&mut self, number: u32) -> bool {
         let now = now();
-        let Some(parts) = self.disk_parts(number) else { return false };
+        let parts = self.devices.get(&number).and_then(|device| device.kind.disk());
+        let Some(parts) = parts else { return false };
         if parts.asks_at().is_some_and(|at| at > now) {
             return false;
         }
@@ -179,7 +181,8 @@ impl Manager {
             Some(Stand::Away(Some((retry, _)))) => Some(*retry),
             _ => None,
         };
-        let taken = parts.open_again(&parts.plan).and_then(|disk| {
+        let patience = if asked.is_some() { Patience::Again } else { Patience::First };
+        let taken = parts.open_again(&parts.plan, &mut self.openers, patience).and_then(|disk| {
             let failure =
                 disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
             let watched = failure.transpose().map(|_| disk);
@@ -302,19 +305,21 @@ impl Manager {
         self.touched.extend(due);
     }
 
-    /// The disk of this daemon whose image `plan` names too, under whatever name, when one of both has no
+    /// The disk of this daemon whose image was opened for another one too, under whatever name, when one of both has no
     /// lock to show for it now.
-    pub(crate) fn shares_unlocked(&self, plan: &config::plan::DiskPlan) -> Option<NotOpen> {
+    pub(crate) fn shares_unlocked(&self, parts: &DiskParts) -> Option<NotOpen> {
+        let plan = &parts.plan;
         let path = plan.source.path()?;
-        let file = file_at(path)?;
+        let file = parts.file?;
         let is_it = |device: &&Device| {
-            let Some(theirs) = device.kind.disk().map(|disk| &disk.plan) else { return false };
+            let Some(disk) = device.kind.disk() else { return false };
+            let theirs = &disk.plan;
             let may_be_unlocked = plan.migratable || theirs.migratable;
             let both_read = plan.readonly && theirs.readonly;
-            let same = || theirs.source.path().and_then(file_at) == Some(file);
-            may_be_unlocked && !both_read && theirs.id != plan.id && same()
+            let is_same = disk.file == Some(file);
+            may_be_unlocked && !both_read && theirs.id != plan.id && is_same
         };
         self.devices.values().find(is_it)?;
-        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), path)))
+        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), file)))
     }
 }

@@ -10,7 +10,8 @@
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
 //! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
-//! | `reload`, `reload_net` | the file read again |
+//! | `reload`, `reload_open`, `reload_net` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
+//! | `effects` | what a change does to guests, and whether it is done |
 //! | `daemon_view` | the daemon itself, for operators |
 //! | `device` | one device's state, disk or NIC |
 //! | `arrival` | guests that come with their driver running, announced to their network |
@@ -45,11 +46,13 @@ mod daemon_view;
 mod device;
 mod disk;
 mod disk_calls;
+mod effects;
 mod follow;
 mod front_end;
 mod group_calls;
 mod guest_vcpus;
 mod host_ports;
+mod images;
 mod kind;
 mod lent;
 mod links;
@@ -61,15 +64,18 @@ mod network;
 mod nic;
 mod nic_calls;
 mod nic_moves;
+mod openers;
 mod poll;
 mod qmp;
 mod reload;
 mod reload_net;
+mod reload_open;
 mod remote;
 mod rivals;
 mod service;
 mod shut;
 mod sockets;
+mod stalls;
 mod start;
 mod state;
 mod switch_calls;

@@ -28,6 +28,7 @@ use crate::kind::Kind;
 use crate::lent::Lent;
 use crate::moves::Moves;
 use crate::network::Network;
+use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
 use crate::remote::{BY_LINK, Remote};
@@ -82,6 +83,8 @@ pub(crate) struct Manager {
     pub(crate) next_query: u64,
     /// Devices of the plan that are not open.
     pub(crate) shut: Vec<Shut>,
+    /// Images of these that are being opened.
+    pub(crate) openers: Openers,
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) moves: Moves,
     /// A reload that waits until what it removes is gone.
@@ -226,6 +229,7 @@ impl Manager {
                 Event::LinkDetached(key, link) => self.link_is_home(core, key, link),
                 Event::LinkRefused(key, _) => self.link_is_refused(key),
                 // No link is attached yet.
+                Event::Stalls(key) => self.say_stalls(key.device),
                 Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
@@ -510,7 +514,8 @@ impl Manager {
 
     fn reload_on_signal(&mut self) {
         self.poll.clear_signals(Token::Reload);
-        self.reload(None);
+        // Nobody is there to insist.
+        self.reload(None, false);
     }
 
     fn begin_stop(&mut self) {

@@ -180,6 +180,7 @@ fn of_plan(plan: &NicPlan) -> NicView {
         mtu: plan.mtu,
         socket: plan.socket.clone(),
         mode: plan.mode,
+        guest_offloads: plan.guest_offloads,
         queues_max: plan.queues,
         queues_attached: 0,
         share: plan.share,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::NicSpec;
-use config::api::{Answer, ApiError, ErrorKind, NicList, NicView};
+use config::api::{Answer, ApiError, NicList, NicView};
 use config::plan::{NicPlan, Origin};
 use config::spec::{LinkState, NicChange};
 use sidecore::Command;
@@ -16,7 +16,7 @@ use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::net_views;
 use crate::nic::Plug;
-use crate::shut::NotOpen;
+use crate::shut::{NotOpen, refused_with};
 
 /// Between two announcements of a guest: VMMs leave 50 ms and more.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
@@ -44,8 +44,7 @@ impl Manager {
         let plan = self.plan.nic_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
-            let hint = "put that right, or name something else";
-            ApiError::new(ErrorKind::Refused, format!("nic {id:?}: {error}"), hint)
+            refused_with(&format!("nic {id:?}"), &error, "put that right, or name something else")
         };
         let opened = self.open_host_of(&plan).map_err(refused)?;
         let device = self.open_nic_on(plan.clone(), opened).map_err(refused)?;

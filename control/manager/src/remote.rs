@@ -152,7 +152,7 @@ impl Remote {
         let generations = Generations::in_folder(state_dir, "generations");
         let losses = Generations::in_folder(state_dir, "losses");
         // Read now: later on there may be no such file for this process. Without it nothing outlives the run.
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot = names::kernel_text("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
         let standings = Standings::in_folder(state_dir, boot);
         let (links, greeter, nics, run) = (Vec::new(), None, BTreeMap::new(), random());
@@ -391,6 +391,13 @@ impl Manager {
                     self.tell_link(key, ToLink::Establish { made, peer });
                 }
                 Word::Read(key, greeting, greeted) => self.seat_client(key, greeting, greeted),
+                Word::Refused(key, from, why) => self.log_of_link(key, |link| {
+                    warn!(
+                        link = link.plan.id,
+                        "a hello from {from} is refused: {why}; the public key of a client is to be the `key` of \
+                         a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
+                    );
+                }),
                 Word::Iohost(key, greeting, made, answer) => {
                     self.hello_is_answered(key, greeting, made, answer);
                 }

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use names::{Purpose, Refused, Socket, SocketPlace};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
@@ -33,8 +34,9 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// `AddrInUse` when a living process listens there, `AlreadyExists` when something else has that
 /// name; otherwise what the kernel said.
 pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
-    clear(path)?;
-    let address = SocketAddrUnix::new(path)?;
+    let place = SocketPlace::make(path, Purpose::Socket)?;
+    clear(&place, path)?;
+    let address = SocketAddrUnix::new(place.address())?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     bind_for_group(&socket, &address)?;
     listen(&socket, BACKLOG)?;
@@ -51,25 +53,25 @@ pub(crate) fn bind_for_group(socket: impl AsFd, address: &SocketAddrUnix) -> io:
     Ok(bound?)
 }
 
-/// Removes what a dead daemon left at `path`; makes the folder if there is none.
-fn clear(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let there = match std::fs::symlink_metadata(path) {
-        Ok(there) => there,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    use std::os::unix::fs::FileTypeExt;
-    if !there.file_type().is_socket() {
-        let what = format!("{} exists and is not a socket: move it away", path.display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-    }
-    match open_connection(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+/// Removes a socket of the daemon's, if one is there. One that cannot be removed is replaced by whoever
+/// listens there next.
+pub(crate) fn remove(path: &Path) {
+    let _ = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.remove());
+}
+
+/// Removes what a dead daemon left there.
+fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
+    let there = match place.taken() {
+        Ok(Some(there)) => there,
+        Ok(None) => return Ok(()),
+        Err(Refused::Kind { .. }) => {
+            let what = format!("{} exists and is not a socket: move it away", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
+        Err(error) => return Err(error.into()),
+    };
+    match connect_to(&there) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(place.remove()?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         _ => {
             let what = format!("another process listens on {}", path.display());
@@ -95,9 +97,17 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to a front-end that listens at `path`. A Unix socket connects at once or not at all.
+/// Connects to a VMM that listens at `path`.
+///
+/// # Errors
+/// The name is refused, or what the kernel said.
 pub(crate) fn open_connection(path: &Path) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
+    connect_to(&Socket::find(path)?)
+}
+
+/// Connects to a socket that was found. A Unix socket connects at once or not at all.
+pub(crate) fn connect_to(socket: &Socket) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(socket.address())?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     sockopt::set_socket_send_buffer_size(&socket, UNREAD_BYTES_MAX)?;
     connect(&socket, &address)?;

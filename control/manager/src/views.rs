@@ -17,6 +17,7 @@ use crate::disk::DiskParts;
 use crate::manager::now;
 use crate::rivals::Rivals;
 use crate::shut::Shut;
+use crate::stalls::Stall;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -128,7 +129,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
             _ => None,
         },
         size_bytes: plan.source.size_bytes().unwrap_or(0),
-        block_size_bytes: 512,
+        block_size_bytes: plan.block_size.unwrap_or(512),
         readonly: plan.readonly,
         serial: plan.serial.clone(),
         queues_max: plan.queues,
@@ -143,10 +144,13 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         limit_bytes: plan.limit.bytes,
         limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),
         group: plan.group.clone(),
+        allow_user_folder: plan.spec.allow_user_folder,
         allow_unsealed_memory: plan.allow_unsealed_memory,
         migratable: plan.migratable,
         locked: None,
         drain_timeout: plan.drain_timeout_s,
+        on_full: plan.source.path().map(|_| plan.on_full),
+        on_error: plan.source.path().map(|_| plan.on_error),
         served_as: None,
         vcpus: Vec::new(),
         vcpus_unknown: None,
@@ -162,6 +166,11 @@ fn state_of(device: &Device) -> DiskState {
         DiskState::Failed
     } else if waits_for(device).is_some() {
         DiskState::Waiting
+    } else if let Some(stall) = Stall::of(device) {
+        match stall {
+            Stall::Full(_) => DiskState::NoSpace,
+            Stall::Failed(_) => DiskState::Failing,
+        }
     } else if !device.attached().is_empty() {
         // A second front-end's mistake is shown as a problem, and this one runs on.
         DiskState::Running
@@ -200,7 +209,9 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
-    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(of_device)
+    let stalled = || Some(Stall::of(device)?.problem(&device.facts.id));
+    let more = || stalled().or_else(of_device);
+    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 
 /// Why its guest waits for the locks of the image, or for another machine.
@@ -281,6 +292,9 @@ fn sum(snapshots: &[QueueSnapshot]) -> CountersView {
         missed: total(|s| s.missed),
         held: held(snapshots),
         in_flight: u32::try_from(total(|s| s.in_flight)).unwrap_or(u32::MAX),
+        waiting_full: u32::try_from(total(|s| s.waiting_full)).unwrap_or(u32::MAX),
+        waiting_failed: u32::try_from(total(|s| s.waiting_failed)).unwrap_or(u32::MAX),
+        stalls: total(|s| s.stalls),
         latency_p50_ns: latency.quantile_ns(0.5),
         latency_p99_ns: latency.quantile_ns(0.99),
     }

@@ -4,7 +4,7 @@ mod harness;
 
 use std::path::Path;
 
-use backend::{Backend, Cache, Disk, OpenError, ResizeError, Source};
+use backend::{Backend, Cache, Disk, OpenError, ResizeError, Source, Waits};
 use harness::{Bed, file, in_memory, kinds, on_disk};
 use request::{Op, Status};
 
@@ -34,6 +34,7 @@ fn what_is_no_disk_is_refused_with_its_name() {
         size_bytes,
         readonly: true,
         cache: Cache::Auto,
+        waits: Waits::default(),
     };
     let cases = [
         (file(&at("missing"), None, Cache::Auto), "cannot open"),
@@ -83,7 +84,13 @@ fn a_read_only_disk_takes_no_write() {
     let path = dir.path().join("image");
     std::fs::write(&path, [7; 8192]).expect("a file");
     for cache in [Cache::Auto, Cache::Page] {
-        let source = Source::File { path: path.clone(), size_bytes: None, readonly: true, cache };
+        let source = Source::File {
+            path: path.clone(),
+            size_bytes: None,
+            readonly: true,
+            cache,
+            waits: Waits::default(),
+        };
         let mut bed = Bed::new(&source);
         assert!(bed.disk.is_readonly());
         assert_eq!(bed.disk.limits(), backend::Limits::default());

@@ -367,6 +367,7 @@ impl Sidecore {
     /// When something is to be done although nothing comes: a queue's moment, or a link's.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         let link = self.io.due().map(Nanos);
-        [self.schedule.next_due(), link, self.links.due()].into_iter().flatten().min()
+        let stalled = if self.io.stalled() > 0 { self.stalled_due() } else { None };
+        [self.schedule.next_due(), link, self.links.due(), stalled].into_iter().flatten().min()
     }
 }

@@ -91,6 +91,16 @@ fn kvm_without_a_processor_module_is_not_taken_for_kvm() {
     let tree = Tree::of(&[("sys/module/kvm/version", ""), ("sys/module/kvm_pvm/version", "")]);
     let checks = examine(tree.root(), &good());
     assert_eq!(of(&checks, "kvm").found, "kvm without kvm_intel or kvm_amd");
+    assert!(!has_kvm(tree.root()));
+    let device = ("dev/kvm", "");
+    for (files, is_there) in [
+        (&[device, ("sys/module/kvm/version", "")][..], false),
+        (&[("sys/module/kvm_intel/version", "")][..], false),
+        (&[device, ("sys/module/kvm_intel/version", "")][..], true),
+        (&[device, ("sys/module/kvm_amd/version", "")][..], true),
+    ] {
+        assert_eq!(has_kvm(Tree::of(files).root()), is_there, "{files:?}");
+    }
     assert_eq!(of(&checks, "posted interrupts").state, State::Missing);
 }
 

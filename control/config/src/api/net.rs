@@ -68,6 +68,9 @@ pub struct NicView {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Whether its guest is offered frames that are not cut and have no checksum yet.
+    #[serde(default = "yes")]
+    pub guest_offloads: bool,
     /// Pairs of queues offered.
     pub queues_max: u16,
     /// Queues that a sidecore serves now; two to a pair.
@@ -335,4 +338,8 @@ pub struct MacView {
     pub port: String,
     /// Seconds since it was last seen; 0 for a NIC's own, which is known always.
     pub age_s: u64,
+}
+
+fn yes() -> bool {
+    true
 }

@@ -45,6 +45,8 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "backend"
             | "path"
             | "cache"
+            | "block_size"
+            | "allow_user_folder"
             | "link"
             | "remote"
             | "readonly"
@@ -68,6 +70,7 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "mac"
             | "queues"
             | "mtu"
+            | "guest_offloads"
             | "socket"
             | "mode"
             | "allow_unsealed_memory",
@@ -164,11 +167,15 @@ mod tests {
         let lines = [
             "path = \"/b\"",
             "cache = \"page\"",
+            "allow_user_folder = true",
             "size = \"1M\"",
             "readonly = true",
             "serial = \"S\"",
             "limit_iops = 7",
+            "block_size = 4096",
             "drain_timeout = 9",
+            "on_full = \"error\"",
+            "on_error = \"wait\"",
             "migratable = true",
         ];
         let lines = [&lines[..], &ALIKE].concat();
@@ -186,6 +193,7 @@ mod tests {
             "redirect = \"off\"",
             "vcpus = [0]",
             "mtu = 9000",
+            "guest_offloads = false",
             "link = \"down\"",
             "limit_packets = 7",
         ];

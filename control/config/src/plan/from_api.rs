@@ -31,16 +31,18 @@ impl Plan {
         fitting(made, &mistakes)
     }
 
-    /// What a disk made through the API would be with that change: its share, policy, limit and group may
-    /// differ from what it is, and nothing else.
+    /// What a disk made through the API would be with that change: its share, policy, limit, group and what
+    /// becomes of failures may differ from what it is, and nothing else.
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
         let old = self.disk(id).ok_or_else(|| self.no_such_disk(id))?;
         if *change == DiskChange::default() {
             let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
-                 limit_bytes, limit_burst_ms and group";
+                 limit_bytes, limit_burst_ms, group, on_full and on_error";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         let mut spec = old.spec.clone();
+        spec.on_full = change.on_full.or(spec.on_full);
+        spec.on_error = change.on_error.or(spec.on_error);
         spec.share = change.share.unwrap_or(spec.share);
         spec.policy = change.policy.or(spec.policy);
         let target_us = change.latency_target_us.or(spec.latency_target_us);

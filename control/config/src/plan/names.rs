@@ -62,23 +62,26 @@ impl Named<'_> {
             let right = format!("give the {kind} its own socket");
             mistakes.push(Mistake::new(at.key("socket"), wrong, right));
         }
-        for other in others {
-            if self.id == other.id {
-                let wrong = format!("the name {:?} is taken by {}", self.id, other.text());
-                let right = match other.origin {
-                    Origin::Api => format!(
-                        "give each {kind} a name of its own, or remove the other one first: \
-                         `sidecore {} rm {}`",
-                        other.kind, other.id
-                    ),
-                    Origin::File { .. } => format!("give each {kind} a name of its own"),
-                };
-                mistakes.push(Mistake::new(at.key("id"), wrong, right));
-            } else if let Some(socket) = self.socket.filter(|mine| other.socket == Some(mine)) {
-                let wrong = format!("the socket {socket:?} is that of {}", other.text());
-                let right = format!("give each {kind} a socket of its own");
-                mistakes.push(Mistake::new(at.key("socket"), wrong, right));
-            }
+        // One of each: of a name that a thousand have, a thousand mistakes would be a million.
+        if let Some(other) = others.iter().find(|other| self.id == other.id) {
+            let wrong = format!("the name {:?} is taken by {}", self.id, other.text());
+            let right = match other.origin {
+                Origin::Api => format!(
+                    "give each {kind} a name of its own, or remove the other one first: \
+                     `sidecore {} rm {}`",
+                    other.kind, other.id
+                ),
+                Origin::File { .. } => format!("give each {kind} a name of its own"),
+            };
+            mistakes.push(Mistake::new(at.key("id"), wrong, right));
+        }
+        let has_it = |other: &&Named<'_>| {
+            self.id != other.id && self.socket.is_some() && self.socket == other.socket
+        };
+        if let Some((socket, other)) = self.socket.zip(others.iter().find(has_it)) {
+            let wrong = format!("the socket {socket:?} is that of {}", other.text());
+            let right = format!("give each {kind} a socket of its own");
+            mistakes.push(Mistake::new(at.key("socket"), wrong, right));
         }
     }
 }

@@ -40,6 +40,8 @@ pub struct NicPlan {
     pub mtu: u16,
     /// Whether its cable is in, as it was declared; an operator may have changed it since.
     pub link: LinkState,
+    /// Whether its guest is offered frames that are not finished.
+    pub guest_offloads: bool,
     /// 1 to 10,000.
     pub share: u32,
     /// When its queues are polled.
@@ -117,12 +119,7 @@ pub(super) fn resolve(
     for (name, value, bounds) in numbers {
         check_bounds(value, bounds, &at.key(name), &mut found);
     }
-    if let Some(target_us) = spec.latency_target_us {
-        check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
-    }
-    if let Some(wait_us) = spec.moderate_us {
-        check_bounds(wait_us, NIC_MODERATE_US, &at.key("moderate_us"), &mut found);
-    }
+    check_times(spec, at, &mut found);
     let vcpus = resolve_vcpus(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
@@ -155,6 +152,7 @@ pub(super) fn resolve(
         queues: spec.queues,
         mtu: spec.mtu,
         link: spec.link,
+        guest_offloads: spec.guest_offloads,
         share: spec.share,
         policy: defaults.policies.of_nic(spec.policy),
         latency_target_us: spec.latency_target_us,
@@ -167,6 +165,19 @@ pub(super) fn resolve(
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })
+}
+
+/// How long its requests and calls may wait.
+fn check_times(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let times = [
+        ("latency_target_us", spec.latency_target_us, LATENCY_TARGET_US),
+        ("moderate_us", spec.moderate_us, NIC_MODERATE_US),
+    ];
+    for (name, given, bounds) in times {
+        if let Some(us) = given {
+            check_bounds(us, bounds, &at.key(name), mistakes);
+        }
+    }
 }
 
 /// Which vCPU each pair of queues calls, as far as it is said.

@@ -148,6 +148,7 @@ async fn serve_route(
             return Err(ApiError::new(ErrorKind::Malformed, rejection.body_text(), hint).into());
         }
     };
+    let query = request.uri().query().unwrap_or_default().to_string();
     let body = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|error| {
         let error = ApiError::new(
             ErrorKind::Malformed,
@@ -156,7 +157,7 @@ async fn serve_route(
         );
         Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, error }
     })?;
-    let call = route.operation.call(&id, &body)?;
+    let call = route.operation.call(&id, &query, &body)?;
     Ok(ask(door, call).await?)
 }
 

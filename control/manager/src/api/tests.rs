@@ -92,7 +92,7 @@ fn response(mut stream: UnixStream) -> (u16, String, String) {
 fn rote(call: &Call) -> Result<Answer, ApiError> {
     match call {
         Call::ListDisks => Ok(Answer::Disks(DiskList::default())),
-        Call::Reload => Ok(Answer::Reloaded(ReloadView::default())),
+        Call::Reload { .. } | Call::ShowReload => Ok(Answer::Reloaded(ReloadView::default())),
         Call::ShowDisk { id } => Err(ApiError::no_such_disk(id)),
         _ => Ok(Answer::Version(VersionView { program: "p".into(), ..VersionView::default() })),
     }
@@ -121,7 +121,7 @@ fn every_route_reaches_the_control_loop_as_its_call() {
             fixture.ask(&method, &route.path.replace("{id}", "vm%201"), bodies(route));
         let shown = route.operation == config::routes::Operation::ShowDisk;
         assert_eq!(status, if shown { 404 } else { route.success }, "{answer}");
-        wanted.push(route.operation.call("vm 1", bodies(route).as_bytes()).unwrap());
+        wanted.push(route.operation.call("vm 1", "", bodies(route).as_bytes()).unwrap());
     }
     assert_eq!(fixture.finish(), wanted);
 }

@@ -29,7 +29,7 @@ fn what_a_device_is_promised_follows_from_its_plan() {
     assert_eq!(amount("path = \"/a\"").descriptors, 13 + 4);
     assert_eq!(amount("path = \"/a\"\nqueues = 64").descriptors, 13 + 4 * 64);
     assert_eq!(amount("path = \"/a\"").mappings, 34);
-    assert_eq!(amount("path = \"/a\"").bytes, (64 + 200) << 10);
+    assert_eq!(amount("path = \"/a\"").bytes, (64 + 200 + 128) << 10);
     let memory = amount("backend = \"memory\"\nsize = \"1G\"");
     assert_eq!(memory.bytes, (1 << 30) + ((64 + 200) << 10));
     let text = "[[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\nqueues = 4\n";

@@ -25,6 +25,7 @@ use sidecore::{
 };
 use tracing::{info, warn};
 
+use super::generations::Generations;
 use super::greeter::System;
 use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
@@ -200,10 +201,10 @@ impl Manager {
         let news = News {
             revision: 1,
             size: parts.disk.size_bytes(),
-            features: Features::of(&parts.disk, parts.plan.readonly).bits(),
+            features: Features::of(parts).bits(),
             is_removed: false,
         };
-        let generation = match self.remote.generations.of(&id, parts.plan.source.path()) {
+        let generation = match self.remote.generations.of(&id, Generations::beside(&parts.plan)) {
             Ok(generation) => generation,
             Err(error) => return warn!(disk = id, "no client gets it: {error}"),
         };
@@ -339,7 +340,7 @@ impl Manager {
         let Some(parts) = self.disk_parts(device) else {
             return Err((0, "it is not open".to_string()));
         };
-        let (id, image) = (&parts.plan.id, parts.plan.source.path());
+        let (id, image) = (&parts.plan.id, Generations::beside(&parts.plan));
         let generations = &self.remote.generations;
         let cannot = |error: std::io::Error| (0, format!("who has it cannot be kept: {error}"));
         let kept = generations.of(id, image).map_err(cannot)?;
@@ -462,9 +463,9 @@ impl Manager {
     /// The queues of a device may start: that of a disk which a client has does.
     pub(crate) fn settle_export(&mut self, device: u32) {
         let Some((key, number)) = self.export_of(device) else { return };
-        let has_size = self.disk_parts(device).map(|parts| {
-            (parts.disk.size_bytes(), Features::of(&parts.disk, parts.plan.readonly).bits())
-        });
+        let has_size = self
+            .disk_parts(device)
+            .map(|parts| (parts.disk.size_bytes(), Features::of(parts).bits()));
         let Some(export) = self.export(key, number) else { return };
         if export.held.as_ref().is_none_or(|held| held.is_refused) || export.leaving.is_some() {
             return;
@@ -488,7 +489,7 @@ impl Manager {
         let Some((key, export)) = self.export_of(device) else { return };
         let Some(parts) = self.disk_parts(device) else { return };
         let size = parts.disk.size_bytes();
-        let features = Features::of(&parts.disk, parts.plan.readonly).bits();
+        let features = Features::of(parts).bits();
         self.tell_seats(key, None, || ToLink::Update { export, size, features });
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::link::{Address, ClientLink, LinkCounters, LinkKey, LinkSocket};
-use backend::{Disk, Limits, RemoteDisk};
+use backend::{Disk, Grain, Limits, RemoteDisk};
 use config::Mac;
 use config::api::Removed;
 use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
@@ -585,7 +585,9 @@ pub(super) fn remote_disk(
         link: parts.link,
         disk,
         size_bytes: news.size,
+        block_size: features.block_size,
         physical_block_size: features.physical_block_size,
+        grain: Grain { discard: features.discard_bytes, ..Grain::default() },
         limits: Limits {
             discard_sectors_max: features.discard_sectors_max,
             zeroes_sectors_max: features.zeroes_sectors_max,

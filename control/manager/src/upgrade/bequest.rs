@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use backend::{Disk, Handles};
+use backend::{Disk, Grain, Handles};
 use config::plan::HostPlan;
 use vhost_user::Message;
 
@@ -40,7 +40,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
                 config::Source::File { path, cache, .. } => (path.clone(), format!("{cache:?}")),
                 config::Source::Remote { link, name } => (format!("{link}:{name}"), String::new()),
             };
-            vec![
+            let mut words = vec![
                 ("kind", "disk".to_string()),
                 ("source", source),
                 ("cache", cache),
@@ -51,7 +51,10 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
                 ("serial", disk.serial.clone()),
                 ("queues", disk.queues.to_string()),
                 ("allow_unsealed_memory", disk.allow_unsealed_memory.to_string()),
-            ]
+            ];
+            // What a program before it never had, it does not miss.
+            words.extend(disk.block_size.map(|size| ("block_size", size.to_string())));
+            words
         }
         DevicePlan::Nic(nic) => vec![
             ("kind", "nic".to_string()),
@@ -61,6 +64,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
             ("mode", format!("{:?}", nic.mode)),
             ("mtu", nic.mtu.to_string()),
             ("queues", nic.queues.to_string()),
+            ("guest_offloads", nic.guest_offloads.to_string()),
             ("allow_unsealed_memory", nic.allow_unsealed_memory.to_string()),
         ],
     };
@@ -150,6 +154,7 @@ fn disk_words(parts: &DiskParts) -> DiskWords {
     DiskWords {
         size_bytes: disk.size_bytes(),
         physical_block_size: disk.physical_block_size(),
+        grain: grain_words(disk.grain()),
         discard_sectors_max: limits.discard_sectors_max,
         zeroes_sectors_max: limits.zeroes_sectors_max,
         was_empty: parts.was_empty,
@@ -157,6 +162,12 @@ fn disk_words(parts: &DiskParts) -> DiskWords {
         is_away: disk.is_away(),
         writeback: parts.live.writeback(),
     }
+}
+
+/// As [`DiskWords`] has it; nothing, where nothing is known.
+fn grain_words(grain: Grain) -> Option<[u32; 4]> {
+    let Grain { alignment_offset, io_min, io_best, discard } = grain;
+    (grain != Grain::default()).then_some([alignment_offset, io_min, io_best, discard])
 }
 
 fn nic_words(kind: &Kind) -> Option<NicWords> {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use backend::{Handles, Inherited, Limits};
+use backend::{Grain, Handles, Inherited, Limits};
 use config::Size;
 use rustix::fs::{Mode, OFlags};
 use tracing::{info, warn};
@@ -28,6 +28,7 @@ use crate::lent::Lent;
 use crate::manager::{Manager, machine_ns, now};
 use crate::poll::Token;
 use crate::shut::Retry;
+use crate::sockets;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
@@ -155,7 +156,7 @@ impl Manager {
         match estate.devices.iter().find(lost) {
             Some((id, _)) => Err(format!(
                 "a guest uses {id:?}, and the file has it no more, or as a device that would be made anew: \
-                 put the file back, or run `sidecore reload` first, which takes it from that guest"
+                 put the file back, or run `sidecore reload --force` first, which takes it from that guest"
             )),
             None => Ok(()),
         }
@@ -347,6 +348,10 @@ impl DeviceEstate {
         let facts = Inherited {
             size_bytes: disk.size_bytes,
             physical_block_size: disk.physical_block_size,
+            grain: disk.grain.map_or_else(Grain::default, |words| {
+                let [alignment_offset, io_min, io_best, discard] = words;
+                Grain { alignment_offset, io_min, io_best, discard }
+            }),
             limits: Limits {
                 discard_sectors_max: disk.discard_sectors_max,
                 zeroes_sectors_max: disk.zeroes_sectors_max,
@@ -365,7 +370,7 @@ impl DeviceEstate {
     /// Takes its socket away, if it is not a VMM's.
     fn remove_socket(&self) {
         if self.listener.is_some() {
-            let _ = std::fs::remove_file(Path::new(&self.words.socket));
+            sockets::remove(Path::new(&self.words.socket));
         }
     }
 }

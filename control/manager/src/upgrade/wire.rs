@@ -107,6 +107,9 @@ pub(crate) struct DiskWords {
     pub(crate) size_bytes: u64,
     /// What its guest was told it can do; it must not change under it.
     pub(crate) physical_block_size: u32,
+    /// The same of alignment offset, least and best request, and what discards free; bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) grain: Option<[u32; 4]>,
     pub(crate) discard_sectors_max: u32,
     pub(crate) zeroes_sectors_max: u32,
     /// It held nothing when it was opened.

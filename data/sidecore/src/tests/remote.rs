@@ -522,6 +522,7 @@ fn ranges_are_zeroed_and_discarded_there() {
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],
@@ -571,6 +572,7 @@ fn a_write_that_must_be_stable_is_asked_for_as_such() {
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],

@@ -13,6 +13,11 @@ impl Opened {
         (self.cached(), self.direct())
     }
 
+    /// See [`crate::Disk::file_id`].
+    pub(crate) fn file_id(&self) -> Option<(u64, u64)> {
+        fstat(&self.cached).ok().map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
     /// What [`Self::descriptions`] gave, in the process that takes over. `path` is for messages.
     ///
     /// # Errors
@@ -57,6 +62,7 @@ impl Opened {
             in_memory,
             // Not learnt anew: its guest was told so, and trying would wait for what is in flight.
             physical_block_size: facts.physical_block_size,
+            grain: facts.grain,
             limits: facts.limits,
             lacks: AtomicU8::new(0),
             was_empty: facts.was_empty,
@@ -65,6 +71,7 @@ impl Opened {
             writers: Writers::default(),
             flushes: Flushes::default(),
             faults: Faults::default(),
+            waits: Patience::default(),
             sleepers: Sleepers::default(),
             #[cfg(feature = "simulated")]
             kernel: None,

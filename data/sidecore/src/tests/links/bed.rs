@@ -528,6 +528,7 @@ impl World {
         let shape = Shape {
             block_size: device.disk.block_size(),
             physical_block_exp: 0,
+            topology: Default::default(),
             readonly: false,
             queues: 1,
             serial: [0; 20],

@@ -1,0 +1,242 @@
+//! Images are opened on threads of their own: a file system that does not answer, and a search for who
+//! holds a lock, take as long as they want, and control serves all tenants meanwhile.
+//!
+//! Control waits for a moment, so that whoever asks is told at once as a rule. What is not open by then is
+//! asked for again when the device is tried again. Not here: how an image is found (`images`) and what is
+//! made of it (`disk`). Called by `shut` and `follow`.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use backend::{Disk, OpenError, Source as Image};
+use config::plan::{DiskPlan, Source};
+use confine::Kind;
+
+use crate::disk::source_of;
+use crate::images::{self, FileId, ImageNames};
+
+/// Images that are being opened at a time. Each is a thread and some descriptors; a file system that does not
+/// answer keeps its threads.
+const OPENERS_MAX: usize = 16;
+/// How long control waits for an image that is opened for the first time: longer than any file system takes
+/// that answers at all, on a machine that has ten times too much to do; shorter than clients of the API wait.
+const FIRST_WAIT: Duration = Duration::from_secs(30);
+/// The same while another image is late already: all that are late hold control up for
+/// `FIRST_WAIT + OPENERS_MAX * LATE_WAIT` at most.
+const LATE_WAIT: Duration = Duration::from_millis(50);
+/// When one is tried again, or a guest waits for it: what is to be had at once is had at once.
+const SHORT_WAIT: Duration = Duration::from_millis(2);
+
+/// How long control may wait for an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It is asked for the first time.
+    First,
+    /// It was asked for before.
+    Again,
+}
+
+/// What became of an image.
+pub(crate) enum Opening {
+    /// It is open, or was refused, and which file it is.
+    Over(Result<Arc<Disk>, OpenError>, Option<FileId>),
+    /// Nothing lies at its name, and none was to be made.
+    Missing,
+    /// This process has given its folder up: why, and what to do.
+    GivenUp(String),
+    /// Nobody knows yet: it is to be asked for again.
+    Late,
+}
+
+/// The threads that open images.
+#[derive(Default)]
+pub(crate) struct Openers {
+    jobs: Vec<Job>,
+    /// What they open is not wanted any more: they close it, when they have it.
+    leaving: Vec<(Image, JoinHandle<()>)>,
+}
+
+/// An image that is being opened.
+struct Job {
+    order: Order,
+    outcome: Receiver<Opening>,
+    thread: JoinHandle<()>,
+    /// It was waited for as long as is waited for any.
+    is_late: bool,
+}
+
+/// What is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Order {
+    id: String,
+    image: Image,
+    names: ImageNames,
+    /// A file that is locked elsewhere is looked at, and not had.
+    follows: bool,
+}
+
+impl Order {
+    /// With `is_kept` a missing image is not made.
+    fn run(&self, plan: &DiskPlan, is_kept: bool) -> Opening {
+        if is_kept && images::missing(plan).is_some() {
+            return Opening::Missing;
+        }
+        if let Some(why) = images::given_up(plan) {
+            return Opening::GivenUp(why);
+        }
+        let disk = match Disk::open_by(&self.image, &self.names) {
+            Err(OpenError::Held { holder, .. }) if self.follows && !holder.is_this_process() => {
+                Disk::look(&self.image, &self.names)
+            }
+            opened => opened,
+        };
+        Opening::Over(disk, images::file_of(plan))
+    }
+
+    /// A thread that runs it, and says once what came of it.
+    fn begin(self, plan: &DiskPlan, is_kept: bool) -> Option<Job> {
+        // Nothing lies in the channel: the thread has the image until it is taken.
+        let (tell, outcome) = sync_channel(0);
+        let (order, plan) = (self.clone(), plan.clone());
+        let thread = std::thread::Builder::new().name("opener".to_string());
+        let thread = thread.spawn(move || {
+            // What it has of control's list is what it keeps when this fails.
+            let _ = confine::thread(Kind::Opener);
+            let _ = tell.send(order.run(&plan, is_kept));
+        });
+        Some(Job { order: self, outcome, thread: thread.ok()?, is_late: false })
+    }
+}
+
+impl Openers {
+    /// Opens the image of a disk, or takes what became of it since it was asked for last. With `follows` one that
+    /// another process has is only looked at; with `is_kept` a missing one is not made.
+    pub(crate) fn open(
+        &mut self,
+        plan: &DiskPlan,
+        (follows, is_kept): (bool, bool),
+        patience: Patience,
+    ) -> Opening {
+        let (id, image, names) = (plan.id.clone(), source_of(plan), ImageNames::of(plan));
+        let order = Order { id, image, names, follows };
+        if !matches!(plan.source, Source::File { .. }) {
+            return order.run(plan, is_kept);
+        }
+        self.keep_jobs(|job| job.order.id != order.id || job.order == order);
+        self.leaving.retain(|(_, thread)| !thread.is_finished());
+        let at = match self.jobs.iter().position(|job| job.order == order) {
+            Some(at) => at,
+            None if self.is_full() || self.is_leaving(&order.image) => return Opening::Late,
+            None => match order.begin(plan, is_kept) {
+                Some(job) => {
+                    self.jobs.push(job);
+                    self.jobs.len() - 1
+                }
+                None => return Opening::Late,
+            },
+        };
+        let wait = match patience {
+            Patience::Again => SHORT_WAIT,
+            Patience::First if self.jobs.iter().any(|job| job.is_late) => LATE_WAIT,
+            Patience::First => FIRST_WAIT,
+        };
+        let Some(job) = self.jobs.get_mut(at) else { return Opening::Late };
+        match job.outcome.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => {
+                job.is_late |= patience == Patience::First;
+                Opening::Late
+            }
+            outcome => {
+                self.jobs.remove(at);
+                outcome.unwrap_or(Opening::Late)
+            }
+        }
+    }
+
+    /// Lets go what is being opened for disks that nobody wants any more.
+    pub(crate) fn keep_only(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        if !self.jobs.is_empty() {
+            self.keep_jobs(|job| is_wanted(&job.order.id));
+        }
+    }
+
+    fn keep_jobs(&mut self, is_wanted: impl Fn(&Job) -> bool) {
+        // With its receiver gone the thread closes what it has.
+        let gone = self.jobs.extract_if(.., |job| !is_wanted(job));
+        self.leaving.extend(gone.map(|job| (job.order.image, job.thread)));
+    }
+
+    fn is_full(&self) -> bool {
+        self.jobs.len() + self.leaving.len() >= OPENERS_MAX
+    }
+
+    /// Whether a thread that is not wanted any more may have the locks of that image.
+    fn is_leaving(&self, image: &Image) -> bool {
+        let Image::File { path, .. } = image else { return false };
+        let is_it = |(other, _): &(Image, JoinHandle<()>)| matches!(other, Image::File { path: theirs, .. } if theirs == path);
+        self.leaving.iter().any(is_it)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::plan::{HostCpus, load};
+
+    use super::*;
+
+    fn plan(folder: &std::path::Path, size: &str) -> DiskPlan {
+        let path = folder.join("a.raw");
+        let text = format!("[[disk]]\nid = \"a\"\npath = {path:?}\nsize = \"{size}\"\n");
+        let host =
+            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
+        load(&text, "f", "/", &host, None).expect("a plan").disks.remove(0)
+    }
+
+    /// Asks until it is known what became of it.
+    fn ask(openers: &mut Openers, plan: &DiskPlan, is_kept: bool) -> Opening {
+        loop {
+            match openers.open(plan, (false, is_kept), Patience::Again) {
+                Opening::Late => std::thread::yield_now(),
+                over => return over,
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_that_is_late_is_taken_later_whatever_has_become_known_since() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plan = plan(folder.path(), "1M");
+        let mut openers = Openers::default();
+        assert!(matches!(ask(&mut openers, &plan, true), Opening::Missing));
+        // Asked for as a new one, and again as one that is kept.
+        let first = openers.open(&plan, (false, false), Patience::Again);
+        let over = match first {
+            Opening::Late => ask(&mut openers, &plan, true),
+            over => over,
+        };
+        let Opening::Over(Ok(disk), Some(file)) = over else { panic!("it is not open") };
+        assert_eq!(disk.file_id(), Some(file));
+        assert!(openers.jobs.is_empty() && openers.leaving.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_wants_any_more_is_closed_before_it_is_opened_otherwise() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (one, other) = (plan(folder.path(), "1M"), plan(folder.path(), "2M"));
+        let mut openers = Openers::default();
+        for turn in 0..20 {
+            let _ = openers.open(&one, (false, false), Patience::Again);
+            if turn % 2 == 0 {
+                openers.keep_only(|_| false);
+            }
+            let Opening::Over(opened, _) = ask(&mut openers, &other, false) else {
+                panic!("it is not open")
+            };
+            // Its lock is not that of the thread before.
+            let disk = opened.expect("it is open");
+            assert_eq!(disk.size_bytes(), 2 << 20);
+        }
+    }
+}
