@@ -54,16 +54,12 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
     for disk in &plan.disks {
         let Source::File { path, .. } = &disk.source else { continue };
         let path = Path::new(path);
-        if let Err(why) = manager::check::image(disk) {
-            let error =
-                format!("{}: disk {:?}: cannot open {}", disk.origin, disk.id, path.display());
-            return Err(Failure::usage(error, why));
-        }
-        let can_be_made = disk.spec.size.is_some() && !disk.readonly;
-        if path.exists() {
+        let is_there = path.symlink_metadata().is_ok();
+        if is_there || manager::check::image_name(disk).is_err() {
             image_opens(disk)?;
             continue;
         }
+        let can_be_made = disk.spec.size.is_some() && !disk.readonly;
         if can_be_made && path.parent().is_some_and(Path::is_dir) {
             continue;
         }

@@ -289,8 +289,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  sidecore serve --config sidecore.toml --check     only check the file; and say what a reload
-                                                    would do if a daemon runs with it
+  sidecore serve --config sidecore.toml --check     check the file, and what a reload would do
   sidecore serve --config sidecore.toml
   SIDECORE_LOG=debug sidecore serve
 

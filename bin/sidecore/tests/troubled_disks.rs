@@ -70,7 +70,7 @@ fn a_daemon_without_one_disk_that_opens_does_not_start() {
     let serve = ["serve", "--config", "s.toml"];
     let (code, _, error) = run(Command::new(PROGRAM).args(serve).current_dir(&folder));
     assert_ne!(code, 0);
-    for part in ["disk \"a\" (s.toml:7)", "a.img", "disk \"b\"", "Is a directory"] {
+    for part in ["disk \"a\" (s.toml:7)", "a.img", "disk \"b\"", "neither a regular file"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }
 }

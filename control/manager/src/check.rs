@@ -26,11 +26,19 @@ pub fn link_key(link: &LinkPlan) -> Result<(), String> {
 /// # Errors
 /// What a start would say.
 pub fn image(disk: &DiskPlan) -> Result<(), String> {
-    images::check(disk)?;
+    image_name(disk)?;
     match disk.source {
         Source::File { .. } => DiskParts::check(disk).map_err(|error| error.to_string()),
         Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
     }
+}
+
+/// That the name of a disk's image leads through no folder that others could change.
+///
+/// # Errors
+/// Which step of it does.
+pub fn image_name(disk: &DiskPlan) -> Result<(), String> {
+    images::check(disk)
 }
 
 /// That each device of the plan can be promised what it may take, one after the other as at a start.

@@ -27,7 +27,7 @@ impl Manager {
             Ok(device) => {
                 self.serve_device(device).map_err(refused)?;
             }
-            Err(NotOpen::Ended(why)) => {
+            Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
                 self.shut.push(Shut::waiting(waits, why, now()));
             }

@@ -184,10 +184,14 @@ impl Manager {
         match self.open_device_with(plan.clone(), socket) {
             Ok(device) => prepared.opened.push(device),
             // It would take a disk away from its guest, and give it another one at some time.
-            Err(why @ NotOpen::Ended(_)) if before.is_some() && self.has_guest(&disk.id) => {
+            Err(why @ (NotOpen::Ended(_) | NotOpen::Late(_)))
+                if before.is_some() && self.has_guest(&disk.id) =>
+            {
                 return Err(why);
             }
-            Err(NotOpen::Ended(why)) => prepared.later.push(Late { plan, why, before }),
+            Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
+                prepared.later.push(Late { plan, why, before })
+            }
             Err(why) => return Err(why),
         }
         Ok(())
@@ -338,7 +342,7 @@ fn file_of(disk: &DiskPlan) -> Option<(u64, u64)> {
 fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
     let what = format!("{} ({}): {why}", plan.name(), plan.origin());
     let kind = match why {
-        NotOpen::Ended(_) => ErrorKind::Busy,
+        NotOpen::Ended(_) | NotOpen::Late(_) => ErrorKind::Busy,
         _ => ErrorKind::Refused,
     };
     ApiError::new(kind, what, PUT_RIGHT)

@@ -425,7 +425,7 @@ fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
         None => Ok(Identity::None),
         Some(file) => read_key(Path::new(file))
             .map(Identity::Key)
-            .map_err(|error| io::Error::new(error.kind(), format!("its key file {file}: {error}"))),
+            .map_err(|error| io::Error::new(error.kind(), format!("its key file {error}"))),
     }
 }
 

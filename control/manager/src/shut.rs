@@ -48,6 +48,8 @@ pub(crate) enum NotOpen {
     /// Requests of a process that has ended, or that cannot be seen, are still with it, or a process has a
     /// lease on it: in a moment they are not.
     Ended(String),
+    /// Its file system has not answered yet, so that nothing is known.
+    Late(String),
     /// Another disk of this daemon holds it.
     Ours(String),
     /// A process that lives holds it.
@@ -59,6 +61,7 @@ pub(crate) enum NotOpen {
 impl fmt::Display for NotOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (NotOpen::Ended(text)
+        | NotOpen::Late(text)
         | NotOpen::Ours(text)
         | NotOpen::Living(text)
         | NotOpen::Wrong(text)) = self;
@@ -69,9 +72,7 @@ impl fmt::Display for NotOpen {
 impl NotOpen {
     /// Of an image that is still being opened.
     pub(crate) fn late(path: &str) -> NotOpen {
-        NotOpen::Ended(format!(
-            "{path} is still being opened: its file system has not answered yet"
-        ))
+        NotOpen::Late(format!("{path} is still being opened: its file system has not answered yet"))
     }
 
     /// Sorts what the back-end said.
@@ -154,7 +155,7 @@ impl Retry {
     /// Whether `why` may still pass by itself.
     fn is_worth(self, why: &NotOpen, removing: bool, now: Instant) -> bool {
         match why {
-            NotOpen::Ended(_) => true,
+            NotOpen::Ended(_) | NotOpen::Late(_) => true,
             NotOpen::Ours(_) => removing,
             NotOpen::Living(_) => now < self.since + LIVING_TIME_MAX,
             NotOpen::Wrong(_) => false,
@@ -405,7 +406,7 @@ impl Manager {
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         let Err(why) = opened else { return };
         self.shut.push(match why {
-            NotOpen::Ended(_) | NotOpen::Living(_) => {
+            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
                 let is_living = matches!(why, NotOpen::Living(_));
                 Shut { is_living, ..Shut::waiting(plan, why.to_string(), now()) }
             }
@@ -454,8 +455,11 @@ impl Manager {
             Err(why) => why,
         };
         let Some(shut) = self.shut.get_mut(at) else { return };
-        shut.problem = why.to_string();
-        shut.is_living = matches!(why, NotOpen::Living(_));
+        // Of what nobody knows yet holds what was known.
+        if !matches!(why, NotOpen::Late(_)) {
+            shut.problem = why.to_string();
+            shut.is_living = matches!(why, NotOpen::Living(_));
+        }
         shut.retry = match shut.retry.filter(|retry| retry.is_worth(&why, removing, now)) {
             Some(retry) => Some(retry.again(now)),
             None => {

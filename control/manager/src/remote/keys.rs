@@ -14,9 +14,11 @@ const OTHERS: u32 = 0o077;
 /// The key in `file`, which nobody but root and who asks can have put there.
 ///
 /// # Errors
-/// The system's, and what `names` refuses; `InvalidData` with words when others may read it, or it is no key.
+/// The system's, and what `names` refuses; `InvalidData` when others may read it, or it is no key. The words
+/// begin with the file's name.
 pub fn read(file: &Path) -> Result<[u8; key::KEY_BYTES]> {
-    let wrong = |what: &str| Error::new(ErrorKind::InvalidData, what);
+    let wrong =
+        |what: &str| Error::new(ErrorKind::InvalidData, format!("{}: {what}", file.display()));
     let OwnText { text, mode, uid } = names::read_text(file, FILE_BYTES_MAX)?;
     if mode & OTHERS != 0 {
         let what =
