@@ -13,7 +13,7 @@ use bench::frontend::{FrontQueue, Frontend, FrontendSpec};
 use bench::slots::{Kind, STATUS_OK, Slots};
 use guest_memory::Area;
 use rustix::fs::{Advice, FallocateFlags};
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, pause};
 use tests::killer::Host;
 use tests::single::Single;
 use tests::timing::{PATIENCE, are_judged, judge};
@@ -182,7 +182,7 @@ fn a_death_in_the_middle_of_a_large_write_loses_nothing() -> Result<()> {
             ensure!(large.put(round), "guest memory");
             large.begin(&mut frontend, Kind::Write, 1)?;
             // Any moment is one of its parts.
-            std::thread::sleep(Duration::from_millis(2 * round));
+            pause(Duration::from_millis(2 * round));
             running.kill_now()?;
             running = host.start()?;
             frontend.reconnect(connect(&host, id)?)?;
@@ -203,7 +203,7 @@ fn connect(host: &Host, id: &str) -> Result<UnixStream> {
         match UnixStream::connect(host.socket(id)) {
             Ok(stream) => return Ok(stream),
             Err(error) if now_ns() > until => return Err(error).context("no daemon listens"),
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => pause(Duration::from_millis(1)),
         }
     }
 }

@@ -141,15 +141,10 @@ fn a_label_that_does_not_fit_the_frame_is_a_counted_drop() {
     let all = PLAIN | bit::NET_GUEST_CSUM | bit::NET_GUEST_TSO4 | bit::NET_MRG_RXBUF;
     let (mut lan, mut a, mut b) = lan_with(all);
     b.post(3, 65_000);
-    let wrong: [(u8, fn(&mut Vec<u8>)); 4] = [
-        (TCP, |frame| frame[23] = UDP),
-        (TCP, |frame| frame[23] = 47),
-        (TCP, |frame| frame[20] = 0x20),
-        (UDP, |frame| frame[23] = TCP),
-    ];
-    for (protocol, change) in wrong {
+    let wrong = [(TCP, 23, UDP), (TCP, 23, 47), (TCP, 20, 0x20), (UDP, 23, TCP)];
+    for (protocol, at, byte) in wrong {
         let mut frame = packet(protocol, 5000);
-        change(&mut frame);
+        frame[at] = byte;
         a.send_with(undone(protocol, 1400), &frame);
     }
     lan.passes(1);
