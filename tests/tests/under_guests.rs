@@ -136,6 +136,45 @@ fn a_reload_whose_new_image_socket_or_interface_does_not_open_takes_nothing_from
     daemon.is_alive()
 }
 
+/// It has its old image until it goes, so it is opened last; its socket is looked at before.
+#[test]
+fn a_disk_that_is_made_anew_on_its_image_has_a_socket_that_can_be_made() -> Result<()> {
+    let daemon = Daemon::start("under-remade", FILE)?;
+    let mut guest = Guest::of(&daemon, "vm")?;
+    guest.works()?;
+    std::fs::write(daemon.dir().join("file.sock"), "precious")?;
+    let vm = "size = \"4M\"\n[[disk]]";
+    ensure!(FILE.contains(vm), "{FILE}");
+    for socket in ["/proc/vm.sock", "file.sock"] {
+        let new = format!("size = \"4M\"\nsocket = \"{socket}\"\n[[disk]]");
+        write(&daemon, &format!("{}[[nic]]\nid = \"new\"\nswitch = \"lan\"\n", FILE.replace(vm, &new)))?;
+        let refused = daemon.refuses("reload --force")?;
+        ensure!(refused.contains(socket) && refused.contains("nothing was changed"), "{refused}");
+        guest.works().with_context(|| format!("after {socket}"))?;
+        daemon.refuses("nic show new")?;
+    }
+    ensure!(std::fs::read_to_string(daemon.dir().join("file.sock"))? == "precious", "it is gone");
+    Ok(())
+}
+
+/// A typing error in `path` where the disk has a `size`: an empty image would be made.
+#[test]
+fn an_image_that_would_be_made_empty_is_said_before() -> Result<()> {
+    let daemon = Daemon::start("under-empty", FILE)?;
+    write(&daemon, &FILE.replace("images/vm.raw", "images/wm.raw"))?;
+    let said = daemon.ask("reload --dry-run")?;
+    let what = effect(&said, "vm")?["what"].as_str().unwrap_or_default();
+    ensure!(what.contains("its image is missing: an empty one is made"), "{said}");
+    ensure!(!daemon.dir().join("images/wm.raw").exists(), "it was made");
+    // Where none can be made the dry run says what the reload says.
+    write(&daemon, &FILE.replace("images/vm.raw", "/proc/vm.raw"))?;
+    for line in ["reload --dry-run", "reload --force"] {
+        let refused = daemon.refuses(line)?;
+        ensure!(refused.contains("cannot be made"), "`{line}`: {refused}");
+    }
+    Ok(())
+}
+
 #[test]
 fn two_disks_swap_their_images_and_an_image_goes_to_another_name() -> Result<()> {
     let mut daemon = Daemon::start("under-swap", FILE)?;

@@ -4,7 +4,9 @@
 //! The rest is `manager::run`.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use config::Plan;
@@ -14,6 +16,7 @@ use confine::{Landlock, Mode};
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
 use runstate::{Tracker, Unavailable};
+use rustix::fs::OFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, configure_io_flusher_behavior, getppid, getrlimit,
@@ -274,11 +277,19 @@ impl ConfigFile {
         let unreadable = |error: &dyn std::fmt::Display| {
             Failure::usage(format!("{} cannot be read: {error}", self.name), hint)
         };
-        let length = std::fs::metadata(&self.path).map_err(|error| unreadable(&error))?.len();
-        if length > FILE_BYTES_MAX {
-            return Err(unreadable(&format!("it has {length} bytes, more than {FILE_BYTES_MAX}")));
+        // What is no file may never answer, or never end.
+        let quiet = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = File::options().read(true).custom_flags(quiet.bits() as i32).open(&self.path);
+        let file = opened.map_err(|error| unreadable(&error))?;
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(unreadable(&"it is no regular file"));
         }
-        std::fs::read_to_string(&self.path).map_err(|error| unreadable(&error))
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        if read.map_err(|error| unreadable(&error))? as u64 > FILE_BYTES_MAX {
+            return Err(unreadable(&format!("it has more than {FILE_BYTES_MAX} bytes")));
+        }
+        Ok(text)
     }
 }
 

@@ -81,7 +81,7 @@ impl DiskParts {
         }
         let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
         if may_be_made && images::missing(plan).is_some() {
-            return Ok(());
+            return images::can_be_made(plan).map_err(NotOpen::Wrong);
         }
         let (source, names) = (source_of(plan), ImageNames::of(plan));
         let checked = match plan.migratable {

@@ -221,6 +221,16 @@ impl Manager {
     }
 }
 
+/// Says of the disks in `made` that an empty image is made for each.
+pub(crate) fn say_made(mut effects: Vec<EffectView>, made: &[String]) -> Vec<EffectView> {
+    for effect in &mut effects {
+        if effect.kind == ThingView::Disk && made.contains(&effect.id) {
+            effect.what += "; its image is missing: an empty one is made";
+        }
+    }
+    effects
+}
+
 /// Refuses a reload by which a guest loses.
 pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
     let lost: Vec<&EffectView> = effects.iter().filter(|effect| effect.guest_loses).collect();

@@ -59,6 +59,13 @@ pub(crate) fn missing(plan: &DiskPlan) -> Option<&str> {
     (kind == Ok(None)).then_some(path)
 }
 
+/// Whether an image could be made at a name where nothing is, and why not.
+pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<(), String> {
+    let Some(path) = plan.source.path() else { return Ok(()) };
+    names::can_make_image(Path::new(path), plan.user_folder)
+        .map_err(|refused| format!("{path} is missing, and cannot be made: {refused}"))
+}
+
 /// Why the image of a disk is not one that this process may open, if so.
 pub(crate) fn given_up(plan: &DiskPlan) -> Option<String> {
     confine::refuses_image(Path::new(plan.source.path()?))

@@ -14,8 +14,9 @@ use backend::{Disk, OpenError, Source as Image};
 use config::plan::{DiskPlan, Source};
 use confine::Kind;
 
-use crate::disk::source_of;
+use crate::disk::{DiskParts, source_of};
 use crate::images::{self, FileId, ImageNames};
+use crate::shut::NotOpen;
 
 /// Images that are being opened at a time. Each is a thread and some descriptors; a file system that does not
 /// answer keeps its threads.
@@ -48,6 +49,39 @@ pub(crate) enum Opening {
     GivenUp(String),
     /// Nobody knows yet: it is to be asked for again.
     Late,
+}
+
+/// What lies at the name of an image that can be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lies {
+    /// A file or block device.
+    There(FileId),
+    /// Nothing: an empty image would be made.
+    Nowhere,
+    /// It has no name.
+    Nameless,
+}
+
+impl Lies {
+    fn of(plan: &DiskPlan) -> Result<Lies, NotOpen> {
+        if let Some(why) = images::given_up(plan) {
+            return Err(NotOpen::Wrong(why));
+        }
+        DiskParts::check(plan)?;
+        Ok(match (images::file_of(plan), &plan.source) {
+            (Some(file), _) => Lies::There(file),
+            (None, Source::File { .. }) => Lies::Nowhere,
+            (None, _) => Lies::Nameless,
+        })
+    }
+
+    /// Which file it is.
+    pub(crate) fn file(self) -> Option<FileId> {
+        match self {
+            Lies::There(file) => Some(file),
+            Lies::Nowhere | Lies::Nameless => None,
+        }
+    }
 }
 
 /// The threads that open images.
@@ -151,6 +185,39 @@ impl Openers {
             outcome => {
                 self.jobs.remove(at);
                 outcome.unwrap_or(Opening::Late)
+            }
+        }
+    }
+
+    /// What lies at the name of a disk's image, if it could be opened once whoever has it has let go of it. Nothing is
+    /// changed. Waits as [`Self::open`] does.
+    ///
+    /// # Errors
+    /// Why it could not be opened and what to do.
+    pub(crate) fn check(&mut self, plan: &DiskPlan) -> Result<Lies, NotOpen> {
+        if !matches!(plan.source, Source::File { .. }) {
+            return Lies::of(plan);
+        }
+        let late = || Err(NotOpen::late(plan.source.path().unwrap_or_default()));
+        self.leaving.retain(|(_, thread)| !thread.is_finished());
+        let image = source_of(plan);
+        if self.is_full() || self.is_leaving(&image) {
+            return late();
+        }
+        let is_any_late = !self.leaving.is_empty() || self.jobs.iter().any(|job| job.is_late);
+        let (tell, outcome) = sync_channel(1);
+        let asked = plan.clone();
+        let thread = std::thread::Builder::new().name("opener".to_string());
+        let thread = thread.spawn(move || {
+            let _ = confine::thread(Kind::Opener);
+            let _ = tell.send(Lies::of(&asked));
+        });
+        let Ok(thread) = thread else { return late() };
+        match outcome.recv_timeout(if is_any_late { LATE_WAIT } else { FIRST_WAIT }) {
+            Ok(lies) => lies,
+            Err(_) => {
+                self.leaving.push((image, thread));
+                late()
             }
         }
     }

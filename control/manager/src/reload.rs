@@ -12,7 +12,7 @@ use config::{Change, Plan, Size};
 use tracing::{info, warn};
 
 use crate::api::Reply;
-use crate::effects::refuse_losses;
+use crate::effects::{refuse_losses, say_made};
 use crate::manager::{Manager, now};
 use crate::reload_net::Hosts;
 use crate::reload_open::{Late, Prepared};
@@ -100,11 +100,12 @@ impl Manager {
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
         self.check_resizes(&difference.changes)?;
-        self.check_additions(&difference.changes)?;
+        let made = self.check_additions(&difference.changes)?;
+        let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
         Ok(ReloadView {
             file: self.options.file.clone(),
             changes: difference.changes.iter().map(ToString::to_string).collect(),
-            effects: self.effects(&difference.changes, &wanted, &self.plan.links),
+            effects: say_made(effects, &made),
             restart_needed: difference.restart_needed,
             dry_run: true,
         })
@@ -119,7 +120,8 @@ impl Manager {
         self.check_resizes(&difference.changes)?;
         let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
         // First, since what is opened may be made by that.
-        self.check_additions(&difference.changes)?;
+        let made = self.check_additions(&difference.changes)?;
+        let effects = say_made(effects, &made);
         if !force {
             refuse_losses(&effects)?;
         }

@@ -14,12 +14,13 @@ use tracing::{error, info};
 
 use crate::bounds::Claim;
 use crate::device::Device;
-use crate::disk::DiskParts;
-use crate::images;
+use crate::images::FileId;
 use crate::kind::DevicePlan;
 use crate::manager::Manager;
+use crate::openers::Lies;
 use crate::reload_net::Hosts;
 use crate::shut::{NotOpen, Shut, Socket, is_same_image};
+use crate::sockets;
 
 /// What to do about what cannot be opened.
 const PUT_RIGHT: &str = "put that right and reload again; nothing was changed";
@@ -59,16 +60,7 @@ struct Going {
     plan: DevicePlan,
     socket: String,
     /// What its image is, whatever its name.
-    file: Option<(u64, u64)>,
-}
-
-impl Going {
-    /// Whether it has what `disk`, whose image is `file`, is made of.
-    fn has_image_of(&self, disk: &DiskPlan, file: Option<(u64, u64)>) -> bool {
-        let Some(mine) = self.plan.disk() else { return false };
-        let is_one_file = self.file.is_some() && self.file == file;
-        is_one_file || is_same_image(&mine.source, &disk.source)
-    }
+    file: Option<FileId>,
 }
 
 impl Manager {
@@ -102,7 +94,7 @@ impl Manager {
             let (Change::Remove { id } | Change::RemoveNic { id }) = change else { return None };
             let device = self.number_of(id).and_then(|number| self.devices.get(&number))?;
             let (plan, socket) = (device.kind.plan(), device.facts.socket.clone());
-            let file = plan.disk().and_then(file_of);
+            let file = device.kind.disk().and_then(|parts| parts.file);
             Some(Going { plan, socket, file })
         };
         changes.iter().filter_map(going).collect()
@@ -169,17 +161,27 @@ impl Manager {
         let plan = DevicePlan::Disk(disk.clone());
         let before = going.iter().find(|old| old.plan.id() == disk.id);
         let before = before.map(|old| old.plan.clone());
-        let file = file_of(disk);
-        let has_it = |old: &&Going| old.has_image_of(disk, file);
-        if let Some(old) = going.iter().find(has_it) {
-            check_image(disk)?;
+        let takes_socket = going.iter().any(|old| old.socket == disk.socket);
+        let has_name_of = |old: &Going| {
+            old.plan.disk().is_some_and(|mine| is_same_image(&mine.source, &disk.source))
+        };
+        // Only one that goes has an image that is open now.
+        let file = match going.iter().any(|old| old.plan.disk().is_some()) {
+            true => self.openers.check(disk)?.file(),
+            false => None,
+        };
+        let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
+        if let Some(old) = going.iter().find(|old| is_one_file(old) || has_name_of(old)) {
+            if !takes_socket && disk.mode == Mode::Listen && !self.is_exported(&disk.id) {
+                let made = sockets::check_listener(Path::new(&disk.socket));
+                made.map_err(|why| NotOpen::Wrong(format!("its socket {}: {why}", disk.socket)))?;
+            }
             let promise = self.bounds.promise(&plan).map_err(NotOpen::Wrong)?;
             prepared.promised.push(promise);
             let why = format!("waits until {} is gone", old.plan.name());
             prepared.later.push(Late { plan, why, before });
             return Ok(());
         }
-        let takes_socket = going.iter().any(|old| old.socket == disk.socket);
         let socket = if takes_socket { Socket::OfAnother } else { Socket::Own };
         match self.open_device_with(plan.clone(), socket) {
             Ok(device) => prepared.opened.push(device),
@@ -225,9 +227,11 @@ impl Manager {
 
     /// What [`Self::prepare`] would refuse, as far as can be told without opening anything for good.
     ///
+    /// Gives the disks for which an empty image would be made.
+    ///
     /// # Errors
     /// The first that could not be opened.
-    pub(crate) fn check_additions(&self, changes: &[Change]) -> Result<(), ApiError> {
+    pub(crate) fn check_additions(&mut self, changes: &[Change]) -> Result<Vec<String>, ApiError> {
         let going = self.going(changes);
         self.bounds.lend(going.iter().map(|going| &going.plan));
         let checked = self.check_each(changes, &going);
@@ -235,8 +239,8 @@ impl Manager {
         checked
     }
 
-    fn check_each(&self, changes: &[Change], going: &[Going]) -> Result<(), ApiError> {
-        let mut promised = Vec::new();
+    fn check_each(&mut self, changes: &[Change], going: &[Going]) -> Result<Vec<String>, ApiError> {
+        let (mut promised, mut made) = (Vec::new(), Vec::new());
         let holders = self.holders();
         for change in changes {
             let plan = match change {
@@ -247,7 +251,11 @@ impl Manager {
             let checked = self.bounds.promise(&plan).map_err(NotOpen::Wrong).and_then(|promise| {
                 promised.push(promise);
                 match &plan {
-                    DevicePlan::Disk(disk) => self.check_disk(disk, going, &holders),
+                    DevicePlan::Disk(disk) => {
+                        let lies = self.openers.check(disk)?;
+                        made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
+                        self.check_disk(disk, lies, going, &holders)
+                    }
                     DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
                 }
             });
@@ -257,13 +265,13 @@ impl Manager {
             check_interface(host)
                 .map_err(|why| ApiError::new(ErrorKind::Refused, why.to_string(), PUT_RIGHT))?;
         }
-        Ok(())
+        Ok(made)
     }
 
     fn holders(&self) -> Holders {
         let mut holders = Holders::new();
         for device in self.devices.values().filter(|device| !device.removing) {
-            let file = device.kind.disk().and_then(|parts| file_of(&parts.plan));
+            let file = device.kind.disk().and_then(|parts| parts.file);
             file.into_iter().for_each(|file| holders.entry(file).or_default().push(device.number));
         }
         holders
@@ -272,11 +280,11 @@ impl Manager {
     fn check_disk(
         &self,
         disk: &DiskPlan,
+        lies: Lies,
         going: &[Going],
         holders: &Holders,
     ) -> Result<(), NotOpen> {
-        check_image(disk)?;
-        let Some((path, file)) = disk.source.path().zip(file_of(disk)) else { return Ok(()) };
+        let Some((path, file)) = disk.source.path().zip(lies.file()) else { return Ok(()) };
         let goes = |id: &str| going.iter().any(|old| old.plan.id() == id);
         let stays = |number: &&u32| {
             let Some(device) = self.devices.get(number) else { return false };
@@ -333,11 +341,7 @@ impl Manager {
 }
 
 /// Which devices have a file as their image.
-type Holders = HashMap<(u64, u64), Vec<u32>>;
-
-fn file_of(disk: &DiskPlan) -> Option<(u64, u64)> {
-    images::file_of(disk)
-}
+type Holders = HashMap<FileId, Vec<u32>>;
 
 fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
     let what = format!("{} ({}): {why}", plan.name(), plan.origin());
@@ -346,13 +350,6 @@ fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
         _ => ErrorKind::Refused,
     };
     ApiError::new(kind, what, PUT_RIGHT)
-}
-
-fn check_image(disk: &DiskPlan) -> Result<(), NotOpen> {
-    match images::given_up(disk) {
-        Some(why) => Err(NotOpen::Wrong(why)),
-        None => DiskParts::check(disk),
-    }
 }
 
 /// That an interface is there. A tap may still be made.

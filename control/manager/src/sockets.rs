@@ -43,6 +43,17 @@ pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// That one can be made there, and is nobody else's: it is made, and taken away again.
+///
+/// # Errors
+/// As [`open_listener`].
+pub(crate) fn check_listener(path: &Path) -> io::Result<()> {
+    let socket = open_listener(path)?;
+    remove(path);
+    drop(socket);
+    Ok(())
+}
+
 /// Gives the socket its name, with mode 0660 from the start. Not by its path afterwards: whoever may
 /// write to the folder could have put a link to any file in its place by then (CVE-2026-1386). Only
 /// control makes files, so nobody else is affected by the mask meanwhile.

@@ -3,6 +3,8 @@
 //! A line in the log when it begins and when it is over, and what is shown meanwhile. Not here: which requests
 //! wait, and when they are tried again (`sidecore`, `stalls`).
 
+use config::Origin;
+use config::plan::DiskPlan;
 use tracing::{info, warn};
 
 use crate::device::Device;
@@ -35,7 +37,13 @@ impl Stall {
     }
 
     /// What an operator can do about it.
-    pub(crate) fn problem(self, id: &str) -> String {
+    pub(crate) fn problem(self, disk: &DiskPlan) -> String {
+        let fails = |field: &str, option: &str| match &disk.origin {
+            Origin::Api => {
+                format!("`sidecore disk set {} {option} error` fails them instead", disk.id)
+            }
+            file => format!("`{field} = \"error\"` in {file} and a reload fail them instead"),
+        };
         let waits = |count| match count {
             1 => "1 request waits".to_string(),
             _ => format!("{count} requests wait"),
@@ -44,13 +52,14 @@ impl Stall {
             Stall::Full(count) => format!(
                 "there is no space for what its guest writes, and {}: make room where its image is \
                  (delete something, grow the file system, the quota or the thin pool), and they go on by \
-                 themselves; `sidecore disk set {id} --on-full error` fails them instead",
-                waits(count)
+                 themselves; {}",
+                waits(count),
+                fails("on_full", "--on-full")
             ),
             Stall::Failed(count) => format!(
-                "its medium fails, and {}: mend it, and they go on by themselves; `sidecore disk set \
-                 {id} --on-error error` fails them instead",
-                waits(count)
+                "its medium fails, and {}: mend it, and they go on by themselves; {}",
+                waits(count),
+                fails("on_error", "--on-error")
             ),
         }
     }
@@ -66,11 +75,12 @@ impl Manager {
         let before = std::mem::replace(&mut disk.stall_said, now);
         let is_news = before.map(|stall| std::mem::discriminant(&stall))
             != now.map(|stall| std::mem::discriminant(&stall));
+        let problem = now.map(|stall| stall.problem(&disk.plan));
         if !is_news || !device.may_log() {
             return;
         }
-        match now {
-            Some(stall) => warn!(disk = id, "{}", stall.problem(&id)),
+        match problem {
+            Some(problem) => warn!(disk = id, "{problem}"),
             None => info!(disk = id, "its requests go on"),
         }
     }

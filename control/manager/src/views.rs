@@ -209,7 +209,7 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
-    let stalled = || Some(Stall::of(device)?.problem(&device.facts.id));
+    let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
     let more = || stalled().or_else(of_device);
     leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }

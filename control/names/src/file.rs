@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, fstatfs, open, openat};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, fstatfs, fstatvfs, open, openat};
 use rustix::io::Errno;
 
 use crate::walk::{Folder, Found, Owner, Place, is_ours, kind_of};
@@ -90,6 +90,24 @@ pub fn open_image(
         }
     }
     Err(Refused::Os { step: path.to_path_buf(), source: Errno::STALE })
+}
+
+/// Whether [`open_image`] could make an image at a name where nothing is. Nothing is made; that there is room and
+/// a right to write is not looked at.
+///
+/// # Errors
+/// As [`open_image`].
+pub fn can_make_image(path: &Path, user_folder: bool) -> Result<(), Refused> {
+    let place = Place::find(path, Purpose::Image { user_folder })?;
+    if let Owner::User(owner) = place.folder.owner {
+        return Err(Refused::NotMade { step: place.real(), owner });
+    }
+    refuse_pseudo(place.folder.fd.as_fd(), place.real())?;
+    let mount = fstatvfs(&place.folder.fd).map_err(place.os())?;
+    match mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        true => Err(place.os()(Errno::ROFS)),
+        false => Ok(()),
+    }
 }
 
 /// What lies at the name of an image; nothing, if nothing does. Opens nothing.

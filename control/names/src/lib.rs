@@ -20,7 +20,9 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use file::{ImageKind, OwnText, kernel_text, kind_of_image, open_image, read_text};
+pub use file::{
+    ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, read_text,
+};
 pub use kept::Kept;
 pub use refused::Refused;
 pub use socket::{Socket, SocketPlace};

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, mknodat};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -167,6 +167,40 @@ fn a_folder_that_several_may_write_is_refused_and_of_a_shared_one_only_our_own_n
     chown(site.at("mallory"), Some(MALLORY), Some(MALLORY)).expect("given away");
     mode(&site.at("mallory"), 0o775);
     assert!(matches!(image(&file, true), Err(Refused::Writable { .. })));
+}
+
+/// `user::rwx user:MALLORY:rwx group::r-x mask::rwx other::r-x` (acl(5); linux/posix_acl_xattr.h).
+fn list_mallory(folder: &Path) {
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    let nobody = u32::MAX;
+    for (tag, rights, id) in [
+        (0x01, 7, nobody),
+        (0x02, 7, MALLORY),
+        (0x04, 5, nobody),
+        (0x10, 7, nobody),
+        (0x20, 5, nobody),
+    ] {
+        list.extend(u16::to_le_bytes(tag));
+        list.extend(u16::to_le_bytes(rights));
+        list.extend(u32::to_le_bytes(id));
+    }
+    setxattr(folder, c"system.posix_acl_access", &list, XattrFlags::empty()).expect("a list");
+}
+
+/// The mode says that root's group may write, and nobody is in that; the list says who may.
+#[test]
+fn a_folder_that_a_list_lets_others_write_is_refused() {
+    let Some(site) = Site::new() else { return };
+    fs::create_dir(site.at("listed")).expect("a folder");
+    let listed = site.file("listed/vm.img", 0);
+    mode(&site.at("listed"), 0o775);
+    assert!(image(&listed, false).is_ok(), "a group of root's alone");
+    list_mallory(&site.at("listed"));
+    let refused = Refused::Writable { step: site.at("listed"), mode: 0o775 };
+    assert_eq!(image(&listed, false), Err(refused.clone()));
+    assert_eq!(image(&listed, true), Err(refused.clone()));
+    let own = make_folder(&site.at("listed"), Purpose::Own);
+    assert_eq!(own, Err(refused));
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, fstatfs, mkdirat, open, openat, readlinkat};
+use rustix::fs::{
+    FileType, Mode, OFlags, Stat, fstat, fstatfs, getxattr, mkdirat, open, openat, readlinkat,
+};
 use rustix::io::Errno;
 
 use crate::{Purpose, Refused};
@@ -56,6 +58,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) fd: OwnedFd,
+    /// Its user is whom [`owner_of`] says.
     pub(crate) stat: Stat,
 }
 
@@ -111,8 +114,8 @@ impl Folder {
             Owner::User(owner) if owner == uid => self.owner,
             Owner::User(owner) => return Err(Refused::NotOwners { step: real, uid, owner }),
         };
-        // Whoever an access list names is counted by the group's bits, which are then its mask.
-        let by_group = mode & 0o020 != 0 && stat.st_gid != 0;
+        // Where there is an access list, the group's bits are its mask: whoever it names may write then.
+        let by_group = mode & 0o020 != 0 && (stat.st_gid != 0 || has_access_list(&fd));
         let is_shared = mode & 0o002 != 0 || by_group;
         if is_shared && mode & STICKY == 0 {
             return Err(Refused::Writable { step: real, mode });
@@ -162,7 +165,8 @@ impl Folder {
             Err(Errno::NOENT) => return Ok(None),
             opened => opened.map_err(self.os(name))?,
         };
-        let stat = fstat(&fd).map_err(self.os(name))?;
+        let mut stat = fstat(&fd).map_err(self.os(name))?;
+        stat.st_uid = owner_of(&fd, &stat);
         Ok(Some(Found { fd, stat }))
     }
 }
@@ -315,8 +319,17 @@ pub(crate) fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// Whose a folder is. A FUSE file system says of its files what its server wants, so what is in one belongs
-/// to who mounted it.
+/// Whether a folder has a list of users and groups that may use it besides those that its mode speaks of. One that
+/// cannot be asked has.
+fn has_access_list(fd: &OwnedFd) -> bool {
+    // What was opened as a place has no attributes; its name in /proc does.
+    let name = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let list = getxattr(name, c"system.posix_acl_access", &mut [0_u8; 0][..]);
+    !matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+/// Whose a file or folder is. A FUSE file system says of its files what its server wants, so what is in one belongs
+/// to who mounted it, also where it is mounted over a single file.
 fn owner_of(fd: &OwnedFd, stat: &Stat) -> u32 {
     let is_fuse = fstatfs(fd).is_ok_and(|fs| fs.f_type as u64 & u64::from(u32::MAX) == FUSE_MAGIC);
     let mounted_by = if is_fuse { mounted_by(fd) } else { None };

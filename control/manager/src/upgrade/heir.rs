@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use tracing::{info, warn};
 use vhost_user::{Frame, Framer, Reject};
 
-use super::bequest::made_of;
+use super::bequest::{is_made_of, made_of};
 use super::channel::Channel;
 use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
@@ -121,14 +121,10 @@ impl Heir {
 }
 
 impl Estate {
-    /// The device of that plan, if the predecessor serves it and it is the same. What only one side
-    /// has a word for is not compared.
+    /// The device of that plan, if the predecessor serves it and it is the same.
     pub(crate) fn device_of(&mut self, plan: &DevicePlan) -> Option<&mut DeviceEstate> {
         let device = self.devices.get_mut(plan.id())?;
-        let ours = made_of(plan);
-        let is_same =
-            |(name, word): (&String, &String)| ours.get(name).is_none_or(|ours| ours == word);
-        device.words.made_of.iter().all(is_same).then_some(device)
+        is_made_of(&device.words.made_of, &made_of(plan)).then_some(device)
     }
 
     /// The queues of that tap.
