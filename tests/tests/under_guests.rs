@@ -147,7 +147,10 @@ fn a_disk_that_is_made_anew_on_its_image_has_a_socket_that_can_be_made() -> Resu
     ensure!(FILE.contains(vm), "{FILE}");
     for socket in ["/proc/vm.sock", "file.sock"] {
         let new = format!("size = \"4M\"\nsocket = \"{socket}\"\n[[disk]]");
-        write(&daemon, &format!("{}[[nic]]\nid = \"new\"\nswitch = \"lan\"\n", FILE.replace(vm, &new)))?;
+        write(
+            &daemon,
+            &format!("{}[[nic]]\nid = \"new\"\nswitch = \"lan\"\n", FILE.replace(vm, &new)),
+        )?;
         let refused = daemon.refuses("reload --force")?;
         ensure!(refused.contains(socket) && refused.contains("nothing was changed"), "{refused}");
         guest.works().with_context(|| format!("after {socket}"))?;

@@ -4,7 +4,7 @@ mod harness;
 
 use std::fs::{Permissions, set_permissions, write};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
