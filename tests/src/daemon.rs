@@ -161,7 +161,7 @@ impl Daemon {
         if before.iter().any(|word| word == NOBODY[0]) {
             // Where that user can read it, whatever folder it was built in.
             let copy = dir.path().join("sidecore");
-            std::fs::copy(&binary, &copy)?;
+            copy_program(&binary, &copy)?;
             binary = copy;
             for path in [".", "state", "images", "notify"] {
                 chown(dir.path().join(path), Some(NOBODY_ID), Some(NOBODY_ID))?;
@@ -202,7 +202,7 @@ impl Daemon {
         let rest = format!("[sidecores]\n{sidecores}\n{disks}");
         let mut daemon = Daemon::prepare(name, "", &rest, Vec::new())?;
         let program = daemon.dir().join("sidecore");
-        std::fs::copy(&daemon.binary, &program).context("a copy of the program")?;
+        copy_program(&daemon.binary, &program)?;
         daemon.begin(&program)?;
         Ok(daemon)
     }
@@ -214,7 +214,7 @@ impl Daemon {
     /// The system's.
     pub fn install(&self, program: Option<&Path>) -> Result<()> {
         let new = self.dir().join("sidecore.new");
-        std::fs::copy(program.unwrap_or(&self.binary), &new)?;
+        copy_program(program.unwrap_or(&self.binary), &new)?;
         std::fs::rename(&new, self.dir().join("sidecore"))?;
         Ok(())
     }
@@ -621,6 +621,17 @@ pub fn await_that(
 #[expect(clippy::disallowed_methods, reason = "nothing that could be waited for")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);
+}
+
+/// Copies a program that is to be run, in a process of its own: a child of another thread, made meanwhile, would have
+/// the copy open for writing, and the kernel runs no such file (`ETXTBSY`).
+///
+/// # Errors
+/// The copy failed.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let status = Command::new("cp").arg("--").arg(from).arg(to).status()?;
+    ensure!(status.success(), "no copy of {}: {status}", from.display());
+    Ok(())
 }
 
 /// How many cpus a list names.

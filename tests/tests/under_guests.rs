@@ -95,7 +95,7 @@ fn a_reload_whose_new_image_socket_or_interface_does_not_open_takes_nothing_from
     let lan = "id = \"card\"\nswitch = \"lan\"";
     for (old, new, said) in [
         (vm, "path = \"images/wm.raw\"", "No such file"),
-        (vm, "path = \"images/folder\"", "directory"),
+        (vm, "path = \"images/folder\"", "neither a regular file nor a block device"),
         (vm, "path = \"images/pipe\"", "neither a regular file nor a block device"),
         (vm, "path = \"images/empty.raw\"", "has 0 bytes"),
         (vm, "path = \"images/small.raw\"\nreadonly = true\nsize = \"1M\"", "it is read-only"),

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use bench::scratch::Scratch;
 use bench::server::sidecore_binary;
 use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that};
+use tests::daemon::{Daemon, await_that, copy_program};
 use tests::faulty::{BAD, Faulty};
 use tests::hostile_guest::{DATA, Guest, Layout};
 use tests::mounts::{Loop, Mount};
@@ -289,7 +289,7 @@ fn an_image_without_permission_is_shown_with_what_to_do() -> Result<()> {
     // Of root, and for nobody else; the folder and the program are for all.
     std::fs::write(at("secret.raw"), vec![0; 4096])?;
     std::fs::set_permissions(at("secret.raw"), Permissions::from_mode(0o600))?;
-    std::fs::copy(sidecore_binary()?, at("sidecore"))?;
+    copy_program(&sidecore_binary()?, &at("sidecore"))?;
     std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY))?;
     std::fs::write(
         at("sidecore.toml"),
