@@ -1,13 +1,16 @@
 //! What operators ask for: each call answered at once, or when the queues it concerns are back.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use backend::Source as Image;
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::{DiskPlan, Origin};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
 use crate::device::Device;
+use crate::disk::source_of;
 use crate::kind::Kind;
 use crate::manager::{Manager, Waiting, now};
 use crate::views;
@@ -225,8 +228,20 @@ impl Manager {
         }
         info!(device = id, "removed");
         self.forget_unsynced(id);
+        self.close_image(device);
         self.retry_shut();
         self.answer_waiting(number, Ok(view));
+    }
+
+    /// Closes the image of a device that is gone, which may take as long as its file system wants.
+    fn close_image(&mut self, mut device: Device) {
+        let Some(disk) = device.kind.disk_mut() else { return };
+        let image = source_of(&disk.plan);
+        let held = Arc::clone(&disk.disk);
+        drop(device);
+        if matches!(image, Image::File { .. }) {
+            let _ = self.openers.aside(image, move || drop(held));
+        }
     }
 
     pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {

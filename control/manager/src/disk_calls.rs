@@ -2,6 +2,8 @@
 //!
 //! Not here: what is asked of any device (`answers`), and `clear` (`unsynced`).
 
+use std::sync::Arc;
+
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, Origin};
 use config::spec::{DiskChange, DiskResize};
@@ -10,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
-use crate::disk::{DiskParts, waits_of};
+use crate::disk::{DiskParts, source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::{Manager, now};
 use crate::openers::Patience;
@@ -125,7 +127,14 @@ impl Manager {
                 info!(disk = id, size, "resized");
                 return self.show(&id, true);
             }
-            true => backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?,
+            true => {
+                let mut longer = Arc::clone(&disk.disk);
+                let resized = self.openers.aside(source_of(&plan), move || {
+                    backend::Disk::resize(&mut longer, size).map(|()| longer)
+                });
+                let late = || refused(&"its file system does not answer; ask again");
+                disk.disk = resized.ok_or_else(late)?.map_err(|error| refused(&error))?;
+            }
             // Made longer under its locks, which are not kept.
             false => {
                 let opened = disk.open_again(&plan, &mut self.openers, Patience::First);

@@ -22,8 +22,8 @@ use crate::shut::NotOpen;
 /// answer keeps its threads.
 const OPENERS_MAX: usize = 16;
 /// How long control waits for an image that is opened for the first time: longer than any file system takes
-/// that answers at all, on a machine that has ten times too much to do; shorter than clients of the API wait.
-const FIRST_WAIT: Duration = Duration::from_secs(30);
+/// that answers at all, on a machine that has too much to do; shorter than clients of the API wait.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// The same while another image is late already: all that are late hold control up for
 /// `FIRST_WAIT + OPENERS_MAX * LATE_WAIT` at most.
 const LATE_WAIT: Duration = Duration::from_millis(50);
@@ -198,28 +198,34 @@ impl Openers {
         if !matches!(plan.source, Source::File { .. }) {
             return Lies::of(plan);
         }
-        let late = || Err(NotOpen::late(plan.source.path().unwrap_or_default()));
+        let asked = plan.clone();
+        let lies = self.aside(source_of(plan), move || Lies::of(&asked));
+        lies.unwrap_or_else(|| Err(NotOpen::late(plan.source.path().unwrap_or_default())))
+    }
+
+    /// Does what an image's file system may hold up, on a thread of its own. Waits as [`Self::open`] does; nothing:
+    /// it was not over by then, or not begun, and that image is late from here on.
+    pub(crate) fn aside<T: Send + 'static>(
+        &mut self,
+        image: Image,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         self.leaving.retain(|(_, thread)| !thread.is_finished());
-        let image = source_of(plan);
         if self.is_full() || self.is_leaving(&image) {
-            return late();
+            return None;
         }
         let is_any_late = !self.leaving.is_empty() || self.jobs.iter().any(|job| job.is_late);
         let (tell, outcome) = sync_channel(1);
-        let asked = plan.clone();
         let thread = std::thread::Builder::new().name("opener".to_string());
         let thread = thread.spawn(move || {
             let _ = confine::thread(Kind::Opener);
-            let _ = tell.send(Lies::of(&asked));
+            let _ = tell.send(run());
         });
-        let Ok(thread) = thread else { return late() };
-        match outcome.recv_timeout(if is_any_late { LATE_WAIT } else { FIRST_WAIT }) {
-            Ok(lies) => lies,
-            Err(_) => {
-                self.leaving.push((image, thread));
-                late()
-            }
+        let over = outcome.recv_timeout(if is_any_late { LATE_WAIT } else { FIRST_WAIT });
+        if over.is_err() {
+            self.leaving.extend(thread.ok().map(|thread| (image, thread)));
         }
+        over.ok()
     }
 
     /// Lets go what is being opened for disks that nobody wants any more.
