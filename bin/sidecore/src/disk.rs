@@ -92,6 +92,8 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
     let limits = change.limit_iops.is_some() || change.limit_bytes.is_some();
     let on_full = change.on_full.map(|on| format!("on_full {on}"));
     let on_error = change.on_error.map(|on| format!("on_error {on}"));
+    let DiskChange { socket_owner, socket_group, socket_mode, .. } = change;
+    let names_rights = socket_owner.is_some() || socket_group.is_some() || socket_mode.is_some();
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
@@ -99,6 +101,7 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
         said(group, change.group.is_some(), "in no group"),
         said(on_full, false, ""),
         said(on_error, false, ""),
+        said(table::for_whom(&disk.rights(), names_rights), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let DiskView { id, share, .. } = disk;
@@ -223,7 +226,7 @@ fn disk_text(disk: &DiskView) -> String {
         true => {
             ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
         }
-        false => ("socket", format!("{} ({})", disk.socket, disk.mode)),
+        false => ("socket", table::socket(&disk.socket, disk.mode, &disk.rights())),
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
@@ -446,6 +449,11 @@ mod tests {
         let disk = DiskView { latency_target_us: None, ..disk };
         let target = DiskChange { latency_target_us: Some(0), ..DiskChange::default() };
         assert!(set_text(&disk, &target).ends_with(" now, no latency target\n"));
+        let owner = DiskChange { socket_owner: Some(String::new()), ..DiskChange::default() };
+        let whose = ", its socket for the daemon's user alone\n";
+        assert!(set_text(&disk, &owner).ends_with(whose), "{}", set_text(&disk, &owner));
+        let given = DiskView { socket_owner: Some("vm1".to_string()), ..disk.clone() };
+        assert!(set_text(&given, &owner).ends_with(", its socket for user vm1, mode 0600\n"));
         assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
         // Groups and limits are columns where somebody has one.
         assert!(!table(std::slice::from_ref(&disk)).contains("GROUP"));

@@ -159,12 +159,15 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
     let steered = nic.run_state.as_ref().map(|state| format!("redirect {}", redirect(state)));
     let steered = steered.filter(|_| change.redirect.is_some() || change.vcpus.is_some());
     let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();
+    let NicChange { socket_owner, socket_group, socket_mode, .. } = change;
+    let names_rights = socket_owner.is_some() || socket_group.is_some() || socket_mode.is_some();
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
         said(steered, change.redirect.is_some(), "redirect off"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
+        said(table::for_whom(&nic.rights(), names_rights), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let NicView { id, share, macs_max, spoof, .. } = nic;
@@ -233,7 +236,7 @@ fn nic_text(nic: &NicView) -> String {
         facts.push(("offloads", "to the guest none: its frames are finished here".to_string()));
     }
     facts.extend([
-        ("socket", format!("{} ({})", nic.socket, nic.mode)),
+        ("socket", table::socket(&nic.socket, nic.mode, &nic.rights())),
         (
             "queues",
             format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),

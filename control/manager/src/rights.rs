@@ -1,0 +1,464 @@
+//! Who may open a socket: names become numbers here, and a socket gets its owner, group and mode.
+//!
+//! A socket's mode is never wider than it will be: it is bound for its owner alone, then given away. Only
+//! in a folder into which nobody else can put a name (docs/decisions/0022). Not here: what is written
+//! (`config::spec`), and sockets themselves (`sockets`).
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use config::api::{ApiError, ErrorKind};
+use config::spec::SocketRights;
+use config::{Change, Plan};
+use host::Accounts;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmod, chownat, fstat, getxattr_query,
+    openat, readlinkat, removexattr, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, bind};
+use rustix::process::{getegid, geteuid, umask};
+use tracing::warn;
+
+use crate::manager::Manager;
+
+/// Bits of a mode that this is about.
+const MODE_BITS: u32 = 0o7777;
+/// Bits that a new name has before those of its kind are taken away.
+const ALL_BITS: u32 = 0o777;
+/// The owner's alone.
+const OWNER_ONLY: u32 = 0o600;
+const ISGID: u32 = 0o2000;
+/// Where the kernel keeps who else is let in than owner, group and others.
+const ACL: &str = "system.posix_acl_access";
+const STICKY: u32 = 0o1000;
+
+/// Why nobody was let in, or out. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RightsError {
+    /// There is no such user.
+    #[error(
+        "there is no user {0:?} in /etc/passwd; correct the name, make the user, or write a number (which \
+         also does for users of a directory service)"
+    )]
+    User(String),
+    /// There is no such group.
+    #[error(
+        "there is no group {0:?} in /etc/group; correct the name, make the group, or write a number"
+    )]
+    Group(String),
+    /// They cannot be looked up.
+    #[error(
+        "users and groups cannot be looked up ({0}); write numbers instead of names, or `sidecore upgrade` \
+         where /etc/passwd was changed after a start with image_folders"
+    )]
+    Accounts(io::Error),
+    /// Whoever can change names there could have another file given away.
+    #[error(
+        "{folder} may be written by others than root and the daemon's user ({why}), so no socket in it is given \
+         to another user or group; use a folder of the daemon's own, as run_dir is"
+    )]
+    Folder { folder: PathBuf, why: String },
+    /// Something else has its name.
+    #[error("what has its name now is not the socket that was made: {0}")]
+    Replaced(&'static str),
+    /// It takes a right that the daemon has not.
+    #[error(
+        "giving it to {0} takes CAP_CHOWN, which the daemon has not; let the unit keep it \
+         (CapabilityBoundingSet=, with User= also AmbientCapabilities=) and restart. A daemon with image_folders \
+         keeps it only if its file names a socket_owner, socket_group, api_owner or api_group when it is started: \
+         write that and `sidecore upgrade`"
+    )]
+    Refused(String),
+    /// The kernel.
+    #[error("{0}")]
+    Os(#[from] Errno),
+}
+
+impl From<RightsError> for io::Error {
+    fn from(error: RightsError) -> io::Error {
+        match error {
+            RightsError::Os(error) => error.into(),
+            error => io::Error::other(error),
+        }
+    }
+}
+
+/// Who may open a socket, in numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    uid: u32,
+    /// Without, that which its folder gives.
+    gid: Option<u32>,
+    mode: u32,
+    /// For messages: as it was written.
+    told: String,
+}
+
+impl Rights {
+    /// The daemon's own user alone.
+    pub(crate) fn own() -> Rights {
+        Rights { uid: geteuid().as_raw(), gid: None, mode: OWNER_ONLY, told: "itself".to_string() }
+    }
+
+    /// Of what is written: the one place at which names become numbers.
+    ///
+    /// # Errors
+    /// There is no such user or group.
+    pub(crate) fn of(written: &SocketRights) -> Result<Rights, RightsError> {
+        let own = Rights { mode: written.mode.bits(), ..Rights::own() };
+        if !written.names_somebody() {
+            return Ok(own);
+        }
+        let numbers = [&written.owner, &written.group].into_iter().flatten();
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let accounts = match numbers.clone().all(is_number) {
+            // Nothing is to be looked up.
+            true => Accounts::default(),
+            false => Accounts::of_this_host().map_err(RightsError::Accounts)?,
+        };
+        let user = |name: &String| {
+            accounts.user(name).ok_or_else(|| RightsError::User(name.clone())).map(|it| it.uid)
+        };
+        let group =
+            |name: &String| accounts.group(name).ok_or_else(|| RightsError::Group(name.clone()));
+        let uid = written.owner.as_ref().map(user).transpose()?.unwrap_or(own.uid);
+        let gid = written.group.as_ref().map(group).transpose()?;
+        let told = [("user", &written.owner), ("group", &written.group)];
+        let told =
+            told.into_iter().filter_map(|(what, name)| Some(format!("{what} {}", name.as_ref()?)));
+        Ok(Rights { uid, gid, told: told.collect::<Vec<_>>().join(" and "), ..own })
+    }
+
+    /// Gives a socket its name `path`, which `address` leads to, with these rights from the start or fewer until it has them. Only control
+    /// makes files, so nobody else is affected by the mask meanwhile.
+    ///
+    /// # Errors
+    /// As [`Rights::put`]; nothing of that name is left then.
+    pub(crate) fn bind(
+        &self,
+        socket: impl AsFd,
+        path: &Path,
+        address: &Path,
+    ) -> Result<(), RightsError> {
+        let address = SocketAddrUnix::new(address)?;
+        if !self.names_somebody() {
+            return Ok(bind_as(self.mode, socket, &address)?);
+        }
+        // What is in it before is known not to be of others, so what has the name afterwards is the socket.
+        let (folder, name) = folder_of(path)?;
+        bind_as(OWNER_ONLY, socket, &address)?;
+        let given = self.give(&folder, name);
+        if given.is_err() {
+            let _ = unlinkat(&folder, name, AtFlags::empty());
+        }
+        given
+    }
+
+    /// Has the socket at `path`, which this daemon made, be opened by these from now on. Whoever is
+    /// connected stays.
+    ///
+    /// # Errors
+    /// Its folder is one that others may write, another thing has the name, or a right is missing; then the
+    /// daemon's user alone may open it, or those who might before.
+    pub(crate) fn put(&self, path: &Path) -> Result<(), RightsError> {
+        let (there, usual_gid) = look_at(path)?;
+        let is_more = self.names_somebody() && has_acl(&there);
+        if self.is_that_of(&fstat(&there)?, usual_gid) && !is_more {
+            return Ok(());
+        }
+        let (folder, name) = folder_of(path)?;
+        self.give(&folder, name)
+    }
+
+    /// The same, of one that another process made: who was let in beside its owner and group stays.
+    ///
+    /// # Errors
+    /// As [`Rights::put`].
+    fn keep(&self, path: &Path) -> Result<(), RightsError> {
+        let (there, usual_gid) = look_at(path)?;
+        let stat = fstat(&there)?;
+        // Its mode has the most of them in the place of the group's.
+        let is_told = (stat.st_uid, stat.st_gid) == (self.uid, self.gid.unwrap_or(usual_gid));
+        if is_told && has_acl(&there) { Ok(()) } else { self.put(path) }
+    }
+
+    /// Then nobody else is let in.
+    fn names_somebody(&self) -> bool {
+        self.gid.is_some() || self.uid != geteuid().as_raw()
+    }
+
+    fn is_that_of(&self, stat: &Stat, usual_gid: u32) -> bool {
+        let gid = self.gid.unwrap_or(usual_gid);
+        (stat.st_uid, stat.st_gid, stat.st_mode & MODE_BITS) == (self.uid, gid, self.mode)
+    }
+
+    /// Step by step, so that nobody has more at any time than before or afterwards. The owner goes last:
+    /// changing the mode of another user's file would take a capability more.
+    fn give(&self, folder: &OwnedFd, name: &Path) -> Result<(), RightsError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(folder, name, flags, Mode::empty())?;
+        let (stat, own) = (fstat(&file)?, geteuid().as_raw());
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return Err(RightsError::Replaced("it is no socket"));
+        }
+        if stat.st_nlink != 1 {
+            return Err(RightsError::Replaced("it has another name too"));
+        }
+        let gid = self.gid.unwrap_or(usual_gid(&fstat(folder)?));
+        let is_more = self.names_somebody() && has_acl(&file);
+        if self.is_that_of(&stat, gid) && !is_more {
+            return Ok(());
+        }
+        let chown = |uid: Option<u32>, gid: Option<u32>| {
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH).map_err(|error| match error {
+                Errno::PERM => RightsError::Refused(self.told.clone()),
+                error => RightsError::Os(error),
+            })
+        };
+        // By its descriptor: a name could lead elsewhere by then.
+        let itself = name_of_descriptor(&file);
+        let chmod = |mode| chmod(&*itself, Mode::from_raw_mode(mode));
+        if stat.st_uid != own {
+            chown(Some(own), None)?;
+        }
+        if is_more {
+            removexattr(&*itself, ACL)?;
+        }
+        if stat.st_mode & MODE_BITS != OWNER_ONLY {
+            chmod(OWNER_ONLY)?;
+        }
+        if stat.st_gid != gid {
+            chown(None, Some(gid))?;
+        }
+        if self.mode != OWNER_ONLY {
+            chmod(self.mode)?;
+        }
+        if self.uid != own {
+            chown(Some(self.uid), None)?;
+        }
+        Ok(())
+    }
+}
+
+/// [`Rights::put`], or what leaves more as it is.
+type How = fn(&Rights, &Path) -> Result<(), RightsError>;
+
+impl Manager {
+    /// Has the socket of a device that runs be opened by those of its plan.
+    ///
+    /// # Errors
+    /// Why not, with the socket's name.
+    pub(crate) fn put_rights(&self, number: u32) -> Result<(), String> {
+        self.put_device(number, Rights::put)
+    }
+
+    fn put_device(&self, number: u32, how: How) -> Result<(), String> {
+        let Some(device) = self.devices.get(&number) else { return Ok(()) };
+        if device.listener.is_none() {
+            // It has them when it listens.
+            return Ok(());
+        }
+        let socket = &device.facts.socket;
+        let put = Rights::of(&device.facts.rights).and_then(|it| how(&it, Path::new(socket)));
+        put.map_err(|error| format!("its socket {socket}: {error}"))
+    }
+
+    /// The same of the API's sockets.
+    fn put_api(&self, how: How) -> Result<(), String> {
+        let daemon = &self.plan.daemon;
+        let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
+        let read = read.filter(|_| self.listening.read.is_some());
+        for (path, written) in [(&daemon.api, daemon.api_rights())].into_iter().chain(read) {
+            let put = Rights::of(&written).and_then(|it| how(&it, Path::new(path)));
+            put.map_err(|error| format!("the API's socket {path}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// After another process's sockets were taken over: its file may have been another.
+    pub(crate) fn keep_all_rights(&self) {
+        if let Err(error) = self.put_api(Rights::keep) {
+            warn!("{error}");
+        }
+        for number in self.devices.keys() {
+            if let Err(error) = self.put_device(*number, Rights::keep) {
+                let id = self.devices.get(number).map(|device| &device.facts.id);
+                warn!(device = id, "is opened by those who could before: {error}");
+            }
+        }
+    }
+
+    /// That every user and group whom changes of a reload name is there.
+    ///
+    /// # Errors
+    /// Whose is not, and where it is declared.
+    pub(crate) fn check_rights(changes: &[Change], wanted: &Plan) -> Result<(), ApiError> {
+        let refuse = |whose: String, error: RightsError| {
+            let hint = "put that right and reload again; nothing was changed";
+            ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
+        };
+        for change in changes {
+            match change {
+                Change::SetApiRights => {
+                    let daemon = &wanted.daemon;
+                    for rights in [daemon.api_rights(), daemon.api_read_rights()] {
+                        let found = Rights::of(&rights);
+                        found.map_err(|error| refuse("[daemon]".to_string(), error))?;
+                    }
+                }
+                Change::SetRights { kind, id } => {
+                    let disk = wanted.disk(id).map(|disk| (&disk.rights, &disk.origin));
+                    let found =
+                        disk.or_else(|| wanted.nic(id).map(|nic| (&nic.rights, &nic.origin)));
+                    let Some((rights, origin)) = found else { continue };
+                    Rights::of(rights)
+                        .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts into force what [`Self::check_rights`] found possible; the plan is in force. What could not be
+    /// done, in words.
+    pub(crate) fn apply_rights(&self, changes: &[Change]) -> Vec<String> {
+        let put = |change: &Change| match change {
+            Change::SetApiRights => self.put_api(Rights::put).err(),
+            Change::SetRights { kind, id } => {
+                let put = self.number_of(id).map_or(Ok(()), |number| self.put_rights(number));
+                put.err().map(|error| format!("{kind} {id}: {error}"))
+            }
+            _ => None,
+        };
+        let failed: Vec<String> = changes.iter().filter_map(put).collect();
+        failed.iter().for_each(|error| warn!("{error}"));
+        failed
+    }
+}
+
+/// What an operator is told who asks for rights that cannot be given.
+pub(crate) fn refused_rights(error: &str) -> ApiError {
+    ApiError::new(ErrorKind::Refused, error, "put that right and ask again; nothing was changed")
+}
+
+/// Binds with that mode from the start: not by its path afterwards, since whoever may write to the folder
+/// could have put a link to any file in its place by then (CVE-2026-1386).
+fn bind_as(mode: u32, socket: impl AsFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    let before = umask(Mode::from_raw_mode(ALL_BITS & !mode));
+    let bound = bind(socket, address);
+    umask(before);
+    bound
+}
+
+/// The folder of a socket that is to be given away, open, and the name in it.
+///
+/// # Errors
+/// Others than root and the daemon's user can change names in it, or on the way to it.
+fn folder_of(path: &Path) -> Result<(OwnedFd, &Path), RightsError> {
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or(Errno::ISDIR)?;
+    let parent = std::path::absolute(parent).map_err(|_| Errno::NOENT)?;
+    let mut folder = open_root()?;
+    let mut rest: VecDeque<OsString> = names_of(&parent).collect();
+    let mut links = 0;
+    while let Some(step) = rest.pop_front() {
+        check_folder(&folder, path, true)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let next = openat(&folder, &*step, flags, Mode::empty())?;
+        let stat = fstat(&next)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => folder = next,
+            FileType::Symlink if links < LINKS_MAX => {
+                links += 1;
+                // In a folder like /tmp anybody may put one.
+                check_owner(&stat, path, &format!("of a link in it named {}", step.display()))?;
+                let target = readlinkat(&next, "", Vec::new())?;
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if target.is_absolute() {
+                    folder = open_root()?;
+                }
+                names_of(&target).rev().for_each(|name| rest.push_front(name));
+            }
+            FileType::Symlink => return Err(Errno::LOOP.into()),
+            _ => return Err(Errno::NOTDIR.into()),
+        }
+    }
+    check_folder(&folder, path, false)?;
+    Ok((folder, Path::new(name)))
+}
+
+/// A socket, only looked at, and the group that its folder gives: what is changed is found step by step.
+fn look_at(path: &Path) -> Result<(OwnedFd, u32), RightsError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let parent = path.parent().ok_or(Errno::ISDIR)?;
+    let parent = openat(CWD, parent, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let there = openat(CWD, path, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    Ok((there, usual_gid(&fstat(&parent)?)))
+}
+
+/// Whether more are let in than owner, group and others: by `setfacl`, or by the default of its folder.
+fn has_acl(file: &OwnedFd) -> bool {
+    getxattr_query(name_of_descriptor(file), ACL).is_ok()
+}
+
+/// A name that leads to what is open, whatever has its own name by then.
+fn name_of_descriptor(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// As many links as the kernel follows.
+const LINKS_MAX: u32 = 40;
+
+fn open_root() -> Result<OwnedFd, Errno> {
+    openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The steps of a path, with `..` as one.
+fn names_of(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    let steps = path
+        .components()
+        .filter(|step| matches!(step, Component::Normal(_) | Component::ParentDir));
+    steps.map(|step| step.as_os_str().to_os_string()).collect::<Vec<_>>().into_iter()
+}
+
+/// That nobody but root and the daemon's user can change names in an open folder; on the way to another one it
+/// may be sticky, as /tmp, where each may change only what is his own.
+fn check_folder(folder: &OwnedFd, path: &Path, is_on_the_way: bool) -> Result<(), RightsError> {
+    let stat = fstat(folder)?;
+    check_owner(&stat, path, "of it or of a folder above it")?;
+    // Group 0 is root's own.
+    let others = if stat.st_gid == 0 { 0o002 } else { 0o022 };
+    let is_sticky = is_on_the_way && stat.st_mode & STICKY != 0;
+    if stat.st_mode & others != 0 && !is_sticky {
+        let why =
+            format!("the mode of it or of a folder above it is {:04o}", stat.st_mode & MODE_BITS);
+        return Err(refused_folder(path, why));
+    }
+    Ok(())
+}
+
+fn check_owner(stat: &Stat, path: &Path, whose: &str) -> Result<(), RightsError> {
+    match [0, geteuid().as_raw()].contains(&stat.st_uid) {
+        true => Ok(()),
+        false => Err(refused_folder(path, format!("the owner {whose} has uid {}", stat.st_uid))),
+    }
+}
+
+fn refused_folder(path: &Path, why: String) -> RightsError {
+    let folder = path.parent().unwrap_or(path).to_path_buf();
+    RightsError::Folder { folder, why }
+}
+
+/// The group that a new name in a folder has.
+fn usual_gid(folder: &Stat) -> u32 {
+    if folder.st_mode & ISGID != 0 { folder.st_gid } else { getegid().as_raw() }
+}
+
+#[cfg(test)]
+mod tests;
