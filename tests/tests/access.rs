@@ -290,6 +290,22 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     let said = daemon.refuses(&format!("disk set x --socket-owner {ALICE}"))?;
     ensure!(said.contains("may be written by others than root and the daemon's user"), "{said}");
     ensure!(daemon.ask("show x")?["socket_owner"].is_null(), "it is as it was");
+    // Nor by the file, of which nothing is done then.
+    let place =
+        |owner: &str| disk("good", "") + &disk("y", &format!("socket = \"open/y.sock\"{owner}"));
+    mode(0o755)?;
+    write_file(&daemon, "", &place(""))?;
+    daemon.ask("reload")?;
+    mode(0o777)?;
+    let given = place(&format!("\nsocket_owner = \"{ALICE}\"\n")) + &disk("z", "");
+    write_file(&daemon, "", &given)?;
+    let said = daemon.refuses("reload")?;
+    ensure!(
+        said.contains("may be written by others") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    ensure!(daemon.refuses("show z")?.contains("no disk"), "all or nothing");
+    daemon.is_alive()?;
     daemon.stop()?;
     drop(daemon);
     let rest =
@@ -318,9 +334,13 @@ fn the_socket_that_shows_changes_nothing_and_changes_are_logged_with_who_asked()
             let found = status(ALICE, &[], read.clone(), &format!("GET /v1/{path}"))?;
             ensure!(found == 200, "{path}: {found}");
         }
-        for request in
-            ["POST /v1/reload", "POST /v1/upgrade", "DELETE /v1/disks/d", "PATCH /v1/disks/d"]
-        {
+        for request in [
+            "GET /v1/reload",
+            "POST /v1/reload",
+            "POST /v1/upgrade",
+            "DELETE /v1/disks/d",
+            "PATCH /v1/disks/d",
+        ] {
             let found = status(ALICE, &[], read.clone(), request)?;
             ensure!(found == 403, "{request}: {found}");
         }

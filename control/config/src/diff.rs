@@ -147,13 +147,7 @@ impl fmt::Display for Change {
                     write!(f, ", at most {limit}")?;
                 }
                 group.iter().try_for_each(|group| write!(f, ", in group {group}"))?;
-                if *on_full != OnFailure::Wait {
-                    write!(f, ", on_full {on_full}")?;
-                }
-                if *on_error != OnFailure::Error {
-                    write!(f, ", on_error {on_error}")?;
-                }
-                Ok(())
+                write_failures(f, *on_full, *on_error)
             }
             Change::SetRights { kind, id } => {
                 write!(f, "set who may open the socket of {kind} {id}")
@@ -193,6 +187,21 @@ impl fmt::Display for Change {
             Change::AddNic(nic) => write!(f, "added nic {}", nic.id),
         }
     }
+}
+
+/// What becomes of failures, where that is not the default.
+fn write_failures(
+    f: &mut fmt::Formatter<'_>,
+    on_full: OnFailure,
+    on_error: OnFailure,
+) -> fmt::Result {
+    if on_full != OnFailure::Wait {
+        write!(f, ", on_full {on_full}")?;
+    }
+    if on_error != OnFailure::Error {
+        write!(f, ", on_error {on_error}")?;
+    }
+    Ok(())
 }
 
 /// Everything that is different.

@@ -374,11 +374,15 @@ fn number_in(path: impl AsRef<Path>) -> Option<u64> {
 /// that can be seen.
 fn memory_of_the_cgroup() -> Option<u64> {
     let groups = names::kernel_text("/proc/self/cgroup").ok()?;
-    least_of_cgroups(&groups, Path::new("/sys/fs/cgroup"))
+    least_of_cgroups(&groups, Path::new("/sys/fs/cgroup"), |file| number_in(file))
 }
 
 /// Of a process whose `/proc/PID/cgroup` has that text: of either version, and on hosts with both of both.
-fn least_of_cgroups(groups: &str, root: &Path) -> Option<u64> {
+fn least_of_cgroups(
+    groups: &str,
+    root: &Path,
+    number_in: impl Fn(&Path) -> Option<u64>,
+) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         // NUMBER:CONTROLLERS:PATH; version 2 has number 0 and names none (cgroups(7)).
         let mut fields = line.splitn(3, ':');
@@ -392,7 +396,7 @@ fn least_of_cgroups(groups: &str, root: &Path) -> Option<u64> {
         };
         let below = root.join(own.trim_start_matches('/'));
         let above = below.ancestors().take_while(|group| group.starts_with(&root));
-        above.filter_map(|group| number_in(group.join(file))).filter(|it| *it < NO_LIMIT_V1).min()
+        above.filter_map(|group| number_in(&group.join(file))).filter(|it| *it < NO_LIMIT_V1).min()
     });
     limits.min()
 }

@@ -187,6 +187,19 @@ impl Rights {
         if is_told && has_acl(&there) { Ok(()) } else { self.put(path) }
     }
 
+    /// That a socket at that path could be given away, as far as its folder is there.
+    ///
+    /// # Errors
+    /// Others can change names in the folder, or on the way to it.
+    pub(crate) fn check_place(&self, path: &Path) -> Result<(), RightsError> {
+        let found = if self.names_somebody() { folder_of(path).map(drop) } else { Ok(()) };
+        match found {
+            Err(error @ RightsError::Folder { .. }) => Err(error),
+            // Whoever makes the folder, or may not look, is told when the socket is made.
+            _ => Ok(()),
+        }
+    }
+
     /// Then nobody else is let in.
     fn names_somebody(&self) -> bool {
         self.gid.is_some() || self.uid != geteuid().as_raw()
@@ -294,7 +307,7 @@ impl Manager {
         }
     }
 
-    /// That every user and group whom changes of a reload name is there.
+    /// That every user and group whom changes of a reload name is there, and that sockets can be given to them.
     ///
     /// # Errors
     /// Whose is not, and where it is declared.
@@ -307,17 +320,19 @@ impl Manager {
             match change {
                 Change::SetApiRights => {
                     let daemon = &wanted.daemon;
-                    for rights in [daemon.api_rights(), daemon.api_read_rights()] {
-                        let found = Rights::of(&rights);
+                    let api = (daemon.api_rights(), Some(&daemon.api));
+                    for (rights, path) in
+                        [api, (daemon.api_read_rights(), daemon.api_read.as_ref())]
+                    {
+                        let found = check_at(&rights, path);
                         found.map_err(|error| refuse("[daemon]".to_string(), error))?;
                     }
                 }
                 Change::SetRights { kind, id } => {
-                    let disk = wanted.disk(id).map(|disk| (&disk.rights, &disk.origin));
-                    let found =
-                        disk.or_else(|| wanted.nic(id).map(|nic| (&nic.rights, &nic.origin)));
-                    let Some((rights, origin)) = found else { continue };
-                    Rights::of(rights)
+                    let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
+                    let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
+                    let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
+                    check_at(rights, Some(socket))
                         .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
                 }
                 _ => {}
@@ -341,6 +356,15 @@ impl Manager {
         failed.iter().for_each(|error| warn!("{error}"));
         failed
     }
+}
+
+/// That its users and groups are there, and that its socket could be given to them.
+///
+/// # Errors
+/// [`RightsError`].
+fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
+    let rights = Rights::of(written)?;
+    path.map_or(Ok(()), |path| rights.check_place(Path::new(path)))
 }
 
 /// What an operator is told who asks for rights that cannot be given.

@@ -208,8 +208,16 @@ fn router(door: Door, version: &'static str, role: Role) -> Router {
         "/openapi.json",
         get(move || async move { json_response(StatusCode::OK, description.into()) }),
     );
-    let has = |route: &&Route| role == Role::Operates || route.method == Method::Get;
-    for route in ROUTES.iter().filter(has) {
+    for route in &ROUTES {
+        match role == Role::Operates || route.is_shown() {
+            true => {}
+            // Its path has nothing else, and is not to look as if there were none.
+            false if route.method == Method::Get => {
+                router = router.route(route.path, get(for_operators));
+                continue;
+            }
+            false => continue,
+        }
         let filter = match route.method {
             Method::Get => MethodFilter::GET,
             Method::Post => MethodFilter::POST,
@@ -311,13 +319,17 @@ async fn wrong_method(method: HttpMethod, request: HttpRequest<Body>) -> Respons
 
 /// Of a request that asks for more than the socket has.
 async fn only_shown(method: HttpMethod, request: HttpRequest<Body>) -> Response {
-    if [HttpMethod::GET, HttpMethod::HEAD].contains(&method) {
-        return wrong_path(request).await;
+    match [HttpMethod::GET, HttpMethod::HEAD].contains(&method) {
+        true => wrong_path(request).await,
+        false => for_operators(method, request).await,
     }
+}
+
+async fn for_operators(method: HttpMethod, request: HttpRequest<Body>) -> Response {
     let path = request.uri().path();
     let error = ApiError::new(
         ErrorKind::Forbidden,
-        format!("{method} {path:?} changes something, and this socket only shows"),
+        format!("{method} {path:?} is for operators, and this socket only shows"),
         "ask at the socket of `api` in [daemon], which is for operators",
     );
     refusal(&Refusal::from(error))
