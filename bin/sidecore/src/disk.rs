@@ -12,7 +12,7 @@ use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::nic::vcpus_text;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, latency};
+use crate::table::{self, Align, Limits, Table, latency, said};
 use crate::vmm;
 
 /// `disk ...`
@@ -82,9 +82,6 @@ fn moved_text(id: &str, wish: &DiskMove) -> String {
 
 /// What a disk has after a change. What the change took away is said, too.
 fn set_text(disk: &DiskView, change: &DiskChange) -> String {
-    let said = |value: Option<String>, is_named: bool, none: &str| {
-        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
-    };
     let target = disk.latency_target_us.map(|us| format!("latency target {us} us"));
     let wait = disk.moderate_us.map(|us| format!("calls may wait {us} us"));
     let limit = limit(disk).map(|limit| format!("at most {limit}"));
@@ -92,8 +89,6 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
     let limits = change.limit_iops.is_some() || change.limit_bytes.is_some();
     let on_full = change.on_full.map(|on| format!("on_full {on}"));
     let on_error = change.on_error.map(|on| format!("on_error {on}"));
-    let DiskChange { socket_owner, socket_group, socket_mode, .. } = change;
-    let names_rights = socket_owner.is_some() || socket_group.is_some() || socket_mode.is_some();
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
@@ -101,7 +96,7 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
         said(group, change.group.is_some(), "in no group"),
         said(on_full, false, ""),
         said(on_error, false, ""),
-        said(table::for_whom(&disk.rights(), names_rights), false, ""),
+        said(table::for_whom(&disk.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let DiskView { id, share, .. } = disk;

@@ -15,7 +15,7 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, duration, latency};
+use crate::table::{self, Align, Limits, Table, duration, latency, said};
 use crate::vmm;
 
 /// `nic ...`
@@ -147,9 +147,6 @@ fn connected(nic: &NicView) -> String {
 
 /// What a NIC has after a change. What the change took away is said, too.
 fn set_text(nic: &NicView, change: &NicChange) -> String {
-    let said = |value: Option<String>, is_named: bool, none: &str| {
-        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
-    };
     let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
     // Said only when it was asked for: each NIC has it.
     let wait = nic.moderate_us.filter(|_| change.moderate_us.is_some());
@@ -159,15 +156,13 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
     let steered = nic.run_state.as_ref().map(|state| format!("redirect {}", redirect(state)));
     let steered = steered.filter(|_| change.redirect.is_some() || change.vcpus.is_some());
     let limits = change.limit_packets.is_some() || change.limit_bytes.is_some();
-    let NicChange { socket_owner, socket_group, socket_mode, .. } = change;
-    let names_rights = socket_owner.is_some() || socket_group.is_some() || socket_mode.is_some();
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
         said(steered, change.redirect.is_some(), "redirect off"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
-        said(table::for_whom(&nic.rights(), names_rights), false, ""),
+        said(table::for_whom(&nic.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let NicView { id, share, macs_max, spoof, .. } = nic;

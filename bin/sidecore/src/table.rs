@@ -3,6 +3,11 @@
 use config::api::HeldView;
 use config::spec::{Mode, SocketRights};
 
+/// What a device has after a change; or, if the change named it, that it has it no longer.
+pub(crate) fn said(value: Option<String>, is_named: bool, none: &str) -> Option<String> {
+    value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
+}
+
 /// For whom a device's socket is, if that is asked for.
 pub(crate) fn for_whom(rights: &SocketRights, is_asked: bool) -> Option<String> {
     let words = || rights.in_words().unwrap_or_else(|| "the daemon's user alone".to_string());

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::DaemonSpec;
+use super::{DaemonSpec, DiskChange, NicChange};
 
 /// Who of owner, group and others may open a Unix socket, as `chmod` writes it. Opening one takes the
 /// right to write to it; what else a mode could say has no meaning for a socket.
@@ -80,6 +80,21 @@ impl SocketRights {
         self.owner.is_some() || self.group.is_some()
     }
 }
+
+macro_rules! sets_rights {
+    ($change:ident) => {
+        impl $change {
+            /// Whether it is about who may open the socket.
+            pub fn sets_rights(&self) -> bool {
+                let $change { socket_owner, socket_group, socket_mode, .. } = self;
+                socket_owner.is_some() || socket_group.is_some() || socket_mode.is_some()
+            }
+        }
+    };
+}
+
+sets_rights!(DiskChange);
+sets_rights!(NicChange);
 
 impl DaemonSpec {
     /// Who may open the API's socket.
