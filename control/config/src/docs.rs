@@ -61,7 +61,7 @@ pub fn api_markdown() -> String {
         "# The API\n\n{MADE}\n\n\
          HTTP over the Unix socket that `[daemon] api` names. Whoever may write to the socket may do \
          everything: it is its owner's alone (mode 0600) unless `api_owner`, `api_group` and `api_mode` say \
-         otherwise. At that of `api_read` everything is shown, and what would change something is refused \
+         otherwise. At that of `api_read` every GET is answered but `/v1/reload`, and the rest is refused \
          with 403. One request a connection, whole within 5 s; bodies \
          and answers are JSON, bodies of at most 64 KiB. `/openapi.json` describes all of this for \
          programs. The log has a line for each request that changes something: what, and which user's \

@@ -21,7 +21,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::places::{Entry, Places};
+use super::places::{Entry, PER_USER_MAX, Places};
 use super::{
     ANSWER_S_MAX, BODY_BYTES_MAX, CLIENTS_KEPT, CLIENTS_MAX, CONNECTION_S_MAX, Door, Peer,
     REQUEST_S_MAX, Request,
@@ -184,7 +184,9 @@ async fn connection(stream: UnixStream, service: Router) {
 async fn turn_away(mut stream: UnixStream) {
     let error = ApiError::new(
         ErrorKind::Busy,
-        format!("{CLIENTS_MAX} clients are connected already"),
+        format!(
+            "as many clients are connected as may be: {CLIENTS_MAX}, and {PER_USER_MAX} of one user"
+        ),
         "try again when others are done",
     );
     let body = serde_json::to_string(&error).unwrap_or_default();

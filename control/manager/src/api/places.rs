@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// read its answer, gives way to another. A request of ours takes milliseconds.
 const GRACE: Duration = Duration::from_secs(1);
 /// Places of one user, but root and the daemon's own: others are to find some.
-const PER_USER_MAX: usize = 24;
+pub(super) const PER_USER_MAX: usize = 24;
 
 /// How far a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
