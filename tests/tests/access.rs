@@ -213,6 +213,27 @@ fn an_acl_of_a_socket_stays_until_its_rights_change() -> Result<()> {
     daemon.stop()
 }
 
+/// The listener stays, and with it the name and what waits in its queue.
+#[test]
+fn a_disk_that_is_made_anew_for_another_user_is_that_one_s() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let file = |more: &str| disk("d", &format!("{more}socket_owner = \"{ALICE}\""));
+    let mut daemon = Daemon::start_told("anew", "", &format!("{CPU}{}", file("")))?;
+    let socket = daemon.socket("d");
+    ensure!(connects(ALICE, &[], socket.clone())?);
+    let anew = disk("d", &format!("readonly = true\nsocket_owner = \"{BOB}\""));
+    write_file(&daemon, "", &anew)?;
+    daemon.ask("reload --force")?;
+    await_that(Duration::from_secs(60), "the new one", || {
+        Ok(daemon.shown("d", "readonly")? == true && socket.exists())
+    })?;
+    ensure!(rights(&socket)? == (BOB, 0, 0o600), "{:?}", rights(&socket)?);
+    ensure!(!connects(ALICE, &[], socket.clone())? && connects(BOB, &[], socket)?);
+    daemon.stop()
+}
+
 #[test]
 fn users_that_are_not_there_are_refused_and_change_nothing() -> Result<()> {
     if !is_root() {
@@ -288,7 +309,7 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     daemon.ask(add)?;
     mode(0o777)?;
     let said = daemon.refuses(&format!("disk set x --socket-owner {ALICE}"))?;
-    ensure!(said.contains("may be written by others than root and the daemon's user"), "{said}");
+    ensure!(said.contains("others than its owner can change what is in it"), "{said}");
     ensure!(daemon.ask("show x")?["socket_owner"].is_null(), "it is as it was");
     // Nor by the file, of which nothing is done then.
     let place =
@@ -301,7 +322,7 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     write_file(&daemon, "", &given)?;
     let said = daemon.refuses("reload")?;
     ensure!(
-        said.contains("may be written by others") && said.contains("nothing was changed"),
+        said.contains("others than its owner") && said.contains("nothing was changed"),
         "{said}"
     );
     ensure!(daemon.refuses("show z")?.contains("no disk"), "all or nothing");

@@ -4,27 +4,24 @@
 //! in a folder into which nobody else can put a name (docs/decisions/0022). Not here: what is written
 //! (`config::spec`), and sockets themselves (`sockets`).
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
 use config::spec::SocketRights;
 use config::{Change, Plan};
 use host::Accounts;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmod, chownat, fstat, getxattr_query,
-    openat, readlinkat, removexattr, unlinkat,
-};
+use names::{Purpose, Refused, Socket, SocketPlace};
+use rustix::fs::{AtFlags, Gid, Mode, Uid, chmod, chownat, fstat, getxattr_query, removexattr};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
 use rustix::process::{getegid, geteuid, umask};
 use tracing::warn;
 
+use crate::kind::Facts;
 use crate::manager::Manager;
+use crate::sockets;
 
 /// Bits of a mode that this is about.
 const MODE_BITS: u32 = 0o7777;
@@ -35,7 +32,6 @@ const OWNER_ONLY: u32 = 0o600;
 const ISGID: u32 = 0o2000;
 /// Where the kernel keeps who else is let in than owner, group and others.
 const ACL: &str = "system.posix_acl_access";
-const STICKY: u32 = 0o1000;
 
 /// Why nobody was let in, or out. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -58,14 +54,14 @@ pub(crate) enum RightsError {
     )]
     Accounts(io::Error),
     /// Whoever can change names there could have another file given away.
-    #[error(
-        "{folder} may be written by others than root and the daemon's user ({why}), so no socket in it is given \
-         to another user or group; use a folder of the daemon's own, as run_dir is"
-    )]
-    Folder { folder: PathBuf, why: String },
-    /// Something else has its name.
-    #[error("what has its name now is not the socket that was made: {0}")]
-    Replaced(&'static str),
+    #[error("it is not given to another user or group, since {0}")]
+    Folder(Refused),
+    /// It is not found, or something else has its name.
+    #[error("{0}")]
+    Name(#[from] Refused),
+    /// It has another name somewhere.
+    #[error("what has its name now is not the socket that was made: it has another name too")]
+    Second,
     /// It takes a right that the daemon has not.
     #[error(
         "giving it to {0} takes CAP_CHOWN, which the daemon has not; let the unit keep it \
@@ -83,6 +79,7 @@ impl From<RightsError> for io::Error {
     fn from(error: RightsError) -> io::Error {
         match error {
             RightsError::Os(error) => error.into(),
+            RightsError::Name(error) => error.into(),
             error => io::Error::other(error),
         }
     }
@@ -134,27 +131,22 @@ impl Rights {
         Ok(Rights { uid, gid, told: told.collect::<Vec<_>>().join(" and "), ..own })
     }
 
-    /// Gives a socket its name `path`, which `address` leads to, with these rights from the start or fewer until it has them. Only control
+    /// Gives a socket its name, with these rights from the start or fewer until it has them. Only control
     /// makes files, so nobody else is affected by the mask meanwhile.
     ///
     /// # Errors
     /// As [`Rights::put`]; nothing of that name is left then.
-    pub(crate) fn bind(
-        &self,
-        socket: impl AsFd,
-        path: &Path,
-        address: &Path,
-    ) -> Result<(), RightsError> {
-        let address = SocketAddrUnix::new(address)?;
+    pub(crate) fn bind(&self, socket: impl AsFd, place: &SocketPlace) -> Result<(), RightsError> {
+        let address = SocketAddrUnix::new(place.address())?;
         if !self.names_somebody() {
             return Ok(bind_as(self.mode, socket, &address)?);
         }
         // What is in it before is known not to be of others, so what has the name afterwards is the socket.
-        let (folder, name) = folder_of(path)?;
+        place.check_ours().map_err(RightsError::Folder)?;
         bind_as(OWNER_ONLY, socket, &address)?;
-        let given = self.give(&folder, name);
+        let given = self.give(place);
         if given.is_err() {
-            let _ = unlinkat(&folder, name, AtFlags::empty());
+            let _ = place.remove();
         }
         given
     }
@@ -166,13 +158,12 @@ impl Rights {
     /// Its folder is one that others may write, another thing has the name, or a right is missing; then the
     /// daemon's user alone may open it, or those who might before.
     pub(crate) fn put(&self, path: &Path) -> Result<(), RightsError> {
-        let (there, usual_gid) = look_at(path)?;
-        let is_more = self.names_somebody() && has_acl(&there);
-        if self.is_that_of(&fstat(&there)?, usual_gid) && !is_more {
+        let place = SocketPlace::find(path, Purpose::Socket)?;
+        if self.is_in_force(&place, &found(&place)?)? {
             return Ok(());
         }
-        let (folder, name) = folder_of(path)?;
-        self.give(&folder, name)
+        place.check_ours().map_err(RightsError::Folder)?;
+        self.give(&place)
     }
 
     /// The same, of one that another process made: who was let in beside its owner and group stays.
@@ -180,10 +171,11 @@ impl Rights {
     /// # Errors
     /// As [`Rights::put`].
     fn keep(&self, path: &Path) -> Result<(), RightsError> {
-        let (there, usual_gid) = look_at(path)?;
+        let place = SocketPlace::find(path, Purpose::Socket)?;
+        let there = found(&place)?;
         let stat = fstat(&there)?;
         // Its mode has the most of them in the place of the group's.
-        let is_told = (stat.st_uid, stat.st_gid) == (self.uid, self.gid.unwrap_or(usual_gid));
+        let is_told = (stat.st_uid, stat.st_gid) == (self.uid, self.gid_in(&place)?);
         if is_told && has_acl(&there) { Ok(()) } else { self.put(path) }
     }
 
@@ -192,9 +184,12 @@ impl Rights {
     /// # Errors
     /// Others can change names in the folder, or on the way to it.
     pub(crate) fn check_place(&self, path: &Path) -> Result<(), RightsError> {
-        let found = if self.names_somebody() { folder_of(path).map(drop) } else { Ok(()) };
+        if !self.names_somebody() {
+            return Ok(());
+        }
+        let found = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.check_ours());
         match found {
-            Err(error @ RightsError::Folder { .. }) => Err(error),
+            Err(refused) if refused.errno().is_none() => Err(RightsError::Folder(refused)),
             // Whoever makes the folder, or may not look, is told when the socket is made.
             _ => Ok(()),
         }
@@ -205,27 +200,30 @@ impl Rights {
         self.gid.is_some() || self.uid != geteuid().as_raw()
     }
 
-    fn is_that_of(&self, stat: &Stat, usual_gid: u32) -> bool {
-        let gid = self.gid.unwrap_or(usual_gid);
-        (stat.st_uid, stat.st_gid, stat.st_mode & MODE_BITS) == (self.uid, gid, self.mode)
+    /// The group of a socket there.
+    fn gid_in(&self, place: &SocketPlace) -> Result<u32, RightsError> {
+        let folder = fstat(place.folder())?;
+        let usual = if folder.st_mode & ISGID != 0 { folder.st_gid } else { getegid().as_raw() };
+        Ok(self.gid.unwrap_or(usual))
+    }
+
+    fn is_in_force(&self, place: &SocketPlace, there: &Socket) -> Result<bool, RightsError> {
+        let (stat, gid) = (fstat(there)?, self.gid_in(place)?);
+        let is_that = (stat.st_uid, stat.st_gid, stat.st_mode & MODE_BITS);
+        let has_more = self.names_somebody() && has_acl(there);
+        Ok(is_that == (self.uid, gid, self.mode) && !has_more)
     }
 
     /// Step by step, so that nobody has more at any time than before or afterwards. The owner goes last:
     /// changing the mode of another user's file would take a capability more.
-    fn give(&self, folder: &OwnedFd, name: &Path) -> Result<(), RightsError> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, name, flags, Mode::empty())?;
-        let (stat, own) = (fstat(&file)?, geteuid().as_raw());
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-            return Err(RightsError::Replaced("it is no socket"));
-        }
-        if stat.st_nlink != 1 {
-            return Err(RightsError::Replaced("it has another name too"));
-        }
-        let gid = self.gid.unwrap_or(usual_gid(&fstat(folder)?));
-        let is_more = self.names_somebody() && has_acl(&file);
-        if self.is_that_of(&stat, gid) && !is_more {
+    fn give(&self, place: &SocketPlace) -> Result<(), RightsError> {
+        let file = found(place)?;
+        if self.is_in_force(place, &file)? {
             return Ok(());
+        }
+        let (stat, own, gid) = (fstat(&file)?, geteuid().as_raw(), self.gid_in(place)?);
+        if stat.st_nlink != 1 {
+            return Err(RightsError::Second);
         }
         let chown = |uid: Option<u32>, gid: Option<u32>| {
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
@@ -235,12 +233,12 @@ impl Rights {
             })
         };
         // By its descriptor: a name could lead elsewhere by then.
-        let itself = name_of_descriptor(&file);
+        let itself = file.address();
         let chmod = |mode| chmod(&*itself, Mode::from_raw_mode(mode));
         if stat.st_uid != own {
             chown(Some(own), None)?;
         }
-        if is_more {
+        if self.names_somebody() && has_acl(&file) {
             removexattr(&*itself, ACL)?;
         }
         if stat.st_mode & MODE_BITS != OWNER_ONLY {
@@ -367,6 +365,17 @@ fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsE
     path.map_or(Ok(()), |path| rights.check_place(Path::new(path)))
 }
 
+/// Gives a socket that listens to those who may open it from now on. Who could before, and has connected and not been
+/// accepted, is sent away: what is served here now is another device.
+///
+/// # Errors
+/// [`RightsError`].
+pub(crate) fn hand_on(listener: &OwnedFd, facts: &Facts) -> Result<(), RightsError> {
+    Rights::of(&facts.rights)?.put(Path::new(&facts.socket))?;
+    sockets::send_away(listener);
+    Ok(())
+}
+
 /// What an operator is told who asks for rights that cannot be given.
 pub(crate) fn refused_rights(error: &str) -> ApiError {
     ApiError::new(ErrorKind::Refused, error, "put that right and ask again; nothing was changed")
@@ -381,107 +390,14 @@ fn bind_as(mode: u32, socket: impl AsFd, address: &SocketAddrUnix) -> Result<(),
     bound
 }
 
-/// The folder of a socket that is to be given away, open, and the name in it.
-///
-/// # Errors
-/// Others than root and the daemon's user can change names in it, or on the way to it.
-fn folder_of(path: &Path) -> Result<(OwnedFd, &Path), RightsError> {
-    let (parent, name) = path.parent().zip(path.file_name()).ok_or(Errno::ISDIR)?;
-    let parent = std::path::absolute(parent).map_err(|_| Errno::NOENT)?;
-    let mut folder = open_root()?;
-    let mut rest: VecDeque<OsString> = names_of(&parent).collect();
-    let mut links = 0;
-    while let Some(step) = rest.pop_front() {
-        check_folder(&folder, path, true)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let next = openat(&folder, &*step, flags, Mode::empty())?;
-        let stat = fstat(&next)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => folder = next,
-            FileType::Symlink if links < LINKS_MAX => {
-                links += 1;
-                // In a folder like /tmp anybody may put one.
-                check_owner(&stat, path, &format!("of a link in it named {}", step.display()))?;
-                let target = readlinkat(&next, "", Vec::new())?;
-                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
-                if target.is_absolute() {
-                    folder = open_root()?;
-                }
-                names_of(&target).rev().for_each(|name| rest.push_front(name));
-            }
-            FileType::Symlink => return Err(Errno::LOOP.into()),
-            _ => return Err(Errno::NOTDIR.into()),
-        }
-    }
-    check_folder(&folder, path, false)?;
-    Ok((folder, Path::new(name)))
-}
-
-/// A socket, only looked at, and the group that its folder gives: what is changed is found step by step.
-fn look_at(path: &Path) -> Result<(OwnedFd, u32), RightsError> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let parent = path.parent().ok_or(Errno::ISDIR)?;
-    let parent = openat(CWD, parent, flags | OFlags::DIRECTORY, Mode::empty())?;
-    let there = openat(CWD, path, flags | OFlags::NOFOLLOW, Mode::empty())?;
-    Ok((there, usual_gid(&fstat(&parent)?)))
+/// The socket that is there.
+fn found(place: &SocketPlace) -> Result<Socket, RightsError> {
+    place.taken()?.ok_or(RightsError::Os(Errno::NOENT))
 }
 
 /// Whether more are let in than owner, group and others: by `setfacl`, or by the default of its folder.
-fn has_acl(file: &OwnedFd) -> bool {
-    getxattr_query(name_of_descriptor(file), ACL).is_ok()
-}
-
-/// A name that leads to what is open, whatever has its own name by then.
-fn name_of_descriptor(file: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
-}
-
-/// As many links as the kernel follows.
-const LINKS_MAX: u32 = 40;
-
-fn open_root() -> Result<OwnedFd, Errno> {
-    openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// The steps of a path, with `..` as one.
-fn names_of(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
-    let steps = path
-        .components()
-        .filter(|step| matches!(step, Component::Normal(_) | Component::ParentDir));
-    steps.map(|step| step.as_os_str().to_os_string()).collect::<Vec<_>>().into_iter()
-}
-
-/// That nobody but root and the daemon's user can change names in an open folder; on the way to another one it
-/// may be sticky, as /tmp, where each may change only what is his own.
-fn check_folder(folder: &OwnedFd, path: &Path, is_on_the_way: bool) -> Result<(), RightsError> {
-    let stat = fstat(folder)?;
-    check_owner(&stat, path, "of it or of a folder above it")?;
-    // Group 0 is root's own.
-    let others = if stat.st_gid == 0 { 0o002 } else { 0o022 };
-    let is_sticky = is_on_the_way && stat.st_mode & STICKY != 0;
-    if stat.st_mode & others != 0 && !is_sticky {
-        let why =
-            format!("the mode of it or of a folder above it is {:04o}", stat.st_mode & MODE_BITS);
-        return Err(refused_folder(path, why));
-    }
-    Ok(())
-}
-
-fn check_owner(stat: &Stat, path: &Path, whose: &str) -> Result<(), RightsError> {
-    match [0, geteuid().as_raw()].contains(&stat.st_uid) {
-        true => Ok(()),
-        false => Err(refused_folder(path, format!("the owner {whose} has uid {}", stat.st_uid))),
-    }
-}
-
-fn refused_folder(path: &Path, why: String) -> RightsError {
-    let folder = path.parent().unwrap_or(path).to_path_buf();
-    RightsError::Folder { folder, why }
-}
-
-/// The group that a new name in a folder has.
-fn usual_gid(folder: &Stat) -> u32 {
-    if folder.st_mode & ISGID != 0 { folder.st_gid } else { getegid().as_raw() }
+fn has_acl(socket: &Socket) -> bool {
+    getxattr_query(socket.address(), ACL).is_ok()
 }
 
 #[cfg(test)]

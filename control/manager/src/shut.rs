@@ -315,6 +315,9 @@ impl Manager {
         };
         // Also of an heir's, which is to be found wrong before it serves.
         let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
+        if socket == Socket::OfAnother {
+            rights.check_place(path).map_err(|e| of_socket(&e))?;
+        }
         // An heir makes no socket that its predecessor has not: it listens when it serves.
         if listens && device.listener.is_none() && self.estate.is_none() {
             let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;

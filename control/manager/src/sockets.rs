@@ -38,7 +38,7 @@ pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd>
     let place = SocketPlace::make(path, Purpose::Socket)?;
     clear(&place, path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-    rights.bind(&socket, path, &place.address())?;
+    rights.bind(&socket, &place)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -47,8 +47,8 @@ pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd>
 ///
 /// # Errors
 /// As [`open_listener`].
-pub(crate) fn check_listener(path: &Path) -> io::Result<()> {
-    let socket = open_listener(path)?;
+pub(crate) fn check_listener(path: &Path, rights: &Rights) -> io::Result<()> {
+    let socket = open_listener(path, rights)?;
     remove(path);
     drop(socket);
     Ok(())
@@ -95,6 +95,15 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
         }
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Ends the connections that wait to be accepted.
+pub(crate) fn send_away(listener: &OwnedFd) {
+    // One more than the backlog may wait.
+    for _ in 0..=BACKLOG {
+        let Ok(Some(waiting)) = accept(listener) else { return };
+        drop(waiting);
     }
 }
 

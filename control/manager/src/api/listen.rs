@@ -20,7 +20,7 @@ pub(super) fn listen(path: &Path, rights: &Rights) -> io::Result<UnixListener> {
     remove_stale(&place)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rights.bind(&socket, path, &place.address())?;
+    rights.bind(&socket, &place)?;
     start(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }

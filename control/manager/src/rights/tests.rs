@@ -1,5 +1,6 @@
 //! Sockets given to other users, as root; the steps in between are seen from the outside.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use config::spec::SocketMode;
@@ -15,6 +16,10 @@ fn rights(owner: Option<&str>, group: Option<&str>, mode: SocketMode) -> Rights 
     let written =
         SocketRights { owner: owner.map(str::to_string), group: group.map(str::to_string), mode };
     Rights::of(&written).unwrap()
+}
+
+fn place(path: &Path) -> SocketPlace {
+    SocketPlace::find(path, Purpose::Socket).unwrap()
 }
 
 fn is_root() -> bool {
@@ -39,7 +44,7 @@ fn a_socket_that_names_nobody_is_its_owner_s_alone_whatever_the_folder() {
     for mode in [0o700, 0o1777] {
         let folder = folder(mode);
         let path = folder.path().join("s");
-        Rights::own().bind(socket(), &path, &path).unwrap();
+        Rights::own().bind(socket(), &place(&path)).unwrap();
         assert_eq!(seen(&path), (own, group, 0o600));
     }
 }
@@ -51,7 +56,7 @@ fn a_socket_is_given_away_and_taken_back_in_place() {
     }
     let folder = folder(0o755);
     let path = folder.path().join("s");
-    rights(Some("1007"), Some("1008"), SocketMode::Group).bind(socket(), &path, &path).unwrap();
+    rights(Some("1007"), Some("1008"), SocketMode::Group).bind(socket(), &place(&path)).unwrap();
     assert_eq!(seen(&path), (1007, 1008, 0o660));
     let inode = std::fs::symlink_metadata(&path).unwrap().ino();
     for (owner, group, mode, expected) in [
@@ -79,7 +84,7 @@ fn let_in(uid: u32, path: &Path, default: bool) {
 }
 
 fn acl_of(path: &Path) -> bool {
-    has_acl(&look_at(path).unwrap().0)
+    has_acl(&found(&place(path)).unwrap())
 }
 
 #[test]
@@ -91,7 +96,7 @@ fn who_is_let_in_beside_stays_until_the_rights_change() {
     let path = folder.path().join("s");
     let [own, given] = [None, Some("1007")].map(|name| rights(name, None, SocketMode::Owner));
     for before in [&own, &given] {
-        before.bind(socket(), &path, &path).unwrap();
+        before.bind(socket(), &place(&path)).unwrap();
         assert!(!acl_of(&path));
         let_in(1011, &path, false);
         assert_eq!(seen(&path), (before.uid, 0, 0o660));
@@ -114,14 +119,14 @@ fn the_acl_of_a_folder_is_for_sockets_that_name_nobody() {
     let path = folder.path().join("s");
     let_in(1011, folder.path(), true);
     let shared = rights(None, None, SocketMode::Group);
-    shared.bind(socket(), &path, &path).unwrap();
+    shared.bind(socket(), &place(&path)).unwrap();
     assert_eq!((acl_of(&path), seen(&path)), (true, (0, 0, 0o660)));
     for put in [Rights::put, Rights::keep] {
         put(&shared, &path).unwrap();
         assert!(acl_of(&path));
     }
     std::fs::remove_file(&path).unwrap();
-    rights(Some("1007"), None, SocketMode::Owner).bind(socket(), &path, &path).unwrap();
+    rights(Some("1007"), None, SocketMode::Owner).bind(socket(), &place(&path)).unwrap();
     assert_eq!((acl_of(&path), seen(&path)), (false, (1007, 0, 0o600)));
 }
 
@@ -134,7 +139,7 @@ fn a_folder_that_gives_its_group_still_does() {
     std::os::unix::fs::chown(folder.path(), None, Some(1008)).unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o2750)).unwrap();
     let path = folder.path().join("s");
-    rights(None, None, SocketMode::Group).bind(socket(), &path, &path).unwrap();
+    rights(None, None, SocketMode::Group).bind(socket(), &place(&path)).unwrap();
     assert_eq!(seen(&path), (0, 1008, 0o660));
     rights(Some("1007"), None, SocketMode::Owner).put(&path).unwrap();
     assert_eq!(seen(&path), (1007, 1008, 0o600));
@@ -150,10 +155,24 @@ fn nothing_is_given_away_where_others_can_put_a_name() {
         let folder = folder(mode);
         std::os::unix::fs::chown(folder.path(), Some(owner), Some(1007)).unwrap();
         let path = folder.path().join("s");
-        let error = given.bind(socket(), &path, &path).unwrap_err();
-        assert!(matches!(error, RightsError::Folder { .. }), "{mode:o}: {error}");
+        let error = given.bind(socket(), &place(&path)).unwrap_err();
+        assert!(matches!(error, RightsError::Folder(_)), "{mode:o}: {error}");
         assert!(std::fs::symlink_metadata(&path).is_err(), "nothing is left");
     }
+}
+
+#[test]
+fn whom_a_folder_s_acl_lets_write_is_another() {
+    if !is_root() {
+        return;
+    }
+    let folder = folder(0o755);
+    let_in(1011, folder.path(), false);
+    let at = SocketPlace::find(&folder.path().join("s"), Purpose::Socket);
+    assert!(matches!(at.map(drop), Err(Refused::Writable { mode: 0o660, .. })));
+    let given = rights(Some("1007"), None, SocketMode::Owner);
+    let checked = given.check_place(&folder.path().join("s"));
+    assert!(matches!(checked, Err(RightsError::Folder(Refused::Writable { .. }))));
 }
 
 #[test]
@@ -169,12 +188,12 @@ fn what_is_no_socket_of_ours_keeps_its_owner() {
     assert!(given.put(&path).is_err());
     std::fs::remove_file(&path).unwrap();
     std::fs::hard_link(&other, &path).unwrap();
-    assert!(matches!(given.put(&path), Err(RightsError::Replaced("it is no socket"))));
+    assert!(matches!(given.put(&path), Err(RightsError::Name(Refused::Kind { .. }))));
     assert_eq!(seen(&other).0, 0);
     std::fs::remove_file(&path).unwrap();
-    Rights::own().bind(socket(), &path, &path).unwrap();
+    Rights::own().bind(socket(), &place(&path)).unwrap();
     std::fs::hard_link(&path, folder.path().join("second")).unwrap();
-    assert!(matches!(given.put(&path), Err(RightsError::Replaced("it has another name too"))));
+    assert!(matches!(given.put(&path), Err(RightsError::Second)));
 }
 
 #[test]
@@ -210,12 +229,16 @@ fn no_step_of_the_way_is_one_that_others_can_change() {
     // Its folder is root's, and may be another one in a moment; a link in the place of a folder is as much.
     symlink(safe.join("run"), theirs.join("link")).unwrap();
     for way in ["theirs/run/s", "theirs/link/s", "safe/../theirs/run/s"] {
-        let error = given.bind(socket(), &top.path().join(way), &top.path().join(way)).unwrap_err();
-        assert!(matches!(error, RightsError::Folder { .. }), "{way}: {error}");
+        let path = top.path().join(way);
+        let way = SocketPlace::find(&path, Purpose::Socket).map_err(RightsError::from);
+        let error = way.and_then(|place| given.bind(socket(), &place)).unwrap_err();
+        let is_refused = matches!(&error, RightsError::Folder(why) | RightsError::Name(why) if why.errno().is_none());
+        assert!(is_refused, "{}: {error}", path.display());
+        assert!(std::fs::symlink_metadata(path).is_err(), "nothing is made");
     }
     // Root's own link is followed, as /var/run is.
     symlink("../safe/run", safe.join("own")).unwrap();
-    given.bind(socket(), &safe.join("own/s"), &safe.join("own/s")).unwrap();
+    given.bind(socket(), &place(&safe.join("own/s"))).unwrap();
     assert_eq!(seen(&safe.join("run/s")), (1007, 0, 0o600));
     // In a folder like /tmp anybody may have put a link.
     let open = folder(0o1777);
@@ -224,8 +247,8 @@ fn no_step_of_the_way_is_one_that_others_can_change() {
     given.put(&link.join("s")).unwrap();
     std::os::unix::fs::lchown(&link, Some(1007), None).unwrap();
     let other = rights(Some("1008"), None, SocketMode::Owner);
-    assert!(matches!(other.put(&link.join("s")), Err(RightsError::Folder { .. })));
+    assert!(matches!(other.put(&link.join("s")), Err(RightsError::Folder(_))));
     symlink("loop", safe.join("loop")).unwrap();
-    let error = given.bind(socket(), &safe.join("loop/s"), &safe.join("loop/s")).unwrap_err();
+    let error = given.bind(socket(), &place(&safe.join("loop/s"))).unwrap_err();
     assert!(matches!(error, RightsError::Os(Errno::LOOP)), "{error}");
 }
