@@ -21,8 +21,8 @@ const DISKS: &str = "[[disk]]\nid = \"file\"\npath = \"images/file.raw\"\nsize =
 const LAN: &str = "[[switch]]\nid = \"lan\"\n\
                    [[nic]]\nid = \"a\"\nswitch = \"lan\"\nmac = \"52:54:00:00:00:01\"\n\
                    [[nic]]\nid = \"b\"\nswitch = \"lan\"\nmac = \"52:54:00:00:00:02\"\n";
-/// DAC_OVERRIDE, NET_ADMIN, NET_RAW, IPC_LOCK, BPF.
-const KEPT: u64 = 1 << 1 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 39;
+/// CHOWN, DAC_OVERRIDE, NET_ADMIN, NET_RAW, IPC_LOCK, BPF.
+const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 39;
 /// A frame crosses within so long on a machine that also does other work.
 const CROSSING_MS: u64 = 90_000;
 

@@ -20,6 +20,8 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
     images_are_there(plan)?;
     interfaces_are_there(plan)?;
     links_can_be_opened(plan)?;
+    let hint = "nobody else could open the socket then";
+    manager::check::rights(plan).map_err(|error| Failure::usage(error, hint))?;
     let bounds = devices_fit(plan)?;
     let mut report = report(file, plan, &bounds);
     let mut text = format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default());

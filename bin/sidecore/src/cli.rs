@@ -254,9 +254,22 @@ reads the configuration file anew, and refuses one that would take a device from
 Examples:
   sidecore doctor
   sudo sidecore doctor --json | jq '.checks[] | select(.state != \"ok\")'
+  sudo sidecore doctor --vmm libvirt-qemu              does that user reach each socket?
 
 Run it as the user that the daemon runs as: limits and rights are looked at for this process.")]
-    Doctor,
+    Doctor(DoctorArgs),
+    /// Internal: tries as a user what that one may open. Run by `sidecore doctor --vmm` only.
+    #[command(hide = true)]
+    Reach {
+        /// The user's number.
+        uid: u32,
+        /// The numbers of the user's groups, the own one first.
+        #[arg(value_delimiter = ',')]
+        groups: Vec<u32>,
+        /// The sockets.
+        #[arg(last = true)]
+        sockets: Vec<PathBuf>,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = "\
 Examples:
@@ -284,6 +297,14 @@ Examples:
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
+}
+
+/// What `doctor` is asked for besides.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Whether a VMM of that user reaches the socket of each disk and NIC, and what helps if not. Needs root.
+    #[arg(long, value_name = "USER")]
+    pub(crate) vmm: Option<String>,
 }
 
 #[derive(Args, Debug)]

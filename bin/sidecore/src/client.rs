@@ -27,6 +27,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &str {
+        &self.socket
+    }
+
     pub(crate) fn new(socket: String) -> Client {
         Client { socket }
     }
@@ -142,7 +147,8 @@ impl Client {
                  socket with --api or SIDECORE_API"
             }
             io::ErrorKind::PermissionDenied => {
-                "run the command as root or as a member of the socket's group"
+                "run the command as root, or as a user whom `api_owner`, `api_group` and `api_mode` in [daemon] let \
+                 in; what only shows may be asked at the socket of `api_read`"
             }
             _ => "name the socket of the daemon's API with --api or SIDECORE_API",
         };

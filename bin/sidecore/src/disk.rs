@@ -12,7 +12,7 @@ use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::nic::vcpus_text;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, latency};
+use crate::table::{self, Align, Limits, Table, latency, said};
 use crate::vmm;
 
 /// `disk ...`
@@ -82,9 +82,6 @@ fn moved_text(id: &str, wish: &DiskMove) -> String {
 
 /// What a disk has after a change. What the change took away is said, too.
 fn set_text(disk: &DiskView, change: &DiskChange) -> String {
-    let said = |value: Option<String>, is_named: bool, none: &str| {
-        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
-    };
     let target = disk.latency_target_us.map(|us| format!("latency target {us} us"));
     let wait = disk.moderate_us.map(|us| format!("calls may wait {us} us"));
     let limit = limit(disk).map(|limit| format!("at most {limit}"));
@@ -99,6 +96,7 @@ fn set_text(disk: &DiskView, change: &DiskChange) -> String {
         said(group, change.group.is_some(), "in no group"),
         said(on_full, false, ""),
         said(on_error, false, ""),
+        said(table::for_whom(&disk.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let DiskView { id, share, .. } = disk;
@@ -223,7 +221,7 @@ fn disk_text(disk: &DiskView) -> String {
         true => {
             ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
         }
-        false => ("socket", format!("{} ({})", disk.socket, disk.mode)),
+        false => ("socket", table::socket(&disk.socket, disk.mode, &disk.rights())),
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
@@ -446,6 +444,11 @@ mod tests {
         let disk = DiskView { latency_target_us: None, ..disk };
         let target = DiskChange { latency_target_us: Some(0), ..DiskChange::default() };
         assert!(set_text(&disk, &target).ends_with(" now, no latency target\n"));
+        let owner = DiskChange { socket_owner: Some(String::new()), ..DiskChange::default() };
+        let whose = ", its socket for the daemon's user alone\n";
+        assert!(set_text(&disk, &owner).ends_with(whose), "{}", set_text(&disk, &owner));
+        let given = DiskView { socket_owner: Some("vm1".to_string()), ..disk.clone() };
+        assert!(set_text(&given, &owner).ends_with(", its socket for user vm1, mode 0600\n"));
         assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
         // Groups and limits are columns where somebody has one.
         assert!(!table(std::slice::from_ref(&disk)).contains("GROUP"));

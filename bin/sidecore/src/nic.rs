@@ -15,7 +15,7 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, duration, latency};
+use crate::table::{self, Align, Limits, Table, duration, latency, said};
 use crate::vmm;
 
 /// `nic ...`
@@ -147,9 +147,6 @@ fn connected(nic: &NicView) -> String {
 
 /// What a NIC has after a change. What the change took away is said, too.
 fn set_text(nic: &NicView, change: &NicChange) -> String {
-    let said = |value: Option<String>, is_named: bool, none: &str| {
-        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
-    };
     let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
     // Said only when it was asked for: each NIC has it.
     let wait = nic.moderate_us.filter(|_| change.moderate_us.is_some());
@@ -165,6 +162,7 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
         said(steered, change.redirect.is_some(), "redirect off"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
+        said(table::for_whom(&nic.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let NicView { id, share, macs_max, spoof, .. } = nic;
@@ -233,7 +231,7 @@ fn nic_text(nic: &NicView) -> String {
         facts.push(("offloads", "to the guest none: its frames are finished here".to_string()));
     }
     facts.extend([
-        ("socket", format!("{} ({})", nic.socket, nic.mode)),
+        ("socket", table::socket(&nic.socket, nic.mode, &nic.rights())),
         (
             "queues",
             format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),

@@ -174,8 +174,12 @@ fn confine(plan: &Plan, file: &ConfigFile) -> Result<(), Failure> {
         |error: confine::Error| Failure::Daemon { error: error.to_string(), hint: String::new() };
     let files = files(plan, file)?;
     let confined = {
-        let speaks_ip = !plan.links.is_empty();
-        confine::process(Mode::of_environment(), files.as_ref(), speaks_ip).map_err(failed)?
+        let needs = confine::Needs {
+            speaks_ip: !plan.links.is_empty(),
+            // Landlock holds nobody back from giving a file away (decision 22).
+            gives_sockets_away: files.is_none() || plan.gives_sockets_away(),
+        };
+        confine::process(Mode::of_environment(), files.as_ref(), needs).map_err(failed)?
     };
     match (confined.mode, confined.landlock) {
         (Mode::Off, _) => {
@@ -218,6 +222,7 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     }
     let sockets = plan.disks.iter().map(|disk| &disk.socket);
     let sockets = sockets.chain(plan.nics.iter().map(|nic| &nic.socket)).chain([&daemon.api]);
+    let sockets = sockets.chain(&daemon.api_read);
     let folders = sockets.filter_map(|socket| Path::new(socket).parent());
     let folders = folders.chain([&daemon.run_dir, &daemon.state_dir].map(Path::new));
     let mut own: Vec<PathBuf> = Vec::new();
@@ -235,7 +240,11 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     let target = file.path.canonicalize().ok();
     let target = target.iter().filter_map(|target| target.parent()).map(Path::to_path_buf);
     let keys = plan.links.iter().filter_map(|link| link.key_file.as_ref()).map(PathBuf::from);
-    let read = ["/proc", "/sys", &file.folder].map(PathBuf::from).into_iter().chain(target);
+    // Who owners and groups of sockets are.
+    let read = ["/proc", "/sys", "/etc/passwd", "/etc/group", &file.folder]
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(target);
     let read = read.chain(keys);
     let is_there = |path: &PathBuf| path.exists();
     let devices = [PathBuf::from("/dev/net/tun")].into_iter().filter(is_there).collect();

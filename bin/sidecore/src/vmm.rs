@@ -5,7 +5,7 @@
 
 use config::Size;
 use config::api::DiskView;
-use config::spec::Mode;
+use config::spec::{Mode, SocketRights};
 
 use serde::Serialize;
 
@@ -132,11 +132,23 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
         disk.queues_max,
         xml(&disk.socket),
     );
-    Ok(Paste { text, notes: vec![OTHER_USER.to_string()] })
+    Ok(Paste { text, notes: vec![other_user("disk", &disk.id, &disk.rights())] })
 }
 
-const OTHER_USER: &str =
-    "libvirt runs QEMU as another user: let it write to the socket (group or ACL)";
+/// libvirt's QEMU is another user than the daemon.
+fn other_user(kind: &str, id: &str, rights: &SocketRights) -> String {
+    match rights.in_words() {
+        Some(words) => format!(
+            "libvirt runs QEMU as another user (`libvirt-qemu` with Debian, `qemu` with Fedora), and the socket is \
+             for {words}: `sidecore doctor --vmm libvirt-qemu` says whether it is reached"
+        ),
+        None => format!(
+            "libvirt runs QEMU as another user, who may not open this socket yet: `socket_owner = \
+             \"libvirt-qemu\"` of the {kind} lets it (`sidecore {kind} set {id} --socket-owner libvirt-qemu`; with \
+             Fedora the user is `qemu`); `sidecore doctor --vmm libvirt-qemu` says whether it is reached"
+        ),
+    }
+}
 
 fn libvirt_memory(memory: Size) -> String {
     let kib = memory.0.div_ceil(1 << 10);

@@ -174,6 +174,60 @@ pub enum Call {
     Version,
 }
 
+impl Call {
+    /// What it asks to have changed, in words for a log; nothing for a call that only shows.
+    pub fn change(&self) -> Option<String> {
+        let (what, id) = match self {
+            Call::ListDisks
+            | Call::ShowDisk { .. }
+            | Call::ListNics
+            | Call::ShowNic { .. }
+            | Call::ListSwitches
+            | Call::ShowSwitch { .. }
+            | Call::ListGroups
+            | Call::ShowGroup { .. }
+            | Call::ListLinks
+            | Call::ShowDaemon
+            | Call::ListSidecores
+            | Call::ShowReload
+            | Call::Version => return None,
+            Call::Reload { force } => {
+                return Some(if *force { "reload --force" } else { "reload" }.to_string());
+            }
+            Call::Upgrade => return Some("upgrade".to_string()),
+            Call::AddDisk(DiskSpec { id, path: Some(path), .. }) => {
+                // Whose file it is to be is what a reader of the log looks for.
+                return Some(format!("disk add {} --path {}", shown(id, 64), shown(path, 256)));
+            }
+            Call::AddDisk(spec) => ("disk add", &spec.id),
+            Call::ChangeDisk { id, .. } => ("disk set", id),
+            Call::ResizeDisk { id, .. } => ("disk resize", id),
+            Call::RemoveDisk { id, force: true } => ("disk rm --force", id),
+            Call::RemoveDisk { id, .. } => ("disk rm", id),
+            Call::ClearDisk { id } => ("disk clear", id),
+            Call::MoveDisk { id, .. } => ("disk move", id),
+            Call::AddNic(spec) => ("nic add", &spec.id),
+            Call::ChangeNic { id, .. } => ("nic set", id),
+            Call::SetLink { id, .. } => ("nic link", id),
+            Call::MoveNic { id, .. } => ("nic move", id),
+            Call::RemoveNic { id, force: true } => ("nic rm --force", id),
+            Call::RemoveNic { id, .. } => ("nic rm", id),
+            Call::AddSwitch(spec) => ("switch add", &spec.id),
+            Call::RemoveSwitch { id } => ("switch rm", id),
+            Call::AddGroup(spec) => ("group add", &spec.id),
+            Call::ChangeGroup { id, .. } => ("group set", id),
+            Call::RemoveGroup { id } => ("group rm", id),
+        };
+        // A name that a device can have is as short.
+        Some(format!("{what} {}", shown(id, 64)))
+    }
+}
+
+/// For one line of a log: what a request has may be any text.
+fn shown(text: &str, chars_max: usize) -> String {
+    text.chars().take(chars_max).flat_map(char::escape_debug).collect()
+}
+
 /// What came of a [`Call`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
@@ -226,6 +280,8 @@ pub struct ApiError {
 pub enum ErrorKind {
     /// 400: not a request that this API has.
     Malformed,
+    /// 403: the socket that only shows changes nothing.
+    Forbidden,
     /// 404: no such disk, NIC, switch, group, or place.
     NotFound,
     /// 409: does not go with what is there (the name is taken, the device is the file's).
@@ -244,6 +300,7 @@ impl ErrorKind {
     pub fn status(self) -> u16 {
         match self {
             ErrorKind::Malformed => 400,
+            ErrorKind::Forbidden => 403,
             ErrorKind::NotFound => 404,
             ErrorKind::Conflict => 409,
             ErrorKind::Refused => 422,

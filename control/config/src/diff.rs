@@ -46,6 +46,15 @@ pub enum Change {
         /// What becomes of requests that the medium fails, from now on.
         on_error: OnFailure,
     },
+    /// Let others open the socket of a device than before.
+    SetRights {
+        /// `disk` or `nic`.
+        kind: &'static str,
+        /// Its name.
+        id: String,
+    },
+    /// Let others open the sockets of the API than before.
+    SetApiRights,
     /// Make a group.
     AddGroup(GroupPlan),
     /// Give a group another limit.
@@ -138,14 +147,12 @@ impl fmt::Display for Change {
                     write!(f, ", at most {limit}")?;
                 }
                 group.iter().try_for_each(|group| write!(f, ", in group {group}"))?;
-                if *on_full != OnFailure::Wait {
-                    write!(f, ", on_full {on_full}")?;
-                }
-                if *on_error != OnFailure::Error {
-                    write!(f, ", on_error {on_error}")?;
-                }
-                Ok(())
+                write_failures(f, *on_full, *on_error)
             }
+            Change::SetRights { kind, id } => {
+                write!(f, "set who may open the socket of {kind} {id}")
+            }
+            Change::SetApiRights => f.write_str("set who may open the API's sockets"),
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "added group {id}: at most {limit}")
             }
@@ -182,6 +189,21 @@ impl fmt::Display for Change {
     }
 }
 
+/// What becomes of failures, where that is not the default.
+fn write_failures(
+    f: &mut fmt::Formatter<'_>,
+    on_full: OnFailure,
+    on_error: OnFailure,
+) -> fmt::Result {
+    if on_full != OnFailure::Wait {
+        write!(f, ", on_full {on_full}")?;
+    }
+    if on_error != OnFailure::Error {
+        write!(f, ", on_error {on_error}")?;
+    }
+    Ok(())
+}
+
 /// Everything that is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
@@ -205,6 +227,10 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         Some(_) => None,
     }));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
+    let of_api = |plan: &Plan| (plan.daemon.api_rights(), plan.daemon.api_read_rights());
+    if of_api(running) != of_api(wanted) {
+        kept.push(Change::SetApiRights);
+    }
     kept.extend(links::others(running, wanted).map(|link| Change::SetClients { link }));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
     let gone = running.groups.iter().filter(is_gone);
@@ -226,6 +252,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     let cpus = is_named(old.candidates != new.candidates || !(max || min));
     let fields = [
         ("daemon.api", running.daemon.api != wanted.daemon.api),
+        ("daemon.api_read", running.daemon.api_read != wanted.daemon.api_read),
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
@@ -313,6 +340,9 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                     let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
                     (rules, service, limits, nic.link, vcpus)
                 };
+                if old.rights != new.rights {
+                    kept.push(Change::SetRights { kind: "nic", id: new.id.clone() });
+                }
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
                 }
@@ -379,6 +409,9 @@ fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
             on_full,
             on_error,
         });
+    }
+    if old.rights != new.rights {
+        changes.push(Change::SetRights { kind: "disk", id: new.id.clone() });
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()

@@ -8,7 +8,7 @@ use crate::api::ApiError;
 use crate::routes::{Method, ROUTES, Route};
 
 /// Statuses that every request can get.
-pub const USUAL_REFUSALS: [u16; 3] = [400, 413, 503];
+pub const USUAL_REFUSALS: [u16; 4] = [400, 408, 413, 503];
 
 /// Status of a request by a method that its path does not have, which is none of [`ROUTES`].
 pub const WRONG_METHOD: u16 = 405;
@@ -98,11 +98,13 @@ pub fn meaning(status: u16) -> &'static str {
         400 => {
             "Not a request that this API has, or a body with mistakes, such as a key that is there twice."
         }
+        403 => "The socket of `api_read` only shows.",
         404 => "There is no such disk, NIC, switch or group.",
         405 => {
             "The path is there, but not by this method. There is no `PUT`: what is there is changed by \
                 `PATCH`, and made by `POST`."
         }
+        408 => "The request was not whole within 5 s.",
         409 => "Does not go with what is there: taken, declared in the file, or used by a guest.",
         413 => "The body is too long.",
         422 => "Well formed, but not possible.",

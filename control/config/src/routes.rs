@@ -101,6 +101,14 @@ pub struct Route {
     pub refusals: &'static [u16],
 }
 
+impl Route {
+    /// Whether it is there for those who only look: it shows what is so, and takes no more than that. What a
+    /// reload would do is an operator's question: the answer reads and opens files.
+    pub fn is_shown(&self) -> bool {
+        self.method == Method::Get && self.operation != Operation::ShowReload
+    }
+}
+
 impl Operation {
     /// What may follow `?` in its path.
     fn query(self) -> &'static [Parameter] {

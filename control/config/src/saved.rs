@@ -16,7 +16,7 @@ use crate::spec::{
 };
 
 /// The highest version that is read: with what becomes of a disk's failures, block sizes, images in a user's
-/// folder, or NICs without receive offloads. Like those below it is written only when there is something of the
+/// folder, NICs without receive offloads, or devices that say who may open their sockets. Like those below it is written only when there is something of the
 /// kind, so that an older program reads the rest.
 pub const VERSION: u64 = 6;
 /// With disks whose guests may move; likewise.
@@ -87,6 +87,7 @@ pub enum SavedError {
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
     let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
+        _ if names_users(devices) => VERSION,
         _ if disks.iter().any(is_of_now) => VERSION,
         _ if nics.iter().any(|nic| !nic.guest_offloads) => VERSION,
         _ if disks.iter().any(|disk| disk.migratable) => VERSION_OF_MOVES,
@@ -108,6 +109,17 @@ fn is_of_now(disk: &DiskSpec) -> bool {
         || disk.on_full.is_some()
         || disk.on_error.is_some()
         || disk.block_size.is_some()
+}
+
+/// Whether a device says who may open its socket.
+fn names_users(devices: &Devices) -> bool {
+    let disks = devices.disks.iter();
+    let disks = disks.map(|it| (&it.socket_owner, &it.socket_group, it.socket_mode));
+    let nics = devices.nics.iter();
+    let nics = nics.map(|it| (&it.socket_owner, &it.socket_group, it.socket_mode));
+    disks
+        .chain(nics)
+        .any(|(owner, group, mode)| owner.is_some() || group.is_some() || mode.is_some())
 }
 
 /// Whether something has a burst that waits for a limit, a NIC says whether its calls wait or where its frames go, or one of
@@ -214,6 +226,8 @@ mod tests {
         let fails = Devices { disks: vec![fails], ..Devices::default() };
         let asks = DiskSpec { qmp: Some("/q".into()), ..DiskSpec::new("q") };
         let asks = Devices { disks: vec![asks], ..Devices::default() };
+        let owned = |nic| NicSpec { socket_owner: Some("u".into()), ..nic };
+        let owned = Devices { nics: vec![owned(NicSpec::new("n"))], ..Devices::default() };
         let none = Devices::default();
         for (devices, version) in [
             (disks, 1),
@@ -224,6 +238,7 @@ mod tests {
             (each, 4),
             (moves, 5),
             (fails, 6),
+            (owned, 6),
             (asks, 4),
             (none, 1),
         ] {

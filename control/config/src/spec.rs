@@ -32,12 +32,14 @@ mod limit;
 mod link;
 mod net;
 mod policy;
+mod rights;
 
 pub use failure::*;
 pub use limit::*;
 pub use link::*;
 pub use net::*;
 pub use policy::*;
+pub use rights::*;
 
 /// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
 pub const QUEUES_MAX: u16 = 64;
@@ -99,6 +101,45 @@ pub struct DaemonSpec {
     /// `allow_user_folder`. A socket is then in `run_dir`, or in a folder that the file has for a socket at the
     /// start.
     pub image_folders: Vec<String>,
+    /// Owner of the API's socket: a user's name or number. Whoever may open that socket may do everything, and
+    /// have the daemon open any file that it can open itself. Default: the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_owner: Option<String>,
+    /// Group of the API's socket: a group's name or number, that of operators, and not one of VMMs. Default: the
+    /// daemon's own group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_group: Option<String>,
+    /// Who may open the API's socket: `"0600"`, its owner, or `"0660"`, its group too. Default: `"0660"` with
+    /// `api_group`, else `"0600"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_mode: Option<SocketMode>,
+    /// Unix socket on which the API only shows: whoever may open it sees what there is, and changes nothing. For
+    /// monitoring. Default: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read: Option<String>,
+    /// Owner of that socket. Default: the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read_owner: Option<String>,
+    /// Group of that socket. Default: the daemon's own group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read_group: Option<String>,
+    /// Who may open that socket: `"0600"`, `"0660"`, or `"0666"`, every user of this host. Default: `"0660"` with
+    /// `api_read_group`, else `"0600"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read_mode: Option<SocketMode>,
+    /// Owner of the sockets of disks and NICs that name none: the user that all VMMs run as. VMMs of tenants
+    /// that are not to open each other's sockets are users of their own, named at their disks and NICs. Default:
+    /// the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Group of the sockets of disks and NICs that name none. Every member of it may open all of them, and so be
+    /// any of their guests. Default: the daemon's own group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Who may open the sockets of disks and NICs that say nothing: `"0600"`, the owner, or `"0660"`, the group
+    /// too. Default: `"0660"` with `socket_group`, else `"0600"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<SocketMode>,
 }
 
 impl Default for DaemonSpec {
@@ -108,6 +149,16 @@ impl Default for DaemonSpec {
             run_dir: "/run/sidecore".to_string(),
             state_dir: "/var/lib/sidecore".to_string(),
             image_folders: Vec::new(),
+            api_owner: None,
+            api_group: None,
+            api_mode: None,
+            api_read: None,
+            api_read_owner: None,
+            api_read_group: None,
+            api_read_mode: None,
+            socket_owner: None,
+            socket_group: None,
+            socket_mode: None,
         }
     }
 }
@@ -205,6 +256,21 @@ pub struct DiskSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, value_name = "MODE"))]
     pub mode: Mode,
+    /// Owner of that socket: a user's name or number, that of the VMM. Default: `socket_owner` of `[daemon]`, else
+    /// the daemon's own user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "USER"))]
+    pub socket_owner: Option<String>,
+    /// Group of that socket: a group's name or number. Every member of it may open the socket. Default:
+    /// `socket_group` of `[daemon]`, else the daemon's own group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub socket_group: Option<String>,
+    /// Who may open that socket: `"0600"`, its owner, or `"0660"`, its group too. Default: `"0660"` with a
+    /// `socket_group`, else `socket_mode` of `[daemon]`, else `"0600"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "MODE"))]
+    pub socket_mode: Option<SocketMode>,
     /// What the disk is made of. Default: `file` if there is a path, `remote` if there is a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "KIND"))]
@@ -452,6 +518,18 @@ pub struct DiskChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
         value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
+    /// Owner of its socket, whoever is connected stays; an empty name for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "USER"))]
+    pub socket_owner: Option<String>,
+    /// Group of its socket; an empty name for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub socket_group: Option<String>,
+    /// Who may open its socket: `"0600"`, its owner, or `"0660"`, its group too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "MODE"))]
+    pub socket_mode: Option<SocketMode>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]

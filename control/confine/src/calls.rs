@@ -80,6 +80,9 @@ pub(crate) const FATAL: &[c_long] = &[
     libc::SYS_modify_ldt,
 ];
 
+/// Of these, what starting an heir takes: its program, and in it what sees which vCPUs run.
+pub(crate) const OF_A_START: &[c_long] = &[libc::SYS_execve, libc::SYS_perf_event_open];
+
 /// Refused to all threads but control and openers, and no sign of a call that is missing: when the C library gives
 /// memory back, it asks `/proc` whether it may, and does without.
 pub(crate) const TRIED: &[c_long] = &[libc::SYS_openat];
@@ -237,6 +240,9 @@ const CONTROL: &[c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
+    // An ACL of a socket.
+    libc::SYS_getxattr,
+    libc::SYS_removexattr,
     libc::SYS_umask,
     libc::SYS_fsync,
     libc::SYS_fadvise64,
@@ -341,6 +347,8 @@ pub(crate) fn checked(kind: Kind, (networks, speaks_ip): (bool, bool), pid: u32)
             all.extend([clone, check(libc::SYS_ioctl, 1, CONTROL_IOCTLS)]);
             let of_networks = if networks { OF_NETWORKS } else { &[] };
             let of_links = if speaks_ip { OF_LINKS } else { &[] };
+            // Of what is open alone: a name could lead elsewhere.
+            all.push(check(libc::SYS_fchownat, 4, &[libc::AT_EMPTY_PATH as u64]));
             let families = [FAMILIES, of_networks, of_links].concat();
             all.push(check(libc::SYS_socket, 0, &families));
         }

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use confine::{Files, Kind, Mode, process, thread};
+use confine::{Files, Kind, Mode, Needs, process, thread};
 
 /// Tells a child which attempt it is to make, and in which folder.
 const ATTEMPT: &str = "CONFINE_ATTEMPT";
@@ -66,7 +66,7 @@ fn attempt() {
         ..Files::default()
     };
     let files = what.starts_with("file-").then_some(&files);
-    process(mode, files, false).unwrap();
+    process(mode, files, Needs::default()).unwrap();
     thread(match kind {
         "sidecore" => Kind::Sidecore,
         "api" => Kind::Api,

@@ -23,6 +23,7 @@ pub(crate) type Answered = Result<Answer, ApiError>;
 impl Manager {
     /// Answers an operator.
     pub(crate) fn answer(&mut self, request: Request) {
+        request.log_change();
         let (call, reply) = request.into_parts();
         self.note_heard();
         match call {

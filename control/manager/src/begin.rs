@@ -4,16 +4,16 @@
 //! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::Plan;
 use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
+use config::spec::SocketRights;
 use confine::Kind;
 use runstate::{Tracker, Unavailable};
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
@@ -28,6 +28,7 @@ use crate::network::Network;
 use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::remote::Remote;
+use crate::rights::Rights;
 use crate::service::Groups;
 use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
@@ -116,11 +117,8 @@ fn begin(
     let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let state = StateFile::in_folder(&plan.daemon.state_dir);
-    let told = told_api(plan, estate.as_mut())?;
-    let api = format!("the API socket {}", plan.daemon.api);
-    let (entrance, calls) =
-        api::open(Path::new(&plan.daemon.api), told).map_err(|e| failed(&api, &e))?;
-    let api_socket = entrance.socket().map_err(|e| failed(&api, &e))?;
+    let (entrance, calls) = open_api(plan, estate.as_mut())?;
+    let listening = entrance.listening().map_err(|e| failed("the API's sockets", &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
     take_short_turns();
@@ -161,24 +159,56 @@ fn begin(
         fences_open: 0,
         estate,
         took_over_at: None,
-        api_socket,
+        listening,
         calls,
         stop_by: None,
+        idle_peers_at: now(),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
 }
 
-/// The API's socket, as a predecessor has it.
-fn told_api(plan: &Plan, estate: Option<&mut Estate>) -> Result<Option<OwnedFd>, StartError> {
-    match estate.and_then(|estate| estate.api.take()) {
-        Some((path, _)) if path != plan.daemon.api => {
-            let what = "another `api` takes a restart of the daemon";
-            let api = &plan.daemon.api;
-            Err(StartError(format!("{what}: the file has {api}, not {path}")))
-        }
-        told => Ok(told.map(|(_, socket)| socket)),
+/// The API's sockets, not answered yet; those that a predecessor hands over where there is one.
+fn open_api(
+    plan: &Plan,
+    estate: Option<&mut Estate>,
+) -> Result<(Entrance, api::Calls), StartError> {
+    let daemon = &plan.daemon;
+    let told = estate.map(|estate| (estate.api.take(), estate.api_read.take()));
+    let (told, told_read) = told.unwrap_or_default();
+    let other = |field: &str, file: &str, told: &str| {
+        let what = format!("another `{field}` takes a restart of the daemon");
+        Err(StartError(format!("{what}: the file has {file}, not {told}")))
+    };
+    if let Some((told, _)) = &told
+        && *told != daemon.api
+    {
+        return other("api", &daemon.api, told);
     }
+    if let Some((told, _)) = &told_read
+        && Some(told) != daemon.api_read.as_ref()
+    {
+        return other("api_read", daemon.api_read.as_deref().unwrap_or("none"), told);
+    }
+    // A user that was removed since must not keep every guest from its disks: nobody but the daemon's user is
+    // let in then.
+    let rights = |written: SocketRights, field: &str| {
+        Rights::of(&written).unwrap_or_else(|error| {
+            error!(
+                "{field} in [daemon]: {error}; until then root and the daemon's user alone may ask"
+            );
+            Rights::own()
+        })
+    };
+    let of_api = rights(daemon.api_rights(), "api_owner or api_group");
+    let of_read = rights(daemon.api_read_rights(), "api_read_owner or api_read_group");
+    let inherited = told.map(|(_, socket)| socket);
+    let place = api::Place { path: Path::new(&daemon.api), rights: &of_api, inherited };
+    let inherited = told_read.map(|(_, socket)| socket);
+    let path = daemon.api_read.as_deref().map(Path::new);
+    let read = path.map(|path| api::Place { path, rights: &of_read, inherited });
+    api::open(place, read)
+        .map_err(|(path, error)| StartError(format!("the API socket {}: {error}", path.display())))
 }
 
 /// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
@@ -251,7 +281,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     }
     manager.answer_all_busy();
     (manager.options.handed_over)(pid);
-    server.give_socket_away();
+    server.give_sockets_away();
     info!(pid, "another process serves now");
     // Destructors would shut down connections and remove sockets that are that process's.
     std::process::exit(0)

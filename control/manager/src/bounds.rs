@@ -65,6 +65,10 @@ const OWN_BYTES: u64 = 32 << 20;
 /// Where nobody has set it (Linux, `DEFAULT_MAX_MAP_COUNT`).
 const MAPPINGS_DEFAULT: u64 = 65_530;
 
+/// What version 1 of cgroups says where there is no limit, and more: the largest number of whole pages, which
+/// is less with larger pages.
+const NO_LIMIT_V1: u64 = i64::MAX as u64 - (1 << 20);
+
 /// So much of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -370,9 +374,31 @@ fn number_in(path: impl AsRef<Path>) -> Option<u64> {
 /// that can be seen.
 fn memory_of_the_cgroup() -> Option<u64> {
     let groups = names::kernel_text("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let below = Path::new("/sys/fs/cgroup").join(own.trim_start_matches('/'));
-    below.ancestors().filter_map(|group| number_in(group.join("memory.max"))).min()
+    least_of_cgroups(&groups, Path::new("/sys/fs/cgroup"), |file| number_in(file))
+}
+
+/// Of a process whose `/proc/PID/cgroup` has that text: of either version, and on hosts with both of both.
+fn least_of_cgroups(
+    groups: &str,
+    root: &Path,
+    number_in: impl Fn(&Path) -> Option<u64>,
+) -> Option<u64> {
+    let limits = groups.lines().filter_map(|line| {
+        // NUMBER:CONTROLLERS:PATH; version 2 has number 0 and names none (cgroups(7)).
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, own) = (fields.next()?, fields.next()?, fields.next()?);
+        let (root, file) = match number == "0" && controllers.is_empty() {
+            true => (root.to_path_buf(), "memory.max"),
+            false if controllers.split(',').any(|one| one == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            false => return None,
+        };
+        let below = root.join(own.trim_start_matches('/'));
+        let above = below.ancestors().take_while(|group| group.starts_with(&root));
+        above.filter_map(|group| number_in(&group.join(file))).filter(|it| *it < NO_LIMIT_V1).min()
+    });
+    limits.min()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::disk::DiskParts;
 use crate::images;
 use crate::kind::DevicePlan;
 use crate::remote;
+use crate::rights::Rights;
 
 /// That a link's key can be read, and is one.
 ///
@@ -18,6 +19,26 @@ use crate::remote;
 /// What a start would say.
 pub fn link_key(link: &LinkPlan) -> Result<(), String> {
     remote::check_key(link)
+}
+
+/// That every user and group is there who is to open a socket.
+///
+/// # Errors
+/// Whose socket it is, and who is not there.
+pub fn rights(plan: &Plan) -> Result<(), String> {
+    let daemon = &plan.daemon;
+    let of_daemon = [daemon.api_rights(), daemon.api_read_rights()].into_iter();
+    let of_daemon = of_daemon.map(|rights| ("[daemon]".to_string(), rights));
+    let disks = plan
+        .disks
+        .iter()
+        .map(|disk| (format!("{}: disk {:?}", disk.origin, disk.id), disk.rights.clone()));
+    let nics = plan.nics.iter();
+    let nics = nics.map(|nic| (format!("{}: nic {:?}", nic.origin, nic.id), nic.rights.clone()));
+    for (whose, rights) in of_daemon.chain(disks).chain(nics) {
+        Rights::of(&rights).map_err(|error| format!("{whose}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// That the name of a disk's image leads through no folder that others could change, and that this process can open

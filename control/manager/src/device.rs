@@ -23,6 +23,7 @@ use crate::connection::Connection;
 use crate::disk::DiskParts;
 use crate::front_end::FrontEnd;
 use crate::guest_vcpus::Follow;
+use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
@@ -75,6 +76,8 @@ pub(crate) struct Link {
     pub(crate) extra: Option<Claim>,
     /// The same for a message with many descriptors.
     pub(crate) extra_of_message: Option<Claim>,
+    /// What it lacks before its first request.
+    pub(crate) beginning: Beginning,
 }
 
 /// A queue that a sidecore has.
@@ -248,6 +251,7 @@ impl Device {
             stalls_at: None,
             extra: None,
             extra_of_message: None,
+            beginning: Beginning::new(self.counted()),
         }
     }
 

@@ -16,6 +16,7 @@ use crate::disk::{DiskParts, source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::{Manager, now};
 use crate::openers::Patience;
+use crate::rights::{Rights, refused_rights};
 use crate::shut::{NotOpen, Shut, refused_with};
 
 impl Manager {
@@ -54,10 +55,17 @@ impl Manager {
         let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
         let (share, policy, limit) = (after.share, after.policy, after.limit);
         let group = after.group.clone();
+        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
+        let has_others = before.rights != after.rights;
         self.set_plan(after);
         if let Err(error) = self.keep() {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
+        }
+        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+            self.set_plan(before);
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            return Err(refused_rights(&error));
         }
         if let Some(number) = self.number_of(id) {
             self.set_service(number);

@@ -267,6 +267,9 @@ fn thing(change: &Change) -> (ThingView, String) {
         Change::AddGroup(group) | Change::SetGroup(group) => (ThingView::Group, group.id.clone()),
         Change::RemoveGroup { id } => (ThingView::Group, id.clone()),
         Change::SetClients { link } => (ThingView::Link, link.clone()),
+        Change::SetRights { kind: "nic", id } => (ThingView::Nic, id.clone()),
+        Change::SetRights { id, .. } => (ThingView::Disk, id.clone()),
+        Change::SetApiRights => (ThingView::Daemon, "api".to_string()),
         Change::RemoveSwitch { id } => (ThingView::Switch, id.clone()),
         Change::SetSwitch(switch) | Change::AddSwitch(switch) => {
             (ThingView::Switch, switch.id.clone())

@@ -9,6 +9,7 @@
 //! | `begin` | from a plan to the loop |
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
+//! | `idle_peers` | front-ends that never come to a request |
 //! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
 //! | `reload`, `reload_open`, `reload_net` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
 //! | `effects` | what a change does to guests, and whether it is done |
@@ -29,6 +30,7 @@
 //! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
+//! | `rights` | who may open a socket |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -52,6 +54,7 @@ mod front_end;
 mod group_calls;
 mod guest_vcpus;
 mod host_ports;
+mod idle_peers;
 mod images;
 mod kind;
 mod lent;
@@ -71,6 +74,7 @@ mod reload;
 mod reload_net;
 mod reload_open;
 mod remote;
+mod rights;
 mod rivals;
 mod service;
 mod shut;

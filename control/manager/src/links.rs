@@ -15,6 +15,7 @@ use crate::device::{Device, Held, LINKS_MAX, Link};
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
+use crate::rights::Rights;
 use crate::sockets;
 use crate::views;
 
@@ -117,7 +118,8 @@ impl Manager {
     /// Why not.
     fn listen(&mut self, number: u32) -> std::io::Result<()> {
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
-        let listener = sockets::open_listener(Path::new(&device.facts.socket))?;
+        let rights = Rights::of(&device.facts.rights)?;
+        let listener = sockets::open_listener(Path::new(&device.facts.socket), &rights)?;
         self.poll.add(&listener, Token::Listener(number))?;
         device.listener = Some(listener);
         Ok(())

@@ -17,7 +17,7 @@ use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
-use crate::api::{Calls, Reply};
+use crate::api::{Calls, Listening, Reply};
 use crate::balance::Balance;
 use crate::begin::Options;
 use crate::bounds::Bounds;
@@ -111,10 +111,12 @@ pub(crate) struct Manager {
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
-    /// The API's listening socket, for a successor.
-    pub(crate) api_socket: OwnedFd,
+    /// The API's listening sockets, for a successor.
+    pub(crate) listening: Listening,
     pub(crate) calls: Calls,
     pub(crate) stop_by: Option<Instant>,
+    /// When front-ends are looked at next that have not come to a request.
+    pub(crate) idle_peers_at: Instant,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -188,7 +190,7 @@ impl Manager {
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
-        let due = due.chain(self.balance.due_at(&self.cores));
+        let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
@@ -448,6 +450,7 @@ impl Manager {
         self.follow_due(now);
         self.follow_guests(now);
         self.inquire(now);
+        self.look_at_idle_peers(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {

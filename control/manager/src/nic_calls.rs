@@ -16,6 +16,7 @@ use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::net_views;
 use crate::nic::Plug;
+use crate::rights::{Rights, refused_rights};
 use crate::shut::{NotOpen, refused_with};
 
 /// Between two announcements of a guest: VMMs leave 50 ms and more.
@@ -99,10 +100,17 @@ impl Manager {
         self.check_nic_made_by_api(id)?;
         let after = self.plan.nic_changed(id, change)?;
         let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
+        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
         self.set_nic_plan(after.clone());
         if let Err(error) = self.keep() {
             self.set_nic_plan(before);
             return Err(not_kept(&error, UNDONE));
+        }
+        let has_others = before.rights != after.rights;
+        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+            self.set_nic_plan(before);
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            return Err(refused_rights(&error));
         }
         self.apply_nic(&before, &after);
         info!(nic = id, "set");

@@ -97,6 +97,7 @@ impl Manager {
         let wanted = (self.options.load)(&self.plan)?;
         let difference = config::diff(&self.plan, &wanted);
         check_links(&self.plan, &wanted)?;
+        Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
         self.check_resizes(&difference.changes)?;
@@ -115,6 +116,7 @@ impl Manager {
         let wanted = (self.options.load)(&self.plan)?;
         let difference = config::diff(&self.plan, &wanted);
         check_links(&self.plan, &wanted)?;
+        Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
         self.check_resizes(&difference.changes)?;
@@ -128,13 +130,7 @@ impl Manager {
         // What is opened is opened for who may have it then.
         let before = std::mem::replace(&mut self.plan.links, links);
         let prepared = self.prepare(&difference.changes, &wanted);
-        let mut prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(refused) => {
-                self.plan.links = before;
-                return Err(refused);
-            }
-        };
+        let mut prepared = prepared.inspect_err(|_| self.plan.links = before)?;
         let mut done = ReloadView {
             file: self.options.file.clone(),
             changes: Vec::new(),
@@ -162,7 +158,9 @@ impl Manager {
         self.plan.nics = wanted.nics;
         self.plan.groups = wanted.groups;
         self.plan.sidecores.policies = wanted.sidecores.policies;
+        self.plan.daemon.follow_rights(&wanted.daemon);
         self.set_services(&difference.changes);
+        done.changes.extend(self.apply_rights(&difference.changes));
         let late = self.serve_prepared(prepared, &mut done);
         Ok((late, done))
     }
@@ -179,8 +177,13 @@ impl Manager {
                 done.changes.push(format!("opened {}", plan.title()));
             }
             match self.serve_device(device) {
-                // It listens where another one did that had no socket.
-                Ok(number) => drop(self.touched.insert(number)),
+                // It listens where another one did that had no socket, or with the listener of the one before.
+                Ok(number) => {
+                    if let Err(error) = self.put_rights(number) {
+                        warn!(device = plan.id(), "{error}");
+                    }
+                    self.touched.insert(number);
+                }
                 Err(error) => {
                     warn!(device = plan.id(), "cannot be served: {error}");
                     self.shut.push(Shut::failed(plan, error.to_string()));
@@ -211,6 +214,8 @@ impl Manager {
             },
             // Done when all plans are in force.
             Change::Set { .. }
+            | Change::SetRights { .. }
+            | Change::SetApiRights
             | Change::AddGroup(_)
             | Change::SetGroup(_)
             | Change::RemoveGroup { .. } => {}

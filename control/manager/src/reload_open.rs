@@ -4,13 +4,14 @@
 //! device which goes listens on is passed on as it is, so that no VMM finds it missing. Called by `reload`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::Path;
 
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, LinkPlan, Origin};
 use config::spec::Mode;
 use config::{Change, HostPlan, Plan};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::bounds::Claim;
 use crate::device::Device;
@@ -19,6 +20,7 @@ use crate::kind::DevicePlan;
 use crate::manager::Manager;
 use crate::openers::Lies;
 use crate::reload_net::Hosts;
+use crate::rights::{self, Rights};
 use crate::shut::{NotOpen, Shut, Socket, is_same_image};
 use crate::sockets;
 
@@ -173,7 +175,9 @@ impl Manager {
         let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
         if let Some(old) = going.iter().find(|old| is_one_file(old) || has_name_of(old)) {
             if !takes_socket && disk.mode == Mode::Listen && !self.is_exported(&disk.id) {
-                let made = sockets::check_listener(Path::new(&disk.socket));
+                let rights = Rights::of(&disk.rights).map_err(io::Error::from);
+                let made = rights
+                    .and_then(|rights| sockets::check_listener(Path::new(&disk.socket), &rights));
                 made.map_err(|why| NotOpen::Wrong(format!("its socket {}: {why}", disk.socket)))?;
             }
             let promise = self.bounds.promise(&plan).map_err(NotOpen::Wrong)?;
@@ -308,9 +312,15 @@ impl Manager {
             }
             let has_it = |old: &&mut Device| old.facts.socket == facts.socket && !old.removing;
             let Some(old) = self.devices.values_mut().find(has_it) else { continue };
+            let has_others = old.facts.rights != facts.rights;
             let Some(listener) = old.listener.take() else { continue };
             self.poll.remove(&listener);
-            device.listener = Some(listener);
+            let given = if has_others { rights::hand_on(&listener, facts) } else { Ok(()) };
+            match given {
+                Ok(()) => device.listener = Some(listener),
+                // It is tried once more when the device listens, and is shown then.
+                Err(error) => warn!(device = facts.id, "its socket {}: {error}", facts.socket),
+            }
         }
     }
 

@@ -25,6 +25,7 @@ use crate::manager::{Manager, now};
 use crate::nic::NicParts;
 use crate::openers::Patience;
 use crate::poll::{DEVICES_END, Token};
+use crate::rights::Rights;
 use crate::sockets;
 
 /// Before the second attempt; each further pause is twice as long, up to [`PAUSE_MAX`]. A lock of an
@@ -308,11 +309,18 @@ impl Manager {
         device.is_exported = self.is_exported(&device.facts.id);
         let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
         let listens = listens && !device.is_exported && socket == Socket::Own;
+        let path = Path::new(&device.facts.socket);
+        let of_socket = |error: &dyn fmt::Display| {
+            NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
+        };
+        // Also of an heir's, which is to be found wrong before it serves.
+        let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
+        if socket == Socket::OfAnother {
+            rights.check_place(path).map_err(|e| of_socket(&e))?;
+        }
         // An heir makes no socket that its predecessor has not: it listens when it serves.
         if listens && device.listener.is_none() && self.estate.is_none() {
-            let socket = Path::new(&device.facts.socket);
-            let listener = sockets::open_listener(socket)
-                .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
+            let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
             device.listener = Some(listener);
         }
         device.promise = Some(promise);

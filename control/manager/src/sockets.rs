@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use names::{Purpose, Refused, Socket, SocketPlace};
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    accept_with, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
-use rustix::process::umask;
+
+use crate::rights::Rights;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 8;
@@ -28,17 +28,17 @@ const UNREAD_BYTES_MAX: usize = 8192;
 const SCM_FDS_MAX: usize = 253;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Opens a listening socket at `path`, mode 0660, replacing one that nobody listens on any more.
+/// Opens a listening socket at `path` for those who may open it, replacing one that nobody listens on any
+/// more.
 ///
 /// # Errors
 /// `AddrInUse` when a living process listens there, `AlreadyExists` when something else has that
-/// name; otherwise what the kernel said.
-pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
+/// name; otherwise what the kernel said, or why it is not given to whom it should be.
+pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd> {
     let place = SocketPlace::make(path, Purpose::Socket)?;
     clear(&place, path)?;
-    let address = SocketAddrUnix::new(place.address())?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-    bind_for_group(&socket, &address)?;
+    rights.bind(&socket, &place)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -47,21 +47,11 @@ pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As [`open_listener`].
-pub(crate) fn check_listener(path: &Path) -> io::Result<()> {
-    let socket = open_listener(path)?;
+pub(crate) fn check_listener(path: &Path, rights: &Rights) -> io::Result<()> {
+    let socket = open_listener(path, rights)?;
     remove(path);
     drop(socket);
     Ok(())
-}
-
-/// Gives the socket its name, with mode 0660 from the start. Not by its path afterwards: whoever may
-/// write to the folder could have put a link to any file in its place by then (CVE-2026-1386). Only
-/// control makes files, so nobody else is affected by the mask meanwhile.
-pub(crate) fn bind_for_group(socket: impl AsFd, address: &SocketAddrUnix) -> io::Result<()> {
-    let before = umask(Mode::from_raw_mode(0o117));
-    let bound = bind(socket, address);
-    umask(before);
-    Ok(bound?)
 }
 
 /// Removes a socket of the daemon's, if one is there. One that cannot be removed is replaced by whoever
@@ -105,6 +95,15 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
         }
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Ends the connections that wait to be accepted.
+pub(crate) fn send_away(listener: &OwnedFd) {
+    // One more than the backlog may wait.
+    for _ in 0..=BACKLOG {
+        let Ok(Some(waiting)) = accept(listener) else { return };
+        drop(waiting);
     }
 }
 

@@ -120,6 +120,9 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         removed: None,
         socket: plan.socket.clone(),
         mode: plan.mode,
+        socket_owner: plan.rights.owner.clone(),
+        socket_group: plan.rights.group.clone(),
+        socket_mode: plan.rights.mode,
         backend: plan.source.kind(),
         path: plan.source.path().map(str::to_string),
         link: plan.source.remote().map(|(link, _)| link.to_string()),
@@ -209,8 +212,8 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
-    let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
-    let more = || stalled().or_else(of_device);
+    let waiting = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
+    let more = || waiting().or_else(of_device).or_else(|| device.idle_peer());
     leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 

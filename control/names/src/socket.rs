@@ -1,10 +1,10 @@
 //! Unix sockets by name: where one is made, what is there already, and what is connected to.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, unlinkat};
+use rustix::fs::{AtFlags, FileType, fstat, unlinkat};
 use rustix::io::Errno;
 
 use crate::file::describe;
@@ -67,6 +67,28 @@ impl SocketPlace {
         }
     }
 
+    /// Its folder, open as a place only.
+    pub fn folder(&self) -> BorrowedFd<'_> {
+        self.folder.fd.as_fd()
+    }
+
+    /// That nobody but root and the daemon's user can put a name there, or lead the way elsewhere: so what has
+    /// the name is what the daemon has put there.
+    ///
+    /// # Errors
+    /// [`Refused::Foreign`] and [`Refused::Writable`].
+    pub fn check_ours(&self) -> Result<(), Refused> {
+        let Folder { fd, real, owner, is_shared, .. } = &self.folder;
+        if let Owner::User(uid) = *owner {
+            return Err(Refused::Foreign { step: real.clone(), uid, purpose: Purpose::Socket });
+        }
+        if *is_shared {
+            let stat = fstat(fd).map_err(self.folder.os(&self.name))?;
+            return Err(Refused::Writable { step: real.clone(), mode: stat.st_mode & 0o7777 });
+        }
+        Ok(())
+    }
+
     /// The socket that is there already; nothing, if nothing is.
     ///
     /// # Errors
@@ -90,6 +112,12 @@ impl SocketPlace {
             Err(Errno::NOENT) => Ok(()),
             removed => removed.map_err(self.folder.os(&self.name)),
         }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -355,3 +355,21 @@ fn a_socket_is_made_and_found_in_a_folder_of_a_user_but_never_through_his_links(
     }
     assert!(SocketPlace::make(&site.at("aside/a.sock"), Purpose::Own).is_err());
 }
+
+#[test]
+fn a_place_is_ours_where_nobody_else_can_put_a_name() {
+    let Some(site) = Site::new() else { return };
+    let ours = |name: &str| {
+        let place = SocketPlace::find(&site.at(name).join("s"), Purpose::Socket).expect("a place");
+        place.check_ours()
+    };
+    fs::create_dir(site.at("own")).expect("a folder");
+    assert_eq!(ours("own"), Ok(()));
+    let step = site.at("mallory");
+    let foreign = Refused::Foreign { step, uid: MALLORY, purpose: Purpose::Socket };
+    assert_eq!(ours("mallory"), Err(foreign));
+    // Each may make names there.
+    mode(&site.at("own"), 0o1777);
+    let step = site.at("own");
+    assert_eq!(ours("own"), Err(Refused::Writable { step, mode: 0o1777 }));
+}

@@ -41,7 +41,7 @@ pub(crate) struct Folder {
     pub(crate) real: PathBuf,
     pub(crate) owner: Owner,
     /// Every user may make names in it, and change his own only (the sticky bit).
-    is_shared: bool,
+    pub(crate) is_shared: bool,
     purpose: Purpose,
 }
 

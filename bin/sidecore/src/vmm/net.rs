@@ -5,7 +5,7 @@ use config::api::NicView;
 use config::spec::{MTU_DEFAULT, Mode, Redirect};
 
 use super::{
-    OTHER_USER, Paste, Vmm, check_path, libvirt_memory, qemu_memory, qemu_notes, qemu_socket,
+    Paste, Vmm, check_path, libvirt_memory, other_user, qemu_memory, qemu_notes, qemu_socket,
     quote, unsealed, xml,
 };
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ fn libvirt(nic: &NicView, memory: Size) -> Paste {
     text += &format!(
         "  <driver{queues} rx_queue_size='{NIC_RING}' tx_queue_size='{NIC_RING}'/>\n</interface>\n"
     );
-    let mut notes = vec![OTHER_USER.to_string()];
+    let mut notes = vec![other_user("nic", &nic.id, &nic.rights())];
     if nic.guest_offloads {
         notes.push(
             "a guest that attaches XDP loses TCP, for libvirt cannot switch QEMU's \

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{HeldView, VcpuView};
-use crate::spec::{BackendKind, Cache, Mode, OnFailure, Policy};
+use crate::spec::{BackendKind, Cache, Mode, OnFailure, Policy, SocketMode, SocketRights};
 
 /// Every disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,6 +42,15 @@ pub struct DiskView {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Whose it is, if another user's than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Of which group it is, if another than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Who of them may open it.
+    #[serde(default)]
+    pub socket_mode: SocketMode,
     /// What it is made of.
     pub backend: BackendKind,
     /// The image or block device.
@@ -136,6 +145,14 @@ pub struct DiskView {
     /// vCPUs it has, so that they are known by their names: what is lacking, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus_unknown: Option<String>,
+}
+
+impl DiskView {
+    /// Who may open its socket.
+    pub fn rights(&self) -> SocketRights {
+        let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
+        SocketRights { owner, group, mode: self.socket_mode }
+    }
 }
 
 /// What requests met at the disk since it was opened, and how often data was made stable.

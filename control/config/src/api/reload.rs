@@ -49,6 +49,7 @@ pub enum ThingView {
     Uplink,
     Group,
     Link,
+    Daemon,
 }
 
 impl ThingView {
@@ -61,6 +62,7 @@ impl ThingView {
             ThingView::Uplink => "uplink",
             ThingView::Group => "group",
             ThingView::Link => "link",
+            ThingView::Daemon => "daemon",
         }
     }
 }

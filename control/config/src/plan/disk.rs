@@ -4,9 +4,11 @@ use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
+use super::rights::Written;
 use super::{
     BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, OnFailure, Path, PolicyPlan, Size,
 };
+use crate::spec::SocketRights;
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
@@ -94,6 +96,8 @@ pub struct DiskPlan {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Who may open it, in mode `listen`.
+    pub rights: SocketRights,
     /// What it is made of.
     pub source: Source,
     /// The guest may not write.
@@ -207,6 +211,7 @@ pub(super) fn resolve(
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
     let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
     check_numbers(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
@@ -220,6 +225,7 @@ pub(super) fn resolve(
         origin,
         socket: socket?,
         mode: spec.mode,
+        rights,
         source: source?,
         readonly: spec.readonly,
         serial,

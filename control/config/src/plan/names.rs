@@ -3,6 +3,7 @@
 use crate::mistake::{Mistake, Path};
 use crate::number;
 use crate::plan::SOCKET_PATH_MAX;
+use crate::spec::DaemonSpec;
 
 /// Longest name, in bytes.
 const ID_MAX: usize = 64;
@@ -52,12 +53,13 @@ impl Named<'_> {
     pub(super) fn clashes(
         &self,
         others: &[Named<'_>],
-        api: &str,
+        daemon: Option<&DaemonSpec>,
         at: &Path,
         mistakes: &mut Vec<Mistake>,
     ) {
         let kind = self.kind;
-        if self.socket == Some(api) {
+        let mine = self.socket.filter(|mine| daemon.is_some_and(|daemon| daemon.has_api_at(mine)));
+        if let Some(api) = mine {
             let wrong = format!("{api:?} is the socket of the API");
             let right = format!("give the {kind} its own socket");
             mistakes.push(Mistake::new(at.key("socket"), wrong, right));

@@ -6,22 +6,21 @@ use std::path::Path;
 
 use names::{Purpose, Refused, SocketPlace};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, listen as start, socket_with,
-    sockopt::socket_peercred,
+    AddressFamily, SocketFlags, SocketType, listen as start, socket_with, sockopt::socket_peercred,
 };
 
-use crate::sockets::bind_for_group;
+use crate::rights::Rights;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening, non-blocking socket of mode 0660 at that path; its folder is made if there is none.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+/// A listening, non-blocking socket at that path; its folder is made if there is none.
+pub(super) fn listen(path: &Path, rights: &Rights) -> io::Result<UnixListener> {
     let place = SocketPlace::make(path, Purpose::Own)?;
     remove_stale(&place)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind_for_group(&socket, &SocketAddrUnix::new(path)?)?;
+    rights.bind(&socket, &place)?;
     start(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }

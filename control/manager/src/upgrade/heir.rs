@@ -23,6 +23,7 @@ use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords};
 use crate::balance::Weighed;
 use crate::device::{Device, Link};
+use crate::idle_peers::Beginning;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::{Manager, machine_ns, now};
@@ -194,6 +195,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
         let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now());
+        link.beginning = Beginning::over();
         link.front_end.may_run = runs;
         let is_first = device.links.values().all(|link| link.extra.is_some());
         link.extra = if is_first { None } else { self.bounds.claim_link(device.facts.rings) };
@@ -291,6 +293,7 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
+        self.keep_all_rights();
         self.retry_uplinks(now());
         self.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));

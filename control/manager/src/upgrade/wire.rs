@@ -47,8 +47,14 @@ pub(crate) enum FromHeir {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromPredecessor {
-    /// The format of all that follows. With the API's listening socket.
-    Begin { format: u32, api: String },
+    /// The format of all that follows. With the API's listening socket, and the one that only shows if there is
+    /// one: a program that knows of none is told nothing of it.
+    Begin {
+        format: u32,
+        api: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        api_read: Option<String>,
+    },
     /// A device; what follows is about it. With the descriptors that `handles` names, in its order.
     Device(DeviceWords),
     /// A connection of it; what follows is about that. With its socket.
