@@ -5,7 +5,8 @@ use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
 use super::{
-    BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, OnFailure, Path, PolicyPlan, Size,
+    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, PolicyPlan,
+    Size,
 };
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
@@ -96,6 +97,8 @@ pub struct DiskPlan {
     pub mode: Mode,
     /// What it is made of.
     pub source: Source,
+    /// The format of its image, if that is said.
+    pub format: Option<Format>,
     /// The guest may not write.
     pub readonly: bool,
     /// At most 20 printable ASCII characters.
@@ -221,6 +224,7 @@ pub(super) fn resolve(
         socket: socket?,
         mode: spec.mode,
         source: source?,
+        format: spec.format,
         readonly: spec.readonly,
         serial,
         queues: spec.queues,
@@ -377,6 +381,7 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
         ("on_full", spec.on_full.is_some(), BackendKind::File),
         ("on_error", spec.on_error.is_some(), BackendKind::File),
         ("allow_user_folder", spec.allow_user_folder, BackendKind::File),
+        ("format", spec.format.is_some(), BackendKind::File),
         ("link", spec.link.is_some(), BackendKind::Remote),
         ("remote", spec.remote.is_some(), BackendKind::Remote),
     ];

@@ -195,6 +195,7 @@ impl Manager {
     }
 
     fn export_by(&mut self, key: LinkKey, number: u32) {
+        self.count_swap(number);
         let Some(device) = self.devices.get(&number) else { return };
         let Some(parts) = device.kind.disk() else { return };
         let id = device.facts.id.clone();
