@@ -35,7 +35,7 @@ fn image(folder: &Scratch, name: &str, at: usize, magic: &[u8]) -> Result<PathBu
 
 #[test]
 fn an_image_of_another_format_is_refused_unless_it_is_said_to_be_raw() -> Result<()> {
-    let folder = Scratch::new(&std::env::temp_dir(), "formats")?;
+    let folder = Scratch::new(&std::env::temp_dir(), "formats-images")?;
     let mut daemon = Daemon::start("formats", "")?;
     for (number, (format, at, magic)) in MAGICS.iter().enumerate() {
         let path = image(&folder, &format!("{number}.img"), *at, magic)?;
@@ -43,7 +43,7 @@ fn an_image_of_another_format_is_refused_unless_it_is_said_to_be_raw() -> Result
         for more in ["", " --readonly", " --size 2M", " --cache page"] {
             let said =
                 daemon.refuses(&format!("disk add d{number} --path {}{more}", path.display()))?;
-            for word in [*format, "format = \"raw\""] {
+            for word in [*format, "--format \"raw\""] {
                 ensure!(said.contains(word), "{said:?} has no {word:?}");
             }
             ensure!(*format == "LUKS" || said.contains("qemu-img convert -O raw"), "{said}");
@@ -58,7 +58,7 @@ fn an_image_of_another_format_is_refused_unless_it_is_said_to_be_raw() -> Result
 /// Its guest has encrypted the whole disk: an everyday thing.
 #[test]
 fn a_guest_may_make_what_its_disk_begins_with() -> Result<()> {
-    let folder = Scratch::new(&std::env::temp_dir(), "formats-guest")?;
+    let folder = Scratch::new(&std::env::temp_dir(), "formats-guest-images")?;
     let path = image(&folder, "luks.raw", 0, b"")?;
     let disk = format!("[[disk]]\nid = \"d\"\npath = \"{}\"\n", path.display());
     let mut daemon = Daemon::start("formats-guest", &disk)?;
@@ -87,7 +87,7 @@ fn a_guest_may_make_what_its_disk_begins_with() -> Result<()> {
 
 #[test]
 fn sizes_of_no_whole_sectors_are_refused_and_never_cut() -> Result<()> {
-    let folder = Scratch::new(&std::env::temp_dir(), "formats-odd")?;
+    let folder = Scratch::new(&std::env::temp_dir(), "formats-odd-images")?;
     let mut daemon = Daemon::start("formats-odd", "")?;
     for bytes in [513, 1000, 8192 + 511, (1 << 20) - 1] {
         let path = folder.path().join(format!("{bytes}.raw"));

@@ -216,7 +216,14 @@ pub(crate) struct Bond {
 }
 
 impl Bond {
-    pub(crate) fn new(found: Option<Found>, remembered: Remembered) -> Bond {
+    pub(crate) fn new(mut found: Option<Found>, remembered: Remembered) -> Bond {
+        // What its IOhost has is known when that has said so; until then it is what it was.
+        if let (Some(found), Remembered::Image(image)) = (&mut found, &remembered)
+            && image.is_same(&found.image)
+            && let Some(number) = image.told_number()
+        {
+            found.image = found.image.told(number);
+        }
         Bond { found, remembered, ..Bond::default() }
     }
 
@@ -289,6 +296,11 @@ impl Bond {
         self.refused = None;
     }
 
+    /// What operators call the image that is there.
+    pub(crate) fn name(&self) -> String {
+        self.found.as_ref().map_or_else(String::new, |found| found.image.name.clone())
+    }
+
     /// Why its guest waits, if it does.
     pub(crate) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
@@ -319,25 +331,55 @@ impl Bond {
 
     /// An operator has its guest go on with what is there. `None`: it would anyway.
     pub(crate) fn accept(&mut self) -> Option<Image> {
-        let image = self.found.as_ref()?.image.clone();
+        let found = self.found.as_ref()?;
         if (self.is_known() || self.remembered == Remembered::Nothing) && self.refused.is_none() {
             return None;
         }
+        // Of another machine's it is known when it is served.
+        let image = found.image.told(0);
+        self.found = Some(Found { image: image.clone(), ..found.resized(image.bytes) });
         (self.refused, self.before) = (None, None);
-        if let Some(found) = &mut self.found {
-            *found = found.resized(image.bytes);
-        }
         self.remembered = Remembered::Image(image.clone());
         Some(image)
     }
 
-    /// The image is served to other machines from here on. What is to be kept, if it is not what was
-    /// remembered; and whether that was another image.
-    pub(crate) fn export(&mut self) -> Option<(Image, bool)> {
+    /// The image is served to other machines from here on. What is to be kept, if it is not what was remembered.
+    pub(crate) fn export(&mut self) -> Option<Image> {
         let image = self.found.as_ref()?.image.clone();
-        let is_other = self.remembered != Remembered::Nothing && !self.is_known();
         let now = Remembered::Image(image.clone());
-        (std::mem::replace(&mut self.remembered, now.clone()) != now).then_some((image, is_other))
+        (std::mem::replace(&mut self.remembered, now.clone()) != now).then_some(image)
+    }
+
+    /// What clients of this daemon are told of the image ([`Image::number`]).
+    pub(crate) fn number(&self) -> u64 {
+        self.found.as_ref().map_or(0, |found| found.image.number())
+    }
+
+    /// The image of another machine that the guest of this disk was on, as its IOhost told it; 0: not known.
+    pub(crate) fn told_number(&self) -> u64 {
+        match &self.remembered {
+            Remembered::Image(image) if self.is_known() => image.told_number().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Its IOhost serves that image to it from here on; 0: whatever it has. What is to be kept, if it is not kept yet.
+    pub(crate) fn tell(&mut self, number: u64) -> Option<Image> {
+        let found = self.found.as_mut()?;
+        let before = found.image.told_number()?;
+        let is_known = match &self.remembered {
+            // Whatever number it had.
+            Remembered::Image(image) => image.told(number).is_same(&found.image.told(number)),
+            Remembered::Nothing | Remembered::Unreadable(_) => false,
+        };
+        found.image = found.image.told(number);
+        let image = found.image.clone();
+        let now = Remembered::Image(image.clone());
+        if !is_known || before == number && self.remembered == now {
+            return None;
+        }
+        self.remembered = now;
+        Some(image)
     }
 
     /// Its guest has gone elsewhere in order: whatever it is on when it comes back is not known here.
@@ -388,6 +430,7 @@ impl Manager {
             self.keep_image(id, &image);
             info!(disk = id, "accepted: its guest goes on with {image}");
         }
+        self.accept_remote(number);
         if let Some(device) = self.devices.get_mut(&number) {
             for queue in &mut device.queues {
                 (queue.gave_up, queue.problem) = (None, None);

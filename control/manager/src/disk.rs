@@ -287,12 +287,18 @@ impl DiskParts {
 /// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
 /// counts on what it wrote.
 fn was_running(queues: &[QueueState], link: &Link) -> bool {
-    let was_used = |(index, queue): (usize, &QueueState)| {
-        let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
-        let features = link.session.features();
-        facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
-    };
-    queues.iter().enumerate().any(was_used)
+    queues.iter().enumerate().any(|(index, queue)| !queue.was_attached && was_used(link, index))
+}
+
+/// Whether some ring was served before, be it as this device.
+pub(crate) fn is_running(rings: u16, link: &Link) -> bool {
+    (0..rings).any(|index| was_used(link, index.into()))
+}
+
+fn was_used(link: &Link, index: usize) -> bool {
+    let features = link.session.features();
+    let facts = link.session.set_up(index as u16);
+    facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
 }
 
 /// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.

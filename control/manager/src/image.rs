@@ -7,6 +7,7 @@ use std::fmt;
 
 use backend::{Disk, ImageFacts};
 use config::plan::{DiskPlan, Source};
+use remote::device_of;
 use serde::{Deserialize, Serialize};
 
 /// An image as it is kept: what an operator calls it, and what tells it from any other.
@@ -43,10 +44,12 @@ enum What {
         sequence: Option<u64>,
         bytes: u64,
     },
-    /// What is behind that name its IOhost says by itself (`remote::wire::Verifier`).
     Remote {
         link: String,
         disk: String,
+        /// Which image that is, as its IOhost says ([`remote::wire::Bound::image`]); 0: not known.
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        number: u64,
     },
 }
 
@@ -55,7 +58,7 @@ enum What {
 pub(crate) struct Found {
     pub(crate) image: Image,
     /// Bytes of the image before it was made longer here; nothing of what is no image.
-    was_bytes: Option<u64>,
+    pub(crate) was_bytes: Option<u64>,
 }
 
 /// What becomes of a guest whose driver wants to go on.
@@ -76,7 +79,7 @@ impl Found {
             (Source::Null { .. }, _) => (What::Null, None),
             (Source::Memory { .. }, _) => (What::Memory, None),
             (Source::Remote { link, name }, _) => {
-                (What::Remote { link: link.clone(), disk: name.clone() }, None)
+                (What::Remote { link: link.clone(), disk: name.clone(), number: 0 }, None)
             }
             (Source::File { .. }, None) => return None,
             (Source::File { .. }, Some(facts)) => What::of_facts(facts),
@@ -145,9 +148,16 @@ impl What {
                     device == d && names == n && is_alike
                 }
             },
+            (What::Remote { link, disk, number }, What::Remote { link: l, disk: d, number: n }) => {
+                link == l && disk == d && (*number == 0 || *n == 0 || number == n)
+            }
             _ => self == other,
         }
     }
+}
+
+fn is_unknown(number: &u64) -> bool {
+    *number == 0
 }
 
 fn is_loop(names: &[(String, String)]) -> bool {
@@ -155,6 +165,35 @@ fn is_loop(names: &[(String, String)]) -> bool {
 }
 
 impl Image {
+    /// What clients of this IOhost are told of it, and of no other one; 0 where it is known by nothing that lasts.
+    /// By the time of birth rather than by the label, which a file may get when clients know it already.
+    pub(crate) fn number(&self) -> u64 {
+        let text = match &self.what {
+            What::File { inode, birth_ns: Some(birth), .. } => format!("birth {birth} {inode}"),
+            What::File { inode, label: Some(label), .. } => format!("label {label} {inode}"),
+            What::Block { names, .. } if !names.is_empty() => format!("block {names:?}"),
+            _ => return 0,
+        };
+        device_of(&text).max(1)
+    }
+
+    /// The image that an IOhost told of, if it is another machine's.
+    pub(crate) fn told_number(&self) -> Option<u64> {
+        match self.what {
+            What::Remote { number, .. } => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The same disk of another machine, of which its IOhost told that.
+    pub(crate) fn told(&self, told: u64) -> Image {
+        let mut image = self.clone();
+        if let What::Remote { number, .. } = &mut image.what {
+            *number = told;
+        }
+        image
+    }
+
     /// Whether it is the same image, whatever its name.
     pub(crate) fn is_same(&self, other: &Image) -> bool {
         let same_boot = !self.boot.is_empty() && self.boot == other.boot;

@@ -67,8 +67,6 @@ pub(crate) struct Remote {
     generations: Generations,
     /// How often each disk that clients may have could not be made stable.
     losses: Generations,
-    /// How often the image of each disk was another one than before.
-    swaps: Generations,
     standings: Standings,
     /// By the number of the port.
     nics: BTreeMap<u32, LinkedNic>,
@@ -153,14 +151,13 @@ impl Remote {
     pub(crate) fn new(state_dir: &str) -> Remote {
         let generations = Generations::in_folder(state_dir, "generations");
         let losses = Generations::in_folder(state_dir, "losses");
-        let swaps = Generations::in_folder(state_dir, "swaps");
         // Read now: later on there may be no such file for this process. Without it nothing outlives the run.
         let boot = names::kernel_text("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
         let standings = Standings::in_folder(state_dir, boot);
         let (links, greeter, nics, run) = (Vec::new(), None, BTreeMap::new(), random());
         let transit = Transit::default();
-        Remote { links, greeter, generations, losses, swaps, standings, nics, boot, run, transit }
+        Remote { links, greeter, generations, losses, standings, nics, boot, run, transit }
     }
 
     /// Whether there are any.

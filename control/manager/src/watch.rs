@@ -168,7 +168,8 @@ impl Manager {
     }
 
     fn note_astray(&mut self, number: u32, looked_at: &Weak<Disk>, astray: Option<Astray>) {
-        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(parts) = device.kind.disk_mut() else { return };
         // It was resized, let go or opened anew meanwhile.
         if looked_at.as_ptr() != Arc::as_ptr(&parts.disk) {
             return;
@@ -178,10 +179,13 @@ impl Manager {
         if kind(&before) == kind(&astray) {
             return;
         }
-        let id = &parts.plan.id;
-        match parts.astray_text() {
-            Some(text) => warn!(disk = id, "{text}"),
-            None => info!(disk = id, "its image is as it was again"),
+        let said = parts.astray_text();
+        if device.may_log() {
+            let id = &device.facts.id;
+            match said {
+                Some(text) => warn!(disk = id, "{text}"),
+                None => info!(disk = id, "its image is as it was again"),
+            }
         }
     }
 }

@@ -53,19 +53,57 @@ fn a_running_driver_is_served_from_the_same_image_alone() {
 
 #[test]
 fn another_kind_of_disk_is_another_image() {
-    let remote = |disk: &str| What::Remote { link: "rack".to_string(), disk: disk.to_string() };
+    let remote = |disk: &str, number| What::Remote {
+        link: "rack".to_string(),
+        disk: disk.to_string(),
+        number,
+    };
     let kinds = [
         What::Null,
         What::Memory,
         file((8, 1), 7, Some(5), None),
         block(1, &[], None),
-        remote("a"),
-        remote("b"),
+        remote("a", 1),
+        remote("a", 2),
+        remote("b", 1),
     ];
     for (at, one) in kinds.iter().enumerate() {
         for (beside, other) in kinds.iter().enumerate() {
             assert_eq!(one.is_same(other, true), at == beside, "{one:?} {other:?}");
         }
+    }
+}
+
+#[test]
+fn a_disk_of_an_iohost_that_says_nothing_of_its_image_is_known_by_its_name() {
+    let remote = |number| What::Remote { link: "rack".to_string(), disk: "a".to_string(), number };
+    assert!(remote(0).is_same(&remote(7), true) && remote(7).is_same(&remote(0), false));
+    let one = image("a of link rack", remote(7));
+    assert_eq!((one.told_number(), one.told(8).told_number()), (Some(7), Some(8)));
+    assert_eq!(serde_json::from_str::<Image>(&serde_json::to_string(&one).unwrap()).unwrap(), one);
+    let before =
+        r#"{"name":"a","boot":"b","bytes":512,"what":{"kind":"remote","link":"rack","disk":"a"}}"#;
+    assert_eq!(serde_json::from_str::<Image>(before).unwrap().told_number(), Some(0));
+}
+
+#[test]
+fn clients_are_told_the_same_number_of_one_image_whatever_was_learnt_since() {
+    let number = |what: What| image("/a", what).number();
+    let one = number(file((8, 1), 7, Some(5), None));
+    assert_eq!(one, number(file((9, 9), 7, Some(5), Some(LABEL))), "labelled, after a boot");
+    let others = [
+        file((8, 1), 7, Some(6), None),
+        file((8, 1), 8, Some(5), None),
+        file((8, 1), 7, None, Some(LABEL)),
+        block(1, &[("dm", "LVM-a")], None),
+        block(1, &[("dm", "LVM-b")], None),
+    ];
+    let mut all: Vec<u64> = others.into_iter().map(number).chain([one]).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert!(all.len() == 6 && !all.contains(&0), "{all:?}");
+    for unknown in [file((8, 1), 7, None, None), block(1, &[], Some(3)), What::Memory, What::Null] {
+        assert_eq!(number(unknown), 0);
     }
 }
 
@@ -146,7 +184,7 @@ fn an_identity_is_read_as_it_was_written() {
         file((8, 1), u64::MAX, Some(i64::MIN), label),
         file((0, 1), 0, None, None),
         block(1, &[("dm", "LVM-x")], Some(u64::MAX)),
-        What::Remote { link: "rack".to_string(), disk: "d".to_string() },
+        What::Remote { link: "rack".to_string(), disk: "d".to_string(), number: 3 },
     ] {
         let one = image("/a", what);
         let text = serde_json::to_string(&one).expect("text");

@@ -102,25 +102,13 @@ impl Manager {
 }
 
 impl Manager {
-    /// A disk is about to be told to clients: if its image is another one than the last that they were told
-    /// of, that is counted.
-    pub(super) fn count_swap(&mut self, device: u32) {
+    /// A disk is about to be told to clients, whose guests are on its image from here on.
+    pub(super) fn note_exported(&mut self, device: u32) {
         let Some(parts) = self.disk_parts_mut(device) else { return };
         let id = parts.plan.id.clone();
-        let Some((image, is_other)) = parts.bond.export() else { return };
-        if is_other {
-            let swaps = &self.remote.swaps;
-            let counted = swaps.of(&id, None).and_then(|count| swaps.keep(&id, None, count + 1));
-            warn!(disk = id, "clients were on another image than {image}, and are told so");
-            if let Err(error) = counted {
-                // What is remembered stays as it was, and the next daemon tries again.
-                return warn!(
-                    disk = id,
-                    "that cannot be kept, so clients do not hear of it: {error}"
-                );
-            }
+        if let Some(image) = parts.bond.export() {
+            self.keep_image(&id, &image);
         }
-        self.keep_image(&id, &image);
     }
 }
 
@@ -131,10 +119,7 @@ pub(super) fn verifier_of(remote: &Remote, parts: &DiskParts) -> Verifier {
     let id = &parts.plan.id;
     let name = device_of(id);
     let (boot, contents) = match parts.plan.source.path() {
-        // An image that was put in the place of another one holds other contents.
-        Some(_) => {
-            (remote.boot, name.wrapping_add(remote.swaps.of(id, None).unwrap_or_else(|_| random())))
-        }
+        Some(_) => (remote.boot, name),
         None => (remote.run, name ^ remote.run),
     };
     // Where that cannot be read a client is rather told of a loss.
