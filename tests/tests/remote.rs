@@ -504,10 +504,9 @@ fn other_contents_are_noticed_by_the_successor_of_a_daemon() -> Result<()> {
     iohost.kill()?;
     iohost.start_again()?;
     client.start_again()?;
-    drop(guest);
-    let mut guest = guest_of(&client)?;
-    ensure!(status_of(&mut guest, Kind::Read)? == STATUS_IOERR, "it is given zeroes");
-    await_problem(&client, "other contents")?;
+    guest.reconnect(client.connect("root")?)?;
+    await_problem(&client, "or other contents, than its IOhost has now")?;
+    ensure!(client.shown("root", "state")? == "waiting", "{}", client.ask("show root")?);
     // Who starts anew finds what is there.
     guest.disconnect()?;
     let mut guest = guest_of(&client)?;

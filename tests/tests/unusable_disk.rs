@@ -69,16 +69,15 @@ fn images_that_are_no_disks_are_refused_by_name() -> Result<()> {
     bed.finish()
 }
 
-/// Sectors that are not whole are not served.
+/// Sectors that are not whole are not served, and not left out without a word.
 #[test]
-fn an_image_of_odd_length_is_served_to_its_last_whole_sector() -> Result<()> {
+fn an_image_of_odd_length_is_refused_unless_its_size_is_said() -> Result<()> {
     let folder = folder("unusable-odd")?;
     let image = folder.path().join("odd.raw");
     std::fs::write(&image, vec![7; 8192 + 511])?;
     let bed = Faulty::start("unusable-odd-length")?;
-    bed.add(&image, "")?;
-    let size = bed.daemon.shown(BAD, "size_bytes")?;
-    ensure!(size == 8192, "{size} bytes are served");
+    is_refused(&bed, &image, "", &["has 8703 bytes", "no multiple of 512", "truncate -s %512"])?;
+    bed.add(&image, "--size 8192")?;
     let mut guest = bed.guest(0)?;
     ensure!(guest.capacity_sectors()? == 16, "the guest sees {}", guest.capacity_sectors()?);
     let single = Single::new(&mut guest)?;

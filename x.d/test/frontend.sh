@@ -3,7 +3,8 @@
 # Run by x.d/test.sh.
 
 FRONTEND_CASES=(front_end dirty_log dirty_log_net memory resize block_size large_requests run_time limits latency_target moves cores connect attach
-    idle waiting arrival nic_control nic_offloads nic_limits nic_moves confined access run_state run_state_qmp rivals host under_guests)
+    idle waiting arrival nic_control nic_offloads nic_limits nic_moves confined access run_state run_state_qmp rivals host under_guests
+    image_identity image_formats image_remote)
 
 group_frontend() {
     need_sidecore

@@ -53,12 +53,13 @@ fn at_a_reload(path: &Path, plan: &Plan) -> Option<(u32, Result<ReloadView, Fail
 
 /// That every image is there and opens, or can be made. Another process may hold it now.
 fn images_are_there(plan: &Plan) -> Result<(), Failure> {
+    let state_dir = &plan.daemon.state_dir;
     for disk in &plan.disks {
         let Source::File { path, .. } = &disk.source else { continue };
         let path = Path::new(path);
         let is_there = path.symlink_metadata().is_ok();
         if is_there || manager::check::image_name(disk).is_err() {
-            image_opens(disk)?;
+            image_opens(disk, state_dir)?;
             continue;
         }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
@@ -79,8 +80,8 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// That an image can be opened, by whoever checks.
-fn image_opens(disk: &DiskPlan) -> Result<(), Failure> {
-    manager::check::image(disk).map_err(|why| {
+fn image_opens(disk: &DiskPlan, state_dir: &str) -> Result<(), Failure> {
+    manager::check::image(disk, state_dir).map_err(|why| {
         let user = rustix::process::geteuid().as_raw();
         let hint = format!(
             "images are opened as the user that checks, which is {user} here: check as the daemon's user"

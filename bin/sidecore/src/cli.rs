@@ -396,6 +396,21 @@ Examples:
         /// Name of the disk.
         id: String,
     },
+    /// Have the guest of a disk go on with the image that is there, though it was on another one.
+    #[command(after_help = "\
+A guest whose driver was running is served only from the image that it was on. When
+another one is there (another `path`, a restored file, another disk of the IOhost), its
+requests wait, and `sidecore show` says which image it was on and which one is there.
+Put the right image back, or restart the guest. This command says that both hold the
+same data; if they do not, the guest's file system is destroyed.
+
+Examples:
+  sidecore show vm1-root
+  sidecore disk accept vm1-root")]
+    Accept {
+        /// Name of the disk.
+        id: String,
+    },
     /// Move queues of a running disk to another sidecore.
     #[command(after_help = "\
 Its guest goes on: nothing is lost, and the queue stands still for less than a millisecond

@@ -52,6 +52,12 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
             let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/clear"))?;
             output.show(&disk, |disk| format!("disk {} may flush again\n", disk.id))
         }
+        DiskCommand::Accept { id } => {
+            let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/accept"))?;
+            output.show(&disk, |disk| {
+                format!("the guest of disk {} goes on with the image that is there\n", disk.id)
+            })
+        }
         DiskCommand::Move { id, wish } => {
             let path = path_of("disks", &id, "/move");
             let disk: DiskView = client.send(Method::Post, &path, &wish)?;
@@ -308,6 +314,10 @@ fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
         .collect();
     if !faults.is_empty() {
         facts.push(("faults", faults.join(", ")));
+    }
+    if disk.refusals > 0 {
+        let text = format!("{} of a guest that was on another image", disk.refusals);
+        facts.push(("refusals", text));
     }
     if syncs > 0 {
         facts.push(("syncs", syncs.to_string()));

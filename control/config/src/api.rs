@@ -73,6 +73,12 @@ pub enum Call {
         /// Its name.
         id: String,
     },
+    /// The guest of a disk goes on with the image that is there, though it was on another one. Answer:
+    /// [`Answer::Disk`].
+    AcceptDisk {
+        /// Its name.
+        id: String,
+    },
     /// Move queues of a disk to another sidecore. Answer: [`Answer::Disk`].
     MoveDisk {
         /// Its name.

@@ -11,7 +11,7 @@ use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
-    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, OnFailure, Policy, SidecoresSpec, SocketRights,
+    BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec, SocketRights,
     Spec, Urgency, Wait,
 };
 

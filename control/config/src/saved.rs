@@ -15,9 +15,9 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with what becomes of a disk's failures, block sizes, images in a user's
-/// folder, NICs without receive offloads, or devices that say who may open their sockets. Like those below it is written only when there is something of the
-/// kind, so that an older program reads the rest.
+/// The highest version that is read: with what becomes of a disk's failures, block sizes, formats that are said,
+/// images in a user's folder, NICs without receive offloads, or devices that say who may open their sockets. Like those
+/// below it is written only when there is something of the kind, so that an older program reads the rest.
 pub const VERSION: u64 = 6;
 /// With disks whose guests may move; likewise.
 const VERSION_OF_MOVES: u64 = 5;
@@ -102,13 +102,14 @@ pub fn write(devices: &Devices) -> String {
     text
 }
 
-/// Whether a disk says what becomes of its failures, of which size its blocks are, or that its image is in a
-/// user's folder.
+/// Whether a disk says what becomes of its failures, of which size its blocks are, of which format its image is,
+/// or that it is in a user's folder.
 fn is_of_now(disk: &DiskSpec) -> bool {
     disk.allow_user_folder
         || disk.on_full.is_some()
         || disk.on_error.is_some()
         || disk.block_size.is_some()
+        || disk.format.is_some()
 }
 
 /// Whether a device says who may open its socket.
@@ -197,6 +198,7 @@ fn list<T: JsonSchema + DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Format;
 
     fn disk() -> DiskSpec {
         DiskSpec { path: Some("/a.img".into()), readonly: true, ..DiskSpec::new("a") }
@@ -228,6 +230,8 @@ mod tests {
         let asks = Devices { disks: vec![asks], ..Devices::default() };
         let owned = |nic| NicSpec { socket_owner: Some("u".into()), ..nic };
         let owned = Devices { nics: vec![owned(NicSpec::new("n"))], ..Devices::default() };
+        let told = DiskSpec { format: Some(Format::Raw), ..disk() };
+        let told = Devices { disks: vec![told], ..Devices::default() };
         let none = Devices::default();
         for (devices, version) in [
             (disks, 1),
@@ -240,6 +244,7 @@ mod tests {
             (fails, 6),
             (owned, 6),
             (asks, 4),
+            (told, 6),
             (none, 1),
         ] {
             let text = write(&devices);

@@ -289,8 +289,13 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "CACHE"))]
     pub cache: Option<Cache>,
+    /// `file`: the format of the image, if it is said. An image that no disk has served yet, and that begins
+    /// as qcow2, QED, VMDK, VHDX, VHD, VDI, Parallels, Bochs, cloop or LUKS, is refused without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "FORMAT"))]
+    pub format: Option<Format>,
     /// Capacity, such as `10G` (powers of 1024); a multiple of 512 bytes. Needed for `null` and `memory`;
-    /// for `file`, the image's own size if it is not given. With it, an image that is shorter is made
+    /// for `file`, the image's own size if it is not given, which then must be a multiple of 512, too. With it, an image that is shorter is made
     /// longer, and one that is missing is made, empty: also at a restart. So leave it out once the image
     /// is there, if its file system may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -468,6 +473,15 @@ pub enum Cache {
     Direct,
     /// Through the page cache.
     Page,
+}
+
+/// How the bytes of an image are a disk's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// One by one, whatever the image begins with.
+    Raw,
 }
 
 /// What may be changed on a running disk. What is not named stays.

@@ -146,6 +146,9 @@ const OPENER: &[c_long] = &[
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_pread64,
+    // The label of an image.
+    libc::SYS_fgetxattr,
+    libc::SYS_fsetxattr,
     libc::SYS_dup,
     libc::SYS_eventfd2,
     libc::SYS_io_uring_setup,
@@ -228,6 +231,9 @@ const CONTROL: &[c_long] = &[
     libc::SYS_fstatfs,
     libc::SYS_getxattr,
     libc::SYS_statfs,
+    // The label of an image.
+    libc::SYS_fgetxattr,
+    libc::SYS_fsetxattr,
     libc::SYS_lseek,
     libc::SYS_getdents64,
     libc::SYS_getcwd,

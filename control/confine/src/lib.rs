@@ -71,7 +71,7 @@ pub enum Kind {
     Parting,
     /// Shakes hands for links.
     Greeter,
-    /// Opens an image, and finds who has it.
+    /// Opens an image, finds who has it, and looks whether it is where it was.
     Opener,
 }
 

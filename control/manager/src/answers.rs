@@ -54,6 +54,7 @@ impl Manager {
                 }
             }
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
+            Call::AcceptDisk { id } => reply.answer(self.accept_image(&id)),
             Call::MoveDisk { id, wish } => self.move_queues(&id, &wish, reply),
             Call::ListGroups
             | Call::ShowGroup { .. }

@@ -18,6 +18,7 @@ use tracing::{debug, error, info};
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
+use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::{self, Cores};
 use crate::guest_vcpus::Guests;
@@ -40,6 +41,7 @@ use crate::upgrade::estate::Estate;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
+use crate::watch::Watch;
 
 /// Reads the configuration file again, beside the plan in force.
 pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
@@ -133,6 +135,8 @@ fn begin(
         options,
         state,
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
+        bonds: Bonds::in_folder(&plan.daemon.state_dir),
+        watch: Watch::from(now()),
         cores,
         balance,
         devices: BTreeMap::new(),
@@ -256,6 +260,7 @@ fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartErr
 
 /// Serves what is open until it is told to stop, or another process has taken over.
 fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
+    manager.bonds.begin();
     server.begin();
     if !backend::rings_are_restricted() {
         info!("this kernel lets no io_uring be restricted: what one does is not filtered");

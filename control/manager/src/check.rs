@@ -6,12 +6,12 @@ use config::api::BoundsView;
 use config::plan::{DiskPlan, LinkPlan};
 use config::{Origin, Plan, Source};
 
+use crate::bonds::{Bonds, Vetting};
 use crate::bounds::Bounds;
 use crate::disk::DiskParts;
-use crate::images;
 use crate::kind::DevicePlan;
-use crate::remote;
 use crate::rights::Rights;
+use crate::{images, remote};
 
 /// That a link's key can be read, and is one.
 ///
@@ -42,14 +42,16 @@ pub fn rights(plan: &Plan) -> Result<(), String> {
 }
 
 /// That the name of a disk's image leads through no folder that others could change, and that this process can open
-/// what is there, if anything is. Whether another process holds it is known when it is served.
+/// what is there, if anything is; `state_dir` has what disks were on before. Whether another process holds it is known when it is served.
 ///
 /// # Errors
 /// What a start would say.
-pub fn image(disk: &DiskPlan) -> Result<(), String> {
+pub fn image(disk: &DiskPlan, state_dir: &str) -> Result<(), String> {
     image_name(disk)?;
+    let bonds = Bonds::in_folder(state_dir);
+    let vetting = Vetting::of(disk, &bonds, bonds.may_have_missed(false));
     match disk.source {
-        Source::File { .. } => DiskParts::check(disk).map_err(|error| error.to_string()),
+        Source::File { .. } => DiskParts::check(disk, &vetting).map_err(|error| error.to_string()),
         Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
     }
 }

@@ -6,15 +6,18 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use backend::{Cache, Disk, Handles, Inherited, Source, Waits};
+use backend::{Astray, Cache, Disk, Handles, Inherited, Source, Waits};
 use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use device::blk::{Limits, Live, Shape, Topology};
+use names::ImageKind;
 
+use crate::bonds::{Bond, Bonds, Vetting};
 use crate::device::{Link, QueueState};
 use crate::follow::Stand;
+use crate::image::{Found, Verdict};
 use crate::images::{self, FileId, ImageNames};
-use crate::openers::{Openers, Opening, Patience};
+use crate::openers::{Openers, Opening, Patience, Purpose};
 use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
 use crate::stalls::Stall;
@@ -30,6 +33,10 @@ pub(crate) struct DiskParts {
     pub(crate) stand: Option<Stand>,
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
+    /// Which image its guest is on.
+    pub(crate) bond: Bond,
+    /// What others have done to its image, as far as that was seen.
+    pub(crate) astray: Option<Astray>,
     /// What was said last of requests that wait.
     pub(crate) stall_said: Option<Stall>,
     /// A new size, for when its queues are back.
@@ -40,6 +47,16 @@ pub(crate) struct DiskParts {
     pub(crate) remote: Option<RemoteParts>,
 }
 
+/// Whether a ring may be served, as far as the image goes.
+pub(crate) enum Admission {
+    /// It may.
+    Served(Verdict),
+    /// What its guest wrote is gone.
+    Lost(String),
+    /// Its guest was on another image, and waits.
+    Other(String),
+}
+
 impl DiskParts {
     /// Opens what the disk is made of. With `is_kept` an image that is missing is not made.
     ///
@@ -48,12 +65,16 @@ impl DiskParts {
     pub(crate) fn open(
         plan: DiskPlan,
         is_kept: bool,
+        bonds: &Bonds,
         openers: &mut Openers,
         patience: Patience,
     ) -> Result<DiskParts, (NotOpen, Option<FileId>)> {
         let path = plan.source.path().unwrap_or_default();
         let follows = follows(&plan);
-        let (disk, file) = match openers.open(&plan, (follows, is_kept), patience) {
+        let was_used = is_kept || bonds.may_have_missed(patience == Patience::Again);
+        let vetting = Vetting::of(&plan, bonds, was_used);
+        let purpose = if follows { Purpose::Follow } else { Purpose::Have };
+        let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
             Opening::Over(disk, file) => (disk, file),
             Opening::Missing => {
                 let why =
@@ -67,7 +88,14 @@ impl DiskParts {
         let was_empty = disk.was_empty();
         check_blocks(&plan, &disk).map_err(|why| (NotOpen::Wrong(why), file))?;
         let disk = if follows { disk.away() } else { disk };
-        Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) })
+        Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
+    }
+
+    /// The same disk with what is remembered of its guest's image.
+    pub(crate) fn bound(mut self, bonds: &Bonds) -> DiskParts {
+        let found = Found::of(&self.disk, &self.plan, bonds.boot());
+        self.bond = Bond::new(found, bonds.of(&self.plan.id));
+        self
     }
 
     /// Whether [`Self::open`] would succeed once whoever has the image has let go of it. Nothing is changed. A missing
@@ -75,7 +103,7 @@ impl DiskParts {
     ///
     /// # Errors
     /// Why it could not be opened and what to do.
-    pub(crate) fn check(plan: &DiskPlan) -> Result<(), NotOpen> {
+    pub(crate) fn check(plan: &DiskPlan, vetting: &Vetting) -> Result<(), NotOpen> {
         if matches!(plan.source, config::Source::Remote { .. }) {
             return Ok(());
         }
@@ -84,11 +112,11 @@ impl DiskParts {
             return images::can_be_made(plan).map_err(NotOpen::Wrong);
         }
         let (source, names) = (source_of(plan), ImageNames::of(plan));
-        let checked = match plan.migratable {
+        let checked = vetting.vetted(plan, |vet| match plan.migratable {
             // Whoever has it now may be about to make it longer.
-            true => Disk::look(&source, &names).map(drop),
-            false => Disk::check(&source, &names),
-        };
+            true => Disk::look(&source, &names, vet).map(drop),
+            false => Disk::check(&source, &names, vet),
+        });
         checked.map_err(|e| NotOpen::new(&e, plan))
     }
 
@@ -100,11 +128,12 @@ impl DiskParts {
         plan: DiskPlan,
         facts: &Inherited,
         handles: Handles<OwnedFd>,
+        bonds: &Bonds,
     ) -> Result<DiskParts, NotOpen> {
         let disk = Disk::inherit(&source_of(&plan), facts, handles);
         let disk = disk.map_err(|error| NotOpen::Wrong(error.to_string()))?;
         let file = disk.file_id().or_else(|| images::file_of(&plan));
-        Ok(DiskParts { file, ..DiskParts::of(plan, disk, facts.was_empty) })
+        Ok(DiskParts { file, ..DiskParts::of(plan, disk, facts.was_empty) }.bound(bonds))
     }
 
     fn of(plan: DiskPlan, disk: Arc<Disk>, was_empty: bool) -> DiskParts {
@@ -127,8 +156,22 @@ impl DiskParts {
         let live = Live::new(disk.size_bytes());
         let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
         let stand = follows.then_some(stand);
+        let (bond, astray) = (Bond::default(), None);
         let (stall_said, resizing, remote, file) = (None, None, None, None);
-        DiskParts { plan, disk, shape, live, stand, was_empty, stall_said, resizing, remote, file }
+        DiskParts {
+            plan,
+            disk,
+            shape,
+            live,
+            stand,
+            was_empty,
+            bond,
+            astray,
+            stall_said,
+            resizing,
+            remote,
+            file,
+        }
     }
 
     /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
@@ -158,11 +201,13 @@ impl DiskParts {
     pub(crate) fn open_again(
         &self,
         plan: &DiskPlan,
+        bonds: &Bonds,
         openers: &mut Openers,
         patience: Patience,
     ) -> Result<Arc<Disk>, NotOpen> {
         let path = plan.source.path().unwrap_or_default();
-        let disk = match openers.open(plan, (false, true), patience) {
+        let vetting = Vetting::of(plan, bonds, true);
+        let disk = match openers.open(plan, (Purpose::Have, true), vetting, patience) {
             Opening::Over(disk, _) => disk.map_err(|error| NotOpen::new(&error, plan))?,
             Opening::Missing => {
                 return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
@@ -184,20 +229,46 @@ impl DiskParts {
         }
     }
 
-    /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
-    /// ring of the front-end, enabled or not, was served by an earlier process: its guest must not be
-    /// handed zeroes, through no ring, until it starts anew.
-    pub(crate) fn has_lost_what_it_held(&self, queues: &[QueueState], link: &Link) -> bool {
-        let is_lost = |(index, queue): (usize, &QueueState)| {
-            let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
-            let features = link.session.features();
-            facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
-        };
-        self.was_empty && queues.iter().enumerate().any(is_lost)
+    /// Why a new size would be lost, if its image is a file that its path does not name any more.
+    pub(crate) fn lost_its_name(&self) -> Option<String> {
+        let (path, own) = (self.plan.source.path()?, self.disk.file_id()?);
+        if images::kind_of(&self.plan) == Some(ImageKind::Block) {
+            return None;
+        }
+        match images::file_of(&self.plan) {
+            Some(named) if named == own => None,
+            Some(_) => Some(format!(
+                "{path} is another file than the one that its guest is on: put that one back"
+            )),
+            None => images::missing(&self.plan).map(|path| format!(
+                "{path} was removed or renamed, and what its guest writes is lost when the daemon closes it: put it \
+                 back, or copy the disk from within the guest"
+            )),
+        }
+    }
+
+    /// Whether a ring of front-end `link`, whose number is `number`, may be served.
+    ///
+    /// A guest whose driver was running is served from its own image alone. It must not be handed the
+    /// zeroes of a disk that was empty when it was opened (a RAM disk, an image that was missing), nor
+    /// another image, through no ring, until it starts anew.
+    pub(crate) fn admits(&self, queues: &[QueueState], number: u32, link: &Link) -> Admission {
+        let was_running = was_running(queues, link);
+        let verdict = self.bond.judge(&self.plan.id, number, was_running);
+        let is_lost = self.was_empty && was_running;
+        match verdict {
+            // An image that was missing was made anew in its place.
+            Verdict::Other(_) if is_lost && self.bond.has_same_name() => {
+                Admission::Lost(self.lost_by())
+            }
+            Verdict::Other(why) => Admission::Other(why),
+            _ if is_lost => Admission::Lost(self.lost_by()),
+            verdict => Admission::Served(verdict),
+        }
     }
 
     /// What a guest is told whose disk holds nothing of what it wrote.
-    pub(crate) fn lost_by(&self) -> String {
+    fn lost_by(&self) -> String {
         match self.plan.source.path() {
             None => {
                 "its guest used this RAM disk before it was made here, or in another daemon, and \
@@ -211,6 +282,23 @@ impl DiskParts {
             ),
         }
     }
+}
+
+/// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
+/// counts on what it wrote.
+fn was_running(queues: &[QueueState], link: &Link) -> bool {
+    queues.iter().enumerate().any(|(index, queue)| !queue.was_attached && was_used(link, index))
+}
+
+/// Whether some ring was served before, be it as this device.
+pub(crate) fn is_running(rings: u16, link: &Link) -> bool {
+    (0..rings).any(|index| was_used(link, index.into()))
+}
+
+fn was_used(link: &Link, index: usize) -> bool {
+    let features = link.session.features();
+    let facts = link.session.set_up(index as u16);
+    facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
 }
 
 /// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.

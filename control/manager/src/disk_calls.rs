@@ -145,10 +145,14 @@ impl Manager {
             }
             // Made longer under its locks, which are not kept.
             false => {
-                let opened = disk.open_again(&plan, &mut self.openers, Patience::First);
+                let opened =
+                    disk.open_again(&plan, &self.bonds, &mut self.openers, Patience::First);
                 disk.disk = opened.map_err(|error| refused(&error))?.away();
             }
         }
+        disk.astray = None;
+        let image = disk.bond.resized(size);
+        image.into_iter().for_each(|image| self.keep_image(&id, &image));
         self.tell_capacity(number);
         let origin = plan.origin.clone();
         self.set_plan(plan);

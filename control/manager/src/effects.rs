@@ -53,6 +53,10 @@ impl Manager {
     pub(crate) fn check_resize(&self, id: &str, size: u64, force: bool) -> Result<(), ApiError> {
         let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
         let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(()) };
+        if let Some(why) = disk.lost_its_name() {
+            let error = format!("disk {id:?}: {why}");
+            return Err(ApiError::new(ErrorKind::Refused, error, "the disk is as it was"));
+        }
         if let Err(error) = disk.disk.check_size(size) {
             let what = format!("disk {id:?}: {error}");
             return Err(ApiError::new(ErrorKind::Refused, what, "the disk is as it was"));

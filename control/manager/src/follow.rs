@@ -21,6 +21,7 @@ use vhost_user::Message;
 
 use crate::device::Device;
 use crate::disk::DiskParts;
+use crate::image::Found;
 use crate::manager::{Manager, now};
 use crate::openers::Patience;
 use crate::poll::Token;
@@ -182,12 +183,14 @@ impl Manager {
             _ => None,
         };
         let patience = if asked.is_some() { Patience::Again } else { Patience::First };
-        let taken = parts.open_again(&parts.plan, &mut self.openers, patience).and_then(|disk| {
-            let failure =
-                disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
-            let watched = failure.transpose().map(|_| disk);
-            watched.map_err(|e| NotOpen::Wrong(format!("it cannot be watched: {e}")))
-        });
+        let taken = parts
+            .open_again(&parts.plan, &self.bonds, &mut self.openers, patience)
+            .and_then(|disk| {
+                let failure =
+                    disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
+                let watched = failure.transpose().map(|_| disk);
+                watched.map_err(|e| NotOpen::Wrong(format!("it cannot be watched: {e}")))
+            });
         let id = parts.plan.id.clone();
         match taken {
             Ok(disk) => {
@@ -219,11 +222,37 @@ impl Manager {
         disk.count_on_from(&parts.disk);
         parts.disk = disk;
         parts.stand = Some(Stand::Here);
+        self.has_found(number);
+        self.watch.wake();
         if let Some(parts) = self.disk_parts(number) {
             self.recall_unsynced(parts);
         }
         if grew {
             self.tell_capacity(number);
+        }
+    }
+
+    /// The image of a disk was opened anew: it may be another one.
+    fn has_found(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(parts) = device.kind.disk_mut() else { return };
+        let found = Found::of(&parts.disk, &parts.plan, self.bonds.boot());
+        parts.astray = None;
+        if parts.bond.find(found) {
+            // What its rings were served from is not what they would be served from now.
+            device.queues.iter_mut().for_each(|queue| queue.was_attached = false);
+        }
+    }
+
+    /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
+    /// back, from another daemon, is not known here.
+    pub(crate) fn forget_parted(&mut self, number: u32) {
+        let Some(parts) = self.disk_parts_mut(number) else { return };
+        if matches!(parts.stand, Some(Stand::Away(_))) && parts.bond.part() {
+            let id = parts.plan.id.clone();
+            if let Err(error) = self.bonds.forget(&id) {
+                warn!(disk = id, %error, "which image its guest was on could not be forgotten");
+            }
         }
     }
 

@@ -205,7 +205,10 @@ impl Kind {
     /// The front-end that ran it is gone: the next driver starts anew, and a NIC may go where it likes.
     pub(crate) fn reset(&mut self) {
         self.personality().reset();
-        let Kind::Nic(nic) = self else { return };
+        let nic = match self {
+            Kind::Disk(disk) => return disk.bond.forget_refusal(),
+            Kind::Nic(nic) => nic,
+        };
         if let Some(plug) = &mut nic.plug {
             plug.by_hand = false;
         }

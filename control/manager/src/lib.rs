@@ -27,7 +27,9 @@
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
 //! | `guest_vcpus`, `qmp`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
-//! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
+//! | `watch` | a look once a second whether images are where they were |
+//! | `image` | which images are the same, and when a guest waits for its own |
+//! | `state`, `unsynced`, `images`, `taps` | what is kept on disk: devices made through the API, disks that lost data, images that guests are on, taps that are ours |
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
 //! | `rights` | who may open a socket |
@@ -40,6 +42,7 @@ pub mod api;
 mod arrival;
 mod balance;
 mod begin;
+mod bonds;
 mod bounds;
 pub mod check;
 mod connection;
@@ -55,6 +58,7 @@ mod group_calls;
 mod guest_vcpus;
 mod host_ports;
 mod idle_peers;
+mod image;
 mod images;
 mod kind;
 mod lent;
@@ -89,6 +93,7 @@ pub mod upgrade;
 mod uplinks;
 mod vcpu_views;
 mod views;
+mod watch;
 mod whereabouts;
 
 pub use begin::{Options, StartError, run};

@@ -459,6 +459,8 @@ impl Manager {
     /// start.
     pub(crate) fn close_link(&mut self, number: u32, id: u32, why: &str) {
         let Some(device) = self.devices.get_mut(&number) else { return };
+        // Its rings were stopped one by one before.
+        let is_over = device.runner == Some(id) && !device.removing && !device.is_started(None);
         if device.links.remove(&id).is_none() {
             return;
         }
@@ -472,6 +474,9 @@ impl Manager {
         }
         for queue in device.attached_in(id, Scope::All) {
             self.detach(number, queue);
+        }
+        if is_over {
+            self.forget_parted(number);
         }
         self.plan_connect(number);
         self.touched.insert(number);

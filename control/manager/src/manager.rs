@@ -20,6 +20,7 @@ use crate::address_space::AddressSpace;
 use crate::api::{Calls, Listening, Reply};
 use crate::balance::Balance;
 use crate::begin::Options;
+use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
@@ -43,6 +44,7 @@ use crate::upgrade::estate::Estate;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
+use crate::watch::Watch;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,6 +71,8 @@ pub(crate) struct Manager {
     pub(crate) plan: Plan,
     pub(crate) state: StateFile,
     pub(crate) unsynced: Unsynced,
+    pub(crate) bonds: Bonds,
+    pub(crate) watch: Watch,
     pub(crate) cores: Cores,
     pub(crate) balance: Balance,
     pub(crate) devices: BTreeMap<u32, Device>,
@@ -191,6 +195,7 @@ impl Manager {
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
         let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
+        let due = due.chain(self.watch.due_at());
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
@@ -395,6 +400,7 @@ impl Manager {
                     // With its link.
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };
+                self.keep_begun(number);
                 let was_at = self.queue_mut(number, index).and_then(|queue| queue.was_at.take());
                 let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
@@ -413,7 +419,9 @@ impl Manager {
             }
             Ok(None) => {}
             Err(error) => {
-                if device.may_log() {
+                let is_said =
+                    device.kind.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
+                if !is_said && device.may_log() {
                     warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
@@ -448,6 +456,7 @@ impl Manager {
         self.answer_overdue(now);
         self.answer_queries(now);
         self.follow_due(now);
+        self.watch_images(now);
         self.follow_guests(now);
         self.inquire(now);
         self.look_at_idle_peers(now);

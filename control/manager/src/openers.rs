@@ -14,6 +14,7 @@ use backend::{Disk, OpenError, Source as Image};
 use config::plan::{DiskPlan, Source};
 use confine::Kind;
 
+use crate::bonds::{Bonds, Vetting};
 use crate::disk::{DiskParts, source_of};
 use crate::images::{self, FileId, ImageNames};
 use crate::shut::NotOpen;
@@ -63,11 +64,11 @@ pub(crate) enum Lies {
 }
 
 impl Lies {
-    fn of(plan: &DiskPlan) -> Result<Lies, NotOpen> {
+    fn of(plan: &DiskPlan, vetting: &Vetting) -> Result<Lies, NotOpen> {
         if let Some(why) = images::given_up(plan) {
             return Err(NotOpen::Wrong(why));
         }
-        DiskParts::check(plan)?;
+        DiskParts::check(plan, vetting)?;
         Ok(match (images::file_of(plan), &plan.source) {
             (Some(file), _) => Lies::There(file),
             (None, Source::File { .. }) => Lies::Nowhere,
@@ -107,30 +108,40 @@ struct Order {
     id: String,
     image: Image,
     names: ImageNames,
-    /// A file that is locked elsewhere is looked at, and not had.
-    follows: bool,
+    purpose: Purpose,
+}
+
+/// What an image is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is to be had.
+    Have,
+    /// It is to be had; one that is locked elsewhere is looked at.
+    Follow,
 }
 
 impl Order {
     /// With `is_kept` a missing image is not made.
-    fn run(&self, plan: &DiskPlan, is_kept: bool) -> Opening {
+    fn run(&self, plan: &DiskPlan, is_kept: bool, vetting: &Vetting) -> Opening {
         if is_kept && images::missing(plan).is_some() {
             return Opening::Missing;
         }
         if let Some(why) = images::given_up(plan) {
             return Opening::GivenUp(why);
         }
-        let disk = match Disk::open_by(&self.image, &self.names) {
-            Err(OpenError::Held { holder, .. }) if self.follows && !holder.is_this_process() => {
-                Disk::look(&self.image, &self.names)
+        let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &self.names, vet) {
+            Err(OpenError::Held { holder, .. })
+                if self.purpose == Purpose::Follow && !holder.is_this_process() =>
+            {
+                Disk::look(&self.image, &self.names, vet)
             }
             opened => opened,
-        };
+        });
         Opening::Over(disk, images::file_of(plan))
     }
 
     /// A thread that runs it, and says once what came of it.
-    fn begin(self, plan: &DiskPlan, is_kept: bool) -> Option<Job> {
+    fn begin(self, plan: &DiskPlan, is_kept: bool, vetting: Vetting) -> Option<Job> {
         // Nothing lies in the channel: the thread has the image until it is taken.
         let (tell, outcome) = sync_channel(0);
         let (order, plan) = (self.clone(), plan.clone());
@@ -138,32 +149,33 @@ impl Order {
         let thread = thread.spawn(move || {
             // What it has of control's list is what it keeps when this fails.
             let _ = confine::thread(Kind::Opener);
-            let _ = tell.send(order.run(&plan, is_kept));
+            let _ = tell.send(order.run(&plan, is_kept, &vetting));
         });
         Some(Job { order: self, outcome, thread: thread.ok()?, is_late: false })
     }
 }
 
 impl Openers {
-    /// Opens the image of a disk, or takes what became of it since it was asked for last. With `follows` one that
-    /// another process has is only looked at; with `is_kept` a missing one is not made.
+    /// Opens the image of a disk, or takes what became of it since it was asked for last. With `is_kept` a missing one
+    /// is not made.
     pub(crate) fn open(
         &mut self,
         plan: &DiskPlan,
-        (follows, is_kept): (bool, bool),
+        (purpose, is_kept): (Purpose, bool),
+        vetting: Vetting,
         patience: Patience,
     ) -> Opening {
         let (id, image, names) = (plan.id.clone(), source_of(plan), ImageNames::of(plan));
-        let order = Order { id, image, names, follows };
+        let order = Order { id, image, names, purpose };
         if !matches!(plan.source, Source::File { .. }) {
-            return order.run(plan, is_kept);
+            return order.run(plan, is_kept, &vetting);
         }
         self.keep_jobs(|job| job.order.id != order.id || job.order == order);
         self.leaving.retain(|(_, thread)| !thread.is_finished());
         let at = match self.jobs.iter().position(|job| job.order == order) {
             Some(at) => at,
             None if self.is_full() || self.is_leaving(&order.image) => return Opening::Late,
-            None => match order.begin(plan, is_kept) {
+            None => match order.begin(plan, is_kept, vetting) {
                 Some(job) => {
                     self.jobs.push(job);
                     self.jobs.len() - 1
@@ -194,12 +206,13 @@ impl Openers {
     ///
     /// # Errors
     /// Why it could not be opened and what to do.
-    pub(crate) fn check(&mut self, plan: &DiskPlan) -> Result<Lies, NotOpen> {
+    pub(crate) fn check(&mut self, plan: &DiskPlan, bonds: &Bonds) -> Result<Lies, NotOpen> {
+        let vetting = Vetting::of(plan, bonds, false);
         if !matches!(plan.source, Source::File { .. }) {
-            return Lies::of(plan);
+            return Lies::of(plan, &vetting);
         }
         let asked = plan.clone();
-        let lies = self.aside(source_of(plan), move || Lies::of(&asked));
+        let lies = self.aside(source_of(plan), move || Lies::of(&asked, &vetting));
         lies.unwrap_or_else(|| Err(NotOpen::late(plan.source.path().unwrap_or_default())))
     }
 
@@ -270,7 +283,7 @@ mod tests {
     /// Asks until it is known what became of it.
     fn ask(openers: &mut Openers, plan: &DiskPlan, is_kept: bool) -> Opening {
         loop {
-            match openers.open(plan, (false, is_kept), Patience::Again) {
+            match openers.open(plan, (Purpose::Have, is_kept), Vetting::none(), Patience::Again) {
                 Opening::Late => std::thread::yield_now(),
                 over => return over,
             }
@@ -284,7 +297,7 @@ mod tests {
         let mut openers = Openers::default();
         assert!(matches!(ask(&mut openers, &plan, true), Opening::Missing));
         // Asked for as a new one, and again as one that is kept.
-        let first = openers.open(&plan, (false, false), Patience::Again);
+        let first = openers.open(&plan, (Purpose::Have, false), Vetting::none(), Patience::Again);
         let over = match first {
             Opening::Late => ask(&mut openers, &plan, true),
             over => over,
@@ -300,7 +313,7 @@ mod tests {
         let (one, other) = (plan(folder.path(), "1M"), plan(folder.path(), "2M"));
         let mut openers = Openers::default();
         for turn in 0..20 {
-            let _ = openers.open(&one, (false, false), Patience::Again);
+            let _ = openers.open(&one, (Purpose::Have, false), Vetting::none(), Patience::Again);
             if turn % 2 == 0 {
                 openers.keep_only(|_| false);
             }

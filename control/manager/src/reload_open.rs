@@ -169,7 +169,7 @@ impl Manager {
         };
         // Only one that goes has an image that is open now.
         let file = match going.iter().any(|old| old.plan.disk().is_some()) {
-            true => self.openers.check(disk)?.file(),
+            true => self.openers.check(disk, &self.bonds)?.file(),
             false => None,
         };
         let is_one_file = |old: &Going| old.file.is_some() && old.file == file;
@@ -256,7 +256,7 @@ impl Manager {
                 promised.push(promise);
                 match &plan {
                     DevicePlan::Disk(disk) => {
-                        let lies = self.openers.check(disk)?;
+                        let lies = self.openers.check(disk, &self.bonds)?;
                         made.extend((lies == Lies::Nowhere).then(|| disk.id.clone()));
                         self.check_disk(disk, lies, going, &holders)
                     }

@@ -294,7 +294,7 @@ impl Manager {
         let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let parts = DiskParts::inherit(plan, &facts, handles)?;
+                let parts = DiskParts::inherit(plan, &facts, handles, &self.bonds)?;
                 self.recall_unsynced(&parts);
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
@@ -331,7 +331,7 @@ impl Manager {
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
-            let mut parts = self.open_remote(plan)?;
+            let mut parts = self.open_remote(plan)?.bound(&self.bonds);
             let is_lost = self.recall_unsynced(&parts);
             if let Some(remote) = &mut parts.remote {
                 remote.is_lost = is_lost;
@@ -343,7 +343,7 @@ impl Manager {
         let is_tried_again = self.shut.iter().any(|shut| shut.plan.id() == plan.id);
         let patience = if is_tried_again { Patience::Again } else { Patience::First };
         let facts = Facts::from(&plan);
-        let opened = DiskParts::open(plan, is_kept, &mut self.openers, patience);
+        let opened = DiskParts::open(plan, is_kept, &self.bonds, &mut self.openers, patience);
         let parts = opened.map_err(|error| match error {
             (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(self.name_holder(text, file)),
             (error, _) => error,
@@ -378,6 +378,7 @@ impl Manager {
             self.discard(device);
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
+        self.watch.wake();
         self.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {

@@ -41,6 +41,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
         served_as: Some(parts.disk.describe().to_string()),
         locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
+        refusals: parts.bond.refusals(),
         counters: sum(&snapshots),
         queues: match queues {
             true => each()
@@ -158,6 +159,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         vcpus: Vec::new(),
         vcpus_unknown: None,
         faults: FaultsView::default(),
+        refusals: 0,
         counters: CountersView::default(),
         queues: Vec::new(),
     }
@@ -212,14 +214,16 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
-    let waiting = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
-    let more = || waiting().or_else(of_device).or_else(|| device.idle_peer());
+    let astray = device.kind.disk().and_then(DiskParts::astray_text);
+    let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
+    let more = || stalled().or(astray).or_else(of_device).or_else(|| device.idle_peer());
     leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 
 /// Why its guest waits for the locks of the image, or for another machine.
 fn waits_for(device: &Device) -> Option<String> {
-    device.kind.disk().and_then(DiskParts::waits_for)
+    let disk = device.kind.disk()?;
+    disk.bond.refused().map(str::to_string).or_else(|| disk.waits_for())
 }
 
 /// Since when it waits for a disk that does not answer, if that is longer than usual.

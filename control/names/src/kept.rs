@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fsync, open, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, fsync, open, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::file::{FILE_MODE, check_own, read_found};
@@ -31,6 +33,35 @@ impl Kept {
     /// Where file `name` is.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// The names of all that is in it, and when each was written last, seconds since 1970; nothing, if there is no
+    /// such folder.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`].
+    pub fn names(&self) -> io::Result<Vec<(String, i64)>> {
+        let folder = match Folder::find(&self.folder, Purpose::Own) {
+            Err(error) if error.is_missing() => return Ok(Vec::new()),
+            folder => folder?,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat(&folder.fd, ".", flags, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == "." || name == ".." {
+                continue;
+            }
+            match statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => names.push((name.to_string(), stat.st_mtime)),
+                // It has gone meanwhile.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(names)
     }
 
     /// The text of file `name`; nothing, if there is none.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::file::{Facts, FaultSnapshot, File, Holder, Opened};
+use crate::file::{Astray, Facts, FaultSnapshot, File, Foreign, Holder, ImageFacts, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
-use crate::{Backend, Memory, Null, SECTOR_SIZE, Waits};
+use crate::{Backend, Memory, Null, SECTOR_SIZE, Vet, Waits};
 
 /// Largest disk, bytes: the largest file offset.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64 / SECTOR_SIZE * SECTOR_SIZE;
@@ -33,8 +33,8 @@ pub enum Source {
         /// Where.
         path: PathBuf,
         /// Bytes, a multiple of 512. A missing file is then made and a shorter one grown (sparse);
-        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, rounded
-        /// down to 512.
+        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, which must be
+        /// a multiple of 512.
         size_bytes: Option<u64>,
         /// Only read.
         readonly: bool,
@@ -130,6 +130,25 @@ pub enum OpenError {
         path: PathBuf,
         /// Its size, bytes.
         size_bytes: u64,
+    },
+    /// Its last sector is not whole, and would not be served.
+    #[error(
+        "{path} has {size_bytes} bytes, which is no multiple of 512: make it longer with `truncate -s %512 \
+         {path}`, which adds zeroes, or give the `size` of the whole sectors that are to be served"
+    )]
+    Uneven {
+        /// The file.
+        path: PathBuf,
+        /// Its size, bytes.
+        size_bytes: u64,
+    },
+    /// It begins as an image of another format.
+    #[error("{path} is a {format} image, and a disk is raw: {}", format.advice(path))]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// As what it begins.
+        format: Foreign,
     },
     /// Smaller than asked, and not to be grown.
     #[error("{path} has {size_bytes} bytes, but a size of {asked_bytes} was given; {why}")]
@@ -291,21 +310,23 @@ pub struct RemoteDisk {
 }
 
 impl Disk {
-    /// Opens it by a path that nobody else can change ([`KernelNames`]); otherwise as [`Self::open_by`].
+    /// Opens an image that is known to be raw, by a path that nobody else can change ([`KernelNames`]); otherwise as
+    /// [`Self::open_by`].
     ///
     /// # Errors
     /// [`OpenError`]. A file that was made or grown before an error stays so.
     pub fn open(source: &Source) -> Result<Arc<Disk>, OpenError> {
-        Self::open_by(source, &KernelNames)
+        Self::open_by(source, &KernelNames, Vet::Raw)
     }
 
-    /// Opens it; `names` finds its file. May block, make a file, and grow a file; reads and writes no data.
+    /// Opens it; `names` finds its file. May block, make a file, and grow a file. Reads no data but the first bytes of
+    /// an image that may be of another format, and writes none.
     ///
     /// # Errors
-    /// [`OpenError`]. A file that was made or grown before an error stays so.
-    pub fn open_by(source: &Source, names: &dyn Names) -> Result<Arc<Disk>, OpenError> {
+    /// [`OpenError`]. A file that was made or grown before an error stays so; a foreign one is untouched.
+    pub fn open_by(source: &Source, names: &dyn Names, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (opened, size_bytes) = Opened::open(names, path, asked, readonly, cache)?;
+            let (opened, size_bytes) = Opened::open(names, path, asked, readonly, cache, vet)?;
             Ok((Kind::File(Arc::new(opened)), size_bytes))
         })
     }
@@ -320,9 +341,9 @@ impl Disk {
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::Held`].
-    pub fn look(source: &Source, names: &dyn Names) -> Result<Arc<Disk>, OpenError> {
+    pub fn look(source: &Source, names: &dyn Names, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (facts, size_bytes) = Opened::look(names, path, asked, readonly, cache)?;
+            let (facts, size_bytes) = Opened::look(names, path, asked, readonly, cache, vet)?;
             Ok((Kind::Away(facts), size_bytes))
         })
     }
@@ -332,14 +353,14 @@ impl Disk {
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::Held`].
-    pub fn check(source: &Source, names: &dyn Names) -> Result<(), OpenError> {
+    pub fn check(source: &Source, names: &dyn Names, vet: Vet) -> Result<(), OpenError> {
         // No memory is taken for a RAM disk only to see that there is some.
         let source = match source {
             Source::Memory { size_bytes } => &Source::Null { size_bytes: *size_bytes },
             source => source,
         };
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (facts, size_bytes) = Opened::check(names, path, asked, readonly, cache)?;
+            let (facts, size_bytes) = Opened::check(names, path, asked, readonly, cache, vet)?;
             Ok((Kind::Away(facts), size_bytes))
         })
         .map(drop)
@@ -425,6 +446,7 @@ impl Disk {
                 in_memory: facts.at_once,
                 described: "file",
                 faults: FaultSnapshot::default(),
+                image: None,
             }),
             (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
             (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),
@@ -489,6 +511,27 @@ impl Disk {
     ) -> Result<Arc<Disk>, OpenError> {
         let (opened, size_bytes) = Opened::open_simulated(path, size_bytes, cache, kernel)?;
         Ok(Arc::new(Disk { kind: Kind::File(Arc::new(opened)), size_bytes }))
+    }
+
+    /// Facts by which its image is told from others; nothing of what is no image, or was not seen here.
+    pub fn image(&self) -> Option<&ImageFacts> {
+        match &self.kind {
+            Kind::File(opened) => Some(opened.image()),
+            Kind::Away(facts) => facts.image.as_ref(),
+            Kind::Null | Kind::Memory(_) | Kind::Remote(_) => None,
+        }
+    }
+
+    /// What others have done to the open image, if something. `names` finds what has its name now. A file that was
+    /// taken over without a label gets one. Waits for as long as its file system does.
+    pub fn astray(&self, names: &dyn Names) -> Option<Astray> {
+        match &self.kind {
+            Kind::File(opened) => {
+                opened.label();
+                opened.astray(names, self.size_bytes)
+            }
+            _ => None,
+        }
     }
 
     /// Bytes that are served, a multiple of 512.

@@ -11,7 +11,9 @@
 mod device;
 mod faults;
 mod flushes;
+mod format;
 mod holder;
+mod image;
 mod judge;
 mod lock;
 mod open;
@@ -19,7 +21,9 @@ mod way;
 mod writers;
 
 pub use faults::FaultSnapshot;
+pub use format::{Foreign, Vet};
 pub use holder::Holder;
+pub use image::{Astray, ImageFacts};
 pub(crate) use open::{Facts, Opened};
 pub(crate) use way::PART_BYTES;
 

@@ -46,7 +46,7 @@ mod wake;
 pub use disk::{
     Cache, Disk, Grain, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
 };
-pub use file::{FaultSnapshot, File, Holder, Progress};
+pub use file::{Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, Progress, Vet};
 pub use io::Io;
 pub use memory::Memory;
 pub use names::{KernelNames, Names, Unopened};

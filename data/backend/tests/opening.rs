@@ -65,7 +65,10 @@ fn sizes_are_whole_sectors_of_what_is_there() {
     let dir = on_disk();
     let path = dir.path().join("odd");
     std::fs::write(&path, [7; 5000]).expect("a file");
-    let mut bed = Bed::new(&file(&path, None, Cache::Auto));
+    let refused =
+        Disk::open(&file(&path, None, Cache::Auto)).map(|_| ()).map_err(|e| e.to_string());
+    assert!(refused.is_err_and(|text| text.contains("5000 bytes, which is no multiple of 512")));
+    let mut bed = Bed::new(&file(&path, Some(4608), Cache::Auto));
     assert_eq!(bed.disk.size_bytes(), 4608);
     assert_eq!(bed.disk.block_size(), 512);
     assert_eq!(bed.read(4096, 512), Ok(vec![7; 512]));

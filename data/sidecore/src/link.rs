@@ -74,6 +74,8 @@ pub enum ToLink {
     Heard(u16),
     /// Whoever uses the disk knows that writes of it may be gone: flushes may end well again.
     Forgive(u16),
+    /// Whoever uses the disk goes on with the image that its IOhost has, whatever its guest was on.
+    Accept(u16),
     /// The disk is given back, its queues having been detached. [`ClientEvent::Over`] says when nothing of it can be
     /// executed any more, if that was not said; [`FromLink::Freed`] when its number is free.
     Release(u16),
@@ -289,6 +291,10 @@ impl Sidecore {
             }
             ToLink::Forgive(disk) => {
                 link.forgive(disk);
+                None
+            }
+            ToLink::Accept(disk) => {
+                link.accept(disk);
                 None
             }
             ToLink::Release(disk) => {

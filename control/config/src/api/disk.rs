@@ -130,6 +130,9 @@ pub struct DiskView {
     /// cache`, or `file, in memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_as: Option<String>,
+    /// Times since the disk was opened that a guest was not served because it was on another image.
+    #[serde(default)]
+    pub refusals: u64,
     /// What the disk did besides answering.
     #[serde(default)]
     pub faults: FaultsView,
@@ -176,7 +179,8 @@ pub struct FaultsView {
 pub enum DiskState {
     /// No front-end is connected; or, with a `problem`, requests of an earlier process are still with
     /// the disk, and it has no socket before they end, or a guest waits for the image of a
-    /// `migratable` disk that another process has locked, or for an IOhost that is silent or has given the disk to
+    /// `migratable` disk that another process has locked, or for the image that it was on when another one is
+    /// there, or for an IOhost that is silent or has given the disk to
     /// another machine.
     Waiting,
     /// A front-end is connected; no queue runs.

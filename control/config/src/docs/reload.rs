@@ -199,6 +199,7 @@ mod tests {
             "on_full = \"error\"",
             "on_error = \"wait\"",
             "migratable = true",
+            "format = \"raw\"",
         ];
         let lines = [&lines[..], &ALIKE].concat();
         check::<DiskSpec>("[[disk]]", base, &lines, &["backend", "link", "remote"]);

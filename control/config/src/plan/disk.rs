@@ -6,7 +6,8 @@ use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
 use super::rights::Written;
 use super::{
-    BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, OnFailure, Path, PolicyPlan, Size,
+    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, PolicyPlan,
+    Size,
 };
 use crate::spec::SocketRights;
 
@@ -100,6 +101,8 @@ pub struct DiskPlan {
     pub rights: SocketRights,
     /// What it is made of.
     pub source: Source,
+    /// The format of its image, if that is said.
+    pub format: Option<Format>,
     /// The guest may not write.
     pub readonly: bool,
     /// At most 20 printable ASCII characters.
@@ -227,6 +230,7 @@ pub(super) fn resolve(
         mode: spec.mode,
         rights,
         source: source?,
+        format: spec.format,
         readonly: spec.readonly,
         serial,
         queues: spec.queues,
@@ -383,6 +387,7 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
         ("on_full", spec.on_full.is_some(), BackendKind::File),
         ("on_error", spec.on_error.is_some(), BackendKind::File),
         ("allow_user_folder", spec.allow_user_folder, BackendKind::File),
+        ("format", spec.format.is_some(), BackendKind::File),
         ("link", spec.link.is_some(), BackendKind::Remote),
         ("remote", spec.remote.is_some(), BackendKind::Remote),
     ];

@@ -13,7 +13,7 @@ use crate::spec::{
 };
 
 /// Everything the API has.
-pub const ROUTES: [Route; 31] = [
+pub const ROUTES: [Route; 32] = [
     Route {
         operation: Operation::ListDisks,
         method: Method::Get,
@@ -94,6 +94,18 @@ pub const ROUTES: [Route; 31] = [
         success: 200,
         answer: schema_of::<DiskView>,
         refusals: &[404, 409],
+    },
+    Route {
+        operation: Operation::AcceptDisk,
+        method: Method::Post,
+        path: "/v1/disks/{id}/accept",
+        summary: "Have the guest of a disk, wherever it was declared, go on with the image that is there, \
+                  though it was on another one.",
+        body: None,
+        query: &[],
+        success: 200,
+        answer: schema_of::<DiskView>,
+        refusals: &[404, 409, 422],
     },
     Route {
         operation: Operation::MoveDisk,

@@ -195,6 +195,7 @@ impl Manager {
     }
 
     fn export_by(&mut self, key: LinkKey, number: u32) {
+        self.note_exported(number);
         let Some(device) = self.devices.get(&number) else { return };
         let Some(parts) = device.kind.disk() else { return };
         let id = device.facts.id.clone();
@@ -366,7 +367,7 @@ impl Manager {
         let export = self.export(key, number).ok_or("there is no such disk")?;
         let (device, disk) = (export.device, export.disk.clone());
         let parts = self.disk_parts(device).ok_or("it is not open")?;
-        let verifier = verifier_of(&self.remote, parts);
+        let (verifier, image) = (verifier_of(&self.remote, parts), parts.bond.number());
         let memory = AttachmentMemory::new(slots, slot_bytes).map_err(|error| error.to_string())?;
         let counters = Arc::new(AttachmentCounters::default());
         let held = Held { memory: memory.clone(), base: 0, is_refused: false };
@@ -374,7 +375,7 @@ impl Manager {
         (export.held, export.leaving) = (Some(held), None);
         self.log_of_link(key, |link| info!(link = link.plan.id, disk, "a client has it"));
         let key = sidecore::QueueKey { device, queue: 0 };
-        Ok(Opened { verifier, memory, key, counters })
+        Ok(Opened { verifier, image, memory, key, counters })
     }
 
     /// Makes the queue of a disk that a client has, and gives it to the link's sidecore.

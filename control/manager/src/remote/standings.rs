@@ -54,7 +54,8 @@ impl Standings {
         let (machine, boot, contents, unflushed) = (number()?, number()?, number()?, number()?);
         let is_it = machine == self.machine && words.next() == Some(whose);
         let verifier = Some(Verifier { boot, contents });
-        is_it.then_some(Standing { verifier, is_unflushed: unflushed != 0, is_lost: false })
+        let is_unflushed = unflushed != 0;
+        is_it.then_some(Standing { verifier, is_unflushed, is_lost: false, image: 0 })
     }
 
     /// Keeps how it stands now; when this returns, it survives the end of this process.
@@ -67,7 +68,10 @@ impl Standings {
         whose: &str,
         standing: Option<Standing>,
     ) -> io::Result<()> {
-        let standing = standing.map(|standing| Standing { is_lost: false, ..standing });
+        // Which image it is on is kept with those of all disks (`bonds`).
+        let standing = standing
+            .map(|standing| Standing { is_lost: false, image: 0, ..standing })
+            .filter(|standing| standing.verifier.is_some());
         let now = (whose.to_string(), standing);
         let is_known = self.known.insert(id.to_string(), now.clone()) == Some(now);
         if is_known && !self.unwritten.contains(id) {
@@ -100,7 +104,7 @@ mod tests {
 
     fn standing(boot: u64, is_unflushed: bool) -> Option<Standing> {
         let verifier = Some(Verifier { boot, contents: u64::MAX });
-        Some(Standing { verifier, is_unflushed, is_lost: false })
+        Some(Standing { verifier, is_unflushed, is_lost: false, image: 0 })
     }
 
     #[test]

@@ -101,6 +101,17 @@ impl Manager {
     }
 }
 
+impl Manager {
+    /// A disk is about to be told to clients, whose guests are on its image from here on.
+    pub(super) fn note_exported(&mut self, device: u32) {
+        let Some(parts) = self.disk_parts_mut(device) else { return };
+        let id = parts.plan.id.clone();
+        if let Some(image) = parts.bond.export() {
+            self.keep_image(&id, &image);
+        }
+    }
+}
+
 /// What the storage of a disk is: writes that were not yet stable are gone with this boot of the machine, and with a
 /// sync that failed; what is in memory is gone with this run of the daemon. An operator who clears a failure knows of it,
 /// and a client that was away does not.

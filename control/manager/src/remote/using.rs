@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use super::told::Features;
 use super::waits::Waits;
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
-use crate::disk::DiskParts;
+use crate::disk::{self, DiskParts};
 use crate::manager::now;
 use crate::shut::NotOpen;
 
@@ -302,6 +302,7 @@ impl Manager {
         match event {
             Event::Stands { attachment, standing } => self.stands(key, attachment, standing),
             Event::Looked { attachment, news } => self.looked(key, attachment, news),
+            Event::Refused { attachment, why: Refusal::Changed } => self.is_other(key, attachment),
             Event::Bound { attachment, news, .. } => {
                 self.is_known(key, attachment, news);
                 self.note_disk(key, attachment, |parts| {
@@ -309,6 +310,9 @@ impl Manager {
                     parts.waits.asked_at = None;
                     parts.is_shrunk.then_some(SHRUNK)
                 });
+                if let Some(parts) = self.asked_for(key, attachment) {
+                    parts.bond.forget_refusal();
+                }
             }
             Event::News { attachment, news } => {
                 self.is_known(key, attachment, news);
@@ -326,6 +330,8 @@ impl Manager {
                         "another machine has it, or its IOhost has no room; it is asked for again and again"
                     }
                     Refusal::Failed => "its IOhost cannot open it: see its log",
+                    // Said by `is_other`.
+                    Refusal::Changed => return,
                 };
                 self.note_disk(key, attachment, |parts| {
                     parts.is_bound = false;
@@ -356,6 +362,7 @@ impl Manager {
             warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
         }
         let is_lost = standing.is_some_and(|standing| standing.is_lost);
+        self.is_on(device, &id, standing.map_or(0, |standing| standing.image));
         let Some(parts) = self.remote_parts_mut(device).filter(|_| is_lost) else { return };
         if !std::mem::replace(&mut parts.is_lost, true) {
             self.mark_unsynced(device);
@@ -369,6 +376,53 @@ impl Manager {
         if let (key, Some(disk)) = (parts.link, parts.number) {
             self.tell_link(key, ToLink::Forgive(disk));
         }
+    }
+
+    /// The guest of a disk is on that image of its IOhost's; 0: on whatever it has.
+    fn is_on(&mut self, device: u32, id: &str, image: u64) {
+        let parts = self.disk_parts_mut(device).filter(|parts| parts.plan.id == id);
+        if let Some(image) = parts.and_then(|parts| parts.bond.tell(image)) {
+            self.keep_image(id, &image);
+        }
+    }
+
+    /// Its IOhost has another image than the one that the guest of a disk is on: nothing is asked of it.
+    fn is_other(&mut self, key: LinkKey, number: u16) {
+        let Some(parts) = self.asked_for(key, number) else { return };
+        if let Some(remote) = &mut parts.remote {
+            remote.is_bound = false;
+            remote.waits.asked_at = None;
+        }
+        let (id, name) = (parts.plan.id.clone(), parts.bond.name());
+        parts.bond.refuse(format!(
+            "its guest was on another image of {name}, or other contents, than its IOhost has now: its requests \
+             wait; put that image back there, or start the guest anew; `sidecore disk accept {id}` has it go on \
+             with what is there, which destroys data unless both hold the same"
+        ));
+        if !parts.bond.is_refused_again()
+            && let Some(why) = parts.bond.refused()
+        {
+            warn!(disk = id, "{why}");
+        }
+    }
+
+    /// An operator has a guest go on with what its IOhost has.
+    pub(crate) fn accept_remote(&mut self, device: u32) {
+        let asked = self.remote_parts(device).and_then(|parts| Some((parts.link, parts.number?)));
+        if let Some((key, disk)) = asked {
+            self.tell_link(key, ToLink::Accept(disk));
+        }
+    }
+
+    /// The disk that is asked for by that number.
+    fn asked_for(&mut self, key: LinkKey, number: u16) -> Option<&mut DiskParts> {
+        let using = self.remote.link(key).and_then(OneLink::using)?;
+        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number) else { return None };
+        let device = *device;
+        let is_it = |parts: &&mut DiskParts| {
+            parts.remote.as_ref().is_some_and(|remote| remote.number == Some(number))
+        };
+        self.disk_parts_mut(device).filter(is_it)
     }
 
     fn looked(&mut self, key: LinkKey, number: u16, news: Option<News>) {
@@ -479,7 +533,7 @@ impl Manager {
             }
             Over::Taken => Some("another machine has taken it; restart its guest to have it back"),
             Over::Changed => {
-                Some("its IOhost has other contents than its guest was using; restart its guest")
+                Some("it was given back: its IOhost has another image than its guest was on")
             }
             Over::Silent => {
                 Some("its IOhost fell silent, and requests failed; it is asked for anew")
@@ -517,24 +571,28 @@ impl Manager {
     }
 
     fn take_remote(&mut self, number: u32, key: LinkKey) {
-        let Some(parts) = self.disk_parts(number) else { return };
+        let Some(device) = self.devices.get(&number) else { return };
+        let Some(parts) = device.kind.disk() else { return };
         let (id, Some(whose)) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan)) else {
             return;
         };
+        let link = device.runner.and_then(|link| device.links.get(&link));
+        let is_running = link.is_some_and(|link| disk::is_running(device.facts.rings, link));
+        let image = if is_running { parts.bond.told_number() } else { 0 };
         let Some((name, is_lost)) =
             parts.remote.as_ref().map(|remote| (remote.name.clone(), remote.is_lost))
         else {
             return;
         };
+        let none = Standing { verifier: None, is_unflushed: false, is_lost, image };
         let standing = match self.remote.standings.of(&id, &whose) {
-            None if !is_lost => None,
-            None => Some(Standing { verifier: None, is_unflushed: false, is_lost }),
-            Some(standing) => Some(Standing { is_lost, ..standing }),
+            None => Some(none).filter(|_| is_lost || image != 0),
+            Some(standing) => Some(Standing { is_lost, image, ..standing }),
         };
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
         // One that its IOhost has no more is open still, and is asked about until that has it again.
         let Some(Known::Is(news)) = using.known.get(&name).cloned() else { return };
-        let asked = Asked::Disk(number, id, whose);
+        let asked = Asked::Disk(number, id.clone(), whose);
         let (Some(disk), keep_bytes) = (using.number(asked), using.keep_bytes) else { return };
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
@@ -547,6 +605,11 @@ impl Manager {
         let spec =
             AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32, keep_bytes };
         self.tell_link(key, ToLink::Attach { disk, spec, standing });
+        if !is_running {
+            // A guest that begins anew is on whatever is there.
+            self.is_on(number, &id, 0);
+            self.tell_link(key, ToLink::Accept(disk));
+        }
     }
 
     /// What a device has of a link is given back.
@@ -559,6 +622,9 @@ impl Manager {
         if let Some(device) = self.devices.get_mut(&number) {
             // What its IOhost said of it is over.
             device.problem = None;
+            if let Some(parts) = device.kind.disk_mut() {
+                parts.bond.forget_refusal();
+            }
         }
         // Its link says when nothing of it is executed any more, and when its number is free.
         self.tell_link(key, ToLink::Release(disk));

@@ -174,6 +174,7 @@ mod tests {
     use config::plan::{HostCpus, load};
 
     use super::*;
+    use crate::bonds::Bonds;
     use crate::device::Attached;
     use crate::disk::DiskParts;
     use crate::kind::{Facts, Kind};
@@ -196,8 +197,8 @@ mod tests {
             HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
         let plan = load(&text, "file", "/", &host, None).expect("a plan");
         let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
-            let mut openers = Openers::default();
-            let parts = DiskParts::open(plan.clone(), false, &mut openers, Patience::First);
+            let (bonds, mut openers) = (Bonds::in_folder("/nowhere"), Openers::default());
+            let parts = DiskParts::open(plan.clone(), false, &bonds, &mut openers, Patience::First);
             let parts = parts.expect("a disk of nothing");
             Device::new(number, Facts::from(plan), Kind::Disk(parts))
         };

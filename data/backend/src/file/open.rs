@@ -14,6 +14,8 @@ use rustix::io::Errno;
 
 use super::faults::{FaultSnapshot, Faults, Patience};
 use super::flushes::Flushes;
+use super::format::Foreign;
+use super::image::ImageFacts;
 use super::lock::{self, Refused};
 use super::writers::Writers;
 use super::{device, holder};
@@ -23,13 +25,15 @@ use crate::names::{Names, Unopened};
 use crate::simulated::Kernel;
 use crate::sys::Ring;
 use crate::wake::Sleepers;
-use crate::{Cache, Grain, Limits, OpenError, SECTOR_SIZE};
+use crate::{Cache, Grain, Limits, OpenError, SECTOR_SIZE, Vet};
 
 mod direct;
+mod identity;
 mod inherit;
 mod size;
 
 use direct::{Direct, PHYSICAL_MAX, block_of, told_align};
+use identity::end_of;
 use size::grown;
 
 /// File systems whose files live in memory (linux/magic.h).
@@ -69,6 +73,9 @@ pub(crate) struct Opened {
     limits: Limits,
     lacks: AtomicU8,
     was_empty: bool,
+    image: ImageFacts,
+    /// A label was tried, whatever came of it.
+    is_labelled: AtomicBool,
     sync_failed: AtomicBool,
     /// Readable once that was latched, for control.
     sync_failure: OwnedFd,
@@ -84,7 +91,7 @@ pub(crate) struct Opened {
 }
 
 /// What is known of a file that is not open.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) physical_block_size: u32,
     pub(crate) grain: Grain,
@@ -93,6 +100,8 @@ pub(crate) struct Facts {
     pub(crate) in_memory: bool,
     pub(crate) described: &'static str,
     pub(crate) faults: FaultSnapshot,
+    /// Nothing where another process has it and did not say.
+    pub(crate) image: Option<ImageFacts>,
 }
 
 impl Opened {
@@ -104,9 +113,10 @@ impl Opened {
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Opened, u64), OpenError> {
         let create = asked_bytes.is_some() && !readonly;
-        How::of(names, path, create, readonly, cache).opened(asked_bytes)
+        How { vet, ..How::of(names, path, create, readonly, cache) }.opened(asked_bytes)
     }
 
     /// The same, for a file whose commands `kernel` is to run.
@@ -134,8 +144,9 @@ impl Opened {
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Facts, u64), OpenError> {
-        let how = How { fenced: false, ..How::of(names, path, false, readonly, cache) };
+        let how = How { fenced: false, vet, ..How::of(names, path, false, readonly, cache) };
         how.opened(asked_bytes).map(|(opened, size_bytes)| (opened.facts(), size_bytes))
     }
 
@@ -146,8 +157,9 @@ impl Opened {
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Facts, u64), OpenError> {
-        let how = How { fenced: false, ..How::of(names, path, false, readonly, cache) };
+        let how = How { fenced: false, vet, ..How::of(names, path, false, readonly, cache) };
         let (opened, size_bytes) = how.opened(asked_bytes)?;
         asked_bytes.map_or(Ok(()), |asked| opened.check_size(asked)).map_err(grown)?;
         Ok((opened.facts(), size_bytes))
@@ -163,6 +175,7 @@ impl Opened {
             in_memory: self.in_memory,
             described: self.describe(),
             faults: self.faults(),
+            image: Some(self.image.clone()),
         }
     }
 
@@ -307,18 +320,18 @@ impl Opened {
         let path = || self.path.clone();
         let os = |source| OpenError::Os { what: "measure", path: path(), source };
         let size_bytes = self.end().map_err(os)?;
-        match size_bytes / SECTOR_SIZE * SECTOR_SIZE {
-            0 => Err(OpenError::Empty { path: path(), size_bytes }),
+        match size_bytes {
+            0..SECTOR_SIZE => Err(OpenError::Empty { path: path(), size_bytes }),
+            _ if !size_bytes.is_multiple_of(SECTOR_SIZE) => {
+                Err(OpenError::Uneven { path: path(), size_bytes })
+            }
             whole => Ok(whole),
         }
     }
 
     /// Bytes in it now.
     fn end(&self) -> Result<u64, Errno> {
-        if self.is_block {
-            return seek(&self.cached, SeekFrom::End(0));
-        }
-        Ok(u64::try_from(fstat(&self.cached)?.st_size).unwrap_or(0))
+        end_of(&self.cached)
     }
 
     /// What discards and physical blocks it has.
@@ -367,6 +380,7 @@ struct How<'a> {
     cache: Cache,
     /// With the locks; otherwise only to look.
     fenced: bool,
+    vet: Vet,
     #[cfg(feature = "simulated")]
     kernel: Option<&'a Arc<dyn Kernel>>,
 }
@@ -395,6 +409,7 @@ impl<'a> How<'a> {
             readonly,
             cache,
             fenced: true,
+            vet: Vet::Raw,
             #[cfg(feature = "simulated")]
             kernel: None,
         }
@@ -416,6 +431,7 @@ impl<'a> How<'a> {
         for _ in 0..REPLACED_MAX {
             let Some(fenced) = self.fenced()? else { continue };
             let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
+            let image = self.image(&cached)?;
             let mut opened = Opened {
                 path: self.path.into(),
                 cached,
@@ -429,6 +445,8 @@ impl<'a> How<'a> {
                 limits: Limits::default(),
                 lacks: AtomicU8::new(0),
                 was_empty: false,
+                image,
+                is_labelled: AtomicBool::new(true),
                 sync_failed: AtomicBool::new(false),
                 sync_failure: failure_fd().map_err(self.os("watch"))?,
                 writers: Writers::default(),

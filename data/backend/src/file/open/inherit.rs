@@ -49,6 +49,8 @@ impl Opened {
             None => None,
         };
         let in_memory = is_in_memory(&cached, &stat);
+        let image = end_of(&cached).and_then(|bytes| ImageFacts::of(&cached, bytes));
+        let image = image.map_err(os("look at"))?;
         if !in_memory {
             Ring::new(2, None).map_err(OpenError::NoUring)?;
         }
@@ -66,6 +68,8 @@ impl Opened {
             limits: facts.limits,
             lacks: AtomicU8::new(0),
             was_empty: facts.was_empty,
+            image,
+            is_labelled: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
             sync_failure: failure_fd().map_err(os("watch"))?,
             writers: Writers::default(),

@@ -507,6 +507,7 @@ impl World {
         device.memory = Some(memory.clone());
         let opened = Opened {
             verifier: Verifier { boot: 1, contents: 1 },
+            image: 0,
             memory,
             key: key(export.into()),
             counters: Arc::clone(&device.attachment),
