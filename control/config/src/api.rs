@@ -211,6 +211,7 @@ impl Call {
             Call::RemoveDisk { id, force: true } => ("disk rm --force", id),
             Call::RemoveDisk { id, .. } => ("disk rm", id),
             Call::ClearDisk { id } => ("disk clear", id),
+            Call::AcceptDisk { id } => ("disk accept", id),
             Call::MoveDisk { id, .. } => ("disk move", id),
             Call::AddNic(spec) => ("nic add", &spec.id),
             Call::ChangeNic { id, .. } => ("nic set", id),

@@ -11,8 +11,8 @@ use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
-    BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec, SocketRights,
-    Spec, Urgency, Wait,
+    BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec,
+    SocketRights, Spec, Urgency, Wait,
 };
 
 mod disk;
