@@ -1,9 +1,10 @@
 //! Images that are no raw disks: sizes of no whole sectors, and formats that hold a disk instead of being
 //! one. They are refused with what to do, and a guest may make whatever it likes.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::scratch::Scratch;
 use tests::daemon::Daemon;
@@ -68,20 +69,83 @@ fn a_guest_may_make_what_its_disk_begins_with() -> Result<()> {
     single.exercise(guest.queue(0), 9)?;
     guest.disconnect()?;
     daemon.stop()?;
-    let mut bytes = std::fs::read(&path)?;
-    bytes[..6].copy_from_slice(b"LUKS\xba\xbe");
-    {
-        // As its guest does it: in place.
-        use std::os::unix::fs::FileExt;
-        std::fs::File::options().write(true).open(&path)?.write_all_at(&bytes, 0)?;
-    }
-    for _ in 0..2 {
+    encrypt(&path)?;
+    for has_label in [true, false] {
+        if !has_label {
+            // A file system may have no place for one: then it is known by what its guest was on.
+            unlabel(&path)?;
+        }
         daemon.start_again()?;
         ensure!(daemon.shown("d", "state")? == "waiting", "{}", daemon.ask("show d")?);
         ensure!(daemon.shown("d", "problem")?.is_null(), "{}", daemon.ask("show d")?);
         daemon.kill()?;
     }
     daemon.start_again()?;
+    daemon.stop()
+}
+
+/// As its guest does it: in place.
+fn encrypt(path: &Path) -> Result<()> {
+    Ok(std::fs::File::options().write(true).open(path)?.write_all_at(b"LUKS\xba\xbe", 0)?)
+}
+
+fn unlabel(path: &Path) -> Result<()> {
+    match rustix::fs::removexattr(path, "user.sidecore.image") {
+        Err(error) if error != rustix::io::Errno::NODATA => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Guests of a daemon that remembered nothing may have encrypted their disks; what is new after it may not
+/// be so.
+#[test]
+fn what_a_daemon_of_an_earlier_version_served_is_served_on() -> Result<()> {
+    let folder = Scratch::new(&std::env::temp_dir(), "formats-old-images")?;
+    let paths = ["declared", "added"].map(|name| image(&folder, name, 0, b""));
+    let [declared, added] = paths.each_ref().map(|path| path.as_ref().ok());
+    let (declared, added) = declared.zip(added).context("images")?;
+    let disk = format!("[[disk]]\nid = \"declared\"\npath = \"{}\"\n", declared.display());
+    let mut daemon = Daemon::start("formats-old", &disk)?;
+    daemon.ask(&format!("disk add added --path {}", added.display()))?;
+    daemon.stop()?;
+    std::fs::remove_dir_all(daemon.dir().join("state/images"))?;
+    for path in [declared, added] {
+        unlabel(path)?;
+        encrypt(path)?;
+    }
+    for _ in 0..2 {
+        daemon.start_again()?;
+        for id in ["declared", "added"] {
+            ensure!(
+                daemon.shown(id, "problem")?.is_null(),
+                "{}",
+                daemon.ask(&format!("show {id}"))?
+            );
+        }
+        daemon.stop()?;
+    }
+    daemon.start_again()?;
+    let new = image(&folder, "new", 0, b"LUKS\xba\xbe")?;
+    let said = daemon.refuses(&format!("disk add new --path {}", new.display()))?;
+    ensure!(said.contains("is a LUKS image"), "{said}");
+    daemon.stop()
+}
+
+/// Nor is one that a new daemon finds in its file.
+#[test]
+fn a_new_daemon_takes_no_image_of_another_format() -> Result<()> {
+    let folder = Scratch::new(&std::env::temp_dir(), "formats-new-images")?;
+    let luks = image(&folder, "luks", 0, b"LUKS\xba\xbe")?;
+    let disk = format!(
+        "[[disk]]\nid = \"null\"\nbackend = \"null\"\nsize = \"1M\"\n[[disk]]\nid = \"luks\"\npath = \"{}\"\n",
+        luks.display()
+    );
+    let mut daemon = Daemon::start("formats-new", &disk)?;
+    let problem = daemon.shown("luks", "problem")?;
+    ensure!(problem.as_str().is_some_and(|text| text.contains("is a LUKS image")), "{problem}");
+    daemon.configure("cpus = \"0\"", &format!("{disk}format = \"raw\"\n"))?;
+    daemon.ask("reload")?;
+    ensure!(daemon.shown("luks", "problem")?.is_null(), "{}", daemon.ask("show luks")?);
     daemon.stop()
 }
 

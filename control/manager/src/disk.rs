@@ -34,7 +34,7 @@ pub(crate) struct DiskParts {
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
     /// Which image its guest is on.
-    pub(crate) bond: Bond,
+    pub(crate) bond: Box<Bond>,
     /// What others have done to its image, as far as that was seen.
     pub(crate) astray: Option<Astray>,
     /// What was said last of requests that wait.
@@ -94,7 +94,7 @@ impl DiskParts {
     /// The same disk with what is remembered of its guest's image.
     pub(crate) fn bound(mut self, bonds: &Bonds) -> DiskParts {
         let found = Found::of(&self.disk, &self.plan, bonds.boot());
-        self.bond = Bond::new(found, bonds.of(&self.plan.id));
+        self.bond = Box::new(Bond::new(found, bonds.of(&self.plan.id)));
         self
     }
 
@@ -156,7 +156,7 @@ impl DiskParts {
         let live = Live::new(disk.size_bytes());
         let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
         let stand = follows.then_some(stand);
-        let (bond, astray) = (Bond::default(), None);
+        let (bond, astray) = (Box::default(), None);
         let (stall_said, resizing, remote, file) = (None, None, None, None);
         DiskParts {
             plan,

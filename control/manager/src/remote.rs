@@ -27,6 +27,7 @@ mod clients;
 mod generations;
 mod greeter;
 pub(crate) mod handing;
+mod kept;
 mod keys;
 mod nics;
 mod seats;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::file::{Astray, Facts, FaultSnapshot, File, Foreign, Holder, ImageFacts, Opened};
+use crate::file::{Facts, FaultSnapshot, File, Foreign, Holder, Opened};
 use crate::link::{LinkKey, Remote};
 use crate::names::{KernelNames, Names};
 use crate::{Backend, Memory, Null, SECTOR_SIZE, Vet, Waits};
+
+mod identity;
 
 /// Largest disk, bytes: the largest file offset.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64 / SECTOR_SIZE * SECTOR_SIZE;
@@ -511,27 +513,6 @@ impl Disk {
     ) -> Result<Arc<Disk>, OpenError> {
         let (opened, size_bytes) = Opened::open_simulated(path, size_bytes, cache, kernel)?;
         Ok(Arc::new(Disk { kind: Kind::File(Arc::new(opened)), size_bytes }))
-    }
-
-    /// Facts by which its image is told from others; nothing of what is no image, or was not seen here.
-    pub fn image(&self) -> Option<&ImageFacts> {
-        match &self.kind {
-            Kind::File(opened) => Some(opened.image()),
-            Kind::Away(facts) => facts.image.as_ref(),
-            Kind::Null | Kind::Memory(_) | Kind::Remote(_) => None,
-        }
-    }
-
-    /// What others have done to the open image, if something. `names` finds what has its name now. A file that was
-    /// taken over without a label gets one. Waits for as long as its file system does.
-    pub fn astray(&self, names: &dyn Names) -> Option<Astray> {
-        match &self.kind {
-            Kind::File(opened) => {
-                opened.label();
-                opened.astray(names, self.size_bytes)
-            }
-            _ => None,
-        }
     }
 
     /// Bytes that are served, a multiple of 512.

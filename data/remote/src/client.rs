@@ -123,9 +123,9 @@ impl Client {
     }
 
     /// Its guest is on that image, as an IOhost said before.
-    pub fn expect(&mut self, attachment: u16, image: u64) {
+    pub fn remember_image(&mut self, attachment: u16, image: u64) {
         if let Some(one) = self.held.attachment(attachment) {
-            one.expect(image);
+            one.remember_image(image);
         }
     }
 

@@ -361,7 +361,7 @@ impl Manager {
             for (words, its) in &known {
                 let parts = its.and_then(|its| self.disk_parts(its));
                 let image = parts.map_or(0, |parts| parts.bond.told_number());
-                made.expect(words.number, image);
+                made.remember_image(words.number, image);
             }
             // What this process has not is given back.
             let has =

@@ -82,7 +82,7 @@ pub(crate) struct RemoteParts {
     /// Its number on the link, while it is asked for.
     pub(super) number: Option<u16>,
     /// Its IOhost has said that it is ours.
-    is_bound: bool,
+    pub(super) is_bound: bool,
     /// How large it was when its IOhost said so last, since it was asked for.
     pub(super) told_bytes: Option<u64>,
     /// Since then it has become smaller, and no request of it is done any more.
@@ -353,78 +353,6 @@ impl Manager {
         }
     }
 
-    /// How a disk stands is kept before its guest can write, and a loss beyond a power cut.
-    fn stands(&mut self, key: LinkKey, number: u16, standing: Option<Standing>) {
-        let Some(link) = self.remote.link(key) else { return };
-        let asked = link.using().and_then(|using| using.numbers.get(&number).cloned());
-        let Some(Asked::Disk(device, id, whose)) = asked else { return };
-        if let Err(error) = self.remote.standings.keep(&id, &whose, standing) {
-            warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
-        }
-        let is_lost = standing.is_some_and(|standing| standing.is_lost);
-        self.is_on(device, &id, standing.map_or(0, |standing| standing.image));
-        let Some(parts) = self.remote_parts_mut(device).filter(|_| is_lost) else { return };
-        if !std::mem::replace(&mut parts.is_lost, true) {
-            self.mark_unsynced(device);
-        }
-    }
-
-    /// An operator knows what a disk has lost.
-    pub(crate) fn forgive_remote(&mut self, device: u32) {
-        let Some(parts) = self.remote_parts_mut(device) else { return };
-        parts.is_lost = false;
-        if let (key, Some(disk)) = (parts.link, parts.number) {
-            self.tell_link(key, ToLink::Forgive(disk));
-        }
-    }
-
-    /// The guest of a disk is on that image of its IOhost's; 0: on whatever it has.
-    fn is_on(&mut self, device: u32, id: &str, image: u64) {
-        let parts = self.disk_parts_mut(device).filter(|parts| parts.plan.id == id);
-        if let Some(image) = parts.and_then(|parts| parts.bond.tell(image)) {
-            self.keep_image(id, &image);
-        }
-    }
-
-    /// Its IOhost has another image than the one that the guest of a disk is on: nothing is asked of it.
-    fn is_other(&mut self, key: LinkKey, number: u16) {
-        let Some(parts) = self.asked_for(key, number) else { return };
-        if let Some(remote) = &mut parts.remote {
-            remote.is_bound = false;
-            remote.waits.asked_at = None;
-        }
-        let (id, name) = (parts.plan.id.clone(), parts.bond.name());
-        parts.bond.refuse(format!(
-            "its guest was on another image of {name}, or other contents, than its IOhost has now: its requests \
-             wait; put that image back there, or start the guest anew; `sidecore disk accept {id}` has it go on \
-             with what is there, which destroys data unless both hold the same"
-        ));
-        if !parts.bond.is_refused_again()
-            && let Some(why) = parts.bond.refused()
-        {
-            warn!(disk = id, "{why}");
-        }
-    }
-
-    /// An operator has a guest go on with what its IOhost has.
-    pub(crate) fn accept_remote(&mut self, device: u32) {
-        let asked = self.remote_parts(device).and_then(|parts| Some((parts.link, parts.number?)));
-        if let Some((key, disk)) = asked {
-            self.tell_link(key, ToLink::Accept(disk));
-        }
-    }
-
-    /// The disk that is asked for by that number.
-    fn asked_for(&mut self, key: LinkKey, number: u16) -> Option<&mut DiskParts> {
-        let using = self.remote.link(key).and_then(OneLink::using)?;
-        let Some(Asked::Disk(device, ..)) = using.numbers.get(&number) else { return None };
-        let device = *device;
-        let is_it = |parts: &&mut DiskParts| {
-            parts.remote.as_ref().is_some_and(|remote| remote.number == Some(number))
-        };
-        self.disk_parts_mut(device).filter(is_it)
-    }
-
     fn looked(&mut self, key: LinkKey, number: u16, news: Option<News>) {
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
         let Some(Asked::Look(name)) = using.numbers.remove(&number) else { return };
@@ -630,11 +558,11 @@ impl Manager {
         self.tell_link(key, ToLink::Release(disk));
     }
 
-    fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {
+    pub(super) fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {
         self.disk_parts(number)?.remote.as_ref()
     }
 
-    fn remote_parts_mut(&mut self, number: u32) -> Option<&mut RemoteParts> {
+    pub(super) fn remote_parts_mut(&mut self, number: u32) -> Option<&mut RemoteParts> {
         self.disk_parts_mut(number)?.remote.as_mut()
     }
 }

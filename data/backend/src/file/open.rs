@@ -312,28 +312,6 @@ impl Opened {
         self.sync_failure.as_fd()
     }
 
-    fn served_bytes(&self, asked_bytes: Option<u64>) -> Result<u64, OpenError> {
-        if let Some(asked) = asked_bytes {
-            self.ensure_size(asked).map_err(grown)?;
-            return Ok(asked);
-        }
-        let path = || self.path.clone();
-        let os = |source| OpenError::Os { what: "measure", path: path(), source };
-        let size_bytes = self.end().map_err(os)?;
-        match size_bytes {
-            0..SECTOR_SIZE => Err(OpenError::Empty { path: path(), size_bytes }),
-            _ if !size_bytes.is_multiple_of(SECTOR_SIZE) => {
-                Err(OpenError::Uneven { path: path(), size_bytes })
-            }
-            whole => Ok(whole),
-        }
-    }
-
-    /// Bytes in it now.
-    fn end(&self) -> Result<u64, Errno> {
-        end_of(&self.cached)
-    }
-
     /// What discards and physical blocks it has.
     fn learn(&mut self, stat: &Stat, size_bytes: u64) {
         let align = self.direct.as_ref().map_or(0, |direct| direct.offset_mask as u32 + 1);

@@ -1,12 +1,36 @@
 //! Which sizes an image can have: by its file, its file system, and this process's own limit.
 
 use rustix::fs::{SeekFrom, fstatfs, ftruncate, seek};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::Opened;
-use crate::{OpenError, ResizeError};
+use super::{Opened, end_of};
+use crate::{OpenError, ResizeError, SECTOR_SIZE};
 
 impl Opened {
+    /// How many bytes are served: what was asked for, or all of it.
+    pub(super) fn served_bytes(&self, asked_bytes: Option<u64>) -> Result<u64, OpenError> {
+        if let Some(asked) = asked_bytes {
+            self.ensure_size(asked).map_err(grown)?;
+            return Ok(asked);
+        }
+        let path = || self.path.clone();
+        let os = |source| OpenError::Os { what: "measure", path: path(), source };
+        let size_bytes = self.end().map_err(os)?;
+        match size_bytes {
+            0..SECTOR_SIZE => Err(OpenError::Empty { path: path(), size_bytes }),
+            _ if !size_bytes.is_multiple_of(SECTOR_SIZE) => {
+                Err(OpenError::Uneven { path: path(), size_bytes })
+            }
+            whole => Ok(whole),
+        }
+    }
+
+    /// Bytes in it now.
+    pub(super) fn end(&self) -> Result<u64, Errno> {
+        end_of(&self.cached)
+    }
+
     /// Sees to it that `size_bytes` can be served.
     pub(crate) fn ensure_size(&self, size_bytes: u64) -> Result<(), ResizeError> {
         match self.grows_for(size_bytes)? {

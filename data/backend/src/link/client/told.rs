@@ -45,12 +45,12 @@ impl ClientLink {
     }
 
     /// The guest of a disk that was taken over from another process is on that image, as its IOhost said.
-    pub fn expect(&mut self, disk: u16, image: u64) {
+    pub fn remember_image(&mut self, disk: u16, image: u64) {
         let Some(seat) = seat_at(&mut self.seats, disk) else { return };
         let none = Standing { verifier: None, is_unflushed: false, is_lost: false, image };
         seat.standing = Some(Standing { image, ..seat.standing.unwrap_or(none) });
         if let Some(attachment) = seat.attachment {
-            self.client.expect(attachment, image);
+            self.client.remember_image(attachment, image);
         }
     }
 

@@ -231,8 +231,8 @@ impl Attachment {
         }
     }
 
-    /// See [`crate::client::Client::expect`].
-    pub(in crate::client) fn expect(&mut self, image: u64) {
+    /// See [`crate::client::Client::remember_image`].
+    pub(in crate::client) fn remember_image(&mut self, image: u64) {
         self.image = image;
     }
 
