@@ -131,7 +131,8 @@ fn each_socket_is_its_user_s_alone_and_the_api_s_is_no_vmm_s() -> Result<()> {
     daemon.start_again()?;
     check(&daemon)?;
     let shown = daemon.ask("show a")?;
-    ensure!(shown["socket_owner"] == ALICE.to_string() && shown["socket_mode"] == "0600");
+    let alice = ALICE.to_string();
+    ensure!(shown["socket_owner"] == *alice && shown["socket_mode"] == "0600");
     daemon.stop()
 }
 

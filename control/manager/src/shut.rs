@@ -157,7 +157,8 @@ impl Retry {
     fn is_worth(self, why: &NotOpen, removing: bool, now: Instant) -> bool {
         match why {
             NotOpen::Ended(_) | NotOpen::Late(_) => true,
-            NotOpen::Ours(_) => removing,
+            // The kernel lets go of what a sidecore had a moment after it has said so.
+            NotOpen::Ours(_) => removing || now < self.since + LIVING_TIME_MAX,
             NotOpen::Living(_) => now < self.since + LIVING_TIME_MAX,
             NotOpen::Wrong(_) => false,
         }
@@ -482,7 +483,7 @@ impl Manager {
     pub(crate) fn retry_shut(&mut self) {
         let now = now();
         for retry in self.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
-            (retry.at, retry.pause) = (now, PAUSE_MIN);
+            (retry.since, retry.at, retry.pause) = (now, now, PAUSE_MIN);
         }
     }
 
