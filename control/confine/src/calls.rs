@@ -363,7 +363,11 @@ pub(crate) fn checked(kind: Kind, (networks, speaks_ip): (bool, bool), pid: u32)
             all.push(check(libc::SYS_ioctl, 1, SIDECORE_IOCTLS));
             all.push(check(libc::SYS_sendto, 4, &[0]));
         }
-        Kind::Opener => all.push(check(libc::SYS_ioctl, 1, BLOCK_IOCTLS)),
+        Kind::Opener => {
+            all.push(check(libc::SYS_ioctl, 1, BLOCK_IOCTLS));
+            // How long a file may be: asked, and not set.
+            all.push(check(libc::SYS_prlimit64, 2, &[0]));
+        }
         // A signal may be told of by any thread; what is sent has no address.
         Kind::Api => {
             all.push(check(libc::SYS_ioctl, 1, &[libc::FIONBIO]));

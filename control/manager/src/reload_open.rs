@@ -263,6 +263,7 @@ impl Manager {
                     DevicePlan::Nic(nic) => nic.host().map_or(Ok(()), check_interface),
                 }
             });
+            let checked = checked.and_then(|()| self.check_socket(&plan, going));
             checked.map_err(|why| refusal(&plan, &why))?;
         }
         for host in changes.iter().flat_map(added_uplinks) {
@@ -270,6 +271,20 @@ impl Manager {
                 .map_err(|why| ApiError::new(ErrorKind::Refused, why.to_string(), PUT_RIGHT))?;
         }
         Ok(made)
+    }
+
+    /// That a device can listen where nobody does who goes.
+    fn check_socket(&self, plan: &DevicePlan, going: &[Going]) -> Result<(), NotOpen> {
+        let (socket, mode) = match plan {
+            DevicePlan::Disk(disk) => (&disk.socket, disk.mode),
+            DevicePlan::Nic(nic) => (&nic.socket, nic.mode),
+        };
+        let is_passed_on = going.iter().any(|old| old.socket == *socket);
+        if mode != Mode::Listen || is_passed_on || self.is_exported(plan.id()) {
+            return Ok(());
+        }
+        sockets::check_name(Path::new(socket))
+            .map_err(|why| NotOpen::Wrong(format!("its socket {socket}: {why}")))
     }
 
     fn holders(&self) -> Holders {

@@ -60,11 +60,32 @@ pub(crate) fn remove(path: &Path) {
     let _ = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.remove());
 }
 
+/// That nothing is at that name but what [`open_listener`] would replace. Nothing is changed.
+///
+/// # Errors
+/// As [`open_listener`].
+pub(crate) fn check_name(path: &Path) -> io::Result<()> {
+    match SocketPlace::find(path, Purpose::Socket) {
+        Ok(place) => is_left(&place, path).map(drop),
+        // Its folder is made with it.
+        Err(refused) if refused.is_missing() => Ok(()),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
 /// Removes what a dead daemon left there.
 fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
+    match is_left(place, path)? {
+        true => Ok(place.remove()?),
+        false => Ok(()),
+    }
+}
+
+/// Whether a dead daemon left something there.
+fn is_left(place: &SocketPlace, path: &Path) -> io::Result<bool> {
     let there = match place.taken() {
         Ok(Some(there)) => there,
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(false),
         Err(Refused::Kind { .. }) => {
             let what = format!("{} exists and is not a socket: move it away", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
@@ -72,8 +93,8 @@ fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     match connect_to(&there) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(place.remove()?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         _ => {
             let what = format!("another process listens on {}", path.display());
             Err(io::Error::new(io::ErrorKind::AddrInUse, what))
