@@ -117,10 +117,11 @@ impl Kept {
             return Ok(());
         }
         sync_folder(&folder)?;
-        // It may be new as well.
-        match self.folder.parent() {
-            Some(above) => Ok(sync_folder(&Folder::find(above, Purpose::Own)?)?),
-            None => Ok(()),
+        // It may be new as well. What is above need not be readable: a daemon with `image_folders` has given it up.
+        let above = self.folder.parent().map(|above| Folder::find(above, Purpose::Own));
+        match above.map(|above| sync_folder(&above?)) {
+            Some(Err(refused)) if refused.errno() != Some(Errno::ACCESS) => Err(refused.into()),
+            _ => Ok(()),
         }
     }
 
