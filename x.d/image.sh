@@ -10,7 +10,7 @@ GUEST_PROGRAMS=(/usr/bin/fio /usr/bin/cksum /usr/sbin/mkfs.ext4 /usr/sbin/e2fsck
     /usr/bin/ip /usr/bin/ping /usr/sbin/ethtool /usr/bin/iperf3 /usr/bin/sockperf
     /usr/bin/memcached /usr/bin/memcslap)
 # Modules that the scripts need and the kernel has not built in; what they depend on comes along.
-GUEST_MODULES=(virtio_pci virtio_blk virtio_net 8021q crc32c-intel)
+GUEST_MODULES=(virtio_pci virtio_blk virtio_net 8021q af_packet crc32c-intel)
 
 need_guest_image() {
     mkdir -p "$BUILD/guest"
@@ -38,9 +38,20 @@ guest_tree() {
     for program in "${GUEST_PROGRAMS[@]}"; do
         copy_program "$program" "$tree"
     done
+    guest_own_programs "$tree/usr/bin"
     : >"$tree/modules/order"
     for module; do
         copy_module "$module" "$tree" "$kernel"
+    done
+}
+
+# guest_own_programs FOLDER: those of tests/guest/programs, built.
+guest_own_programs() {
+    local source
+    need_packages gcc libc6-dev linux-libc-dev
+    for source in "$ROOT"/tests/guest/programs/*.c; do
+        cc -O2 -Wall -Werror -static -o "$1/$(basename "$source" .c)" "$source" ||
+            die "$source does not compile" 'apt-get install gcc libc6-dev linux-libc-dev'
     done
 }
 
@@ -75,7 +86,7 @@ modules_apart() {
 # What the initramfs was made of: a change of any of it makes it anew.
 guest_stamp() {
     {
-        cat "$ROOT/tests/guest/init" "$ROOT"/tests/guest/scripts/*.sh "$ROOT/x.d/image.sh"
+        cat "$ROOT/tests/guest/init" "$ROOT"/tests/guest/scripts/*.sh "$ROOT"/tests/guest/programs/*.c "$ROOT/x.d/image.sh"
         cat "$BUILD/guest/package"
         stat -L -c '%n %s %Y' /bin/busybox "${GUEST_PROGRAMS[@]}"
     } | sha256sum | cut -d' ' -f1

@@ -61,11 +61,11 @@ nic_counter() { sidecore_do nic show "$1" --json | jq -r ".counters.$2"; }
 
 nic_mac() { printf '%s' "${NIC_MACS[$1]}"; }
 
-# toml_fields KEY=VALUE...: numbers, lists and `true` as they are, everything else quoted.
+# toml_fields KEY=VALUE...: numbers, lists, `true` and `false` as they are, everything else quoted.
 toml_fields() {
     local field
     for field; do
-        if [[ ${field#*=} =~ ^([0-9]+|true|\[.*)$ ]]; then
+        if [[ ${field#*=} =~ ^([0-9]+|true|false|\[.*)$ ]]; then
             printf '%s = %s\n' "${field%%=*}" "${field#*=}"
         else
             printf '%s = "%s"\n' "${field%%=*}" "${field#*=}"

@@ -44,7 +44,7 @@ disk_socket() { printf '%s/run/%s.sock' "$SERVER_DIR" "$1"; }
 disk_image() { printf '%s/images/%s.img' "$SERVER_DIR" "$1"; }
 
 server_disk() {
-    local id=$1 kind=$2 size=$3 queues=1 readonly='' serial='' image='' option
+    local id=$1 kind=$2 size=$3 queues=1 readonly='' serial='' block_size='' image='' option
     shift 3
     for option; do
         local "${option?}"
@@ -72,6 +72,7 @@ server_disk() {
         esac
         [[ -z $readonly ]] || printf 'readonly = true\n'
         [[ -z $serial ]] || printf 'serial = "%s"\n' "$serial"
+        [[ -z $block_size ]] || printf 'block_size = %d\n' "$block_size"
     } >>"$SERVER_CONFIG"
 }
 

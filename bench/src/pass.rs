@@ -385,6 +385,7 @@ fn served(
     let shape = Shape {
         block_size: disk.block_size(),
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],

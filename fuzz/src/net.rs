@@ -38,7 +38,8 @@ pub fn run(input: &[u8]) {
         _ => Offload::check_host(&header, &frame, len, allowed),
     };
     let Ok(offload) = checked else { return };
-    assert!(allowed.contains(offload.needs()));
+    let is_finished = offload.needs().contains(Offloads::FINISHED);
+    assert!(allowed.contains(offload.needs().without(Offloads::FINISHED)));
     assert!(offload.packet_len(&frame[..frame.len().min(HEAD_MAX)], len) <= len);
     if !offload.is_none() {
         let end = u32::from(offload.csum_start()) + u32::from(offload.csum_offset()) + 2;
@@ -46,8 +47,11 @@ pub fn run(input: &[u8]) {
         let back = offload.shifted(4).map(|pushed| pushed.shifted(-4));
         assert!(back.is_none_or(|back| back == Some(offload)));
     }
-    let again = Offload::check(&offload.header(has, 1), &frame, len, allowed);
-    assert_eq!(again.map(|again| again.needs()), Ok(offload.needs()));
+    // One that nobody gets as it is is told to nobody.
+    if !is_finished {
+        let again = Offload::check(&offload.header(has, 1), &frame, len, allowed);
+        assert_eq!(again.map(|again| again.needs()), Ok(offload.needs()));
+    }
     finished(&mut frame, &offload, has);
 }
 
@@ -174,7 +178,10 @@ fn segments(before: &[u8], offload: &Offload, pieces: &[(Vec<u8>, Offload)]) {
         assert!(rest.is_none() || rest.needs() == Offloads::CSUM);
         assert_eq!(piece[..l3], before[..l3]);
         let word = |at: usize| u16::from_be_bytes([piece[at], piece[at + 1]]);
-        if piece[l3] >> 4 == 4 {
+        if offload.needs().contains(Offloads::FINISHED) {
+            // Perhaps a tunnel's: what is before the transport header is for `frame`'s own tests.
+            assert!(rest.is_none());
+        } else if piece[l3] >> 4 == 4 {
             assert_eq!(usize::from(word(l3 + 2)), piece.len() - l3);
             assert_eq!(checksum(0, &piece[l3..l4]), 0);
         } else {

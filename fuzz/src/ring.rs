@@ -200,6 +200,7 @@ impl Bed {
         let shape = Shape {
             block_size: 512,
             physical_block_exp: 3,
+            topology: Default::default(),
             readonly,
             queues: 1,
             serial: [0x5e; SERIAL_SIZE],

@@ -123,11 +123,20 @@ fn check(
     Check { name, state, found: found.into(), means: means.to_string(), todo: todo.into() }
 }
 
+/// Whether guests of this host can run on its processor, whoever starts them. `root` is `/` for this host.
+pub fn has_kvm(root: &Path) -> bool {
+    let files = Files::below(root);
+    files.exists("dev/kvm") && processor_module(&files).is_some()
+}
+
+/// The module by which KVM uses the processor: /dev/kvm alone does not say that stock kernels run.
+fn processor_module(files: &Files) -> Option<&'static str> {
+    let modules = ["kvm_intel", "kvm_amd"];
+    modules.into_iter().find(|module| files.exists(&format!("sys/module/{module}")))
+}
+
 fn kvm(files: &Files, probes: &Probes) -> Check {
-    let vendor = ["kvm_intel", "kvm_amd"]
-        .into_iter()
-        .find(|module| files.exists(&format!("sys/module/{module}")));
-    match (vendor, &probes.kvm) {
+    match (processor_module(files), &probes.kvm) {
         (Some(module), Ok(())) => check("kvm", State::Ok, module, "guests run on the hardware", ""),
         (Some(module), Err(error)) => check(
             "kvm",
@@ -241,7 +250,8 @@ fn isolated(topology: &Topology) -> Check {
 fn line_wait(topology: &Topology) -> Check {
     let can = "while one queue is polled its sidecore can wait on the ring's cache line, at less power: \
                `wait = \"line\"` in [sidecores]; not measured on any processor yet";
-    let cannot = "a sidecore that polls spins; `wait = \"line\"` in [sidecores] is refused";
+    let cannot =
+        "a sidecore that polls spins, which is the default; this processor can do nothing else";
     let (found, means) = match topology.line_wait {
         Some(LineWait::Umwait) => ("umwait (WAITPKG)", can),
         Some(LineWait::Mwaitx) => ("mwaitx (MONITORX)", can),

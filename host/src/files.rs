@@ -1,7 +1,7 @@
 //! The kernel's small text files.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Longest file that is read, in bytes: the longest list of cpus is far shorter.
@@ -24,6 +24,19 @@ impl Files {
         let mut bytes = Vec::new();
         File::open(self.root.join(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_string())
+    }
+
+    /// A file's whole text.
+    ///
+    /// # Errors
+    /// It cannot be read, or has more than so many bytes.
+    pub(crate) fn whole(&self, path: &str, bytes_max: u64) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        let file = File::open(self.root.join(path))?;
+        if file.take(bytes_max + 1).read_to_end(&mut bytes)? as u64 > bytes_max {
+            return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// A file's text as a number.

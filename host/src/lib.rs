@@ -8,8 +8,10 @@
 //! Called by the program.
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod doctor;
 mod files;
 pub mod topology;
 
+pub use accounts::Accounts;
 pub use topology::Topology;

@@ -107,7 +107,7 @@ fn e39_odd_things_where_the_socket_should_be() -> Result<()> {
         ensure!(std::fs::read_to_string(dir.join("a-file"))? == "precious", "{name}");
         ensure!(dir.join("a-folder").is_dir() && dir.join("a-link").is_symlink(), "{name}");
         if what == Tried::Added {
-            bed.daemon.ask("disk rm odd")?;
+            bed.daemon.ask("disk rm odd --force")?;
         }
     }
     let said = bed.daemon.refuses(&format!("{add} {long}"))?;
@@ -116,13 +116,13 @@ fn e39_odd_things_where_the_socket_should_be() -> Result<()> {
     if what == Tried::Added {
         let shown = bed.daemon.ask("show odd")?;
         ensure!(shown["problem"].is_string(), "a socket in /proc: {shown}");
-        bed.daemon.ask("disk rm odd")?;
+        bed.daemon.ask("disk rm odd --force")?;
     }
     let (what, _) =
         tried(&bed.daemon, &format!("{add} {}", dir.join("a-dangling-link").display()))?;
     ensure!(!dir.join("nowhere").exists(), "a link was followed");
     if what == Tried::Added {
-        bed.daemon.ask("disk rm odd")?;
+        bed.daemon.ask("disk rm odd --force")?;
     }
     bed.finish()
 }

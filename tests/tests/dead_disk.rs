@@ -37,7 +37,7 @@ fn e31_a_disk_that_hangs_is_removed_when_it_answers() -> Result<()> {
             Ok(disk.counts().writes.calls == 1)
         })?;
         let began = now_ns();
-        let removed = bed.daemon.ask(&format!("disk rm {BAD}"))?;
+        let removed = bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
         let took = now_ns() - began;
         timing::judge((5..15).contains(&(took / SECOND_NS)), || format!("it took {took} ns"))?;
         let problem = removed["problem"].as_str().unwrap_or_default();

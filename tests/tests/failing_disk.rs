@@ -134,7 +134,7 @@ fn a_failed_write_does_not_hide_another() -> Result<()> {
 fn a_disk_that_says_it_is_full_is_no_lost_sync() -> Result<()> {
     let disk = disk("h3", false)?;
     let bed = Faulty::start("fail-h3")?;
-    bed.add(&disk.path(), "--cache direct")?;
+    bed.add(&disk.path(), "--cache direct --on-full error")?;
     // Stable writes: want of space is about this write, and fails no other.
     let mut guest = bed.guest(F_FLUSH | F_CONFIG_WCE)?;
     let single = Single::new(&mut guest)?;
@@ -155,7 +155,7 @@ fn a_disk_that_says_it_is_full_is_no_lost_sync() -> Result<()> {
 fn h03_what_a_file_system_refuses_is_an_error_to_that_write_alone() -> Result<()> {
     let disk = disk("h3-refusals", false)?;
     let mut bed = Faulty::start("fail-h3-refusals")?;
-    bed.add(&disk.path(), "--cache direct")?;
+    bed.add(&disk.path(), "--cache direct --on-full error")?;
     let mut guest = bed.guest(F_FLUSH | F_CONFIG_WCE)?;
     let single = Single::new(&mut guest)?;
     let mut random = Random(0x33);
@@ -202,7 +202,7 @@ fn a_full_file_system_is_an_error_to_the_write_that_met_it() -> Result<()> {
 }
 
 fn fill_up(bed: &Faulty, path: &Path, size_bytes: u64, cache: &str) -> Result<()> {
-    bed.add(path, &format!("--size {size_bytes} --cache {cache}"))?;
+    bed.add(path, &format!("--size {size_bytes} --cache {cache} --on-full error"))?;
     let mut guest = bed.guest(0)?;
     let single = Single::new(&mut guest)?;
     let queue = guest.queue(0);
@@ -224,7 +224,7 @@ fn fill_up(bed: &Faulty, path: &Path, size_bytes: u64, cache: &str) -> Result<()
     let flush = single.send(queue, Kind::Flush, 0)?;
     ensure!(flush.status == STATUS_OK, "a flush of what was written: {flush:?}");
     guest.disconnect()?;
-    bed.daemon.ask(&format!("disk rm {BAD}")).map(drop)
+    bed.daemon.ask(&format!("disk rm {BAD} --force")).map(drop)
 }
 
 /// H3: RLIMIT_FSIZE sends SIGXFSZ, which ends a process that has not said otherwise.
@@ -423,7 +423,7 @@ fn a_disk_that_vanishes_ends_every_request() -> Result<()> {
         ensure!(errors.as_u64().is_some_and(|errors| errors >= 100), "{errors} errors are shown");
         bed.is_unharmed()?;
         guest.disconnect()?;
-        bed.daemon.ask(&format!("disk rm {BAD}"))?;
+        bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
         bed.finish()?;
     }
     Ok(())
@@ -480,7 +480,7 @@ fn buffers_at_odd_addresses_are_moved_whole() -> Result<()> {
         let size = if path == plain { "--size 4M" } else { "" };
         bed.add(path, format!("--cache {cache} {size}").trim_end())?;
         odd_requests(&bed, 1500).context(what)?;
-        bed.daemon.ask(&format!("disk rm {BAD}"))?;
+        bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
         bed.finish()?;
         let _ = std::fs::remove_file(&plain);
         large_sectors.zero()?;

@@ -75,7 +75,7 @@ fn lose_a_sync(
     ensure!(later.status == STATUS_IOERR, "a new front-end is not told: {later:?}");
     guest.disconnect()?;
     // As the text says.
-    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
     bed.add(path, &format!("--cache {cache}"))?;
     let mut guest = bed.guest(without)?;
     let single = Single::new(&mut guest)?;

@@ -175,7 +175,7 @@ fn disks_are_changed_cut_off_and_removed_while_their_queues_move() -> Result<()>
                 daemon.ask(&format!("disk set {id} --share {}", round + 1))?;
             }
         }
-        daemon.ask(&format!("disk resize {id} 8M"))?;
+        daemon.ask(&format!("disk resize {id} 8M --force"))?;
         single.send(other.queue(3), Kind::Read, 1)?;
         // In order, at once, or still there when the disk is removed.
         match number % 3 {
@@ -183,7 +183,7 @@ fn disks_are_changed_cut_off_and_removed_while_their_queues_move() -> Result<()>
             1 => drop(other),
             _ => {}
         }
-        daemon.ask(&format!("disk rm {id}"))?;
+        daemon.ask(&format!("disk rm {id} --force"))?;
         stop.store(true, Ordering::Relaxed);
         thread.join().map_err(|_| anyhow!("the mover panicked"))??;
         load.await_requests(20)?;

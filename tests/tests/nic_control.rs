@@ -169,8 +169,8 @@ fn nics_come_change_and_go_beside_a_disk_that_works() -> Result<()> {
         }
         let refused = daemon.refuses("switch rm other")?;
         ensure!(refused.contains("has 2 nics: c, d"), "{refused}");
-        daemon.ask("nic rm c")?;
-        daemon.ask("nic rm d")?;
+        daemon.ask("nic rm c --force")?;
+        daemon.ask("nic rm d --force")?;
         daemon.ask("switch rm other")?;
         load.await_requests(20)?;
         daemon.is_alive()?;
@@ -214,7 +214,7 @@ fn what_was_made_through_the_api_outlives_the_daemon() -> Result<()> {
     daemon.ask("nic add k2 --switch lan --queues 2")?;
     daemon.ask("nic link k2 down")?;
     daemon.ask("nic add gone --null drop")?;
-    daemon.ask("nic rm gone")?;
+    daemon.ask("nic rm gone --force")?;
     daemon.kill()?;
     daemon.start_again()?;
     let list = daemon.ask("ls")?;
@@ -300,7 +300,7 @@ fn a_reload_adds_changes_and_removes() -> Result<()> {
     let (text, _) = text.rsplit_once("[[nic]]").context("two NICs")?;
     let more = "[[switch]]\nid = \"wan\"\n[[nic]]\nid = \"c\"\nswitch = \"wan\"\n";
     write(&format!("{text}{more}"))?;
-    daemon.ask("reload")?;
+    daemon.ask("reload --force")?;
     let list = daemon.ask("ls")?;
     let ids: Vec<&Value> =
         list["nics"].as_array().into_iter().flatten().map(|n| &n["id"]).collect();
@@ -316,7 +316,7 @@ fn a_reload_adds_changes_and_removes() -> Result<()> {
     ensure!(refused.contains("sc-no") && refused.contains("nothing was changed"), "{refused}");
     ensure!(daemon.refuses("switch show up")?.contains("there is no switch"));
     write(&before)?;
-    daemon.ask("reload")?;
+    daemon.ask("reload --force")?;
     let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
     must_cross(&daemon, &mut a, &mut b)?;
     Ok(())
@@ -356,7 +356,7 @@ fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
         // Those that were made go with their ports; one that was found stays.
         ip("tuntap add sc-found mode tap multi_queue vnet_hdr")?;
         daemon.ask("nic add f --tap sc-found")?;
-        daemon.ask("nic rm f")?;
+        daemon.ask("nic rm f --force")?;
         await_that(Duration::from_secs(5), "the tap to be let go", || {
             Ok(!daemon.last_words().is_empty() && has_interface("sc-found")?)
         })?;
@@ -368,7 +368,7 @@ fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
                 "",
             ),
         )?;
-        daemon.ask("reload")?;
+        daemon.ask("reload --force")?;
         await_that(Duration::from_secs(5), "the tap to go", || Ok(!has_interface("sc-wire")?))?;
         ensure!(has_interface("sc-up")? && has_interface("sc-found")?);
         daemon.is_alive()
@@ -406,7 +406,7 @@ fn a_nic_of_several_pairs_has_as_many_queues_of_its_tap() -> Result<()> {
             Ok(missing.is_empty())
         })?;
         nic.disconnect()?;
-        daemon.ask("nic rm m")?;
+        daemon.ask("nic rm m --force")?;
         ensure!(!has_interface("sc-many")?, "the tap stays");
         // A tap that was made for one descriptor serves all pairs with that.
         ip("tuntap add sc-one mode tap vnet_hdr")?;

@@ -192,14 +192,14 @@ fn limits_that_are_none_are_refused_and_say_what_would_be() -> Result<()> {
     daemon.ask("nic add a --switch lan --group file")?;
     for (line, wrong, right) in [
         ("nic set a --limit-bytes 100", "100 bytes a second are too few", "write 4K or more"),
-        ("nic set a --limit-burst-ms 9", "there is a burst, and no limit", "add `limit_packets`"),
+        ("nic set a --limit-burst-ms 9", "there is a burst, and no limit", "add `--limit-packets`"),
         ("nic set a --group fil", "there is no group \"fil\"", "did you mean \"file\"?"),
         ("nic set a --group other", "there is no group \"other\"", "`sidecore group add other`"),
         ("nic add b --switch lan --limit-packets 0", "invalid value '0'", "from 1 to 1000000000"),
         ("group set file --limit-iops 7", "group \"file\" is declared in", "sidecore reload"),
         ("group rm file", "group \"file\" is declared in", "change it there"),
         ("group add file --limit-iops 7", "is taken by group \"file\"", "a name of its own"),
-        ("group add x --limit-burst-ms 9", "there is a burst, and no limit", "`limit_iops`"),
+        ("group add x --limit-burst-ms 9", "there is a burst, and no limit", "`--limit-iops`"),
         ("group rm fil", "there is no group \"fil\"", "`sidecore group show`"),
         ("group set x", "required arguments", "--limit-iops"),
     ] {

@@ -167,7 +167,7 @@ fn nics_are_changed_cut_off_and_removed_while_they_move() -> Result<()> {
             1 => drop(other),
             _ => {}
         }
-        daemon.ask(&format!("nic rm {id}"))?;
+        daemon.ask(&format!("nic rm {id} --force"))?;
         stop.store(true, Ordering::Relaxed);
         thread.join().map_err(|_| anyhow!("the mover panicked"))??;
         guests.iter().try_for_each(|guest| guest.await_frames(20))?;

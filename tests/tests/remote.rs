@@ -279,7 +279,7 @@ fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
     let file = iohost.dir().join("sidecore.toml");
     let text = std::fs::read_to_string(&file)?;
     std::fs::write(&file, text.replace("[[link]]", "size = \"32M\"\n[[link]]"))?;
-    iohost.ask("reload")?;
+    iohost.ask("reload --force")?;
     await_that(WITHIN, "the client to know", || {
         Ok(client.shown("root", "size_bytes")? == 32 << 20)
     })?;
@@ -504,10 +504,9 @@ fn other_contents_are_noticed_by_the_successor_of_a_daemon() -> Result<()> {
     iohost.kill()?;
     iohost.start_again()?;
     client.start_again()?;
-    drop(guest);
-    let mut guest = guest_of(&client)?;
-    ensure!(status_of(&mut guest, Kind::Read)? == STATUS_IOERR, "it is given zeroes");
-    await_problem(&client, "other contents")?;
+    guest.reconnect(client.connect("root")?)?;
+    await_problem(&client, "or other contents, than its IOhost has now")?;
+    ensure!(client.shown("root", "state")? == "waiting", "{}", client.ask("show root")?);
     // Who starts anew finds what is there.
     guest.disconnect()?;
     let mut guest = guest_of(&client)?;
@@ -547,7 +546,7 @@ fn a_disk_that_shrinks_at_its_iohost_says_so() -> Result<()> {
     let file = iohost.dir().join("sidecore.toml");
     let text = std::fs::read_to_string(&file)?;
     std::fs::write(&file, text.replace("[[link]]", "size = \"8M\"\n[[link]]"))?;
-    iohost.ask("reload")?;
+    iohost.ask("reload --force")?;
     await_problem(&client, "has made it smaller")?;
     ensure!(status_of(&mut guest, Kind::Read)? == STATUS_IOERR, "requests are done");
     guest.disconnect()?;

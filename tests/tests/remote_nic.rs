@@ -499,7 +499,7 @@ fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<
     let pid = Pid::from_raw(iohost.pid() as i32).context("no process")?;
     kill_process(pid, Signal::STOP)?;
     drop(former);
-    client.ask("nic rm vm1")?;
+    client.ask("nic rm vm1 --force")?;
     client.ask(&add)?;
     pause(Duration::from_secs(3));
     kill_process(pid, Signal::CONT)?;
@@ -507,7 +507,7 @@ fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<
     await_path(&mut guest, &mut probe, (GUEST, PROBE))
         .with_context(|| said(&[&iohost, &client]))?;
     drop(guest);
-    client.ask("nic rm vm1")?;
+    client.ask("nic rm vm1 --force")?;
     await_that(WITHIN, "the NIC to be nobody's", || Ok(had(&iohost)?.0 == 0))
         .with_context(|| said(&[&iohost, &client]))
 }

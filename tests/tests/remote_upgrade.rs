@@ -337,7 +337,7 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
     ensure!(!client.socket("second").exists(), "it is there before it is given");
     for round in 0..3 {
         iohost.configure("cpus = \"0-1\"", &with)?;
-        let done = iohost.ask("reload")?;
+        let done = iohost.ask("reload --force")?;
         ensure!(!done["restart_needed"].to_string().contains("link"), "{done}");
         let guest = client.frontend("second", &FrontendSpec::default());
         let mut guest = guest.with_context(|| said([&iohost, &client]))?;
@@ -352,7 +352,7 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
         ensure!(ask(Kind::Write)? == STATUS_OK, "round {round}");
         // It is taken from who has it, who hears of that; all else goes on.
         iohost.configure("cpus = \"0-1\"", &site.iohost(port))?;
-        iohost.ask("reload").with_context(|| iohost.last_words())?;
+        iohost.ask("reload --force").with_context(|| iohost.last_words())?;
         await_that(WITHIN, "the client to be told", || {
             let problem = client.shown("second", "problem")?;
             Ok(problem.as_str().is_some_and(|text| text.contains("has given it up")))
@@ -367,10 +367,10 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
     tenant.drain()?;
     let none = site.iohost(port).replace("disks = [\"db\"]", "disks = []");
     iohost.configure("cpus = \"0-1\"", &none)?;
-    iohost.ask("reload").with_context(|| iohost.last_words())?;
+    iohost.ask("reload --force").with_context(|| iohost.last_words())?;
     await_that(WITHIN, "the image to have a socket", || Ok(iohost.socket("db").exists()))?;
     iohost.configure("cpus = \"0-1\"", &site.iohost(port))?;
-    iohost.ask("reload").with_context(|| iohost.last_words())?;
+    iohost.ask("reload --force").with_context(|| iohost.last_words())?;
     await_that(WITHIN, "its guest to be told", || {
         let problem = client.shown("root", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("has given it up")))

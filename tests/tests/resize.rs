@@ -90,7 +90,7 @@ fn nothing_is_read_or_written_beyond_the_end_of_a_disk_that_shrank() -> Result<(
         let queue = others.first_mut().context("two queues")?;
         single.exercise(queue, last_block(16 * MIB))?;
         load.await_requests(100)?;
-        match daemon.ask("disk resize vm 8M") {
+        match daemon.ask("disk resize vm 8M --force") {
             Ok(shown) => {
                 ensure!(shown["size_bytes"] == 8 * MIB, "answered {shown}");
                 ensure!(frontend.capacity_sectors()? == 8 * MIB / 512);

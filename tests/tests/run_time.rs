@@ -47,7 +47,7 @@ fn devices_come_and_go_beside_one_that_works() -> Result<()> {
         if number % 2 == 0 {
             other.disconnect()?;
         }
-        daemon.ask(&format!("disk rm {id}"))?;
+        daemon.ask(&format!("disk rm {id} --force"))?;
         load.await_requests(20)?;
         daemon.is_alive()?;
     }
@@ -68,7 +68,7 @@ fn disks_made_through_the_api_outlive_the_daemon() -> Result<()> {
     daemon.ask("disk add gone --backend memory --size 4M")?;
     daemon.ask("disk resize kept 8M")?;
     daemon.ask("disk set kept --share 7")?;
-    daemon.ask("disk rm gone")?;
+    daemon.ask("disk rm gone --force")?;
     let mut frontend = daemon.frontend("kept", &spec(3))?;
     Single::new(&mut frontend)?.exercise(frontend.queue(2), 2000)?;
     frontend.disconnect()?;

@@ -326,7 +326,7 @@ impl Soak {
         load.await_requests(20)?;
         load.finish()?;
         drop(frontend);
-        self.daemon.ask("disk rm passing")?;
+        self.daemon.ask("disk rm passing --force")?;
         self.held.awaited(&self.daemon)
     }
 }

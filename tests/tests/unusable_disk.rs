@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use bench::scratch::Scratch;
 use bench::server::sidecore_binary;
 use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that};
+use tests::daemon::{Daemon, await_that, copy_program};
 use tests::faulty::{BAD, Faulty};
 use tests::hostile_guest::{DATA, Guest, Layout};
 use tests::mounts::{Loop, Mount};
@@ -45,7 +45,7 @@ fn images_that_are_no_disks_are_refused_by_name() -> Result<()> {
     let text = |path: &Path| path.display().to_string();
 
     let missing = at("missing.raw");
-    is_refused(&bed, &missing, "", &[&text(&missing), "No such file", "correct `path`"])?;
+    is_refused(&bed, &missing, "", &[&text(&missing), "No such file", "correct `--path`"])?;
     let directory = at("directory");
     std::fs::create_dir(&directory)?;
     is_refused(&bed, &directory, "", &[&text(&directory), "directory"])?;
@@ -69,23 +69,22 @@ fn images_that_are_no_disks_are_refused_by_name() -> Result<()> {
     bed.finish()
 }
 
-/// Sectors that are not whole are not served.
+/// Sectors that are not whole are not served, and not left out without a word.
 #[test]
-fn an_image_of_odd_length_is_served_to_its_last_whole_sector() -> Result<()> {
+fn an_image_of_odd_length_is_refused_unless_its_size_is_said() -> Result<()> {
     let folder = folder("unusable-odd")?;
     let image = folder.path().join("odd.raw");
     std::fs::write(&image, vec![7; 8192 + 511])?;
     let bed = Faulty::start("unusable-odd-length")?;
-    bed.add(&image, "")?;
-    let size = bed.daemon.shown(BAD, "size_bytes")?;
-    ensure!(size == 8192, "{size} bytes are served");
+    is_refused(&bed, &image, "", &["has 8703 bytes", "no multiple of 512", "truncate -s %512"])?;
+    bed.add(&image, "--size 8192")?;
     let mut guest = bed.guest(0)?;
     ensure!(guest.capacity_sectors()? == 16, "the guest sees {}", guest.capacity_sectors()?);
     let single = Single::new(&mut guest)?;
     ensure!(single.send(guest.queue(0), Kind::Read, 1)?.status == STATUS_OK);
     ensure!(single.send(guest.queue(0), Kind::Read, 2)?.status == STATUS_IOERR);
     guest.disconnect()?;
-    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
     ensure!(std::fs::metadata(&image)?.len() == 8192 + 511, "the image has another length now");
     bed.finish()
 }
@@ -122,7 +121,7 @@ fn an_image_that_is_cut_off_fails_beyond_its_end() -> Result<()> {
             single.send(guest.queue(0), Kind::Read, 3)?;
             single.compare(3)?;
             guest.disconnect()?;
-            bed.daemon.ask(&format!("disk rm {BAD}"))?;
+            bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
             bed.finish()?;
         }
     }
@@ -150,7 +149,7 @@ fn o03_an_image_that_grew_is_served_to_its_old_end_until_it_is_resized() -> Resu
     ensure!(guest.capacity_sectors()? == 4096, "the guest sees {}", guest.capacity_sectors()?);
     single.exercise(guest.queue(0), 256)?;
     guest.disconnect()?;
-    bed.daemon.ask(&format!("disk rm {BAD}"))?;
+    bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
     bed.finish()
 }
 
@@ -255,7 +254,7 @@ fn an_image_in_use_is_refused_with_its_holder() -> Result<()> {
     let mut guest = first.guest(0)?;
     Single::new(&mut guest)?.exercise(guest.queue(0), 1)?;
     drop(guest);
-    first.daemon.ask(&format!("disk rm {BAD}"))?;
+    first.daemon.ask(&format!("disk rm {BAD} --force"))?;
     second.add(&image, "")?;
     second.finish()?;
     first.finish()
@@ -289,7 +288,7 @@ fn an_image_without_permission_is_shown_with_what_to_do() -> Result<()> {
     // Of root, and for nobody else; the folder and the program are for all.
     std::fs::write(at("secret.raw"), vec![0; 4096])?;
     std::fs::set_permissions(at("secret.raw"), Permissions::from_mode(0o600))?;
-    std::fs::copy(sidecore_binary()?, at("sidecore"))?;
+    copy_program(&sidecore_binary()?, &at("sidecore"))?;
     std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY))?;
     std::fs::write(
         at("sidecore.toml"),

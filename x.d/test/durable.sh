@@ -29,7 +29,7 @@ durable_often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s'
 # durable_tests VARIABLE=VALUE...: the files of tests/tests, and the table of syncs.
 durable_tests() {
     local file
-    for file in power_cut failing_disk lost_sync unusable_disk; do
+    for file in power_cut failing_disk no_space lost_sync unusable_disk; do
         [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
         run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
             cargo test --profile driver -p tests --test "$file" -- --nocapture || true

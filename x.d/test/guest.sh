@@ -9,8 +9,8 @@ group_guest() {
     [[ $GUEST_SERVER == sidecore ]] || say "disks are served by $GUEST_SERVER (GUEST_SERVER)"
     [[ $GUEST_SERVER != sidecore ]] || need_sidecore
     run_cases case_fio case_fio_memory case_ext4 case_dd case_resize case_hotplug case_readonly \
-        case_queues_64 case_packed case_discard case_identity case_two_guests case_pasted \
-        case_platform case_kernel_6_12
+        case_queues_64 case_packed case_discard case_identity case_block_size case_two_guests \
+        case_pasted case_platform case_kernel_6_12
 }
 
 # only_sidecore WHY: the rest of the case is skipped with another server.
@@ -173,6 +173,26 @@ case_identity() {
     # Neither can be had from qemu-storage-daemon.
     [[ $GUEST_SERVER != sidecore ]] || GUEST_WORDS+=(arg.serial=SIDECORE-TEST-0001 arg.wce=1)
     guest_start one identity a
+    guest_end one
+}
+
+# The partition table is made as on a disk with sectors of 4,096 bytes: read with 512, there is none.
+case_block_size() {
+    only_sidecore 'is not told of block sizes here' || return 0
+    local image loop
+    need_packages fdisk
+    image=$(disk_image a)
+    truncate -s 64M "$image"
+    if ((EUID != 0)) || ! loop=$(losetup --show --find --sector-size 4096 "$image" 2>/dev/null); then
+        skipped block-size 'needs root and loop devices with sectors of 4,096 bytes'
+        return 0
+    fi
+    printf 'label: gpt\nstart=1024, size=8192\n' | sfdisk --quiet "$loop" >/dev/null
+    losetup -d "$loop"
+    server_disk a file 64M block_size=4096
+    server_start
+    GUEST_WORDS=("arg.first=$((1024 * 8))" "arg.size=$((8192 * 8))")
+    guest_start one block_size a
     guest_end one
 }
 

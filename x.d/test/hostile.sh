@@ -3,7 +3,7 @@
 # Run by x.d/test.sh. Each file of tests/tests named here is an outcome; docs/security.md says which row is where.
 
 HOSTILE_CASES=(hostile_split hostile_packed hostile_blk hostile_storm hostile_races lost_memory
-    bad_front_end bad_memory bad_rings bad_connection connections bounds nic_storm soak)
+    bad_front_end bad_memory bad_rings bad_connection names connections bounds nic_storm soak)
 # On a FUSE disk that hangs.
 HOSTILE_FUSE_CASES=(attacks dead_disk)
 

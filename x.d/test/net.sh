@@ -8,7 +8,7 @@ group_net() {
     need_guest_image
     [[ $NET_SERVER == sidecore ]] || say "NICs are served by $NET_SERVER (GUEST_SERVER)"
     [[ $NET_SERVER != sidecore ]] || need_sidecore
-    run_cases case_guests case_host_ports case_killed case_ring_sizes
+    run_cases case_guests case_host_ports case_killed case_drivers case_pasted_nic case_tunnels
     need_testpmd
     run_cases case_testpmd case_testpmd_pair
 }
@@ -312,6 +312,166 @@ case_killed() {
     guest_over two
 }
 
+# What drivers do to a NIC while it works: smaller rings, other numbers of pairs, offloads off and on, an
+# XDP program; and DHCP by raw sockets. QEMU serves the control queue, and tells the daemon little of it.
+case_drivers() {
+    only_root || return 0
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER is told what QEMU is told"
+        return 0
+    fi
+    net_inside
+    server_switch lan
+    server_nic one-lan switch=lan queues=2
+    server_nic two-lan switch=lan queues=2
+    server_switch finished
+    server_nic one-finished switch=finished queues=2 guest_offloads=false
+    server_nic two-finished switch=finished
+    server_start
+    GUEST_ONE=('one-lan,ctrl_guest_offloads=off' 'one-finished,ctrl_guest_offloads=off')
+    GUEST_TWO=(two-lan two-finished)
+    two_guests
+    ask no-ring-reset one '! grep -E "^.{40}1" /sys/bus/virtio/devices/*/features'
+    load_start one 10.9.0.2 120
+    ask ring-sizes-refused one '! ethtool -G eth0 rx 64 tx 64'
+    ask ping-after-sizes one 'ping -q -c 10 -i 0.05 -W 60 10.9.0.2'
+    pairs_change
+    offloads_change
+    load_end driver-load one
+    xdp_attached
+    dhcp_by_raw_sockets
+    guest_over one
+    guest_over two
+}
+
+pairs_change() {
+    local pairs
+    for pairs in 2 1 2; do
+        ask "pairs-$pairs" one "ethtool -L eth0 combined $pairs && ping -q -c 5 -i 0.05 -W 60 10.9.0.2"
+    done
+}
+
+# Each of a driver's own, off and on again; what it cannot change it says.
+offloads_change() {
+    local feature
+    for feature in tx sg tso gso rx gro rx-gro-hw; do
+        guest_do one "ethtool -K eth0 $feature off; ping -q -c 3 -i 0.05 -W 60 10.9.0.2 >/dev/null
+            ethtool -K eth0 $feature on" >"$SERVER_DIR/features" 2>&1 || true
+    done
+    same_bytes features-bytes one two 10.9.0.2
+    same_bytes features-bytes-back two one 10.9.0.1
+}
+
+# Where receive offloads are offered Linux refuses; where they are withheld it attaches, and TCP goes on.
+xdp_attached() {
+    asked_in_vain xdp-refused one 'xdp_pass eth0 </dev/null'
+    same_bytes xdp-refused-bytes two one 10.9.0.1
+    ask xdp-attached one "mkfifo /tmp/hold; xdp_pass eth1 <>/tmp/hold >/tmp/xdp 2>&1 &
+        $(await_for 5 'grep -q attached /tmp/xdp')"
+    tcp xdp-tcp one 10.9.1.2
+    tcp xdp-tcp-back one 10.9.1.2 -R
+    same_bytes xdp-bytes one two 10.9.1.2
+    same_bytes xdp-bytes-back two one 10.9.1.1
+}
+
+# The server sends by a UDP socket, whose checksum its NIC may leave undone; the client reads by a raw one.
+dhcp_by_raw_sockets() {
+    guest_do two 'ethtool -K eth0 tx on; mkdir -p /var/lib/misc /var/run
+        printf "start 10.9.0.50\nend 10.9.0.60\ninterface eth0\nlease_file /tmp/leases\npidfile /tmp/dhcp\n" >/tmp/udhcpd
+        : >/tmp/leases; busybox udhcpd -f /tmp/udhcpd >/tmp/udhcpd-said 2>&1 &' || true
+    ask dhcp one 'busybox udhcpc -i eth0 -n -q -f -t 30 -T 2 -s /bin/true >/tmp/udhcpc 2>&1
+        cat /tmp/udhcpc; grep -q "lease of 10.9.0.5[0-9] obtained\|lease of 10.9.0.60 obtained" /tmp/udhcpc'
+}
+
+# The line that is printed here, pasted: a guest starts with it and reaches another.
+case_pasted_nic() {
+    only_root || return 0
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER prints no arguments"
+        return 0
+    fi
+    net_inside
+    place_namespace host "$NET_HOST"
+    server_switch lan
+    server_uplink lan tap=lan0
+    server_start
+    ip -n "$NET_HOST" addr add 10.9.0.100/24 dev lan0
+    GUEST_NICS=()
+    GUEST_PASTED=$(sidecore_do nic add pasted --switch lan --queues 2 --memory 512M --print qemu 2>"$SERVER_DIR/add")
+    if [[ $(accelerator) == kvm || $GUEST_PASTED == *vectors=0* ]]; then
+        passed printed-for-this-host
+    else
+        failed printed-for-this-host "there is no KVM, and it prints: $GUEST_PASTED"
+    fi
+    guest_start one orders
+    guest_ready one orders
+    guest_do one 'ip link set eth0 up; ip addr add 10.9.0.1/24 dev eth0' || true
+    ask ring-sizes one 'ethtool -g eth0 | grep -c "1024$" | grep -qx 4'
+    ask two-pairs one 'ethtool -L eth0 combined 2'
+    ask ping one 'ping -q -c 5 -i 0.1 -W 60 10.9.0.100'
+    same_bytes bytes-in host one 10.9.0.1
+    guest_over one
+}
+
+# Two namespaces, each behind a packet socket of one switch, and tunnels between them: what a kernel wraps and
+# leaves uncut it labels with what is inside.
+case_tunnels() {
+    only_root || return 0
+    if [[ $NET_SERVER != sidecore ]]; then
+        skipped '' "$NET_SERVER has a kernel's own bridge"
+        return 0
+    fi
+    net_inside
+    local here there
+    here=$(namespace_name here) there=$(namespace_name there)
+    own_namespace "$here"
+    own_namespace "$there"
+    place_namespace here "$here"
+    place_namespace there "$there"
+    net_pair up0 out0 "$here"
+    net_pair up1 out1 "$there"
+    server_switch lan
+    server_uplink lan interface=up0
+    server_uplink lan interface=up1
+    server_start
+    ip -n "$here" addr add 10.8.0.1/24 dev out0
+    ip -n "$there" addr add 10.8.0.2/24 dev out1
+    ip -n "$here" addr add fd08::1/64 dev out0 nodad
+    ip -n "$there" addr add fd08::2/64 dev out1 nodad
+    ask underlay here 'ping -q -c 5 -i 0.1 -W 60 10.8.0.2'
+    tunnel 1 vxlan 'vxlan id 5 dstport 4789' 10.8.0
+    tunnel 2 vxlan-sums 'vxlan id 6 dstport 4790 udpcsum' 10.8.0
+    tunnel 3 vxlan-v6 'vxlan id 7 dstport 4791' fd08:
+    tunnel 4 geneve 'geneve id 8' 10.8.0
+    tunnel 5 gretap 'gretap' 10.8.0
+    tunnel 6 gre 'gre' 10.8.0
+    tunnel 7 ipip 'ipip' 10.8.0
+    tunnel 8 sit 'sit' 10.8.0
+}
+
+# tunnel NUMBER NAME KIND UNDERLAY: 10.10.NUMBER.1 and .2, and long segments through it both ways.
+tunnel() {
+    local number=$1 name=$2 kind=$3 underlay=$4 separator=. place own other from
+    [[ $underlay != *: ]] || separator=:
+    for place in here there; do
+        own=1 other=2
+        [[ $place == here ]] || own=2 other=1
+        from=" local $underlay$separator$own"
+        [[ $kind != geneve* ]] || from=
+        # shellcheck disable=SC2086  # words of ip
+        if ! ip -n "${PLACES[$place]}" link add "t$number" type $kind$from \
+            remote "$underlay$separator$other" 2>"$SERVER_DIR/tunnel"; then
+            skipped "$name" "this kernel has none: $(tail -n 1 "$SERVER_DIR/tunnel")"
+            return 0
+        fi
+        ip -n "${PLACES[$place]}" addr add "10.10.$number.$own/24" dev "t$number"
+        ip -n "${PLACES[$place]}" link set "t$number" mtu 1400 up
+    done
+    ask "$name-ping" here "ping -q -c 3 -i 0.1 -W 60 10.10.$number.2"
+    same_bytes "$name-bytes" here there "10.10.$number.2"
+    same_bytes "$name-bytes-back" there here "10.10.$number.1"
+}
+
 # Each form of ring and buffer: testpmd answers pings that come through a switch and its uplink, and
 # ping looks at every byte that comes back.
 case_testpmd() {
@@ -408,26 +568,4 @@ pair_counts() {
     else
         failed "$name" "$sent sent, but $taken received and $dropped dropped"
     fi
-}
-
-# QEMU has no message for the reset of one queue. With `queue_reset=off`, as docs/operating.md says, a NIC goes on.
-case_ring_sizes() {
-    if [[ $NET_SERVER != sidecore ]]; then
-        skipped '' "$NET_SERVER has rings of QEMU's own"
-        return 0
-    fi
-    server_switch lan
-    server_nic one-lan switch=lan
-    server_nic two-lan switch=lan
-    server_start
-    GUEST_ONE=('one-lan,queue_reset=off')
-    GUEST_TWO=(two-lan)
-    two_guests
-    ask ping-before one 'ping -q -c 5 -i 0.2 -W 60 10.9.0.2'
-    ask sizes-refused one 'ethtool -g eth0 >/tmp/before; ethtool -G eth0 rx 64 tx 64 >/tmp/said 2>&1 && exit 1
-        grep -q "netlink error" /tmp/said || { cat /tmp/said; exit 1; }; ethtool -g eth0 | cmp - /tmp/before'
-    ask ping-after-sizes one 'ping -q -c 5 -i 0.2 -W 60 10.9.0.2'
-    same_bytes bytes-after-sizes one two 10.9.0.2
-    guest_over one
-    guest_over two
 }

@@ -380,6 +380,7 @@ impl Linked {
         let shape = Shape {
             block_size: self.disk.block_size(),
             physical_block_exp: 0,
+            topology: Default::default(),
             readonly: false,
             queues: 1,
             serial: [0; 20],
@@ -408,7 +409,7 @@ impl Linked {
         ensure!(sent.is_ok(), "the inbox is full");
         let verifier = Verifier { boot: 1, contents: 1 };
         let counters = Arc::new(AttachmentCounters::default());
-        Ok(Opened { verifier, memory, key: KEY, counters })
+        Ok(Opened { verifier, image: 0, memory, key: KEY, counters })
     }
 }
 

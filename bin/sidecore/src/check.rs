@@ -4,31 +4,66 @@
 
 use std::path::{Path, PathBuf};
 
-use config::api::BoundsView;
+use config::api::{BoundsView, DaemonView, ReloadView};
+use config::plan::DiskPlan;
+use config::routes::Method;
 use config::{HostPlan, Plan, Source};
 
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::reload;
 
-/// Says what the file makes, or the first thing that a start would stumble over.
-pub(crate) fn check(file: &str, plan: &Plan, output: &Output) -> Result<(), Failure> {
+/// Says what the file makes, or the first thing that a start would stumble over; and what a reload would do, if a daemon
+/// runs with that file.
+pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Result<(), Failure> {
     images_are_there(plan)?;
     interfaces_are_there(plan)?;
     links_can_be_opened(plan)?;
+    let hint = "nobody else could open the socket then";
+    manager::check::rights(plan).map_err(|error| Failure::usage(error, hint))?;
     let bounds = devices_fit(plan)?;
-    output.show(&report(file, plan, &bounds), |report| {
-        format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default())
-    })
+    let mut report = report(file, plan, &bounds);
+    let mut text = format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default());
+    if let Some((pid, asked)) = at_a_reload(path, plan) {
+        match asked {
+            Ok(view) => {
+                text += &format!("\nprocess {pid} runs with it. {}", reload::text(&view));
+                report["reload"] = serde_json::to_value(&view).unwrap_or_default();
+            }
+            Err(refused) => {
+                let refused = refused.text();
+                text +=
+                    &format!("\nprocess {pid} runs with it, and would not reload it: {refused}\n");
+                report["reload"] = serde_json::json!({ "refused": refused });
+            }
+        }
+    }
+    output.show(&report, |_| text)
 }
 
-/// That every image is there, or can be made. Whether it opens is known when it is served: another
-/// process may hold it now.
+/// What the daemon that runs with this file would do at a reload, and its process. Nothing where none does, or none may
+/// be asked.
+fn at_a_reload(path: &Path, plan: &Plan) -> Option<(u32, Result<ReloadView, Failure>)> {
+    let client = Client::new(plan.daemon.api.clone());
+    let daemon: DaemonView = client.ask(Method::Get, "/v1/daemon").ok()?;
+    let its = Path::new(&daemon.file).canonicalize().ok()?;
+    (path.canonicalize().ok()? == its).then(|| (daemon.pid, reload::dry_run(&client)))
+}
+
+/// That every image is there and opens, or can be made. Another process may hold it now.
 fn images_are_there(plan: &Plan) -> Result<(), Failure> {
+    let state_dir = &plan.daemon.state_dir;
     for disk in &plan.disks {
         let Source::File { path, .. } = &disk.source else { continue };
         let path = Path::new(path);
+        let is_there = path.symlink_metadata().is_ok();
+        if is_there || manager::check::image_name(disk).is_err() {
+            image_opens(disk, state_dir)?;
+            continue;
+        }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
-        if path.exists() || (can_be_made && path.parent().is_some_and(Path::is_dir)) {
+        if can_be_made && path.parent().is_some_and(Path::is_dir) {
             continue;
         }
         let hint = match can_be_made {
@@ -42,6 +77,17 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
         return Err(Failure::usage(error, hint));
     }
     Ok(())
+}
+
+/// That an image can be opened, by whoever checks.
+fn image_opens(disk: &DiskPlan, state_dir: &str) -> Result<(), Failure> {
+    manager::check::image(disk, state_dir).map_err(|why| {
+        let user = rustix::process::geteuid().as_raw();
+        let hint = format!(
+            "images are opened as the user that checks, which is {user} here: check as the daemon's user"
+        );
+        Failure::usage(format!("{}: disk {:?}: {why}", disk.origin, disk.id), hint)
+    })
 }
 
 /// That every interface is there that a port is to be connected to. A tap may still be made.

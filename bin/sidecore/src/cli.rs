@@ -64,6 +64,26 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// The options of a command that are fields of the file: what the daemon says of a field is said of its option.
+    pub(crate) fn fields(&self) -> Vec<String> {
+        let path = match self.command {
+            Command::Disk(DiskCommand::Add(_)) => ["disk", "add"],
+            Command::Disk(DiskCommand::Set { .. }) => ["disk", "set"],
+            Command::Nic(NicCommand::Add(_)) => ["nic", "add"],
+            Command::Nic(NicCommand::Set { .. }) => ["nic", "set"],
+            Command::Switch(SwitchCommand::Add(_)) => ["switch", "add"],
+            Command::Group(GroupCommand::Add(_)) => ["group", "add"],
+            Command::Group(GroupCommand::Set { .. }) => ["group", "set"],
+            _ => return Vec::new(),
+        };
+        let root = Cli::command();
+        let command = path.iter().try_fold(&root, |command, name| command.find_subcommand(name));
+        let arguments = command.into_iter().flat_map(clap::Command::get_arguments);
+        arguments.filter_map(|argument| Some(argument.get_long()?.to_string())).collect()
+    }
+}
+
 /// Has `-5` reach who reads an option's value, and says what would be right.
 fn take_negative_numbers(command: clap::Command) -> clap::Command {
     let take = |arg: clap::Arg| match arg.get_action().takes_values() {
@@ -147,7 +167,10 @@ Examples:
     /// Give this machine's own kernel disks and NICs of an IOhost.
     Client(ClientArgs),
     /// List the disks and the NICs.
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "status",
+        alias = "list",
+        after_help = "\
 Examples:
   sidecore ls
   sidecore ls --json | jq -r '.disks[] | select(.state == \"failed\") | .id'
@@ -155,7 +178,8 @@ Examples:
 STATE is `waiting` while no front-end is connected, or while its guest waits for what a line
 below the tables names; `connected` before its driver has set a queue up; `running`; `failed`
 when a queue or the session broke the rules, or what it is wired to is gone, which a line below
-the tables says.")]
+the tables says."
+    )]
     Ls,
     /// Show one disk or NIC with its queues.
     Show(ShowArgs),
@@ -187,11 +211,16 @@ long nobody looked at those that came: 99 of 100 for no longer than that.")]
     /// Let the daemon read its configuration file again.
     #[command(after_help = "\
 Examples:
-  sidecore serve --config /etc/sidecore/sidecore.toml --check && sidecore reload
+  sidecore reload --dry-run
+  sidecore reload
+  sidecore reload --force                              also what takes a device from a guest
 
-A mistake in the file is refused whole and changes nothing. Disks that did not change are not
-disturbed, nor are NICs; what was made with `add` stays.")]
-    Reload,
+A mistake in the file is refused whole and changes nothing; so is an image, an interface or a
+key that cannot be opened. Disks that did not change are not disturbed, nor are NICs; what was
+made with `add` stays. What takes a device from the guest that uses it, makes it anew or makes a
+disk smaller under it is refused, too: --dry-run says what that is, and --force does it. A reload
+by SIGHUP never does.")]
+    Reload(ReloadArgs),
     /// Replace the daemon by the program as it is installed now; no guest notices.
     #[command(after_help = "\
 Examples:
@@ -210,6 +239,13 @@ reads the configuration file anew, and refuses one that would take a device from
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
+    /// Internal: prints the names that may follow these words. Run by completion scripts only.
+    #[command(hide = true)]
+    Complete {
+        /// What stands before the cursor.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Internal: asks the kernel's vDPA bus. Run by `sidecore client` only.
     #[command(subcommand, hide = true)]
     Vdpa(VdpaCommand),
@@ -218,9 +254,22 @@ reads the configuration file anew, and refuses one that would take a device from
 Examples:
   sidecore doctor
   sudo sidecore doctor --json | jq '.checks[] | select(.state != \"ok\")'
+  sudo sidecore doctor --vmm libvirt-qemu              does that user reach each socket?
 
 Run it as the user that the daemon runs as: limits and rights are looked at for this process.")]
-    Doctor,
+    Doctor(DoctorArgs),
+    /// Internal: tries as a user what that one may open. Run by `sidecore doctor --vmm` only.
+    #[command(hide = true)]
+    Reach {
+        /// The user's number.
+        uid: u32,
+        /// The numbers of the user's groups, the own one first.
+        #[arg(value_delimiter = ',')]
+        groups: Vec<u32>,
+        /// The sockets.
+        #[arg(last = true)]
+        sockets: Vec<PathBuf>,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = "\
 Examples:
@@ -250,10 +299,18 @@ Examples:
     },
 }
 
+/// What `doctor` is asked for besides.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Whether a VMM of that user reaches the socket of each disk and NIC, and what helps if not. Needs root.
+    #[arg(long, value_name = "USER")]
+    pub(crate) vmm: Option<String>,
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  sidecore serve --config sidecore.toml --check     only check the file
+  sidecore serve --config sidecore.toml --check     check the file, and what a reload would do
   sidecore serve --config sidecore.toml
   SIDECORE_LOG=debug sidecore serve
 
@@ -278,23 +335,54 @@ pub(crate) struct ServeArgs {
 pub(crate) enum DiskCommand {
     /// Make a disk. It survives a restart of the daemon.
     Add(AddArgs),
+    /// List the disks.
+    #[command(
+        alias = "list",
+        after_help = "Examples:\n  sidecore disk ls\n  sidecore disk ls --json"
+    )]
+    Ls,
+    /// Show one disk with its queues.
+    #[command(after_help = "\
+Examples:
+  sidecore disk show vm1-root
+  sidecore disk show vm1-root --print qemu --memory 4G")]
+    Show {
+        /// Name of the disk.
+        id: String,
+        #[command(flatten)]
+        print: PrintArgs,
+    },
     /// Remove a disk. Its image stays.
-    #[command(after_help = "Examples:\n  sidecore disk rm vm1-root")]
+    #[command(
+        alias = "remove",
+        after_help = "\
+Examples:
+  sidecore disk rm vm1-root
+  sidecore disk rm vm1-root --force                    also while a guest uses it"
+    )]
     Rm {
         /// Name of the disk.
         id: String,
+        #[command(flatten)]
+        force: ForceArgs,
     },
     /// Give a disk another capacity; its guest is told.
     #[command(after_help = "\
+A smaller one is refused while a guest uses the disk, and so is one that is larger than the
+file system of its image; --force does it.
+
 Examples:
   sidecore disk resize vm1-root 20G
-  sidecore disk resize vm1-root 21474836480 --json")]
+  sidecore disk resize vm1-root 21474836480 --json
+  sidecore disk resize vm1-root 10G --force            also under its guest")]
     Resize {
         /// Name of the disk.
         id: String,
         /// The new capacity, such as 20G (powers of 1024); a multiple of 512 bytes.
         #[arg(value_parser = config::number::size)]
         size: Size,
+        #[command(flatten)]
+        force: ForceArgs,
     },
     /// Let a disk flush again that could not make data stable. Check its data first.
     #[command(after_help = "\
@@ -305,6 +393,21 @@ check the file system in the guest (or restore a backup), then clear the disk.
 Examples:
   sidecore disk clear vm1-root")]
     Clear {
+        /// Name of the disk.
+        id: String,
+    },
+    /// Have the guest of a disk go on with the image that is there, though it was on another one.
+    #[command(after_help = "\
+A guest whose driver was running is served only from the image that it was on. When
+another one is there (another `path`, a restored file, another disk of the IOhost), its
+requests wait, and `sidecore show` says which image it was on and which one is there.
+Put the right image back, or restart the guest. This command says that both hold the
+same data; if they do not, the guest's file system is destroyed.
+
+Examples:
+  sidecore show vm1-root
+  sidecore disk accept vm1-root")]
+    Accept {
         /// Name of the disk.
         id: String,
     },
@@ -346,6 +449,32 @@ Examples:
         #[command(flatten)]
         change: DiskChange,
     },
+}
+
+/// Whether a guest may lose by it.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ForceArgs {
+    /// Do it also while a guest uses it.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl ForceArgs {
+    /// What follows the path of a request.
+    pub(crate) fn query(self) -> &'static str {
+        if self.force { "?force=true" } else { "" }
+    }
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ReloadArgs {
+    /// Say what would be done, to which disks and NICs, and which of them a guest uses. Change
+    /// nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do also what takes a device from a guest that uses it.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) force: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -551,13 +680,13 @@ mod tests {
         let line = "sidecore nic add a --switch s --mac 02:00:00:00:00:01 --trunk 10,20 --native 1 \
                     --macs-max 4 --queues 2 --mtu 9000 --share 7 --policy poll --link down --mode \
                     connect --socket /s --allow-unsealed-memory --limit-packets 9 --limit-bytes 1M \
-                    --limit-burst-ms 20 --group g";
+                    --limit-burst-ms 20 --group g --guest-offloads false";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Nic(NicCommand::Add(args)) = cli.command else { panic!("not an add") };
         let file = "[[nic]]\nid='a'\nswitch='s'\nmac='02:00:00:00:00:01'\ntrunk=[10,20]\nnative=1\n\
                     macs_max=4\nqueues=2\nmtu=9000\nshare=7\npolicy='poll'\nlink='down'\n\
                     mode='connect'\nsocket='/s'\nallow_unsealed_memory=true\nlimit_packets=9\n\
-                    limit_bytes='1M'\nlimit_burst_ms=20\ngroup='g'";
+                    limit_bytes='1M'\nlimit_burst_ms=20\ngroup='g'\nguest_offloads=false";
         let document = config::read::Document::parse(file, "f").unwrap();
         assert_eq!(document.spec.nic, [args.nic]);
         let line = "sidecore group add g --limit-iops 1 --limit-packets 2 --limit-bytes 4K \

@@ -27,6 +27,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &str {
+        &self.socket
+    }
+
     pub(crate) fn new(socket: String) -> Client {
         Client { socket }
     }
@@ -52,21 +57,40 @@ impl Client {
         self.exchange(method, path, body)
     }
 
+    /// Asks without a body, and waits no longer than that.
+    pub(crate) fn ask_soon<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, Failure> {
+        self.exchange_within(method, path, Vec::new(), within)
+    }
+
     fn exchange<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Vec<u8>,
     ) -> Result<T, Failure> {
+        self.exchange_within(method, path, body, Duration::from_secs(REQUEST_S_MAX))
+    }
+
+    fn exchange_within<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<T, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| self.broken(&error))?;
-        let limit = Duration::from_secs(REQUEST_S_MAX);
         let (status, bytes) = runtime.block_on(async {
             timeout(limit, self.http(method, path, body))
                 .await
-                .map_err(|_| self.broken(&format!("no answer within {REQUEST_S_MAX} s")))?
+                .map_err(|_| self.broken(&format!("no answer within {limit:?}")))?
         })?;
         if !(200..300).contains(&status) {
             return Err(self.refusal(status, &bytes));
@@ -123,7 +147,8 @@ impl Client {
                  socket with --api or SIDECORE_API"
             }
             io::ErrorKind::PermissionDenied => {
-                "run the command as root or as a member of the socket's group"
+                "run the command as root, or as a user whom `api_owner`, `api_group` and `api_mode` in [daemon] let \
+                 in; what only shows may be asked at the socket of `api_read`"
             }
             _ => "name the socket of the daemon's API with --api or SIDECORE_API",
         };

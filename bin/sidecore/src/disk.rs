@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{ApiError, CountersView, DiskView, ErrorKind, FaultsView};
+use config::api::{ApiError, CountersView, DiskList, DiskView, ErrorKind, FaultsView};
 use config::routes::Method;
 use config::spec::{DiskChange, DiskMove, DiskResize};
 use config::{Size, Target};
@@ -12,15 +12,27 @@ use crate::client::{Client, path_of};
 use crate::failure::Failure;
 use crate::nic::vcpus_text;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, latency};
+use crate::table::{self, Align, Limits, Table, latency, said};
 use crate::vmm;
 
 /// `disk ...`
 pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
     match command {
         DiskCommand::Add(args) => add(args, client, output),
-        DiskCommand::Rm { id } => {
-            let disk: DiskView = client.ask(Method::Delete, &path_of("disks", &id, ""))?;
+        DiskCommand::Ls => {
+            let list: DiskList = client.ask(Method::Get, "/v1/disks")?;
+            output.show(&list, |list| match list.disks.is_empty() {
+                true => "no disks; make one with `sidecore disk add`\n".to_string(),
+                false => table(&list.disks),
+            })
+        }
+        DiskCommand::Show { id, print } => {
+            let disk: DiskView = client.ask(Method::Get, &path_of("disks", &id, ""))?;
+            present(&disk, &print, output)
+        }
+        DiskCommand::Rm { id, force } => {
+            let path = path_of("disks", &id, force.query());
+            let disk: DiskView = client.ask(Method::Delete, &path)?;
             output.show(&disk, |disk| match disk.queues_attached {
                 0 => format!("removed disk {}\n", disk.id),
                 _ => format!(
@@ -30,8 +42,8 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
                 ),
             })
         }
-        DiskCommand::Resize { id, size } => {
-            let path = path_of("disks", &id, "/resize");
+        DiskCommand::Resize { id, size, force } => {
+            let path = path_of("disks", &id, "/resize") + force.query();
             let disk: DiskView = client.send(Method::Post, &path, &DiskResize { size })?;
             output
                 .show(&disk, |disk| format!("disk {} has {} now\n", disk.id, Size(disk.size_bytes)))
@@ -39,6 +51,12 @@ pub(crate) fn run(command: DiskCommand, client: &Client, output: &Output) -> Res
         DiskCommand::Clear { id } => {
             let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/clear"))?;
             output.show(&disk, |disk| format!("disk {} may flush again\n", disk.id))
+        }
+        DiskCommand::Accept { id } => {
+            let disk: DiskView = client.ask(Method::Post, &path_of("disks", &id, "/accept"))?;
+            output.show(&disk, |disk| {
+                format!("the guest of disk {} goes on with the image that is there\n", disk.id)
+            })
         }
         DiskCommand::Move { id, wish } => {
             let path = path_of("disks", &id, "/move");
@@ -70,19 +88,21 @@ fn moved_text(id: &str, wish: &DiskMove) -> String {
 
 /// What a disk has after a change. What the change took away is said, too.
 fn set_text(disk: &DiskView, change: &DiskChange) -> String {
-    let said = |value: Option<String>, is_named: bool, none: &str| {
-        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
-    };
     let target = disk.latency_target_us.map(|us| format!("latency target {us} us"));
     let wait = disk.moderate_us.map(|us| format!("calls may wait {us} us"));
     let limit = limit(disk).map(|limit| format!("at most {limit}"));
     let group = disk.group.as_ref().map(|group| format!("in group {group}"));
     let limits = change.limit_iops.is_some() || change.limit_bytes.is_some();
+    let on_full = change.on_full.map(|on| format!("on_full {on}"));
+    let on_error = change.on_error.map(|on| format!("on_error {on}"));
     let more = [
         said(target, change.latency_target_us.is_some(), "no latency target"),
         said(wait, change.moderate_us.is_some(), "calls do not wait"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
+        said(on_full, false, ""),
+        said(on_error, false, ""),
+        said(table::for_whom(&disk.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let DiskView { id, share, .. } = disk;
@@ -207,7 +227,7 @@ fn disk_text(disk: &DiskView) -> String {
         true => {
             ("served to", "clients of a link: `sidecore remote status` says who has it".to_string())
         }
-        false => ("socket", format!("{} ({})", disk.socket, disk.mode)),
+        false => ("socket", table::socket(&disk.socket, disk.mode, &disk.rights())),
     });
     facts.push(("backend", disk.backend.to_string()));
     facts.extend(disk.path.clone().map(|path| ("path", path)));
@@ -242,6 +262,9 @@ fn disk_text(disk: &DiskView) -> String {
     facts.extend(limit(disk).map(|limit| ("limit", limit)));
     facts.extend(disk.group.clone().map(|group| ("group", group)));
     facts.extend(table::held(&disk.counters.held, is_limited(disk)).map(|held| ("held", held)));
+    if disk.allow_user_folder {
+        facts.push(("image's folder", "may be another user's, who owns the image".to_string()));
+    }
     if disk.allow_unsealed_memory {
         facts.push(("memory", "may be unsealed".to_string()));
     }
@@ -264,9 +287,24 @@ fn disk_text(disk: &DiskView) -> String {
     text
 }
 
+/// What becomes of requests that fail, and what waits.
+fn failing(disk: &DiskView) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    facts.extend(disk.on_full.map(|on| ("when full", on.to_string())));
+    facts.extend(disk.on_error.map(|on| ("on errors", on.to_string())));
+    let CountersView { waiting_full, waiting_failed, stalls, .. } = disk.counters;
+    if stalls > 0 {
+        let text = format!(
+            "{waiting_full} for space, {waiting_failed} for the medium; {stalls} times until now"
+        );
+        facts.push(("waiting", text));
+    }
+    facts
+}
+
 /// What went wrong at the disk, and how often its data was made stable.
 fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
+    let mut facts = failing(disk);
     let FaultsView { eio, enospc, short, other, syncs } = disk.faults;
     let faults = [("I/O errors", eio), ("no space", enospc), ("short", short), ("other", other)];
     let faults: Vec<String> = faults
@@ -276,6 +314,10 @@ fn faults(disk: &DiskView) -> Vec<(&'static str, String)> {
         .collect();
     if !faults.is_empty() {
         facts.push(("faults", faults.join(", ")));
+    }
+    if disk.refusals > 0 {
+        let text = format!("{} of a guest that was on another image", disk.refusals);
+        facts.push(("refusals", text));
     }
     if syncs > 0 {
         facts.push(("syncs", syncs.to_string()));
@@ -412,6 +454,11 @@ mod tests {
         let disk = DiskView { latency_target_us: None, ..disk };
         let target = DiskChange { latency_target_us: Some(0), ..DiskChange::default() };
         assert!(set_text(&disk, &target).ends_with(" now, no latency target\n"));
+        let owner = DiskChange { socket_owner: Some(String::new()), ..DiskChange::default() };
+        let whose = ", its socket for the daemon's user alone\n";
+        assert!(set_text(&disk, &owner).ends_with(whose), "{}", set_text(&disk, &owner));
+        let given = DiskView { socket_owner: Some("vm1".to_string()), ..disk.clone() };
+        assert!(set_text(&given, &owner).ends_with(", its socket for user vm1, mode 0600\n"));
         assert!(disk_text(&disk).contains("policy      es2 (quota 3)\n"));
         // Groups and limits are columns where somebody has one.
         assert!(!table(std::slice::from_ref(&disk)).contains("GROUP"));

@@ -12,15 +12,19 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::version::{COMMIT, TOLD, VERSION};
 
+pub(crate) mod reach;
+
 #[derive(Serialize)]
 struct Report {
     checks: Vec<Check>,
 }
 
-pub(crate) fn run(client: &Client, output: &Output) -> Result<(), Failure> {
+/// With the name of a VMM's user, also whether that user reaches each device's socket.
+pub(crate) fn run(client: &Client, vmm: Option<&str>, output: &Output) -> Result<(), Failure> {
     let mut checks = examine_this_host();
     checks.push(program(client.ask(Method::Get, "/v1/version").ok().as_ref()));
     checks.extend(of_the_daemon(client));
+    checks.extend(reach::checks(client, vmm)?);
     output.show(&Report { checks }, |report| text(&report.checks))
 }
 

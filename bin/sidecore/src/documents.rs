@@ -1,25 +1,12 @@
-//! What the program writes about itself: completions, man pages, and the reference pages.
+//! What the program writes about itself: man pages and the reference pages.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use clap::CommandFactory;
 
 use crate::cli::Cli;
 use crate::failure::Failure;
-
-/// `completions`
-pub(crate) fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "sidecore", &mut script);
-    match std::io::stdout().lock().write_all(&script) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::usage(format!("the output cannot be written: {error}"), ""))
-        }
-        _ => Ok(()),
-    }
-}
 
 /// `man`
 pub(crate) fn man(folder: &Path) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! How a command fails, and with which status the program ends.
 
 use config::api::ApiError;
+use config::mistake::Repeated;
 use config::{Mistake, Refusal};
 use serde_json::{Value, json};
 
@@ -51,6 +52,19 @@ impl Failure {
         }
     }
 
+    /// What the daemon says of fields, said of the options that a command has for them.
+    pub(crate) fn in_options(self, options: &[String]) -> Failure {
+        let Failure::Refused(ApiError { kind, error, hint }) = self else { return self };
+        let told = |text: String| {
+            options.iter().fold(text, |text, option| {
+                let field = option.replace('-', "_");
+                text.replace(&format!("`{field}`"), &format!("`--{option}`"))
+                    .replace(&format!("`{field} = "), &format!("`--{option} "))
+            })
+        };
+        Failure::Refused(ApiError { kind, error: told(error), hint: told(hint) })
+    }
+
     /// For people.
     pub(crate) fn text(&self) -> String {
         let (error, hint) = match self {
@@ -75,7 +89,7 @@ impl Failure {
                 let mistakes: Vec<Value> = refusal
                     .mistakes
                     .iter()
-                    .map(|located| {
+                    .map(|Repeated { first: located, more, lines }| {
                         let Mistake { path, right, .. } = &located.mistake;
                         json!({
                             "file": refusal.file,
@@ -84,6 +98,8 @@ impl Failure {
                             "at": path.to_string(),
                             "error": located.mistake.to_string(),
                             "hint": right,
+                            "more": more,
+                            "more_lines": lines,
                         })
                     })
                     .collect();
@@ -91,6 +107,7 @@ impl Failure {
                     "error": format!("{} has mistakes", refusal.file),
                     "hint": "correct them; nothing was changed",
                     "mistakes": mistakes,
+                    "hidden": refusal.hidden,
                 })
             }
             Failure::Refused(ApiError { error, hint, .. })
@@ -98,5 +115,26 @@ impl Failure {
             | Failure::Unreachable { error, hint }
             | Failure::Daemon { error, hint } => json!({ "error": error, "hint": hint }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::api::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_hint_of_the_daemon_is_in_the_words_of_the_command_line() {
+        let options = ["path", "readonly", "latency-target-us"].map(str::to_string);
+        let told = |hint: &str| {
+            let refused = ApiError::new(ErrorKind::Refused, "no `latency_target_us`", hint);
+            Failure::Refused(refused).in_options(&options).text()
+        };
+        assert_eq!(
+            told("correct `path`, or say `readonly`; see `sidecore ls` and `queues`"),
+            "sidecore: no `--latency-target-us`\n  correct `--path`, or say `--readonly`; see \
+             `sidecore ls` and `queues`"
+        );
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(command: GroupCommand, client: &Client, output: &Output) -> Re
             let (before, now) = twice(look, output)?;
             output.show(&now, |now| group_text(before.as_ref(), now))
         }
-        GroupCommand::Show { id: None } => {
+        GroupCommand::Ls | GroupCommand::Show { id: None } => {
             let look = || client.ask::<GroupList>(Method::Get, "/v1/groups");
             let (before, now) = twice(look, output)?;
             output.show(&now, |now| list_text(&before.unwrap_or_default(), now))

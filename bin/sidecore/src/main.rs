@@ -7,6 +7,7 @@
 mod check;
 mod cli;
 mod client;
+mod completions;
 mod disk;
 mod doctor;
 mod documents;
@@ -17,6 +18,7 @@ mod machine;
 mod nic;
 mod output;
 mod overview;
+mod reload;
 mod serve;
 mod switch;
 mod table;
@@ -37,9 +39,11 @@ use crate::output::Output;
 fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let output = Output { json: cli.json };
+    let options = cli.fields();
     match run(cli, &output) {
         Ok(code) => code,
         Err(failure) => {
+            let failure = failure.in_options(&options);
             output.failure(&failure);
             ExitCode::from(failure.code())
         }
@@ -76,11 +80,13 @@ fn run(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Command::Show(args) => overview::show(&args, &client, output)?,
         Command::Sidecores => overview::sidecores(&client, output)?,
         Command::Top(args) => top::run(&args, &client, output)?,
-        Command::Reload => overview::reload(&client, output)?,
+        Command::Reload(args) => reload::run(args, &client, output)?,
         Command::Upgrade => overview::upgrade(&client, output)?,
+        Command::Complete { words } => output.text(&completions::names(&words, &client))?,
         Command::Launcher { words } => serve::launch(&words)?,
-        Command::Doctor => doctor::run(&client, output)?,
-        Command::Completions { shell } => documents::completions(shell)?,
+        Command::Doctor(args) => doctor::run(&client, args.vmm.as_deref(), output)?,
+        Command::Reach { uid, groups, sockets } => doctor::reach::reach(uid, &groups, &sockets)?,
+        Command::Completions { shell } => completions::print(shell)?,
         Command::Man { folder } => documents::man(&folder)?,
         Command::Docs { folder } => documents::docs(&folder)?,
     }

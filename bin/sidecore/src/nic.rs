@@ -1,8 +1,11 @@
 //! `nic`: the commands about NICs, and how a NIC is shown.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use config::api::{NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView};
+use config::api::{
+    NicList, NicView, PortCountersView, RunStateView, VcpuState, VcpuView, VlanView,
+};
 use config::routes::Method;
 use config::spec::{LinkChange, NicChange, Redirect, Spoof, fixed_in_a_nic};
 use config::{Size, Target};
@@ -12,15 +15,19 @@ use crate::client::{Client, path_of};
 use crate::disk::absolute;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::table::{self, Align, Limits, Table, duration, latency};
+use crate::table::{self, Align, Limits, Table, duration, latency, said};
 use crate::vmm;
 
 /// `nic ...`
 pub(crate) fn run(command: NicCommand, client: &Client, output: &Output) -> Result<(), Failure> {
     match command {
         NicCommand::Add(args) => add(*args, client, output),
-        NicCommand::Rm { id } => {
-            let nic: NicView = client.ask(Method::Delete, &path_of("nics", &id, ""))?;
+        NicCommand::Ls => {
+            let list: NicList = client.ask(Method::Get, "/v1/nics")?;
+            output.show(&list, |list| table(&list.nics))
+        }
+        NicCommand::Rm { id, force } => {
+            let nic: NicView = client.ask(Method::Delete, &path_of("nics", &id, force.query()))?;
             output.show(&nic, |nic| format!("removed nic {}\n", nic.id))
         }
         NicCommand::Set { id, change, fixed } => {
@@ -73,7 +80,10 @@ fn add(args: NicAddArgs, client: &Client, output: &Output) -> Result<(), Failure
 /// One NIC, or what gives it to a guest.
 pub(crate) fn present(nic: &NicView, args: &PrintArgs, output: &Output) -> Result<(), Failure> {
     match args.print {
-        Some(vmm) => vmm::paste_nic(vmm, nic, args.memory)?.print("nic", nic, output),
+        Some(vmm) => {
+            let has_kvm = host::doctor::has_kvm(Path::new("/"));
+            vmm::paste_nic(vmm, nic, args.memory, has_kvm)?.print("nic", nic, output)
+        }
         None => output.show(nic, nic_text),
     }
 }
@@ -137,9 +147,6 @@ fn connected(nic: &NicView) -> String {
 
 /// What a NIC has after a change. What the change took away is said, too.
 fn set_text(nic: &NicView, change: &NicChange) -> String {
-    let said = |value: Option<String>, is_named: bool, none: &str| {
-        value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
-    };
     let target = nic.latency_target_us.map(|us| format!("latency target {us} us"));
     // Said only when it was asked for: each NIC has it.
     let wait = nic.moderate_us.filter(|_| change.moderate_us.is_some());
@@ -155,6 +162,7 @@ fn set_text(nic: &NicView, change: &NicChange) -> String {
         said(steered, change.redirect.is_some(), "redirect off"),
         said(limit, limits, "no limit of its own"),
         said(group, change.group.is_some(), "in no group"),
+        said(table::for_whom(&nic.rights(), change.sets_rights()), false, ""),
     ];
     let more: String = more.into_iter().flatten().collect();
     let NicView { id, share, macs_max, spoof, .. } = nic;
@@ -218,9 +226,12 @@ fn nic_text(nic: &NicView) -> String {
             Spoof::Deny => ("addresses", "its own".to_string()),
         });
     }
+    facts.extend([("mtu", nic.mtu.to_string())]);
+    if !nic.guest_offloads {
+        facts.push(("offloads", "to the guest none: its frames are finished here".to_string()));
+    }
     facts.extend([
-        ("mtu", nic.mtu.to_string()),
-        ("socket", format!("{} ({})", nic.socket, nic.mode)),
+        ("socket", table::socket(&nic.socket, nic.mode, &nic.rights())),
         (
             "queues",
             format!("{} of {} attached", nic.queues_attached, 2 * u32::from(nic.queues_max)),

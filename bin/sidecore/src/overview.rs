@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use config::api::{
-    ApiError, DiskList, DiskView, ErrorKind, NicList, NicView, ReloadView, SidecoreList,
-    SidecoreView, UpgradeView,
+    ApiError, DiskList, DiskView, ErrorKind, NicList, NicView, SidecoreList, SidecoreView,
+    UpgradeView,
 };
 use config::routes::Method;
 use serde::Serialize;
@@ -177,26 +177,6 @@ fn part(
         Some(format!("{}%", spent(what)?.saturating_mul(100) / all))
     };
     percent().unwrap_or("-".to_string())
-}
-
-/// `reload`
-pub(crate) fn reload(client: &Client, output: &Output) -> Result<(), Failure> {
-    let done: ReloadView = client.ask(Method::Post, "/v1/reload")?;
-    output.show(&done, |done| {
-        let mut text = match done.changes.is_empty() {
-            // What is different and waits is said below.
-            true if !done.restart_needed.is_empty() => String::new(),
-            true => format!("{}: nothing changed\n", done.file),
-            false => done.changes.iter().map(|change| format!("{change}\n")).collect(),
-        };
-        for name in &done.restart_needed {
-            let _ = writeln!(
-                text,
-                "{name} is different: `sidecore upgrade`, or a restart, puts it into force"
-            );
-        }
-        text
-    })
 }
 
 /// `upgrade`

@@ -4,7 +4,9 @@
 //! The rest is `manager::run`.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use config::Plan;
@@ -14,6 +16,7 @@ use confine::{Landlock, Mode};
 use manager::upgrade::Heir;
 use manager::upgrade::launcher::Launcher;
 use runstate::{Tracker, Unavailable};
+use rustix::fs::OFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, configure_io_flusher_behavior, getppid, getrlimit,
@@ -48,7 +51,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
     if args.check {
         // The limits are those that a daemon would have which is started here.
         raise_nofile();
-        return check::check(&file.name, &plan, output);
+        return check::check(&file.name, &file.path, &plan, output);
     }
     start_log();
     raise_nofile();
@@ -77,6 +80,7 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         version: crate::version::VERSION,
         commit: crate::version::COMMIT,
         file: file.name.clone(),
+        path: file.path.display().to_string(),
         load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
         ready: Box::new(move || {
             // One that has taken over is the main process from now on, and says so itself too: its
@@ -170,8 +174,12 @@ fn confine(plan: &Plan, file: &ConfigFile) -> Result<(), Failure> {
         |error: confine::Error| Failure::Daemon { error: error.to_string(), hint: String::new() };
     let files = files(plan, file)?;
     let confined = {
-        let speaks_ip = !plan.links.is_empty();
-        confine::process(Mode::of_environment(), files.as_ref(), speaks_ip).map_err(failed)?
+        let needs = confine::Needs {
+            speaks_ip: !plan.links.is_empty(),
+            // Landlock holds nobody back from giving a file away (decision 22).
+            gives_sockets_away: files.is_none() || plan.gives_sockets_away(),
+        };
+        confine::process(Mode::of_environment(), files.as_ref(), needs).map_err(failed)?
     };
     match (confined.mode, confined.landlock) {
         (Mode::Off, _) => {
@@ -214,6 +222,7 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     }
     let sockets = plan.disks.iter().map(|disk| &disk.socket);
     let sockets = sockets.chain(plan.nics.iter().map(|nic| &nic.socket)).chain([&daemon.api]);
+    let sockets = sockets.chain(&daemon.api_read);
     let folders = sockets.filter_map(|socket| Path::new(socket).parent());
     let folders = folders.chain([&daemon.run_dir, &daemon.state_dir].map(Path::new));
     let mut own: Vec<PathBuf> = Vec::new();
@@ -231,7 +240,11 @@ fn files(plan: &Plan, file: &ConfigFile) -> Result<Option<confine::Files>, Failu
     let target = file.path.canonicalize().ok();
     let target = target.iter().filter_map(|target| target.parent()).map(Path::to_path_buf);
     let keys = plan.links.iter().filter_map(|link| link.key_file.as_ref()).map(PathBuf::from);
-    let read = ["/proc", "/sys", &file.folder].map(PathBuf::from).into_iter().chain(target);
+    // Who owners and groups of sockets are.
+    let read = ["/proc", "/sys", "/etc/passwd", "/etc/group", &file.folder]
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(target);
     let read = read.chain(keys);
     let is_there = |path: &PathBuf| path.exists();
     let devices = [PathBuf::from("/dev/net/tun")].into_iter().filter(is_there).collect();
@@ -273,11 +286,19 @@ impl ConfigFile {
         let unreadable = |error: &dyn std::fmt::Display| {
             Failure::usage(format!("{} cannot be read: {error}", self.name), hint)
         };
-        let length = std::fs::metadata(&self.path).map_err(|error| unreadable(&error))?.len();
-        if length > FILE_BYTES_MAX {
-            return Err(unreadable(&format!("it has {length} bytes, more than {FILE_BYTES_MAX}")));
+        // What is no file may never answer, or never end.
+        let quiet = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = File::options().read(true).custom_flags(quiet.bits() as i32).open(&self.path);
+        let file = opened.map_err(|error| unreadable(&error))?;
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(unreadable(&"it is no regular file"));
         }
-        std::fs::read_to_string(&self.path).map_err(|error| unreadable(&error))
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        if read.map_err(|error| unreadable(&error))? as u64 > FILE_BYTES_MAX {
+            return Err(unreadable(&format!("it has more than {FILE_BYTES_MAX} bytes")));
+        }
+        Ok(text)
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn run(command: SwitchCommand, client: &Client, output: &Output) -> R
             let switch: SwitchView = client.ask(Method::Get, &path)?;
             output.show(&switch, switch_text)
         }
-        SwitchCommand::Show { id: None } => {
+        SwitchCommand::Ls | SwitchCommand::Show { id: None } => {
             let list: SwitchList = client.ask(Method::Get, "/v1/switches")?;
             output.show(&list, list_text)
         }

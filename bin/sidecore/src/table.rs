@@ -1,6 +1,24 @@
 //! Tables whose columns align.
 
 use config::api::HeldView;
+use config::spec::{Mode, SocketRights};
+
+/// What a device has after a change; or, if the change named it, that it has it no longer.
+pub(crate) fn said(value: Option<String>, is_named: bool, none: &str) -> Option<String> {
+    value.or_else(|| is_named.then(|| none.to_string())).map(|text| format!(", {text}"))
+}
+
+/// For whom a device's socket is, if that is asked for.
+pub(crate) fn for_whom(rights: &SocketRights, is_asked: bool) -> Option<String> {
+    let words = || rights.in_words().unwrap_or_else(|| "the daemon's user alone".to_string());
+    is_asked.then(|| format!("its socket for {}", words()))
+}
+
+/// A device's socket: who opens it, and who may.
+pub(crate) fn socket(path: &str, mode: Mode, rights: &SocketRights) -> String {
+    let rights = rights.in_words().map(|words| format!(", for {words}"));
+    format!("{path} ({mode}{})", rights.unwrap_or_default())
+}
 
 /// Rows below a header. Numbers are aligned to the right, when the column says so.
 pub(crate) struct Table {

@@ -2,6 +2,7 @@
 //!
 //! Here: when is looked, and where it is shown. What is asked and made of it is [`rates`]; how it looks, [`text`].
 
+mod keys;
 mod rates;
 mod text;
 
@@ -13,6 +14,7 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::overview::pause;
+use keys::{Key, Keys};
 use rates::{Look, Rates};
 
 /// Lines of a terminal that does not say how many it has.
@@ -20,18 +22,41 @@ const LINES: usize = 24;
 const COLUMNS: usize = 80;
 /// To the upper left corner, and nothing below.
 const ANEW: &str = "\x1b[H\x1b[J";
+/// What `?` shows.
+const HELP: &str = "\
+q  ends it, as Ctrl-C does
+?  shows this; any key goes on
+   any other key looks again at once
+
+BUSY is the time with requests and frames, POLL the time looking for some in vain; the rest is
+sleep. Rates are of the time between two looks; P50 and P99 are those of `sidecore show`.
+`sidecore top --help` says what else is shown.
+";
 
 /// `top`: without end on a terminal, once otherwise.
 pub(crate) fn run(args: &TopArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let is_screen = !output.json && std::io::stdout().is_terminal();
     let times = args.count.or(if is_screen { None } else { Some(1) });
     let interval = Duration::from_secs_f64(args.interval);
+    let keys = if is_screen { Keys::take() } else { None };
     let (mut before, mut last) = (look(client)?, String::new());
     for nth in 0.. {
         if times.is_some_and(|times| nth >= times) {
             break;
         }
-        pause(interval);
+        match &keys {
+            None => pause(interval),
+            Some(keys) => match keys.within(interval) {
+                Key::Quit => break,
+                Key::Help => {
+                    output.text(&format!("{ANEW}{HELP}"))?;
+                    if keys.any() == Key::Quit {
+                        break;
+                    }
+                }
+                Key::Other | Key::None => {}
+            },
+        }
         match look(client) {
             Ok((at, now)) => {
                 let mut rates = Rates::between(&before.1, &now, at.duration_since(before.0));

@@ -5,7 +5,7 @@
 
 use config::Size;
 use config::api::DiskView;
-use config::spec::Mode;
+use config::spec::{Mode, SocketRights};
 
 use serde::Serialize;
 
@@ -26,6 +26,10 @@ pub(crate) enum Vmm {
     /// Arguments of cloud-hypervisor.
     CloudHypervisor,
 }
+
+/// Entries of a disk's rings to ask for: as many requests of one queue as its back-end keeps. QEMU and
+/// Cloud Hypervisor have 128 where nothing is said.
+const DISK_RING: u16 = 256;
 
 /// What to paste, and what to know about it.
 pub(crate) struct Paste {
@@ -70,7 +74,10 @@ fn qemu(disk: &DiskView, memory: Size) -> Paste {
     let id = format!("sidecore-{}", disk.id);
     let mut lines = qemu_memory(mib);
     lines.push(qemu_socket(&id, &disk.socket, disk.mode));
-    lines.push(format!("-device vhost-user-blk-pci,chardev={id},num-queues={}", disk.queues_max));
+    let queues = disk.queues_max;
+    lines.push(format!(
+        "-device vhost-user-blk-pci,chardev={id},num-queues={queues},queue-size={DISK_RING}"
+    ));
     let once = "a guest needs the first three lines once; each further disk adds the last two";
     Paste { text: lines.join(" \\\n") + "\n", notes: qemu_notes(once, disk.mode) }
 }
@@ -115,7 +122,7 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     let text = format!(
         "{}<!-- below <devices>; the target is to be free in the domain -->\n\
          <disk type='vhostuser' device='disk'>\n  \
-           <driver name='qemu' type='raw' queues='{}'/>\n  \
+           <driver name='qemu' type='raw' queues='{}' queue_size='{DISK_RING}'/>\n  \
            <source type='unix' path='{}'>\n    \
              <reconnect enabled='yes' timeout='1'/>\n  \
            </source>\n  \
@@ -125,11 +132,23 @@ fn libvirt(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
         disk.queues_max,
         xml(&disk.socket),
     );
-    Ok(Paste { text, notes: vec![OTHER_USER.to_string()] })
+    Ok(Paste { text, notes: vec![other_user("disk", &disk.id, &disk.rights())] })
 }
 
-const OTHER_USER: &str =
-    "libvirt runs QEMU as another user: let it write to the socket (group or ACL)";
+/// libvirt's QEMU is another user than the daemon.
+fn other_user(kind: &str, id: &str, rights: &SocketRights) -> String {
+    match rights.in_words() {
+        Some(words) => format!(
+            "libvirt runs QEMU as another user (`libvirt-qemu` with Debian, `qemu` with Fedora), and the socket is \
+             for {words}: `sidecore doctor --vmm libvirt-qemu` says whether it is reached"
+        ),
+        None => format!(
+            "libvirt runs QEMU as another user, who may not open this socket yet: `socket_owner = \
+             \"libvirt-qemu\"` of the {kind} lets it (`sidecore {kind} set {id} --socket-owner libvirt-qemu`; with \
+             Fedora the user is `qemu`); `sidecore doctor --vmm libvirt-qemu` says whether it is reached"
+        ),
+    }
+}
 
 fn libvirt_memory(memory: Size) -> String {
     let kib = memory.0.div_ceil(1 << 10);
@@ -147,7 +166,10 @@ fn cloud_hypervisor(disk: &DiskView, memory: Size) -> Result<Paste, Failure> {
     check_path(&disk.socket, "disk")?;
     let mib = memory.0.div_ceil(1 << 20);
     let queues = disk.queues_max;
-    let value = quote(&format!("vhost_user=on,socket={},num_queues={queues}", disk.socket));
+    let value = quote(&format!(
+        "vhost_user=on,socket={},num_queues={queues},queue_size={DISK_RING}",
+        disk.socket
+    ));
     let text = format!("--memory size={mib}M,shared=on \\\n--disk {value}\n");
     let mut notes = vec![format!("the guest needs at least {queues} vCPUs (--cpus boot={queues})")];
     notes.extend(unsealed(disk.allow_unsealed_memory, "disk"));
@@ -221,7 +243,7 @@ pub(crate) mod tests {
              -object memory-backend-memfd,id=sidecore-memory,size=1024M,share=on \\\n\
              -machine memory-backend=sidecore-memory \\\n\
              -chardev socket,id=sidecore-vm1,path=/run/s/vm1.sock,reconnect=1 \\\n\
-             -device vhost-user-blk-pci,chardev=sidecore-vm1,num-queues=4\n"
+             -device vhost-user-blk-pci,chardev=sidecore-vm1,num-queues=4,queue-size=256\n"
         );
         let odd = DiskView { socket: "/a, b's".into(), mode: Mode::Connect, ..disk() };
         assert!(
@@ -234,7 +256,10 @@ pub(crate) mod tests {
     fn libvirt_gets_its_xml() {
         let text = text(Vmm::Libvirt, &DiskView { socket: "/a'<&>".into(), ..disk() });
         assert!(text.contains("<source type='unix' path='/a&apos;&lt;&amp;&gt;'>"), "{text}");
-        assert!(text.contains("<driver name='qemu' type='raw' queues='4'/>"), "{text}");
+        assert!(
+            text.contains("<driver name='qemu' type='raw' queues='4' queue_size='256'/>"),
+            "{text}"
+        );
         assert!(text.contains("<memory unit='KiB'>1048576</memory>"), "{text}");
         assert!(text.contains("  <source type='memfd'/>\n  <access mode='shared'/>\n"), "{text}");
     }
@@ -245,7 +270,7 @@ pub(crate) mod tests {
         assert_eq!(
             paste.text,
             "--memory size=1024M,shared=on \\\n\
-             --disk vhost_user=on,socket=/run/s/vm1.sock,num_queues=4\n"
+             --disk vhost_user=on,socket=/run/s/vm1.sock,num_queues=4,queue_size=256\n"
         );
         assert!(paste.notes.iter().any(|note| note.contains("--allow-unsealed-memory")));
     }

@@ -4,7 +4,7 @@ mod harness;
 
 use std::fs::{Permissions, set_permissions, write};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
@@ -56,6 +56,27 @@ fn keys_and_interfaces_of_links_are_looked_at() {
     assert!(error.contains("correct `interface` (`ip link` lists those there are)"), "{error}");
     // The one that is always there.
     assert_eq!(checked(&folder, &text.replace("nosuch0", "lo")).0, 0);
+}
+
+/// What never answers, and what never ends, in the file's place.
+#[test]
+fn a_configuration_is_a_file_of_some_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo.toml");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    symlink("/dev/zero", folder.path().join("zero.toml")).unwrap();
+    write(folder.path().join("long.toml"), "# ".repeat(3 << 20)).unwrap();
+    for (name, why) in [
+        ("fifo.toml", "it is no regular file"),
+        ("zero.toml", "it is no regular file"),
+        (".", "it is no regular file"),
+        ("long.toml", "it has more than 4194304 bytes"),
+    ] {
+        let words = ["serve", "--check", "--config", name];
+        let (code, _, error) = run(Command::new(PROGRAM).args(words).current_dir(&folder));
+        assert_eq!(code, 2);
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]

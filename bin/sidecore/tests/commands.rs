@@ -183,3 +183,92 @@ fn who_is_at_work_is_shown_as_often_as_is_said() {
         assert!(error.contains("from 0.1 to 3600"), "{error}");
     }
 }
+
+const ONE_OF_EACH: &str = "[[disk]]\nid = \"d1\"\nbackend = \"null\"\nsize = \"1G\"\n[[switch]]\nid = \"s1\"\n\
+    [[nic]]\nid = \"n1\"\nswitch = \"s1\"\n[[group]]\nid = \"g1\"\n";
+
+#[test]
+fn what_is_typed_first_elsewhere_is_there_too() {
+    let daemon = Daemon::start(ONE_OF_EACH);
+    for (line, said) in [
+        ("status", "d1"),
+        ("list", "n1"),
+        ("disk ls", "d1"),
+        ("disk list", "d1"),
+        ("disk show d1", "d1"),
+        ("nic ls", "n1"),
+        ("switch ls", "s1"),
+        ("group ls", "g1"),
+    ] {
+        let (code, told, error) = daemon.run(line);
+        assert_eq!((code, error.as_str()), (0, ""), "{line}");
+        assert!(told.contains(said), "{line}: {told}");
+    }
+    assert_eq!(json(&daemon.run("disk ls --json").1)["disks"][0]["id"], "d1");
+}
+
+#[test]
+fn names_are_completed_by_asking_the_daemon_and_silence_is_kept_without_one() {
+    let mut daemon = Daemon::start(ONE_OF_EACH);
+    for (words, names) in [
+        ("disk rm", "d1\n"),
+        ("--json show", "d1\nn1\n"),
+        ("nic link", "n1\n"),
+        ("switch rm", "s1\n"),
+        ("group set --limit-iops 5", "g1\n"),
+        ("disk rm d1", ""),
+        ("serve", ""),
+    ] {
+        assert_eq!(daemon.run(&format!("complete -- {words}")), (0, names.into(), String::new()));
+    }
+    let script = "source <(\"$0\" completions bash); sidecore() { \"$program\" \"$@\"; }; program=$0\n\
+                  COMP_WORDS=(sidecore disk rm ''); COMP_CWORD=3\n\
+                  _sidecore_with_names sidecore '' rm; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    let api = daemon.folder.path().join("run/api.sock");
+    bash.args(["-c", script, PROGRAM]).env("SIDECORE_API", api);
+    let (code, told, error) = run(&mut bash);
+    assert_eq!((code, error.as_str()), (0, ""), "{told}");
+    assert!(told.lines().any(|line| line == "d1"), "{told}");
+    assert!(!told.contains("launcher"), "{told}");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
+    assert_eq!(daemon.run("complete -- disk rm"), (0, String::new(), String::new()));
+}
+
+#[test]
+fn a_check_says_what_a_reload_of_the_daemon_with_that_file_would_do() {
+    let daemon = Daemon::start(ONE_OF_EACH);
+    let file = daemon.folder.path().join("sidecore.toml");
+    let check = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--check", "--config"]).arg(&file);
+        run(&mut command)
+    };
+    let (code, told, error) = check();
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert!(told.contains("a reload would change nothing"), "{told}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("1G", "2G")).unwrap();
+    let (code, told, _) = check();
+    assert_eq!(code, 0);
+    assert!(told.contains("changed  disk d1"), "{told}");
+    assert_eq!(json(&daemon.run("show d1 --json").1)["size_bytes"], 1u64 << 30);
+    // Of another file nothing is said.
+    let other = daemon.folder.path().join("other.toml");
+    std::fs::copy(&file, &other).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--check", "--config"]).arg(&other);
+    let (code, told, _) = run(&mut command);
+    assert_eq!((code, told.contains("reload")), (0, false), "{told}");
+}
+
+#[test]
+fn hints_are_in_the_words_of_the_command_line_and_there_is_one() {
+    let daemon = Daemon::start("");
+    let (code, _, error) = daemon.run("disk add a --path no.img");
+    assert_eq!(code, 1);
+    assert!(error.contains("correct `--path`") && error.contains("add a `--size`"), "{error}");
+    assert_eq!(error.trim_end().lines().count(), 2, "{error}");
+    assert!(!error.contains("put that right"), "{error}");
+}

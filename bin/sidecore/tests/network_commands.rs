@@ -136,8 +136,11 @@ fn a_vmm_is_told_what_gives_it_the_nic() {
     assert_eq!(code, 0);
     let socket = daemon.folder.path().join("q.sock");
     assert!(out.contains(&format!("path={}", socket.display())), "{out}");
-    assert!(out.contains("queues=2 \\\n") && out.contains("mq=on,vectors=6"), "{out}");
-    assert!(error.starts_with("note: a guest needs the first three lines once"), "{error}");
+    // Without KVM QEMU crashes on the vectors of a NIC.
+    let has_kvm = host::doctor::has_kvm(std::path::Path::new("/"));
+    let vectors = if has_kvm { "mq=on,vectors=6" } else { "mq=on,vectors=0" };
+    assert!(out.contains("queues=2 \\\n") && out.contains(vectors), "{out}");
+    assert!(error.contains("note: a guest needs the first three lines once"), "{error}");
     assert!(socket.exists());
     let printed = json(&daemon.run("nic show q --print libvirt --json").1);
     assert!(printed["print"].as_str().unwrap().contains("<interface type='vhostuser'>"));

@@ -70,7 +70,7 @@ fn a_daemon_without_one_disk_that_opens_does_not_start() {
     let serve = ["serve", "--config", "s.toml"];
     let (code, _, error) = run(Command::new(PROGRAM).args(serve).current_dir(&folder));
     assert_ne!(code, 0);
-    for part in ["disk \"a\" (s.toml:7)", "a.img", "disk \"b\"", "Is a directory"] {
+    for part in ["disk \"a\" (s.toml:7)", "a.img", "disk \"b\"", "neither a regular file"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }
 }
@@ -212,7 +212,7 @@ fn disks_are_removed_once() {
 fn state_that_cannot_be_kept_or_read_is_told() {
     let mut daemon = Daemon::start(&null("other"));
     let folder = daemon.folder.path().to_path_buf();
-    fs::remove_dir(folder.join("state")).unwrap();
+    fs::remove_dir_all(folder.join("state")).unwrap();
     fs::write(folder.join("state"), "a file").unwrap();
     let (code, _, error) = daemon.run("disk add a --backend null --size 1M");
     assert_eq!(code, 1);

@@ -18,6 +18,7 @@ mod group;
 mod held;
 mod link;
 mod net;
+mod reload;
 mod sidecores;
 mod vcpus;
 
@@ -27,6 +28,7 @@ pub use group::*;
 pub use held::HeldView;
 pub use link::*;
 pub use net::*;
+pub use reload::*;
 pub use sidecores::*;
 pub use vcpus::*;
 
@@ -55,15 +57,25 @@ pub enum Call {
         id: String,
         /// The capacity.
         resize: DiskResize,
+        /// Also a smaller one while a guest uses it, and one beyond what its file system holds.
+        force: bool,
     },
     /// Remove a disk made through the API. Answer: [`Answer::Disk`], as it last was.
     RemoveDisk {
         /// Its name.
         id: String,
+        /// Also while a guest uses it.
+        force: bool,
     },
     /// An operator has seen to a disk that could not make data stable: it may flush again. Answer:
     /// [`Answer::Disk`].
     ClearDisk {
+        /// Its name.
+        id: String,
+    },
+    /// The guest of a disk goes on with the image that is there, though it was on another one. Answer:
+    /// [`Answer::Disk`].
+    AcceptDisk {
         /// Its name.
         id: String,
     },
@@ -109,6 +121,8 @@ pub enum Call {
     RemoveNic {
         /// Its name.
         id: String,
+        /// Also while a guest uses it.
+        force: bool,
     },
     /// Every switch, without its table of addresses. Answer: [`Answer::Switches`].
     ListSwitches,
@@ -154,11 +168,71 @@ pub enum Call {
     /// Every sidecore. Answer: [`Answer::Sidecores`].
     ListSidecores,
     /// Read the configuration file again. Answer: [`Answer::Reloaded`].
-    Reload,
+    Reload {
+        /// Also where a guest loses by it.
+        force: bool,
+    },
+    /// What that would do. Answer: [`Answer::Reloaded`].
+    ShowReload,
     /// Have a new process of the program take over. Answer: [`Answer::Upgraded`].
     Upgrade,
     /// Which program this is. Answer: [`Answer::Version`].
     Version,
+}
+
+impl Call {
+    /// What it asks to have changed, in words for a log; nothing for a call that only shows.
+    pub fn change(&self) -> Option<String> {
+        let (what, id) = match self {
+            Call::ListDisks
+            | Call::ShowDisk { .. }
+            | Call::ListNics
+            | Call::ShowNic { .. }
+            | Call::ListSwitches
+            | Call::ShowSwitch { .. }
+            | Call::ListGroups
+            | Call::ShowGroup { .. }
+            | Call::ListLinks
+            | Call::ShowDaemon
+            | Call::ListSidecores
+            | Call::ShowReload
+            | Call::Version => return None,
+            Call::Reload { force } => {
+                return Some(if *force { "reload --force" } else { "reload" }.to_string());
+            }
+            Call::Upgrade => return Some("upgrade".to_string()),
+            Call::AddDisk(DiskSpec { id, path: Some(path), .. }) => {
+                // Whose file it is to be is what a reader of the log looks for.
+                return Some(format!("disk add {} --path {}", shown(id, 64), shown(path, 256)));
+            }
+            Call::AddDisk(spec) => ("disk add", &spec.id),
+            Call::ChangeDisk { id, .. } => ("disk set", id),
+            Call::ResizeDisk { id, .. } => ("disk resize", id),
+            Call::RemoveDisk { id, force: true } => ("disk rm --force", id),
+            Call::RemoveDisk { id, .. } => ("disk rm", id),
+            Call::ClearDisk { id } => ("disk clear", id),
+            Call::AcceptDisk { id } => ("disk accept", id),
+            Call::MoveDisk { id, .. } => ("disk move", id),
+            Call::AddNic(spec) => ("nic add", &spec.id),
+            Call::ChangeNic { id, .. } => ("nic set", id),
+            Call::SetLink { id, .. } => ("nic link", id),
+            Call::MoveNic { id, .. } => ("nic move", id),
+            Call::RemoveNic { id, force: true } => ("nic rm --force", id),
+            Call::RemoveNic { id, .. } => ("nic rm", id),
+            Call::AddSwitch(spec) => ("switch add", &spec.id),
+            Call::RemoveSwitch { id } => ("switch rm", id),
+            Call::AddGroup(spec) => ("group add", &spec.id),
+            Call::ChangeGroup { id, .. } => ("group set", id),
+            Call::RemoveGroup { id } => ("group rm", id),
+        };
+        // A name that a device can have is as short.
+        Some(format!("{what} {}", shown(id, 64)))
+    }
+}
+
+/// For one line of a log: what a request has may be any text.
+fn shown(text: &str, chars_max: usize) -> String {
+    text.chars().take(chars_max).flat_map(char::escape_debug).collect()
 }
 
 /// What came of a [`Call`].
@@ -213,6 +287,8 @@ pub struct ApiError {
 pub enum ErrorKind {
     /// 400: not a request that this API has.
     Malformed,
+    /// 403: the socket that only shows changes nothing.
+    Forbidden,
     /// 404: no such disk, NIC, switch, group, or place.
     NotFound,
     /// 409: does not go with what is there (the name is taken, the device is the file's).
@@ -231,6 +307,7 @@ impl ErrorKind {
     pub fn status(self) -> u16 {
         match self {
             ErrorKind::Malformed => 400,
+            ErrorKind::Forbidden => 403,
             ErrorKind::NotFound => 404,
             ErrorKind::Conflict => 409,
             ErrorKind::Refused => 422,
@@ -281,17 +358,6 @@ impl ApiError {
             "`sidecore switch show` lists the switches there are",
         )
     }
-}
-
-/// What a reload did.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReloadView {
-    /// The file that was read.
-    pub file: String,
-    /// What was changed, in order, in words.
-    pub changes: Vec<String>,
-    /// What is different in the file and comes into force only when the daemon is restarted.
-    pub restart_needed: Vec<String>,
 }
 
 /// What an upgrade led to.

@@ -13,6 +13,7 @@ use crate::plan::{
     DiskPlan, GroupPlan, LimitPlan, NicPlan, Plan, PolicyPlan, Source, SwitchPlan, UplinkPlan,
 };
 use crate::size::Size;
+use crate::spec::OnFailure;
 
 pub use links::after as links_after;
 
@@ -40,7 +41,20 @@ pub enum Change {
         limit: LimitPlan,
         /// Its group from now on.
         group: Option<String>,
+        /// What becomes of requests for which there is no space, from now on.
+        on_full: OnFailure,
+        /// What becomes of requests that the medium fails, from now on.
+        on_error: OnFailure,
     },
+    /// Let others open the socket of a device than before.
+    SetRights {
+        /// `disk` or `nic`.
+        kind: &'static str,
+        /// Its name.
+        id: String,
+    },
+    /// Let others open the sockets of the API than before.
+    SetApiRights,
     /// Make a group.
     AddGroup(GroupPlan),
     /// Give a group another limit.
@@ -111,7 +125,17 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::Remove { id } => write!(f, "removed disk {id}"),
-            Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group } => {
+            Change::Set {
+                id,
+                share,
+                policy,
+                latency_target_us,
+                moderate_us,
+                limit,
+                group,
+                on_full,
+                on_error,
+            } => {
                 write!(f, "set disk {id} to share {share} and policy {policy}")?;
                 if let Some(target_us) = latency_target_us {
                     write!(f, ", latency target {target_us} us")?;
@@ -122,8 +146,13 @@ impl fmt::Display for Change {
                 if limit.is_some() {
                     write!(f, ", at most {limit}")?;
                 }
-                group.iter().try_for_each(|group| write!(f, ", in group {group}"))
+                group.iter().try_for_each(|group| write!(f, ", in group {group}"))?;
+                write_failures(f, *on_full, *on_error)
             }
+            Change::SetRights { kind, id } => {
+                write!(f, "set who may open the socket of {kind} {id}")
+            }
+            Change::SetApiRights => f.write_str("set who may open the API's sockets"),
             Change::AddGroup(GroupPlan { id, limit, .. }) if limit.is_some() => {
                 write!(f, "added group {id}: at most {limit}")
             }
@@ -160,6 +189,21 @@ impl fmt::Display for Change {
     }
 }
 
+/// What becomes of failures, where that is not the default.
+fn write_failures(
+    f: &mut fmt::Formatter<'_>,
+    on_full: OnFailure,
+    on_error: OnFailure,
+) -> fmt::Result {
+    if on_full != OnFailure::Wait {
+        write!(f, ", on_full {on_full}")?;
+    }
+    if on_error != OnFailure::Error {
+        write!(f, ", on_error {on_error}")?;
+    }
+    Ok(())
+}
+
 /// Everything that is different.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
@@ -183,6 +227,10 @@ pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
         Some(_) => None,
     }));
     disks(running, wanted, (&mut difference.changes, &mut kept, &mut added));
+    let of_api = |plan: &Plan| (plan.daemon.api_rights(), plan.daemon.api_read_rights());
+    if of_api(running) != of_api(wanted) {
+        kept.push(Change::SetApiRights);
+    }
     kept.extend(links::others(running, wanted).map(|link| Change::SetClients { link }));
     let is_gone = |old: &&GroupPlan| wanted.groups.iter().all(|group| group.id != old.id);
     let gone = running.groups.iter().filter(is_gone);
@@ -204,6 +252,7 @@ fn restart_needed(running: &Plan, wanted: &Plan) -> Vec<String> {
     let cpus = is_named(old.candidates != new.candidates || !(max || min));
     let fields = [
         ("daemon.api", running.daemon.api != wanted.daemon.api),
+        ("daemon.api_read", running.daemon.api_read != wanted.daemon.api_read),
         ("daemon.run_dir", running.daemon.run_dir != wanted.daemon.run_dir),
         ("daemon.state_dir", running.daemon.state_dir != wanted.daemon.state_dir),
         ("daemon.image_folders", running.daemon.image_folders != wanted.daemon.image_folders),
@@ -291,6 +340,9 @@ fn network(running: &Plan, wanted: &Plan, (removed, kept, added): Lists<'_>) {
                     let vcpus = (nic.redirect, nic.vcpus.clone(), nic.qmp.clone());
                     (rules, service, limits, nic.link, vcpus)
                 };
+                if old.rights != new.rights {
+                    kept.push(Change::SetRights { kind: "nic", id: new.id.clone() });
+                }
                 if what(old) != what(new) {
                     kept.push(Change::SetNic(Box::new(new.clone())));
                 }
@@ -306,6 +358,7 @@ fn nic_changes_in_place(old: &NicPlan, new: &NicPlan) -> bool {
         && old.mac == new.mac
         && old.mtu == new.mtu
         && old.queues == new.queues
+        && old.guest_offloads == new.guest_offloads
         && old.socket == new.socket
         && old.mode == new.mode
         && old.allow_unsealed_memory == new.allow_unsealed_memory
@@ -331,19 +384,34 @@ fn changes_in_place(old: &DiskPlan, new: &DiskPlan) -> bool {
         && old.serial == new.serial
         && old.queues == new.queues
         && old.migratable == new.migratable
+        && old.block_size == new.block_size
+        && old.spec.allow_user_folder == new.spec.allow_user_folder
         && old.allow_unsealed_memory == new.allow_unsealed_memory
 }
 
 fn in_place(old: &DiskPlan, new: &DiskPlan) -> Vec<Change> {
     let mut changes = Vec::new();
     let how = |disk: &DiskPlan| (disk.share, disk.policy, disk.limit, disk.group.clone());
-    let when = |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us);
+    let when =
+        |disk: &DiskPlan| (disk.latency_target_us, disk.moderate_us, disk.on_full, disk.on_error);
     if how(old) != how(new) || when(old) != when(new) || old.qmp != new.qmp {
         let id = new.id.clone();
-        let ((share, policy, limit, group), (latency_target_us, moderate_us)) =
-            (how(new), when(new));
-        let set = Change::Set { id, share, policy, latency_target_us, moderate_us, limit, group };
-        changes.push(set);
+        let (share, policy, limit, group) = how(new);
+        let (latency_target_us, moderate_us, on_full, on_error) = when(new);
+        changes.push(Change::Set {
+            id,
+            share,
+            policy,
+            latency_target_us,
+            moderate_us,
+            limit,
+            group,
+            on_full,
+            on_error,
+        });
+    }
+    if old.rights != new.rights {
+        changes.push(Change::SetRights { kind: "disk", id: new.id.clone() });
     }
     // A size that is no longer named leaves the image as it is.
     if let Some(size_bytes) = new.source.size_bytes()
@@ -547,6 +615,7 @@ nic = [
         for fields in [
             "mtu = 9000",
             "queues = 2",
+            "guest_offloads = false",
             "mac = \"02:00:00:00:00:01\"",
             "socket = \"/s\"",
             "mode = \"connect\"",

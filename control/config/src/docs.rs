@@ -60,9 +60,12 @@ pub fn api_markdown() -> String {
     let mut text = format!(
         "# The API\n\n{MADE}\n\n\
          HTTP over the Unix socket that `[daemon] api` names. Whoever may write to the socket may do \
-         everything (its mode is 0660: give operators its group). One request a connection; bodies \
+         everything: it is its owner's alone (mode 0600) unless `api_owner`, `api_group` and `api_mode` say \
+         otherwise. At that of `api_read` every GET is answered but `/v1/reload`, and the rest is refused \
+         with 403. One request a connection, whole within 5 s; bodies \
          and answers are JSON, bodies of at most 64 KiB. `/openapi.json` describes all of this for \
-         programs.\n\n```sh\ncurl --unix-socket /run/sidecore/api.sock \
+         programs. The log has a line for each request that changes something: what, and which user's \
+         process asked.\n\n```sh\ncurl --unix-socket /run/sidecore/api.sock \
          http://sidecore/v1/disks\ncurl --unix-socket /run/sidecore/api.sock \
          http://sidecore/v1/disks \\\n    -d '{{\"id\": \"vm1-root\", \"path\": \
          \"/srv/vm1.img\"}}'\n```\n\n\
@@ -86,9 +89,11 @@ pub fn api_markdown() -> String {
             .map(|status| status.to_string())
             .collect();
         let method = route.method.word().to_uppercase();
+        let query = route.query.iter().map(|one| format!(" `?{}=true`: {}", one.name, one.summary));
+        let query: String = query.collect();
         let _ = writeln!(
             text,
-            "| `{method} {}`: {} | {body} | {} {answer} | {} |",
+            "| `{method} {}`: {}{query} | {body} | {} {answer} | {} |",
             route.path,
             route.summary,
             route.success,
@@ -96,7 +101,7 @@ pub fn api_markdown() -> String {
         );
     }
     text.push_str("\n| status | means |\n|---|---|\n");
-    for status in [200, 201, 400, 404, 409, 413, 422, 500, 503] {
+    for status in [200, 201, 400, 403, 404, openapi::WRONG_METHOD, 408, 409, 413, 422, 500, 503] {
         let _ = writeln!(text, "| {status} | {} |", openapi::meaning(status));
     }
     let _ = generator.subschema_for::<crate::api::ApiError>();

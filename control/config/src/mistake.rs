@@ -3,7 +3,9 @@
 //! A [`Mistake`] knows its place in the spec (`disk[1].size`); [`Refusal`] adds the line and column
 //! of a file and is what the operator reads.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
 /// One step from the top of a spec to a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -130,35 +132,131 @@ pub struct Located {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// The text of that line.
+    /// The text of that line, or of a long one what is about the place.
     pub source: String,
+    /// Characters of the line that are left out before that.
+    pub skipped: usize,
     /// How many characters of it are meant; at least 1.
     pub width: usize,
     /// The mistake.
     pub mistake: Mistake,
 }
 
-/// A configuration that was refused whole, with all its mistakes in the order of the file.
+/// Places of one kind of mistake that a refusal names besides the first.
+const MORE_LINES_MAX: usize = 5;
+/// Kinds of mistakes that a refusal shows.
+const KINDS_MAX: usize = 50;
+/// Longest piece of a line that is shown, in characters.
+const SOURCE_MAX: usize = 200;
+
+/// A kind of mistake, shown where it is made first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    /// Where it is made first.
+    pub first: Located,
+    /// How often it is made besides.
+    pub more: usize,
+    /// On which lines, as far as they are told.
+    pub lines: Vec<usize>,
+}
+
+/// A configuration that was refused whole, with its mistakes in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The file's name as the operator gave it.
     pub file: String,
-    /// The mistakes; at least one.
-    pub mistakes: Vec<Located>,
+    /// The mistakes by kind, at least one: [`KINDS_MAX`] of them at most.
+    pub mistakes: Vec<Repeated>,
+    /// Mistakes of further kinds, which are not shown.
+    pub hidden: usize,
 }
 
 impl Refusal {
-    /// Places mistakes in a text. `range_of` gives the bytes of a mistake.
+    /// Places mistakes in a text. `range_of` gives the bytes of a mistake. Takes time in proportion to the text and the
+    /// number of mistakes.
     pub(crate) fn locate(
         file: &str,
         text: &str,
         mistakes: Vec<Mistake>,
-        range_of: impl Fn(&Mistake) -> std::ops::Range<usize>,
+        range_of: impl Fn(&Mistake) -> Range<usize>,
     ) -> Refusal {
-        let mut mistakes: Vec<Located> =
-            mistakes.into_iter().map(|mistake| place(text, range_of(&mistake), mistake)).collect();
-        mistakes.sort_by_key(|located| (located.line, located.column));
-        Refusal { file: file.to_string(), mistakes }
+        let lines = Lines::of(text);
+        let mut placed: Vec<(Range<usize>, Mistake)> =
+            mistakes.into_iter().map(|mistake| (range_of(&mistake), mistake)).collect();
+        placed.sort_by_key(|(range, _)| range.start);
+        let mut kinds: HashMap<String, usize> = HashMap::new();
+        let mut refusal = Refusal { file: file.to_string(), mistakes: Vec::new(), hidden: 0 };
+        for (range, mistake) in placed {
+            match kinds.get(&mistake.kind()) {
+                Some(at) => {
+                    let Some(kind) = refusal.mistakes.get_mut(*at) else { continue };
+                    kind.more += 1;
+                    if kind.lines.len() < MORE_LINES_MAX {
+                        kind.lines.push(lines.number(range.start));
+                    }
+                }
+                None if refusal.mistakes.len() == KINDS_MAX => refusal.hidden += 1,
+                None => {
+                    kinds.insert(mistake.kind(), refusal.mistakes.len());
+                    let first = lines.place(text, range, mistake);
+                    refusal.mistakes.push(Repeated { first, more: 0, lines: Vec::new() });
+                }
+            }
+        }
+        refusal
+    }
+}
+
+impl Mistake {
+    /// What mistakes have in common that were made once and written many times: all but where they stand.
+    fn kind(&self) -> String {
+        let Mistake { path, in_name, wrong, right } = self;
+        let anywhere = |text: &str| {
+            let mut plain = String::with_capacity(text.len());
+            let mut rest = text;
+            while let Some((before, behind)) = rest.split_once('[') {
+                plain.push_str(before);
+                plain.push('[');
+                rest = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+            }
+            plain + rest
+        };
+        format!("{}\0{in_name}\0{}\0{right}", path.names(), anywhere(wrong))
+    }
+}
+
+/// Where the lines of a text begin.
+#[derive(Clone, Debug)]
+pub(crate) struct Lines(Vec<usize>);
+
+impl Lines {
+    pub(crate) fn of(text: &str) -> Lines {
+        let behind = text.match_indices('\n').map(|(at, _)| at.saturating_add(1));
+        Lines(std::iter::once(0).chain(behind).collect())
+    }
+
+    /// The line of a byte, from 1.
+    pub(crate) fn number(&self, byte: usize) -> usize {
+        self.0.partition_point(|start| *start <= byte).max(1)
+    }
+
+    /// The line and column of a range of bytes; a range outside the text means its end.
+    fn place(&self, text: &str, range: Range<usize>, mistake: Mistake) -> Located {
+        let start = text.floor_char_boundary(range.start);
+        let line = self.number(start);
+        let line_start = self.0.get(line - 1).copied().unwrap_or(0);
+        let before = text.get(line_start..start).unwrap_or("");
+        let column = before.chars().count().saturating_add(1);
+        let rest = text.get(start..).unwrap_or("").lines().next().unwrap_or("");
+        // Of a long line only what is about the place is shown, which has a column of its own there.
+        let skipped = column.saturating_sub(1).saturating_sub(SOURCE_MAX / 2);
+        let shown = before.chars().skip(skipped).chain(rest.chars().take(SOURCE_MAX / 2));
+        // One tab is one column here and in the line of marks below.
+        let source: String = shown.map(|c| if c == '\t' { ' ' } else { c }).collect();
+        let room = source.chars().count().saturating_sub(column.saturating_sub(1) - skipped);
+        let meant = text.get(start..text.floor_char_boundary(range.end)).unwrap_or("");
+        let meant = meant.lines().next().unwrap_or("").chars().take(SOURCE_MAX).count();
+        Located { line, column, source, skipped, width: meant.min(room).max(1), mistake }
     }
 }
 
@@ -166,8 +264,8 @@ impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, located) in self.mistakes.iter().enumerate() {
-            let Located { line, column, source, width, mistake } = located;
+        for (nth, Repeated { first, more, lines }) in self.mistakes.iter().enumerate() {
+            let Located { line, column, source, skipped, width, mistake } = first;
             let margin = " ".repeat(line.to_string().len());
             if nth > 0 {
                 writeln!(f, "\n")?;
@@ -175,33 +273,28 @@ impl fmt::Display for Refusal {
             writeln!(f, "{}:{line}:{column}: {mistake}", self.file)?;
             writeln!(f, "{margin} |")?;
             writeln!(f, "{line} | {source}")?;
-            let blank = " ".repeat(column.saturating_sub(1));
+            let blank = " ".repeat(column.saturating_sub(1).saturating_sub(*skipped));
             write!(f, "{margin} | {blank}{}", "^".repeat(*width))?;
             if !mistake.right.is_empty() {
                 write!(f, "\n{margin} = {}", mistake.right)?;
             }
+            if *more > 0 {
+                let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+                let rest = if *more > lines.len() { ", ..." } else { "" };
+                let on = if *more == 1 { "line" } else { "lines" };
+                let times = if *more == 1 { "once" } else { "times" };
+                let count = if *more == 1 { String::new() } else { format!("{more} ") };
+                write!(
+                    f,
+                    "\n{margin} = the same {count}{times} more, on {on} {}{rest}",
+                    lines.join(", ")
+                )?;
+            }
         }
-        Ok(())
-    }
-}
-
-/// The line and column of a range of bytes; a range outside the text means its end.
-fn place(text: &str, range: std::ops::Range<usize>, mistake: Mistake) -> Located {
-    let start = text.floor_char_boundary(range.start);
-    let before = text.get(..start).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |at| at.saturating_add(1));
-    let rest = text.get(line_start..).unwrap_or("");
-    let source = rest.lines().next().unwrap_or("");
-    let column = before.get(line_start..).unwrap_or("").chars().count().saturating_add(1);
-    let room = source.chars().count().saturating_sub(column.saturating_sub(1));
-    let meant = text.get(start..text.floor_char_boundary(range.end)).unwrap_or("");
-    let width = meant.lines().next().unwrap_or("").chars().count().min(room).max(1);
-    Located {
-        line: before.matches('\n').count().saturating_add(1),
-        column,
-        // One tab is one column here and in the line of marks below.
-        source: source.replace('\t', " "),
-        width,
-        mistake,
+        match self.hidden {
+            0 => Ok(()),
+            1 => write!(f, "\n\nand 1 mistake more"),
+            hidden => write!(f, "\n\nand {hidden} mistakes more"),
+        }
     }
 }

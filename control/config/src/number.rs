@@ -75,6 +75,7 @@ fn example(field: &str) -> Option<i64> {
         "moderate_us" => 20,
         "drain_timeout" => 30,
         "ageing_s" => 60,
+        "block_size" => 4096,
         "limit_burst_ms" => 100,
         "share" | "latency_target_us" => 200,
         "macs_max" => 256,

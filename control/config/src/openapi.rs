@@ -8,7 +8,10 @@ use crate::api::ApiError;
 use crate::routes::{Method, ROUTES, Route};
 
 /// Statuses that every request can get.
-pub const USUAL_REFUSALS: [u16; 3] = [400, 413, 503];
+pub const USUAL_REFUSALS: [u16; 4] = [400, 408, 413, 503];
+
+/// Status of a request by a method that its path does not have, which is none of [`ROUTES`].
+pub const WRONG_METHOD: u16 = 405;
 
 /// The whole document. `version` is the program's.
 pub fn document(version: &str) -> Value {
@@ -58,14 +61,27 @@ fn operation(route: &Route, generator: &mut SchemaGenerator, error: &Value) -> V
         "summary": route.summary,
         "responses": responses,
     });
-    if route.path.contains("{id}") {
-        operation["parameters"] = json!([{
+    let id = route.path.contains("{id}").then(|| {
+        json!({
             "name": "id",
             "in": "path",
             "required": true,
             "description": "Its name.",
             "schema": { "type": "string" },
-        }]);
+        })
+    });
+    let query = route.query.iter().map(|parameter| {
+        json!({
+            "name": parameter.name,
+            "in": "query",
+            "required": false,
+            "description": parameter.summary,
+            "schema": { "type": "boolean", "default": false },
+        })
+    });
+    let parameters: Vec<Value> = id.into_iter().chain(query).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     if let Some(body) = route.body {
         let body = body(generator);
@@ -79,9 +95,17 @@ pub fn meaning(status: u16) -> &'static str {
     match status {
         200 => "Done.",
         201 => "Made.",
-        400 => "Not a request that this API has, or a body with mistakes.",
+        400 => {
+            "Not a request that this API has, or a body with mistakes, such as a key that is there twice."
+        }
+        403 => "The socket of `api_read` only shows.",
         404 => "There is no such disk, NIC, switch or group.",
-        409 => "Does not go with what is there: taken, or declared in the file.",
+        405 => {
+            "The path is there, but not by this method. There is no `PUT`: what is there is changed by \
+                `PATCH`, and made by `POST`."
+        }
+        408 => "The request was not whole within 5 s.",
+        409 => "Does not go with what is there: taken, declared in the file, or used by a guest.",
         413 => "The body is too long.",
         422 => "Well formed, but not possible.",
         503 => "Not now; the same request may do later.",

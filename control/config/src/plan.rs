@@ -11,7 +11,8 @@ use crate::mistake::{Mistake, Path, Refusal};
 use crate::read::Document;
 use crate::size::Size;
 use crate::spec::{
-    BackendKind, Cache, DaemonSpec, DiskSpec, Mode, Policy, SidecoresSpec, Spec, Urgency, Wait,
+    BackendKind, Cache, DaemonSpec, DiskSpec, Format, Mode, OnFailure, Policy, SidecoresSpec,
+    SocketRights, Spec, Urgency, Wait,
 };
 
 mod disk;
@@ -25,6 +26,7 @@ mod nic;
 mod policy;
 mod port;
 mod reading;
+mod rights;
 mod switch;
 
 pub use disk::{DiskPlan, Source};
@@ -133,6 +135,19 @@ impl Plan {
         self.links.iter().find(has)
     }
 
+    /// Whether the socket of the API or of a device is another user's or group's than the daemon's own.
+    pub fn gives_sockets_away(&self) -> bool {
+        let daemon = [self.daemon.api_rights(), self.daemon.api_read_rights()];
+        let of_daemon = daemon.iter().any(SocketRights::names_somebody);
+        let [owner, group] = [&self.daemon.socket_owner, &self.daemon.socket_group];
+        let of_devices = self.disks.iter().map(|disk| &disk.rights);
+        let mut of_devices = of_devices.chain(self.nics.iter().map(|nic| &nic.rights));
+        of_daemon
+            || owner.is_some()
+            || group.is_some()
+            || of_devices.any(SocketRights::names_somebody)
+    }
+
     /// The switch of that name.
     pub fn switch(&self, id: &str) -> Option<&SwitchPlan> {
         self.switches.iter().find(|switch| switch.id == id)
@@ -175,7 +190,7 @@ fn resolve(
 ) -> Option<Plan> {
     let Spec { daemon, sidecores, .. } = &document.spec;
     let daemon = resolve_daemon(daemon, folder, mistakes);
-    let in_force = running.map_or(&daemon, |plan| &plan.daemon);
+    let in_force = in_force(&daemon, running);
     let groups = group::resolve_all(document, running, mistakes);
     let at = Path::root().key("sidecores");
     let policies = policy::resolve(&document.spec.sidecores, &at, mistakes);
@@ -186,7 +201,7 @@ fn resolve(
     let usable = running.map_or(&links, |plan| &plan.links);
     let mistaken_links = link::mistaken(&document.spec.link, &links);
     let defaults =
-        Defaults { daemon: in_force, policies, groups: &groups, links: usable, mistaken_links };
+        Defaults { daemon: &in_force, policies, groups: &groups, links: usable, mistaken_links };
     let sidecores = resolve_sidecores(sidecores, policies, host, mistakes);
     let reading = reading::Reading { document, folder, defaults, running };
     let devices = reading.devices(mistakes)?;
@@ -204,12 +219,29 @@ fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) 
     let image_folders = spec.image_folders.iter();
     let image_folders =
         image_folders.map(|folder| path(folder, "image_folders", disk::PATH_MAX)).collect();
-    DaemonSpec {
+    let daemon = DaemonSpec {
         image_folders,
         api: path(&spec.api, "api", SOCKET_PATH_MAX),
+        api_read: spec.api_read.as_ref().map(|read| path(read, "api_read", SOCKET_PATH_MAX)),
         run_dir: path(&spec.run_dir, "run_dir", disk::PATH_MAX),
         state_dir: path(&spec.state_dir, "state_dir", disk::PATH_MAX),
+        ..spec.clone()
+    };
+    if daemon.api_read.as_ref() == Some(&daemon.api) {
+        let wrong = format!("{:?} is the socket of the API", daemon.api);
+        let right = "give the socket that only shows a path of its own";
+        mistakes.push(Mistake::new(at.key("api_read"), wrong, right));
     }
+    rights::check_daemon(spec, &at, mistakes);
+    daemon
+}
+
+/// What devices go by: paths are those of the running daemon, who may open sockets is the file's.
+fn in_force(wanted: &DaemonSpec, running: Option<&Plan>) -> DaemonSpec {
+    let Some(running) = running else { return wanted.clone() };
+    let mut in_force = running.daemon.clone();
+    in_force.follow_rights(wanted);
+    in_force
 }
 
 fn no_line_to_wait_on(spec: &SidecoresSpec, host: &HostCpus, at: &Path) -> Option<Mistake> {

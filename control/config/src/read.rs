@@ -11,9 +11,11 @@ use serde_json::{Map, Number, Value};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use crate::mistake::{Mistake, Path, Refusal};
+use crate::mistake::{Lines, Mistake, Path, Refusal};
 use crate::schema;
 use crate::spec::Spec;
+
+mod strict;
 
 /// A file that was read: what it says, and where it says it.
 #[derive(Clone, Debug)]
@@ -22,6 +24,7 @@ pub struct Document {
     pub spec: Spec,
     file: String,
     text: String,
+    lines: Lines,
     places: HashMap<Path, Spans>,
 }
 
@@ -43,6 +46,7 @@ impl Document {
             spec: Spec::default(),
             file: file.to_string(),
             text: text.to_string(),
+            lines: Lines::of(text),
             places: HashMap::new(),
         };
         let mut mistakes = Vec::new();
@@ -71,9 +75,7 @@ impl Document {
     /// The line of a place, from 1; of the nearest place around it that the file names.
     pub fn line_of(&self, path: &Path) -> u32 {
         let start = self.range_of(&Mistake::new(path.clone(), "", "")).start;
-        let before = self.text.as_bytes().get(..start).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1);
-        u32::try_from(line).unwrap_or(u32::MAX)
+        u32::try_from(self.lines.number(start)).unwrap_or(u32::MAX)
     }
 
     fn range_of(&self, mistake: &Mistake) -> Range<usize> {
@@ -147,9 +149,13 @@ impl Document {
     }
 }
 
-/// Reads one JSON body of the API.
+/// Reads one JSON body of the API. A key that is there twice is a mistake, as it is in a file: who
+/// wrote it meant one of the two.
+///
+/// # Errors
+/// Every mistake with its place.
 pub fn json<T: JsonSchema + DeserializeOwned>(body: &[u8]) -> Result<T, Vec<Mistake>> {
-    let value = serde_json::from_slice(body).map_err(|error| {
+    let value = strict::value(body).map_err(|error| {
         vec![Mistake::new(Path::root(), format!("the body is not JSON: {error}"), "")]
     })?;
     schema::read(value, &Path::root())
@@ -165,7 +171,7 @@ fn syntax_refusal(text: &str, file: &str, errors: Vec<toml::de::Error>) -> Refus
     let first = errors.into_iter().min_by_key(start);
     let range = first.as_ref().and_then(toml::de::Error::span).unwrap_or(0..0);
     let message = first.as_ref().map_or("", |error| error.message().trim());
-    let right = "docs/config.md shows how the file is written";
+    let right = "a file has headers such as [daemon] and [[disk]], and below each lines such as id = \"vm1\"";
     let mistake = Mistake::new(Path::root(), format!("not TOML: {message}"), right);
     Refusal::locate(file, text, vec![mistake], |_| range.clone())
 }

@@ -2,16 +2,16 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::api::{
-    ApiError, Call, DaemonView, DiskList, DiskView, ErrorKind, GroupList, GroupView, LinkList,
-    NicList, NicView, ReloadView, SidecoreList, SwitchList, SwitchView, UpgradeView, VersionView,
-};
+use crate::api::{ApiError, Call, ErrorKind};
 use crate::plan::api_error;
 use crate::read;
-use crate::spec::{
-    DiskChange, DiskMove, DiskResize, DiskSpec, GroupChange, GroupSpec, LinkChange, NicChange,
-    NicMove, NicSpec, SwitchSpec,
-};
+use crate::spec::LinkChange;
+
+mod query;
+mod table;
+
+use query::Query;
+pub use table::ROUTES;
 
 /// What a request asks for; also OpenAPI's `operationId`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub enum Operation {
     RemoveDisk,
     ResizeDisk,
     ClearDisk,
+    AcceptDisk,
     MoveDisk,
     ListNics,
     AddNic,
@@ -43,6 +44,7 @@ pub enum Operation {
     ChangeGroup,
     RemoveGroup,
     ListSidecores,
+    ShowReload,
     Reload,
     Upgrade,
     ShowDaemon,
@@ -62,6 +64,21 @@ pub enum Method {
 /// Makes the schema of a body or an answer.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
+/// A word behind `?` in the path of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does when it is `true`.
+    pub summary: &'static str,
+}
+
+/// Does what would take a device, or a part of one, from the guest that uses it.
+pub const FORCE: Parameter = Parameter {
+    name: "force",
+    summary: "Do it also where a guest loses by it. Without it that is refused.",
+};
+
 /// One request that the API has.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
@@ -75,6 +92,8 @@ pub struct Route {
     pub summary: &'static str,
     /// The schema of its body, if it has one.
     pub body: Option<SchemaOf>,
+    /// What may follow `?` in its path. Each is `true` or `false`.
+    pub query: &'static [Parameter],
     /// Status of success.
     pub success: u16,
     /// The schema of its answer.
@@ -83,339 +102,44 @@ pub struct Route {
     pub refusals: &'static [u16],
 }
 
-/// Everything the API has.
-pub const ROUTES: [Route; 30] = [
-    Route {
-        operation: Operation::ListDisks,
-        method: Method::Get,
-        path: "/v1/disks",
-        summary: "Every disk, without its queues.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskList>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::AddDisk,
-        method: Method::Post,
-        path: "/v1/disks",
-        summary: "Make a disk. It survives a restart of the daemon and disturbs no other disk.",
-        body: Some(schema_of::<DiskSpec>),
-        success: 201,
-        answer: schema_of::<DiskView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        operation: Operation::ShowDisk,
-        method: Method::Get,
-        path: "/v1/disks/{id}",
-        summary: "One disk with its queues.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404],
-    },
-    Route {
-        operation: Operation::ChangeDisk,
-        method: Method::Patch,
-        path: "/v1/disks/{id}",
-        summary: "Change a disk made through the API while it runs.",
-        body: Some(schema_of::<DiskChange>),
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409, 422],
-    },
-    Route {
-        operation: Operation::RemoveDisk,
-        method: Method::Delete,
-        path: "/v1/disks/{id}",
-        summary: "Remove a disk made through the API. Its image stays; the answer is the disk as it \
-                  last was.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        operation: Operation::ResizeDisk,
-        method: Method::Post,
-        path: "/v1/disks/{id}/resize",
-        summary: "Give a disk made through the API another capacity; its guest is told.",
-        body: Some(schema_of::<DiskResize>),
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409, 422],
-    },
-    Route {
-        operation: Operation::ClearDisk,
-        method: Method::Post,
-        path: "/v1/disks/{id}/clear",
-        summary: "Say that a disk which could not make data stable has been seen to: its flushes may \
-                  succeed again.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        operation: Operation::MoveDisk,
-        method: Method::Post,
-        path: "/v1/disks/{id}/move",
-        summary: "Move queues of a running disk, wherever it was declared, to another sidecore, or let \
-                  them go. Answered when they are there; 503 if their requests did not end in time, and they \
-                  are served where they were.",
-        body: Some(schema_of::<DiskMove>),
-        success: 200,
-        answer: schema_of::<DiskView>,
-        refusals: &[404, 422],
-    },
-    Route {
-        operation: Operation::ListNics,
-        method: Method::Get,
-        path: "/v1/nics",
-        summary: "Every NIC, without its queues.",
-        body: None,
-        success: 200,
-        answer: schema_of::<NicList>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::AddNic,
-        method: Method::Post,
-        path: "/v1/nics",
-        summary: "Make a NIC. It survives a restart of the daemon and disturbs no other.",
-        body: Some(schema_of::<NicSpec>),
-        success: 201,
-        answer: schema_of::<NicView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        operation: Operation::ShowNic,
-        method: Method::Get,
-        path: "/v1/nics/{id}",
-        summary: "One NIC with its queues.",
-        body: None,
-        success: 200,
-        answer: schema_of::<NicView>,
-        refusals: &[404],
-    },
-    Route {
-        operation: Operation::ChangeNic,
-        method: Method::Patch,
-        path: "/v1/nics/{id}",
-        summary: "Change a NIC made through the API while it runs.",
-        body: Some(schema_of::<NicChange>),
-        success: 200,
-        answer: schema_of::<NicView>,
-        refusals: &[404, 409, 422],
-    },
-    Route {
-        operation: Operation::RemoveNic,
-        method: Method::Delete,
-        path: "/v1/nics/{id}",
-        summary: "Remove a NIC made through the API; the answer is the NIC as it last was.",
-        body: None,
-        success: 200,
-        answer: schema_of::<NicView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        operation: Operation::SetLink,
-        method: Method::Post,
-        path: "/v1/nics/{id}/link",
-        summary: "Take a NIC's cable out or put it in, wherever the NIC was declared. It \
-                  stays so over a restart if the NIC was made through the API.",
-        body: Some(schema_of::<LinkChange>),
-        success: 200,
-        answer: schema_of::<NicView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        operation: Operation::MoveNic,
-        method: Method::Post,
-        path: "/v1/nics/{id}/move",
-        summary: "Move a NIC of a switch with all its queues, wherever it was declared, to another \
-                  sidecore, or let it go. Answered when it is there; 503 if frames on their way did not arrive in \
-                  time, and it is served where it was.",
-        body: Some(schema_of::<NicMove>),
-        success: 200,
-        answer: schema_of::<NicView>,
-        refusals: &[404, 422],
-    },
-    Route {
-        operation: Operation::ListSwitches,
-        method: Method::Get,
-        path: "/v1/switches",
-        summary: "Every switch with its ports.",
-        body: None,
-        success: 200,
-        answer: schema_of::<SwitchList>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::AddSwitch,
-        method: Method::Post,
-        path: "/v1/switches",
-        summary: "Make a switch. It survives a restart of the daemon.",
-        body: Some(schema_of::<SwitchSpec>),
-        success: 201,
-        answer: schema_of::<SwitchView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        operation: Operation::ShowSwitch,
-        method: Method::Get,
-        path: "/v1/switches/{id}",
-        summary: "One switch with its ports and its table of addresses.",
-        body: None,
-        success: 200,
-        answer: schema_of::<SwitchView>,
-        refusals: &[404],
-    },
-    Route {
-        operation: Operation::RemoveSwitch,
-        method: Method::Delete,
-        path: "/v1/switches/{id}",
-        summary: "Remove a switch made through the API, with its uplinks. One that still has \
-                  NICs stays.",
-        body: None,
-        success: 200,
-        answer: schema_of::<SwitchView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        operation: Operation::ListLinks,
-        method: Method::Get,
-        path: "/v1/links",
-        summary: "Every link, with its sessions, what it lost, and its disks.",
-        body: None,
-        success: 200,
-        answer: schema_of::<LinkList>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::ListGroups,
-        method: Method::Get,
-        path: "/v1/groups",
-        summary: "Every group, with its members and what they used.",
-        body: None,
-        success: 200,
-        answer: schema_of::<GroupList>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::AddGroup,
-        method: Method::Post,
-        path: "/v1/groups",
-        summary: "Make a group of disks and NICs that have a limit together. It survives a restart of \
-                  the daemon.",
-        body: Some(schema_of::<GroupSpec>),
-        success: 201,
-        answer: schema_of::<GroupView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        operation: Operation::ShowGroup,
-        method: Method::Get,
-        path: "/v1/groups/{id}",
-        summary: "One group, with its members and what they used.",
-        body: None,
-        success: 200,
-        answer: schema_of::<GroupView>,
-        refusals: &[404],
-    },
-    Route {
-        operation: Operation::ChangeGroup,
-        method: Method::Patch,
-        path: "/v1/groups/{id}",
-        summary: "Give a group made through the API another limit, which holds at once.",
-        body: Some(schema_of::<GroupChange>),
-        success: 200,
-        answer: schema_of::<GroupView>,
-        refusals: &[404, 409, 422],
-    },
-    Route {
-        operation: Operation::RemoveGroup,
-        method: Method::Delete,
-        path: "/v1/groups/{id}",
-        summary: "Remove a group made through the API. One that has members stays.",
-        body: None,
-        success: 200,
-        answer: schema_of::<GroupView>,
-        refusals: &[404, 409],
-    },
-    Route {
-        operation: Operation::ListSidecores,
-        method: Method::Get,
-        path: "/v1/sidecores",
-        summary: "Every sidecore.",
-        body: None,
-        success: 200,
-        answer: schema_of::<SidecoreList>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::Reload,
-        method: Method::Post,
-        path: "/v1/reload",
-        summary: "Read the configuration file again; a mistake in it changes nothing.",
-        body: None,
-        success: 200,
-        answer: schema_of::<ReloadView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        operation: Operation::Upgrade,
-        method: Method::Post,
-        path: "/v1/upgrade",
-        summary: "Have a new process of the program, as it is installed now, take over with everything \
-                  that is served. If it cannot, this one goes on.",
-        body: None,
-        success: 200,
-        answer: schema_of::<UpgradeView>,
-        refusals: &[409, 422],
-    },
-    Route {
-        operation: Operation::ShowDaemon,
-        method: Method::Get,
-        path: "/v1/daemon",
-        summary: "The daemon itself: what it has given up, and what devices are promised of it.",
-        body: None,
-        success: 200,
-        answer: schema_of::<DaemonView>,
-        refusals: &[],
-    },
-    Route {
-        operation: Operation::Version,
-        method: Method::Get,
-        path: "/v1/version",
-        summary: "Which program answers.",
-        body: None,
-        success: 200,
-        answer: schema_of::<VersionView>,
-        refusals: &[],
-    },
-];
+impl Route {
+    /// Whether it is there for those who only look: it shows what is so, and takes no more than that. What a
+    /// reload would do is an operator's question: the answer reads and opens files.
+    pub fn is_shown(&self) -> bool {
+        self.method == Method::Get && self.operation != Operation::ShowReload
+    }
+}
 
 impl Operation {
-    /// The call that a request makes. `id` and `body` are what the path and the request carry;
-    /// both are checked here, and whoever needs none ignores them.
-    pub fn call(self, id: &str, body: &[u8]) -> Result<Call, ApiError> {
+    /// What may follow `?` in its path.
+    fn query(self) -> &'static [Parameter] {
+        let mut routes = ROUTES.iter();
+        routes.find(|route| route.operation == self).map_or(&[], |route| route.query)
+    }
+
+    /// The call that a request makes. `id`, `query` and `body` are what the path and the request carry;
+    /// all are checked here, and whoever needs no name or body ignores it.
+    ///
+    /// # Errors
+    /// What is wrong in them.
+    pub fn call(self, id: &str, query: &str, body: &[u8]) -> Result<Call, ApiError> {
         let id = id.to_string();
+        let Query { force } = Query::read(query, self.query())?;
         Ok(match self {
             Operation::ListDisks => Call::ListDisks,
             Operation::AddDisk => Call::AddDisk(body_of(body)?),
             Operation::ShowDisk => Call::ShowDisk { id },
             Operation::ChangeDisk => Call::ChangeDisk { id, change: body_of(body)? },
-            Operation::RemoveDisk => Call::RemoveDisk { id },
-            Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)? },
+            Operation::RemoveDisk => Call::RemoveDisk { id, force },
+            Operation::ResizeDisk => Call::ResizeDisk { id, resize: body_of(body)?, force },
             Operation::ClearDisk => Call::ClearDisk { id },
+            Operation::AcceptDisk => Call::AcceptDisk { id },
             Operation::MoveDisk => Call::MoveDisk { id, wish: body_of(body)? },
             Operation::ListNics => Call::ListNics,
             Operation::AddNic => Call::AddNic(body_of(body)?),
             Operation::ShowNic => Call::ShowNic { id },
             Operation::ChangeNic => Call::ChangeNic { id, change: body_of(body)? },
-            Operation::RemoveNic => Call::RemoveNic { id },
+            Operation::RemoveNic => Call::RemoveNic { id, force },
             Operation::MoveNic => Call::MoveNic { id, wish: body_of(body)? },
             Operation::SetLink => {
                 let LinkChange { link } = body_of(body)?;
@@ -432,7 +156,8 @@ impl Operation {
             Operation::ChangeGroup => Call::ChangeGroup { id, change: body_of(body)? },
             Operation::RemoveGroup => Call::RemoveGroup { id },
             Operation::ListSidecores => Call::ListSidecores,
-            Operation::Reload => Call::Reload,
+            Operation::ShowReload => Call::ShowReload,
+            Operation::Reload => Call::Reload { force },
             Operation::Upgrade => Call::Upgrade,
             Operation::ShowDaemon => Call::ShowDaemon,
             Operation::Version => Call::Version,
@@ -450,42 +175,60 @@ fn body_of<T: JsonSchema + serde::de::DeserializeOwned>(body: &[u8]) -> Result<T
     })
 }
 
-fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{DiskChange, DiskMove, DiskResize, DiskSpec, NicMove};
     use crate::target::{TARGET_HINT, Target};
 
     fn refusal(operation: Operation, body: &str) -> (u16, String, String) {
-        let error = operation.call("vm1", body.as_bytes()).unwrap_err();
+        let error = operation.call("vm1", "", body.as_bytes()).unwrap_err();
         (error.kind.status(), error.error, error.hint)
     }
 
     #[test]
     fn bodies_become_calls() {
-        let call = Operation::AddDisk.call("", br#"{"id":"a","path":"/a.img","size":"1G"}"#);
+        let call = Operation::AddDisk.call("", "", br#"{"id":"a","path":"/a.img","size":"1G"}"#);
         let spec = DiskSpec {
             path: Some("/a.img".into()),
             size: Some(crate::Size(1 << 30)),
             ..DiskSpec::new("a")
         };
         assert_eq!(call.unwrap(), Call::AddDisk(spec));
-        let call = Operation::ChangeDisk.call("a", br#"{"policy":"poll"}"#).unwrap();
+        let call = Operation::ChangeDisk.call("a", "", br#"{"policy":"poll"}"#).unwrap();
         let change =
             DiskChange { policy: Some(crate::spec::Policy::Poll), ..DiskChange::default() };
         assert_eq!(call, Call::ChangeDisk { id: "a".into(), change });
-        let call = Operation::ResizeDisk.call("a", br#"{"size":1024}"#).unwrap();
+        let call = Operation::ResizeDisk.call("a", "", br#"{"size":1024}"#).unwrap();
         let resize = DiskResize { size: crate::Size(1024) };
-        assert_eq!(call, Call::ResizeDisk { id: "a".into(), resize });
-        let call = Operation::MoveDisk.call("a", br#"{"to":"auto","queue":1}"#).unwrap();
+        assert_eq!(call, Call::ResizeDisk { id: "a".into(), resize, force: false });
+        let call = Operation::MoveDisk.call("a", "", br#"{"to":"auto","queue":1}"#).unwrap();
         let wish = DiskMove { to: Target::Auto, queue: Some(1) };
         assert_eq!(call, Call::MoveDisk { id: "a".into(), wish });
-        let call = Operation::MoveNic.call("a", br#"{"to":3}"#).unwrap();
+        let call = Operation::MoveNic.call("a", "", br#"{"to":3}"#).unwrap();
         let wish = NicMove { to: Target::Sidecore(3) };
         assert_eq!(call, Call::MoveNic { id: "a".into(), wish });
+    }
+
+    #[test]
+    fn what_follows_the_path_is_checked_like_a_body() {
+        let call =
+            |operation: Operation, query| operation.call("a", query, b"").map_err(|e| e.error);
+        let removes = |force| Ok(Call::RemoveDisk { id: "a".into(), force });
+        assert_eq!(call(Operation::RemoveDisk, ""), removes(false));
+        assert_eq!(call(Operation::RemoveDisk, "force"), removes(true));
+        assert_eq!(call(Operation::RemoveDisk, "force=true"), removes(true));
+        assert_eq!(call(Operation::RemoveDisk, "force=false&"), removes(false));
+        assert_eq!(call(Operation::Reload, "force"), Ok(Call::Reload { force: true }));
+        for (operation, query, said) in [
+            (Operation::RemoveDisk, "dry_run", "`dry_run` is no parameter of this request"),
+            (Operation::RemoveDisk, "Force", "`Force` is no parameter of this request"),
+            (Operation::RemoveDisk, "force=1", "`force` has another value than true and false"),
+            (Operation::RemoveDisk, "force=false&force=true", "`force` is given twice"),
+            (Operation::ListDisks, "force", "`force` is no parameter of this request"),
+        ] {
+            assert_eq!(call(operation, query), Err(said.to_string()), "{query}");
+        }
     }
 
     #[test]

@@ -15,9 +15,12 @@ use crate::spec::{
     DISKS_MAX, DiskSpec, GROUPS_MAX, GroupSpec, NICS_MAX, NicSpec, SWITCHES_MAX, SwitchSpec,
 };
 
-/// The highest version that is read: with disks whose guests may move. Like those below it is written only
-/// when there is something of the kind, so that an older program reads the rest.
-pub const VERSION: u64 = 5;
+/// The highest version that is read: with what becomes of a disk's failures, block sizes, formats that are said,
+/// images in a user's folder, NICs without receive offloads, or devices that say who may open their sockets. Like those
+/// below it is written only when there is something of the kind, so that an older program reads the rest.
+pub const VERSION: u64 = 6;
+/// With disks whose guests may move; likewise.
+const VERSION_OF_MOVES: u64 = 5;
 /// With bursts that wait for a limit, and what is said of NICs' calls.
 const VERSION_OF_BURSTS: u64 = 4;
 /// With groups. Still written when there is none of these, so that an older program reads it.
@@ -84,7 +87,10 @@ pub enum SavedError {
 pub fn write(devices: &Devices) -> String {
     let Devices { disks, switches, nics, groups } = devices;
     let version = match (groups.is_empty(), switches.is_empty() && nics.is_empty()) {
-        _ if disks.iter().any(|disk| disk.migratable) => VERSION,
+        _ if names_users(devices) => VERSION,
+        _ if disks.iter().any(is_of_now) => VERSION,
+        _ if nics.iter().any(|nic| !nic.guest_offloads) => VERSION,
+        _ if disks.iter().any(|disk| disk.migratable) => VERSION_OF_MOVES,
         _ if has_news(devices) => VERSION_OF_BURSTS,
         (true, true) => VERSION_OF_DISKS,
         (true, false) => VERSION_OF_NICS,
@@ -94,6 +100,27 @@ pub fn write(devices: &Devices) -> String {
     let mut text = serde_json::to_string_pretty(&saved).unwrap_or_default();
     text.push('\n');
     text
+}
+
+/// Whether a disk says what becomes of its failures, of which size its blocks are, of which format its image is,
+/// or that it is in a user's folder.
+fn is_of_now(disk: &DiskSpec) -> bool {
+    disk.allow_user_folder
+        || disk.on_full.is_some()
+        || disk.on_error.is_some()
+        || disk.block_size.is_some()
+        || disk.format.is_some()
+}
+
+/// Whether a device says who may open its socket.
+fn names_users(devices: &Devices) -> bool {
+    let disks = devices.disks.iter();
+    let disks = disks.map(|it| (&it.socket_owner, &it.socket_group, it.socket_mode));
+    let nics = devices.nics.iter();
+    let nics = nics.map(|it| (&it.socket_owner, &it.socket_group, it.socket_mode));
+    disks
+        .chain(nics)
+        .any(|(owner, group, mode)| owner.is_some() || group.is_some() || mode.is_some())
 }
 
 /// Whether something has a burst that waits for a limit, a NIC says whether its calls wait or where its frames go, or one of
@@ -171,6 +198,7 @@ fn list<T: JsonSchema + DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Format;
 
     fn disk() -> DiskSpec {
         DiskSpec { path: Some("/a.img".into()), readonly: true, ..DiskSpec::new("a") }
@@ -196,8 +224,14 @@ mod tests {
         let each = Devices { nics: vec![calls(0)], ..Devices::default() };
         let moves = DiskSpec { migratable: true, ..DiskSpec::new("m") };
         let moves = Devices { disks: vec![moves], ..Devices::default() };
+        let fails = DiskSpec { block_size: Some(4096), ..DiskSpec::new("f") };
+        let fails = Devices { disks: vec![fails], ..Devices::default() };
         let asks = DiskSpec { qmp: Some("/q".into()), ..DiskSpec::new("q") };
         let asks = Devices { disks: vec![asks], ..Devices::default() };
+        let owned = |nic| NicSpec { socket_owner: Some("u".into()), ..nic };
+        let owned = Devices { nics: vec![owned(NicSpec::new("n"))], ..Devices::default() };
+        let told = DiskSpec { format: Some(Format::Raw), ..disk() };
+        let told = Devices { disks: vec![told], ..Devices::default() };
         let none = Devices::default();
         for (devices, version) in [
             (disks, 1),
@@ -207,7 +241,10 @@ mod tests {
             (rare, 4),
             (each, 4),
             (moves, 5),
+            (fails, 6),
+            (owned, 6),
             (asks, 4),
+            (told, 6),
             (none, 1),
         ] {
             let text = write(&devices);
@@ -239,12 +276,25 @@ mod tests {
     }
 
     #[test]
+    fn a_nic_without_receive_offloads_is_news() {
+        let usual = NicSpec { tap: Some("t0".into()), ..NicSpec::new("n") };
+        let finished = NicSpec { guest_offloads: false, ..usual.clone() };
+        for (nic, version) in [(usual, VERSION_OF_NICS), (finished, VERSION)] {
+            let devices = Devices { nics: vec![nic], ..Devices::default() };
+            let text = write(&devices);
+            assert!(text.contains(&format!("\"version\": {version}")), "{text}");
+            assert_eq!(text.contains("guest_offloads"), version == VERSION);
+            assert_eq!(read(&text).unwrap(), devices);
+        }
+    }
+
+    #[test]
     fn other_states_are_refused_by_reason() {
         for (text, why) in [
             ("{}", "this is not a saved state of sidecore: `format` is not \"sidecore-state\""),
             (
-                r#"{"format":"sidecore-state","version":6,"disks":[]}"#,
-                "the saved state has version 6, and this program reads up to 5; install the newer \
+                r#"{"format":"sidecore-state","version":7,"disks":[]}"#,
+                "the saved state has version 7, and this program reads up to 6; install the newer \
                  program again, or move the file away and add the disks, switches, nics and groups again",
             ),
             (

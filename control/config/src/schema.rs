@@ -30,19 +30,18 @@ pub(crate) fn read<T: JsonSchema + DeserializeOwned>(
     serde_json::from_value(value).map_err(|e| vec![Mistake::new(at.clone(), e.to_string(), "")])
 }
 
-struct Check<'a> {
+struct Check<'a, 'm> {
     root: &'a Value,
-    mistakes: &'a mut Vec<Mistake>,
+    mistakes: &'m mut Vec<Mistake>,
 }
 
-impl Check<'_> {
-    fn value(&mut self, schema: &Value, value: &Value, at: &Path) {
+impl<'a> Check<'a, '_> {
+    fn value(&mut self, schema: &'a Value, value: &Value, at: &Path) {
         let (schema, nullable) = self.resolve(schema);
         if value.is_null() && nullable {
             return;
         }
-        let schema = schema.clone();
-        if let Some(words) = words_of(&schema) {
+        if let Some(words) = words_of(schema) {
             self.word(&words, value, at);
         } else if schema["format"] == "size" {
             self.size(value, at);
@@ -50,9 +49,9 @@ impl Check<'_> {
             self.mac(value, at);
         } else if schema["format"] == "target" {
             self.target(value, at);
-        } else if admits(&schema, "object") {
-            self.table(&schema, value, at);
-        } else if admits(&schema, "array") {
+        } else if admits(schema, "object") {
+            self.table(schema, value, at);
+        } else if admits(schema, "array") {
             match value {
                 Value::Array(items) => {
                     for (index, item) in items.iter().enumerate() {
@@ -68,23 +67,22 @@ impl Check<'_> {
                     self.kind(at, other, right.0, &right.1);
                 }
             }
-        } else if admits(&schema, "integer") {
-            self.integer(&schema, value, at);
-        } else if admits(&schema, "boolean") && !value.is_boolean() {
+        } else if admits(schema, "integer") {
+            self.integer(schema, value, at);
+        } else if admits(schema, "boolean") && !value.is_boolean() {
             self.kind(at, value, "true or false", "write true or false, without quotes");
-        } else if admits(&schema, "string") && !value.is_string() {
+        } else if admits(schema, "string") && !value.is_string() {
             self.kind(at, value, "a text", "write it between quotes");
         }
     }
 
-    fn table(&mut self, schema: &Value, value: &Value, at: &Path) {
-        let empty = Map::new();
-        let fields = schema["properties"].as_object().unwrap_or(&empty);
+    fn table(&mut self, schema: &'a Value, value: &Value, at: &Path) {
+        let fields = schema["properties"].as_object();
         let Value::Object(entries) = value else {
             return self.kind(at, value, "a table", "write its fields below a header of its own");
         };
         for (key, entry) in entries {
-            match fields.get(key) {
+            match fields.and_then(|fields| fields.get(key)) {
                 Some(field) => self.value(field, entry, &at.key(key)),
                 None => self.unknown(schema, key, at),
             }
@@ -94,7 +92,8 @@ impl Check<'_> {
                 continue;
             };
             if !entries.contains_key(name) {
-                let right = match fields.get(name).and_then(|field| field["description"].as_str()) {
+                let field = fields.and_then(|fields| fields.get(name));
+                let right = match field.and_then(|field| field["description"].as_str()) {
                     Some(text) => format!("add `{name}`: {}", first_sentence(text)),
                     None => format!("add `{name}`"),
                 };
@@ -203,7 +202,7 @@ impl Check<'_> {
     }
 
     /// Follows references, and says whether nothing may stand there.
-    fn resolve<'s>(&'s self, mut schema: &'s Value) -> (&'s Value, bool) {
+    fn resolve(&self, mut schema: &'a Value) -> (&'a Value, bool) {
         let mut nullable = schema["type"].as_array().is_some_and(|t| t.contains(&"null".into()));
         // Deep enough for a reference to an option of a reference; a loop ends here.
         for _ in 0..8 {

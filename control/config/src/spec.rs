@@ -27,15 +27,19 @@ macro_rules! words {
     )+};
 }
 
+mod failure;
 mod limit;
 mod link;
 mod net;
 mod policy;
+mod rights;
 
+pub use failure::*;
 pub use limit::*;
 pub use link::*;
 pub use net::*;
 pub use policy::*;
+pub use rights::*;
 
 /// Most queues of one disk: more than any guest has vCPUs that would gain from one each.
 pub const QUEUES_MAX: u16 = 64;
@@ -93,9 +97,49 @@ pub struct DaemonSpec {
     pub state_dir: String,
     /// Folders of images, or single images and block devices. If any is named, the daemon gives up at its
     /// start all other files but its own (landlock, Linux 5.13), and refuses a disk whose image, wherever
-    /// links lead, is in none of them. A socket is then in `run_dir`, or in a folder that the file has
-    /// for a socket at the start.
+    /// links lead, is in none of them. In one of another user only that user's own files are images, as with
+    /// `allow_user_folder`. A socket is then in `run_dir`, or in a folder that the file has for a socket at the
+    /// start.
     pub image_folders: Vec<String>,
+    /// Owner of the API's socket: a user's name or number. Whoever may open that socket may do everything, and
+    /// have the daemon open any file that it can open itself. Default: the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_owner: Option<String>,
+    /// Group of the API's socket: a group's name or number, that of operators, and not one of VMMs. Default: the
+    /// daemon's own group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_group: Option<String>,
+    /// Who may open the API's socket: `"0600"`, its owner, or `"0660"`, its group too. Default: `"0660"` with
+    /// `api_group`, else `"0600"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_mode: Option<SocketMode>,
+    /// Unix socket on which the API only shows: whoever may open it sees what there is, and changes nothing. For
+    /// monitoring. Default: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read: Option<String>,
+    /// Owner of that socket. Default: the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read_owner: Option<String>,
+    /// Group of that socket. Default: the daemon's own group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read_group: Option<String>,
+    /// Who may open that socket: `"0600"`, `"0660"`, or `"0666"`, every user of this host. Default: `"0660"` with
+    /// `api_read_group`, else `"0600"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_read_mode: Option<SocketMode>,
+    /// Owner of the sockets of disks and NICs that name none: the user that all VMMs run as. VMMs of tenants
+    /// that are not to open each other's sockets are users of their own, named at their disks and NICs. Default:
+    /// the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Group of the sockets of disks and NICs that name none. Every member of it may open all of them, and so be
+    /// any of their guests. Default: the daemon's own group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Who may open the sockets of disks and NICs that say nothing: `"0600"`, the owner, or `"0660"`, the group
+    /// too. Default: `"0660"` with `socket_group`, else `"0600"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<SocketMode>,
 }
 
 impl Default for DaemonSpec {
@@ -105,6 +149,16 @@ impl Default for DaemonSpec {
             run_dir: "/run/sidecore".to_string(),
             state_dir: "/var/lib/sidecore".to_string(),
             image_folders: Vec::new(),
+            api_owner: None,
+            api_group: None,
+            api_mode: None,
+            api_read: None,
+            api_read_owner: None,
+            api_read_group: None,
+            api_read_mode: None,
+            socket_owner: None,
+            socket_group: None,
+            socket_mode: None,
         }
     }
 }
@@ -202,6 +256,21 @@ pub struct DiskSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, value_name = "MODE"))]
     pub mode: Mode,
+    /// Owner of that socket: a user's name or number, that of the VMM. Default: `socket_owner` of `[daemon]`, else
+    /// the daemon's own user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "USER"))]
+    pub socket_owner: Option<String>,
+    /// Group of that socket: a group's name or number. Every member of it may open the socket. Default:
+    /// `socket_group` of `[daemon]`, else the daemon's own group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub socket_group: Option<String>,
+    /// Who may open that socket: `"0600"`, its owner, or `"0660"`, its group too. Default: `"0660"` with a
+    /// `socket_group`, else `socket_mode` of `[daemon]`, else `"0600"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "MODE"))]
+    pub socket_mode: Option<SocketMode>,
     /// What the disk is made of. Default: `file` if there is a path, `remote` if there is a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "KIND"))]
@@ -210,12 +279,23 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "PATH"))]
     pub path: Option<String>,
+    /// `file`: the image may lie in a folder that belongs to another user than root and the daemon's, if
+    /// that user owns the image: links of that user are not followed, and nothing is made there. Needless
+    /// for what is in `image_folders`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub allow_user_folder: bool,
     /// `file`: whether the host's page cache is used. Default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "CACHE"))]
     pub cache: Option<Cache>,
+    /// `file`: the format of the image, if it is said. An image that no disk has served yet, and that begins
+    /// as qcow2, QED, VMDK, VHDX, VHD, VDI, Parallels, Bochs, cloop or LUKS, is refused without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "FORMAT"))]
+    pub format: Option<Format>,
     /// Capacity, such as `10G` (powers of 1024); a multiple of 512 bytes. Needed for `null` and `memory`;
-    /// for `file`, the image's own size if it is not given. With it, an image that is shorter is made
+    /// for `file`, the image's own size if it is not given, which then must be a multiple of 512, too. With it, an image that is shorter is made
     /// longer, and one that is missing is made, empty: also at a restart. So leave it out once the image
     /// is there, if its file system may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,6 +310,24 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "DISK"))]
     pub remote: Option<String>,
+    /// Logical block size that the guest sees, in bytes: 512, or 4096 for an image that was partitioned on a disk
+    /// with such sectors. The size of the disk is a multiple of it. Default: 512; of a remote disk what its
+    /// IOhost says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 512, max = 4096))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES",
+        value_parser = crate::number::of::<u32>("block_size", 512..=4096)))]
+    pub block_size: Option<u32>,
+    /// `file`: what becomes of a request for which there is no space (the file system, a quota or a thin pool
+    /// is full): `wait` until there is some, or `error`. Default: `wait`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_full: Option<OnFailure>,
+    /// `file`: what becomes of a request that the medium fails: `error`, or `wait` until it is well again. A
+    /// flush that fails is an error in either case: what it lost does not come back. Default: `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_error: Option<OnFailure>,
     /// The guest may not write.
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long))]
@@ -377,6 +475,15 @@ pub enum Cache {
     Page,
 }
 
+/// How the bytes of an image are a disk's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// One by one, whatever the image begins with.
+    Raw,
+}
+
 /// What may be changed on a running disk. What is not named stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
@@ -425,10 +532,31 @@ pub struct DiskChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
         value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
+    /// Owner of its socket, whoever is connected stays; an empty name for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "USER"))]
+    pub socket_owner: Option<String>,
+    /// Group of its socket; an empty name for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub socket_group: Option<String>,
+    /// Who may open its socket: `"0600"`, its owner, or `"0660"`, its group too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "MODE"))]
+    pub socket_mode: Option<SocketMode>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
     pub group: Option<String>,
+    /// What becomes of a request for which there is no space. With `error`, those that wait end so within a
+    /// second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_full: Option<OnFailure>,
+    /// What becomes of a request that the medium fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "WHAT"))]
+    pub on_error: Option<OnFailure>,
 }
 
 /// A new capacity for a running disk. The guest is told.

@@ -80,7 +80,10 @@ pub(crate) const FATAL: &[c_long] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// Refused to all threads but control, and no sign of a call that is missing: when the C library gives
+/// Of these, what starting an heir takes: its program, and in it what sees which vCPUs run.
+pub(crate) const OF_A_START: &[c_long] = &[libc::SYS_execve, libc::SYS_perf_event_open];
+
+/// Refused to all threads but control and openers, and no sign of a call that is missing: when the C library gives
 /// memory back, it asks `/proc` whether it may, and does without.
 pub(crate) const TRIED: &[c_long] = &[libc::SYS_openat];
 
@@ -119,6 +122,47 @@ const LIFE: &[c_long] = &[
 
 /// A disk's sync.
 const PARTING: &[c_long] = &[libc::SYS_fdatasync, libc::SYS_fsync];
+
+/// Names, images, and what `/proc` says of who has one.
+const OPENER: &[c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_getxattr,
+    libc::SYS_statfs,
+    libc::SYS_lseek,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_fallocate,
+    libc::SYS_fadvise64,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_pread64,
+    // The label of an image.
+    libc::SYS_fgetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_dup,
+    libc::SYS_eventfd2,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_register,
+    libc::SYS_geteuid,
+    libc::SYS_uname,
+];
+
+/// The forms of these that C libraries on x86-64 still use.
+#[cfg(target_arch = "x86_64")]
+const OPENER_OLD: &[c_long] =
+    &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink];
+#[cfg(not(target_arch = "x86_64"))]
+const OPENER_OLD: &[c_long] = &[];
 
 /// Where there are older forms of the same calls.
 #[cfg(target_arch = "x86_64")]
@@ -185,7 +229,11 @@ const CONTROL: &[c_long] = &[
     libc::SYS_newfstatat,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
+    libc::SYS_getxattr,
     libc::SYS_statfs,
+    // The label of an image.
+    libc::SYS_fgetxattr,
+    libc::SYS_fsetxattr,
     libc::SYS_lseek,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
@@ -198,6 +246,9 @@ const CONTROL: &[c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
+    // An ACL of a socket.
+    libc::SYS_getxattr,
+    libc::SYS_removexattr,
     libc::SYS_umask,
     libc::SYS_fsync,
     libc::SYS_fadvise64,
@@ -268,6 +319,7 @@ pub(crate) fn of(kind: Kind, networks: bool, programs: bool) -> Vec<c_long> {
         Kind::Closer => &[ALARM],
         Kind::Parting => &[PARTING],
         Kind::Greeter => &[],
+        Kind::Opener => &[OPENER, OPENER_OLD],
         Kind::Control => &[WAIT, ALARM, SIDECORE, CONTROL, CONTROL_OLD],
     };
     let bpf = (kind == Kind::Control && networks && programs).then_some(libc::SYS_bpf);
@@ -301,6 +353,8 @@ pub(crate) fn checked(kind: Kind, (networks, speaks_ip): (bool, bool), pid: u32)
             all.extend([clone, check(libc::SYS_ioctl, 1, CONTROL_IOCTLS)]);
             let of_networks = if networks { OF_NETWORKS } else { &[] };
             let of_links = if speaks_ip { OF_LINKS } else { &[] };
+            // Of what is open alone: a name could lead elsewhere.
+            all.push(check(libc::SYS_fchownat, 4, &[libc::AT_EMPTY_PATH as u64]));
             let families = [FAMILIES, of_networks, of_links].concat();
             all.push(check(libc::SYS_socket, 0, &families));
         }
@@ -308,6 +362,11 @@ pub(crate) fn checked(kind: Kind, (networks, speaks_ip): (bool, bool), pid: u32)
             all.push(check(libc::SYS_fcntl, 1, CLOSING));
             all.push(check(libc::SYS_ioctl, 1, SIDECORE_IOCTLS));
             all.push(check(libc::SYS_sendto, 4, &[0]));
+        }
+        Kind::Opener => {
+            all.push(check(libc::SYS_ioctl, 1, BLOCK_IOCTLS));
+            // How long a file may be: asked, and not set.
+            all.push(check(libc::SYS_prlimit64, 2, &[0]));
         }
         // A signal may be told of by any thread; what is sent has no address.
         Kind::Api => {
@@ -344,6 +403,9 @@ const OF_LINKS: &[u64] = &[libc::AF_INET as u64, libc::AF_INET6 as u64];
 
 /// An interface's name: whether it is still there.
 const SIDECORE_IOCTLS: &[u64] = &[libc::SIOCGIFNAME, libc::TUNSETOFFLOAD];
+
+/// BLKSSZGET, BLKPBSZGET, BLKGETSIZE64: what a block device is like.
+const BLOCK_IOCTLS: &[u64] = &[0x1268, 0x127b, 0x8008_1272];
 
 /// Of sockets, block devices, taps and interfaces.
 const CONTROL_IOCTLS: &[u64] = &[

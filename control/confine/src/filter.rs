@@ -25,6 +25,13 @@ pub(crate) fn process() -> Result<(), Error> {
     install(clone3, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))
 }
 
+/// The same for a process that starts programs which are to have the rights of a start.
+pub(crate) fn launcher() -> Result<(), Error> {
+    let fatal = calls::FATAL.iter().filter(|call| !calls::OF_A_START.contains(call));
+    let rules = fatal.map(|call| (*call, Vec::new())).collect();
+    install(rules, SeccompAction::Allow, SeccompAction::KillProcess)
+}
+
 /// Refuses this thread what is not on its list, from now on.
 pub(crate) fn thread(kind: Kind, confined: &Confined) -> Result<(), Error> {
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
@@ -32,7 +39,7 @@ pub(crate) fn thread(kind: Kind, confined: &Confined) -> Result<(), Error> {
     if confined.mode != Mode::Strict {
         return install(rules, refuse, SeccompAction::Allow);
     }
-    if kind != Kind::Control {
+    if !matches!(kind, Kind::Control | Kind::Opener) {
         let tried: Rules = calls::TRIED.iter().map(|call| (*call, Vec::new())).collect();
         rules.extend(tried.clone());
         install(tried, SeccompAction::Allow, refuse)?;

@@ -22,6 +22,9 @@ pub use files::{Landlock, landlock_abi, refuses_image};
 /// What decides how strict the lists are: `strict` or `off`; anything else, and nothing, is the usual.
 pub const ENVIRONMENT: &str = "SIDECORE_CONFINE";
 
+/// Set for whatever a confined launcher starts.
+pub const LAUNCHED: &str = "SIDECORE_LAUNCHED";
+
 /// What is done with a system call that is not on a thread's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -68,6 +71,17 @@ pub enum Kind {
     Parting,
     /// Shakes hands for links.
     Greeter,
+    /// Opens an image, finds who has it, and looks whether it is where it was.
+    Opener,
+}
+
+/// What this process may need later of what not every daemon does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// There are links: sockets of IP.
+    pub speaks_ip: bool,
+    /// Sockets are another user's or group's than its own: CAP_CHOWN, if it has that.
+    pub gives_sockets_away: bool,
 }
 
 /// Files that can be opened. All are absolute and exist.
@@ -129,8 +143,9 @@ static CONFINED: OnceLock<Confined> = OnceLock::new();
 pub fn process(
     mode: Mode,
     files: Option<&Files>,
-    speaks_ip: bool,
+    needs: Needs,
 ) -> Result<&'static Confined, Error> {
+    let Needs { speaks_ip, gives_sockets_away } = needs;
     if let Some(confined) = CONFINED.get() {
         return Ok(confined);
     }
@@ -145,7 +160,8 @@ pub fn process(
         },
         Mode::On | Mode::Strict => {
             rustix::thread::set_no_new_privs(true).map_err(Error::Capabilities)?;
-            let capabilities = capabilities::reduce().map_err(Error::Capabilities)?;
+            let capabilities =
+                capabilities::reduce(gives_sockets_away).map_err(Error::Capabilities)?;
             let landlock = files::restrict(files)?;
             filter::process()?;
             let files = files.cloned();
@@ -153,6 +169,27 @@ pub fn process(
         }
     };
     Ok(CONFINED.get_or_init(|| confined))
+}
+
+/// Confines the process that starts heirs to what these need at their start, which it hands on: all that it gives up
+/// they lack too. A second call, in a process that such a one has started, does nothing.
+///
+/// # Errors
+/// [`Error`]; then the process should end.
+pub fn launcher(mode: Mode) -> Result<(), Error> {
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    capabilities::reduce_to_a_start().map_err(Error::Capabilities)?;
+    // What writes this process's memory has its rights: nobody may whose rights are fewer.
+    let hidden = rustix::process::DumpableBehavior::NotDumpable;
+    rustix::process::set_dumpable_behavior(hidden).map_err(Error::Capabilities)?;
+    // Filters are inherited, and each one costs all system calls of all heirs: one is enough.
+    if std::env::var_os(LAUNCHED).is_some() {
+        return Ok(());
+    }
+    rustix::thread::set_no_new_privs(true).map_err(Error::Capabilities)?;
+    filter::launcher()
 }
 
 /// Confines the calling thread, and those that it makes, to what `kind` needs. Does nothing in a
@@ -164,8 +201,10 @@ pub fn thread(kind: Kind) -> Result<(), Error> {
     let Some(confined) = confined().filter(|confined| confined.mode != Mode::Off) else {
         return Ok(());
     };
-    if kind != Kind::Control {
-        capabilities::drop_all().map_err(Error::Capabilities)?;
+    match kind {
+        Kind::Control => {}
+        Kind::Opener => capabilities::keep_for_files().map_err(Error::Capabilities)?,
+        _ => capabilities::drop_all().map_err(Error::Capabilities)?,
     }
     filter::thread(kind, confined)
 }

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use confine::{Files, Kind, Mode, process, thread};
+use confine::{Files, Kind, Mode, Needs, process, thread};
 
 /// Tells a child which attempt it is to make, and in which folder.
 const ATTEMPT: &str = "CONFINE_ATTEMPT";
@@ -66,12 +66,13 @@ fn attempt() {
         ..Files::default()
     };
     let files = what.starts_with("file-").then_some(&files);
-    process(mode, files, false).unwrap();
+    process(mode, files, Needs::default()).unwrap();
     thread(match kind {
         "sidecore" => Kind::Sidecore,
         "api" => Kind::Api,
         "closer" => Kind::Closer,
         "parting" => Kind::Parting,
+        "opener" => Kind::Opener,
         _ => Kind::Control,
     })
     .unwrap();
@@ -168,6 +169,7 @@ fn what_a_thread_has_no_use_for_is_refused_and_ends_nothing() {
         ("api", "spawn"),
         ("closer", "open"),
         ("closer", "listen"),
+        ("opener", "listen"),
         ("parting", "open"),
         ("parting", "listen"),
     ] {

@@ -1,13 +1,16 @@
 //! What operators ask for: each call answered at once, or when the queues it concerns are back.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use backend::Source as Image;
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::{DiskPlan, Origin};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
 use crate::device::Device;
+use crate::disk::source_of;
 use crate::kind::Kind;
 use crate::manager::{Manager, Waiting, now};
 use crate::views;
@@ -20,6 +23,7 @@ pub(crate) type Answered = Result<Answer, ApiError>;
 impl Manager {
     /// Answers an operator.
     pub(crate) fn answer(&mut self, request: Request) {
+        request.log_change();
         let (call, reply) = request.into_parts();
         self.note_heard();
         match call {
@@ -28,7 +32,10 @@ impl Manager {
             Call::ListSidecores => reply.answer(Ok(self.sidecores())),
             Call::ShowDaemon => reply.answer(Ok(self.daemon_view())),
             Call::Version => reply.answer(Ok(self.version())),
-            Call::Reload => self.reload(Some(reply)),
+            Call::Reload { force } => self.reload(Some(reply), force),
+            Call::ShowReload => {
+                reply.answer(self.reload_dry().map(Answer::Reloaded));
+            }
             Call::Upgrade => self.begin_upgrade(reply),
             Call::AddDisk(spec) => {
                 let answer = self.add(&spec);
@@ -38,12 +45,16 @@ impl Manager {
                 let answer = self.change(&id, &change);
                 reply.answer(answer);
             }
-            Call::ResizeDisk { id, resize } => self.resize(&id, &resize, reply),
-            Call::RemoveDisk { id } => match self.check_made_by_api(&id) {
-                Ok(()) => self.remove(&id, reply),
-                Err(error) => reply.answer(Err(error)),
-            },
+            Call::ResizeDisk { id, resize, force } => self.resize(&id, &resize, force, reply),
+            Call::RemoveDisk { id, force } => {
+                let may = self.check_made_by_api(&id);
+                match may.and_then(|()| self.check_unused("disk", &id, force)) {
+                    Ok(()) => self.remove(&id, reply),
+                    Err(error) => reply.answer(Err(error)),
+                }
+            }
             Call::ClearDisk { id } => reply.answer(self.clear(&id)),
+            Call::AcceptDisk { id } => reply.answer(self.accept_image(&id)),
             Call::MoveDisk { id, wish } => self.move_queues(&id, &wish, reply),
             Call::ListGroups
             | Call::ShowGroup { .. }
@@ -69,10 +80,13 @@ impl Manager {
             Call::SetLink { id, link } => self.set_link(&id, link),
             Call::ListSwitches => Ok(self.list_switches()),
             Call::AddSwitch(spec) => self.add_switch(&spec),
-            Call::RemoveNic { id } => match self.check_nic_made_by_api(&id) {
-                Ok(()) => return self.remove(&id, reply),
-                Err(error) => Err(error),
-            },
+            Call::RemoveNic { id, force } => {
+                let may = self.check_nic_made_by_api(&id);
+                match may.and_then(|()| self.check_unused("nic", &id, force)) {
+                    Ok(()) => return self.remove(&id, reply),
+                    Err(error) => Err(error),
+                }
+            }
             Call::ShowSwitch { id } => return self.show_switch(&id, reply),
             Call::RemoveSwitch { id } => return self.remove_switch(&id, reply),
             // Answered before.
@@ -216,8 +230,20 @@ impl Manager {
         }
         info!(device = id, "removed");
         self.forget_unsynced(id);
+        self.close_image(device);
         self.retry_shut();
         self.answer_waiting(number, Ok(view));
+    }
+
+    /// Closes the image of a device that is gone, which may take as long as its file system wants.
+    fn close_image(&mut self, mut device: Device) {
+        let Some(disk) = device.kind.disk_mut() else { return };
+        let image = source_of(&disk.plan);
+        let held = Arc::clone(&disk.disk);
+        drop(device);
+        if matches!(image, Image::File { .. }) {
+            let _ = self.openers.aside(image, move || drop(held));
+        }
     }
 
     pub(crate) fn wait_for(&mut self, device: u32, reply: Option<Reply>) {

@@ -1,13 +1,15 @@
-//! The operators' door: HTTP on a Unix socket, turned into [`config::api::Call`]s.
+//! The operators' door: HTTP on a Unix socket, turned into [`config::api::Call`]s; and a second one, if it is
+//! asked for, at which everything is shown and nothing is changed.
 //!
 //! One thread of its own, so that a slow or hostile client holds up nobody else. It owns no state:
 //! each request becomes a [`Request`] on a channel to the control loop, which is woken by an
 //! eventfd and sends back the answer. Not here: what a call does (the control loop), and what the
 //! requests and bodies are (`config::routes`).
 //!
-//! Bounded: [`CLIENTS_MAX`] connections, [`BODY_BYTES_MAX`] a body, one request a connection, and
-//! [`CONNECTION_S_MAX`] from the first byte to the last. Whoever can write to the socket is an
-//! operator; what they send is still checked, and junk is answered with 4xx and what to do.
+//! Bounded: [`CLIENTS_MAX`] connections at each, [`BODY_BYTES_MAX`] a body, one request a connection,
+//! [`REQUEST_S_MAX`] for all of the request and [`CONNECTION_S_MAX`] from the first byte to the last. Whoever
+//! can write to the socket is an operator: the kernel has looked at the socket's owner, group, mode and ACL, and
+//! nobody looks again. What they send is still checked, and junk is answered with 4xx and what to do.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,13 +22,21 @@ use std::thread::JoinHandle;
 use config::api::{Answer, ApiError, Call};
 use confine::Kind;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::geteuid;
 use tokio::sync::oneshot;
 
 mod http;
 mod listen;
+mod places;
 
-/// Most connections at a time; one more is answered 503.
+use crate::rights::Rights;
+
+/// Most connections at a time; one more is answered 503, unless one of them is slow.
 pub const CLIENTS_MAX: usize = 64;
+/// Of these, the last are root's and the daemon's own user's.
+const CLIENTS_KEPT: usize = 8;
+/// Longest time from connecting until a request is whole, in seconds.
+pub const REQUEST_S_MAX: u64 = 5;
 /// Longest body, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest life of a connection, in seconds.
@@ -35,11 +45,22 @@ pub const CONNECTION_S_MAX: u64 = 30;
 /// so that its client is told.
 const ANSWER_S_MAX: u64 = 20;
 
+/// Who is at the other end, as the kernel knew when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Number of the user.
+    pub uid: u32,
+    /// Number of the process, or 0: it is not of this namespace.
+    pub pid: i32,
+}
+
 /// One call of an operator, and the place for its answer.
 #[derive(Debug)]
 pub struct Request {
     /// What is asked.
     pub call: Call,
+    /// Who asks.
+    pub from: Peer,
     reply: oneshot::Sender<Result<Answer, ApiError>>,
 }
 
@@ -47,6 +68,16 @@ impl Request {
     /// Answers it. A client that has gone meanwhile misses nothing else.
     pub fn answer(self, answer: Result<Answer, ApiError>) {
         let _ = self.reply.send(answer);
+    }
+
+    /// Writes who asks for a change into the log, one line each; what only shows has none. The command's name
+    /// is what the process calls itself.
+    pub(crate) fn log_change(&self) {
+        let Some(change) = self.call.change() else { return };
+        let Peer { uid, pid } = self.from;
+        let command = names::kernel_text(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let command = command.trim_end_matches('\n');
+        tracing::info!(uid, pid, command, "asked for: {change}");
     }
 
     /// The call, and the duty to answer it later.
@@ -100,14 +131,16 @@ impl Calls {
 struct Door {
     requests: SyncSender<Request>,
     wake: Arc<OwnedFd>,
+    /// The daemon's own user, which this thread may not ask for.
+    own: u32,
 }
 
-/// The running server. Dropped, it stops, and if it has begun it takes its socket away.
+/// The running server. Dropped, it stops, and if it has begun it takes its sockets away.
 #[derive(Debug)]
 pub struct Server {
-    /// `None`: it is another process's.
-    socket: Option<PathBuf>,
-    /// `None`: it has begun, and the socket is its own.
+    /// Empty: they are another process's.
+    sockets: Vec<PathBuf>,
+    /// `None`: it has begun, and the sockets are its own.
     begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -121,43 +154,78 @@ impl Server {
         }
     }
 
-    /// Stops, when those who are connected have their answers, and leaves the socket to another
+    /// Stops, when those who are connected have their answers, and leaves the sockets to another
     /// process.
-    pub fn give_socket_away(mut self) {
-        self.socket = None;
+    pub fn give_sockets_away(mut self) {
+        self.sockets.clear();
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that never began may share the socket with a process that serves.
-        let socket = if self.begin.is_some() { None } else { self.socket.take() };
+        // One that never began may share the sockets with a process that serves.
+        let has_begun = self.begin.is_none();
+        let sockets = std::mem::take(&mut self.sockets).into_iter().filter(|_| has_begun);
         drop(self.begin.take());
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Some(socket) = socket {
-            let _ = std::fs::remove_file(socket);
-        }
+        sockets.for_each(|socket| listen::remove(&socket));
     }
 }
 
-/// The socket, open and not answered yet.
+/// A socket of the API that is to be opened.
 #[derive(Debug)]
-pub struct Entrance {
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) rights: &'a Rights,
+    /// It listens already, in this process or another.
+    pub(crate) inherited: Option<OwnedFd>,
+}
+
+impl Place<'_> {
+    fn open(self) -> io::Result<Socket> {
+        let listener = match self.inherited {
+            Some(listener) => UnixListener::from(listener),
+            None => listen::listen(self.path, self.rights)?,
+        };
+        Ok(Socket { path: self.path.to_path_buf(), listener })
+    }
+}
+
+#[derive(Debug)]
+struct Socket {
     path: PathBuf,
     listener: UnixListener,
+}
+
+/// The sockets, open and not answered yet.
+#[derive(Debug)]
+pub struct Entrance {
+    api: Socket,
+    /// At which everything is shown and nothing changed.
+    read: Option<Socket>,
     handles: Door,
 }
 
+/// Descriptors of the API's sockets, for a process that takes over.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) api: OwnedFd,
+    /// The one that only shows.
+    pub(crate) read: Option<OwnedFd>,
+}
+
 impl Entrance {
-    /// Another descriptor of the socket, for a process that takes over.
+    /// Other descriptors of the sockets.
     ///
     /// # Errors
     /// None is left.
-    pub fn socket(&self) -> io::Result<OwnedFd> {
-        Ok(self.listener.try_clone()?.into())
+    pub(crate) fn listening(&self) -> io::Result<Listening> {
+        let duplicate = |socket: &Socket| Ok(OwnedFd::from(socket.listener.try_clone()?));
+        let read: io::Result<_> = self.read.as_ref().map(duplicate).transpose();
+        Ok(Listening { api: duplicate(&self.api)?, read: read? })
     }
 
     /// A thread of its own that can answer, and takes nobody in before [`Server::begin`]: it is known by
@@ -166,22 +234,25 @@ impl Entrance {
     /// # Errors
     /// What the kernel said.
     pub fn prepare(self, version: &'static str) -> io::Result<Server> {
-        let Entrance { path, listener, handles } = self;
+        let Entrance { api, read, handles } = self;
+        let sockets = [Some(&api), read.as_ref()].into_iter().flatten();
+        let sockets = sockets.map(|socket| socket.path.clone()).collect();
         let (begin, begun) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let (made, is_made) = sync_channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
             let confined = confine::thread(Kind::Api).map_err(io::Error::other);
+            let watch = |socket: Socket| tokio::net::UnixListener::from_std(socket.listener);
             let within = runtime.enter();
-            let watched = confined.and_then(|()| tokio::net::UnixListener::from_std(listener));
+            let watched = confined.and_then(|()| Ok((watch(api)?, read.map(watch).transpose()?)));
             drop(within);
             match watched {
-                Ok(listener) => {
+                Ok(listeners) => {
                     let _ = made.send(Ok(()));
                     runtime.block_on(async {
                         if begun.await.is_ok() {
-                            http::run(listener, handles, version, stopped).await;
+                            http::run(listeners, handles, version, stopped).await;
                         }
                     });
                 }
@@ -190,30 +261,32 @@ impl Entrance {
         })?;
         let (begin, stop, thread) = (Some(begin), Some(stop), Some(thread));
         is_made.recv().map_err(|_| io::Error::other("it ended at its start"))??;
-        Ok(Server { socket: Some(path), begin, stop, thread })
+        Ok(Server { sockets, begin, stop, thread })
     }
 }
 
-/// Opens the socket, or goes on with `inherited`, which listens there already.
+/// Opens the socket, and the one that only shows.
 ///
-/// The socket's mode is 0660. A socket that a dead daemon left is replaced; one that a living
-/// daemon serves is an error (`AddrInUse`), and so is anything else of that name.
+/// A socket that a dead daemon left is replaced; one that a living daemon serves is an error (`AddrInUse`),
+/// and so is anything else of that name.
 ///
 /// # Errors
-/// What the kernel said.
-pub fn open(socket: &Path, inherited: Option<OwnedFd>) -> io::Result<(Entrance, Calls)> {
-    let listener = match inherited {
-        Some(listener) => UnixListener::from(listener),
-        None => listen::listen(socket)?,
+/// The path, and what the kernel said.
+pub(crate) fn open(
+    api: Place<'_>,
+    read: Option<Place<'_>>,
+) -> Result<(Entrance, Calls), (PathBuf, io::Error)> {
+    let opened = |place: Place<'_>| {
+        let path = place.path.to_path_buf();
+        place.open().map_err(|error| (path, error))
     };
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    // As many as there can be clients, so that a living client always finds room.
-    let (sender, requests) = sync_channel(CLIENTS_MAX);
-    let handles = Door { requests: sender, wake: wake.clone() };
-    Ok((
-        Entrance { path: socket.to_path_buf(), listener, handles },
-        Calls { requests: Some(requests), wake },
-    ))
+    let (api, read) = (opened(api)?, read.map(opened).transpose()?);
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let wake = Arc::new(wake.map_err(|error| (api.path.clone(), error.into()))?);
+    // As many as there can be clients of both, so that a living client always finds room.
+    let (sender, requests) = sync_channel(2 * CLIENTS_MAX);
+    let handles = Door { requests: sender, wake: wake.clone(), own: geteuid().as_raw() };
+    Ok((Entrance { api, read, handles }, Calls { requests: Some(requests), wake }))
 }
 
 #[cfg(test)]

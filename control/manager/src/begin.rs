@@ -10,13 +10,15 @@ use config::Plan;
 use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
 use config::saved::Devices;
+use config::spec::SocketRights;
 use confine::Kind;
 use runstate::{Tracker, Unavailable};
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use crate::address_space::AddressSpace;
 use crate::api::{self, Entrance, Server};
 use crate::balance::{Balance, nodes_of};
+use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::{self, Cores};
 use crate::guest_vcpus::Guests;
@@ -24,10 +26,12 @@ use crate::kind::DevicePlan;
 use crate::manager::{End, INBOX_INTERVAL, Manager, now};
 use crate::moves::Moves;
 use crate::network::Network;
+use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::remote::Remote;
+use crate::rights::Rights;
 use crate::service::Groups;
-use crate::shut::Shut;
+use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
 use crate::state::StateFile;
 use crate::taps::MadeTaps;
@@ -37,6 +41,7 @@ use crate::upgrade::estate::Estate;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
+use crate::watch::Watch;
 
 /// Reads the configuration file again, beside the plan in force.
 pub(crate) type Load = dyn Fn(&Plan) -> Result<Plan, ApiError>;
@@ -49,6 +54,8 @@ pub struct Options {
     pub commit: Option<&'static str>,
     /// The configuration file's name, for messages.
     pub file: String,
+    /// The same as an absolute path.
+    pub path: String,
     /// How the configuration file is read again.
     pub load: Box<Load>,
     /// Called once everything is open.
@@ -112,21 +119,8 @@ fn begin(
     let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let state = StateFile::in_folder(&plan.daemon.state_dir);
-    let told = estate.as_mut().and_then(|estate| estate.api.take());
-    let told = match told {
-        Some((path, _)) if path != plan.daemon.api => {
-            let what = "another `api` takes a restart of the daemon";
-            return Err(StartError(format!(
-                "{what}: the file has {}, not {path}",
-                plan.daemon.api
-            )));
-        }
-        told => told.map(|(_, socket)| socket),
-    };
-    let api = format!("the API socket {}", plan.daemon.api);
-    let (entrance, calls) =
-        api::open(Path::new(&plan.daemon.api), told).map_err(|e| failed(&api, &e))?;
-    let api_socket = entrance.socket().map_err(|e| failed(&api, &e))?;
+    let (entrance, calls) = open_api(plan, estate.as_mut())?;
+    let listening = entrance.listening().map_err(|e| failed("the API's sockets", &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
     take_short_turns();
@@ -141,6 +135,8 @@ fn begin(
         options,
         state,
         unsynced: Unsynced::in_folder(&plan.daemon.state_dir),
+        bonds: Bonds::in_folder(&plan.daemon.state_dir),
+        watch: Watch::from(now()),
         cores,
         balance,
         devices: BTreeMap::new(),
@@ -151,6 +147,7 @@ fn begin(
         queries: Vec::new(),
         next_query: 0,
         shut: Vec::new(),
+        openers: Openers::default(),
         waiting: Vec::new(),
         moves: Moves::default(),
         reloading: None,
@@ -166,12 +163,56 @@ fn begin(
         fences_open: 0,
         estate,
         took_over_at: None,
-        api_socket,
+        listening,
         calls,
         stop_by: None,
+        idle_peers_at: now(),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
+}
+
+/// The API's sockets, not answered yet; those that a predecessor hands over where there is one.
+fn open_api(
+    plan: &Plan,
+    estate: Option<&mut Estate>,
+) -> Result<(Entrance, api::Calls), StartError> {
+    let daemon = &plan.daemon;
+    let told = estate.map(|estate| (estate.api.take(), estate.api_read.take()));
+    let (told, told_read) = told.unwrap_or_default();
+    let other = |field: &str, file: &str, told: &str| {
+        let what = format!("another `{field}` takes a restart of the daemon");
+        Err(StartError(format!("{what}: the file has {file}, not {told}")))
+    };
+    if let Some((told, _)) = &told
+        && *told != daemon.api
+    {
+        return other("api", &daemon.api, told);
+    }
+    if let Some((told, _)) = &told_read
+        && Some(told) != daemon.api_read.as_ref()
+    {
+        return other("api_read", daemon.api_read.as_deref().unwrap_or("none"), told);
+    }
+    // A user that was removed since must not keep every guest from its disks: nobody but the daemon's user is
+    // let in then.
+    let rights = |written: SocketRights, field: &str| {
+        Rights::of(&written).unwrap_or_else(|error| {
+            error!(
+                "{field} in [daemon]: {error}; until then root and the daemon's user alone may ask"
+            );
+            Rights::own()
+        })
+    };
+    let of_api = rights(daemon.api_rights(), "api_owner or api_group");
+    let of_read = rights(daemon.api_read_rights(), "api_read_owner or api_read_group");
+    let inherited = told.map(|(_, socket)| socket);
+    let place = api::Place { path: Path::new(&daemon.api), rights: &of_api, inherited };
+    let inherited = told_read.map(|(_, socket)| socket);
+    let path = daemon.api_read.as_deref().map(Path::new);
+    let read = path.map(|path| api::Place { path, rights: &of_read, inherited });
+    api::open(place, read)
+        .map_err(|(path, error)| StartError(format!("the API socket {}: {error}", path.display())))
 }
 
 /// For this thread, and those that it makes from here on: when it is woken it runs, or else an upgrade waits
@@ -219,6 +260,7 @@ fn settle_down(entrance: Entrance, options: &Options) -> Result<Server, StartErr
 
 /// Serves what is open until it is told to stop, or another process has taken over.
 fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
+    manager.bonds.begin();
     server.begin();
     if !backend::rings_are_restricted() {
         info!("this kernel lets no io_uring be restricted: what one does is not filtered");
@@ -226,6 +268,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     (manager.options.ready)();
     let (devices, shut) = (manager.devices.len(), manager.shut.len());
     info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
+    manager.log_shut();
     let handed_over = match manager.turn_until_stopped() {
         End::Stopped => {
             drop(manager);
@@ -243,7 +286,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     }
     manager.answer_all_busy();
     (manager.options.handed_over)(pid);
-    server.give_socket_away();
+    server.give_sockets_away();
     info!(pid, "another process serves now");
     // Destructors would shut down connections and remove sockets that are that process's.
     std::process::exit(0)
@@ -334,9 +377,10 @@ impl Manager {
         if !self.devices.is_empty() || self.shut.iter().any(has_hope) {
             return Ok(());
         }
-        let refused = self.shut.iter().filter(of_file).map(|shut| {
-            let (name, origin) = (shut.plan.name(), shut.plan.origin());
-            format!("{name} ({origin}): {}", shut.problem)
+        let of_file: Vec<Shut> = self.shut.iter().filter(of_file).cloned().collect();
+        let refused = alike(&of_file).into_iter().map(|Alike { first, more }| {
+            let (name, origin) = (first.plan.name(), first.plan.origin());
+            format!("{name} ({origin}): {}{more}", first.problem)
         });
         match refused.collect::<Vec<_>>() {
             all if all.is_empty() => Ok(()),

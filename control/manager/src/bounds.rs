@@ -55,6 +55,8 @@ const OWN_MAPPINGS: u64 = 2048;
 /// Of a queue: slots, tables (ARCHITECTURE.md, bounds); of a device: four connections.
 const QUEUE_BYTES: u64 = 200 << 10;
 const DEVICE_BYTES: u64 = 64 << 10;
+/// Aligned buffers of a file, on each sidecore that has a queue of it: for drivers whose own are not.
+const BUFFER_BYTES: u64 = 128 << 10;
 /// Of a NIC that comes by a link: two rings of 256 KiB, frames at both ends of them and in pieces, and its part of what a
 /// session has on its way out.
 const LINKED_BYTES: u64 = 1 << 20;
@@ -62,6 +64,10 @@ const LINKED_BYTES: u64 = 1 << 20;
 const OWN_BYTES: u64 = 32 << 20;
 /// Where nobody has set it (Linux, `DEFAULT_MAX_MAP_COUNT`).
 const MAPPINGS_DEFAULT: u64 = 65_530;
+
+/// What version 1 of cgroups says where there is no limit, and more: the largest number of whole pages, which
+/// is less with larger pages.
+const NO_LIMIT_V1: u64 = i64::MAX as u64 - (1 << 20);
 
 /// So much of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +84,8 @@ impl Amount {
             DevicePlan::Disk(disk) => {
                 let held = match disk.source {
                     Source::Memory { size_bytes } => size_bytes,
-                    Source::Null { .. } | Source::File { .. } | Source::Remote { .. } => 0,
+                    Source::File { .. } => BUFFER_BYTES * u64::from(disk.queues),
+                    Source::Null { .. } | Source::Remote { .. } => 0,
                 };
                 (u64::from(disk.queues), 0, held)
             }
@@ -133,6 +140,8 @@ struct Shared {
     devices: Cell<u64>,
     promised: Cell<Amount>,
     extra: Cell<Amount>,
+    /// What goes soon, and is promised to others already.
+    credit: Cell<Amount>,
     /// Whoever claims has it already.
     is_lenient: Cell<bool>,
 }
@@ -188,9 +197,9 @@ impl Bounds {
 
     fn new(most: Amount, own: Amount) -> Bounds {
         let none = || Cell::new(Amount::default());
-        let (promised, extra) = (none(), none());
+        let (promised, extra, credit) = (none(), none(), none());
         let (devices, is_lenient) = (Cell::new(0), Cell::new(false));
-        Bounds(Rc::new(Shared { most, own, devices, promised, extra, is_lenient }))
+        Bounds(Rc::new(Shared { most, own, devices, promised, extra, credit, is_lenient }))
     }
 
     /// What this process may have of each at this moment.
@@ -204,10 +213,18 @@ impl Bounds {
 
     /// What is neither the daemon's own, nor promised, nor taken beyond that.
     fn free(&self) -> Amount {
-        let Shared { own, promised, extra, .. } = &*self.0;
+        let Shared { own, promised, extra, credit, .. } = &*self.0;
         let descriptors = lent::all_that_wait();
         let closing = Amount { descriptors, ..Amount::default() };
-        self.most().minus(*own).minus(promised.get()).minus(extra.get()).minus(closing)
+        let promised = promised.get().minus(credit.get());
+        self.most().minus(*own).minus(promised).minus(extra.get()).minus(closing)
+    }
+
+    /// Until it is called with nothing, what these devices are promised may be promised to those that take their
+    /// places.
+    pub(crate) fn lend<'a>(&self, going: impl IntoIterator<Item = &'a DevicePlan>) {
+        let sum = going.into_iter().map(Amount::of).fold(Amount::default(), Amount::plus);
+        self.0.credit.set(sum);
     }
 
     /// Promises a device what it may come to need.
@@ -350,16 +367,38 @@ impl Drop for Claim {
 }
 
 fn number_in(path: impl AsRef<Path>) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    names::kernel_text(path).ok()?.trim().parse().ok()
 }
 
 /// The least that this process's cgroup, or one above it, allows; nothing where there is no limit, or none
 /// that can be seen.
 fn memory_of_the_cgroup() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let below = Path::new("/sys/fs/cgroup").join(own.trim_start_matches('/'));
-    below.ancestors().filter_map(|group| number_in(group.join("memory.max"))).min()
+    let groups = names::kernel_text("/proc/self/cgroup").ok()?;
+    least_of_cgroups(&groups, Path::new("/sys/fs/cgroup"), |file| number_in(file))
+}
+
+/// Of a process whose `/proc/PID/cgroup` has that text: of either version, and on hosts with both of both.
+fn least_of_cgroups(
+    groups: &str,
+    root: &Path,
+    number_in: impl Fn(&Path) -> Option<u64>,
+) -> Option<u64> {
+    let limits = groups.lines().filter_map(|line| {
+        // NUMBER:CONTROLLERS:PATH; version 2 has number 0 and names none (cgroups(7)).
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, own) = (fields.next()?, fields.next()?, fields.next()?);
+        let (root, file) = match number == "0" && controllers.is_empty() {
+            true => (root.to_path_buf(), "memory.max"),
+            false if controllers.split(',').any(|one| one == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            false => return None,
+        };
+        let below = root.join(own.trim_start_matches('/'));
+        let above = below.ancestors().take_while(|group| group.starts_with(&root));
+        above.filter_map(|group| number_in(&group.join(file))).filter(|it| *it < NO_LIMIT_V1).min()
+    });
+    limits.min()
 }
 
 #[cfg(test)]

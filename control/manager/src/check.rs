@@ -1,14 +1,17 @@
 //! What a start would refuse that is not in the file itself: for `serve --check`.
 //!
-//! Nothing is opened here but keys. Called by the program; `begin` and `shut` do the same when they start.
+//! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
 
 use config::api::BoundsView;
-use config::plan::LinkPlan;
-use config::{Origin, Plan};
+use config::plan::{DiskPlan, LinkPlan};
+use config::{Origin, Plan, Source};
 
+use crate::bonds::{Bonds, Vetting};
 use crate::bounds::Bounds;
+use crate::disk::DiskParts;
 use crate::kind::DevicePlan;
-use crate::remote;
+use crate::rights::Rights;
+use crate::{images, remote};
 
 /// That a link's key can be read, and is one.
 ///
@@ -16,6 +19,49 @@ use crate::remote;
 /// What a start would say.
 pub fn link_key(link: &LinkPlan) -> Result<(), String> {
     remote::check_key(link)
+}
+
+/// That every user and group is there who is to open a socket.
+///
+/// # Errors
+/// Whose socket it is, and who is not there.
+pub fn rights(plan: &Plan) -> Result<(), String> {
+    let daemon = &plan.daemon;
+    let of_daemon = [daemon.api_rights(), daemon.api_read_rights()].into_iter();
+    let of_daemon = of_daemon.map(|rights| ("[daemon]".to_string(), rights));
+    let disks = plan
+        .disks
+        .iter()
+        .map(|disk| (format!("{}: disk {:?}", disk.origin, disk.id), disk.rights.clone()));
+    let nics = plan.nics.iter();
+    let nics = nics.map(|nic| (format!("{}: nic {:?}", nic.origin, nic.id), nic.rights.clone()));
+    for (whose, rights) in of_daemon.chain(disks).chain(nics) {
+        Rights::of(&rights).map_err(|error| format!("{whose}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// That the name of a disk's image leads through no folder that others could change, and that this process can open
+/// what is there, if anything is; `state_dir` has what disks were on before. Whether another process holds it is known when it is served.
+///
+/// # Errors
+/// What a start would say.
+pub fn image(disk: &DiskPlan, state_dir: &str) -> Result<(), String> {
+    image_name(disk)?;
+    let bonds = Bonds::in_folder(state_dir);
+    let vetting = Vetting::of(disk, &bonds, bonds.may_have_missed(false));
+    match disk.source {
+        Source::File { .. } => DiskParts::check(disk, &vetting).map_err(|error| error.to_string()),
+        Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
+    }
+}
+
+/// That the name of a disk's image leads through no folder that others could change.
+///
+/// # Errors
+/// Which step of it does.
+pub fn image_name(disk: &DiskPlan) -> Result<(), String> {
+    images::check(disk)
 }
 
 /// That each device of the plan can be promised what it may take, one after the other as at a start.

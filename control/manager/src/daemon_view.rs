@@ -10,6 +10,7 @@ impl Manager {
     pub(crate) fn daemon_view(&self) -> Answer {
         Answer::Daemon(DaemonView {
             pid: std::process::id(),
+            file: self.options.path.clone(),
             confinement: confinement(),
             bounds: self.bounds.view(),
         })

@@ -20,15 +20,17 @@ use crate::address_space::AddressSpace;
 use crate::balance::Weighed;
 use crate::bounds::{Bounds, Claim};
 use crate::connection::Connection;
-use crate::disk::DiskParts;
+use crate::disk::{Admission, DiskParts};
 use crate::front_end::FrontEnd;
 use crate::guest_vcpus::Follow;
+use crate::idle_peers::Beginning;
 use crate::kind::{Facts, Kind};
 use crate::lent::{Closer, Lent};
 use crate::log_rate::LogRate;
 use crate::manager::now;
 use crate::moves::Moving;
 use crate::service::{Flow, Metered};
+use crate::sockets;
 use crate::start::{self, Left};
 use crate::whereabouts::Whereabouts;
 
@@ -74,6 +76,8 @@ pub(crate) struct Link {
     pub(crate) extra: Option<Claim>,
     /// The same for a message with many descriptors.
     pub(crate) extra_of_message: Option<Claim>,
+    /// What it lacks before its first request.
+    pub(crate) beginning: Beginning,
 }
 
 /// A queue that a sidecore has.
@@ -247,6 +251,7 @@ impl Device {
             stalls_at: None,
             extra: None,
             extra_of_message: None,
+            beginning: Beginning::new(self.counted()),
         }
     }
 
@@ -390,11 +395,11 @@ impl Device {
             return Ok(None);
         }
         let (features, logging) = (link.session.features(), link.session.is_logging());
-        let lost = self.kind.disk().filter(|disk| disk.has_lost_what_it_held(&self.queues, link));
-        let is_lost = lost.is_some();
-        let mut made = match lost {
-            Some(disk) => Err(disk.lost_by()),
-            None => start::make(&facts, features, logging, &link.front_end, &parts),
+        let admission = self.kind.disk().map(|disk| disk.admits(&self.queues, number, link));
+        let is_refused = matches!(admission, Some(Admission::Lost(_) | Admission::Other(_)));
+        let mut made = match &admission {
+            Some(Admission::Lost(why) | Admission::Other(why)) => Err(why.clone()),
+            _ => start::make(&facts, features, logging, &link.front_end, &parts),
         };
         let (size, left) = (facts.size, Left::at_start(&facts));
         let is_first = self.queues.iter().all(|queue| queue.attached.is_none());
@@ -411,7 +416,10 @@ impl Device {
             queue.left = made.is_ok().then_some(left).or(queue.left);
             queue.format = start::format_of(features);
             queue.violation = None;
-            queue.problem = made.as_ref().err().map(|error| format!("cannot be served: {error}"));
+            // One that waits for its image is no queue that failed.
+            let failed =
+                made.as_ref().err().filter(|_| !matches!(admission, Some(Admission::Other(_))));
+            queue.problem = failed.map(|error| format!("cannot be served: {error}"));
             queue.gave_up = made.is_err().then_some((number, changes));
             if let Ok(served) = &mut made {
                 let flow = Flow::of(&self.kind, index);
@@ -419,8 +427,19 @@ impl Device {
             }
         }
         // Those of its rings that were set up before this one was told of.
-        self.restarting |= is_lost && !self.attached().is_empty();
+        self.restarting |= is_refused && !self.attached().is_empty();
+        self.bind(number, admission, made.is_ok());
         made.map(|served| Some((number, served)))
+    }
+
+    /// Notes what became of a ring of front-end `link`, as far as the image goes.
+    fn bind(&mut self, link: u32, admission: Option<Admission>, is_made: bool) {
+        let Some(disk) = self.kind.disk_mut() else { return };
+        match admission {
+            Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict),
+            Some(Admission::Other(why)) => disk.bond.refuse(why),
+            _ => {}
+        }
     }
 
     /// Removes the socket that it listens on.
@@ -428,7 +447,7 @@ impl Device {
         if let Some(listener) = self.listener.take() {
             // Whoever waits to be accepted may have sent anything already.
             self.closer.close(listener);
-            let _ = std::fs::remove_file(Path::new(&self.facts.socket));
+            sockets::remove(Path::new(&self.facts.socket));
         }
     }
 }

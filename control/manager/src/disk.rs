@@ -4,17 +4,23 @@
 //! whoever asks a device what it is.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
-use backend::{Cache, Disk, Handles, Inherited, OpenError, Source};
+use backend::{Astray, Cache, Disk, Handles, Inherited, Source, Waits};
 use config::plan::DiskPlan;
-use device::blk::{Limits, Live, Shape};
+use config::spec::OnFailure;
+use device::blk::{Limits, Live, Shape, Topology};
+use names::ImageKind;
 
+use crate::bonds::{Bond, Bonds, Vetting};
 use crate::device::{Link, QueueState};
 use crate::follow::Stand;
+use crate::image::{Found, Verdict};
+use crate::images::{self, FileId, ImageNames};
+use crate::openers::{Openers, Opening, Patience, Purpose};
 use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
+use crate::stalls::Stall;
 use crate::start;
 
 /// A disk that is open.
@@ -27,33 +33,91 @@ pub(crate) struct DiskParts {
     pub(crate) stand: Option<Stand>,
     /// It held nothing when it was opened first ([`Disk::was_empty`]), and nobody has used it since.
     pub(crate) was_empty: bool,
+    /// Which image its guest is on.
+    pub(crate) bond: Box<Bond>,
+    /// What others have done to its image, as far as that was seen.
+    pub(crate) astray: Option<Astray>,
+    /// What was said last of requests that wait.
+    pub(crate) stall_said: Option<Stall>,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
+    /// Which file its image was when that was opened last.
+    pub(crate) file: Option<FileId>,
     /// What it has of a link, if another machine has it.
     pub(crate) remote: Option<RemoteParts>,
 }
 
+/// Whether a ring may be served, as far as the image goes.
+pub(crate) enum Admission {
+    /// It may.
+    Served(Verdict),
+    /// What its guest wrote is gone.
+    Lost(String),
+    /// Its guest was on another image, and waits.
+    Other(String),
+}
+
 impl DiskParts {
-    /// Opens what the disk is made of.
+    /// Opens what the disk is made of. With `is_kept` an image that is missing is not made.
     ///
     /// # Errors
-    /// Why it cannot be opened and what to do.
-    pub(crate) fn open(plan: DiskPlan) -> Result<DiskParts, NotOpen> {
-        let source = source_of(&plan);
-        // Readers keep no reader out, so their locks need not follow anything.
-        let follows = plan.migratable && !plan.readonly;
-        let mut disk = match Disk::open(&source) {
-            Err(OpenError::Held { holder, .. }) if follows && !holder.is_this_process() => {
-                Disk::look(&source)
+    /// Why it cannot be opened and what to do, and which file it is, if that is known.
+    pub(crate) fn open(
+        plan: DiskPlan,
+        is_kept: bool,
+        bonds: &Bonds,
+        openers: &mut Openers,
+        patience: Patience,
+    ) -> Result<DiskParts, (NotOpen, Option<FileId>)> {
+        let path = plan.source.path().unwrap_or_default();
+        let follows = follows(&plan);
+        let was_used = is_kept || bonds.may_have_missed(patience == Patience::Again);
+        let vetting = Vetting::of(&plan, bonds, was_used);
+        let purpose = if follows { Purpose::Follow } else { Purpose::Have };
+        let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
+            Opening::Over(disk, file) => (disk, file),
+            Opening::Missing => {
+                let why =
+                    format!("its image {path} is missing: put it back, then `sidecore reload`");
+                return Err((NotOpen::Wrong(why), None));
             }
-            opened => opened,
-        }
-        .map_err(|e| NotOpen::new(&e, &plan))?;
+            Opening::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
+            Opening::Late => return Err((NotOpen::late(path), None)),
+        };
+        let disk = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
         let was_empty = disk.was_empty();
-        if follows {
-            disk = disk.away();
+        check_blocks(&plan, &disk).map_err(|why| (NotOpen::Wrong(why), file))?;
+        let disk = if follows { disk.away() } else { disk };
+        Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
+    }
+
+    /// The same disk with what is remembered of its guest's image.
+    pub(crate) fn bound(mut self, bonds: &Bonds) -> DiskParts {
+        let found = Found::of(&self.disk, &self.plan, bonds.boot());
+        self.bond = Box::new(Bond::new(found, bonds.of(&self.plan.id)));
+        self
+    }
+
+    /// Whether [`Self::open`] would succeed once whoever has the image has let go of it. Nothing is changed. A missing
+    /// image that may be made is none of that.
+    ///
+    /// # Errors
+    /// Why it could not be opened and what to do.
+    pub(crate) fn check(plan: &DiskPlan, vetting: &Vetting) -> Result<(), NotOpen> {
+        if matches!(plan.source, config::Source::Remote { .. }) {
+            return Ok(());
         }
-        Ok(DiskParts::of(plan, disk, was_empty))
+        let may_be_made = plan.source.size_bytes().is_some() && !plan.readonly;
+        if may_be_made && images::missing(plan).is_some() {
+            return images::can_be_made(plan).map_err(NotOpen::Wrong);
+        }
+        let (source, names) = (source_of(plan), ImageNames::of(plan));
+        let checked = vetting.vetted(plan, |vet| match plan.migratable {
+            // Whoever has it now may be about to make it longer.
+            true => Disk::look(&source, &names, vet).map(drop),
+            false => Disk::check(&source, &names, vet),
+        });
+        checked.map_err(|e| NotOpen::new(&e, plan))
     }
 
     /// Takes over what another process had open, or only knew of.
@@ -64,18 +128,22 @@ impl DiskParts {
         plan: DiskPlan,
         facts: &Inherited,
         handles: Handles<OwnedFd>,
+        bonds: &Bonds,
     ) -> Result<DiskParts, NotOpen> {
         let disk = Disk::inherit(&source_of(&plan), facts, handles);
         let disk = disk.map_err(|error| NotOpen::Wrong(error.to_string()))?;
-        Ok(DiskParts::of(plan, disk, facts.was_empty))
+        let file = disk.file_id().or_else(|| images::file_of(&plan));
+        Ok(DiskParts { file, ..DiskParts::of(plan, disk, facts.was_empty) }.bound(bonds))
     }
 
     fn of(plan: DiskPlan, disk: Arc<Disk>, was_empty: bool) -> DiskParts {
-        let follows = plan.migratable && !plan.readonly;
+        let follows = follows(&plan);
         let limits = disk.limits();
+        let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
         let shape = Shape {
-            block_size: disk.block_size(),
-            physical_block_exp: exponent_of(disk.physical_block_size(), disk.block_size()),
+            block_size,
+            physical_block_exp: exponent_of(disk.physical_block_size(), block_size),
+            topology: topology_of(&disk, block_size),
             readonly: plan.readonly,
             queues: plan.queues,
             serial: plan.serial_bytes(),
@@ -88,7 +156,22 @@ impl DiskParts {
         let live = Live::new(disk.size_bytes());
         let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
         let stand = follows.then_some(stand);
-        DiskParts { plan, disk, shape, live, stand, was_empty, resizing: None, remote: None }
+        let (bond, astray) = (Box::default(), None);
+        let (stall_said, resizing, remote, file) = (None, None, None, None);
+        DiskParts {
+            plan,
+            disk,
+            shape,
+            live,
+            stand,
+            was_empty,
+            bond,
+            astray,
+            stall_said,
+            resizing,
+            remote,
+            file,
+        }
     }
 
     /// Whether it could not make data stable, here or at its IOhost, and no operator has said yet that he knows.
@@ -115,16 +198,28 @@ impl DiskParts {
     ///
     /// # Errors
     /// Why it cannot be opened and what to do.
-    pub(crate) fn open_again(&self, plan: &DiskPlan) -> Result<Arc<Disk>, NotOpen> {
-        if let Some(path) = plan.source.path().filter(|path| !Path::new(path).exists()) {
-            return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
-        }
-        let disk = Disk::open(&source_of(plan)).map_err(|e| NotOpen::new(&e, plan))?;
+    pub(crate) fn open_again(
+        &self,
+        plan: &DiskPlan,
+        bonds: &Bonds,
+        openers: &mut Openers,
+        patience: Patience,
+    ) -> Result<Arc<Disk>, NotOpen> {
+        let path = plan.source.path().unwrap_or_default();
+        let vetting = Vetting::of(plan, bonds, true);
+        let disk = match openers.open(plan, (Purpose::Have, true), vetting, patience) {
+            Opening::Over(disk, _) => disk.map_err(|error| NotOpen::new(&error, plan))?,
+            Opening::Missing => {
+                return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
+            }
+            Opening::GivenUp(why) => return Err(NotOpen::Wrong(why)),
+            Opening::Late => return Err(NotOpen::late(path)),
+        };
+        check_blocks(plan, &disk).map_err(NotOpen::Wrong)?;
         // Front-ends were told of the one that was there when the daemon started.
         match disk.answers_at_once() == self.shape.in_order {
             true => Ok(disk),
             false => {
-                let path = plan.source.path().unwrap_or_default();
                 let why = format!(
                     "{path} is on another kind of file system than before: restart \
                                    the daemon, or put it back"
@@ -134,28 +229,54 @@ impl DiskParts {
         }
     }
 
-    /// Whether the disk was empty when it was opened (a RAM disk, an image that was missing) and some
-    /// ring of the front-end, enabled or not, was served by an earlier process: its guest must not be
-    /// handed zeroes, through no ring, until it starts anew.
-    pub(crate) fn has_lost_what_it_held(&self, queues: &[QueueState], link: &Link) -> bool {
-        let is_lost = |(index, queue): (usize, &QueueState)| {
-            let facts = link.session.set_up(index as u16).filter(|_| !queue.was_attached);
-            let features = link.session.features();
-            facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
-        };
-        self.was_empty && queues.iter().enumerate().any(is_lost)
+    /// Why a new size would be lost, if its image is a file that its path does not name any more.
+    pub(crate) fn lost_its_name(&self) -> Option<String> {
+        let (path, own) = (self.plan.source.path()?, self.disk.file_id()?);
+        if images::kind_of(&self.plan) == Some(ImageKind::Block) {
+            return None;
+        }
+        match images::file_of(&self.plan) {
+            Some(named) if named == own => None,
+            Some(_) => Some(format!(
+                "{path} is another file than the one that its guest is on: put that one back"
+            )),
+            None => images::missing(&self.plan).map(|path| format!(
+                "{path} was removed or renamed, and what its guest writes is lost when the daemon closes it: put it \
+                 back, or copy the disk from within the guest"
+            )),
+        }
+    }
+
+    /// Whether a ring of front-end `link`, whose number is `number`, may be served.
+    ///
+    /// A guest whose driver was running is served from its own image alone. It must not be handed the
+    /// zeroes of a disk that was empty when it was opened (a RAM disk, an image that was missing), nor
+    /// another image, through no ring, until it starts anew.
+    pub(crate) fn admits(&self, queues: &[QueueState], number: u32, link: &Link) -> Admission {
+        let was_running = was_running(queues, link);
+        let verdict = self.bond.judge(&self.plan.id, number, was_running);
+        let is_lost = self.was_empty && was_running;
+        match verdict {
+            // An image that was missing was made anew in its place.
+            Verdict::Other(_) if is_lost && self.bond.has_same_name() => {
+                Admission::Lost(self.lost_by())
+            }
+            Verdict::Other(why) => Admission::Other(why),
+            _ if is_lost => Admission::Lost(self.lost_by()),
+            verdict => Admission::Served(verdict),
+        }
     }
 
     /// What a guest is told whose disk holds nothing of what it wrote.
-    pub(crate) fn lost_by(&self) -> String {
+    fn lost_by(&self) -> String {
         match self.plan.source.path() {
             None => {
-                "its guest used this RAM disk before the daemon was started, or in another daemon, and \
+                "its guest used this RAM disk before it was made here, or in another daemon, and \
                      what it wrote is not here: restart the guest"
                     .to_string()
             }
             Some(path) => format!(
-                "its guest used this disk before the daemon was started, and {path} was missing or \
+                "its guest used this disk before it was opened here, and {path} was missing or \
                  empty then: stop the daemon, put the image back and start it; or restart the guest \
                  with the empty one"
             ),
@@ -163,14 +284,37 @@ impl DiskParts {
     }
 }
 
+/// Whether some ring of a front-end, enabled or not, was served before, and not as this device: its driver
+/// counts on what it wrote.
+fn was_running(queues: &[QueueState], link: &Link) -> bool {
+    queues.iter().enumerate().any(|(index, queue)| !queue.was_attached && was_used(link, index))
+}
+
+/// Whether some ring was served before, be it as this device.
+pub(crate) fn is_running(rings: u16, link: &Link) -> bool {
+    (0..rings).any(|index| was_used(link, index.into()))
+}
+
+fn was_used(link: &Link, index: usize) -> bool {
+    let features = link.session.features();
+    let facts = link.session.set_up(index as u16);
+    facts.is_some_and(|facts| start::was_used(&facts, features, &link.front_end))
+}
+
+/// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.
+fn follows(plan: &DiskPlan) -> bool {
+    plan.migratable && !plan.readonly
+}
+
 /// What the back-end is asked to open.
-fn source_of(plan: &DiskPlan) -> Source {
+pub(crate) fn source_of(plan: &DiskPlan) -> Source {
     match &plan.source {
         // Whoever opens one asks its link (`remote`), and never comes here.
         config::Source::Remote { .. } => Source::Null { size_bytes: 0 },
         config::Source::Null { size_bytes } => Source::Null { size_bytes: *size_bytes },
         config::Source::Memory { size_bytes } => Source::Memory { size_bytes: *size_bytes },
         config::Source::File { path, size_bytes, cache } => Source::File {
+            waits: waits_of(plan),
             path: path.into(),
             size_bytes: *size_bytes,
             readonly: plan.readonly,
@@ -181,6 +325,45 @@ fn source_of(plan: &DiskPlan) -> Source {
             },
         },
     }
+}
+
+/// That a guest's blocks fit the disk.
+fn check_blocks(plan: &DiskPlan, disk: &Disk) -> Result<(), String> {
+    let block_size = plan.block_size.unwrap_or_else(|| disk.block_size());
+    let (size_bytes, least) = (disk.size_bytes(), disk.blocks_only());
+    if !size_bytes.is_multiple_of(block_size.into()) {
+        let whole = size_bytes / u64::from(block_size) * u64::from(block_size);
+        return Err(format!(
+            "it has {size_bytes} bytes, which are not whole blocks of {block_size}: make the image longer, \
+             write `size` ({whole} leaves the rest out), or `block_size = 512`"
+        ));
+    }
+    if least > block_size {
+        return Err(format!(
+            "past the page cache its image takes whole blocks of {least} bytes alone, and its guest would \
+             ask for {block_size}: write `block_size = {least}` if the guest was made for that, or \
+             `cache = \"auto\"`"
+        ));
+    }
+    Ok(())
+}
+
+/// How requests of the disk are best cut, in a guest's blocks. What does not fit is not told.
+fn topology_of(disk: &Disk, block_size: u32) -> Topology {
+    let grain = disk.grain();
+    let blocks = |bytes: u32| if bytes.is_multiple_of(block_size) { bytes / block_size } else { 0 };
+    Topology {
+        alignment_offset: u8::try_from(blocks(grain.alignment_offset)).unwrap_or(0),
+        io_min: u16::try_from(blocks(grain.io_min)).unwrap_or(0),
+        io_best: blocks(grain.io_best),
+        discard_sectors: blocks(grain.discard) * (block_size / 512),
+    }
+}
+
+/// Which failures its requests wait out.
+pub(crate) fn waits_of(plan: &DiskPlan) -> Waits {
+    let waits = |on| on == OnFailure::Wait;
+    Waits { full: waits(plan.on_full), failed: waits(plan.on_error) }
 }
 
 /// The power of two by which the physical block is larger than the logical one.

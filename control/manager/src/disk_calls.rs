@@ -2,6 +2,8 @@
 //!
 //! Not here: what is asked of any device (`answers`), and `clear` (`unsynced`).
 
+use std::sync::Arc;
+
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, Origin};
 use config::spec::{DiskChange, DiskResize};
@@ -10,24 +12,25 @@ use tracing::{info, warn};
 
 use crate::answers::{Answered, UNDONE, UNTIL_RESTART, not_kept};
 use crate::api::Reply;
-use crate::disk::DiskParts;
+use crate::disk::{DiskParts, source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::{Manager, now};
-use crate::shut::{NotOpen, Shut};
+use crate::openers::Patience;
+use crate::rights::{Rights, refused_rights};
+use crate::shut::{NotOpen, Shut, refused_with};
 
 impl Manager {
     pub(crate) fn add(&mut self, spec: &DiskSpec) -> Answered {
         let plan = self.plan.disk_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
-            let hint = "put that right, or name another image or socket";
-            ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
+            refused_with(&format!("disk {id:?}"), &error, "name another image or socket")
         };
         match self.open_device(DevicePlan::Disk(plan.clone())) {
             Ok(device) => {
                 self.serve_device(device).map_err(refused)?;
             }
-            Err(NotOpen::Ended(why)) => {
+            Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
                 self.shut.push(Shut::waiting(waits, why, now()));
             }
@@ -52,10 +55,17 @@ impl Manager {
         let before = self.plan.disk(id).cloned().ok_or_else(|| self.plan.no_such_disk(id))?;
         let (share, policy, limit) = (after.share, after.policy, after.limit);
         let group = after.group.clone();
+        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
+        let has_others = before.rights != after.rights;
         self.set_plan(after);
         if let Err(error) = self.keep() {
             self.set_plan(before);
             return Err(not_kept(&error, UNDONE));
+        }
+        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+            self.set_plan(before);
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            return Err(refused_rights(&error));
         }
         if let Some(number) = self.number_of(id) {
             self.set_service(number);
@@ -64,8 +74,11 @@ impl Manager {
         self.show(id, true)
     }
 
-    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, reply: Reply) {
-        let begun = self.made_by_api(id).and_then(|number| self.begin_resize(number, resize.size));
+    pub(crate) fn resize(&mut self, id: &str, resize: &DiskResize, force: bool, reply: Reply) {
+        let begun = self.made_by_api(id).and_then(|number| {
+            self.check_resize(id, resize.size.0, force)?;
+            self.begin_resize(number, resize.size)
+        });
         match begun {
             Ok(number) => {
                 self.wait_for(number, Some(reply));
@@ -93,13 +106,20 @@ impl Manager {
             let hint = "give a multiple of 512 bytes, such as 10G";
             return Err(ApiError::new(ErrorKind::Refused, error, hint));
         }
+        let block_size = disk.shape.block_size;
+        if !size.0.is_multiple_of(block_size.into()) {
+            let error = format!("a size of {} bytes is not whole blocks of {block_size}", size.0);
+            let hint = format!("give a multiple of {block_size} bytes, the disk's `block_size`");
+            return Err(ApiError::new(ErrorKind::Refused, error, hint));
+        }
         disk.resizing = Some(size.0);
         Ok(number)
     }
 
     pub(crate) fn finish_resize(&mut self, number: u32, size: u64) -> Answered {
         let gone = || ApiError::new(ErrorKind::NotFound, "the disk is gone", "");
-        let disk = self.disk_parts_mut(number).ok_or_else(gone)?;
+        let disk = self.devices.get_mut(&number).and_then(|device| device.kind.disk_mut());
+        let disk = disk.ok_or_else(gone)?;
         let id = disk.plan.id.clone();
         let mut plan = disk.plan.clone();
         plan.resized(size);
@@ -115,10 +135,24 @@ impl Manager {
                 info!(disk = id, size, "resized");
                 return self.show(&id, true);
             }
-            true => backend::Disk::resize(&mut disk.disk, size).map_err(|e| refused(&e))?,
+            true => {
+                let mut longer = Arc::clone(&disk.disk);
+                let resized = self.openers.aside(source_of(&plan), move || {
+                    backend::Disk::resize(&mut longer, size).map(|()| longer)
+                });
+                let late = || refused(&"its file system does not answer; ask again");
+                disk.disk = resized.ok_or_else(late)?.map_err(|error| refused(&error))?;
+            }
             // Made longer under its locks, which are not kept.
-            false => disk.disk = disk.open_again(&plan).map_err(|e| refused(&e))?.away(),
+            false => {
+                let opened =
+                    disk.open_again(&plan, &self.bonds, &mut self.openers, Patience::First);
+                disk.disk = opened.map_err(|error| refused(&error))?.away();
+            }
         }
+        disk.astray = None;
+        let image = disk.bond.resized(size);
+        image.into_iter().for_each(|image| self.keep_image(&id, &image));
         self.tell_capacity(number);
         let origin = plan.origin.clone();
         self.set_plan(plan);
@@ -163,6 +197,7 @@ impl Manager {
             && let Some(disk) = device.kind.disk_mut()
         {
             disk.plan.clone_from(&plan);
+            disk.disk.set_waits(waits_of(&plan));
             let facts = Facts::from(&plan);
             if facts.qmp != device.facts.qmp {
                 device.follow.look_again();

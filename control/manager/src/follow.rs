@@ -21,9 +21,11 @@ use vhost_user::Message;
 
 use crate::device::Device;
 use crate::disk::DiskParts;
+use crate::image::Found;
 use crate::manager::{Manager, now};
+use crate::openers::Patience;
 use crate::poll::Token;
-use crate::shut::{NotOpen, Retry, file_at};
+use crate::shut::{NotOpen, Retry};
 
 /// Where the locks of such a disk are.
 pub(crate) enum Stand {
@@ -171,7 +173,8 @@ impl Manager {
     /// Asks for the locks of a disk, unless that was done a moment ago.
     pub(crate) fn take_locks(&mut self, number: u32) -> bool {
         let now = now();
-        let Some(parts) = self.disk_parts(number) else { return false };
+        let parts = self.devices.get(&number).and_then(|device| device.kind.disk());
+        let Some(parts) = parts else { return false };
         if parts.asks_at().is_some_and(|at| at > now) {
             return false;
         }
@@ -179,12 +182,15 @@ impl Manager {
             Some(Stand::Away(Some((retry, _)))) => Some(*retry),
             _ => None,
         };
-        let taken = parts.open_again(&parts.plan).and_then(|disk| {
-            let failure =
-                disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
-            let watched = failure.transpose().map(|_| disk);
-            watched.map_err(|e| NotOpen::Wrong(format!("it cannot be watched: {e}")))
-        });
+        let patience = if asked.is_some() { Patience::Again } else { Patience::First };
+        let taken = parts
+            .open_again(&parts.plan, &self.bonds, &mut self.openers, patience)
+            .and_then(|disk| {
+                let failure =
+                    disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
+                let watched = failure.transpose().map(|_| disk);
+                watched.map_err(|e| NotOpen::Wrong(format!("it cannot be watched: {e}")))
+            });
         let id = parts.plan.id.clone();
         match taken {
             Ok(disk) => {
@@ -216,11 +222,37 @@ impl Manager {
         disk.count_on_from(&parts.disk);
         parts.disk = disk;
         parts.stand = Some(Stand::Here);
+        self.has_found(number);
+        self.watch.wake();
         if let Some(parts) = self.disk_parts(number) {
             self.recall_unsynced(parts);
         }
         if grew {
             self.tell_capacity(number);
+        }
+    }
+
+    /// The image of a disk was opened anew: it may be another one.
+    fn has_found(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let Some(parts) = device.kind.disk_mut() else { return };
+        let found = Found::of(&parts.disk, &parts.plan, self.bonds.boot());
+        parts.astray = None;
+        if parts.bond.find(found) {
+            // What its rings were served from is not what they would be served from now.
+            device.queues.iter_mut().for_each(|queue| queue.was_attached = false);
+        }
+    }
+
+    /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
+    /// back, from another daemon, is not known here.
+    pub(crate) fn forget_parted(&mut self, number: u32) {
+        let Some(parts) = self.disk_parts_mut(number) else { return };
+        if matches!(parts.stand, Some(Stand::Away(_))) && parts.bond.part() {
+            let id = parts.plan.id.clone();
+            if let Err(error) = self.bonds.forget(&id) {
+                warn!(disk = id, %error, "which image its guest was on could not be forgotten");
+            }
         }
     }
 
@@ -302,19 +334,21 @@ impl Manager {
         self.touched.extend(due);
     }
 
-    /// The disk of this daemon whose image `plan` names too, under whatever name, when one of both has no
+    /// The disk of this daemon whose image was opened for another one too, under whatever name, when one of both has no
     /// lock to show for it now.
-    pub(crate) fn shares_unlocked(&self, plan: &config::plan::DiskPlan) -> Option<NotOpen> {
+    pub(crate) fn shares_unlocked(&self, parts: &DiskParts) -> Option<NotOpen> {
+        let plan = &parts.plan;
         let path = plan.source.path()?;
-        let file = file_at(path)?;
+        let file = parts.file?;
         let is_it = |device: &&Device| {
-            let Some(theirs) = device.kind.disk().map(|disk| &disk.plan) else { return false };
+            let Some(disk) = device.kind.disk() else { return false };
+            let theirs = &disk.plan;
             let may_be_unlocked = plan.migratable || theirs.migratable;
             let both_read = plan.readonly && theirs.readonly;
-            let same = || theirs.source.path().and_then(file_at) == Some(file);
-            may_be_unlocked && !both_read && theirs.id != plan.id && same()
+            let is_same = disk.file == Some(file);
+            may_be_unlocked && !both_read && theirs.id != plan.id && is_same
         };
         self.devices.values().find(is_it)?;
-        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), path)))
+        Some(NotOpen::Ours(self.name_holder(format!("{path} is in use"), file)))
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use config::plan::{DiskPlan, LimitPlan, NicPlan, Origin, PolicyPlan};
-use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode};
+use config::spec::{DRAIN_TIMEOUT_DEFAULT_S, Mode, SocketRights};
 use device::{blk, net};
 use vhost_user::{DeviceClass, DeviceFacts};
 use virtqueue::{Format, inflight, layout};
@@ -21,6 +21,8 @@ pub(crate) struct Facts {
     pub(crate) origin: Origin,
     pub(crate) socket: String,
     pub(crate) mode: Mode,
+    /// Who may open its socket.
+    pub(crate) rights: SocketRights,
     pub(crate) share: u32,
     pub(crate) policy: PolicyPlan,
     pub(crate) latency_target_us: Option<u32>,
@@ -108,6 +110,7 @@ impl From<&DiskPlan> for Facts {
             origin: plan.origin.clone(),
             socket: plan.socket.clone(),
             mode: plan.mode,
+            rights: plan.rights.clone(),
             share: plan.share,
             policy: plan.policy,
             latency_target_us: plan.latency_target_us,
@@ -129,6 +132,7 @@ impl From<&NicPlan> for Facts {
             origin: plan.origin.clone(),
             socket: plan.socket.clone(),
             mode: plan.mode,
+            rights: plan.rights.clone(),
             share: plan.share,
             policy: plan.policy,
             latency_target_us: plan.latency_target_us,
@@ -201,7 +205,10 @@ impl Kind {
     /// The front-end that ran it is gone: the next driver starts anew, and a NIC may go where it likes.
     pub(crate) fn reset(&mut self) {
         self.personality().reset();
-        let Kind::Nic(nic) = self else { return };
+        let nic = match self {
+            Kind::Disk(disk) => return disk.bond.forget_refusal(),
+            Kind::Nic(nic) => nic,
+        };
         if let Some(plug) = &mut nic.plug {
             plug.by_hand = false;
         }

@@ -9,8 +9,10 @@
 //! | `begin` | from a plan to the loop |
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
+//! | `idle_peers` | front-ends that never come to a request |
 //! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
-//! | `reload`, `reload_net` | the file read again |
+//! | `reload`, `reload_open`, `reload_net` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
+//! | `effects` | what a change does to guests, and whether it is done |
 //! | `daemon_view` | the daemon itself, for operators |
 //! | `device` | one device's state, disk or NIC |
 //! | `arrival` | guests that come with their driver running, announced to their network |
@@ -25,9 +27,12 @@
 //! | `cores`, `moves` | the sidecores from this side; queues that go from one to another |
 //! | `balance`, `whereabouts` | loads, and which sidecores are in use; on which node a guest's memory is |
 //! | `guest_vcpus`, `qmp`, `vcpu_views`, `rivals` | guests' vCPUs: found and followed, asked for, shown, and seen on sidecores' processors |
-//! | `state`, `unsynced`, `taps` | what is kept on disk: devices made through the API, disks that lost data, taps that are ours |
+//! | `watch` | a look once a second whether images are where they were |
+//! | `image` | which images are the same, and when a guest waits for its own |
+//! | `state`, `unsynced`, `images`, `taps` | what is kept on disk: devices made through the API, disks that lost data, images that guests are on, taps that are ours |
 //! | `remote` | links: disks of other machines, and disks for them |
 //! | `upgrade` | another process takes over, or this one does |
+//! | `rights` | who may open a socket |
 //! | `poll`, `sockets`, `connection` | the system calls |
 #![forbid(unsafe_code)]
 
@@ -37,6 +42,7 @@ pub mod api;
 mod arrival;
 mod balance;
 mod begin;
+mod bonds;
 mod bounds;
 pub mod check;
 mod connection;
@@ -45,11 +51,15 @@ mod daemon_view;
 mod device;
 mod disk;
 mod disk_calls;
+mod effects;
 mod follow;
 mod front_end;
 mod group_calls;
 mod guest_vcpus;
 mod host_ports;
+mod idle_peers;
+mod image;
+mod images;
 mod kind;
 mod lent;
 mod links;
@@ -61,15 +71,19 @@ mod network;
 mod nic;
 mod nic_calls;
 mod nic_moves;
+mod openers;
 mod poll;
 mod qmp;
 mod reload;
 mod reload_net;
+mod reload_open;
 mod remote;
+mod rights;
 mod rivals;
 mod service;
 mod shut;
 mod sockets;
+mod stalls;
 mod start;
 mod state;
 mod switch_calls;
@@ -79,6 +93,7 @@ pub mod upgrade;
 mod uplinks;
 mod vcpu_views;
 mod views;
+mod watch;
 mod whereabouts;
 
 pub use begin::{Options, StartError, run};

@@ -15,6 +15,7 @@ use crate::device::{Device, Held, LINKS_MAX, Link};
 use crate::lent::Lent;
 use crate::manager::{Manager, RETRY_INTERVAL, now};
 use crate::poll::Token;
+use crate::rights::Rights;
 use crate::sockets;
 use crate::views;
 
@@ -117,7 +118,8 @@ impl Manager {
     /// Why not.
     fn listen(&mut self, number: u32) -> std::io::Result<()> {
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
-        let listener = sockets::open_listener(Path::new(&device.facts.socket))?;
+        let rights = Rights::of(&device.facts.rights)?;
+        let listener = sockets::open_listener(Path::new(&device.facts.socket), &rights)?;
         self.poll.add(&listener, Token::Listener(number))?;
         device.listener = Some(listener);
         Ok(())
@@ -457,6 +459,8 @@ impl Manager {
     /// start.
     pub(crate) fn close_link(&mut self, number: u32, id: u32, why: &str) {
         let Some(device) = self.devices.get_mut(&number) else { return };
+        // Its rings were stopped one by one before.
+        let is_over = device.runner == Some(id) && !device.removing && !device.is_started(None);
         if device.links.remove(&id).is_none() {
             return;
         }
@@ -470,6 +474,9 @@ impl Manager {
         }
         for queue in device.attached_in(id, Scope::All) {
             self.detach(number, queue);
+        }
+        if is_over {
+            self.forget_parted(number);
         }
         self.plan_connect(number);
         self.touched.insert(number);

@@ -17,9 +17,10 @@ use sidecore::{Command, Event, ServedSpec};
 use tracing::{info, warn};
 
 use crate::address_space::AddressSpace;
-use crate::api::{Calls, Reply};
+use crate::api::{Calls, Listening, Reply};
 use crate::balance::Balance;
 use crate::begin::Options;
+use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
@@ -28,6 +29,7 @@ use crate::kind::Kind;
 use crate::lent::Lent;
 use crate::moves::Moves;
 use crate::network::Network;
+use crate::openers::Openers;
 use crate::poll::{Poll, Token};
 use crate::reload::Reloading;
 use crate::remote::{BY_LINK, Remote};
@@ -42,6 +44,7 @@ use crate::upgrade::estate::Estate;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
+use crate::watch::Watch;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,6 +71,8 @@ pub(crate) struct Manager {
     pub(crate) plan: Plan,
     pub(crate) state: StateFile,
     pub(crate) unsynced: Unsynced,
+    pub(crate) bonds: Bonds,
+    pub(crate) watch: Watch,
     pub(crate) cores: Cores,
     pub(crate) balance: Balance,
     pub(crate) devices: BTreeMap<u32, Device>,
@@ -82,6 +87,8 @@ pub(crate) struct Manager {
     pub(crate) next_query: u64,
     /// Devices of the plan that are not open.
     pub(crate) shut: Vec<Shut>,
+    /// Images of these that are being opened.
+    pub(crate) openers: Openers,
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) moves: Moves,
     /// A reload that waits until what it removes is gone.
@@ -108,10 +115,12 @@ pub(crate) struct Manager {
     pub(crate) estate: Option<Estate>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
-    /// The API's listening socket, for a successor.
-    pub(crate) api_socket: OwnedFd,
+    /// The API's listening sockets, for a successor.
+    pub(crate) listening: Listening,
     pub(crate) calls: Calls,
     pub(crate) stop_by: Option<Instant>,
+    /// When front-ends are looked at next that have not come to a request.
+    pub(crate) idle_peers_at: Instant,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -185,7 +194,8 @@ impl Manager {
         let due = due.chain(uplinks).chain(self.cores.due_at());
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
-        let due = due.chain(self.balance.due_at(&self.cores));
+        let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
+        let due = due.chain(self.watch.due_at());
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
@@ -226,6 +236,7 @@ impl Manager {
                 Event::LinkDetached(key, link) => self.link_is_home(core, key, link),
                 Event::LinkRefused(key, _) => self.link_is_refused(key),
                 // No link is attached yet.
+                Event::Stalls(key) => self.say_stalls(key.device),
                 Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),
             }
@@ -389,6 +400,7 @@ impl Manager {
                     // With its link.
                     Kind::Disk(disk) => disk.remote.as_ref().map(|remote| Some(remote.core)),
                 };
+                self.keep_begun(number);
                 let was_at = self.queue_mut(number, index).and_then(|queue| queue.was_at.take());
                 let was_at = was_at.filter(|(core, _)| *core < self.cores.all.len());
                 let place = home.unwrap_or_else(|| self.place_again(number, was_at));
@@ -407,7 +419,9 @@ impl Manager {
             }
             Ok(None) => {}
             Err(error) => {
-                if device.may_log() {
+                let is_said =
+                    device.kind.disk_mut().is_some_and(|disk| disk.bond.is_refused_again());
+                if !is_said && device.may_log() {
                     warn!(device = device.facts.id, queue = index, "cannot be served: {error}");
                 }
                 if device.is_held_back() {
@@ -442,8 +456,10 @@ impl Manager {
         self.answer_overdue(now);
         self.answer_queries(now);
         self.follow_due(now);
+        self.watch_images(now);
         self.follow_guests(now);
         self.inquire(now);
+        self.look_at_idle_peers(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
@@ -510,7 +526,8 @@ impl Manager {
 
     fn reload_on_signal(&mut self) {
         self.poll.clear_signals(Token::Reload);
-        self.reload(None);
+        // Nobody is there to insist.
+        self.reload(None, false);
     }
 
     fn begin_stop(&mut self) {

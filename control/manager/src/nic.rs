@@ -67,7 +67,8 @@ impl Plug {
 
 impl NicParts {
     pub(crate) fn new(plan: NicPlan, opened: Option<HostPorts>) -> NicParts {
-        let shape = Shape { mac: plan.mac.0, mtu: plan.mtu, pairs: plan.queues };
+        let NicPlan { mtu, queues: pairs, guest_offloads, .. } = plan;
+        let shape = Shape { mac: plan.mac.0, mtu, pairs, guest_offloads };
         let live = Live::new(&shape);
         live.set_up(plan.link == LinkState::Up);
         let counters = Arc::default();

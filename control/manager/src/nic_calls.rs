@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::NicSpec;
-use config::api::{Answer, ApiError, ErrorKind, NicList, NicView};
+use config::api::{Answer, ApiError, NicList, NicView};
 use config::plan::{NicPlan, Origin};
 use config::spec::{LinkState, NicChange};
 use sidecore::Command;
@@ -16,7 +16,8 @@ use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::net_views;
 use crate::nic::Plug;
-use crate::shut::NotOpen;
+use crate::rights::{Rights, refused_rights};
+use crate::shut::{NotOpen, refused_with};
 
 /// Between two announcements of a guest: VMMs leave 50 ms and more.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
@@ -44,8 +45,7 @@ impl Manager {
         let plan = self.plan.nic_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
-            let hint = "put that right, or name something else";
-            ApiError::new(ErrorKind::Refused, format!("nic {id:?}: {error}"), hint)
+            refused_with(&format!("nic {id:?}"), &error, "put that right, or name something else")
         };
         let opened = self.open_host_of(&plan).map_err(refused)?;
         let device = self.open_nic_on(plan.clone(), opened).map_err(refused)?;
@@ -100,10 +100,17 @@ impl Manager {
         self.check_nic_made_by_api(id)?;
         let after = self.plan.nic_changed(id, change)?;
         let before = self.plan.nic(id).cloned().ok_or_else(|| self.plan.no_such_nic(id))?;
+        Rights::of(&after.rights).map_err(|error| refused_rights(&error.to_string()))?;
         self.set_nic_plan(after.clone());
         if let Err(error) = self.keep() {
             self.set_nic_plan(before);
             return Err(not_kept(&error, UNDONE));
+        }
+        let has_others = before.rights != after.rights;
+        if has_others && let Some(Err(error)) = self.number_of(id).map(|it| self.put_rights(it)) {
+            self.set_nic_plan(before);
+            self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
+            return Err(refused_rights(&error));
         }
         self.apply_nic(&before, &after);
         info!(nic = id, "set");

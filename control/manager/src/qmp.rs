@@ -8,11 +8,11 @@ mod dialogue;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use names::{Refused, Socket};
 use runstate::vcpus::Vcpu;
 use rustix::io::Errno;
 
@@ -44,9 +44,9 @@ pub(crate) enum NotSaid {
     /// Nothing is at that path.
     #[error("there is no such socket: start QEMU with `-qmp unix:SOCKET,server=on,wait=off`")]
     NoSocket,
-    /// Something else is: links are not followed, since the folder may be the guest's.
-    #[error("it is no socket, and links are not followed: name the socket itself")]
-    NotASocket,
+    /// Its name is not followed: something else is there, or others could have put it there.
+    #[error("{0}; name the socket itself")]
+    Refused(Refused),
     /// There is one, which nobody serves.
     #[error("nobody listens there: start QEMU with `-qmp unix:SOCKET,server=on,wait=off`")]
     NobodyListens,
@@ -121,13 +121,13 @@ impl Inquiries {
 
 impl Inquiry {
     fn begin(path: &str, closer: &Closer, number: u32) -> Result<Inquiry, NotSaid> {
-        let kind = std::fs::symlink_metadata(path).map(|at| at.file_type().is_socket());
-        if kind.is_ok_and(|is_socket| !is_socket) {
-            return Err(NotSaid::NotASocket);
-        }
-        let socket = sockets::open_connection(Path::new(path)).map_err(|error| {
+        let found = Socket::find(Path::new(path)).map_err(|refused| match refused.errno() {
+            Some(Errno::NOENT | Errno::NOTDIR) => NotSaid::NoSocket,
+            Some(Errno::ACCESS | Errno::PERM) => NotSaid::NotPermitted,
+            _ => NotSaid::Refused(refused),
+        })?;
+        let socket = sockets::connect_to(&found).map_err(|error| {
             match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::NOENT | Errno::NOTDIR) => NotSaid::NoSocket,
                 Some(Errno::CONNREFUSED) => NotSaid::NobodyListens,
                 Some(Errno::ACCESS | Errno::PERM) => NotSaid::NotPermitted,
                 Some(Errno::AGAIN) => NotSaid::Busy,

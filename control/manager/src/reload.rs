@@ -1,31 +1,30 @@
 //! The configuration file, read again while running: what is different is done in order.
 //!
-//! What is to be added is opened before anything is changed, and one that does not open refuses the
-//! reload whole. Only what an addition has to take over from a disk that goes (its image, its
-//! socket) is opened afterwards: until then it stands among the disks that are not open (`shut`).
+//! What is to be added is opened before anything is changed (`reload_open`), and one that does not open refuses the
+//! reload whole; so does a guest that would lose by it (`effects`). Only what has an image in common with a disk that
+//! goes is checked before and opened afterwards: until then it stands among the disks that are not open (`shut`), and
+//! if it cannot be opened all the same, the disk before it is served again.
 
 use std::time::{Duration, Instant};
 
 use config::api::{Answer, ApiError, ErrorKind, ReloadView};
-use config::plan::{DiskPlan, LinkPlan};
 use config::{Change, Plan, Size};
 use tracing::{info, warn};
 
 use crate::api::Reply;
-use crate::device::Device;
-use crate::kind::DevicePlan;
+use crate::effects::{refuse_losses, say_made};
 use crate::manager::{Manager, now};
 use crate::reload_net::Hosts;
+use crate::reload_open::{Late, Prepared};
 use crate::remote::check_key;
-use crate::shut::{NotOpen, Shut, is_same_image};
+use crate::shut::Shut;
 
 /// How long the answer waits for disks that take over from others.
 const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A reload that waits for disks that take over from others.
 pub(crate) struct Reloading {
-    /// Their names.
-    late: Vec<String>,
+    late: Vec<Late>,
     done: ReloadView,
     reply: Option<Reply>,
     answer_by: Instant,
@@ -36,18 +35,6 @@ impl Reloading {
     pub(crate) fn due_at(&self) -> Instant {
         self.answer_by
     }
-}
-
-/// What a reload is about to do.
-#[derive(Default)]
-struct Prepared {
-    opened: Vec<Device>,
-    /// To be opened when other disks are gone, or other processes' requests are.
-    later: Vec<(DevicePlan, String)>,
-    /// Could not be opened before, and cannot be now.
-    still_shut: Vec<(DevicePlan, NotOpen)>,
-    /// What new uplinks are on, and new NICs wired to.
-    hosts: Hosts,
 }
 
 /// A link that is different comes with an upgrade or a restart, which must not fail then.
@@ -65,18 +52,9 @@ fn check_links(running: &Plan, wanted: &Plan) -> Result<(), ApiError> {
 impl Manager {
     /// Reads the file and does what is different. Nothing is done when the file is wrong or one of
     /// its new disks cannot be opened.
-    pub(crate) fn reload(&mut self, reply: Option<Reply>) {
-        if self.upgrade.is_some() {
-            let error = "another process is taking over, and reads the file itself";
-            let error = ApiError::new(ErrorKind::Busy, error, "ask again in a moment");
-            return finish(reply, Err(error));
-        }
-        if self.reloading.is_some() {
-            let error = "the configuration file is being read again already";
-            let error = ApiError::new(ErrorKind::Busy, error, "try again in a moment");
-            return finish(reply, Err(error));
-        }
-        match self.begin_reload() {
+    /// With `force` also where a guest loses by it.
+    pub(crate) fn reload(&mut self, reply: Option<Reply>, force: bool) {
+        match self.may_reload().and_then(|()| self.begin_reload(force)) {
             Ok((late, done)) => {
                 if !done.restart_needed.is_empty() {
                     let fields = done.restart_needed.join(", ");
@@ -96,26 +74,71 @@ impl Manager {
         }
     }
 
-    fn begin_reload(&mut self) -> Result<(Vec<String>, ReloadView), ApiError> {
+    fn may_reload(&self) -> Result<(), ApiError> {
+        let busy = |error: &str, hint: &str| Err(ApiError::new(ErrorKind::Busy, error, hint));
+        match (&self.upgrade, &self.reloading) {
+            (Some(_), _) => busy(
+                "another process is taking over, and reads the file itself",
+                "ask again in a moment",
+            ),
+            (None, Some(_)) => {
+                busy("the configuration file is being read again already", "try again in a moment")
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// What a reload would do. Nothing is changed, and nothing is opened for good.
+    ///
+    /// # Errors
+    /// Why it would be refused, also with `force`.
+    pub(crate) fn reload_dry(&mut self) -> Result<ReloadView, ApiError> {
+        self.may_reload()?;
         let wanted = (self.options.load)(&self.plan)?;
         let difference = config::diff(&self.plan, &wanted);
         check_links(&self.plan, &wanted)?;
-        // What is opened is opened for who may have it then.
+        Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
+        self.check_exports(&difference.changes, &self.plan.links, &links)?;
+        self.check_resizes(&difference.changes)?;
+        let made = self.check_additions(&difference.changes)?;
+        let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
+        Ok(ReloadView {
+            file: self.options.file.clone(),
+            changes: difference.changes.iter().map(ToString::to_string).collect(),
+            effects: say_made(effects, &made),
+            restart_needed: difference.restart_needed,
+            dry_run: true,
+        })
+    }
+
+    fn begin_reload(&mut self, force: bool) -> Result<(Vec<Late>, ReloadView), ApiError> {
+        let wanted = (self.options.load)(&self.plan)?;
+        let difference = config::diff(&self.plan, &wanted);
+        check_links(&self.plan, &wanted)?;
+        Manager::check_rights(&difference.changes, &wanted)?;
+        let links = config::links_after(&self.plan, &wanted);
+        self.check_exports(&difference.changes, &self.plan.links, &links)?;
+        self.check_resizes(&difference.changes)?;
+        let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
+        // First, since what is opened may be made by that.
+        let made = self.check_additions(&difference.changes)?;
+        let effects = say_made(effects, &made);
+        if !force {
+            refuse_losses(&effects)?;
+        }
+        // What is opened is opened for who may have it then.
         let before = std::mem::replace(&mut self.plan.links, links);
-        let prepared = self.prepare(&difference.changes, &wanted, &before);
-        let mut prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(refused) => {
-                self.plan.links = before;
-                return Err(refused);
-            }
-        };
+        let prepared = self.prepare(&difference.changes, &wanted);
+        let mut prepared = prepared.inspect_err(|_| self.plan.links = before)?;
         let mut done = ReloadView {
             file: self.options.file.clone(),
             changes: Vec::new(),
             restart_needed: difference.restart_needed,
+            effects,
+            dry_run: false,
         };
+        self.pass_sockets_on(&mut prepared);
         for change in &difference.changes {
             self.apply_change(change, &mut prepared.hosts);
             done.changes.push(change.to_string());
@@ -135,8 +158,15 @@ impl Manager {
         self.plan.nics = wanted.nics;
         self.plan.groups = wanted.groups;
         self.plan.sidecores.policies = wanted.sidecores.policies;
+        self.plan.daemon.follow_rights(&wanted.daemon);
         self.set_services(&difference.changes);
-        let mut late = Vec::new();
+        done.changes.extend(self.apply_rights(&difference.changes));
+        let late = self.serve_prepared(prepared, &mut done);
+        Ok((late, done))
+    }
+
+    /// Serves what was opened; what is opened later stands among what is not open until then.
+    fn serve_prepared(&mut self, mut prepared: Prepared, done: &mut ReloadView) -> Vec<Late> {
         for mut device in prepared.opened {
             prepared.hosts.wire(&mut device);
             let plan = device.kind.plan();
@@ -146,9 +176,18 @@ impl Manager {
             if was_shut {
                 done.changes.push(format!("opened {}", plan.title()));
             }
-            if let Err(error) = self.serve_device(device) {
-                warn!(device = plan.id(), "cannot be served: {error}");
-                self.shut.push(Shut::failed(plan, error.to_string()));
+            match self.serve_device(device) {
+                // It listens where another one did that had no socket, or with the listener of the one before.
+                Ok(number) => {
+                    if let Err(error) = self.put_rights(number) {
+                        warn!(device = plan.id(), "{error}");
+                    }
+                    self.touched.insert(number);
+                }
+                Err(error) => {
+                    warn!(device = plan.id(), "cannot be served: {error}");
+                    self.shut.push(Shut::failed(plan, error.to_string()));
+                }
             }
         }
         for (plan, why) in prepared.still_shut {
@@ -156,114 +195,12 @@ impl Manager {
             self.shut.retain(|shut| shut.plan.id() != plan.id());
             self.shut.push(Shut::failed(plan, why.to_string()));
         }
-        for (plan, why) in prepared.later {
-            late.push(plan.id().to_string());
+        for Late { plan, why, .. } in &prepared.later {
             self.shut.retain(|shut| shut.plan.id() != plan.id());
-            self.shut.push(Shut::waiting(plan, why, now()));
+            self.shut.push(Shut::waiting(plan.clone(), why.clone(), now()));
         }
         self.give_back(prepared.hosts);
-        Ok((late, done))
-    }
-
-    /// Opens what is to be added, and again what is not open though it could be by now.
-    ///
-    /// # Errors
-    /// The first that cannot be; what was opened before it is closed.
-    fn prepare(
-        &mut self,
-        changes: &[Change],
-        wanted: &Plan,
-        links: &[LinkPlan],
-    ) -> Result<Prepared, ApiError> {
-        let mut prepared = Prepared::default();
-        let disks = self.prepare_disks(changes, wanted, links, &mut prepared);
-        if let Err(refused) = disks.and_then(|()| self.prepare_net(changes, &mut prepared)) {
-            prepared.opened.iter_mut().for_each(Device::close_socket);
-            self.give_back(prepared.hosts);
-            return Err(refused);
-        }
-        Ok(prepared)
-    }
-
-    fn prepare_disks(
-        &mut self,
-        changes: &[Change],
-        wanted: &Plan,
-        links: &[LinkPlan],
-        prepared: &mut Prepared,
-    ) -> Result<(), ApiError> {
-        let removed = |change: &Change| match change {
-            Change::Remove { id } if self.number_of(id).is_some() => self.plan.disk(id).cloned(),
-            _ => None,
-        };
-        let removed: Vec<DiskPlan> = changes.iter().filter_map(removed).collect();
-        let was_exported = |id: &String| {
-            links.iter().flat_map(LinkPlan::clients).any(|client| client.disks.contains(id))
-        };
-        let stays = |disk: &&DiskPlan| was_exported(&disk.id) && self.is_exported(&disk.id);
-        if let Some(disk) = removed.iter().find(stays) {
-            let what = format!("disk {:?} is one that clients of a link may have", disk.id);
-            let hint = "restart the daemon with the new file; nothing was changed";
-            return Err(ApiError::new(ErrorKind::Refused, what, hint));
-        }
-        let is_failed =
-            |id: &str| self.shut.iter().any(|shut| shut.plan.id() == id && shut.retry.is_none());
-        let is_new = |id: &str| {
-            changes.iter().any(|change| matches!(change, Change::Add(added) if added.id == id))
-        };
-        let added = |plan: &&DiskPlan| is_new(&plan.id) || is_failed(&plan.id);
-        let added: Vec<DiskPlan> = wanted.disks.iter().filter(added).cloned().collect();
-        for plan in added {
-            let (origin, id) = (plan.origin.clone(), plan.id.clone());
-            let old = removed.iter().find(|old| takes_over(&plan, old));
-            let plan = DevicePlan::Disk(plan);
-            if let Some(old) = old {
-                prepared.later.push((plan, format!("waits until disk {:?} is gone", old.id)));
-                continue;
-            }
-            match self.open_device(plan.clone()) {
-                Ok(device) => prepared.opened.push(device),
-                Err(NotOpen::Ended(why)) => prepared.later.push((plan, why)),
-                // The same image by another name.
-                Err(NotOpen::Ours(why)) if !removed.is_empty() => prepared.later.push((plan, why)),
-                // One of the API that still does not open is no mistake of the file.
-                Err(_) if origin == config::plan::Origin::Api => {}
-                // Nor is one that did not open before: it stays as it is, and the rest is done.
-                Err(why) if !is_new(&id) => prepared.still_shut.push((plan, why)),
-                Err(why) => {
-                    let what = format!("{} ({origin}): {why}", plan.name());
-                    let hint = "put that right and reload again; nothing was changed";
-                    return Err(ApiError::new(ErrorKind::Refused, what, hint));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens what switches and NICs are added on, then the sockets of the NICs.
-    fn prepare_net(&mut self, changes: &[Change], prepared: &mut Prepared) -> Result<(), ApiError> {
-        prepared.hosts = self.open_hosts(changes)?;
-        let removed = |change: &Change| match change {
-            Change::RemoveNic { id } => self.plan.nic(id).map(|plan| plan.socket.clone()),
-            Change::Remove { id } => self.plan.disk(id).map(|plan| plan.socket.clone()),
-            _ => None,
-        };
-        let freed: Vec<String> = changes.iter().filter_map(removed).collect();
-        for change in changes {
-            let Change::AddNic(plan) = change else { continue };
-            if freed.contains(&plan.socket) {
-                let why = "waits until the device is gone whose socket it takes over".to_string();
-                prepared.later.push((DevicePlan::Nic((**plan).clone()), why));
-                continue;
-            }
-            let opened = self.open_nic_on((**plan).clone(), None).map_err(|why| {
-                let what = format!("nic {:?} ({}): {why}", plan.id, plan.origin);
-                let hint = "put that right and reload again; nothing was changed";
-                ApiError::new(ErrorKind::Refused, what, hint)
-            })?;
-            prepared.opened.push(opened);
-        }
-        Ok(())
+        prepared.later
     }
 
     fn apply_change(&mut self, change: &Change, hosts: &mut Hosts) {
@@ -277,6 +214,8 @@ impl Manager {
             },
             // Done when all plans are in force.
             Change::Set { .. }
+            | Change::SetRights { .. }
+            | Change::SetApiRights
             | Change::AddGroup(_)
             | Change::SetGroup(_)
             | Change::RemoveGroup { .. } => {}
@@ -296,21 +235,27 @@ impl Manager {
     /// Answers a reload when what took over from others is open, or cannot be, or takes too long.
     pub(crate) fn go_on_reloading(&mut self) {
         let Some(reloading) = self.reloading.take() else { return };
-        let late = |shut: &&Shut| reloading.late.iter().any(|id| id == shut.plan.id());
+        let late = |shut: &&Shut| reloading.late.iter().any(|late| late.is(shut));
         let waiting = self.shut.iter().filter(late).find(|shut| shut.retry.is_some());
         if waiting.is_some() && now() < reloading.answer_by {
             self.reloading = Some(reloading);
             return;
         }
-        let failed = self.shut.iter().filter(late).find(|shut| shut.retry.is_none());
-        let Reloading { done, reply, .. } = reloading;
+        let failed = self.shut.iter().filter(late).find(|shut| shut.retry.is_none()).cloned();
+        let waiting = waiting.cloned();
+        let Reloading { done, reply, late, .. } = reloading;
         let answer = match (failed, waiting) {
             (Some(shut), _) => {
                 let what =
                     format!("{} ({}): {}", shut.plan.name(), shut.plan.origin(), shut.problem);
+                let restored = self.restore(&late);
+                let restored = match restored.is_empty() {
+                    true => String::new(),
+                    false => format!(", and served again as before: {}", restored.join(", ")),
+                };
                 let hint = format!(
                     "put that right and reload again; it could be opened only after the others \
-                     were changed: {}",
+                     were changed: {}{restored}",
                     done.changes.join(", ")
                 );
                 Err(ApiError::new(ErrorKind::Refused, what, hint))
@@ -325,11 +270,6 @@ impl Manager {
         };
         finish(reply, answer);
     }
-}
-
-/// Whether `new` needs what `old` has until it is gone.
-fn takes_over(new: &DiskPlan, old: &DiskPlan) -> bool {
-    new.socket == old.socket || is_same_image(&new.source, &old.source)
 }
 
 fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {

@@ -48,7 +48,9 @@ impl Manager {
         let mut hosts = Hosts::default();
         for (guest, host, whose) in changes.iter().flat_map(wanted) {
             let Some(name) = host.interface() else { continue };
-            if self.network.uplinks.values().any(|up| up.plan.host.interface() == Some(name)) {
+            // What is open on it now says that it can be, unless it is to be opened otherwise.
+            let mut uplinks = self.network.uplinks.values();
+            if uplinks.any(|up| up.plan.host == host) {
                 continue;
             }
             match HostPorts::open(&host, guest, &self.taps) {

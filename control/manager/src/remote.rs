@@ -27,6 +27,7 @@ mod clients;
 mod generations;
 mod greeter;
 pub(crate) mod handing;
+mod kept;
 mod keys;
 mod nics;
 mod seats;
@@ -152,7 +153,7 @@ impl Remote {
         let generations = Generations::in_folder(state_dir, "generations");
         let losses = Generations::in_folder(state_dir, "losses");
         // Read now: later on there may be no such file for this process. Without it nothing outlives the run.
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot = names::kernel_text("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_or_else(|_| random(), |boot| device_of(boot.trim()));
         let standings = Standings::in_folder(state_dir, boot);
         let (links, greeter, nics, run) = (Vec::new(), None, BTreeMap::new(), random());
@@ -391,6 +392,13 @@ impl Manager {
                     self.tell_link(key, ToLink::Establish { made, peer });
                 }
                 Word::Read(key, greeting, greeted) => self.seat_client(key, greeting, greeted),
+                Word::Refused(key, from, why) => self.log_of_link(key, |link| {
+                    warn!(
+                        link = link.plan.id,
+                        "a hello from {from} is refused: {why}; the public key of a client is to be the `key` of \
+                         a [[link.client]] here, and this IOhost's is to be its `iohost_key`"
+                    );
+                }),
                 Word::Iohost(key, greeting, made, answer) => {
                     self.hello_is_answered(key, greeting, made, answer);
                 }
@@ -418,7 +426,7 @@ fn identity_of(plan: &LinkPlan) -> io::Result<Identity> {
         None => Ok(Identity::None),
         Some(file) => read_key(Path::new(file))
             .map(Identity::Key)
-            .map_err(|error| io::Error::new(error.kind(), format!("its key file {file}: {error}"))),
+            .map_err(|error| io::Error::new(error.kind(), format!("its key file {error}"))),
     }
 }
 

@@ -152,7 +152,7 @@ impl Manager {
 fn threads_of(count: usize) -> Vec<Option<u32>> {
     let mut threads = vec![None; count];
     for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let name = names::kernel_text(task.path().join("comm")).unwrap_or_default();
         let index = name.trim_end().strip_prefix("sidecore-").and_then(|text| text.parse().ok());
         let thread = index.and_then(|index: usize| threads.get_mut(index));
         if let (Some(thread), Ok(number)) = (thread, task.file_name().to_string_lossy().parse()) {
@@ -164,7 +164,7 @@ fn threads_of(count: usize) -> Vec<Option<u32>> {
 
 /// How long a thread of this process has waited for a processor, nanoseconds; of a kernel that does not count it nothing.
 fn waited_ns(thread: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    let text = names::kernel_text(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split(' ').nth(1)?.parse().ok()
 }
 

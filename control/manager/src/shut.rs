@@ -5,11 +5,13 @@
 //! Opening them, and trying again; here they are also found, shown and dropped. Not here: devices
 //! that are open (`device`). Used by `manager`, `answers` and `reload`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use backend::{Holder, OpenError};
+use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, Origin, Source};
 use config::spec::Mode;
 use rustix::io::Errno;
@@ -17,10 +19,13 @@ use tracing::{error, info, warn};
 
 use crate::device::Device;
 use crate::disk::DiskParts;
+use crate::images::{self, FileId};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::nic::NicParts;
+use crate::openers::Patience;
 use crate::poll::{DEVICES_END, Token};
+use crate::rights::Rights;
 use crate::sockets;
 
 /// Before the second attempt; each further pause is twice as long, up to [`PAUSE_MAX`]. A lock of an
@@ -35,12 +40,17 @@ const LONG_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// and udev locks a block device for a moment after every close.
 const LIVING_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Devices that one line of the log names besides the first.
+const ALIKE_NAMED: usize = 3;
+
 /// Why a disk is not open. The text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotOpen {
-    /// Requests of a process that has ended, or that cannot be seen, are still with it: in a moment
-    /// they are not.
+    /// Requests of a process that has ended, or that cannot be seen, are still with it, or a process has a
+    /// lease on it: in a moment they are not.
     Ended(String),
+    /// Its file system has not answered yet, so that nothing is known.
+    Late(String),
     /// Another disk of this daemon holds it.
     Ours(String),
     /// A process that lives holds it.
@@ -52,6 +62,7 @@ pub(crate) enum NotOpen {
 impl fmt::Display for NotOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (NotOpen::Ended(text)
+        | NotOpen::Late(text)
         | NotOpen::Ours(text)
         | NotOpen::Living(text)
         | NotOpen::Wrong(text)) = self;
@@ -60,10 +71,18 @@ impl fmt::Display for NotOpen {
 }
 
 impl NotOpen {
+    /// Of an image that is still being opened.
+    pub(crate) fn late(path: &str) -> NotOpen {
+        NotOpen::Late(format!("{path} is still being opened: its file system has not answered yet"))
+    }
+
     /// Sorts what the back-end said.
     pub(crate) fn new(error: &OpenError, plan: &DiskPlan) -> NotOpen {
         let OpenError::Held { holder, .. } = error else {
-            return NotOpen::Wrong(format!("{error}{}", advice(error, plan)));
+            return match error {
+                OpenError::Leased(_) => NotOpen::Ended(error.to_string()),
+                _ => NotOpen::Wrong(format!("{error}{}", advice(error, plan))),
+            };
         };
         match holder {
             Holder::Ended(_) => NotOpen::Ended(error.to_string()),
@@ -71,6 +90,13 @@ impl NotOpen {
             Holder::Living(_) => NotOpen::Living(error.to_string()),
         }
     }
+}
+
+/// Why something was not opened, as an answer to who asked for it: what the reason itself says to do, or `otherwise`.
+pub(crate) fn refused_with(what: &str, why: &NotOpen, otherwise: &str) -> ApiError {
+    let why = why.to_string();
+    let (error, hint) = why.split_once("; ").unwrap_or((&why, otherwise));
+    ApiError::new(ErrorKind::Refused, format!("{what}: {error}"), hint)
 }
 
 /// What to do about the causes that are usual.
@@ -85,6 +111,9 @@ fn advice(error: &OpenError, plan: &DiskPlan) -> &'static str {
         },
         OpenError::Os { source, .. } if *source == Errno::ACCESS => {
             "; the daemon's user must be able to read it, and to write it if it is not `readonly`"
+        }
+        OpenError::Os { source, .. } if *source == Errno::PERM && plan.readonly => {
+            "; the kernel lets nobody open it: see who else has it, and what the daemon's rights are"
         }
         OpenError::Os { source, .. } if [Errno::ROFS, Errno::PERM].contains(source) => {
             "; make it writable, or say `readonly` if its guest shall only read it"
@@ -127,8 +156,9 @@ impl Retry {
     /// Whether `why` may still pass by itself.
     fn is_worth(self, why: &NotOpen, removing: bool, now: Instant) -> bool {
         match why {
-            NotOpen::Ended(_) => true,
-            NotOpen::Ours(_) => removing,
+            NotOpen::Ended(_) | NotOpen::Late(_) => true,
+            // The kernel lets go of what a sidecore had a moment after it has said so.
+            NotOpen::Ours(_) => removing || now < self.since + LIVING_TIME_MAX,
             NotOpen::Living(_) => now < self.since + LIVING_TIME_MAX,
             NotOpen::Wrong(_) => false,
         }
@@ -163,10 +193,62 @@ impl Shut {
         self.is_living && self.retry.is_some()
     }
 
+    /// Why it is not open, but for its own names.
+    fn reason(&self) -> String {
+        let image = self.plan.disk().and_then(|disk| disk.source.path());
+        let socket = match &self.plan {
+            DevicePlan::Disk(disk) => &disk.socket,
+            DevicePlan::Nic(nic) => &nic.socket,
+        };
+        let names = image.into_iter().chain([socket.as_str(), self.plan.id()]);
+        names.fold(self.problem.clone(), |text, name| text.replace(name, "*"))
+    }
+
     /// When it is tried again.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         self.retry.map(|retry| retry.at)
     }
+}
+
+/// Where the socket of a device comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Socket {
+    /// It is made when the device is opened.
+    Own,
+    /// The device gets that of another one, which goes.
+    OfAnother,
+}
+
+/// Devices that are not open for one reason.
+pub(crate) struct Alike<'a> {
+    pub(crate) first: &'a Shut,
+    /// The others, in words.
+    pub(crate) more: String,
+}
+
+/// Devices that are not open, those together that are not for the same reason: a file system that is not mounted is one
+/// thing to be told, not a thousand.
+pub(crate) fn alike(shut: &[Shut]) -> Vec<Alike<'_>> {
+    let mut kinds: Vec<(&Shut, Vec<&str>)> = Vec::new();
+    let mut places: HashMap<(String, bool), usize> = HashMap::new();
+    for one in shut {
+        let kind = (one.reason(), one.retry.is_some());
+        let at = *places.entry(kind).or_insert(kinds.len());
+        match kinds.get_mut(at) {
+            Some((_, others)) => others.push(one.plan.id()),
+            None => kinds.push((one, Vec::new())),
+        }
+    }
+    kinds.into_iter().map(|(first, others)| Alike { first, more: more(&others) }).collect()
+}
+
+fn more(others: &[&str]) -> String {
+    if others.is_empty() {
+        return String::new();
+    }
+    let named = others.get(..others.len().min(ALIKE_NAMED)).unwrap_or_default().join(", ");
+    let rest = if others.len() > ALIKE_NAMED { ", ..." } else { "" };
+    format!(" (the same of {} more: {named}{rest})", others.len())
 }
 
 impl Manager {
@@ -175,6 +257,18 @@ impl Manager {
     /// # Errors
     /// Why not; nothing was changed.
     pub(crate) fn open_device(&mut self, plan: DevicePlan) -> Result<Device, NotOpen> {
+        self.open_device_with(plan, Socket::Own)
+    }
+
+    /// The same, with a socket of its own or without.
+    ///
+    /// # Errors
+    /// As [`Self::open_device`].
+    pub(crate) fn open_device_with(
+        &mut self,
+        plan: DevicePlan,
+        socket: Socket,
+    ) -> Result<Device, NotOpen> {
         let number = self.next_device;
         if number >= DEVICES_END {
             let all = "this daemon has made all the devices it can name; restart it";
@@ -192,7 +286,8 @@ impl Manager {
             }
             None => (None, None, None),
         };
-        if let Some(why) = plan.disk().and_then(refused_image) {
+        let inherited = plan.disk().filter(|_| disk.is_some());
+        if let Some(why) = inherited.and_then(images::given_up) {
             return Err(NotOpen::Wrong(why));
         }
         // Of one that another machine has nothing comes but what its link knows.
@@ -200,7 +295,7 @@ impl Manager {
         let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let parts = DiskParts::inherit(plan, &facts, handles)?;
+                let parts = DiskParts::inherit(plan, &facts, handles, &self.bonds)?;
                 self.recall_unsynced(&parts);
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
@@ -214,12 +309,19 @@ impl Manager {
         device.listener = listener;
         device.is_exported = self.is_exported(&device.facts.id);
         let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
-        let listens = listens && !device.is_exported;
+        let listens = listens && !device.is_exported && socket == Socket::Own;
+        let path = Path::new(&device.facts.socket);
+        let of_socket = |error: &dyn fmt::Display| {
+            NotOpen::Wrong(format!("its socket {}: {error}", path.display()))
+        };
+        // Also of an heir's, which is to be found wrong before it serves.
+        let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
+        if socket == Socket::OfAnother {
+            rights.check_place(path).map_err(|e| of_socket(&e))?;
+        }
         // An heir makes no socket that its predecessor has not: it listens when it serves.
         if listens && device.listener.is_none() && self.estate.is_none() {
-            let socket = Path::new(&device.facts.socket);
-            let listener = sockets::open_listener(socket)
-                .map_err(|e| NotOpen::Wrong(format!("its socket {}: {e}", socket.display())))?;
+            let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
             device.listener = Some(listener);
         }
         device.promise = Some(promise);
@@ -230,31 +332,26 @@ impl Manager {
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
         if matches!(plan.source, Source::Remote { .. }) {
             let facts = Facts::from(&plan);
-            let mut parts = self.open_remote(plan)?;
+            let mut parts = self.open_remote(plan)?.bound(&self.bonds);
             let is_lost = self.recall_unsynced(&parts);
             if let Some(remote) = &mut parts.remote {
                 remote.is_lost = is_lost;
             }
             return Ok(Device::new(number, facts, Kind::Disk(parts)));
         }
-        let path = plan.source.path().map(str::to_string);
         // A disk that was made once is not made again: whoever removed or unmounted its image is told.
         let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some();
-        if let Some(path) = path.as_deref().filter(|path| is_kept && !Path::new(path).exists()) {
-            let why = format!("its image {path} is missing: put it back, then `sidecore reload`");
-            return Err(NotOpen::Wrong(why));
-        }
-        if let Some(why) = refused_image(&plan) {
-            return Err(NotOpen::Wrong(why));
-        }
-        if let Some(ours) = self.shares_unlocked(&plan) {
-            return Err(ours);
-        }
+        let is_tried_again = self.shut.iter().any(|shut| shut.plan.id() == plan.id);
+        let patience = if is_tried_again { Patience::Again } else { Patience::First };
         let facts = Facts::from(&plan);
-        let parts = DiskParts::open(plan).map_err(|error| match (error, path) {
-            (NotOpen::Ours(text), Some(path)) => NotOpen::Ours(self.name_holder(text, &path)),
+        let opened = DiskParts::open(plan, is_kept, &self.bonds, &mut self.openers, patience);
+        let parts = opened.map_err(|error| match error {
+            (NotOpen::Ours(text), Some(file)) => NotOpen::Ours(self.name_holder(text, file)),
             (error, _) => error,
         })?;
+        if let Some(ours) = self.shares_unlocked(&parts) {
+            return Err(ours);
+        }
         self.recall_unsynced(&parts);
         if parts.was_empty
             && let Some(path) = parts.plan.source.path()
@@ -282,6 +379,7 @@ impl Manager {
             self.discard(device);
             return Err(NotOpen::Wrong(format!("it cannot be watched: {error}")));
         }
+        self.watch.wake();
         self.devices.insert(number, device);
         self.meter(number);
         if let Err(error) = self.plug_in(number) {
@@ -318,16 +416,23 @@ impl Manager {
         let opened = self.open_device(plan.clone()).and_then(|device| self.serve_device(device));
         let Err(why) = opened else { return };
         self.shut.push(match why {
-            NotOpen::Ended(_) | NotOpen::Living(_) => {
-                warn!(device = plan.id(), "waits: {why}");
+            NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
                 let is_living = matches!(why, NotOpen::Living(_));
                 Shut { is_living, ..Shut::waiting(plan, why.to_string(), now()) }
             }
-            why => {
-                error!(device = plan.id(), "cannot be served: {why}");
-                Shut::failed(plan, why.to_string())
-            }
+            why => Shut::failed(plan, why.to_string()),
         });
+    }
+
+    /// Writes into the log which devices are not open, and why.
+    pub(crate) fn log_shut(&self) {
+        for Alike { first, more } in alike(&self.shut) {
+            let (device, why) = (first.plan.id(), &first.problem);
+            match first.retry {
+                Some(_) => warn!(device, "waits: {why}{more}"),
+                None => error!(device, "cannot be served: {why}{more}"),
+            }
+        }
     }
 
     /// The device of that name that is not open.
@@ -339,6 +444,7 @@ impl Manager {
     pub(crate) fn open_shut(&mut self) {
         let now = now();
         let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
+        self.openers.keep_only(|id| self.plan.disk(id).is_some());
         let due: Vec<DevicePlan> =
             self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
         for plan in due {
@@ -359,8 +465,11 @@ impl Manager {
             Err(why) => why,
         };
         let Some(shut) = self.shut.get_mut(at) else { return };
-        shut.problem = why.to_string();
-        shut.is_living = matches!(why, NotOpen::Living(_));
+        // Of what nobody knows yet holds what was known.
+        if !matches!(why, NotOpen::Late(_)) {
+            shut.problem = why.to_string();
+            shut.is_living = matches!(why, NotOpen::Living(_));
+        }
         shut.retry = match shut.retry.filter(|retry| retry.is_worth(&why, removing, now)) {
             Some(retry) => Some(retry.again(now)),
             None => {
@@ -374,16 +483,15 @@ impl Manager {
     pub(crate) fn retry_shut(&mut self) {
         let now = now();
         for retry in self.shut.iter_mut().filter_map(|shut| shut.retry.as_mut()) {
-            (retry.at, retry.pause) = (now, PAUSE_MIN);
+            (retry.since, retry.at, retry.pause) = (now, now, PAUSE_MIN);
         }
     }
 
     /// Which disk of ours holds what `path` names, in words; the file may have several names.
-    pub(crate) fn name_holder(&self, text: String, path: &str) -> String {
-        let Some(file) = file_at(path) else { return text };
+    pub(crate) fn name_holder(&self, text: String, file: FileId) -> String {
         let path_of = |device: &'_ Device| {
-            let path = device.kind.disk()?.plan.source.path()?;
-            (file_at(path) == Some(file)).then(|| path.to_string())
+            let parts = device.kind.disk().filter(|parts| parts.file == Some(file))?;
+            parts.plan.source.path().map(str::to_string)
         };
         let holder = self.devices.values().find_map(|device| Some((device, path_of(device)?)));
         match holder {
@@ -399,25 +507,46 @@ impl Manager {
     }
 }
 
-/// Why the image of a disk is not one that this process may open, if so.
-fn refused_image(plan: &DiskPlan) -> Option<String> {
-    confine::refuses_image(Path::new(plan.source.path()?))
-}
-
-/// What a file is, whatever its name.
-pub(crate) fn file_at(path: &str) -> Option<(u64, u64)> {
-    let stat = rustix::fs::stat(path).ok()?;
-    Some((stat.st_dev, stat.st_ino))
-}
-
-/// Whether two disks are made of one image, as far as names tell.
+/// Whether two disks are made of one image, as far as names tell, or of one disk at an IOhost.
 pub(crate) fn is_same_image(a: &Source, b: &Source) -> bool {
-    a.path().is_some() && a.path() == b.path()
+    if let (Source::Remote { link: a, name: c }, Source::Remote { link: b, name: d }) = (a, b) {
+        return a == b && c == d;
+    }
+    let (Some(a), Some(b)) = (a.path(), b.path()) else { return false };
+    a == b
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thousand_devices_without_their_file_system_are_one_line() {
+        let host = config::HostCpus {
+            online: vec![0],
+            auto: vec![0],
+            auto_count: 1,
+            waits_on_lines: false,
+        };
+        let text: String = (0..1000)
+            .map(|n| format!("[[disk]]\nid = \"vm{n}\"\npath = \"/srv/image{n}\"\n"))
+            .collect();
+        let plan = config::plan::load(&text, "f", "/etc", &host, None).unwrap();
+        let mut shut: Vec<Shut> = plan
+            .disks
+            .into_iter()
+            .map(|disk| {
+                let why = format!("cannot open {}: No such file", disk.source.path().unwrap());
+                Shut::failed(DevicePlan::Disk(disk), why)
+            })
+            .collect();
+        shut[7].problem = "something else".to_string();
+        let told: Vec<String> =
+            alike(&shut).iter().map(|it| format!("{}{}", it.first.problem, it.more)).collect();
+        let expected =
+            "cannot open /srv/image0: No such file (the same of 998 more: vm1, vm2, vm3, ...)";
+        assert_eq!(told, [expected, "something else"]);
+    }
 
     #[test]
     fn a_disk_that_answers_soon_is_found_soon_and_one_that_does_not_costs_little() {

@@ -8,14 +8,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::Mode;
+use names::{Purpose, Refused, Socket, SocketPlace};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    accept_with, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
-use rustix::process::umask;
+
+use crate::rights::Rights;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 8;
@@ -27,50 +28,73 @@ const UNREAD_BYTES_MAX: usize = 8192;
 const SCM_FDS_MAX: usize = 253;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Opens a listening socket at `path`, mode 0660, replacing one that nobody listens on any more.
+/// Opens a listening socket at `path` for those who may open it, replacing one that nobody listens on any
+/// more.
 ///
 /// # Errors
 /// `AddrInUse` when a living process listens there, `AlreadyExists` when something else has that
-/// name; otherwise what the kernel said.
-pub(crate) fn open_listener(path: &Path) -> io::Result<OwnedFd> {
-    clear(path)?;
-    let address = SocketAddrUnix::new(path)?;
+/// name; otherwise what the kernel said, or why it is not given to whom it should be.
+pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd> {
+    let place = SocketPlace::make(path, Purpose::Socket)?;
+    clear(&place, path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-    bind_for_group(&socket, &address)?;
+    rights.bind(&socket, &place)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Gives the socket its name, with mode 0660 from the start. Not by its path afterwards: whoever may
-/// write to the folder could have put a link to any file in its place by then (CVE-2026-1386). Only
-/// control makes files, so nobody else is affected by the mask meanwhile.
-pub(crate) fn bind_for_group(socket: impl AsFd, address: &SocketAddrUnix) -> io::Result<()> {
-    let before = umask(Mode::from_raw_mode(0o117));
-    let bound = bind(socket, address);
-    umask(before);
-    Ok(bound?)
+/// That one can be made there, and is nobody else's: it is made, and taken away again.
+///
+/// # Errors
+/// As [`open_listener`].
+pub(crate) fn check_listener(path: &Path, rights: &Rights) -> io::Result<()> {
+    let socket = open_listener(path, rights)?;
+    remove(path);
+    drop(socket);
+    Ok(())
 }
 
-/// Removes what a dead daemon left at `path`; makes the folder if there is none.
-fn clear(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+/// Removes a socket of the daemon's, if one is there. One that cannot be removed is replaced by whoever
+/// listens there next.
+pub(crate) fn remove(path: &Path) {
+    let _ = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.remove());
+}
+
+/// That nothing is at that name but what [`open_listener`] would replace. Nothing is changed.
+///
+/// # Errors
+/// As [`open_listener`].
+pub(crate) fn check_name(path: &Path) -> io::Result<()> {
+    match SocketPlace::find(path, Purpose::Socket) {
+        Ok(place) => is_left(&place, path).map(drop),
+        // Its folder is made with it.
+        Err(refused) if refused.is_missing() => Ok(()),
+        Err(refused) => Err(refused.into()),
     }
-    let there = match std::fs::symlink_metadata(path) {
-        Ok(there) => there,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    use std::os::unix::fs::FileTypeExt;
-    if !there.file_type().is_socket() {
-        let what = format!("{} exists and is not a socket: move it away", path.display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+}
+
+/// Removes what a dead daemon left there.
+fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
+    match is_left(place, path)? {
+        true => Ok(place.remove()?),
+        false => Ok(()),
     }
-    match open_connection(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+}
+
+/// Whether a dead daemon left something there.
+fn is_left(place: &SocketPlace, path: &Path) -> io::Result<bool> {
+    let there = match place.taken() {
+        Ok(Some(there)) => there,
+        Ok(None) => return Ok(false),
+        Err(Refused::Kind { .. }) => {
+            let what = format!("{} exists and is not a socket: move it away", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    match connect_to(&there) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         _ => {
             let what = format!("another process listens on {}", path.display());
             Err(io::Error::new(io::ErrorKind::AddrInUse, what))
@@ -95,9 +119,26 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to a front-end that listens at `path`. A Unix socket connects at once or not at all.
+/// Ends the connections that wait to be accepted.
+pub(crate) fn send_away(listener: &OwnedFd) {
+    // One more than the backlog may wait.
+    for _ in 0..=BACKLOG {
+        let Ok(Some(waiting)) = accept(listener) else { return };
+        drop(waiting);
+    }
+}
+
+/// Connects to a VMM that listens at `path`.
+///
+/// # Errors
+/// The name is refused, or what the kernel said.
 pub(crate) fn open_connection(path: &Path) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
+    connect_to(&Socket::find(path)?)
+}
+
+/// Connects to a socket that was found. A Unix socket connects at once or not at all.
+pub(crate) fn connect_to(socket: &Socket) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(socket.address())?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     sockopt::set_socket_send_buffer_size(&socket, UNREAD_BYTES_MAX)?;
     connect(&socket, &address)?;

@@ -1,12 +1,12 @@
 //! Devices made through the API, on disk: written whole, synced, renamed; never half.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use config::Plan;
 use config::plan::Origin;
 use config::saved::{self, Devices};
+use names::Kept;
 
 use crate::manager::Manager;
 
@@ -16,16 +16,16 @@ const NAME: &str = "disks.json";
 
 /// Where the state of a daemon is kept.
 pub(crate) struct StateFile {
-    folder: PathBuf,
+    kept: Kept,
 }
 
 impl StateFile {
     pub(crate) fn in_folder(folder: &str) -> StateFile {
-        StateFile { folder: PathBuf::from(folder) }
+        StateFile { kept: Kept::in_folder(folder, STATE_BYTES_MAX) }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
-        self.folder.join(NAME)
+        self.kept.path(NAME)
     }
 
     /// What was kept; nothing when nothing was.
@@ -35,16 +35,10 @@ impl StateFile {
     pub(crate) fn read(&self) -> Result<Devices, String> {
         let path = self.path();
         let wrong = |what: String| format!("{}: {what}", path.display());
-        let length = match fs::metadata(&path) {
-            Ok(metadata) => metadata.len(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Devices::default()),
-            Err(error) => return Err(wrong(error.to_string())),
-        };
-        if length > STATE_BYTES_MAX {
-            return Err(wrong(format!("{length} bytes are no state of this program")));
+        match self.kept.read(NAME).map_err(|e| wrong(e.to_string()))? {
+            Some(text) => saved::read(&text).map_err(|e| wrong(e.to_string())),
+            None => Ok(Devices::default()),
         }
-        let text = fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
-        saved::read(&text).map_err(|e| wrong(e.to_string()))
     }
 
     /// Keeps `devices`: when this returns they survive a power cut, and before, what was kept does.
@@ -52,24 +46,10 @@ impl StateFile {
     /// # Errors
     /// What the file system said; what was kept before is still there.
     pub(crate) fn write(&self, devices: &Devices) -> io::Result<()> {
-        self.replace(devices).map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", self.folder.display()))
+        self.kept.replace_for_good(NAME, &saved::write(devices)).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.path().display()))
         })
     }
-
-    fn replace(&self, devices: &Devices) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let temporary = self.folder.join(format!("{NAME}.new"));
-        let mut file = File::create(&temporary)?;
-        file.write_all(saved::write(devices).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, self.path())?;
-        sync_folder(&self.folder)
-    }
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 impl Manager {

@@ -4,29 +4,34 @@
 //!
 //! A mark holds for one boot of the host, since taps do not outlive it.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use names::Kept;
+
+/// Longest mark that is read, bytes: the number of a boot.
+const MARK_BYTES_MAX: u64 = 64;
 
 /// The marks of one daemon: a file for each tap, which says in which boot it was made.
 pub(crate) struct MadeTaps {
-    folder: PathBuf,
+    marks: Kept,
     boot: String,
 }
 
 impl MadeTaps {
     pub(crate) fn in_folder(state_dir: &str) -> MadeTaps {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = names::kernel_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         MadeTaps::of_boot(state_dir, boot.trim())
     }
 
     fn of_boot(state_dir: &str, boot: &str) -> MadeTaps {
-        MadeTaps { folder: Path::new(state_dir).join("taps"), boot: boot.to_string() }
+        let marks = Kept::in_folder(Path::new(state_dir).join("taps"), MARK_BYTES_MAX);
+        MadeTaps { marks, boot: boot.to_string() }
     }
 
     /// Whether a daemon of this state folder made the tap of that name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        fs::read_to_string(self.folder.join(name)).is_ok_and(|boot| boot.trim() == self.boot)
+        matches!(self.marks.read(name), Ok(Some(boot)) if boot.trim() == self.boot)
     }
 
     /// Marks the tap of that name as made, or as not made by us.
@@ -34,13 +39,9 @@ impl MadeTaps {
     /// # Errors
     /// What the file system said; after a restart the tap is then taken for somebody else's.
     pub(crate) fn note(&self, name: &str, was_made: bool) -> io::Result<()> {
-        if was_made {
-            fs::create_dir_all(&self.folder)?;
-            return fs::write(self.folder.join(name), format!("{}\n", self.boot));
-        }
-        match fs::remove_file(self.folder.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        match was_made {
+            true => self.marks.replace(name, &format!("{}\n", self.boot)),
+            false => self.marks.remove(name),
         }
     }
 }

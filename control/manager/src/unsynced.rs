@@ -5,32 +5,36 @@
 //! it. So control leaves a mark on disk, and a disk that has one is opened as failed until an
 //! operator clears it. Not here: what a failed disk refuses (`backend`).
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use config::api::{Answer, ApiError, ErrorKind};
+use names::Kept;
 use tracing::{error, info, warn};
 
 use crate::disk::DiskParts;
 use crate::manager::Manager;
 
+/// Longest mark that is read, bytes: a path, or a link and a name.
+const MARK_BYTES_MAX: u64 = 16 << 10;
+
 /// The marks of one daemon: a file for each disk, which says which image it was.
 pub(crate) struct Unsynced {
-    folder: PathBuf,
+    marks: Kept,
 }
 
 impl Unsynced {
     pub(crate) fn in_folder(state_dir: &str) -> Unsynced {
-        Unsynced { folder: Path::new(state_dir).join("unsynced") }
+        Unsynced { marks: Kept::in_folder(Path::new(state_dir).join("unsynced"), MARK_BYTES_MAX) }
     }
 
     /// Whether disk `id` has a mark that was made for `image`. One that cannot be read, or was not
     /// finished, counts: it says that something was lost.
     pub(crate) fn has(&self, id: &str, image: &str) -> bool {
-        match fs::read_to_string(self.folder.join(id)) {
-            Ok(text) => text.is_empty() || text.trim_end_matches('\n') == image,
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        match self.marks.read(id) {
+            Ok(Some(text)) => text.is_empty() || text.trim_end_matches('\n') == image,
+            Ok(None) => false,
+            Err(_) => true,
         }
     }
 
@@ -39,13 +43,7 @@ impl Unsynced {
     /// # Errors
     /// What the file system said; there may be no mark then.
     pub(crate) fn note(&self, id: &str, image: &str) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let mut file = File::create(self.folder.join(id))?;
-        writeln!(file, "{image}")?;
-        file.sync_all()?;
-        // The folder may be new as well.
-        let above = self.folder.parent().unwrap_or(&self.folder);
-        [self.folder.as_path(), above].iter().try_for_each(|folder| File::open(folder)?.sync_all())
+        self.marks.replace_for_good(id, &format!("{image}\n"))
     }
 
     /// Takes the mark of disk `id` away, if there is one.
@@ -53,10 +51,7 @@ impl Unsynced {
     /// # Errors
     /// What the file system said; the mark is still there.
     pub(crate) fn forget(&self, id: &str) -> io::Result<()> {
-        match fs::remove_file(self.folder.join(id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.marks.remove(id)
     }
 }
 

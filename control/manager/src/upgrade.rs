@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 
+pub(crate) use bequest::made_of;
 pub use heir::Heir;
 
 fn timespec(time: Duration) -> Timespec {

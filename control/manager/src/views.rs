@@ -17,6 +17,7 @@ use crate::disk::DiskParts;
 use crate::manager::now;
 use crate::rivals::Rivals;
 use crate::shut::Shut;
+use crate::stalls::Stall;
 
 /// How long the requests in flight may take to end before that is shown as a problem.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,6 +41,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
         served_as: Some(parts.disk.describe().to_string()),
         locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
+        refusals: parts.bond.refusals(),
         counters: sum(&snapshots),
         queues: match queues {
             true => each()
@@ -119,6 +121,9 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         removed: None,
         socket: plan.socket.clone(),
         mode: plan.mode,
+        socket_owner: plan.rights.owner.clone(),
+        socket_group: plan.rights.group.clone(),
+        socket_mode: plan.rights.mode,
         backend: plan.source.kind(),
         path: plan.source.path().map(str::to_string),
         link: plan.source.remote().map(|(link, _)| link.to_string()),
@@ -128,7 +133,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
             _ => None,
         },
         size_bytes: plan.source.size_bytes().unwrap_or(0),
-        block_size_bytes: 512,
+        block_size_bytes: plan.block_size.unwrap_or(512),
         readonly: plan.readonly,
         serial: plan.serial.clone(),
         queues_max: plan.queues,
@@ -143,14 +148,18 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         limit_bytes: plan.limit.bytes,
         limit_burst_ms: plan.limit.is_some().then_some(plan.limit.burst_ms),
         group: plan.group.clone(),
+        allow_user_folder: plan.spec.allow_user_folder,
         allow_unsealed_memory: plan.allow_unsealed_memory,
         migratable: plan.migratable,
         locked: None,
         drain_timeout: plan.drain_timeout_s,
+        on_full: plan.source.path().map(|_| plan.on_full),
+        on_error: plan.source.path().map(|_| plan.on_error),
         served_as: None,
         vcpus: Vec::new(),
         vcpus_unknown: None,
         faults: FaultsView::default(),
+        refusals: 0,
         counters: CountersView::default(),
         queues: Vec::new(),
     }
@@ -162,6 +171,11 @@ fn state_of(device: &Device) -> DiskState {
         DiskState::Failed
     } else if waits_for(device).is_some() {
         DiskState::Waiting
+    } else if let Some(stall) = Stall::of(device) {
+        match stall {
+            Stall::Full(_) => DiskState::NoSpace,
+            Stall::Failed(_) => DiskState::Failing,
+        }
     } else if !device.attached().is_empty() {
         // A second front-end's mistake is shown as a problem, and this one runs on.
         DiskState::Running
@@ -200,12 +214,16 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
     let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
-    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(of_device)
+    let astray = device.kind.disk().and_then(DiskParts::astray_text);
+    let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
+    let more = || stalled().or(astray).or_else(of_device).or_else(|| device.idle_peer());
+    leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 
 /// Why its guest waits for the locks of the image, or for another machine.
 fn waits_for(device: &Device) -> Option<String> {
-    device.kind.disk().and_then(DiskParts::waits_for)
+    let disk = device.kind.disk()?;
+    disk.bond.refused().map(str::to_string).or_else(|| disk.waits_for())
 }
 
 /// Since when it waits for a disk that does not answer, if that is longer than usual.
@@ -281,6 +299,9 @@ fn sum(snapshots: &[QueueSnapshot]) -> CountersView {
         missed: total(|s| s.missed),
         held: held(snapshots),
         in_flight: u32::try_from(total(|s| s.in_flight)).unwrap_or(u32::MAX),
+        waiting_full: u32::try_from(total(|s| s.waiting_full)).unwrap_or(u32::MAX),
+        waiting_failed: u32::try_from(total(|s| s.waiting_failed)).unwrap_or(u32::MAX),
+        stalls: total(|s| s.stalls),
         latency_p50_ns: latency.quantile_ns(0.5),
         latency_p99_ns: latency.quantile_ns(0.99),
     }

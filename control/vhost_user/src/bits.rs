@@ -7,6 +7,10 @@ pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Among the virtio features: `VIRTIO_F_RING_PACKED`, which decides what a ring size may be.
 pub const RING_PACKED: u64 = 1 << 34;
 
+/// Among the virtio features: `VIRTIO_F_RING_RESET`. Never offered, since no message carries it;
+/// accepted, for a guest that took it when an earlier version of the daemon did offer it.
+pub const RING_RESET: u64 = 1 << 40;
+
 /// The bits that no virtio device sees.
 pub const TRANSPORT: u64 = LOG_ALL | PROTOCOL_FEATURES;
 

@@ -24,8 +24,8 @@ pub enum DeviceClass {
         /// Bytes that one queue takes in an in-flight record, by ring size and whether it is packed.
         inflight_len: fn(size: u16, packed: bool) -> u64,
     },
-    /// A virtio-net device: it takes `SEND_RARP` and `NET_SET_MTU`, has no in-flight record, and
-    /// answers `GET_QUEUE_NUM` in pairs of rings.
+    /// A virtio-net device: it takes `SEND_RARP` and `NET_SET_MTU`, and has no in-flight record.
+    /// `GET_QUEUE_NUM` is a number of pairs to some front-ends and of rings to others.
     Nic,
 }
 
@@ -39,10 +39,15 @@ impl DeviceClass {
     }
 
     /// What `GET_QUEUE_NUM` answers for so many rings.
-    fn queue_number(self, rings: u16) -> u16 {
+    ///
+    /// The specification says "queues". QEMU compares the answer with a NIC's pairs, and asks before
+    /// it sends `SET_OWNER` (all of 2.1 to 10.1 do). Those that own first, as everything built on
+    /// rust-vmm does (Cloud Hypervisor, crosvm), compare it with rings, and do not start a NIC
+    /// when it is less. Rings for all would take QEMU's own refusal of too many pairs away.
+    fn queue_number(self, rings: u16, has_owner: bool) -> u16 {
         match self {
-            DeviceClass::Disk { .. } => rings,
-            DeviceClass::Nic => rings / 2,
+            DeviceClass::Nic if !has_owner => rings / 2,
+            DeviceClass::Disk { .. } | DeviceClass::Nic => rings,
         }
     }
 }
@@ -175,7 +180,11 @@ impl<F> Session<F> {
         };
         match message {
             _ if self.is_repeated(message) => Scope::None,
-            Message::SetFeatures(features) if self.features == Some(*features) => Scope::None,
+            Message::SetFeatures(features)
+                if self.features == Some(*features & !bits::RING_RESET) =>
+            {
+                Scope::None
+            }
             Message::SetFeatures(_)
             | Message::ResetOwner
             | Message::ResetDevice

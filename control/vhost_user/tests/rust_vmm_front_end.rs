@@ -83,15 +83,19 @@ impl Owner<OwnedFd> for World {
 
 /// A front-end's view and, on a thread, the session that it talks to until it hangs up.
 fn connect() -> (Frontend, JoinHandle<(Session<OwnedFd>, World)>) {
-    let (theirs, ours) = UnixStream::pair().unwrap();
-    let served = std::thread::spawn(move || serve(&ours));
-    (Frontend::from_stream(theirs, 2), served)
+    let inflight_len = |size: u16, _packed: bool| 64 + 16 * u64::from(size);
+    connect_to(DeviceClass::Disk { inflight_len }, 2)
 }
 
-fn serve(socket: &UnixStream) -> (Session<OwnedFd>, World) {
-    let inflight_len = |size: u16, _packed: bool| 64 + 16 * u64::from(size);
-    let class = DeviceClass::Disk { inflight_len };
-    let facts = DeviceFacts { class, features: VERSION_1, queues_max: 2, ring_size_max: 32768 };
+/// The same to a device of that class with so many rings.
+fn connect_to(class: DeviceClass, rings: u16) -> (Frontend, JoinHandle<(Session<OwnedFd>, World)>) {
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let facts = DeviceFacts { class, features: VERSION_1, queues_max: rings, ring_size_max: 32768 };
+    let served = std::thread::spawn(move || serve(&ours, facts));
+    (Frontend::from_stream(theirs, rings.into()), served)
+}
+
+fn serve(socket: &UnixStream, facts: DeviceFacts) -> (Session<OwnedFd>, World) {
     let (mut session, mut world) = (Session::new(facts), World::default());
     let mut framer = Framer::default();
     loop {
@@ -264,6 +268,30 @@ fn config_log_and_inflight_record_are_understood() {
     assert!(!session.is_logging(), "LOG_ALL was not accepted");
 }
 
+/// Cloud Hypervisor's `--net ...,num_queues=8` (`vhost_user/net.rs`): it owns, then compares its
+/// rings with the answer, and takes the NIC for impossible when that is less.
+#[test]
+fn a_nic_has_as_many_queues_as_rings_for_whoever_owns_first() {
+    let (mut front_end, served) = connect_to(DeviceClass::Nic, 8);
+    front_end.set_owner().unwrap();
+    assert_eq!(front_end.get_features().unwrap(), FEATURES);
+    let protocol = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
+    assert!(front_end.get_protocol_features().unwrap().contains(protocol));
+    front_end.set_protocol_features(protocol).unwrap();
+    front_end.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    assert_eq!(front_end.get_queue_num().unwrap(), 8);
+    front_end.set_features(VERSION_1 | bits::PROTOCOL_FEATURES).unwrap();
+    let file = memfd(0x1_0000).unwrap();
+    front_end.set_mem_table(&[region(0, &file)]).unwrap();
+    for queue in 0..8 {
+        front_end.set_vring_num(queue, 256).unwrap();
+        front_end.set_vring_enable(queue, true).unwrap();
+    }
+    assert!(front_end.set_vring_num(8, 256).is_err(), "the ring of its control queue stays there");
+    drop(front_end);
+    served.join().unwrap();
+}
+
 #[test]
 fn a_refusal_is_told_and_the_connection_goes_on() {
     let (mut front_end, served) = connect();
@@ -283,7 +311,13 @@ fn a_refusal_is_told_and_the_connection_goes_on() {
 #[test]
 fn junk_ends_the_session_without_a_wait() {
     let (theirs, ours) = UnixStream::pair().unwrap();
-    let served = std::thread::spawn(move || serve(&ours));
+    let facts = DeviceFacts {
+        class: DeviceClass::Nic,
+        features: VERSION_1,
+        queues_max: 2,
+        ring_size_max: 32768,
+    };
+    let served = std::thread::spawn(move || serve(&ours, facts));
     // SET_VRING_NUM with a payload of three bytes: nothing after it can be understood.
     let words = [8u32, 1, 3].iter().flat_map(|word| word.to_ne_bytes());
     let bytes: Vec<u8> = words.chain([1, 2, 3]).collect();

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use guest_memory::MapError;
 use rustix::io::Errno;
 
-use crate::file::{Facts, FaultSnapshot, File, Holder, Opened};
+use crate::file::{Facts, FaultSnapshot, File, Foreign, Holder, Opened};
 use crate::link::{LinkKey, Remote};
-use crate::{Backend, Memory, Null, SECTOR_SIZE};
+use crate::names::{KernelNames, Names};
+use crate::{Backend, Memory, Null, SECTOR_SIZE, Vet, Waits};
+
+mod identity;
 
 /// Largest disk, bytes: the largest file offset.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64 / SECTOR_SIZE * SECTOR_SIZE;
@@ -32,13 +35,15 @@ pub enum Source {
         /// Where.
         path: PathBuf,
         /// Bytes, a multiple of 512. A missing file is then made and a shorter one grown (sparse);
-        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, rounded
-        /// down to 512.
+        /// of a longer one, or of a device, the first bytes are served. `None`: all of it, which must be
+        /// a multiple of 512.
         size_bytes: Option<u64>,
         /// Only read.
         readonly: bool,
         /// Through the page cache or past it.
         cache: Cache,
+        /// Which failures requests wait out.
+        waits: Waits,
     },
 }
 
@@ -61,6 +66,19 @@ pub struct Limits {
     pub discard_sectors_max: u32,
     /// Sectors of one write-zeroes.
     pub zeroes_sectors_max: u32,
+}
+
+/// How a disk is best used, besides [`Disk::physical_block_size`]; bytes. Of what is 0, nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grain {
+    /// From its start to the first physical block that is whole.
+    pub alignment_offset: u32,
+    /// The smallest request that costs no reading of neighbours.
+    pub io_min: u32,
+    /// The best request.
+    pub io_best: u32,
+    /// What a discard frees is a multiple of so many, aligned to it.
+    pub discard: u32,
 }
 
 /// Why a disk could not be opened. The text is for the operator.
@@ -90,6 +108,20 @@ pub enum OpenError {
          RAID, volume group or mapped device; unmount or stop that first"
     )]
     UsedByHost(PathBuf),
+    /// Its name may lead elsewhere than it should, or to no image ([`crate::Unopened::Refused`]).
+    #[error("cannot open {path}: {why}")]
+    Refused {
+        /// The file, as it was named.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// A process has a lease on it, which was asked for back and not waited for.
+    #[error(
+        "cannot open {0}: another process has a lease on it (fcntl F_SETLEASE) and was asked to let go; \
+         it is tried again"
+    )]
+    Leased(PathBuf),
     /// A directory, a socket, a terminal.
     #[error("{0} is neither a regular file nor a block device")]
     NotADisk(PathBuf),
@@ -101,6 +133,25 @@ pub enum OpenError {
         /// Its size, bytes.
         size_bytes: u64,
     },
+    /// Its last sector is not whole, and would not be served.
+    #[error(
+        "{path} has {size_bytes} bytes, which is no multiple of 512: make it longer with `truncate -s %512 \
+         {path}`, which adds zeroes, or give the `size` of the whole sectors that are to be served"
+    )]
+    Uneven {
+        /// The file.
+        path: PathBuf,
+        /// Its size, bytes.
+        size_bytes: u64,
+    },
+    /// It begins as an image of another format.
+    #[error("{path} is a {format} image, and a disk is raw: {}", format.advice(path))]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// As what it begins.
+        format: Foreign,
+    },
     /// Smaller than asked, and not to be grown.
     #[error("{path} has {size_bytes} bytes, but a size of {asked_bytes} was given; {why}")]
     TooSmall {
@@ -111,6 +162,16 @@ pub enum OpenError {
         /// What was asked for, bytes.
         asked_bytes: u64,
         /// Why it is not grown.
+        why: &'static str,
+    },
+    /// Its file system, or the daemon's own limit, has no file of that length.
+    #[error("{path} cannot have {asked_bytes} bytes: {why}")]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for, bytes.
+        asked_bytes: u64,
+        /// Why.
         why: &'static str,
     },
     /// A size that no disk can have.
@@ -142,6 +203,8 @@ pub struct Inherited {
     pub size_bytes: u64,
     /// As [`Disk::physical_block_size`].
     pub physical_block_size: u32,
+    /// As [`Disk::grain`].
+    pub grain: Grain,
     /// As [`Disk::limits`].
     pub limits: Limits,
     /// As [`Disk::was_empty`].
@@ -198,6 +261,16 @@ pub enum ResizeError {
     /// No memory for a larger RAM disk.
     #[error("cannot grow a RAM disk: {0}")]
     Memory(#[from] MapError),
+    /// Files there are no longer than that, or this process may make none so long.
+    #[error("{path} cannot have {asked_bytes} bytes: {why}")]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for, bytes.
+        asked_bytes: u64,
+        /// Why.
+        why: &'static str,
+    },
 }
 
 /// What a device serves from. Opened once per device, shared by its queues, never changed.
@@ -227,7 +300,11 @@ pub struct RemoteDisk {
     /// As the IOhost says, bytes, a multiple of 512.
     pub size_bytes: u64,
     /// As there, bytes, a power of two.
+    pub block_size: u32,
+    /// As there, bytes, a power of two.
     pub physical_block_size: u32,
+    /// As there.
+    pub grain: Grain,
     /// As there.
     pub limits: Limits,
     /// Writes are refused.
@@ -235,13 +312,23 @@ pub struct RemoteDisk {
 }
 
 impl Disk {
-    /// Opens it. May block, make a file, and grow a file; reads and writes no data.
+    /// Opens an image that is known to be raw, by a path that nobody else can change ([`KernelNames`]); otherwise as
+    /// [`Self::open_by`].
     ///
     /// # Errors
     /// [`OpenError`]. A file that was made or grown before an error stays so.
     pub fn open(source: &Source) -> Result<Arc<Disk>, OpenError> {
+        Self::open_by(source, &KernelNames, Vet::Raw)
+    }
+
+    /// Opens it; `names` finds its file. May block, make a file, and grow a file. Reads no data but the first bytes of
+    /// an image that may be of another format, and writes none.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A file that was made or grown before an error stays so; a foreign one is untouched.
+    pub fn open_by(source: &Source, names: &dyn Names, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (opened, size_bytes) = Opened::open(path, asked, readonly, cache)?;
+            let (opened, size_bytes) = Opened::open(names, path, asked, readonly, cache, vet)?;
             Ok((Kind::File(Arc::new(opened)), size_bytes))
         })
     }
@@ -252,15 +339,33 @@ impl Disk {
     }
 
     /// The same without any lock, for an image that another process has: what would be served is
-    /// known then, and nothing is ([`Self::is_away`]). Changes nothing; may block.
+    /// known then, and nothing is ([`Self::is_away`]). `names` finds its file. Changes nothing; may block.
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::Held`].
-    pub fn look(source: &Source) -> Result<Arc<Disk>, OpenError> {
+    pub fn look(source: &Source, names: &dyn Names, vet: Vet) -> Result<Arc<Disk>, OpenError> {
         Self::made_of(source, |path, asked, readonly, cache| {
-            let (facts, size_bytes) = Opened::look(path, asked, readonly, cache)?;
+            let (facts, size_bytes) = Opened::look(names, path, asked, readonly, cache, vet)?;
             Ok((Kind::Away(facts), size_bytes))
         })
+    }
+
+    /// Whether [`Self::open`] would succeed once nobody else has the image, as far as can be told before.
+    /// Takes no lock, changes nothing, and keeps nothing open; may block.
+    ///
+    /// # Errors
+    /// [`OpenError`], but not [`OpenError::Held`].
+    pub fn check(source: &Source, names: &dyn Names, vet: Vet) -> Result<(), OpenError> {
+        // No memory is taken for a RAM disk only to see that there is some.
+        let source = match source {
+            Source::Memory { size_bytes } => &Source::Null { size_bytes: *size_bytes },
+            source => source,
+        };
+        Self::made_of(source, |path, asked, readonly, cache| {
+            let (facts, size_bytes) = Opened::check(names, path, asked, readonly, cache, vet)?;
+            Ok((Kind::Away(facts), size_bytes))
+        })
+        .map(drop)
     }
 
     fn made_of(
@@ -279,12 +384,16 @@ impl Disk {
                 let size_bytes = check(*size_bytes)?;
                 (Kind::Memory(Memory::new(size_bytes)?), size_bytes)
             }
-            Source::File { path, size_bytes, readonly, cache } => {
+            Source::File { path, size_bytes, readonly, cache, .. } => {
                 let asked = size_bytes.map(check).transpose()?;
                 file(path, asked, *readonly, *cache)?
             }
         };
-        Ok(Arc::new(Disk { kind, size_bytes }))
+        let disk = Disk { kind, size_bytes };
+        if let Source::File { waits, .. } = source {
+            disk.set_waits(*waits);
+        }
+        Ok(Arc::new(disk))
     }
 
     /// What [`Self::inherit`] takes in another process.
@@ -326,22 +435,34 @@ impl Disk {
             (Source::Memory { .. }, Handles::Memory(file)) => {
                 Kind::Memory(Memory::over(file, size_bytes)?)
             }
-            (Source::File { path, readonly, .. }, Handles::File { cached, direct }) => {
+            (Source::File { path, readonly, waits, .. }, Handles::File { cached, direct }) => {
                 let opened = Opened::inherit(path, *readonly, facts, cached, direct)?;
+                opened.waits.set(*waits);
                 Kind::File(Arc::new(opened))
             }
             (Source::File { .. }, Handles::Away) => Kind::Away(Facts {
                 physical_block_size: facts.physical_block_size,
+                grain: facts.grain,
+                blocks_only: 0,
                 limits: facts.limits,
                 in_memory: facts.at_once,
                 described: "file",
                 faults: FaultSnapshot::default(),
+                image: None,
             }),
             (Source::Null { .. }, _) => return Err(OpenError::NotIt("a null disk")),
             (Source::Memory { .. }, _) => return Err(OpenError::NotIt("a RAM disk")),
             (Source::File { .. }, _) => return Err(OpenError::NotIt("an image")),
         };
         Ok(Arc::new(Disk { kind, size_bytes }))
+    }
+
+    /// Which file an open image is, by its device and its number there; nothing of what is no file or not open.
+    pub fn file_id(&self) -> Option<(u64, u64)> {
+        match &self.kind {
+            Kind::File(opened) => opened.file_id(),
+            _ => None,
+        }
     }
 
     /// What stays known of it when it is closed; itself if it is no file.
@@ -399,9 +520,35 @@ impl Disk {
         self.size_bytes
     }
 
-    /// Unit of requests, bytes: always 512, so that any firmware can boot from it.
+    /// Logical block size that a guest is to see unless its operator says another, bytes: 512, so that any
+    /// firmware can boot from it; of a disk at an IOhost what is said there. Requests of any sectors are served
+    /// in either case.
     pub fn block_size(&self) -> u32 {
-        SECTOR_SIZE as u32
+        match &self.kind {
+            Kind::Remote(remote) => remote.block_size,
+            _ => SECTOR_SIZE as u32,
+        }
+    }
+
+    /// How it is best used.
+    pub fn grain(&self) -> Grain {
+        match &self.kind {
+            Kind::Null => Grain::default(),
+            Kind::Memory(_) => Grain { discard: 4096, ..Grain::default() },
+            Kind::File(opened) => opened.grain(),
+            Kind::Away(facts) => facts.grain,
+            Kind::Remote(remote) => remote.grain,
+        }
+    }
+
+    /// What each request must be a multiple of, bytes, where the page cache cannot help: more than 512 only of
+    /// an image with `cache = "direct"` on a file system that takes one description of it.
+    pub fn blocks_only(&self) -> u32 {
+        match &self.kind {
+            Kind::File(opened) => opened.blocks_only(),
+            Kind::Away(facts) => facts.blocks_only,
+            Kind::Null | Kind::Memory(_) | Kind::Remote(_) => 0,
+        }
     }
 
     /// What requests should be aligned to, bytes, a power of two: what costs no reading of
@@ -446,6 +593,14 @@ impl Disk {
             Kind::File(opened) => opened.describe(),
             Kind::Away(facts) => facts.described,
             Kind::Remote(_) => "remote",
+        }
+    }
+
+    /// Which failures requests wait out from now on; those that wait hear of it when they are tried again.
+    /// Only a file's requests wait.
+    pub fn set_waits(&self, waits: Waits) {
+        if let Kind::File(opened) = &self.kind {
+            opened.waits.set(waits);
         }
     }
 
@@ -516,6 +671,27 @@ impl Disk {
             Kind::Memory(memory) => Backend::Memory(memory.clone()),
             Kind::File(opened) => Backend::File(File::new(Arc::clone(opened), self.size_bytes)),
             Kind::Remote(remote) => Backend::Remote(Remote::new(remote, self.size_bytes)),
+        }
+    }
+
+    /// Whether [`Self::resize`] would be refused for what the disk lies on. Changes nothing. Of a disk that
+    /// [`Self::is_away`] nothing is known.
+    ///
+    /// # Errors
+    /// [`ResizeError`].
+    pub fn check_size(&self, size_bytes: u64) -> Result<(), ResizeError> {
+        match &self.kind {
+            Kind::File(opened) => opened.check_size(size_bytes),
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => Ok(()),
+        }
+    }
+
+    /// Bytes of the file system that the image lies on, used or free. `None` for what is no file of a
+    /// file system, or one that tells no size.
+    pub fn medium_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::File(opened) => opened.medium_bytes(),
+            Kind::Null | Kind::Memory(_) | Kind::Away(_) | Kind::Remote(_) => None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Each request is a small state machine: [`File::next`] says which command comes next, the kernel
 //! runs it, `judge` says what the result means. Files in memory (tmpfs) run it to the end in `submit`,
 //! since nothing there waits for a device; all others run each command through the sidecore's
-//! io_uring. Measured in docs/decisions/0003-file-backend.md.
+//! io_uring, long transfers in parts (`way`). Measured in docs/decisions/0003-file-backend.md.
 //!
 //! Not here: opening (`open`), what keeps the two kinds of writes apart (`writers`), and flushes in
 //! single file (`flushes`).
@@ -11,15 +11,21 @@
 mod device;
 mod faults;
 mod flushes;
+mod format;
 mod holder;
+mod image;
 mod judge;
 mod lock;
 mod open;
+mod way;
 mod writers;
 
 pub use faults::FaultSnapshot;
+pub use format::{Foreign, Vet};
 pub use holder::Holder;
+pub use image::{Astray, ImageFacts};
 pub(crate) use open::{Facts, Opened};
+pub(crate) use way::PART_BYTES;
 
 use std::sync::Arc;
 
@@ -28,9 +34,10 @@ use request::{Op, Request, Status, Tag};
 use rustix::io::Errno;
 
 use crate::Outcome;
-use crate::io::{Io, Place, Wait};
+use crate::io::{Io, Load, Place, Wait};
 use crate::sys::{Allocate, Command, ZEROES_MAX, run_now};
 use open::Lack;
+use way::{Held, Way, Who, is_long};
 use writers::Pass;
 
 /// Slots whose state is kept without asking for memory; as many as a queue has in flight.
@@ -41,6 +48,8 @@ const SLOTS: usize = 256;
 pub struct Progress {
     /// Bytes transferred or zeroed.
     done: u64,
+    /// Of the command under way.
+    asked: u32,
     step: Step,
     /// Repetitions since the last byte.
     tries: u8,
@@ -85,8 +94,11 @@ struct Flight {
     turn: Turn,
     /// Of its `Progress`.
     step: Step,
+    asked: u32,
     unstable: bool,
     command: Sent,
+    /// A buffer of ours.
+    held: Option<Held>,
 }
 
 /// What its next completion is about.
@@ -95,10 +107,8 @@ enum Sent {
     /// Nothing: it waits.
     #[default]
     Nothing,
-    /// A command.
-    Command,
-    /// One that counts as slow.
-    Slow,
+    /// A command, and what of the disk's share it has.
+    Command(Load),
 }
 
 /// A request's turn among those of all queues of its disk.
@@ -117,7 +127,14 @@ enum Turn {
 
 /// What comes next.
 enum Next<'a> {
-    Run { command: Command<'a>, direct: bool },
+    Run {
+        command: Command<'a>,
+        direct: bool,
+    },
+    /// The next part of a transfer, through a buffer of ours.
+    Bounce {
+        stable: bool,
+    },
     Wait(Wait),
     Done(Status),
 }
@@ -128,6 +145,8 @@ struct Asks {
     tag: Tag,
     /// Another slow command may be sent.
     room_for_slow: bool,
+    /// There are buffers of ours.
+    bounces: bool,
 }
 
 impl File {
@@ -152,6 +171,7 @@ impl File {
         if let Some(place) = self.place.take()
             && io.gave(place)
         {
+            self.let_buffers_go(io, place);
             io.leave(place);
         }
     }
@@ -173,13 +193,36 @@ impl File {
             return Outcome::Done(status);
         }
         if self.opened.in_memory() {
-            return Outcome::Done(self.run(request, memory));
+            return self.run(request, memory);
         }
         if let Err(error) = self.join(io) {
             self.opened.faults.count(errno(&error));
             return Outcome::Done(Status::IoError);
         }
         let outcome = self.proceed(io, request, memory, tag, &mut Progress::default(), false);
+        self.settle(outcome, tag)
+    }
+
+    /// Goes on with a request that stalled, where it was.
+    #[cold]
+    pub(crate) fn resume(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        progress: &mut Progress,
+    ) -> Outcome {
+        progress.tries = 0;
+        // Of the disk more may have become known, and its way may be new.
+        if let Err(status) = self.check(request) {
+            return Outcome::Done(status);
+        }
+        if let Err(error) = self.join(io) {
+            self.opened.faults.count(errno(&error));
+            return Outcome::Done(Status::IoError);
+        }
+        let outcome = self.proceed(io, request, memory, tag, progress, false);
         self.settle(outcome, tag)
     }
 
@@ -192,21 +235,26 @@ impl File {
         result: i32,
         progress: &mut Progress,
     ) -> Outcome {
-        let Flight { step, unstable, command, .. } = *self.flight(tag);
-        (progress.step, progress.unstable) = (step, unstable);
-        if command != Sent::Nothing
-            && let Some(place) = self.place
-        {
-            io.ended(place, command == Sent::Slow);
-        }
-        // Who waits is only told that it may go on.
-        let ended = match command {
-            Sent::Nothing => None,
-            _ => self.after(result, request, progress),
+        let Flight { command, held, .. } = *self.flight(tag);
+        self.recall(tag, progress);
+        let Sent::Command(load) = command else {
+            // Who waits is only told that it may go on.
+            let outcome = self.proceed(io, request, memory, tag, progress, true);
+            return self.settle(outcome, tag);
         };
-        let outcome = match ended {
-            Some(status) => Outcome::Done(status),
-            None => self.proceed(io, request, memory, tag, progress, command == Sent::Nothing),
+        if let Some(place) = self.place {
+            io.ended(place, load);
+        }
+        if self.was_bounced(io, request.op, tag, result) {
+            return Outcome::Turn;
+        }
+        let outcome = match self.after(result, request, progress) {
+            Some(outcome) => outcome,
+            None if held.is_some() || Self::waits_for_turn(request, progress) => {
+                self.note(tag, progress, Sent::Nothing);
+                return Outcome::Turn;
+            }
+            None => self.proceed(io, request, memory, tag, progress, false),
         };
         self.settle(outcome, tag)
     }
@@ -241,17 +289,17 @@ impl File {
 
     /// Runs a request to its end. Bounded: each command makes progress or counts as a try.
     #[inline]
-    fn run(&mut self, request: &Request<'_>, memory: &GuestMap) -> Status {
+    fn run(&mut self, request: &Request<'_>, memory: &GuestMap) -> Outcome {
         let mut progress = Progress::default();
-        let status = loop {
+        let outcome = loop {
             let result = match self.next(request, memory, &mut progress, None) {
                 Next::Run { command, .. } => run_now(self.opened.cached(), &command),
-                Next::Done(status) => break status,
+                Next::Done(status) => break Outcome::Done(status),
                 // Only who asks with a tag is told to wait.
-                Next::Wait(_) => break Status::IoError,
+                Next::Wait(_) | Next::Bounce { .. } => break Outcome::Done(Status::IoError),
             };
-            if let Some(status) = self.after(result, request, &mut progress) {
-                break status;
+            if let Some(outcome) = self.after(result, request, &mut progress) {
+                break outcome;
             }
         };
         if request.op == Op::Read {
@@ -260,7 +308,7 @@ impl File {
                 memory.mark_written(*segment);
             }
         }
-        status
+        outcome
     }
 
     /// Queues the next command, or has the request wait. `resumed`: it has waited.
@@ -275,24 +323,24 @@ impl File {
         resumed: bool,
     ) -> Outcome {
         let Some(place) = self.place else { return Outcome::Done(Status::IoError) };
-        let asks = Asks { tag, room_for_slow: io.has_room_for_slow(place) };
-        let (sent, queued) = match self.next(request, memory, progress, Some(asks)) {
+        let (room_for_slow, bounces) = (io.has_room_for_slow(place), io.bounces(place));
+        let asks = Asks { tag, room_for_slow, bounces };
+        let who = Who { place, tag, resumed };
+        let pushed = match self.next(request, memory, progress, Some(asks)) {
             Next::Done(status) => return Outcome::Done(status),
-            Next::Wait(wait) => (Sent::Nothing, io.wait(place, tag, wait, resumed)),
-            Next::Run { command, direct } => {
-                let file = match self.opened.direct() {
-                    Some(file) if direct => file,
-                    _ => self.opened.cached(),
-                };
-                let sent = if command.is_slow() { Sent::Slow } else { Sent::Command };
-                (sent, io.push(place, file, &command, tag))
+            Next::Wait(wait) => Err(Some(wait)),
+            Next::Run { command, direct } => self.push(io, who, &command, direct),
+            Next::Bounce { stable } => {
+                self.push_bounced(io, who, (request, memory), (progress, stable))
             }
         };
-        if queued {
-            let flight = self.flight(tag);
-            flight.step = progress.step;
-            flight.unstable = progress.unstable;
-            flight.command = sent;
+        let sent = match pushed {
+            Err(Some(wait)) if io.wait(place, tag, wait, resumed) => Some(Sent::Nothing),
+            Err(_) => None,
+            Ok(sent) => Some(sent),
+        };
+        if let Some(sent) = sent {
+            self.note(tag, progress, sent);
             return Outcome::Pending;
         }
         // No room although it was asked for, or a segment of another map.
@@ -300,12 +348,28 @@ impl File {
         Outcome::Done(Status::IoError)
     }
 
-    /// Gives the turn back when a request ends.
+    /// What its next completion finds.
+    #[inline]
+    fn note(&mut self, tag: Tag, progress: &Progress, sent: Sent) {
+        let flight = self.flight(tag);
+        flight.step = progress.step;
+        flight.asked = progress.asked;
+        flight.unstable = progress.unstable;
+        flight.command = sent;
+    }
+
+    #[inline]
+    fn recall(&mut self, tag: Tag, progress: &mut Progress) {
+        let Flight { step, asked, unstable, .. } = *self.flight(tag);
+        (progress.step, progress.asked, progress.unstable) = (step, asked, unstable);
+    }
+
+    /// Gives the turn back when a request ends, or stalls: others must not wait for one that does.
     #[inline]
     fn settle(&mut self, outcome: Outcome, tag: Tag) -> Outcome {
-        if let Outcome::Done(status) = outcome {
+        if !matches!(outcome, Outcome::Pending | Outcome::Turn) {
             let flight = std::mem::take(self.flight(tag));
-            self.give_back(flight.turn, status == Status::Ok);
+            self.give_back(flight.turn, outcome == Outcome::Done(Status::Ok));
         }
         outcome
     }
@@ -337,7 +401,7 @@ impl File {
         if memory.health().is_lost() {
             return Next::Done(Status::IoError);
         }
-        let Request { op, offset, len, segments } = *request;
+        let Request { op, offset, len, .. } = *request;
         let (at, left) = (offset + progress.done, len - progress.done.min(len));
         let whole = |mode| {
             if asks.is_some_and(|asks| !asks.room_for_slow) {
@@ -350,16 +414,13 @@ impl File {
         match (op, progress.step) {
             (Op::Flush, _) | (_, Step::Sync) => self.flush(asks),
             (Op::Read, _) => {
-                let direct = self.could_be_direct(request, progress);
+                let way = self.way(request, progress, asks);
                 // See `writers`, "Reads".
-                let as_write = !direct && self.opened.is_block();
+                let as_write = way == Way::Cached && self.opened.is_block();
                 if as_write && self.write_pass(false, asks) == Pass::Waiting {
                     return Next::Wait(Wait::Write);
                 }
-                let (skip, stable) = (progress.done, false);
-                let command =
-                    Command::Transfer { write: false, stable, offset: at, skip, segments, memory };
-                Next::Run { command, direct }
+                way::next(way, (false, false), request, memory, progress)
             }
             (Op::Write { .. }, _) => self.write(request, memory, progress, asks),
             (Op::Discard, _) => whole(Allocate::PunchHole),
@@ -393,21 +454,19 @@ impl File {
         progress: &mut Progress,
         asks: Option<Asks>,
     ) -> Next<'a> {
-        let could_be_direct = self.could_be_direct(request, progress);
-        let direct = match self.write_pass(could_be_direct, asks) {
+        let way = self.way(request, progress, asks);
+        let direct = match self.write_pass(way != Way::Cached, asks) {
             Pass::Waiting => return Next::Wait(Wait::Write),
             pass => pass == Pass::Direct,
         };
         let sync = request.op == Op::Write { sync: true };
         // Through the page cache the kernel tells of a lost page to whoever asks first, this write or
         // a flush beside it; so there is one who asks: the flush that follows. In memory no later
-        // moment is more stable.
-        let stable = sync && direct && !self.opened.lacks(Lack::StableWrite);
+        // moment is more stable. Of a long one each part would wait for the device.
+        let stable = sync && direct && !self.opened.lacks(Lack::StableWrite) && !is_long(request);
         progress.unstable |= sync && !stable && asks.is_some();
-        let (offset, skip) = (request.offset + progress.done, progress.done);
-        let segments = request.segments;
-        let command = Command::Transfer { write: true, stable, offset, skip, segments, memory };
-        Next::Run { command, direct }
+        let way = if direct { way } else { Way::Cached };
+        way::next(way, (true, stable), request, memory, progress)
     }
 
     /// The best way to make zeroes that has not failed yet.
@@ -422,26 +481,6 @@ impl File {
         } else {
             Step::Fill
         }
-    }
-
-    /// Whether what is left of a transfer is aligned for the way past the page cache.
-    #[inline]
-    fn could_be_direct(&self, request: &Request<'_>, progress: &Progress) -> bool {
-        if progress.cached_only || self.opened.direct().is_none() {
-            return false;
-        }
-        let (mut bits, mut addresses) = (request.offset + progress.done, 0);
-        let mut skip = progress.done;
-        for segment in request.segments {
-            let skipped = skip.min(segment.len().into()) as u32;
-            skip -= u64::from(skipped);
-            let segment = segment.after(skipped);
-            if !segment.is_empty() {
-                bits |= u64::from(segment.len());
-                addresses |= segment.host_address() as u64;
-            }
-        }
-        self.opened.is_aligned(bits, addresses)
     }
 
     /// A write's turn: see `writers`.
@@ -469,7 +508,7 @@ impl File {
     /// A flush, in its turn: see `flushes`.
     fn flush<'a>(&mut self, asks: Option<Asks>) -> Next<'a> {
         let run = Next::Run { command: Command::Sync, direct: false };
-        let Some(Asks { tag, room_for_slow }) = asks else { return run };
+        let Some(Asks { tag, room_for_slow, .. }) = asks else { return run };
         let needed = match self.flight(tag).turn {
             // Told to come again.
             Turn::Flushes(_) => return run,

@@ -21,9 +21,9 @@ use rustix::thread::CpuSet;
 use crate::file::Opened;
 #[cfg(feature = "simulated")]
 use crate::simulated::Ring;
-use crate::sys::Command;
 #[cfg(not(feature = "simulated"))]
 use crate::sys::Ring;
+use crate::sys::{Bounce, Command, Effort};
 use crate::wake::Waker;
 use links::Links;
 
@@ -40,6 +40,16 @@ const SHARE_FULL_MAX: u32 = 4;
 /// Those of them that the kernel runs on threads of a pool (flushes, discards, zeroes): all disks
 /// share it.
 const SLOW_MAX: u32 = 4;
+/// And long transfers through the page cache, which such threads do as well.
+const BULK_MAX: u32 = 4;
+/// Bytes of short transfers through the page cache that are with the kernel: those that wait for the device
+/// are all copied in the one call that finds it has answered. What comes on top is given to threads. Of one
+/// disk, and of all disks of a sidecore.
+const SHORT_BYTES_MAX: u64 = 1 << 20;
+const SHORT_BYTES_ALL_MAX: u64 = 4 << 20;
+/// So much handed over as soon as it is queued: in bytes that the kernel copies meanwhile, some 10 us. Who
+/// queued it is charged for the time.
+const LADEN_BYTES: u64 = 64 << 10;
 
 /// One sidecore's way to the kernel.
 #[derive(Debug)]
@@ -54,9 +64,13 @@ pub struct Io {
     joined: Vec<Option<Joined>>,
     /// Requests that wait, of all disks.
     waiting: usize,
+    /// Bytes of short transfers through the page cache, of all disks.
+    short_bytes: u64,
     /// Made with the ring; tried again before a sleep with requests that wait.
     waker: Option<Waker>,
     links: Links,
+    /// Places of queues with requests that stalled, for the sidecore.
+    stalled: VecDeque<u16>,
 }
 
 /// A disk, for as long as it has queues here. Keeps its descriptors open for what is queued.
@@ -67,8 +81,25 @@ struct Joined {
     /// Commands with the kernel, and how many of them are slow ones.
     in_flight: u32,
     slow: u32,
+    bulk: u32,
+    short_bytes: u64,
+    /// Of a disk that goes past the page cache, and if there was memory.
+    bounce: Option<Bounce>,
     /// By [`Wait::list`], each in order of arrival.
-    waiting: [VecDeque<Waiter>; 3],
+    waiting: [VecDeque<Waiter>; 5],
+}
+
+/// What of its disk's share a command takes while the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// One of its commands. What starting it costs, in bytes that are copied meanwhile.
+    Light(u64),
+    /// So many bytes through the page cache, copied by whoever finds them there.
+    Short(u64),
+    /// A transfer for a thread of the kernel's.
+    Bulk,
+    /// What such threads do anyway.
+    Slow,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +117,10 @@ pub(crate) enum Wait {
     Write,
     /// That another slow command may begin.
     Slow,
+    /// That another long transfer through the page cache may begin.
+    Bulk,
+    /// That a buffer is free.
+    Buffer,
 }
 
 impl Wait {
@@ -94,6 +129,8 @@ impl Wait {
             Wait::Flush(_) => 0,
             Wait::Write => 1,
             Wait::Slow => 2,
+            Wait::Bulk => 3,
+            Wait::Buffer => 4,
         }
     }
 }
@@ -101,7 +138,10 @@ impl Wait {
 impl Joined {
     fn new(file: &Arc<Opened>) -> Joined {
         let file = Arc::clone(file);
-        Joined { file, users: 0, in_flight: 0, slow: 0, waiting: Default::default() }
+        let bounce = if file.bounces() { Bounce::new() } else { None };
+        let (users, in_flight, slow, bulk, short_bytes) = (0, 0, 0, 0, 0);
+        let waiting = Default::default();
+        Joined { file, users, in_flight, slow, bulk, short_bytes, bounce, waiting }
     }
 
     /// Whether what a request waits for has come.
@@ -115,6 +155,8 @@ impl Joined {
             }
             Wait::Write => self.file.writers.may_start(),
             Wait::Slow => slow,
+            Wait::Bulk => self.bulk < BULK_MAX,
+            Wait::Buffer => self.bounce.as_ref().is_none_or(Bounce::has_some),
         }
     }
 
@@ -142,13 +184,48 @@ impl Io {
         let identity = NEXT.fetch_add(1, Ordering::Relaxed);
         let entries = entries.clamp(32, ENTRIES_MAX).next_power_of_two();
         let (joined, waiting, waker, links) = (Vec::new(), 0, None, Links::default());
-        Ok(Io { ring: None, entries, workers: None, identity, joined, waiting, waker, links })
+        let (ring, workers, short_bytes, stalled) = (None, None, 0, VecDeque::new());
+        let io = Io {
+            ring,
+            entries,
+            workers,
+            identity,
+            joined,
+            waiting,
+            short_bytes,
+            waker,
+            links,
+            stalled,
+        };
+        Ok(io)
     }
 
     /// The threads on which the kernel does what it cannot do at once (flushes, discards) run on these
     /// processors alone. To be called before the first disk joins.
     pub fn keep_workers_on(&mut self, cpus: CpuSet) {
         self.workers = Some(cpus);
+    }
+
+    /// The queue at `place` of its sidecore has requests that stalled ([`crate::Outcome::Stalled`]), and is to be
+    /// looked at until it has none. To be said once.
+    pub fn note_stalled(&mut self, place: u16) {
+        self.stalled.push_back(place);
+    }
+
+    /// How many places were noted so.
+    #[inline]
+    pub fn stalled(&self) -> usize {
+        self.stalled.len()
+    }
+
+    /// The one that was noted first, and is noted no more.
+    pub fn take_stalled(&mut self) -> Option<u16> {
+        self.stalled.pop_front()
+    }
+
+    /// All of them.
+    pub fn stalled_places(&self) -> impl Iterator<Item = u16> + '_ {
+        self.stalled.iter().copied()
     }
 
     /// Requests that can be submitted now. Each takes at most one.
@@ -185,6 +262,19 @@ impl Io {
             Some(ring) if ring.queued() > 0 => ring.enter(),
             _ => Ok(()),
         }
+    }
+
+    /// Whether handing over what is queued will take the calling thread so long that whoever queued it
+    /// should be charged for it: it is to be handed over now.
+    #[inline]
+    pub fn is_laden(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.laden() >= LADEN_BYTES)
+    }
+
+    /// The most that one handing-over had to do, as [`Self::is_laden`] counts.
+    #[cfg(test)]
+    pub(crate) fn laden_most(&self) -> u64 {
+        self.ring.as_ref().map_or(0, Ring::laden_most)
     }
 
     /// The next completion that the kernel has posted: whose it is, and what it said; after those,
@@ -325,6 +415,7 @@ impl Io {
             joined.users -= 1;
             if joined.users == 0 {
                 self.waiting -= joined.waiting.iter().map(VecDeque::len).sum::<usize>();
+                self.short_bytes = self.short_bytes.saturating_sub(joined.short_bytes);
                 *here = None;
             }
         }
@@ -364,12 +455,67 @@ impl Io {
         true
     }
 
+    /// How a transfer of `bytes` through the page cache is to go; `None`: it waits ([`Wait::Bulk`]). `is_short`:
+    /// it may be copied by the sidecore, if not too much is. `resumed`: it has waited for that already.
+    #[inline]
+    pub(crate) fn cached(
+        &self,
+        place: Place,
+        bytes: u64,
+        is_short: bool,
+        resumed: bool,
+    ) -> Option<Load> {
+        let joined = self.joined(place)?;
+        let fits = joined.short_bytes + bytes <= SHORT_BYTES_MAX
+            && self.short_bytes + bytes <= SHORT_BYTES_ALL_MAX;
+        if is_short && fits {
+            return Some(Load::Short(bytes));
+        }
+        let is_first = resumed || !self.has_waiting(place, Wait::Bulk);
+        (is_first && joined.bulk < BULK_MAX).then_some(Load::Bulk)
+    }
+
+    /// Whether others of a disk wait for that already.
+    pub(crate) fn has_waiting(&self, place: Place, wait: Wait) -> bool {
+        let list = self.joined(place).and_then(|joined| joined.waiting.get(wait.list()));
+        list.is_some_and(|list| !list.is_empty())
+    }
+
+    /// The buffers of a disk.
+    #[inline]
+    pub(crate) fn bounce(&mut self, place: Place) -> Option<&mut Bounce> {
+        self.joined.get_mut(place.at)?.as_mut()?.bounce.as_mut()
+    }
+
+    /// Whether a disk has buffers.
+    pub(crate) fn bounces(&self, place: Place) -> bool {
+        self.joined(place).is_some_and(|joined| joined.bounce.is_some())
+    }
+
     /// The kernel has completed a command that was pushed.
     #[inline]
-    pub(crate) fn ended(&mut self, place: Place, was_slow: bool) {
-        if let Some(joined) = self.joined.get_mut(place.at).and_then(Option::as_mut) {
-            joined.in_flight = joined.in_flight.saturating_sub(1);
-            joined.slow = joined.slow.saturating_sub(was_slow.into());
+    pub(crate) fn ended(&mut self, place: Place, load: Load) {
+        self.load(place, load, false);
+    }
+
+    #[inline]
+    fn load(&mut self, place: Place, load: Load, begins: bool) {
+        let Some(joined) = self.joined.get_mut(place.at).and_then(Option::as_mut) else { return };
+        let count = |count: &mut u32| {
+            *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+        };
+        count(&mut joined.in_flight);
+        match load {
+            Load::Light(_) => {}
+            Load::Slow => count(&mut joined.slow),
+            Load::Bulk => count(&mut joined.bulk),
+            Load::Short(bytes) => {
+                let sum = |sum: u64| {
+                    if begins { sum + bytes } else { sum.saturating_sub(bytes) }
+                };
+                joined.short_bytes = sum(joined.short_bytes);
+                self.short_bytes = sum(self.short_bytes);
+            }
         }
     }
 
@@ -385,14 +531,22 @@ impl Io {
         place: Place,
         file: BorrowedFd<'_>,
         command: &Command<'_>,
+        load: Load,
         tag: Tag,
     ) -> bool {
-        let Some(joined) = self.joined.get_mut(place.at).and_then(Option::as_mut) else {
+        if self.joined(place).is_none() {
             return false;
+        }
+        let effort = match load {
+            Load::Light(bytes) | Load::Short(bytes) => Effort::Here(bytes),
+            Load::Bulk => Effort::Elsewhere,
+            // Tried by the sidecore, and refused at once.
+            Load::Slow => Effort::Here(0),
         };
-        let pushed = self.ring.as_mut().is_some_and(|ring| ring.push(file, command, tag));
-        joined.in_flight += u32::from(pushed);
-        joined.slow += u32::from(pushed && command.is_slow());
+        let pushed = self.ring.as_mut().is_some_and(|ring| ring.push(file, command, effort, tag));
+        if pushed {
+            self.load(place, load, true);
+        }
         pushed
     }
 }

@@ -5,7 +5,7 @@
 //! with the queue, and each sidecore has one [`Io`], the io_uring its back-ends share. Not here:
 //! rings of guests (`virtqueue`), what a request means (`device`), and whose turn it is (`schedule`).
 //!
-//! Called by `sidecore` (`submit`, `completed`) and `manager` (`Disk::open`, `resize`).
+//! Called by `sidecore` (`submit`, `completed`) and `manager` (`Disk::open_by`, `resize`).
 //!
 //! # The life of a request
 //!
@@ -15,7 +15,8 @@
 //!    is nothing to hand over and nothing to fetch.
 //! 4. [`Io::reap_one`] (or [`Io::reap`]) yields tags and results; [`Backend::completed`] ends the
 //!    request or goes on with it (a short transfer, the next step). A request that waits for another
-//!    one of its disk comes out here, too, when it may go on.
+//!    one of its disk comes out here, too, when it may go on. A long one is done in parts: it says
+//!    [`Outcome::Turn`] after each, and goes on by [`Backend::go_on`] when its queue is visited.
 //! 5. [`Io::hand_over`] when all is reaped, and [`Io::may_rest`] before sleep.
 //!
 //! # What is promised
@@ -33,19 +34,22 @@ mod file;
 mod io;
 pub mod link;
 mod memory;
+mod names;
 pub mod net;
 mod null;
+mod segments;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod sys;
 mod wake;
 
 pub use disk::{
-    Cache, Disk, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
+    Cache, Disk, Grain, Handles, Inherited, Limits, OpenError, RemoteDisk, ResizeError, Source,
 };
-pub use file::{FaultSnapshot, File, Holder, Progress};
+pub use file::{Astray, FaultSnapshot, File, Foreign, Holder, ImageFacts, Progress, Vet};
 pub use io::Io;
 pub use memory::Memory;
+pub use names::{KernelNames, Names, Unopened};
 pub use null::Null;
 #[cfg(feature = "simulated")]
 pub use simulated::{Asked, Kernel};
@@ -70,6 +74,30 @@ pub enum Outcome {
     Done(Status),
     /// Its tag will come out of [`Io::reap_one`].
     Pending,
+    /// Its next part waits for its queue's turn: [`Backend::go_on`] is to be called. Only of
+    /// [`Backend::completed`] and [`Backend::go_on`].
+    Turn,
+    /// It failed for now, and its disk's [`Waits`] say that it is to wait. Nothing is kept of it here:
+    /// [`Backend::resume`] tries it again, or, of one that was submitted without a tag, `submit`.
+    Stalled(Stall),
+}
+
+/// Why a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// There is no space for it (`ENOSPC`, `EDQUOT`).
+    Full,
+    /// The medium failed (`EIO` and its kin).
+    Failed,
+}
+
+/// Which failures a request waits out instead of ending with an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// [`Stall::Full`].
+    pub full: bool,
+    /// [`Stall::Failed`].
+    pub failed: bool,
 }
 
 /// One queue's way to its disk. Moves with the queue.
@@ -123,7 +151,55 @@ impl Backend {
         }
     }
 
-    /// Whether `submit` always ends the request and needs neither room nor a tag: null, memory, and
+    /// Tries a request again that stalled, and that has kept its `progress`. To be called with
+    /// [`Io::room`] and [`Self::has_room`].
+    pub fn resume(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        progress: &mut Progress,
+    ) -> Outcome {
+        match self {
+            Backend::File(file) => file.resume(io, request, memory, tag, progress),
+            // None of them stalls.
+            Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
+                self.submit(io, request, memory, tag)
+            }
+        }
+    }
+
+    /// Goes on with a request that waits for a turn: at most one part of it is copied, and the next one given
+    /// to the kernel. Also how many bytes of the queue's share that takes.
+    pub fn go_on(
+        &mut self,
+        io: &mut Io,
+        request: &Request<'_>,
+        memory: &GuestMap,
+        tag: Tag,
+        progress: &mut Progress,
+    ) -> (u64, Outcome) {
+        match self {
+            Backend::File(file) => file.go_on(io, request, memory, tag, progress),
+            // None of them says that it waits for one.
+            Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
+                (0, Outcome::Done(Status::IoError))
+            }
+        }
+    }
+
+    /// Bytes of a transfer of `len` bytes that [`Self::submit`] takes of its queue's share; what follows is
+    /// told by [`Self::go_on`].
+    #[inline]
+    pub fn first_bytes(&self, len: u64) -> u64 {
+        match self {
+            Backend::File(_) => len.min(file::PART_BYTES),
+            Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => len,
+        }
+    }
+
+    /// Whether `submit` always ends the request, or has it stall, and needs neither room nor a tag: null, memory, and
     /// files that live in memory (tmpfs).
     pub fn answers_at_once(&self) -> bool {
         match self {

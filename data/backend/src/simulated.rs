@@ -20,7 +20,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::thread::CpuSet;
 
-use crate::sys::{self, Allocate, Command, PIECES_MAX, ZEROES_MAX};
+use crate::sys::{self, Allocate, Command, Effort, PIECES_MAX, ZEROES_MAX};
 
 /// Commands in flight and entries of one simulated ring: few, so that a ring that is full is met.
 const IN_FLIGHT_MAX: usize = 255;
@@ -87,12 +87,14 @@ impl Asked {
     /// `None` when a segment is not in its map.
     fn new(command: &Command<'_>) -> Option<Asked> {
         Some(match *command {
-            Command::Transfer { write, stable, offset, skip, segments, memory } => {
-                let (mut skip, mut spans) = (skip, Vec::new());
+            Command::Transfer { write, stable, offset, skip, most, segments, memory } => {
+                let (mut skip, mut left, mut spans) = (skip, most, Vec::new());
                 for &segment in segments {
                     let skipped = skip.min(segment.len().into()) as u32;
                     skip -= u64::from(skipped);
                     let span = segment.after(skipped);
+                    let span = span.first(left.min(span.len().into()) as u32);
+                    left -= u64::from(span.len());
                     memory.host(span)?;
                     if !span.is_empty() && spans.len() < PIECES_MAX {
                         spans.push(span);
@@ -101,6 +103,8 @@ impl Asked {
                 let memory = memory.with_log(None).ok()?;
                 Asked::Transfer { write, stable, offset, spans, memory }
             }
+            // A simulated file has no buffers (`file::open`).
+            Command::Bounced { .. } => return None,
             Command::Zeroes { offset, len } => Asked::Zeroes { offset, len: len.min(ZEROES_MAX) },
             Command::Sync => Asked::Sync,
             Command::Allocate { mode, offset, len } => match mode {
@@ -176,6 +180,21 @@ impl Ring {
         }
     }
 
+    pub(crate) fn laden(&self) -> u64 {
+        match self {
+            Ring::Kernel(ring) => ring.laden(),
+            Ring::Simulated(_) => 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn laden_most(&self) -> u64 {
+        match self {
+            Ring::Kernel(ring) => ring.laden_most(),
+            Ring::Simulated(_) => 0,
+        }
+    }
+
     pub(crate) fn watch(&mut self, fd: BorrowedFd<'static>) -> bool {
         match self {
             Ring::Kernel(ring) => ring.watch(fd),
@@ -197,9 +216,16 @@ impl Ring {
         }
     }
 
-    pub(crate) fn push(&mut self, file: BorrowedFd<'_>, command: &Command<'_>, tag: Tag) -> bool {
+    /// What a command costs whom has no meaning in a simulation.
+    pub(crate) fn push(
+        &mut self,
+        file: BorrowedFd<'_>,
+        command: &Command<'_>,
+        effort: Effort,
+        tag: Tag,
+    ) -> bool {
         match self {
-            Ring::Kernel(ring) => ring.push(file, command, tag),
+            Ring::Kernel(ring) => ring.push(file, command, effort, tag),
             Ring::Simulated(ring) => ring.push(file, command, tag),
         }
     }

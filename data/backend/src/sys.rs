@@ -14,6 +14,7 @@
 //! waits for what is in flight. The memory is the guest's: no Rust reference to it exists.
 #![expect(unsafe_code, reason = "addresses are given to the kernel, which writes to them")]
 
+mod bounce;
 pub(crate) mod bpf;
 pub(crate) mod datagrams;
 mod gather;
@@ -27,11 +28,12 @@ pub(crate) mod tun;
 mod turns;
 pub(crate) mod xsk;
 
+pub(crate) use bounce::{BOUNCE_BYTES, Bounce};
 pub(crate) use gather::{Gather, SEND_MANY, send_many};
 pub(crate) use interface::Interfaces;
 pub(crate) use lock::lock_bytes;
 pub(crate) use now::run_now;
-pub(crate) use ring::{Ring, is_restricted};
+pub(crate) use ring::{Effort, Ring, is_restricted};
 pub use turns::take_short_turns;
 
 use guest_memory::{GuestMap, Span};
@@ -52,10 +54,23 @@ pub(crate) enum Command<'a> {
         offset: u64,
         /// Bytes of the segments that come before, already transferred.
         skip: u64,
+        /// Bytes at most.
+        most: u64,
         /// Where in guest memory.
         segments: &'a [Span],
         /// What the segments belong to.
         memory: &'a GuestMap,
+    },
+    /// Between the file and a buffer of ours ([`Bounce`]), which is lent for it.
+    Bounced {
+        /// To the file.
+        write: bool,
+        /// As above.
+        stable: bool,
+        /// Where in the file, bytes.
+        offset: u64,
+        /// The buffer, as it was lent.
+        piece: Lent,
     },
     /// Zeroes, written like data.
     Zeroes {
@@ -113,6 +128,18 @@ struct Piece {
     len: usize,
 }
 
+/// A buffer of ours that the kernel may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent(Piece);
+
+impl Bounce {
+    /// The first `len` bytes of a request's buffer, for one command. To be followed by [`Bounce::was_ended`],
+    /// once that has completed or was not taken.
+    pub(crate) fn lent(&mut self, at: u8, len: u64) -> Option<Lent> {
+        self.lend(at, len).map(Lent)
+    }
+}
+
 const _: () = assert!(size_of::<Piece>() == size_of::<libc::iovec>());
 
 /// Bytes of zeroes written by one [`Command::Zeroes`].
@@ -124,11 +151,17 @@ const ZERO_PIECES: usize = 16;
 struct ZeroPages([u8; 64 << 10]);
 static ZERO_PAGES: ZeroPages = ZeroPages([0; 64 << 10]);
 
-/// The pieces of `segments` after the first `skip` bytes, each given to `put`; stops after
-/// [`PIECES_MAX`]. False when a segment is not in the map: nothing must be done then.
+/// The pieces of `segments` after the first `skip` bytes, of `most` bytes in all, each given to `put`; stops
+/// after [`PIECES_MAX`]. False when a segment is not in the map: nothing must be done then.
 #[inline]
-fn pieces(memory: &GuestMap, segments: &[Span], skip: u64, mut put: impl FnMut(Piece)) -> bool {
-    let mut skip = skip;
+fn pieces(
+    memory: &GuestMap,
+    segments: &[Span],
+    skip: u64,
+    most: u64,
+    mut put: impl FnMut(Piece),
+) -> bool {
+    let (mut skip, mut left) = (skip, most);
     let mut count = 0;
     for &segment in segments {
         let skipped = skip.min(segment.len().into()) as u32;
@@ -137,6 +170,11 @@ fn pieces(memory: &GuestMap, segments: &[Span], skip: u64, mut put: impl FnMut(P
         if segment.is_empty() {
             continue;
         }
+        if left == 0 {
+            break;
+        }
+        let segment = segment.first(left.min(segment.len().into()) as u32);
+        left -= u64::from(segment.len());
         let Some(host) = memory.host(segment) else {
             return false;
         };

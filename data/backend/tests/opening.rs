@@ -4,7 +4,7 @@ mod harness;
 
 use std::path::Path;
 
-use backend::{Backend, Cache, Disk, OpenError, ResizeError, Source};
+use backend::{Backend, Cache, Disk, OpenError, ResizeError, Source, Waits};
 use harness::{Bed, file, in_memory, kinds, on_disk};
 use request::{Op, Status};
 
@@ -34,6 +34,7 @@ fn what_is_no_disk_is_refused_with_its_name() {
         size_bytes,
         readonly: true,
         cache: Cache::Auto,
+        waits: Waits::default(),
     };
     let cases = [
         (file(&at("missing"), None, Cache::Auto), "cannot open"),
@@ -64,7 +65,10 @@ fn sizes_are_whole_sectors_of_what_is_there() {
     let dir = on_disk();
     let path = dir.path().join("odd");
     std::fs::write(&path, [7; 5000]).expect("a file");
-    let mut bed = Bed::new(&file(&path, None, Cache::Auto));
+    let refused =
+        Disk::open(&file(&path, None, Cache::Auto)).map(|_| ()).map_err(|e| e.to_string());
+    assert!(refused.is_err_and(|text| text.contains("5000 bytes, which is no multiple of 512")));
+    let mut bed = Bed::new(&file(&path, Some(4608), Cache::Auto));
     assert_eq!(bed.disk.size_bytes(), 4608);
     assert_eq!(bed.disk.block_size(), 512);
     assert_eq!(bed.read(4096, 512), Ok(vec![7; 512]));
@@ -83,7 +87,13 @@ fn a_read_only_disk_takes_no_write() {
     let path = dir.path().join("image");
     std::fs::write(&path, [7; 8192]).expect("a file");
     for cache in [Cache::Auto, Cache::Page] {
-        let source = Source::File { path: path.clone(), size_bytes: None, readonly: true, cache };
+        let source = Source::File {
+            path: path.clone(),
+            size_bytes: None,
+            readonly: true,
+            cache,
+            waits: Waits::default(),
+        };
         let mut bed = Bed::new(&source);
         assert!(bed.disk.is_readonly());
         assert_eq!(bed.disk.limits(), backend::Limits::default());

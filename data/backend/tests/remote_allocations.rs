@@ -156,7 +156,9 @@ impl Near {
             link: LINK,
             disk: DISK,
             size_bytes: SIZE,
+            block_size: 512,
             physical_block_size: 512,
+            grain: Default::default(),
             limits: Limits::default(),
             readonly: false,
         });
@@ -239,7 +241,7 @@ impl Near {
                         is_free[usize::from(tag.slot)] = true;
                         ended += 1;
                     }
-                    Outcome::Pending => {}
+                    Outcome::Pending | Outcome::Turn | Outcome::Stalled(_) => {}
                 }
                 outcome
             });

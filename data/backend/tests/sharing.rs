@@ -31,7 +31,9 @@ fn finish(bed: &mut Bed, request: &Request<'_>) -> Status {
         bed.io.enter().expect("enter");
         while let Some((tag, result)) = bed.io.reap_one() {
             let (backend, io) = (&mut bed.backend, &mut bed.io);
-            let done = backend.completed(io, request, &bed.memory, tag, result, &mut progress);
+            let memory = &bed.memory;
+            let done = backend.completed(io, request, memory, tag, result, &mut progress);
+            let done = harness::take_turns(backend, io, request, memory, tag, &mut progress, done);
             if let Outcome::Done(status) = done {
                 return status;
             }
@@ -87,8 +89,9 @@ fn flushes_and_writes_of_sidecores_that_sleep_all_end() {
                     let request = Request { op, offset, len: len.into(), segments };
                     let (io, memory) = (&mut bed.io, &bed.memory);
                     let status = match bed.backend.submit(io, &request, memory, tag(0)) {
-                        Outcome::Pending => finish(&mut bed, &request),
+                        Outcome::Pending | Outcome::Turn => finish(&mut bed, &request),
                         Outcome::Done(status) => status,
+                        Outcome::Stalled(stall) => panic!("{stall:?}"),
                     };
                     assert_eq!(status, Status::Ok, "thread {thread}, round {round}");
                 }

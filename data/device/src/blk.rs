@@ -21,9 +21,6 @@ pub const SECTOR_SIZE: u64 = 512;
 pub const SEG_MAX: u32 = 126;
 /// Bytes of one segment that we offer to take.
 pub const SIZE_MAX: u32 = 128 << 10;
-/// Bytes of one request at most: all segments at their largest, 15.75 MiB. It bounds what one
-/// request can cost the others of its sidecore.
-pub const DATA_MAX: u64 = SEG_MAX as u64 * SIZE_MAX as u64;
 /// Bytes of the serial number (5.2.6, `VIRTIO_BLK_ID_BYTES`).
 pub const SERIAL_SIZE: usize = 20;
 /// Queues of one device.
@@ -38,6 +35,19 @@ pub struct Limits {
     pub zeroes_sectors_max: u32,
 }
 
+/// How requests are best cut, besides the physical block size. Of what is 0, nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// Logical blocks from the start of the disk to the first physical block that is whole.
+    pub alignment_offset: u8,
+    /// The smallest request that costs no reading of neighbours, in logical blocks.
+    pub io_min: u16,
+    /// The best request, in logical blocks.
+    pub io_best: u32,
+    /// What a discard frees is a multiple of so many sectors of 512 bytes, aligned to it.
+    pub discard_sectors: u32,
+}
+
 /// What does not change while the device exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -45,6 +55,8 @@ pub struct Shape {
     pub block_size: u32,
     /// Physical block size is the logical one times two to this power.
     pub physical_block_exp: u8,
+    /// How requests are best cut.
+    pub topology: Topology,
     /// No write reaches the disk.
     pub readonly: bool,
     /// Queues offered, 1 to [`QUEUES_MAX`].
@@ -94,6 +106,9 @@ impl Live {
 }
 
 /// The virtio features of a device of this shape; without vhost-user's own bits.
+///
+/// Whatever stands here reaches the driver through front-ends that do not know it, so a feature that
+/// needs a message must have one: `RING_RESET` has none, and QEMU passes it on all the same (0023).
 pub fn offered(shape: &Shape) -> u64 {
     let mut features = bit::BLK_SIZE_MAX
         | bit::BLK_SEG_MAX
@@ -106,8 +121,7 @@ pub fn offered(shape: &Shape) -> u64 {
         | bit::INDIRECT_DESC
         | bit::EVENT_IDX
         | bit::VERSION_1
-        | bit::RING_PACKED
-        | bit::RING_RESET;
+        | bit::RING_PACKED;
     let mut also = |condition, feature| features |= if condition { feature } else { 0 };
     also(shape.readonly, bit::BLK_RO);
     also(shape.limits.discard_sectors_max > 0 && !shape.readonly, bit::BLK_DISCARD);

@@ -75,5 +75,5 @@ pub const VERSION_1: u64 = 1 << 32;
 pub const RING_PACKED: u64 = 1 << 34;
 /// `VIRTIO_F_IN_ORDER`: buffers are used in the order they were made available.
 pub const IN_ORDER: u64 = 1 << 35;
-/// `VIRTIO_F_RING_RESET`: a queue can be reset alone.
+/// `VIRTIO_F_RING_RESET`: a queue can be reset alone. Never offered: vhost-user has no message for it.
 pub const RING_RESET: u64 = 1 << 40;

@@ -30,7 +30,17 @@ pub struct Shape {
     pub mtu: u16,
     /// Pairs of queues offered, 1 to [`PAIRS_MAX`].
     pub pairs: u16,
+    /// Whether the driver may have frames that are not finished ([`GUEST_OFFLOADS`]).
+    pub guest_offloads: bool,
 }
+
+/// The features by which a driver takes frames that are not cut, or whose checksum is not filled in.
+pub const GUEST_OFFLOADS: u64 = bit::NET_GUEST_CSUM
+    | bit::NET_GUEST_TSO4
+    | bit::NET_GUEST_TSO6
+    | bit::NET_GUEST_ECN
+    | bit::NET_GUEST_USO4
+    | bit::NET_GUEST_USO6;
 
 /// What changes while the NIC runs. Shared by its queues and control; plain loads and stores.
 #[derive(Debug)]
@@ -95,19 +105,16 @@ impl Live {
     }
 }
 
-/// The virtio features of a NIC; without vhost-user's own bits. The same for every shape: with one
-/// pair, `MQ` says so in the config space.
+/// The virtio features of a NIC; without vhost-user's own bits. With one pair, `MQ` says so in the
+/// config space.
 ///
 /// Those of the control queue are offered since the VMM serves it, and takes away what we do not
-/// offer. All is completed in order, so `IN_ORDER` costs nothing.
-pub fn offered(_shape: &Shape) -> u64 {
-    bit::NET_CSUM
-        | bit::NET_GUEST_CSUM
+/// offer. All is completed in order, so `IN_ORDER` costs nothing. `RING_RESET` is absent: a driver
+/// that has it resets a ring by the front-end alone, which has no message for that (0023).
+pub fn offered(shape: &Shape) -> u64 {
+    let finished = bit::NET_CSUM
         | bit::NET_MTU
         | bit::NET_MAC
-        | bit::NET_GUEST_TSO4
-        | bit::NET_GUEST_TSO6
-        | bit::NET_GUEST_ECN
         | bit::NET_HOST_TSO4
         | bit::NET_HOST_TSO6
         | bit::NET_HOST_ECN
@@ -119,16 +126,14 @@ pub fn offered(_shape: &Shape) -> u64 {
         | bit::NET_GUEST_ANNOUNCE
         | bit::NET_MQ
         | bit::NET_CTRL_MAC_ADDR
-        | bit::NET_GUEST_USO4
-        | bit::NET_GUEST_USO6
         | bit::NET_HOST_USO
         | bit::ANY_LAYOUT
         | bit::INDIRECT_DESC
         | bit::EVENT_IDX
         | bit::VERSION_1
         | bit::RING_PACKED
-        | bit::IN_ORDER
-        | bit::RING_RESET
+        | bit::IN_ORDER;
+    if shape.guest_offloads { finished | GUEST_OFFLOADS } else { finished }
 }
 
 /// What one driver negotiated, for the queues that it set up.

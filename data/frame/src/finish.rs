@@ -5,9 +5,10 @@
 
 use crate::bytes::{array_at, put, u16_at, u32_at};
 use crate::checksum::{checksum, fold};
-use crate::headers::{IPV6_SIZE, Ip, Layout, parse};
+use crate::headers::{self, IPV6_SIZE, Ip, Layout, Seen};
 use crate::offload::{Offload, SEGMENTS_MAX, TCP_CSUM, UDP_CSUM};
 use crate::offloads::Offloads;
+use crate::tunnel::{self, TUNNELS_MAX};
 
 /// Bytes of all headers of a frame that is cut, at most: two tags, IPv6, TCP with all options, and
 /// 134 bytes of extension headers.
@@ -40,6 +41,8 @@ pub enum Unfinished {
 /// comes of it, with what is still undone, to `each`; says how many.
 ///
 /// - A frame that the receiver can take goes as it is.
+/// - A frame that nobody may have undone, [`Offloads::FINISHED`], is finished whatever `has` is: a tunnel's, whose
+///   outer headers are then made anew for each segment.
 /// - A checksum is filled in; one that comes to 0 is written as 0xffff, which is equal to it and
 ///   which UDP reads as "there is one" (RFC 768).
 /// - A frame of several segments is cut into at most [`SEGMENTS_MAX`]. Each has all headers, with
@@ -64,7 +67,10 @@ pub fn finish(
         return Ok(1);
     }
     match offload.is_gso() {
-        true => cut(frame, offload, has.contains(Offloads::CSUM), each),
+        true => {
+            let must = offload.needs().contains(Offloads::FINISHED);
+            cut(frame, offload, has.contains(Offloads::CSUM) && !must, each)
+        }
         false => fill_in(frame, offload, each),
     }
 }
@@ -93,7 +99,7 @@ fn cut(
     has_checksum: bool,
     mut each: impl FnMut(&[u8], Offload),
 ) -> Result<u32, Unfinished> {
-    let layout = parse(frame, offload)?;
+    let layout = layout_of(frame, offload)?;
     let size = usize::from(offload.gso_size()).max(1);
     let count = (frame.len() - layout.payload).div_ceil(size).max(1);
     if count > SEGMENTS_MAX {
@@ -122,6 +128,7 @@ fn cut(
         write_headers(segment, &layout, &first, place);
         if !has_checksum {
             write_checksum(segment, &layout);
+            tunnel::write_checksums(segment, &layout.around);
         }
         each(segment, remains);
         if let Some(place) = segment.get_mut(..layout.payload) {
@@ -131,9 +138,20 @@ fn cut(
     Ok(count as u32)
 }
 
+/// Where the headers are. Only a frame that nobody gets as it is may be a tunnel's.
+fn layout_of(frame: &[u8], offload: &Offload) -> Result<Layout, Unfinished> {
+    let seen = Seen { bytes: frame, frame_len: frame.len() };
+    match headers::parse(seen, offload) {
+        Err(_) if offload.needs().contains(Offloads::FINISHED) => tunnel::parse(seen, offload),
+        found => found,
+    }
+}
+
 /// What the headers of the whole frame say that differs from segment to segment.
 struct First {
     ipv4_id: u16,
+    /// Of the packets around it.
+    around_ids: [u16; TUNNELS_MAX],
     sequence: u32,
     tcp_flags: u8,
     /// Sum of the pseudo-header without the length.
@@ -154,7 +172,12 @@ impl First {
             let l4 = layout.l4;
             let field = u16_at(frame, l4 + checksum_offset(layout))?;
             let len = u16::try_from(frame.len() - l4).ok()?;
+            let mut around_ids = [0; TUNNELS_MAX];
+            for (id, around) in around_ids.iter_mut().zip(layout.around.iter().flatten()) {
+                *id = u16_at(frame, around.l3 + 4)?;
+            }
             Some(First {
+                around_ids,
                 ipv4_id: u16_at(frame, layout.l3 + 4)?,
                 sequence: u32_at(frame, l4 + 4)?,
                 // Meaningless for UDP, whose header may end before.
@@ -171,20 +194,15 @@ impl First {
 fn write_headers(segment: &mut [u8], layout: &Layout, first: &First, place: Place) {
     const FIN_PSH: u8 = 0x01 | 0x08;
     const CWR: u8 = 0x80;
-    let (l3, l4) = (layout.l3, layout.l4);
-    // `parse` has seen that none of the whole packet's lengths is above 65,535.
-    let bytes_from = |at: usize| (segment.len() - at) as u16;
-    let transport = bytes_from(l4);
-    match layout.ip {
-        Ip::V4 => {
-            put(segment, l3 + 2, bytes_from(l3).to_be_bytes());
-            put(segment, l3 + 4, first.ipv4_id.wrapping_add(place.number as u16).to_be_bytes());
-            put(segment, l3 + 10, [0, 0]);
-            let sum = segment.get(l3..l4).map_or(0, |header| checksum(0, header));
-            put(segment, l3 + 10, sum.to_be_bytes());
-        }
-        Ip::V6 => put(segment, l3 + 4, bytes_from(l3 + IPV6_SIZE).to_be_bytes()),
+    let number = place.number as u16;
+    for (around, id) in layout.around.iter().flatten().zip(first.around_ids) {
+        write_ip(segment, around.ip, (around.l3, around.l4), id.wrapping_add(number));
+        tunnel::write_lengths(segment, around);
     }
+    let l4 = layout.l4;
+    write_ip(segment, layout.ip, (layout.l3, l4), first.ipv4_id.wrapping_add(number));
+    // `headers` has seen that none of the whole packet's lengths is above 65,535.
+    let transport = (segment.len() - l4) as u16;
     if layout.is_udp {
         put(segment, l4 + 4, transport.to_be_bytes());
     } else {
@@ -200,6 +218,21 @@ fn write_headers(segment: &mut [u8], layout: &Layout, first: &First, place: Plac
     }
     let pseudo = fold(first.pseudo + u64::from(transport));
     put(segment, l4 + checksum_offset(layout), pseudo.to_be_bytes());
+}
+
+/// Length, identification and header checksum of the IP header from `l3` to `l4`.
+fn write_ip(segment: &mut [u8], ip: Ip, (l3, l4): (usize, usize), id: u16) {
+    let bytes_from = |at: usize| segment.len().saturating_sub(at) as u16;
+    match ip {
+        Ip::V4 => {
+            put(segment, l3 + 2, bytes_from(l3).to_be_bytes());
+            put(segment, l3 + 4, id.to_be_bytes());
+            put(segment, l3 + 10, [0, 0]);
+            let sum = segment.get(l3..l4).map_or(0, |header| checksum(0, header));
+            put(segment, l3 + 10, sum.to_be_bytes());
+        }
+        Ip::V6 => put(segment, l3 + 4, bytes_from(l3 + IPV6_SIZE).to_be_bytes()),
+    }
 }
 
 /// The transport checksum, from the pseudo-header's sum in its place.

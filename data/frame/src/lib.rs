@@ -20,6 +20,7 @@ mod made;
 mod offload;
 mod offloads;
 pub mod tag;
+mod tunnel;
 
 pub use checksum::checksum;
 pub use finish::{HEADERS_MAX, Unfinished, finish};

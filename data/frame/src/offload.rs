@@ -1,12 +1,15 @@
 //! What a frame leaves undone, checked.
 //!
-//! Numbers, and the EtherType of a frame that is to be cut: no more is looked at here, so that this
-//! costs the same few nanoseconds for every frame; `finish` parses, when a receiver cannot take a
-//! frame as it is. Called by `sidecore` for each frame, and by host ports.
+//! Numbers for every frame; of one that is to be cut, whether its headers are what it says, as far as its
+//! head shows them. `finish` parses the rest, when a receiver cannot take a frame as it is. Called by
+//! `sidecore` for each frame, whoever sent it: this is where a guest's, a kernel's and a link's words
+//! about a frame are held against the frame.
 
+use crate::HEAD_MAX;
 use crate::bytes::{u8_at, u16_at};
+use crate::finish::Unfinished;
 use crate::header::Header;
-use crate::headers::{IPV4, IPV6};
+use crate::headers::{self, IPV4, IPV6, Seen};
 use crate::offloads::Offloads;
 use crate::tag;
 
@@ -37,10 +40,8 @@ pub struct Offload(u64);
 /// What an [`Offload`] says, apart.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
-    /// Bits 0 to 5.
+    /// Bits 0 to 6.
     needs: Offloads,
-    /// The checksum was found right by a sender that is believed. Bit 6.
-    is_valid: bool,
     /// Nine bits from 7 on: a longer hint is shortened ([`HINT_MAX`]).
     header_len: u16,
     /// From bit 16 on.
@@ -51,21 +52,22 @@ struct Parts {
     csum_offset: u16,
 }
 
-const VALID: u64 = 1 << 6;
+/// All that is said of a frame whose checksum was found right by a sender that is believed. Of one that
+/// has something undone, the bit is its hint's.
+const VALID: u64 = 1 << HEADER_LEN_SHIFT;
 const HEADER_LEN_SHIFT: u32 = 7;
 const HEADER_LEN_MAX: u16 = (1 << 9) - 1;
 /// Longest hint that is kept: with room for the two tags that a frame may get on its way, so that
 /// it is the same again when they are gone.
 const HINT_MAX: u16 = HEADER_LEN_MAX - 2 * tag::SIZE as u16;
-const _: () = assert!((Offloads::ALL.bits() as u64) < VALID);
+const _: () = assert!(((Offloads::ALL.bits() | Offloads::FINISHED.bits()) as u64) < VALID);
 
 impl Parts {
     fn pack(self) -> Offload {
         let header_len = u64::from(self.header_len.min(HEADER_LEN_MAX)) << HEADER_LEN_SHIFT;
-        let valid = if self.is_valid { VALID } else { 0 };
         let size = u64::from(self.gso_size) << 16;
         let place = u64::from(self.csum_start) << 32 | u64::from(self.csum_offset) << 48;
-        Offload(u64::from(self.needs.bits()) | valid | header_len | size | place)
+        Offload(u64::from(self.needs.bits()) | header_len | size | place)
     }
 }
 
@@ -87,6 +89,10 @@ pub enum BadOffload {
     /// Behind up to two tags there is another EtherType than the GSO type wants.
     #[error("a frame to be cut is not of the IP version that the GSO type says")]
     Version,
+    /// The IP header leads elsewhere than to a transport header of the GSO type at `csum_start`, is a
+    /// fragment's, or has another length than the frame.
+    #[error("a frame to be cut is no packet of the GSO type")]
+    Headers,
     /// `csum_start` below 14.
     #[error("the checksum starts in the Ethernet header")]
     Start,
@@ -114,7 +120,6 @@ impl Offload {
     fn parts(self) -> Parts {
         Parts {
             needs: self.needs(),
-            is_valid: self.is_valid(),
             header_len: self.header_len(),
             gso_size: self.gso_size(),
             csum_start: self.csum_start(),
@@ -145,8 +150,9 @@ impl Offload {
         Offload::check_undone(header, head, frame_len, allowed)
     }
 
-    /// The same of a frame that the host's kernel gave (tap, packet socket), whose `DATA_VALID` is
-    /// believed and passed on.
+    /// The same of a frame that the host's kernel gave (tap, packet socket), or a link's other end, whose
+    /// `DATA_VALID` is believed and passed on. A kernel may say of a tunnel's frame what is inside: such
+    /// a one is nobody's to take as it is, so it is cut ([`finish`](crate::finish)) or dropped.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -157,18 +163,49 @@ impl Offload {
         frame_len: u32,
         allowed: Offloads,
     ) -> Result<Offload, BadOffload> {
-        let offload = Offload::check(header, head, frame_len, allowed)?;
-        let is_valid = header.flags & Header::DATA_VALID != 0 && offload.is_none();
-        Ok(if is_valid { Offload(offload.0 | VALID) } else { offload })
+        if header.gso_type == Header::GSO_NONE && header.flags & Header::NEEDS_CSUM == 0 {
+            let is_valid = header.flags & Header::DATA_VALID != 0;
+            return Ok(if is_valid { Offload(VALID) } else { Offload::NONE });
+        }
+        Offload::check_host_undone(header, head, frame_len, allowed)
     }
 
-    /// A frame of which something is undone.
+    /// A guest's frame of which something is undone; a call, so that a frame without is checked in line.
+    #[inline(never)]
     fn check_undone(
         header: &Header,
         head: &[u8],
         frame_len: u32,
         allowed: Offloads,
     ) -> Result<Offload, BadOffload> {
+        let (kind, offload) = Offload::numbers(header, frame_len, allowed)?;
+        offload.of_head(kind, head, frame_len)
+    }
+
+    /// The same of a kernel's.
+    #[inline(never)]
+    fn check_host_undone(
+        header: &Header,
+        head: &[u8],
+        frame_len: u32,
+        allowed: Offloads,
+    ) -> Result<Offload, BadOffload> {
+        let (kind, offload) = Offload::numbers(header, frame_len, allowed)?;
+        match offload.of_head(kind, head, frame_len) {
+            Err(BadOffload::Version | BadOffload::Headers) => {
+                let needs = offload.needs().union(Offloads::FINISHED);
+                Ok(Parts { needs, ..offload.parts() }.pack())
+            }
+            checked => checked,
+        }
+    }
+
+    /// A frame of which something is undone, by its numbers alone; with it, what it is to be cut as.
+    fn numbers(
+        header: &Header,
+        frame_len: u32,
+        allowed: Offloads,
+    ) -> Result<(Offloads, Offload), BadOffload> {
         if header.flags & Header::NEEDS_CSUM == 0 {
             return Err(BadOffload::NoChecksum);
         }
@@ -203,17 +240,35 @@ impl Offload {
         if is_gso && frame_len - headers > u32::from(header.gso_size) * SEGMENTS_MAX as u32 {
             return Err(BadOffload::TooManySegments);
         }
-        let kind = if is_gso { of_version(kind, head).ok_or(BadOffload::Version)? } else { kind };
-        let needs = kind.union(Offloads::CSUM);
         let parts = Parts {
-            needs,
-            is_valid: false,
+            needs: kind.union(Offloads::CSUM),
             header_len: if is_gso { hint(header, frame_len, transport as u32) } else { 0 },
             gso_size: if is_gso { header.gso_size } else { 0 },
             csum_start: header.csum_start,
             csum_offset: header.csum_offset,
         };
-        Ok(parts.pack())
+        Ok((kind, parts.pack()))
+    }
+
+    /// The same, held against the frame's head.
+    fn of_head(self, kind: Offloads, head: &[u8], frame_len: u32) -> Result<Offload, BadOffload> {
+        let mut needs = self.needs();
+        if is_dhcp(head, self.csum_start(), self.csum_offset()) {
+            needs = needs.union(Offloads::FINISHED);
+        }
+        if kind.is_empty() {
+            return Ok(Parts { needs, ..self.parts() }.pack());
+        }
+        let other = of_version(kind, head).ok_or(BadOffload::Version)?;
+        let offload = Parts { needs: needs.without(other), ..self.parts() }.pack();
+        let bytes = head.get(..HEAD_MAX).unwrap_or(head);
+        let seen = Seen { bytes, frame_len: frame_len as usize };
+        match headers::parse(seen, &offload) {
+            Ok(_) => Ok(offload),
+            // Headers that go on behind the head, as IPv6's may.
+            Err(Unfinished::Headers) if bytes.len() < seen.frame_len => Ok(offload),
+            Err(_) => Err(BadOffload::Headers),
+        }
     }
 
     /// A checksum left undone, and nothing else.
@@ -224,7 +279,7 @@ impl Offload {
     /// What a receiver must have to get the frame as it is.
     #[inline]
     pub fn needs(&self) -> Offloads {
-        Offloads::from_bits(self.0 as u16)
+        Offloads::of_frame(self.0 as u16)
     }
 
     /// Whether nothing is left undone.
@@ -236,7 +291,7 @@ impl Offload {
     /// Whether the frame stands for several segments.
     #[inline]
     pub fn is_gso(&self) -> bool {
-        !self.needs().without(Offloads::CSUM).is_empty()
+        self.needs().intersects(Offloads::ALL.without(Offloads::CSUM))
     }
 
     /// Whether the type of a frame to be cut leaves room for IPv4.
@@ -252,12 +307,15 @@ impl Offload {
     /// Whether the checksum was found right by a sender that is believed.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        self.0 & VALID != 0
+        self.0 == VALID
     }
 
     /// A hint: bytes of all headers.
     #[inline]
     fn header_len(&self) -> u16 {
+        if self.is_valid() {
+            return 0;
+        }
         (self.0 >> HEADER_LEN_SHIFT) as u16 & HEADER_LEN_MAX
     }
 
@@ -357,15 +415,25 @@ impl Offload {
 const TCP4_ECN: u8 = Header::GSO_TCP4 | Header::GSO_ECN;
 const TCP6_ECN: u8 = Header::GSO_TCP6 | Header::GSO_ECN;
 
-/// What of `kind` a frame needs whose IP is of the version that its head says: of USO, which the header
-/// says only together, the one. None when it is another version, or none.
+/// Whether a checksum at that place is one of DHCP: of a datagram to port 67 or 68, or with IPv6 546 or 547. Clients
+/// and servers read these by raw sockets, look at the checksum, and cannot know that it is undone. Yes, too,
+/// where the ports lie behind the head.
+#[inline]
+fn is_dhcp(head: &[u8], csum_start: u16, csum_offset: u16) -> bool {
+    csum_offset == UDP_CSUM
+        && u16_at(head, usize::from(csum_start) + 2)
+            .is_none_or(|port| matches!(port, 67 | 68 | 546 | 547))
+}
+
+/// What of `kind` a frame does not need whose IP is of the version that its head says: of USO, which the
+/// header says only together, the other. None when it is another version, or none.
 fn of_version(kind: Offloads, head: &[u8]) -> Option<Offloads> {
     let (of, other) = match u16_at(head, tag::ethernet_len(head) - 2) {
         Some(IPV4) => (Offloads::TSO4.union(Offloads::USO4), Offloads::TSO6.union(Offloads::USO6)),
         Some(IPV6) => (Offloads::TSO6.union(Offloads::USO6), Offloads::TSO4.union(Offloads::USO4)),
         _ => return None,
     };
-    kind.intersects(of).then_some(kind.without(other))
+    kind.intersects(of).then_some(other)
 }
 
 /// Bytes of the TCP header at `start`, when that part of it is there and possible.

@@ -31,16 +31,25 @@ impl Offloads {
     pub const USO6: Offloads = Offloads(32);
     /// USO of both kinds, which a sender negotiates together.
     pub const USO: Offloads = Offloads(16 | 32);
-    /// All of them.
+    /// All of them that a receiver or a sender may have.
     pub const ALL: Offloads = Offloads(63);
+    /// Of a frame: nobody may have it undone, whatever else it needs. In no receiver's set.
+    pub const FINISHED: Offloads = Offloads(64);
 
-    const NAMES: [(Offloads, &'static str); 6] = [
+    /// What a frame needs, from the low bits of a number.
+    #[inline]
+    pub(crate) const fn of_frame(bits: u16) -> Offloads {
+        Offloads(bits & (Offloads::ALL.0 | Offloads::FINISHED.0))
+    }
+
+    const NAMES: [(Offloads, &'static str); 7] = [
         (Offloads::CSUM, "csum"),
         (Offloads::TSO4, "tso4"),
         (Offloads::TSO6, "tso6"),
         (Offloads::ECN, "ecn"),
         (Offloads::USO4, "uso4"),
         (Offloads::USO6, "uso6"),
+        (Offloads::FINISHED, "finished"),
     ];
 
     /// As a number, for an atomic or a message; bits as in the constants.

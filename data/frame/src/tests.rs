@@ -3,4 +3,5 @@
 mod cut;
 mod packet;
 mod small;
+mod tunnels;
 mod undone;

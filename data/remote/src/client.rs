@@ -79,7 +79,7 @@ impl Client {
     }
 
     /// The same, of a device that this client, or an earlier one of its guest, had before: with other contents it is
-    /// over at once, and if what was not flushed may be gone, no flush ends well.
+    /// not served ([`Refusal::Changed`]), and if what was not flushed may be gone, no flush ends well.
     pub fn attach_again(&mut self, spec: AttachSpec, standing: Option<Standing>) -> Option<u16> {
         self.add(spec, Intent::Take, standing)
     }
@@ -113,6 +113,19 @@ impl Client {
     pub fn forgive(&mut self, attachment: u16) {
         if let Some(one) = self.held.attachment(attachment) {
             one.forgive();
+        }
+    }
+
+    /// Whoever uses it knows that it may be another one, with other contents: it is served as it is when it is bound next,
+    /// or is bound now.
+    pub fn accept(&mut self, attachment: u16) {
+        self.held.accept(attachment);
+    }
+
+    /// Its guest is on that image, as an IOhost said before.
+    pub fn remember_image(&mut self, attachment: u16, image: u64) {
+        if let Some(one) = self.held.attachment(attachment) {
+            one.remember_image(image);
         }
     }
 

@@ -15,7 +15,7 @@ mod offer;
 
 pub use gate::{Gate, Verdict};
 pub use noise::public_key;
-pub use offer::{Offer, Terms};
+pub use offer::{IMAGES, Offer, Terms};
 
 /// An end's static public key; zeroes where security is `none`.
 pub type PublicKey = [u8; 32];

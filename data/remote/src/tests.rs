@@ -10,7 +10,9 @@ use std::rc::Rc;
 use random::Random;
 
 use crate::Assembly;
-use crate::client::{AttachSpec, Client, ClientSpec, Event, Over, Rejected, Request, Standing};
+use crate::client::{
+    AttachSpec, Client, ClientSpec, Event, Over, Refusal, Rejected, Request, Standing,
+};
 use crate::handshake::{Established, Greeter, Identity, Initiator, Offer, Randomness, Step};
 use crate::iohost::{ExportSpec, Host, HostEvent, HostSpec, SlotMemory, Work};
 use crate::loss::{Fate, Mark};
@@ -24,6 +26,7 @@ mod away;
 mod greedy;
 mod handed;
 mod hostile;
+mod images;
 mod kept;
 mod life;
 mod line;
@@ -79,6 +82,10 @@ struct Pair {
     syncs: bool,
     disk: Vec<u8>,
     verifier: Verifier,
+    /// Which image that is, as its IOhost says.
+    image: u64,
+    /// Whether each end knows of images: the client, and the IOhost.
+    know_images: [bool; 2],
     /// Every request that was executed: what, where, and its first byte.
     executed: Vec<(Op, u64, u8)>,
     /// Nothing goes to the host, or to the client.
@@ -149,6 +156,8 @@ impl Pair {
             syncs: true,
             disk: vec![0; SIZE],
             verifier: Verifier { boot: 1, contents: 2 },
+            image: 0,
+            know_images: [true; 2],
             executed: Vec::new(),
             is_cut: [false; 2],
             keeps: [false; 2],
@@ -187,10 +196,14 @@ impl Pair {
             Some(key) => (Identity::Key(key), Identity::Key([1; 32])),
             None => (Identity::None, Identity::None),
         };
-        let offer = Offer::new(is_secret, 9000, 64);
+        let features =
+            self.know_images.map(|knows| if knows { crate::handshake::IMAGES } else { 0 });
+        let mut offer = Offer::new(is_secret, 9000, 64);
+        offer.features = features[1];
         let greeter = Greeter::new(theirs, offer, self.lease_ms, self.work_ms);
         let greeter = greeter.expect("a greeter");
-        let offer = Offer::new(is_secret, self.frame_bytes, 64);
+        let mut offer = Offer::new(is_secret, self.frame_bytes, 64);
+        offer.features = features[0];
         let (public, bits) = (*greeter.public(), &mut self.random);
         let mut initiator =
             Initiator::new(&mine, public, self.number, offer, bits).expect("an initiator");
@@ -276,6 +289,7 @@ impl Pair {
                     }
                     let memory = Shared::new(slots, slot_bytes);
                     self.memory.insert(export, (memory.clone(), slot_bytes as usize));
+                    self.host.identify(export, self.image);
                     self.host.opened(export, Ok((self.verifier, memory)));
                 }
                 HostEvent::LetGo { export, .. } => {

@@ -287,6 +287,30 @@ impl Schedule {
         }
     }
 
+    /// Something that `queue` has begun waits for its turn: it is polled from now on, whatever it waited for,
+    /// and is not to be armed before its next visit. True when it was armed, so that the caller turns its
+    /// kicks off. Nothing when it is not here.
+    #[cold]
+    pub fn has_begun(&mut self, queue: u16, now: Nanos) -> bool {
+        let Some(entry) = self.entries.get_mut(usize::from(queue)) else {
+            return false;
+        };
+        match entry.state {
+            State::Absent => false,
+            State::Armed | State::Dormant => self.kicked(queue, now),
+            State::Limited => {
+                self.waits.remove(queue);
+                self.poll_again(queue, now);
+                false
+            }
+            State::Polled => {
+                self.waiting -= usize::from(std::mem::take(&mut entry.waits));
+                self.idle.leave(queue);
+                false
+            }
+        }
+    }
+
     /// A pass starts. `now` is the time of everything in it.
     #[inline]
     pub fn begin(&mut self, now: Nanos) {

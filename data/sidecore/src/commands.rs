@@ -21,6 +21,9 @@ pub(crate) const COMMANDS_PER_PASS: usize = 4;
 /// What a queue that leaves may still do in a pass: go on with the frame that it has begun.
 const LAST_FRAME: Budget = Budget { requests: 1, bytes: 64 << 10, nanos: 25_000 };
 
+/// And with the request that it has begun.
+const LAST_SLICE: Budget = Budget { requests: 1, ..LAST_FRAME };
+
 impl Sidecore {
     pub(crate) fn take_commands(&mut self, now: Nanos, clock: &impl Clock) -> u32 {
         let mut taken = 0;
@@ -90,6 +93,9 @@ impl Sidecore {
         place.epoch = epoch;
         // A receive queue is not visited, it is delivered to; it is kicked for buffers that were waited for.
         let is_visited = !matches!(served.role, Role::Receive(_));
+        if let Role::Disk(disk) = &served.role {
+            disk.stalls.show(&served.ring);
+        }
         let ring = &mut served.ring;
         let watched = match &ring.kick {
             Some(kick) => self.rest.watch(kick, queue, epoch).is_ok(),
@@ -113,6 +119,9 @@ impl Sidecore {
     /// A queue that leaves once nothing is left in its record; it stays in the schedule until then.
     fn finish(&mut self, key: QueueKey, now: Nanos) {
         let Some(queue) = self.find(key) else { return };
+        if let Some((_, disk)) = disk_at(&mut self.places, queue) {
+            disk.stalls.stop();
+        }
         let left = served_at(&mut self.places, queue).map_or(0, |served| served.ring.left());
         if left == 0 {
             return self.detach(key, now);
@@ -131,11 +140,29 @@ impl Sidecore {
     fn end_finished(&mut self, now: Nanos) {
         for at in (0..self.finishing.len()).rev() {
             let Some(&queue) = self.finishing.get(at) else { continue };
+            self.end_stalled(queue, now);
             let served = served_at(&mut self.places, queue);
             if let Some(key) = served.filter(|s| s.ring.left() == 0).map(|s| s.key()) {
                 self.detach(key, now);
             }
         }
+    }
+
+    /// A queue that leaves once nothing is left in its record must not wait for requests that wait.
+    fn end_stalled(&mut self, queue: u16, now: Nanos) {
+        let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
+        if disk.stalls.is_empty() {
+            return;
+        }
+        if disk.stays_recorded(ring) {
+            let key = ring.key;
+            return self.detach(key, now);
+        }
+        disk.part_with_stalled(ring);
+        if ring.publish_reaped(&mut self.alarm, now) {
+            self.put_off.push(queue);
+        }
+        self.schedule.completed(queue);
     }
 
     pub(crate) fn detach(&mut self, key: QueueKey, now: Nanos) {
@@ -205,6 +232,9 @@ impl Sidecore {
         }
         let (mut at, mut sliced) = (0, false);
         while let Some(&queue) = self.leaving.get(at) {
+            if let Some((ring, disk)) = disk_at(&mut self.places, queue) {
+                disk.part_with_stalled(ring);
+            }
             // It is visited no more, so what it has begun goes on here: one slice a pass, since all
             // queues of a guest may leave together.
             if !sliced
@@ -213,7 +243,8 @@ impl Sidecore {
             {
                 sliced = true;
                 let mut tally = Tally::default();
-                disk.slice(ring, &mut self.io, SLICE_BYTES, &mut tally);
+                let one = (LAST_SLICE, SLICE_BYTES);
+                disk.go_on(ring, &mut self.io, one, now, &mut tally);
                 tally.add_to(ring);
             }
             if served_at(&mut self.places, queue).is_some_and(|served| served.is_amid_flood()) {

@@ -108,6 +108,12 @@ counters! {
         missed,
         /// Requests taken and not ended.
         in_flight,
+        /// How often a request began to wait for space, or for a medium that fails, or was tried in vain.
+        stalls,
+        /// Requests that waited for space at the last try.
+        waiting_full,
+        /// Requests that waited for a medium that fails at the last try.
+        waiting_failed,
         /// Nanoseconds of those visits, from samples.
         work_ns,
         /// Waits for a limit that are over, of a queue that had something; of its device or its group. A

@@ -54,8 +54,11 @@ impl DiskRole {
         let mut visited = Visited { more: true, ..Visited::default() };
         let slice_bytes = self.backend.slice_bytes(slice_bytes);
         if self.large.is_under_way() {
-            visited.requests = 1;
-            visited.bytes = self.slice(ring, io, slice_bytes, &mut tally);
+            visited.held = self.stalls.has_large();
+            if !visited.held {
+                let how_far = (budget, slice_bytes);
+                (visited.requests, visited.bytes) = self.go_on(ring, io, how_far, now, &mut tally);
+            }
             if self.large.is_under_way() {
                 tally.add_to(ring);
                 return Done::new(visited, tally.ended);
@@ -75,7 +78,10 @@ impl DiskRole {
                 Taken::Later => break,
                 Taken::Begun => {
                     visited.requests += 1;
-                    visited.bytes += self.slice(ring, io, slice_bytes, &mut tally);
+                    if !self.stalls.has_large() {
+                        let how_far = (budget, slice_bytes);
+                        visited.bytes += self.go_on(ring, io, how_far, now, &mut tally).1;
+                    }
                     break;
                 }
                 Taken::Bytes(bytes) => {
@@ -136,8 +142,9 @@ impl DiskRole {
             tally.count(&request);
             let ticket = ring.queue.advance(chain);
             let outcome = self.backend.submit(io, &request, &ring.memory, NO_TAG);
-            // A back-end that answers at once has no "later"; silence is a failure.
-            let status = if let Outcome::Done(status) = outcome { status } else { Status::IoError };
+            let Outcome::Done(status) = outcome else {
+                return self.put_off(ring, io, chain, (&work, ticket), outcome, now);
+            };
             self.finish(ring, ticket, work.reply, status, tally);
             return Taken::Bytes(work.len + walk_bytes(chain));
         }
@@ -159,7 +166,27 @@ impl DiskRole {
             return Taken::Later;
         }
         tally.count(&work.request(chain));
-        self.begin_large(ring, chain, work);
+        let ticket = ring.queue.advance(chain);
+        self.begin_large(chain, work, ticket);
+        Taken::Begun
+    }
+
+    /// A back-end that answers at once did not: the request is tried again later, as the large one.
+    #[cold]
+    #[inline(never)]
+    fn put_off(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        chain: &Chain,
+        (work, ticket): (&Work, Ticket),
+        outcome: Outcome,
+        now: Nanos,
+    ) -> Taken {
+        self.begin_large(chain, work, ticket);
+        if let Outcome::Stalled(stall) = outcome {
+            self.stall_large(ring, io, stall, now);
+        }
         Taken::Begun
     }
 
@@ -176,25 +203,35 @@ impl DiskRole {
     ) -> Taken {
         let request = work.request(chain);
         tally.count(&request);
-        let tag =
-            self.slots.next_tag(self.place).filter(|_| self.slots.fits(request.segments.len()));
+        let tag = self.slots.next_tag(self.place).filter(|_| self.slots.admits(&request));
         let Some(tag) = tag else {
             tally.uncount(&request);
             return Taken::Held;
         };
         let ticket = ring.queue.advance(chain);
-        match self.backend.submit(io, &request, &ring.memory, tag) {
+        let outcome = self.backend.submit(io, &request, &ring.memory, tag);
+        match outcome {
             Outcome::Done(status) => self.finish(ring, ticket, work.reply, status, tally),
-            Outcome::Pending => {
+            Outcome::Pending | Outcome::Turn | Outcome::Stalled(_) => {
                 let progress = Progress::default();
                 let owed = Owed { ticket, work: *work, progress, taken: now };
                 if let Err(owed) = self.slots.keep(owed, request.segments) {
                     // `fits` was asked above, so this is not reached; the guest is answered anyway.
                     self.finish(ring, owed.ticket, owed.work.reply, Status::IoError, tally);
+                } else if let Outcome::Stalled(stall) = outcome {
+                    self.stall(ring, io, tag.slot, stall, now);
                 }
             }
         }
-        Taken::Bytes(work.len + walk_bytes(chain))
+        if io.is_laden() {
+            // What it costs is this queue's. An error comes again at the pass's own `enter`.
+            let _ = io.hand_over();
+        }
+        let bytes = match work.op {
+            Op::Read | Op::Write { .. } => self.backend.first_bytes(work.len),
+            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => work.len,
+        };
+        Taken::Bytes(bytes + walk_bytes(chain))
     }
 
     /// Status to the guest, chain back to the ring. A queue whose health is lost gives the chain up

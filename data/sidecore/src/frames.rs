@@ -45,7 +45,13 @@ impl Sidecore {
                 }
                 Role::Disk(_) | Role::Receive(_) => Visited::default(),
             },
-            Tenant::Host(host) => self.net.receive(&mut self.places, host, budget, now),
+            Tenant::Host(host) => match self.net.rests_until(host, now) {
+                None => self.net.receive(&mut self.places, host, budget, now),
+                Some(until) => {
+                    self.limited_until = Some(until);
+                    Visited::default()
+                }
+            },
             Tenant::Road(road) => self.net.unpack(&mut self.places, road, budget, now),
             Tenant::Empty => Visited::default(),
         };

@@ -119,6 +119,9 @@ pub enum Event {
     Fenced,
     /// The table that was asked for.
     Macs(Box<MacTable>),
+    /// A disk's queue has requests that wait for space or for a medium that fails, or has none any more: its
+    /// counters say which.
+    Stalls(QueueKey),
     /// The guest broke the ring's rules, or its front-end took back what it had lent. The queue stays
     /// attached and reads as empty.
     Failed {

@@ -1,11 +1,15 @@
 //! Requests that take longer than a piece of a visit may: done in slices, one a piece.
 //!
-//! Only for back-ends that answer at once; the others hand a request of any size to the kernel in one
-//! go. A queue has at most one, and serves nothing behind it meanwhile.
+//! Of a back-end that answers at once a queue has at most one, and serves nothing behind it meanwhile. One
+//! that keeps requests says itself where they are cut: those whose next part is due stand in a line here
+//! ([`Outcome::Turn`]), and go on before anything new is taken.
+
+use std::collections::VecDeque;
 
 use backend::{Io, Outcome};
-use device::blk::Work;
-use request::{Op, Request, Span, Status};
+use device::blk::{Reply, Work};
+use request::{Op, Request, Span, Status, Tag};
+use schedule::{Budget, Nanos};
 use virtqueue::{CHAIN_SPANS_MAX, Chain, Ticket};
 
 use crate::fetch::{NO_TAG, Tally};
@@ -17,9 +21,13 @@ pub(crate) const SLICE_BYTES: u64 = schedule::Piece::ALONE.slice_bytes;
 /// Bytes that are discarded or zeroed in one go: the kernel does that by whole pages.
 const ZEROED_BYTES: u64 = 1 << 20;
 
-/// The place of a queue's large request. Memory is taken with the queue.
+/// The place of a queue's large requests. Memory is taken with the queue.
 #[derive(Debug)]
 pub(crate) struct Large {
+    /// There is `owed`, or something in `turns`.
+    is_under_way: bool,
+    /// Those that the back-end has, and that wait for a turn of this queue.
+    turns: VecDeque<Tag>,
     owed: Option<Owed>,
     /// What is left of its segments, from `Owed::next` on.
     segments: Box<[Span]>,
@@ -35,16 +43,37 @@ struct Owed {
 }
 
 impl Large {
-    /// `none` for a back-end that keeps requests: it never needs the place.
-    pub(crate) fn new(none: bool) -> Large {
-        let segments = if none { 0 } else { CHAIN_SPANS_MAX };
-        Large { owed: None, segments: vec![Span::default(); segments].into_boxed_slice() }
+    /// Room for `slots` requests that a back-end keeps; for none, when it answers at once.
+    pub(crate) fn new(slots: usize) -> Large {
+        let segments = if slots > 0 { 0 } else { CHAIN_SPANS_MAX };
+        let segments = vec![Span::default(); segments].into_boxed_slice();
+        let turns = VecDeque::with_capacity(slots);
+        Large { is_under_way: false, turns, owed: None, segments }
     }
 
-    /// Whether a request is under way.
+    /// Whether a request is under way that goes on when its queue is visited.
     #[inline]
     pub(crate) fn is_under_way(&self) -> bool {
+        self.is_under_way
+    }
+
+    /// Whether one is under way of which a back-end has nothing.
+    pub(crate) fn is_all_here(&self) -> bool {
         self.owed.is_some()
+    }
+
+    /// Ends the one that is all here, with what its answer needs.
+    pub(crate) fn take(&mut self) -> Option<(Ticket, Reply)> {
+        let owed = self.owed.take()?;
+        self.is_under_way = !self.turns.is_empty();
+        Some((owed.ticket, owed.work.reply))
+    }
+
+    /// A request that the back-end has waits for a turn.
+    #[cold]
+    pub(crate) fn line_up(&mut self, tag: Tag) {
+        self.turns.push_back(tag);
+        self.is_under_way = true;
     }
 
     /// Gives up the one under way.
@@ -52,34 +81,84 @@ impl Large {
         if let Some(owed) = self.owed.take() {
             owed.ticket.forfeit();
         }
+        self.turns.clear();
+        self.is_under_way = false;
     }
 }
 
 impl DiskRole {
-    /// Takes the request in `chain`, to be worked on by [`Self::slice`].
+    /// Keeps the request in `chain`, which was taken, to be worked on by [`Self::slice`].
     #[cold]
-    pub(crate) fn begin_large(&mut self, ring: &mut Ring, chain: &Chain, work: &Work) {
+    pub(crate) fn begin_large(&mut self, chain: &Chain, work: &Work, ticket: Ticket) {
         let request = work.request(chain);
         // A chain has no more spans than the place.
         let segments = request.segments.len().min(self.large.segments.len());
         for (kept, segment) in self.large.segments.iter_mut().zip(request.segments) {
             *kept = *segment;
         }
-        let ticket = ring.queue.advance(chain);
         self.large.owed = Some(Owed { ticket, work: *work, done_bytes: 0, next: 0, segments });
+        self.large.is_under_way = true;
+    }
+
+    /// Goes on with what is under way, within `budget`: how many requests that were, and how many bytes.
+    #[cold]
+    pub(crate) fn go_on(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        (budget, slice_bytes): (Budget, u64),
+        now: Nanos,
+        tally: &mut Tally,
+    ) -> (u32, u64) {
+        if self.large.owed.is_some() {
+            return (1, self.slice(ring, io, slice_bytes, now, tally));
+        }
+        let (mut requests, mut bytes) = (0, 0);
+        while requests < budget.requests
+            && bytes < budget.bytes
+            && io.room() > 0
+            && let Some(tag) = self.large.turns.pop_front()
+        {
+            requests += 1;
+            bytes += self.take_turn(ring, io, tag, now);
+        }
+        self.large.is_under_way = !self.large.turns.is_empty();
+        (requests, bytes)
+    }
+
+    /// The next part of a request that the back-end has; how many bytes that was.
+    fn take_turn(&mut self, ring: &mut Ring, io: &mut Io, tag: Tag, now: Nanos) -> u64 {
+        let Some((request, owed)) = self.slots.find(tag) else { return 0 };
+        let progress = &mut owed.progress;
+        let (bytes, outcome) = self.backend.go_on(io, &request, &ring.memory, tag, progress);
+        match outcome {
+            Outcome::Pending => {}
+            Outcome::Turn => self.large.turns.push_back(tag),
+            Outcome::Stalled(stall) => self.stall(ring, io, tag.slot, stall, now),
+            Outcome::Done(status) => {
+                let took = self.end(ring, tag, status, now);
+                ring.counters.latency.add(took, 1);
+            }
+        }
+        if io.is_laden() {
+            // What it costs is this queue's. An error comes again at the pass's own `enter`.
+            let _ = io.hand_over();
+        }
+        bytes
     }
 
     /// Does the next slice of the large request; how many bytes that was. Ends it when it was the
     /// last one, or failed. Of what is copied a slice has `slice_bytes`, which divide what pages have or are
     /// a multiple of that.
-    pub(crate) fn slice(
+    fn slice(
         &mut self,
         ring: &mut Ring,
         io: &mut Io,
         slice_bytes: u64,
+        now: Nanos,
         tally: &mut Tally,
     ) -> u64 {
-        let Large { owed: Some(owed), segments } = &mut self.large else { return 0 };
+        let Large { owed: Some(owed), segments, .. } = &mut self.large else { return 0 };
         let Work { op, offset, len, reply, .. } = owed.work;
         let offset = offset + owed.done_bytes;
         let slice_bytes = match op {
@@ -103,18 +182,24 @@ impl DiskRole {
             false => self.backend.submit(io, &request, &ring.memory, NO_TAG),
         };
         if let (Some(whole), Some((index, bytes))) = (whole, cut) {
-            owed.next += index;
-            if let Some(last) = segments.get_mut(owed.next) {
-                *last = whole.after(bytes);
+            let stalls = matches!(outcome, Outcome::Stalled(_));
+            if let Some(last) = segments.get_mut(owed.next + index) {
+                *last = if stalls { whole } else { whole.after(bytes) };
             }
+            owed.next += if stalls { 0 } else { index };
+        }
+        if let Outcome::Stalled(stall) = outcome {
+            self.stall_large(ring, io, stall, now);
+            return 0;
         }
         owed.done_bytes += slice;
         let status = match outcome {
             Outcome::Done(Status::Ok) if owed.done_bytes < len => return slice,
             Outcome::Done(status) => status,
             // A back-end that answers at once has no "later"; silence is a failure.
-            Outcome::Pending => Status::IoError,
+            Outcome::Pending | Outcome::Turn | Outcome::Stalled(_) => Status::IoError,
         };
+        self.large.is_under_way = false;
         if let Some(Owed { ticket, .. }) = self.large.owed.take() {
             self.finish(ring, ticket, reply, status, tally);
         }

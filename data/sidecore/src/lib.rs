@@ -50,6 +50,7 @@ mod sidecore;
 #[cfg(feature = "simulated")]
 mod simulated;
 mod slots;
+mod stalls;
 mod thread;
 mod visit;
 

@@ -74,6 +74,8 @@ pub enum ToLink {
     Heard(u16),
     /// Whoever uses the disk knows that writes of it may be gone: flushes may end well again.
     Forgive(u16),
+    /// Whoever uses the disk goes on with the image that its IOhost has, whatever its guest was on.
+    Accept(u16),
     /// The disk is given back, its queues having been detached. [`ClientEvent::Over`] says when nothing of it can be
     /// executed any more, if that was not said; [`FromLink::Freed`] when its number is free.
     Release(u16),
@@ -291,6 +293,10 @@ impl Sidecore {
                 link.forgive(disk);
                 None
             }
+            ToLink::Accept(disk) => {
+                link.accept(disk);
+                None
+            }
             ToLink::Release(disk) => {
                 link.release(disk);
                 None
@@ -367,6 +373,7 @@ impl Sidecore {
     /// When something is to be done although nothing comes: a queue's moment, or a link's.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         let link = self.io.due().map(Nanos);
-        [self.schedule.next_due(), link, self.links.due()].into_iter().flatten().min()
+        let stalled = if self.io.stalled() > 0 { self.stalled_due() } else { None };
+        [self.schedule.next_due(), link, self.links.due(), stalled].into_iter().flatten().min()
     }
 }

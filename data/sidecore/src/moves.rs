@@ -246,7 +246,7 @@ impl Sidecore {
         place.reserved = false;
         let epoch = place.epoch.wrapping_add(1);
         if let Some((_, disk)) = served.disk() {
-            disk.come_to(queue, epoch, backend);
+            disk.come_to(&mut self.io, queue, epoch, backend);
         }
         self.put(queue, epoch, served, now);
         self.counters.moves_in.add(1);

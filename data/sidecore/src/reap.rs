@@ -1,7 +1,7 @@
 //! Completions of back-ends, each by its tag: status to the guest, chain back to its ring.
 
 use backend::{Io, Outcome};
-use request::{Op, Tag};
+use request::{Op, Request, Status, Tag};
 use schedule::Nanos;
 
 use crate::fetch::Tally;
@@ -21,22 +21,45 @@ impl DiskRole {
         let Some((request, owed)) = self.slots.find(tag) else { return false };
         let progress = &mut owed.progress;
         let outcome = self.backend.completed(io, &request, &ring.memory, tag, result, progress);
-        let Outcome::Done(status) = outcome else { return false };
-        if request.op == Op::Read && !ring.health.is_lost() {
-            // Also after an error: the kernel may have written a part.
-            for segment in request.segments {
-                ring.memory.mark_written(*segment);
+        let status = match outcome {
+            Outcome::Done(status) => status,
+            Outcome::Pending => return false,
+            Outcome::Turn => {
+                self.large.line_up(tag);
+                return false;
             }
-        }
-        let Some(owed) = self.slots.take(tag) else { return false };
-        match now.since(owed.taken) {
+            Outcome::Stalled(stall) => {
+                mark_read(ring, &request);
+                self.stall(ring, io, tag.slot, stall, now);
+                return false;
+            }
+        };
+        match self.end(ring, tag, status, now) {
             // The kernel had it at once: how long it took is known at the next pass.
             0 => self.unclocked += 1,
             took => ring.counters.latency.add(took, 1),
         }
+        true
+    }
+
+    /// A request that the back-end had has ended: how long it took, nanoseconds.
+    pub(crate) fn end(&mut self, ring: &mut Ring, tag: Tag, status: Status, now: Nanos) -> u64 {
+        let Some((request, _)) = self.slots.find(tag) else { return 0 };
+        mark_read(ring, &request);
+        let Some(owed) = self.slots.take(tag) else { return 0 };
         let mut tally = Tally::default();
         self.finish(ring, owed.ticket, owed.work.reply, status, &mut tally);
         tally.add_to(ring);
-        true
+        now.since(owed.taken)
+    }
+}
+
+/// What a read has brought is in the dirty log, also after an error: the kernel may have written a part.
+#[inline]
+fn mark_read(ring: &Ring, request: &Request<'_>) {
+    if request.op == Op::Read && !ring.health.is_lost() {
+        for segment in request.segments {
+            ring.memory.mark_written(*segment);
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::net::BridgeId;
 use crate::net::parcel::Lender;
 use crate::net::roads::Waiting;
 use crate::slots::Slots;
+use crate::stalls::Stalls;
 
 /// The name of a queue between control and its sidecores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -265,6 +266,8 @@ pub(crate) struct DiskRole {
     pub(crate) slots: Slots,
     /// A request that takes several visits.
     pub(crate) large: Large,
+    /// Requests that wait for space, or for a medium that fails.
+    pub(crate) stalls: Stalls,
     /// Requests that ended in the pass that took them: their latency is known at the next.
     pub(crate) unclocked: u64,
     /// When the first of them was taken.
@@ -281,12 +284,14 @@ impl Served {
         let role = match role {
             RoleSpec::Disk { blk, backend } => {
                 let at_once = backend.answers_at_once();
-                let (slots, large) = (Slots::new(queue.size(), at_once), Large::new(!at_once));
+                let slots = Slots::new(queue.size(), at_once);
+                let (large, stalls) = (Large::new(slots.len()), Stalls::new(slots.len()));
                 Role::Disk(Box::new(DiskRole {
                     blk,
                     backend,
                     slots,
                     large,
+                    stalls,
                     unclocked: 0,
                     unclocked_since: Nanos(0),
                     place: 0,
@@ -394,6 +399,14 @@ impl Served {
         }
     }
 
+    /// What it has besides its ring, when it is a disk's.
+    pub(crate) fn disk_role(&self) -> Option<&DiskRole> {
+        match &self.role {
+            Role::Disk(disk) => Some(disk),
+            Role::Transmit(_) | Role::Receive(_) => None,
+        }
+    }
+
     /// Its ring and the rest, when it is a transmit queue.
     pub(crate) fn transmit(&mut self) -> Option<(&mut Ring, &mut Transmit)> {
         match &mut self.role {
@@ -420,6 +433,7 @@ impl Role {
                 disk.backend.join(io)?;
                 disk.slots.begin(epoch);
                 disk.place = place;
+                disk.stalls.come(io, place);
             }
             Role::Transmit(transmit) => {
                 (transmit.cursor, transmit.retry_at) = (0, Nanos(0));
@@ -468,15 +482,16 @@ impl Role {
 impl DiskRole {
     /// It is at a place of another sidecore now, whose `io` this back-end of the same disk has joined.
     /// Nothing of it is with a back-end.
-    pub(crate) fn come_to(&mut self, place: u16, epoch: u32, backend: Backend) {
+    pub(crate) fn come_to(&mut self, io: &mut Io, place: u16, epoch: u32, backend: Backend) {
         (self.place, self.backend) = (place, backend);
         self.slots.begin(epoch);
+        self.stalls.come(io, place);
     }
 
-    /// Whether nothing of it is with a back-end. A large request under way is not: it goes on wherever the
-    /// queue is.
+    /// Whether nothing of it is with a back-end. A large request under way is not, nor is one that waits: these go
+    /// on wherever the queue is.
     pub(crate) fn is_drained(&self, ring: &Ring) -> bool {
-        ring.queue.in_flight() == u16::from(self.large.is_under_way())
+        ring.queue.in_flight() == u16::from(self.large.is_all_here()) + self.stalls.in_slots()
     }
 }
 

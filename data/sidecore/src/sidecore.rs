@@ -201,6 +201,9 @@ impl Sidecore {
         if !self.put_off.is_empty() {
             self.call_put_off(now);
         }
+        if self.io.stalled() > 0 {
+            self.look_at_stalled(now);
+        }
         let came = self.take_arrivals(now);
         let mut progress =
             Progress { commands: came + self.take_commands(now, clock), ..Progress::default() };
@@ -373,7 +376,11 @@ impl Sidecore {
             if was_shown && ring.unshown {
                 self.unshown.push(tag.queue);
             }
+            let has_begun = disk.large.is_under_way();
             self.schedule.completed(tag.queue);
+            if has_begun {
+                self.poll_begun(tag.queue, now);
+            }
         }
         // What was resumed goes to the kernel now: the next pass may be after a sleep.
         self.hand_over_io();
@@ -386,6 +393,17 @@ impl Sidecore {
             self.examine(queue);
         }
         reaped
+    }
+
+    /// The next part of a request waits for a turn of this queue.
+    #[cold]
+    fn poll_begun(&mut self, queue: u16, now: Nanos) {
+        if self.schedule.has_begun(queue, now)
+            && let Some((ring, _)) = disk_at(&mut self.places, queue)
+            && !ring.health.is_lost()
+        {
+            ring.queue.disarm();
+        }
     }
 
     /// Looks for kicks, completions and commands; waits for one of them if asked to.

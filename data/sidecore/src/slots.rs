@@ -6,7 +6,7 @@
 
 use backend::Progress;
 use device::blk::Work;
-use request::{Request, Span, Tag};
+use request::{Op, Request, Span, Tag};
 use schedule::Nanos;
 use virtqueue::{CHAIN_SPANS_MAX, Ticket};
 
@@ -21,6 +21,10 @@ pub(crate) const BLOCKS_MAX: usize = 32;
 const _: () = assert!(
     SLOTS_MAX * size_of::<Slot>() + BLOCKS_MAX * CHAIN_SPANS_MAX * size_of::<Span>() < 190 << 10
 );
+
+/// Of a queue, one transfer of more bytes is under way at a time: what a queue that leaves has to wait for, and
+/// the memory that is pinned for it, then have a bound. More than a driver sends that keeps to what is offered.
+pub(crate) const HUGE_BYTES: u64 = 16 << 20;
 
 /// Distance between the first generations of two queues at one place; odd, so that all are used.
 const GENERATIONS: u32 = 0x0010_0001;
@@ -49,6 +53,7 @@ pub(crate) struct Slots {
     free: Vec<u16>,
     blocks: Box<[[Span; CHAIN_SPANS_MAX]]>,
     free_blocks: Vec<u16>,
+    has_huge: bool,
 }
 
 impl Slots {
@@ -61,6 +66,7 @@ impl Slots {
             free: (0..slots as u16).rev().collect(),
             blocks: vec![[Span::default(); CHAIN_SPANS_MAX]; blocks].into_boxed_slice(),
             free_blocks: (0..blocks as u16).rev().collect(),
+            has_huge: false,
         }
     }
 
@@ -82,6 +88,13 @@ impl Slots {
     #[inline]
     pub(crate) fn fits(&self, segments: usize) -> bool {
         self.has_room() && (segments <= INLINE || !self.free_blocks.is_empty())
+    }
+
+    /// Whether this one may be begun now.
+    #[inline]
+    pub(crate) fn admits(&self, request: &Request<'_>) -> bool {
+        let is_one_too_many = self.has_huge && is_huge(request.op, request.len);
+        self.fits(request.segments.len()) && !is_one_too_many
     }
 
     /// The name that the next [`Self::keep`] will use; `None` when it cannot.
@@ -112,8 +125,20 @@ impl Slots {
             place.copy_from_slice(segments);
         }
         slot.segments = segments.len() as u16;
+        self.has_huge |= is_huge(owed.work.op, owed.work.len);
         slot.owed = Some(owed);
         Ok(())
+    }
+
+    /// The name of the request in `slot`.
+    pub(crate) fn tag(&self, queue: u16, slot: u16) -> Option<Tag> {
+        let generation = self.slots.get(usize::from(slot))?.generation;
+        Some(Tag { queue, slot, generation })
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// The request named by `tag`, with what a back-end needs to go on with it.
@@ -142,6 +167,7 @@ impl Slots {
         slot.generation = slot.generation.wrapping_add(1);
         self.free_blocks.extend(slot.block.take());
         self.free.push(tag.slot);
+        self.has_huge &= !is_huge(owed.work.op, owed.work.len);
         Some(owed)
     }
 
@@ -149,4 +175,9 @@ impl Slots {
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Owed> {
         self.slots.iter_mut().filter_map(|slot| slot.owed.take())
     }
+}
+
+#[inline]
+fn is_huge(op: Op, len: u64) -> bool {
+    len > HUGE_BYTES && matches!(op, Op::Read | Op::Write { .. })
 }

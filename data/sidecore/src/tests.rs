@@ -19,4 +19,5 @@ mod resting;
 mod sampled;
 mod serving;
 mod slots;
+mod stalls;
 mod urgent;

@@ -476,6 +476,11 @@ impl Queue {
         }
     }
 
+    /// Whether it keeps a record of what is in flight, from which a successor goes on.
+    pub fn is_recorded(&self) -> bool {
+        matches!(&self.ring, Ring::Split(_, Some(_)) | Ring::Packed(_, Some(_)))
+    }
+
     /// Chains taken and not completed.
     #[inline]
     pub fn in_flight(&self) -> u16 {

@@ -131,7 +131,8 @@ impl Device {
         policy: Policy,
         moderate_ns: u32,
     ) -> Device {
-        let shape = net::Shape { mac: mac(number.into()), mtu: 9000, pairs: 1 };
+        let shape =
+            net::Shape { mac: mac(number.into()), mtu: 9000, pairs: 1, guest_offloads: true };
         let live = net::Live::new(&shape);
         let counters = Arc::default();
         let kind = Kind::Nic(Nic { shape, live, counters, vlan, home, moving: None });
@@ -156,6 +157,7 @@ impl Device {
         let shape = blk::Shape {
             block_size: disk.block_size(),
             physical_block_exp: 3,
+            topology: Default::default(),
             readonly: false,
             queues,
             serial: *b"a simulated disk....",

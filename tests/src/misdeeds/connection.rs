@@ -183,11 +183,11 @@ pub fn e33_a_front_end_that_does_not_read_its_channel(door: &Door<'_>) -> Result
     ensure!(raw.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?.is_ack());
     for turn in 0..120 {
         // Each is a message on the channel, which nobody reads.
-        door.daemon.ask(&format!("disk resize resized {}M", 4 + turn % 2))?;
+        door.daemon.ask(&format!("disk resize resized {}M --force", 4 + turn % 2))?;
     }
     raw.ask(request::GET_FEATURES).context("the session itself goes on")?;
     drop((raw, theirs));
-    door.daemon.ask("disk rm resized").map(drop)
+    door.daemon.ask("disk rm resized --force").map(drop)
 }
 
 pub fn e34_a_second_front_end_does_not_take_the_disk_away(door: &Door<'_>) -> Result<()> {

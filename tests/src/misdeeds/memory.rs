@@ -173,7 +173,7 @@ pub fn e19_address_space_for_many_devices(door: &Door<'_>) -> Result<()> {
     good.disconnect()?;
     drop(taken);
     for number in 0..12 {
-        door.daemon.ask(&format!("disk rm huge{number}"))?;
+        door.daemon.ask(&format!("disk rm huge{number} --force"))?;
     }
     Ok(())
 }

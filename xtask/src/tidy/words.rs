@@ -24,7 +24,51 @@ struct Rule {
 /// Programs and proofs: they may print, wait, and look at the clock.
 const PROGRAMS: [&str; 5] = ["bin", "bench", "lab", "tests", "xtask"];
 
-const RULES: [Rule; 7] = [
+/// What opens, makes, moves or removes by a path, or follows it to look.
+const BY_NAME: [&str; 32] = [
+    "File::open",
+    "File::create",
+    "OpenOptions",
+    "fs::open",
+    "fs::openat",
+    "fs::openat2",
+    "fs::read",
+    "fs::read_to_string",
+    "fs::write",
+    "fs::copy",
+    "fs::create_dir",
+    "fs::create_dir_all",
+    "fs::remove_file",
+    "fs::remove_dir",
+    "fs::remove_dir_all",
+    "fs::rename",
+    "fs::metadata",
+    "fs::symlink_metadata",
+    "fs::canonicalize",
+    "fs::hard_link",
+    "fs::set_permissions",
+    "fs::stat",
+    "fs::lstat",
+    "fs::unlink",
+    "fs::mkdir",
+    "os::unix::fs::symlink",
+    ".exists()",
+    ".is_file()",
+    ".is_dir()",
+    ".canonicalize()",
+    "Disk::open",
+    "UnixListener::bind",
+];
+
+const RULES: [Rule; 8] = [
+    Rule {
+        name: "names",
+        words: &BY_NAME,
+        within: &["control"],
+        except: &["control/names"],
+        tests_too: false,
+        instead: "a path may lead through folders of others: `names` opens what it leads to, step by step",
+    },
     Rule {
         name: "clock",
         words: &["Instant::now", "SystemTime::now", "clock_gettime"],
@@ -139,6 +183,23 @@ mod tests {
               loops read the clock (sidecore/src/thread.rs, manager/src/manager.rs) [clock]"]
         );
         assert_eq!(messages("data/sidecore/src/thread.rs", "Instant::now();"), [""; 0]);
+    }
+
+    #[test]
+    fn control_opens_by_name_in_one_place() {
+        let text = "fs::write(path, text)?;\n#[cfg(test)]\nmod tests {\n fs::write(a, b);\n}";
+        assert_eq!(
+            messages("control/manager/src/a.rs", text),
+            [
+                "control/manager/src/a.rs:1: `fs::write`: a path may lead through folders of others: \
+              `names` opens what it leads to, step by step [names]"
+            ]
+        );
+        assert_eq!(messages("control/names/src/a.rs", text), [""; 0]);
+        assert_eq!(messages("data/backend/src/a.rs", text), [""; 0]);
+        for other in ["Disk::open_by(&a)", "fs::read_dir(a)", "names::kernel_text(a)"] {
+            assert_eq!(messages("control/manager/src/a.rs", other), [""; 0]);
+        }
     }
 
     #[test]

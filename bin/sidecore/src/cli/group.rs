@@ -15,11 +15,17 @@ Examples:
 
 `sidecore disk set` and `sidecore nic set` put disks and NICs into it, with --group.")]
     Add(GroupSpec),
+    /// List the groups.
+    #[command(alias = "list", after_help = "Examples:\n  sidecore group ls")]
+    Ls,
     /// Remove a group that nothing is in.
-    #[command(after_help = "\
+    #[command(
+        alias = "remove",
+        after_help = "\
 Examples:
   sidecore group rm tenant1
-  sidecore disk set vm1-root --group=                  takes a disk out before")]
+  sidecore disk set vm1-root --group=                  takes a disk out before"
+    )]
     Rm {
         /// Name of the group.
         id: String,

@@ -5,17 +5,31 @@
 use clap::{Args, Subcommand};
 use config::spec::{LinkState, NicChange, NicMove, NicSpec, SwitchSpec};
 
-use super::PrintArgs;
+use super::{ForceArgs, PrintArgs};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum NicCommand {
     /// Make a NIC. It survives a restart of the daemon.
     Add(Box<NicAddArgs>),
+    /// List the NICs.
+    #[command(
+        alias = "list",
+        after_help = "Examples:\n  sidecore nic ls\n  sidecore nic ls --json"
+    )]
+    Ls,
     /// Remove a NIC. Its guest loses the card.
-    #[command(after_help = "Examples:\n  sidecore nic rm vm1-net")]
+    #[command(
+        alias = "remove",
+        after_help = "\
+Examples:
+  sidecore nic rm vm1-net
+  sidecore nic rm vm1-net --force                      also while a guest uses it"
+    )]
     Rm {
         /// Name of the NIC.
         id: String,
+        #[command(flatten)]
+        force: ForceArgs,
     },
     /// Change a NIC while it runs: its share, policy, latency target, moderation of calls, redirection,
     /// limit, group, VLANs and addresses.
@@ -159,8 +173,11 @@ Examples:
   sidecore switch add lan --uplink interface=eth1,trunk=10+20,native=1 --uplink tap=mgmt,vlan=10
   sidecore switch add big --macs-max 32768 --ageing-s 60")]
     Add(SwitchSpec),
+    /// List the switches.
+    #[command(alias = "list", after_help = "Examples:\n  sidecore switch ls")]
+    Ls,
     /// Remove a switch that has no NIC left, and its uplinks.
-    #[command(after_help = "Examples:\n  sidecore switch rm lan")]
+    #[command(alias = "remove", after_help = "Examples:\n  sidecore switch rm lan")]
     Rm {
         /// Name of the switch.
         id: String,

@@ -8,7 +8,7 @@ const INTERVAL: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  sidecore top                               on a terminal: until Ctrl-C
+  sidecore top                               on a terminal: until q; ? says which keys there are
   sidecore top --interval 5 --count 12       a minute, for a log
   sidecore top --json | jq '.sidecores[].busy_percent'
 

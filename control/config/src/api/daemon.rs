@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct DaemonView {
     /// Number of its process.
     pub pid: u32,
+    /// Its configuration file, an absolute path.
+    #[serde(default)]
+    pub file: String,
     /// What it has given up.
     pub confinement: ConfinementView,
     /// How much of it devices can use up.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{HeldView, VcpuView};
-use crate::spec::{BackendKind, Cache, Mode, Policy};
+use crate::spec::{BackendKind, Cache, Mode, OnFailure, Policy, SocketMode, SocketRights};
 
 /// Every disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,6 +42,15 @@ pub struct DiskView {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Whose it is, if another user's than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Of which group it is, if another than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Who of them may open it.
+    #[serde(default)]
+    pub socket_mode: SocketMode,
     /// What it is made of.
     pub backend: BackendKind,
     /// The image or block device.
@@ -96,6 +105,9 @@ pub struct DiskView {
     /// The group whose limit holds for it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Its image may lie in a folder of another user, who owns it.
+    #[serde(default)]
+    pub allow_user_folder: bool,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Its image is locked only while a guest here runs on it, so that the guest may move to another
@@ -108,10 +120,19 @@ pub struct DiskView {
     /// Seconds that a front-end waits for requests that the disk does not answer.
     #[serde(default)]
     pub drain_timeout: u32,
+    /// What becomes of a request for which there is no space; absent of what has no file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFailure>,
+    /// What becomes of a request that the medium fails; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnFailure>,
     /// How it is served, in words, once it is open: `null`, `memory`, `file, direct`, `file, page
     /// cache`, or `file, in memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_as: Option<String>,
+    /// Times since the disk was opened that a guest was not served because it was on another image.
+    #[serde(default)]
+    pub refusals: u64,
     /// What the disk did besides answering.
     #[serde(default)]
     pub faults: FaultsView,
@@ -129,12 +150,20 @@ pub struct DiskView {
     pub vcpus_unknown: Option<String>,
 }
 
+impl DiskView {
+    /// Who may open its socket.
+    pub fn rights(&self) -> SocketRights {
+        let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
+        SocketRights { owner, group, mode: self.socket_mode }
+    }
+}
+
 /// What requests met at the disk since it was opened, and how often data was made stable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FaultsView {
     /// Requests that the medium failed, and flushes that failed.
     pub eio: u64,
-    /// Requests for which the file system had no space.
+    /// Requests that ended with an error since there was no space; those that wait are not among them.
     pub enospc: u64,
     /// Transfers that the kernel did in part; most went on and ended well.
     pub short: u64,
@@ -150,13 +179,19 @@ pub struct FaultsView {
 pub enum DiskState {
     /// No front-end is connected; or, with a `problem`, requests of an earlier process are still with
     /// the disk, and it has no socket before they end, or a guest waits for the image of a
-    /// `migratable` disk that another process has locked, or for an IOhost that is silent or has given the disk to
+    /// `migratable` disk that another process has locked, or for the image that it was on when another one is
+    /// there, or for an IOhost that is silent or has given the disk to
     /// another machine.
     Waiting,
     /// A front-end is connected; no queue runs.
     Connected,
     /// At least one queue runs.
     Running,
+    /// Queues run, and requests wait for space; see `problem`.
+    #[serde(rename = "no space")]
+    NoSpace,
+    /// Queues run, and requests wait for a medium that fails; see `problem`.
+    Failing,
     /// A queue or the session broke the rules, or the back-end is gone; see `problem`.
     Failed,
 }
@@ -168,6 +203,8 @@ impl DiskState {
             DiskState::Waiting => "waiting",
             DiskState::Connected => "connected",
             DiskState::Running => "running",
+            DiskState::NoSpace => "no space",
+            DiskState::Failing => "failing",
             DiskState::Failed => "failed",
         }
     }
@@ -233,6 +270,15 @@ pub struct CountersView {
     pub held: HeldView,
     /// Requests taken and not yet answered, now.
     pub in_flight: u32,
+    /// Those of them that waited for space at the last try.
+    #[serde(default)]
+    pub waiting_full: u32,
+    /// Those of them that waited for a medium that fails at the last try.
+    #[serde(default)]
+    pub waiting_failed: u32,
+    /// How often a request began to wait so, or was tried again in vain.
+    #[serde(default)]
+    pub stalls: u64,
     /// Half of the requests were answered within so many nanoseconds, from when the daemon took them to
     /// their completion: waiting in the ring, also for a limit, is not in it.
     pub latency_p50_ns: u64,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{HeldView, RunStateView};
 use crate::mac::Mac;
-use crate::spec::{LinkState, Mode, NullKind, Policy, Spoof, Via};
+use crate::spec::{LinkState, Mode, NullKind, Policy, SocketMode, SocketRights, Spoof, Via};
 
 /// Every NIC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,6 +68,18 @@ pub struct NicView {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Whose it is, if another user's than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Of which group it is, if another than the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Who of them may open it.
+    #[serde(default)]
+    pub socket_mode: SocketMode,
+    /// Whether its guest is offered frames that are not cut and have no checksum yet.
+    #[serde(default = "yes")]
+    pub guest_offloads: bool,
     /// Pairs of queues offered.
     pub queues_max: u16,
     /// Queues that a sidecore serves now; two to a pair.
@@ -120,6 +132,14 @@ pub struct NicView {
     /// Its queues that are or were set up; absent in a list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<NicQueueView>,
+}
+
+impl NicView {
+    /// Who may open its socket.
+    pub fn rights(&self) -> SocketRights {
+        let (owner, group) = (self.socket_owner.clone(), self.socket_group.clone());
+        SocketRights { owner, group, mode: self.socket_mode }
+    }
 }
 
 /// Which frames a port has. None of the three is there when tags pass as they are.
@@ -335,4 +355,8 @@ pub struct MacView {
     pub port: String,
     /// Seconds since it was last seen; 0 for a NIC's own, which is known always.
     pub age_s: u64,
+}
+
+fn yes() -> bool {
+    true
 }

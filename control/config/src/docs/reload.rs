@@ -34,6 +34,11 @@ pub(super) const MEANING: &str = "What `sidecore reload` does with a field that 
 pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
     match (header, field) {
         ("[[link]]", "client") | ("[[link.client]]", _) => AtReload::InPlace,
+        (
+            "[daemon]",
+            "api_owner" | "api_group" | "api_mode" | "api_read_owner" | "api_read_group"
+            | "api_read_mode" | "socket_owner" | "socket_group" | "socket_mode",
+        ) => AtReload::InPlace,
         ("[daemon]" | "[[link]]", _) => AtReload::Restart,
         ("[sidecores]", "policy" | "es2" | "elvis") => AtReload::InPlace,
         ("[sidecores]", _) => AtReload::Restart,
@@ -45,6 +50,8 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "backend"
             | "path"
             | "cache"
+            | "block_size"
+            | "allow_user_folder"
             | "link"
             | "remote"
             | "readonly"
@@ -68,6 +75,7 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             | "mac"
             | "queues"
             | "mtu"
+            | "guest_offloads"
             | "socket"
             | "mode"
             | "allow_unsealed_memory",
@@ -122,9 +130,23 @@ mod tests {
 
     #[test]
     fn the_column_says_what_the_difference_does() {
-        let lines =
-            ["api = \"/a\"", "run_dir = \"/b\"", "state_dir = \"/c\"", "image_folders = [\"/d\"]"];
-        check::<DaemonSpec>("[daemon]", "[daemon]\n", &lines, &[]);
+        let lines = [
+            "api = \"/a\"",
+            "run_dir = \"/b\"",
+            "state_dir = \"/c\"",
+            "image_folders = [\"/d\"]",
+            "api_owner = \"u\"",
+            "api_group = \"g\"",
+            "api_mode = \"0660\"",
+            "api_read = \"/s\"",
+            "api_read_owner = \"u\"",
+            "api_read_group = \"g\"",
+            "api_read_mode = \"0666\"",
+            "socket_owner = \"u\"",
+            "socket_group = \"g\"",
+            "socket_mode = \"0660\"",
+        ];
+        check::<DaemonSpec>("[daemon]", "[daemon]\napi_read = \"/r\"\n", &lines, &[]);
         let lines = [
             "cpus = \"0\"",
             "min = 2",
@@ -141,10 +163,13 @@ mod tests {
     }
 
     /// Lines that disks and NICs have alike.
-    const ALIKE: [&str; 13] = [
+    const ALIKE: [&str; 16] = [
         "id = \"b\"",
         "socket = \"/s\"",
         "mode = \"connect\"",
+        "socket_owner = \"u\"",
+        "socket_group = \"g\"",
+        "socket_mode = \"0660\"",
         "queues = 2",
         "share = 7",
         "policy = \"poll\"",
@@ -164,12 +189,17 @@ mod tests {
         let lines = [
             "path = \"/b\"",
             "cache = \"page\"",
+            "allow_user_folder = true",
             "size = \"1M\"",
             "readonly = true",
             "serial = \"S\"",
             "limit_iops = 7",
+            "block_size = 4096",
             "drain_timeout = 9",
+            "on_full = \"error\"",
+            "on_error = \"wait\"",
             "migratable = true",
+            "format = \"raw\"",
         ];
         let lines = [&lines[..], &ALIKE].concat();
         check::<DiskSpec>("[[disk]]", base, &lines, &["backend", "link", "remote"]);
@@ -186,6 +216,7 @@ mod tests {
             "redirect = \"off\"",
             "vcpus = [0]",
             "mtu = 9000",
+            "guest_offloads = false",
             "link = \"down\"",
             "limit_packets = 7",
         ];

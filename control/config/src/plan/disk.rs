@@ -4,7 +4,12 @@ use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, absolute, check_bounds};
-use super::{BackendKind, Cache, Defaults, DiskSpec, Mistake, Mode, Path, PolicyPlan, Size};
+use super::rights::Written;
+use super::{
+    BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, PolicyPlan,
+    Size,
+};
+use crate::spec::SocketRights;
 
 /// Longest path that Linux takes, without the final NUL, in bytes.
 pub(crate) const PATH_MAX: usize = 4095;
@@ -92,8 +97,12 @@ pub struct DiskPlan {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Who may open it, in mode `listen`.
+    pub rights: SocketRights,
     /// What it is made of.
     pub source: Source,
+    /// The format of its image, if that is said.
+    pub format: Option<Format>,
     /// The guest may not write.
     pub readonly: bool,
     /// At most 20 printable ASCII characters.
@@ -114,12 +123,20 @@ pub struct DiskPlan {
     pub group: Option<String>,
     /// Where its VMM says which threads are vCPUs: an absolute path of at most [`SOCKET_PATH_MAX`] bytes.
     pub qmp: Option<String>,
+    /// Its image may lie in a folder of another user, who owns it.
+    pub user_folder: bool,
     /// Memory that is not sealed against shrinking is accepted.
     pub allow_unsealed_memory: bool,
     /// Its image is locked only while a guest here runs on it.
     pub migratable: bool,
     /// Seconds that a front-end waits for requests that the disk does not answer, 1 to 86,400.
     pub drain_timeout_s: u32,
+    /// Logical block size, 512 or 4096; `None`: that of its IOhost, or 512.
+    pub block_size: Option<u32>,
+    /// What becomes of requests for which there is no space.
+    pub on_full: OnFailure,
+    /// What becomes of requests that the medium fails.
+    pub on_error: OnFailure,
     /// What was written; with it the disk is saved, and planned again.
     pub spec: DiskSpec,
 }
@@ -155,23 +172,24 @@ impl DiskPlan {
     /// both writes.
     pub(super) fn clashes(&self, others: &[&DiskPlan], at: &Path, mistakes: &mut Vec<Mistake>) {
         let is_remote = matches!(self.source, Source::Remote { .. });
-        for other in others.iter().filter(|other| is_remote && other.id != self.id) {
-            if other.source == self.source {
-                let wrong = format!("the disk there is already that of {}", other.named().text());
-                let right = "a disk of another machine is one disk here";
-                mistakes.push(Mistake::new(at.key("link"), wrong, right));
-            }
+        // One of each: of what a thousand have, a thousand mistakes would be a million.
+        let mut them = others.iter().filter(|other| other.id != self.id);
+        if let Some(other) = them.find(|other| is_remote && other.source == self.source) {
+            let wrong = format!("the disk there is already that of {}", other.named().text());
+            let right = "a disk of another machine is one disk here";
+            mistakes.push(Mistake::new(at.key("link"), wrong, right));
         }
         let Some(path) = self.source.path() else { return };
-        for other in others {
-            let shared = self.id != other.id && other.source.path() == Some(path);
-            if shared && !(self.readonly && other.readonly) {
-                let theirs = other.named().text();
-                let wrong = format!("the image {path:?} is already that of {theirs}");
-                let right = "give each disk its own image; only disks that are all readonly may \
-                             share one";
-                mistakes.push(Mistake::new(at.key("path"), wrong, right));
-            }
+        let shares = |other: &&&DiskPlan| {
+            let is_it = self.id != other.id && other.source.path() == Some(path);
+            is_it && !(self.readonly && other.readonly)
+        };
+        if let Some(other) = others.iter().find(shares) {
+            let theirs = other.named().text();
+            let wrong = format!("the image {path:?} is already that of {theirs}");
+            let right =
+                "give each disk its own image; only disks that are all readonly may share one";
+            mistakes.push(Mistake::new(at.key("path"), wrong, right));
         }
     }
 }
@@ -196,26 +214,9 @@ pub(super) fn resolve(
     check_migratable(spec, source.as_ref(), &at.key("migratable"), &mut found);
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
     let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
-    let numbers = [
-        ("queues", spec.queues.into(), (1, crate::spec::QUEUES_MAX.into())),
-        ("share", spec.share, (1, crate::spec::SHARE_MAX)),
-        ("drain_timeout", spec.drain_timeout, (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
-    ];
-    for (name, value, bounds) in numbers {
-        check_bounds(value, bounds, &at.key(name), &mut found);
-    }
-    if let Some(wait_us) = spec.moderate_us {
-        check_bounds(wait_us, crate::spec::MODERATE_US, &at.key("moderate_us"), &mut found);
-    }
-    if let Some(target_us) = spec.latency_target_us {
-        check_bounds(
-            target_us,
-            crate::spec::LATENCY_TARGET_US,
-            &at.key("latency_target_us"),
-            &mut found,
-        );
-    }
+    check_numbers(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("disk", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
     if !found.is_empty() {
@@ -227,7 +228,9 @@ pub(super) fn resolve(
         origin,
         socket: socket?,
         mode: spec.mode,
+        rights,
         source: source?,
+        format: spec.format,
         readonly: spec.readonly,
         serial,
         queues: spec.queues,
@@ -238,11 +241,32 @@ pub(super) fn resolve(
         limit,
         group: spec.group.clone(),
         qmp,
+        // Which is in one of these, or refused.
+        user_folder: spec.allow_user_folder || !defaults.daemon.image_folders.is_empty(),
         allow_unsealed_memory: spec.allow_unsealed_memory,
         migratable: spec.migratable,
         drain_timeout_s: spec.drain_timeout,
+        block_size: spec.block_size,
+        on_full: spec.on_full.unwrap_or(OnFailure::Wait),
+        on_error: spec.on_error.unwrap_or(OnFailure::Error),
         spec: spec.clone(),
     })
+}
+
+/// Numbers that have bounds of their own.
+fn check_numbers(spec: &DiskSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let numbers = [
+        ("queues", Some(spec.queues.into()), (1, crate::spec::QUEUES_MAX.into())),
+        ("share", Some(spec.share), (1, crate::spec::SHARE_MAX)),
+        ("drain_timeout", Some(spec.drain_timeout), (1, crate::spec::DRAIN_TIMEOUT_MAX_S)),
+        ("moderate_us", spec.moderate_us, crate::spec::MODERATE_US),
+        ("latency_target_us", spec.latency_target_us, crate::spec::LATENCY_TARGET_US),
+    ];
+    for (name, value, bounds) in numbers {
+        if let Some(value) = value {
+            check_bounds(value, bounds, &at.key(name), mistakes);
+        }
+    }
 }
 
 /// That its image is where the daemon may look. Only names are compared here; where links lead is
@@ -322,6 +346,7 @@ fn resolve_source(
     };
     let size = spec.size.map(|size| check_size(size, &at.key("size"), mistakes));
     check_of_kind(spec, kind, at, mistakes);
+    check_block_size(spec, kind, at, mistakes);
     if kind == BackendKind::Remote {
         let Some(link) = spec.link.clone() else {
             let right = "add `link`: the [[link]] to the machine that has the disk";
@@ -359,19 +384,50 @@ fn check_of_kind(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut V
     let given = [
         ("path", spec.path.is_some(), BackendKind::File),
         ("cache", spec.cache.is_some(), BackendKind::File),
+        ("on_full", spec.on_full.is_some(), BackendKind::File),
+        ("on_error", spec.on_error.is_some(), BackendKind::File),
+        ("allow_user_folder", spec.allow_user_folder, BackendKind::File),
+        ("format", spec.format.is_some(), BackendKind::File),
         ("link", spec.link.is_some(), BackendKind::Remote),
         ("remote", spec.remote.is_some(), BackendKind::Remote),
     ];
     for (name, is_given, owner) in given {
         if is_given && owner != kind {
             let wrong = format!("a {kind} back-end has no `{name}`");
-            let right = format!("take `{name}` out, or make it backend \"{owner}\"");
+            let right = match (name, kind) {
+                ("on_full" | "on_error", BackendKind::Remote) => {
+                    format!("take `{name}` out: it is said where the disk is, at its IOhost")
+                }
+                _ => format!("take `{name}` out, or make it backend \"{owner}\""),
+            };
             mistakes.push(Mistake::new(at.key(name), wrong, right));
         }
     }
     if kind == BackendKind::Remote && spec.size.is_some() {
         let wrong = "a remote back-end has no `size`";
         let right = "take `size` out: it is that of the disk there, and is changed there";
+        mistakes.push(Mistake::new(at.key("size"), wrong, right));
+    }
+}
+
+/// The logical block size: one of two, and what the capacity is a multiple of.
+fn check_block_size(spec: &DiskSpec, kind: BackendKind, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let Some(block_size) = spec.block_size else { return };
+    let at_key = at.key("block_size");
+    if kind == BackendKind::Remote {
+        let wrong = "a remote back-end has no `block_size`";
+        let right = "take `block_size` out: it is said where the disk is, at its IOhost";
+        mistakes.push(Mistake::new(at_key, wrong, right));
+    } else if ![512, 4096].contains(&block_size) {
+        let wrong = format!("{block_size} is no block size");
+        mistakes.push(Mistake::new(at_key, wrong, "write 512 or 4096, or leave it out"));
+    } else if let Some(Size(bytes)) = spec.size
+        && bytes.is_multiple_of(SECTOR_BYTES)
+        && !bytes.is_multiple_of(block_size.into())
+    {
+        let wrong = format!("{bytes} bytes are not whole blocks of {block_size}");
+        let up = bytes.checked_next_multiple_of(block_size.into()).unwrap_or(bytes);
+        let right = format!("make it a multiple of {block_size}, such as {up}");
         mistakes.push(Mistake::new(at.key("size"), wrong, right));
     }
 }

@@ -26,21 +26,24 @@ impl Plan {
         let disks: Vec<&DiskPlan> = self.disks.iter().collect();
         let named = disks.iter().map(|disk| disk.named());
         let named: Vec<_> = named.chain(self.nics.iter().map(NicPlan::named)).collect();
-        made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
+        made.named().clashes(&named, Some(&self.daemon), &at, &mut mistakes);
         made.clashes(&disks, &at, &mut mistakes);
         fitting(made, &mistakes)
     }
 
-    /// What a disk made through the API would be with that change: its share, policy, limit and group may
-    /// differ from what it is, and nothing else.
+    /// What a disk made through the API would be with that change: its share, policy, limit, group and what
+    /// becomes of failures may differ from what it is, and nothing else.
     pub fn disk_changed(&self, id: &str, change: &DiskChange) -> Result<DiskPlan, ApiError> {
         let old = self.disk(id).ok_or_else(|| self.no_such_disk(id))?;
         if *change == DiskChange::default() {
             let hint = "name one of share, policy, latency_target_us, moderate_us, limit_iops, \
-                 limit_bytes, limit_burst_ms and group";
+                 limit_bytes, limit_burst_ms, group, on_full, on_error, socket_owner, \
+                 socket_group and socket_mode";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         let mut spec = old.spec.clone();
+        spec.on_full = change.on_full.or(spec.on_full);
+        spec.on_error = change.on_error.or(spec.on_error);
         spec.share = change.share.unwrap_or(spec.share);
         spec.policy = change.policy.or(spec.policy);
         let target_us = change.latency_target_us.or(spec.latency_target_us);
@@ -54,6 +57,12 @@ impl Plan {
             check_burst(&spec)?;
         }
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
+        let named = |change: &Option<String>, before: Option<String>| {
+            change.clone().or(before).filter(|name| !name.is_empty())
+        };
+        spec.socket_owner = named(&change.socket_owner, spec.socket_owner);
+        spec.socket_group = named(&change.socket_group, spec.socket_group);
+        spec.socket_mode = change.socket_mode.or(spec.socket_mode);
         let mut mistakes = Vec::new();
         let (defaults, at) = (self.defaults(), Path::root());
         let origin = old.origin.clone();
@@ -71,7 +80,7 @@ impl Plan {
         let made = sound(made, &mistakes)?;
         let (nics, switches) = (self.nics.iter().collect::<Vec<_>>(), self.all_switches());
         let named: Vec<_> = switches.iter().map(|switch| switch.named()).collect();
-        made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
+        made.named().clashes(&named, Some(&self.daemon), &at, &mut mistakes);
         made.clashes(&nics, &switches, &at, &mut mistakes);
         fitting(made, &mistakes)
     }
@@ -92,7 +101,7 @@ impl Plan {
         let nics: Vec<&NicPlan> = self.nics.iter().collect();
         let named = nics.iter().map(|nic| nic.named());
         let named: Vec<_> = named.chain(self.disks.iter().map(DiskPlan::named)).collect();
-        made.named().clashes(&named, &self.daemon.api, &at, &mut mistakes);
+        made.named().clashes(&named, Some(&self.daemon), &at, &mut mistakes);
         made.clashes(&nics, &self.all_switches(), &at, &mut mistakes);
         fitting(made, &mistakes)
     }
@@ -103,7 +112,8 @@ impl Plan {
         let old = self.nic(id).ok_or_else(|| self.no_such_nic(id))?;
         if *change == NicChange::default() {
             let hint = "name one of share, policy, latency_target_us, moderate_us, redirect, vcpus, \
-                        limit_packets, limit_bytes, limit_burst_ms, group, vlan, trunk, native, macs_max and spoof";
+                        limit_packets, limit_bytes, limit_burst_ms, group, vlan, trunk, native, macs_max, spoof, \
+                        socket_owner, socket_group and socket_mode";
             return Err(ApiError::new(ErrorKind::Refused, "nothing is to be changed", hint));
         }
         if change.native.is_some() && change.trunk.is_none() && change.vlan.is_some() {
@@ -128,6 +138,12 @@ impl Plan {
             check_burst(&spec)?;
         }
         spec.group = change.group.clone().or(spec.group).filter(|group| !group.is_empty());
+        let named = |change: &Option<String>, before: Option<String>| {
+            change.clone().or(before).filter(|name| !name.is_empty())
+        };
+        spec.socket_owner = named(&change.socket_owner, spec.socket_owner);
+        spec.socket_group = named(&change.socket_group, spec.socket_group);
+        spec.socket_mode = change.socket_mode.or(spec.socket_mode);
         spec.macs_max = change.macs_max.or(spec.macs_max);
         spec.spoof = change.spoof.or(spec.spoof);
         match (change.vlan, &change.trunk) {

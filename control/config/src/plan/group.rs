@@ -59,7 +59,7 @@ pub(super) fn resolve_all(
         let group = GroupPlan::resolve(spec, Origin::File { file, line }, &at, mistakes);
         let others: Vec<Named<'_>> =
             groups.iter().chain(kept.iter().copied()).map(GroupPlan::named).collect();
-        group.named().clashes(&others, "", &at, mistakes);
+        group.named().clashes(&others, None, &at, mistakes);
         groups.push(group);
     }
     groups.extend(kept.into_iter().cloned());
@@ -118,7 +118,7 @@ impl Plan {
         let made = GroupPlan::resolve(spec, Origin::Api, &at, &mut mistakes);
         let made = sound(Some(made), &mistakes)?;
         let named: Vec<Named<'_>> = self.groups.iter().map(GroupPlan::named).collect();
-        made.named().clashes(&named, "", &at, &mut mistakes);
+        made.named().clashes(&named, None, &at, &mut mistakes);
         fitting(made, &mistakes)
     }
 

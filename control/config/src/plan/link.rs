@@ -173,7 +173,7 @@ pub(super) fn resolve_all(
         let at = Path::item("link", index);
         let Some(link) = resolve(spec, folder, origin(&at), &at, mistakes) else { continue };
         let others: Vec<Named<'_>> = links.iter().map(LinkPlan::named).collect();
-        link.named().clashes(&others, "", &at, mistakes);
+        link.named().clashes(&others, None, &at, mistakes);
         if let LinkEnd::Iohost { listen, .. } = &link.end
             && let Some(other) = links.iter().find(|other| listens_at(other, listen))
         {

@@ -3,6 +3,7 @@
 use crate::mistake::{Mistake, Path};
 use crate::number;
 use crate::plan::SOCKET_PATH_MAX;
+use crate::spec::DaemonSpec;
 
 /// Longest name, in bytes.
 const ID_MAX: usize = 64;
@@ -52,33 +53,37 @@ impl Named<'_> {
     pub(super) fn clashes(
         &self,
         others: &[Named<'_>],
-        api: &str,
+        daemon: Option<&DaemonSpec>,
         at: &Path,
         mistakes: &mut Vec<Mistake>,
     ) {
         let kind = self.kind;
-        if self.socket == Some(api) {
+        let mine = self.socket.filter(|mine| daemon.is_some_and(|daemon| daemon.has_api_at(mine)));
+        if let Some(api) = mine {
             let wrong = format!("{api:?} is the socket of the API");
             let right = format!("give the {kind} its own socket");
             mistakes.push(Mistake::new(at.key("socket"), wrong, right));
         }
-        for other in others {
-            if self.id == other.id {
-                let wrong = format!("the name {:?} is taken by {}", self.id, other.text());
-                let right = match other.origin {
-                    Origin::Api => format!(
-                        "give each {kind} a name of its own, or remove the other one first: \
-                         `sidecore {} rm {}`",
-                        other.kind, other.id
-                    ),
-                    Origin::File { .. } => format!("give each {kind} a name of its own"),
-                };
-                mistakes.push(Mistake::new(at.key("id"), wrong, right));
-            } else if let Some(socket) = self.socket.filter(|mine| other.socket == Some(mine)) {
-                let wrong = format!("the socket {socket:?} is that of {}", other.text());
-                let right = format!("give each {kind} a socket of its own");
-                mistakes.push(Mistake::new(at.key("socket"), wrong, right));
-            }
+        // One of each: of a name that a thousand have, a thousand mistakes would be a million.
+        if let Some(other) = others.iter().find(|other| self.id == other.id) {
+            let wrong = format!("the name {:?} is taken by {}", self.id, other.text());
+            let right = match other.origin {
+                Origin::Api => format!(
+                    "give each {kind} a name of its own, or remove the other one first: \
+                     `sidecore {} rm {}`",
+                    other.kind, other.id
+                ),
+                Origin::File { .. } => format!("give each {kind} a name of its own"),
+            };
+            mistakes.push(Mistake::new(at.key("id"), wrong, right));
+        }
+        let has_it = |other: &&Named<'_>| {
+            self.id != other.id && self.socket.is_some() && self.socket == other.socket
+        };
+        if let Some((socket, other)) = self.socket.zip(others.iter().find(has_it)) {
+            let wrong = format!("the socket {socket:?} is that of {}", other.text());
+            let right = format!("give each {kind} a socket of its own");
+            mistakes.push(Mistake::new(at.key("socket"), wrong, right));
         }
     }
 }

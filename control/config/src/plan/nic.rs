@@ -5,12 +5,13 @@ use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
 use super::names::{self, Named, Origin, check_bounds};
 use super::port::{self, HostPlan, NullPlan, VlanPlan, VlanSpec};
+use super::rights::Written;
 use super::{Defaults, Mistake, Mode, Path, PolicyPlan};
 use crate::mac::{MAC_HINT, Mac};
 use crate::spec::{
     ETHERNET_HEADER, FRAME_MIN, LATENCY_TARGET_US, LinkState, MACS_MAX, MTU_MIN, NIC_MACS_DEFAULT,
     NIC_MODERATE_DEFAULT_US, NIC_MODERATE_US, NicSpec, NullKind, PAIRS_MAX, REMOTE_MTU_MAX,
-    Redirect, SHARE_MAX, Spoof,
+    Redirect, SHARE_MAX, SocketRights, Spoof,
 };
 
 /// One NIC, resolved.
@@ -24,6 +25,8 @@ pub struct NicPlan {
     pub socket: String,
     /// Who opens the socket.
     pub mode: Mode,
+    /// Who may open it, in mode `listen`.
+    pub rights: SocketRights,
     /// Its address: of one station. No other port of its switch has the same.
     pub mac: Mac,
     /// What it is connected to.
@@ -40,6 +43,8 @@ pub struct NicPlan {
     pub mtu: u16,
     /// Whether its cable is in, as it was declared; an operator may have changed it since.
     pub link: LinkState,
+    /// Whether its guest is offered frames that are not finished.
+    pub guest_offloads: bool,
     /// 1 to 10,000.
     pub share: u32,
     /// When its queues are polled.
@@ -108,21 +113,8 @@ pub(super) fn resolve(
 ) -> Option<NicPlan> {
     let mut found = Vec::new();
     names::check_id(&spec.id, &at.key("id"), &mut found);
-    let numbers = [
-        ("queues", spec.queues.into(), (1, PAIRS_MAX.into())),
-        ("mtu", spec.mtu.into(), (MTU_MIN.into(), u16::MAX.into())),
-        ("share", spec.share, (1, SHARE_MAX)),
-        ("macs_max", spec.macs_max.unwrap_or(1).into(), (1, MACS_MAX.into())),
-    ];
-    for (name, value, bounds) in numbers {
-        check_bounds(value, bounds, &at.key(name), &mut found);
-    }
-    if let Some(target_us) = spec.latency_target_us {
-        check_bounds(target_us, LATENCY_TARGET_US, &at.key("latency_target_us"), &mut found);
-    }
-    if let Some(wait_us) = spec.moderate_us {
-        check_bounds(wait_us, NIC_MODERATE_US, &at.key("moderate_us"), &mut found);
-    }
+    check_numbers(spec, at, &mut found);
+    check_times(spec, at, &mut found);
     let vcpus = resolve_vcpus(spec, at, &mut found);
     let limit = LimitSpec::from(spec).resolve(&origin, at, &mut found);
     check_group(("nic", spec.group.as_deref()), defaults.groups, &origin, at, &mut found);
@@ -134,6 +126,7 @@ pub(super) fn resolve(
     }
     let (written, run_dir) = (spec.socket.as_deref(), &defaults.daemon.run_dir);
     let socket = names::resolve_socket((&spec.id, written), run_dir, folder, at, &mut found);
+    let rights = Written::from(spec).resolve(defaults.daemon, at, &mut found);
     let qmp = names::resolve_qmp(spec.qmp.as_deref(), folder, at, &mut found);
     if !found.is_empty() {
         mistakes.append(&mut found);
@@ -144,6 +137,7 @@ pub(super) fn resolve(
         origin,
         socket: socket?,
         mode: spec.mode,
+        rights,
         mac: spec.mac.unwrap_or_else(|| {
             let of_link = spec.remote.as_ref().filter(|_| spec.by_link.is_some());
             Mac::of_name(of_link.unwrap_or(&spec.id))
@@ -155,6 +149,7 @@ pub(super) fn resolve(
         queues: spec.queues,
         mtu: spec.mtu,
         link: spec.link,
+        guest_offloads: spec.guest_offloads,
         share: spec.share,
         policy: defaults.policies.of_nic(spec.policy),
         latency_target_us: spec.latency_target_us,
@@ -167,6 +162,32 @@ pub(super) fn resolve(
         allow_unsealed_memory: spec.allow_unsealed_memory,
         spec: spec.clone(),
     })
+}
+
+/// That each number is within its bounds.
+fn check_numbers(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let numbers = [
+        ("queues", spec.queues.into(), (1, PAIRS_MAX.into())),
+        ("mtu", spec.mtu.into(), (MTU_MIN.into(), u16::MAX.into())),
+        ("share", spec.share, (1, SHARE_MAX)),
+        ("macs_max", spec.macs_max.unwrap_or(1).into(), (1, MACS_MAX.into())),
+    ];
+    for (name, value, bounds) in numbers {
+        check_bounds(value, bounds, &at.key(name), mistakes);
+    }
+}
+
+/// How long its requests and calls may wait.
+fn check_times(spec: &NicSpec, at: &Path, mistakes: &mut Vec<Mistake>) {
+    let times = [
+        ("latency_target_us", spec.latency_target_us, LATENCY_TARGET_US),
+        ("moderate_us", spec.moderate_us, NIC_MODERATE_US),
+    ];
+    for (name, given, bounds) in times {
+        if let Some(us) = given {
+            check_bounds(us, bounds, &at.key(name), mistakes);
+        }
+    }
 }
 
 /// Which vCPU each pair of queues calls, as far as it is said.

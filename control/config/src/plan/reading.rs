@@ -1,6 +1,7 @@
 //! The devices of a configuration file, beside those that the API made before.
 
 use super::names::Named;
+use super::rights::Written;
 use super::{Defaults, DiskPlan, NicPlan, Origin, Plan, SwitchPlan, disk, nic, switch};
 use crate::mistake::{Mistake, Path};
 use crate::read::Document;
@@ -66,6 +67,16 @@ impl Reading<'_> {
         kept.switches.extend(running.switches.iter().filter(|it| of_api(&it.origin)).cloned());
         kept.disks.iter_mut().for_each(|disk| disk.policy = policies.of_disk(disk.spec.policy));
         kept.nics.iter_mut().for_each(|nic| nic.policy = policies.of_nic(nic.spec.policy));
+        let daemon = self.defaults.daemon;
+        for disk in &mut kept.disks {
+            // It was sound before.
+            let written = Written::from(&disk.spec);
+            disk.rights = written.resolve(daemon, &Path::root(), &mut Vec::new());
+        }
+        for nic in &mut kept.nics {
+            let written = Written::from(&nic.spec);
+            nic.rights = written.resolve(daemon, &Path::root(), &mut Vec::new());
+        }
         for switch in &mut kept.switches {
             for (uplink, spec) in switch.uplinks.iter_mut().zip(&switch.spec.uplink) {
                 uplink.policy = policies.of_nic(spec.policy);
@@ -88,7 +99,7 @@ impl Reading<'_> {
             let others: Vec<&DiskPlan> = made.iter().chain(&kept.disks).collect();
             let disks = others.iter().map(|disk| disk.named());
             let named: Vec<Named<'_>> = disks.chain(kept.nics.iter().map(NicPlan::named)).collect();
-            plan.named().clashes(&named, &self.defaults.daemon.api, &at, mistakes);
+            plan.named().clashes(&named, Some(self.defaults.daemon), &at, mistakes);
             plan.clashes(&others, &at, mistakes);
             made.push(plan);
         }
@@ -104,7 +115,7 @@ impl Reading<'_> {
             let Some(plan) = plan else { continue };
             let others: Vec<&SwitchPlan> = made.iter().chain(&kept.switches).collect();
             let named: Vec<Named<'_>> = others.iter().map(|other| other.named()).collect();
-            plan.named().clashes(&named, &self.defaults.daemon.api, &at, mistakes);
+            plan.named().clashes(&named, Some(self.defaults.daemon), &at, mistakes);
             plan.clashes(&nics, &others, &at, mistakes);
             made.push(plan);
         }
@@ -129,7 +140,7 @@ impl Reading<'_> {
             let disks = disks.iter().chain(&kept.disks).map(DiskPlan::named);
             let named: Vec<Named<'_>> =
                 disks.chain(others.iter().map(|other| other.named())).collect();
-            plan.named().clashes(&named, &self.defaults.daemon.api, &at, mistakes);
+            plan.named().clashes(&named, Some(self.defaults.daemon), &at, mistakes);
             // Whoever is on a switch with mistakes of its own has made none.
             let is_known = |id: &str| switches.iter().any(|switch| switch.id == id);
             if plan.switch().is_none_or(|id| is_known(id) || !self.declares(id)) {

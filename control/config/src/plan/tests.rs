@@ -20,7 +20,7 @@ fn refusal(text: &str) -> String {
 fn lines(text: &str) -> Vec<String> {
     let refusal = load(text, "f", "/etc/sidecore", &host(), None).unwrap_err();
     let line = |m: &crate::mistake::Located| format!("{}:{}: {}", m.line, m.column, m.mistake);
-    refusal.mistakes.iter().map(line).collect()
+    refusal.mistakes.iter().map(|kind| line(&kind.first)).collect()
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_mistake_is_shown_with_its_place_and_what_would_be_right() {
          \x20 |\n\
          1 | [[disk]\n\
          \x20 |        ^\n\
-         \x20 = docs/config.md shows how the file is written"
+         \x20 = a file has headers such as [daemon] and [[disk]], and below each lines such as id = \"vm1\""
     );
 }
 
@@ -182,7 +182,7 @@ fn bounds_of_names_and_paths_are_kept_to_the_byte() {
     let disk = |id: &str, socket: &str| {
         let text = format!("[[disk]]\nid = \"{id}\"\npath = \"/i\"\nsocket = \"{socket}\"\n");
         load(&text, "f", "/e", &host(), None).map(|_| ()).map_err(|refusal| {
-            refusal.mistakes.iter().map(|m| m.mistake.to_string()).collect::<Vec<_>>()
+            refusal.mistakes.iter().map(|m| m.first.mistake.to_string()).collect::<Vec<_>>()
         })
     };
     let long = |length: usize| "/".to_string() + &"s".repeat(length - 1);
@@ -282,4 +282,42 @@ fn a_reload_may_not_take_what_the_api_made() {
     );
     let kept = load("", "f", "/e", &host(), Some(&running)).unwrap();
     assert_eq!(kept.disks, running.disks);
+}
+
+/// A file of 200,000 mistakes takes no longer than its length asks for, whichever way they are written, and neither is
+/// what is said of it longer than a page or two.
+#[test]
+fn a_file_with_hundreds_of_thousands_of_mistakes_is_refused_in_a_few_lines() {
+    const COUNT: usize = 200_000;
+    let each_its_own = (0..COUNT).map(|n| format!("key{n} = 1\n")).collect::<String>();
+    let on_one_line = format!("[sidecores]\nes2 = [{}]\n", "{ a = 1 },".repeat(COUNT / 4));
+    let devices = "[[disk]]\nid = \"a\"\npath = \"/a\"\nqueue = 1\n".repeat(2727);
+    let names = "[[disk]]\nid = \"a\"\npath = \"/a\"\n".repeat(2727);
+    for (text, kinds_max) in [(&each_its_own, 50), (&on_one_line, 50), (&devices, 1), (&names, 50)]
+    {
+        let refusal = load(text, "f", "/e", &host(), None).unwrap_err();
+        assert!(!refusal.mistakes.is_empty() && refusal.mistakes.len() <= kinds_max);
+        let said = refusal.to_string();
+        assert!(said.len() < 50_000, "{} bytes", said.len());
+    }
+    let refusal = load(&each_its_own, "f", "/e", &host(), None).unwrap_err();
+    assert_eq!(refusal.hidden, COUNT - 50);
+    assert!(refusal.to_string().ends_with("\n\nand 199950 mistakes more"));
+}
+
+/// One mistake that was copied is one mistake.
+#[test]
+fn a_mistake_that_is_repeated_is_told_once_with_its_lines() {
+    let disk = |id: &str| format!("[[disk]]\nid = \"{id}\"\npath = \"/{id}\"\nqueue = 1\n");
+    let text: String = (0..2727).map(|n| disk(&format!("vm{n}"))).collect();
+    assert_eq!(
+        refusal(&text),
+        "sidecore.toml:4:1: `queue` is not a field of disk[1]\n  |\n4 | queue = 1\n  | ^^^^^\n  = did you \
+         mean `queues`?\n  = the same 2726 times more, on lines 8, 12, 16, 20, 24, ..."
+    );
+    let two = refusal(&(disk("a") + &disk("b")));
+    assert!(two.ends_with("\n  = the same once more, on line 8"), "{two}");
+    // What is not the same is told apart.
+    let other = disk("a").replace("queue", "serie") + &disk("b");
+    assert_eq!(lines(&other).len(), 2);
 }

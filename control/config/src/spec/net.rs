@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, Policy, SHARE_DEFAULT};
+use super::{Mode, Policy, SHARE_DEFAULT, SocketMode};
 use crate::mac::Mac;
 use crate::mistake::{Mistake, Path};
 use crate::schema;
@@ -291,6 +291,13 @@ pub struct NicSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, value_name = "STATE"))]
     pub link: LinkState,
+    /// Whether the guest is offered frames that are not cut and have no checksum yet (`GUEST_CSUM`, `GUEST_TSO4`,
+    /// `GUEST_TSO6`, `GUEST_ECN`, `GUEST_USO4`, `GUEST_USO6`). `false` costs throughput, and is for a guest that
+    /// attaches XDP or looks at frames with a program that cannot take such ones: the daemon finishes every frame.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BOOL", default_value_t = true,
+        action = clap::ArgAction::Set))]
+    pub guest_offloads: bool,
     /// Unix socket on which the VMM reaches the NIC. Default: `<run_dir>/<id>.sock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "SOCKET"))]
@@ -299,6 +306,21 @@ pub struct NicSpec {
     #[serde(default)]
     #[cfg_attr(feature = "cli", arg(long, value_enum, default_value_t, value_name = "MODE"))]
     pub mode: Mode,
+    /// Owner of that socket: a user's name or number, that of the VMM. Default: `socket_owner` of `[daemon]`, else
+    /// the daemon's own user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "USER"))]
+    pub socket_owner: Option<String>,
+    /// Group of that socket: a group's name or number. Every member of it may open the socket. Default:
+    /// `socket_group` of `[daemon]`, else the daemon's own group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub socket_group: Option<String>,
+    /// Who may open that socket: `"0600"`, its owner, or `"0660"`, its group too. Default: `"0660"` with a
+    /// `socket_group`, else `socket_mode` of `[daemon]`, else `"0600"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "MODE"))]
+    pub socket_mode: Option<SocketMode>,
     /// How much of a busy core each transmit queue gets, against the others' shares.
     #[serde(default = "usual_share")]
     #[schemars(range(min = 1, max = 10000))]
@@ -403,8 +425,12 @@ impl NicSpec {
             queues: 1,
             mtu: MTU_DEFAULT,
             link: LinkState::Up,
+            guest_offloads: true,
             socket: None,
             mode: Mode::Listen,
+            socket_owner: None,
+            socket_group: None,
+            socket_mode: None,
             share: SHARE_DEFAULT,
             policy: None,
             latency_target_us: None,
@@ -546,6 +572,18 @@ pub struct NicChange {
     #[cfg_attr(feature = "cli", arg(long, value_name = "MS",
         value_parser = crate::number::of::<u32>("limit_burst_ms", 4..=60_000)))]
     pub limit_burst_ms: Option<u32>,
+    /// Owner of its socket, whoever is connected stays; an empty name for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "USER"))]
+    pub socket_owner: Option<String>,
+    /// Group of its socket; an empty name for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
+    pub socket_group: Option<String>,
+    /// Who may open its socket: `"0600"`, its owner, or `"0660"`, its group too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, value_enum, value_name = "MODE"))]
+    pub socket_mode: Option<SocketMode>,
     /// The group whose limit holds for it too; an empty name for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", arg(long, value_name = "GROUP"))]
@@ -589,7 +627,7 @@ pub fn fixed_in_a_nic() -> serde_json::Value {
     serde_json::json!({
         "id": "a nic keeps its name: remove it and add another",
         "mtu": told, "mac": told, "queues": told, "socket": told, "mode": told,
-        "allow_unsealed_memory": told,
+        "allow_unsealed_memory": told, "guest_offloads": told,
         "switch": place, "tap": place, "interface": place, "via": place, "null": place,
         "by_link": place, "remote": place,
         "size": place, "rate": place,
@@ -603,6 +641,15 @@ pub fn fixed_in_a_nic() -> serde_json::Value {
 pub struct LinkChange {
     /// Whether it is in from now on.
     pub link: LinkState,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Not written where it says nothing, so that an older daemon reads what this one has saved.
+fn is_yes(said: &bool) -> bool {
+    *said
 }
 
 fn one_pair() -> u16 {

@@ -7,8 +7,15 @@ use super::*;
 use crate::Landlock;
 use crate::calls::FATAL;
 
-const KINDS: [Kind; 6] =
-    [Kind::Sidecore, Kind::Control, Kind::Api, Kind::Closer, Kind::Parting, Kind::Greeter];
+const KINDS: [Kind; 7] = [
+    Kind::Sidecore,
+    Kind::Control,
+    Kind::Api,
+    Kind::Closer,
+    Kind::Parting,
+    Kind::Greeter,
+    Kind::Opener,
+];
 /// Numbers that are looked at; the newest call of Linux 6.18 is below.
 const NUMBERS: std::ops::Range<i64> = 0..600;
 const PID: u32 = 4711;

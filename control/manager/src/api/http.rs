@@ -1,13 +1,14 @@
 //! Connections and requests of the API.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::mpsc::TrySendError;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderValue, Method as HttpMethod, Request as HttpRequest, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
@@ -17,13 +18,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{ANSWER_S_MAX, BODY_BYTES_MAX, CLIENTS_MAX, CONNECTION_S_MAX, Door, Request};
+use super::places::{Entry, PER_USER_MAX, Places};
+use super::{
+    ANSWER_S_MAX, BODY_BYTES_MAX, CLIENTS_KEPT, CLIENTS_MAX, CONNECTION_S_MAX, Door, Peer,
+    REQUEST_S_MAX, Request,
+};
 
-/// Longest time for the request's line and headers, in seconds.
-const HEADERS_S_MAX: u64 = 5;
+/// The user of a client of whom nothing is known: nobody's.
+const UNKNOWN_UID: u32 = 65_534;
 /// Longest request line with its headers, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
 /// Longest time for what is left to be sent when the server stops.
@@ -31,49 +36,137 @@ const LAST_ANSWERS: Duration = Duration::from_millis(200);
 /// Longest time for telling a client that there are too many.
 const TURN_AWAY: Duration = Duration::from_millis(10);
 
-/// Accepts until told to stop. Bounded by [`CLIENTS_MAX`] connections at a time.
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Everything.
+    Operates,
+    /// Nothing is changed by it.
+    Shows,
+}
+
+/// One socket with those who are connected to it.
+struct Gate {
+    router: Router,
+    places: Arc<Mutex<Crowd>>,
+}
+
+/// Who is connected, and how each is told to go.
+struct Crowd {
+    places: Places,
+    leave: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+/// One client's place; given back when it is dropped.
+#[derive(Clone)]
+struct Seat(Arc<Seated>);
+
+struct Seated {
+    id: u64,
+    from: Peer,
+    /// When its request has to be whole.
+    whole_by: Instant,
+    crowd: Arc<Mutex<Crowd>>,
+}
+
+impl Drop for Seated {
+    fn drop(&mut self) {
+        let mut crowd = lock(&self.crowd);
+        crowd.places.leave(self.id);
+        crowd.leave.remove(&self.id);
+    }
+}
+
+/// Nothing panics while it is held.
+fn lock(crowd: &Mutex<Crowd>) -> std::sync::MutexGuard<'_, Crowd> {
+    crowd.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Accepts until told to stop. Bounded by [`CLIENTS_MAX`] connections at a time to each socket.
 pub(super) async fn run(
-    listener: UnixListener,
+    (api, read): (UnixListener, Option<UnixListener>),
     door: Door,
     version: &'static str,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let service = router(door, version);
-    let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let gate = |role| {
+        let places = Places::new(CLIENTS_MAX, CLIENTS_KEPT, door.own);
+        let places = Arc::new(Mutex::new(Crowd { places, leave: BTreeMap::new() }));
+        Gate { router: router(door.clone(), version, role), places }
+    };
+    let (operates, shows) = (gate(Role::Operates), gate(Role::Shows));
+    let at_read = async || match &read {
+        Some(read) => read.accept().await,
+        None => std::future::pending().await,
+    };
     loop {
-        let accepted = tokio::select! {
+        let (gate, accepted) = tokio::select! {
             _ = &mut stopped => break,
-            accepted = listener.accept() => accepted,
+            accepted = api.accept() => (&operates, accepted),
+            accepted = at_read() => (&shows, accepted),
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        match accepted {
+            Ok((stream, _)) => gate.admit(stream).await,
             Err(error) => {
                 // Descriptors ran out, most likely: wait for some to be given back.
                 tracing::warn!(%error, "the API could not accept a client");
                 sleep(Duration::from_millis(100)).await;
-                continue;
             }
-        };
-        match clients.clone().try_acquire_owned() {
-            Ok(permit) => {
-                let service = service.clone();
-                tokio::spawn(async move {
-                    connection(stream, service).await;
-                    drop(permit);
-                });
-            }
-            Err(_) => turn_away(stream).await,
         }
     }
     // Those who have been answered are to get it.
-    let _ = timeout(LAST_ANSWERS, clients.acquire_many(CLIENTS_MAX as u32)).await;
+    let all_are_gone = async {
+        while [&operates, &shows].iter().any(|gate| !lock(&gate.places).places.is_empty()) {
+            sleep(LAST_ANSWERS / 20).await;
+        }
+    };
+    let _ = timeout(LAST_ANSWERS, all_are_gone).await;
+}
+
+impl Gate {
+    /// Serves one more client, unless there are too many.
+    async fn admit(&self, stream: UnixStream) {
+        // Of a peer that the kernel does not tell of, the overflow user of its namespaces.
+        let from = match stream.peer_cred() {
+            Ok(peer) => Peer { uid: peer.uid(), pid: peer.pid().unwrap_or(0) },
+            Err(_) => Peer { uid: UNKNOWN_UID, pid: 0 },
+        };
+        let now = crate::manager::now();
+        let (leave, told) = oneshot::channel();
+        let id = {
+            let mut crowd = lock(&self.places);
+            let id = match crowd.places.enter(from.uid, now) {
+                Entry::Free(id) => Some(id),
+                Entry::Instead { id, of } => {
+                    if let Some(leave) = crowd.leave.remove(&of) {
+                        let _ = leave.send(());
+                    }
+                    Some(id)
+                }
+                Entry::Full => None,
+            };
+            id.inspect(|id| drop(crowd.leave.insert(*id, leave)))
+        };
+        let Some(id) = id else { return turn_away(stream).await };
+        let whole_by = Instant::from_std(now) + Duration::from_secs(REQUEST_S_MAX);
+        let crowd = Arc::clone(&self.places);
+        let seat = Seat(Arc::new(Seated { id, from, whole_by, crowd }));
+        let service = self.router.clone().layer(Extension(seat.clone()));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = connection(stream, service) => {}
+                _ = told => tracing::debug!("a slow API client gave way to another"),
+            }
+            drop(seat);
+        });
+    }
 }
 
 /// One connection: one request, within its time.
 async fn connection(stream: UnixStream, service: Router) {
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(HEADERS_S_MAX))
+        .header_read_timeout(Duration::from_secs(REQUEST_S_MAX))
         .keep_alive(false)
         // A client may say that it has sent all, and still wait for the answer.
         .half_close(true)
@@ -91,7 +184,9 @@ async fn connection(stream: UnixStream, service: Router) {
 async fn turn_away(mut stream: UnixStream) {
     let error = ApiError::new(
         ErrorKind::Busy,
-        format!("{CLIENTS_MAX} clients are connected already"),
+        format!(
+            "as many clients are connected as may be: {CLIENTS_MAX}, and {PER_USER_MAX} of one user"
+        ),
         "try again when others are done",
     );
     let body = serde_json::to_string(&error).unwrap_or_default();
@@ -108,14 +203,23 @@ async fn turn_away(mut stream: UnixStream) {
     let _ = timeout(TURN_AWAY, polite).await;
 }
 
-/// Everything of [`ROUTES`], the description, and refusals for the rest.
-fn router(door: Door, version: &'static str) -> Router {
+/// Everything of [`ROUTES`] that the role has, the description, and refusals for the rest.
+fn router(door: Door, version: &'static str, role: Role) -> Router {
     let description = Bytes::from(config::openapi::document(version).to_string());
     let mut router = Router::new().route(
         "/openapi.json",
         get(move || async move { json_response(StatusCode::OK, description.into()) }),
     );
     for route in &ROUTES {
+        match role == Role::Operates || route.is_shown() {
+            true => {}
+            // Its path has nothing else, and is not to look as if there were none.
+            false if route.method == Method::Get => {
+                router = router.route(route.path, get(for_operators));
+                continue;
+            }
+            false => continue,
+        }
         let filter = match route.method {
             Method::Get => MethodFilter::GET,
             Method::Post => MethodFilter::POST,
@@ -123,21 +227,26 @@ fn router(door: Door, version: &'static str) -> Router {
             Method::Delete => MethodFilter::DELETE,
         };
         let handler = async move |State(door): State<Door>,
+                                  Extension(seat): Extension<Seat>,
                                   id: Result<Option<Path<String>>, PathRejection>,
                                   request: HttpRequest<Body>| {
-            match serve_route(route, &door, id, request).await {
+            match serve_route(route, (&door, &seat), id, request).await {
                 Ok(answer) => json_of(route.success, &answer),
                 Err(error) => refusal(&error),
             }
         };
         router = router.route(route.path, on(filter, handler));
     }
-    router.method_not_allowed_fallback(wrong_method).fallback(wrong_path).with_state(door)
+    match role {
+        Role::Operates => router.method_not_allowed_fallback(wrong_method).fallback(wrong_path),
+        Role::Shows => router.method_not_allowed_fallback(only_shown).fallback(only_shown),
+    }
+    .with_state(door)
 }
 
 async fn serve_route(
     route: &Route,
-    door: &Door,
+    (door, seat): (&Door, &Seat),
     id: Result<Option<Path<String>>, PathRejection>,
     request: HttpRequest<Body>,
 ) -> Result<Answer, Refusal> {
@@ -148,7 +257,15 @@ async fn serve_route(
             return Err(ApiError::new(ErrorKind::Malformed, rejection.body_text(), hint).into());
         }
     };
-    let body = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|error| {
+    let query = request.uri().query().unwrap_or_default().to_string();
+    let body = to_bytes(request.into_body(), BODY_BYTES_MAX);
+    let body = timeout_at(seat.0.whole_by, body).await.map_err(|_| {
+        let error =
+            format!("the request was not whole {REQUEST_S_MAX} s after its client connected");
+        let error = ApiError::new(ErrorKind::Malformed, error, "send it at once");
+        Refusal { status: StatusCode::REQUEST_TIMEOUT, error }
+    })?;
+    let body = body.map_err(|error| {
         let error = ApiError::new(
             ErrorKind::Malformed,
             format!("the body could not be read ({error})"),
@@ -156,14 +273,17 @@ async fn serve_route(
         );
         Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, error }
     })?;
-    let call = route.operation.call(&id, &body)?;
-    Ok(ask(door, call).await?)
+    let call = route.operation.call(&id, &query, &body)?;
+    lock(&seat.0.crowd).places.asked(seat.0.id);
+    let answer = ask(door, seat.0.from, call).await;
+    lock(&seat.0.crowd).places.answered(seat.0.id, crate::manager::now());
+    Ok(answer?)
 }
 
 /// Puts a call to the control loop and waits for its answer.
-async fn ask(door: &Door, call: Call) -> Result<Answer, ApiError> {
+async fn ask(door: &Door, from: Peer, call: Call) -> Result<Answer, ApiError> {
     let (reply, answer) = oneshot::channel();
-    door.requests.try_send(Request { call, reply }).map_err(|error| match error {
+    door.requests.try_send(Request { call, from, reply }).map_err(|error| match error {
         TrySendError::Full(_) => ApiError::new(
             ErrorKind::Busy,
             "too many requests wait for the control loop",
@@ -197,6 +317,24 @@ async fn wrong_method(method: HttpMethod, request: HttpRequest<Body>) -> Respons
         "/openapi.json describes every request",
     );
     refusal(&Refusal { status: StatusCode::METHOD_NOT_ALLOWED, error })
+}
+
+/// Of a request that asks for more than the socket has.
+async fn only_shown(method: HttpMethod, request: HttpRequest<Body>) -> Response {
+    match [HttpMethod::GET, HttpMethod::HEAD].contains(&method) {
+        true => wrong_path(request).await,
+        false => for_operators(method, request).await,
+    }
+}
+
+async fn for_operators(method: HttpMethod, request: HttpRequest<Body>) -> Response {
+    let path = request.uri().path();
+    let error = ApiError::new(
+        ErrorKind::Forbidden,
+        format!("{method} {path:?} is for operators, and this socket only shows"),
+        "ask at the socket of `api` in [daemon], which is for operators",
+    );
+    refusal(&Refusal::from(error))
 }
 
 async fn wrong_path(request: HttpRequest<Body>) -> Response {

@@ -1,50 +1,51 @@
 //! The API's socket in the file system.
 
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
+use names::{Purpose, Refused, SocketPlace};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, listen as start, socket_with,
-    sockopt::socket_peercred,
+    AddressFamily, SocketFlags, SocketType, listen as start, socket_with, sockopt::socket_peercred,
 };
 
-use crate::sockets::bind_for_group;
+use crate::rights::Rights;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening, non-blocking socket of mode 0660 at that path; its folder is made if there is none.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    remove_stale(path)?;
+/// A listening, non-blocking socket at that path; its folder is made if there is none.
+pub(super) fn listen(path: &Path, rights: &Rights) -> io::Result<UnixListener> {
+    let place = SocketPlace::make(path, Purpose::Own)?;
+    remove_stale(&place)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind_for_group(&socket, &SocketAddrUnix::new(path)?)?;
+    rights.bind(&socket, &place)?;
     start(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
 
+/// Removes the socket at that path, if it is one.
+pub(super) fn remove(path: &Path) {
+    // One that cannot be removed is replaced by the next daemon.
+    let _ = SocketPlace::find(path, Purpose::Own).and_then(|place| place.remove());
+}
+
 /// Takes away a socket that nobody listens on.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let kind = match std::fs::symlink_metadata(path) {
-        Ok(metadata) => metadata.file_type(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
+fn remove_stale(place: &SocketPlace) -> io::Result<()> {
     let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
-    if !kind.is_socket() {
-        let what = "something that is not a socket is in its place: move it away";
-        return Err(in_use(what.to_string()));
-    }
-    match UnixStream::connect(path) {
-        Ok(stream) => Err(in_use(listener(&stream))),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+    let there = match place.taken() {
+        Ok(Some(there)) => there,
+        Ok(None) => return Ok(()),
+        Err(Refused::Kind { .. }) => {
+            let what = "something that is not a socket is in its place: move it away";
+            return Err(in_use(what.to_string()));
         }
+        Err(error) => return Err(error.into()),
+    };
+    match UnixStream::connect(there.address()) {
+        Ok(stream) => Err(in_use(listener(&stream))),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(place.remove()?),
         Err(error) => Err(error),
     }
 }
@@ -56,7 +57,7 @@ fn listener(stream: &UnixStream) -> String {
     let Ok(pid) = socket_peercred(stream).map(|owner| owner.pid.as_raw_nonzero()) else {
         return format!("another daemon serves it: stop that one, {apart}");
     };
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = names::kernel_text(format!("/proc/{pid}/status")).unwrap_or_default();
     if status.lines().any(|line| line.starts_with("State:\tZ")) {
         return format!(
             "process {pid} has ended, but requests of it are still with a disk that does not answer (or a \

@@ -13,7 +13,9 @@ use super::*;
 
 /// Opens and serves.
 fn serve(socket: &Path, version: &'static str) -> io::Result<(Server, Calls)> {
-    let (entrance, calls) = open(socket, None)?;
+    let rights = Rights::own();
+    let place = |path| Place { path, rights: &rights, inherited: None };
+    let (entrance, calls) = open(place(socket), None).map_err(|(_, error)| error)?;
     let mut server = entrance.prepare(version)?;
     server.begin();
     Ok((server, calls))
@@ -92,7 +94,7 @@ fn response(mut stream: UnixStream) -> (u16, String, String) {
 fn rote(call: &Call) -> Result<Answer, ApiError> {
     match call {
         Call::ListDisks => Ok(Answer::Disks(DiskList::default())),
-        Call::Reload => Ok(Answer::Reloaded(ReloadView::default())),
+        Call::Reload { .. } | Call::ShowReload => Ok(Answer::Reloaded(ReloadView::default())),
         Call::ShowDisk { id } => Err(ApiError::no_such_disk(id)),
         _ => Ok(Answer::Version(VersionView { program: "p".into(), ..VersionView::default() })),
     }
@@ -121,7 +123,7 @@ fn every_route_reaches_the_control_loop_as_its_call() {
             fixture.ask(&method, &route.path.replace("{id}", "vm%201"), bodies(route));
         let shown = route.operation == config::routes::Operation::ShowDisk;
         assert_eq!(status, if shown { 404 } else { route.success }, "{answer}");
-        wanted.push(route.operation.call("vm 1", bodies(route).as_bytes()).unwrap());
+        wanted.push(route.operation.call("vm 1", "", bodies(route).as_bytes()).unwrap());
     }
     assert_eq!(fixture.finish(), wanted);
 }
@@ -176,6 +178,78 @@ fn one_client_too_many_is_turned_away_and_the_others_are_served() {
     fixture.finish();
 }
 
+/// A byte now and then, for as long as that is let: its place is another's when it is needed, and nobody has one
+/// for longer than a request may take.
+#[test]
+fn a_client_that_drips_gives_way_and_is_ended() {
+    let fixture = Fixture::new(rote);
+    let mut dripping: Vec<UnixStream> =
+        (0..CLIENTS_MAX).map(|_| UnixStream::connect(&fixture.socket).unwrap()).collect();
+    let until = crate::manager::now() + std::time::Duration::from_secs(60);
+    let mut bytes = b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n".iter();
+    loop {
+        let byte = [bytes.next().copied().unwrap_or(b'x')];
+        dripping.retain_mut(|client| client.write_all(&byte).is_ok());
+        // One place is enough, and it is had while all others drip on.
+        if fixture.ask("GET", "/v1/disks", "").0 == 200 {
+            break;
+        }
+        assert!(crate::manager::now() < until, "nobody gave way");
+    }
+    assert!(dripping.len() > CLIENTS_MAX / 2, "{} were left", dripping.len());
+    // And none of them stays, whatever it goes on to send.
+    while !dripping.is_empty() {
+        let byte = [bytes.next().copied().unwrap_or(b'x')];
+        dripping.retain_mut(|client| client.write_all(&byte).is_ok());
+        let step = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        poll(&mut [], Some(&step)).unwrap();
+        assert!(crate::manager::now() < until, "{} still drip", dripping.len());
+    }
+    fixture.finish();
+}
+
+#[test]
+fn the_socket_that_shows_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [api, read] = ["api", "read"].map(|name| folder.path().join(name));
+    let rights = Rights::own();
+    let place = |path| Place { path, rights: &rights, inherited: None };
+    let (entrance, calls) = open(place(&api), Some(place(&read))).unwrap();
+    let mut server = entrance.prepare("1").unwrap();
+    server.begin();
+    let ask = |socket: &Path, method: &str, path: &str| {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let text = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(text.as_bytes()).unwrap();
+        response(stream)
+    };
+    for route in &config::routes::ROUTES {
+        let method = route.method.word().to_uppercase();
+        if route.is_shown() {
+            continue;
+        }
+        let (status, _, body) = ask(&read, &method, &route.path.replace("{id}", "a"));
+        assert_eq!(status, 403, "{method} {}: {body}", route.path);
+        assert!(body.contains("is for operators, and this socket only shows"), "{body}");
+    }
+    for (method, path) in [("PUT", "/v1/disks"), ("DELETE", "/"), ("BREW", "/v1/reload")] {
+        assert_eq!(ask(&read, method, path).0, 403, "{method} {path}");
+    }
+    assert_eq!(ask(&read, "GET", "/v1/upgrade").0, 404);
+    assert_eq!(ask(&read, "GET", "/openapi.json").0, 200);
+    assert!(calls.take().is_none(), "something reached control");
+    let waits = std::thread::spawn(move || ask(&read, "GET", "/v1/disks").0);
+    let wake = calls.wake_fd();
+    poll(&mut [PollFd::new(&wake, PollFlags::IN)], None).unwrap();
+    let request = calls.take().unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!((request.from.uid, request.from.pid as u32), (own, std::process::id()));
+    request.answer(Ok(Answer::Disks(DiskList::default())));
+    assert_eq!(waits.join().unwrap(), 200);
+    drop(server);
+    assert!(!api.exists() && !folder.path().join("read").exists(), "both are taken away");
+}
+
 /// O9: the size that is claimed is not waited for, and who does not read holds nobody up.
 #[test]
 fn o09_a_gibibyte_and_readers_that_do_not_read_hold_up_nobody() {
@@ -203,10 +277,10 @@ fn o09_a_gibibyte_and_readers_that_do_not_read_hold_up_nobody() {
 }
 
 #[test]
-fn the_socket_is_the_group_s_and_is_taken_away_at_the_end() {
+fn the_socket_is_its_owner_s_alone_and_is_taken_away_at_the_end() {
     let mut fixture = Fixture::new(rote);
     let mode = std::fs::metadata(&fixture.socket).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o660);
+    assert_eq!(mode & 0o777, 0o600);
     let second = serve(&fixture.socket, "").unwrap_err();
     let own = format!("another daemon serves it, process {}: stop that one", std::process::id());
     assert!(second.to_string().starts_with(&own), "{second}");

@@ -29,7 +29,7 @@ fn what_a_device_is_promised_follows_from_its_plan() {
     assert_eq!(amount("path = \"/a\"").descriptors, 13 + 4);
     assert_eq!(amount("path = \"/a\"\nqueues = 64").descriptors, 13 + 4 * 64);
     assert_eq!(amount("path = \"/a\"").mappings, 34);
-    assert_eq!(amount("path = \"/a\"").bytes, (64 + 200) << 10);
+    assert_eq!(amount("path = \"/a\"").bytes, (64 + 200 + 128) << 10);
     let memory = amount("backend = \"memory\"\nsize = \"1G\"");
     assert_eq!(memory.bytes, (1 << 30) + ((64 + 200) << 10));
     let text = "[[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\nqueues = 4\n";
@@ -117,4 +117,36 @@ fn as_many_regions_or_fewer_are_never_refused_and_more_only_for_what_is_more() {
     assert_eq!(extra(), (0, 1));
     drop(claim);
     assert_eq!(extra(), (0, 0));
+}
+
+/// The limit of a process in such groups, on a host whose files have such limits.
+fn least(groups: &str, limits: &[(&str, &str)]) -> Option<u64> {
+    let root = Path::new("/cgroups");
+    let limit = |file: &Path| {
+        let below = file.strip_prefix(root).unwrap();
+        limits.iter().find(|(path, _)| Path::new(path) == below)?.1.parse().ok()
+    };
+    least_of_cgroups(groups, root, limit)
+}
+
+#[test]
+fn limits_of_cgroups_of_both_versions_are_seen_and_those_above_them() {
+    let v2 = "0::/system.slice/sidecore.service\n";
+    let own = "system.slice/sidecore.service/memory.max";
+    assert_eq!(least(v2, &[(own, "max"), ("system.slice/memory.max", "4096")]), Some(4096));
+    assert_eq!(least(v2, &[(own, "max")]), None);
+    let v1 = "12:cpu,cpuacct:/s\n5:memory:/s/sidecore\n1:name=systemd:/s/sidecore\n";
+    let own = "memory/s/sidecore/memory.limit_in_bytes";
+    let none = "9223372036854771712";
+    assert_eq!(least(v1, &[(own, "8192"), ("memory/s/memory.limit_in_bytes", none)]), Some(8192));
+    assert_eq!(least(v1, &[(own, none), ("memory/memory.limit_in_bytes", "777")]), Some(777));
+    // Pages of 64 KiB.
+    assert_eq!(least(v1, &[(own, "9223372036854710272")]), None);
+    // Both mounted, and memory is that of the first.
+    let both = format!("{v1}0::/s/sidecore\n");
+    assert_eq!(least(&both, &[(own, "8192"), ("s/sidecore/memory.max", "max")]), Some(8192));
+    // Controllers that only sound like it, and what is no line of this file.
+    assert_eq!(least("3:memory2:/s\nnonsense\n4:hugetlb\n", &[(own, "1")]), None);
+    // Of a namespace that does not show its own group.
+    assert_eq!(least("5:memory:/../..\n", &[("memory/memory.limit_in_bytes", "9")]), Some(9));
 }

@@ -10,6 +10,7 @@ fn personality() -> Personality {
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],

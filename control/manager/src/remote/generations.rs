@@ -4,10 +4,13 @@
 //! Beside the image, where every IOhost finds it that serves that; of what is no file, with the daemon's state. Read
 //! and kept by whoever has the image's lock.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use config::plan::DiskPlan;
+use names::{ImageKind, Kept};
+
+use crate::images;
 
 /// Digits of the largest number, and an end of line: always so many bytes, so that one write replaces another.
 const FILE_BYTES: usize = 21;
@@ -23,12 +26,22 @@ impl Generations {
         Generations { folder: Path::new(state_dir).join(name) }
     }
 
-    /// Where the number of disk `id` is: beside its image, if that is a file.
-    fn place(&self, id: &str, image: Option<&str>) -> PathBuf {
-        match image.filter(|image| Path::new(image).is_file()) {
-            Some(image) => PathBuf::from(format!("{image}.generation")),
-            None => self.folder.join(id),
-        }
+    /// Beside the image of a disk, if that is a file and its folder is not another user's, who could change
+    /// the number.
+    pub(super) fn beside(plan: &DiskPlan) -> Option<&str> {
+        let is_beside = images::kind_of(plan) == Some(ImageKind::File { is_users: false });
+        plan.source.path().filter(|_| is_beside)
+    }
+
+    /// Where the number of disk `id` is, and its name there: beside `image`, or with the daemon's state.
+    fn place(&self, id: &str, image: Option<&str>) -> io::Result<(Kept, String)> {
+        let Some(image) = image else {
+            return Ok((Kept::in_folder(&self.folder, FILE_BYTES as u64), id.to_string()));
+        };
+        let beside = Path::new(image).parent().zip(Path::new(image).file_name());
+        let (folder, name) = beside.ok_or(ErrorKind::InvalidInput)?;
+        let name = name.to_str().ok_or(ErrorKind::InvalidInput)?;
+        Ok((Kept::in_folder(folder, FILE_BYTES as u64), format!("{name}.generation")))
     }
 
     /// What was kept of a disk last; 0 when nothing was.
@@ -37,19 +50,18 @@ impl Generations {
     /// The file system's; `InvalidData` when it is no number: then nobody may have the disk, since one that had
     /// it before could not be told.
     pub(super) fn of(&self, id: &str, image: Option<&str>) -> io::Result<u64> {
-        let path = self.place(id, image);
-        match fs::read_to_string(&path) {
+        let (kept, name) = self.place(id, image)?;
+        match kept.read(&name)? {
+            None => Ok(0),
             // Nothing was told before the first number was stable.
-            Ok(text) if text.is_empty() => Ok(0),
-            Ok(text) => text.trim().parse().map_err(|_| {
+            Some(text) if text.is_empty() => Ok(0),
+            Some(text) => text.trim().parse().map_err(|_| {
                 let what = format!(
                     "{} has no number: remove it when no client has the disk",
-                    path.display()
+                    kept.path(&name).display()
                 );
                 io::Error::new(ErrorKind::InvalidData, what)
             }),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(error),
         }
     }
 
@@ -58,25 +70,18 @@ impl Generations {
     /// # Errors
     /// The file system's; the number before may still be there.
     pub(super) fn keep(&self, id: &str, image: Option<&str>, generation: u64) -> io::Result<()> {
-        let path = self.place(id, image);
-        let folder = path.parent().unwrap_or(&self.folder);
-        fs::create_dir_all(folder)?;
-        let is_new = !path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
-        // Within one sector: it is there whole, or not at all.
+        // Within one sector: it is there whole, or not at all. In a folder of images nothing may be renamed.
         let text = format!("{generation:020}\n");
         debug_assert_eq!(text.len(), FILE_BYTES);
-        file.write_all_at(text.as_bytes(), 0)?;
-        file.sync_all()?;
-        if is_new {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+        let (kept, name) = self.place(id, image)?;
+        kept.overwrite(&name, &text)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
 
 use backend::link::{Address, LinkKey};
 use confine::Kind;
@@ -20,6 +21,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::Greeting;
 use tracing::debug;
 
+use crate::manager::now;
+
+/// Between two words of hellos that a link refuses.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// Tasks that wait; what is more is dropped, and said again by whoever wants a session.
 const TASKS_MAX: usize = 64;
 
@@ -67,6 +72,8 @@ pub(crate) enum Word {
     Read(LinkKey, Greeting, Box<Greeted>),
     /// An IOhost's, with the answer that is to be sent.
     Iohost(LinkKey, Greeting, Box<Established>, Vec<u8>),
+    /// A hello from there was refused, and why; said of one in a minute.
+    Refused(LinkKey, Address, String),
 }
 
 /// The thread, as control has it. It ends when this is dropped.
@@ -90,7 +97,8 @@ impl Greeter {
         std::thread::Builder::new().name("greeter".to_string()).spawn(move || {
             // What it has of control's list is what it keeps when this fails.
             let _ = confine::thread(Kind::Greeter);
-            let mut desk = Desk { parties, begun: BTreeMap::new(), say, ring };
+            let mut desk =
+                Desk { parties, begun: BTreeMap::new(), refused: BTreeMap::new(), say, ring };
             while let Ok(task) = to_do.recv() {
                 desk.work(task);
             }
@@ -130,12 +138,18 @@ struct Desk {
     parties: BTreeMap<LinkKey, Party>,
     /// A client's handshake that is under way: one for each link.
     begun: BTreeMap<LinkKey, Initiator>,
+    /// When control was told last that a client was refused.
+    refused: BTreeMap<LinkKey, Instant>,
     say: Sender<Word>,
     ring: OwnedFd,
 }
 
 impl Desk {
     fn work(&mut self, task: Task) {
+        let from = match &task {
+            Task::Greet(_, greeting) => Some(greeting.from),
+            _ => None,
+        };
         let (key, done) = match task {
             Task::Begin(key, number) => (key, self.begin(key, number)),
             Task::Heard(key, from, frame) => (key, self.heard(key, from, &frame)),
@@ -154,9 +168,24 @@ impl Desk {
                 let _ = rustix::io::write(&self.ring, &1u64.to_ne_bytes());
             }
             Ok(None) => {}
-            // Anybody can send anything: no line in the log of a daemon that nobody debugs.
-            Err(why) => debug!(link = key.0, "a handshake is dropped: {why}"),
+            Err(why) => {
+                debug!(link = key.0, "a handshake is dropped: {why}");
+                self.note_refused(key, from, &why);
+            }
         }
+    }
+
+    /// A client was refused: control is told, but not of each. Anybody can send anything.
+    fn note_refused(&mut self, key: LinkKey, from: Option<Address>, why: &Refused) {
+        // Junk is nobody's mistake.
+        let Some(from) = from.filter(|_| !matches!(why, Refused::Malformed(_))) else { return };
+        let (time, last) = (now(), self.refused.get(&key));
+        if last.is_some_and(|last| time < *last + REFUSED_INTERVAL) {
+            return;
+        }
+        self.refused.insert(key, time);
+        let _ = self.say.send(Word::Refused(key, from, why.to_string()));
+        let _ = rustix::io::write(&self.ring, &1u64.to_ne_bytes());
     }
 
     fn begin(&mut self, key: LinkKey, number: u32) -> Result<Option<Word>, Refused> {

@@ -358,6 +358,11 @@ impl Manager {
         let known: Vec<(NumberWords, Option<u32>)> =
             disks.into_iter().map(|words| (words.clone(), number_of(&words))).collect();
         if let Link::Client(made) = &mut made {
+            for (words, its) in &known {
+                let parts = its.and_then(|its| self.disk_parts(its));
+                let image = parts.map_or(0, |parts| parts.bond.told_number());
+                made.remember_image(words.number, image);
+            }
             // What this process has not is given back.
             let has =
                 |disk: u16| known.iter().any(|(one, its)| one.number == disk && its.is_some());

@@ -1,44 +1,37 @@
 //! A link's private key in its file. Read by control before it gives up files, and by `sidecore link key`.
 
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
 use config::key;
+use names::OwnText;
 
 /// Bytes of a file that can be a key: the digits, and an end of line.
 const FILE_BYTES_MAX: u64 = 2 * key::KEY_BYTES as u64 + 2;
 /// Bits of a mode that let others than the owner in.
 const OTHERS: u32 = 0o077;
 
-/// The key in `file`.
+/// The key in `file`, which nobody but root and who asks can have put there.
 ///
 /// # Errors
-/// The system's; `InvalidData` with words when others may read it, or it is no key.
+/// The system's, and what `names` refuses; `InvalidData` when others may read it, or it is no key. The words
+/// begin with the file's name.
 pub fn read(file: &Path) -> Result<[u8; key::KEY_BYTES]> {
-    let wrong = |what: &str| Error::new(ErrorKind::InvalidData, what);
-    let mut opened = File::open(file)?;
-    let facts = opened.metadata()?;
-    if !facts.is_file() {
-        return Err(wrong("it is not a file"));
-    }
-    if facts.permissions().mode() & OTHERS != 0 {
-        let what = format!(
-            "others than user {} may use this key: `chmod 600 {}`",
-            facts.uid(),
-            file.display()
-        );
+    let wrong =
+        |what: &str| Error::new(ErrorKind::InvalidData, format!("{}: {what}", file.display()));
+    let OwnText { text, mode, uid } = names::read_text(file, FILE_BYTES_MAX)?;
+    if mode & OTHERS != 0 {
+        let what =
+            format!("others than user {uid} may use this key: `chmod 600 {}`", file.display());
         return Err(wrong(&what));
     }
-    let mut text = String::new();
-    Read::by_ref(&mut opened).take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     key::parse(text.trim_end()).ok_or_else(|| wrong("there is no key in it"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

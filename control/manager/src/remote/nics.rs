@@ -339,6 +339,7 @@ impl Manager {
                     }
                     Refusal::Busy => "another machine has it; it is asked for again and again",
                     Refusal::Failed => "its IOhost cannot open it: see its log",
+                    Refusal::Changed => "its IOhost has another one of that name",
                 };
                 self.note_nic(port, Some(why));
             }

@@ -25,6 +25,7 @@ use sidecore::{
 };
 use tracing::{info, warn};
 
+use super::generations::Generations;
 use super::greeter::System;
 use super::seats::{Clients, Had, SeatParts};
 use super::told::{Features, verifier_of};
@@ -194,16 +195,17 @@ impl Manager {
     }
 
     fn export_by(&mut self, key: LinkKey, number: u32) {
+        self.note_exported(number);
         let Some(device) = self.devices.get(&number) else { return };
         let Some(parts) = device.kind.disk() else { return };
         let id = device.facts.id.clone();
         let news = News {
             revision: 1,
             size: parts.disk.size_bytes(),
-            features: Features::of(&parts.disk, parts.plan.readonly).bits(),
+            features: Features::of(parts).bits(),
             is_removed: false,
         };
-        let generation = match self.remote.generations.of(&id, parts.plan.source.path()) {
+        let generation = match self.remote.generations.of(&id, Generations::beside(&parts.plan)) {
             Ok(generation) => generation,
             Err(error) => return warn!(disk = id, "no client gets it: {error}"),
         };
@@ -339,7 +341,7 @@ impl Manager {
         let Some(parts) = self.disk_parts(device) else {
             return Err((0, "it is not open".to_string()));
         };
-        let (id, image) = (&parts.plan.id, parts.plan.source.path());
+        let (id, image) = (&parts.plan.id, Generations::beside(&parts.plan));
         let generations = &self.remote.generations;
         let cannot = |error: std::io::Error| (0, format!("who has it cannot be kept: {error}"));
         let kept = generations.of(id, image).map_err(cannot)?;
@@ -365,7 +367,7 @@ impl Manager {
         let export = self.export(key, number).ok_or("there is no such disk")?;
         let (device, disk) = (export.device, export.disk.clone());
         let parts = self.disk_parts(device).ok_or("it is not open")?;
-        let verifier = verifier_of(&self.remote, parts);
+        let (verifier, image) = (verifier_of(&self.remote, parts), parts.bond.number());
         let memory = AttachmentMemory::new(slots, slot_bytes).map_err(|error| error.to_string())?;
         let counters = Arc::new(AttachmentCounters::default());
         let held = Held { memory: memory.clone(), base: 0, is_refused: false };
@@ -373,7 +375,7 @@ impl Manager {
         (export.held, export.leaving) = (Some(held), None);
         self.log_of_link(key, |link| info!(link = link.plan.id, disk, "a client has it"));
         let key = sidecore::QueueKey { device, queue: 0 };
-        Ok(Opened { verifier, memory, key, counters })
+        Ok(Opened { verifier, image, memory, key, counters })
     }
 
     /// Makes the queue of a disk that a client has, and gives it to the link's sidecore.
@@ -462,9 +464,9 @@ impl Manager {
     /// The queues of a device may start: that of a disk which a client has does.
     pub(crate) fn settle_export(&mut self, device: u32) {
         let Some((key, number)) = self.export_of(device) else { return };
-        let has_size = self.disk_parts(device).map(|parts| {
-            (parts.disk.size_bytes(), Features::of(&parts.disk, parts.plan.readonly).bits())
-        });
+        let has_size = self
+            .disk_parts(device)
+            .map(|parts| (parts.disk.size_bytes(), Features::of(parts).bits()));
         let Some(export) = self.export(key, number) else { return };
         if export.held.as_ref().is_none_or(|held| held.is_refused) || export.leaving.is_some() {
             return;
@@ -488,7 +490,7 @@ impl Manager {
         let Some((key, export)) = self.export_of(device) else { return };
         let Some(parts) = self.disk_parts(device) else { return };
         let size = parts.disk.size_bytes();
-        let features = Features::of(&parts.disk, parts.plan.readonly).bits();
+        let features = Features::of(parts).bits();
         self.tell_seats(key, None, || ToLink::Update { export, size, features });
     }
 

@@ -5,17 +5,20 @@
 //! one of another boot of this machine says nothing. That data was lost stands in `unsynced`, which survives it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
+use names::Kept;
 use remote::client::Standing;
 use remote::wire::Verifier;
 use tracing::warn;
 
+/// Longest file that is read, bytes: four numbers, a link and a name.
+const FILE_BYTES_MAX: u64 = 1024;
+
 /// What is kept by one daemon.
 pub(super) struct Standings {
-    folder: PathBuf,
+    kept: Kept,
     /// This boot of the machine.
     machine: u64,
     /// As far as it was asked for or told: which disk of which link, and how it stands.
@@ -26,8 +29,8 @@ pub(super) struct Standings {
 
 impl Standings {
     pub(super) fn in_folder(state_dir: &str, machine: u64) -> Standings {
-        let folder = Path::new(state_dir).join("standings");
-        Standings { folder, machine, known: BTreeMap::new(), unwritten: BTreeSet::new() }
+        let kept = Kept::in_folder(Path::new(state_dir).join("standings"), FILE_BYTES_MAX);
+        Standings { kept, machine, known: BTreeMap::new(), unwritten: BTreeSet::new() }
     }
 
     /// How disk `id`, which is `whose`, stood last. Never lost: that is kept elsewhere.
@@ -37,11 +40,10 @@ impl Standings {
     }
 
     fn read(&self, id: &str, whose: &str) -> Option<Standing> {
-        let path = self.folder.join(id);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        let text = match self.kept.read(id) {
+            Ok(text) => text?,
             Err(error) => {
+                let path = self.kept.path(id);
                 let path = path.display();
                 warn!(disk = id, %error, "how it stood cannot be read from {path}: it is as a new one");
                 return None;
@@ -52,7 +54,8 @@ impl Standings {
         let (machine, boot, contents, unflushed) = (number()?, number()?, number()?, number()?);
         let is_it = machine == self.machine && words.next() == Some(whose);
         let verifier = Some(Verifier { boot, contents });
-        is_it.then_some(Standing { verifier, is_unflushed: unflushed != 0, is_lost: false })
+        let is_unflushed = unflushed != 0;
+        is_it.then_some(Standing { verifier, is_unflushed, is_lost: false, image: 0 })
     }
 
     /// Keeps how it stands now; when this returns, it survives the end of this process.
@@ -65,7 +68,10 @@ impl Standings {
         whose: &str,
         standing: Option<Standing>,
     ) -> io::Result<()> {
-        let standing = standing.map(|standing| Standing { is_lost: false, ..standing });
+        // Which image it is on is kept with those of all disks (`bonds`).
+        let standing = standing
+            .map(|standing| Standing { is_lost: false, image: 0, ..standing })
+            .filter(|standing| standing.verifier.is_some());
         let now = (whose.to_string(), standing);
         let is_known = self.known.insert(id.to_string(), now.clone()) == Some(now);
         if is_known && !self.unwritten.contains(id) {
@@ -81,20 +87,14 @@ impl Standings {
     }
 
     fn write(&self, id: &str, whose: &str, standing: Option<Standing>) -> io::Result<()> {
-        let path = self.folder.join(id);
         let Some(Standing { verifier: Some(verifier), is_unflushed, .. }) = standing else {
-            return match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            return self.kept.remove(id);
         };
-        fs::create_dir_all(&self.folder)?;
         let Verifier { boot, contents } = verifier;
         let (machine, unflushed) = (self.machine, u8::from(is_unflushed));
         // Whole, or the one before: no disk is called so.
-        let next = self.folder.join(".next");
-        fs::write(&next, format!("{machine:x} {boot:x} {contents:x} {unflushed} {whose}\n"))?;
-        fs::rename(&next, &path)
+        let text = format!("{machine:x} {boot:x} {contents:x} {unflushed} {whose}\n");
+        self.kept.replace(id, &text)
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
 
     fn standing(boot: u64, is_unflushed: bool) -> Option<Standing> {
         let verifier = Some(Verifier { boot, contents: u64::MAX });
-        Some(Standing { verifier, is_unflushed, is_lost: false })
+        Some(Standing { verifier, is_unflushed, is_lost: false, image: 0 })
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_is_known_as_long_as_the_daemon_runs() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("standings"), "a file").unwrap();
+        std::fs::write(folder.path().join("standings"), "a file").unwrap();
         let mut kept = Standings::in_folder(folder.path().to_str().unwrap(), 7);
         assert!(kept.keep("vm1", "rack/db", standing(3, true)).is_err());
         assert_eq!(kept.of("vm1", "rack/db"), standing(3, true));

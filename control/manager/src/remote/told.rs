@@ -2,7 +2,6 @@
 //!
 //! Not who is told (`serving`); what clients make of it is in `using`.
 
-use backend::Disk;
 use remote::wire::Verifier;
 use tracing::warn;
 
@@ -13,7 +12,10 @@ use crate::disk::DiskParts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Features {
     pub(super) readonly: bool,
+    pub(super) block_size: u32,
     pub(super) physical_block_size: u32,
+    /// What a discard frees is a multiple of so many bytes; 0: not known.
+    pub(super) discard_bytes: u32,
     pub(super) discard_sectors_max: u32,
     pub(super) zeroes_sectors_max: u32,
 }
@@ -21,6 +23,11 @@ pub(super) struct Features {
 const READONLY: u32 = 1;
 const DISCARD: u32 = 1 << 1;
 const ZEROES: u32 = 1 << 2;
+/// Logical blocks have 4,096 bytes.
+const LARGE_BLOCKS: u32 = 1 << 3;
+/// Behind it, in 4 bits, the power of two of sectors that a discard frees; 0: not known, or one.
+const FREED_SHIFT: u32 = 4;
+const FREED_MAX: u32 = 15;
 /// Behind them, powers of two of sectors, 8 bits each: a physical block, what one discard covers at most, and one that
 /// writes zeroes.
 const BLOCK_SHIFT: u32 = 8;
@@ -30,11 +37,14 @@ const ZEROES_SHIFT: u32 = 24;
 const RANGE_SECTORS_MAX: u32 = 1 << 21;
 
 impl Features {
-    pub(super) fn of(disk: &Disk, readonly: bool) -> Features {
+    pub(super) fn of(parts: &DiskParts) -> Features {
+        let (disk, readonly) = (&parts.disk, parts.plan.readonly);
         let limits = disk.limits();
         Features {
             readonly,
+            block_size: parts.shape.block_size,
             physical_block_size: disk.physical_block_size(),
+            discard_bytes: disk.grain().discard,
             discard_sectors_max: limits.discard_sectors_max,
             zeroes_sectors_max: limits.zeroes_sectors_max,
         }
@@ -47,6 +57,8 @@ impl Features {
         flag(self.readonly, READONLY)
             | flag(self.discard_sectors_max > 0, DISCARD)
             | flag(self.zeroes_sectors_max > 0, ZEROES)
+            | flag(self.block_size == 4096, LARGE_BLOCKS)
+            | exponent(self.discard_bytes / 512).min(FREED_MAX) << FREED_SHIFT
             | exponent(self.physical_block_size / 512) << BLOCK_SHIFT
             | exponent(self.discard_sectors_max) << DISCARD_SHIFT
             | exponent(self.zeroes_sectors_max) << ZEROES_SHIFT
@@ -61,6 +73,11 @@ impl Features {
         };
         Features {
             readonly: bits & READONLY != 0,
+            block_size: if bits & LARGE_BLOCKS != 0 { 4096 } else { 512 },
+            discard_bytes: match bits >> FREED_SHIFT & FREED_MAX {
+                0 => 0,
+                exponent => 512 << exponent,
+            },
             physical_block_size: 512 << exponent(BLOCK_SHIFT).min(16),
             discard_sectors_max: range(DISCARD, DISCARD_SHIFT),
             zeroes_sectors_max: range(ZEROES, ZEROES_SHIFT),
@@ -80,6 +97,17 @@ impl Manager {
         let kept = losses.of(&id, None).and_then(|count| losses.keep(&id, None, count + 1));
         if let Err(error) = kept {
             warn!(disk = id, %error, "that it has lost data cannot be counted: when it is cleared, a client that was away does not hear of it");
+        }
+    }
+}
+
+impl Manager {
+    /// A disk is about to be told to clients, whose guests are on its image from here on.
+    pub(super) fn note_exported(&mut self, device: u32) {
+        let Some(parts) = self.disk_parts_mut(device) else { return };
+        let id = parts.plan.id.clone();
+        if let Some(image) = parts.bond.export() {
+            self.keep_image(&id, &image);
         }
     }
 }
@@ -127,7 +155,9 @@ mod tests {
         for (discard, zeroes) in [(1 << 17, 1 << 15), (0, 7), (u32::MAX, 1), (1 << 21, 0)] {
             let mut told = Features {
                 readonly: false,
+                block_size: 4096,
                 physical_block_size: 4096,
+                discard_bytes: 64 << 10,
                 discard_sectors_max: discard,
                 zeroes_sectors_max: zeroes,
             };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::link::{Address, ClientLink, LinkCounters, LinkKey, LinkSocket};
-use backend::{Disk, Limits, RemoteDisk};
+use backend::{Disk, Grain, Limits, RemoteDisk};
 use config::Mac;
 use config::api::Removed;
 use config::plan::{DiskPlan, LinkEnd, LinkPeer, LinkPlan, Source};
@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use super::told::Features;
 use super::waits::Waits;
 use super::{Manager, OneLink, RING_FRAMES, Stage, device_of, random};
-use crate::disk::DiskParts;
+use crate::disk::{self, DiskParts};
 use crate::manager::now;
 use crate::shut::NotOpen;
 
@@ -82,7 +82,7 @@ pub(crate) struct RemoteParts {
     /// Its number on the link, while it is asked for.
     pub(super) number: Option<u16>,
     /// Its IOhost has said that it is ours.
-    is_bound: bool,
+    pub(super) is_bound: bool,
     /// How large it was when its IOhost said so last, since it was asked for.
     pub(super) told_bytes: Option<u64>,
     /// Since then it has become smaller, and no request of it is done any more.
@@ -302,6 +302,7 @@ impl Manager {
         match event {
             Event::Stands { attachment, standing } => self.stands(key, attachment, standing),
             Event::Looked { attachment, news } => self.looked(key, attachment, news),
+            Event::Refused { attachment, why: Refusal::Changed } => self.is_other(key, attachment),
             Event::Bound { attachment, news, .. } => {
                 self.is_known(key, attachment, news);
                 self.note_disk(key, attachment, |parts| {
@@ -309,6 +310,9 @@ impl Manager {
                     parts.waits.asked_at = None;
                     parts.is_shrunk.then_some(SHRUNK)
                 });
+                if let Some(parts) = self.asked_for(key, attachment) {
+                    parts.bond.forget_refusal();
+                }
             }
             Event::News { attachment, news } => {
                 self.is_known(key, attachment, news);
@@ -326,6 +330,8 @@ impl Manager {
                         "another machine has it, or its IOhost has no room; it is asked for again and again"
                     }
                     Refusal::Failed => "its IOhost cannot open it: see its log",
+                    // Said by `is_other`.
+                    Refusal::Changed => return,
                 };
                 self.note_disk(key, attachment, |parts| {
                     parts.is_bound = false;
@@ -344,30 +350,6 @@ impl Manager {
         }
         if let Some(disk) = heard {
             self.tell_link(key, ToLink::Heard(disk));
-        }
-    }
-
-    /// How a disk stands is kept before its guest can write, and a loss beyond a power cut.
-    fn stands(&mut self, key: LinkKey, number: u16, standing: Option<Standing>) {
-        let Some(link) = self.remote.link(key) else { return };
-        let asked = link.using().and_then(|using| using.numbers.get(&number).cloned());
-        let Some(Asked::Disk(device, id, whose)) = asked else { return };
-        if let Err(error) = self.remote.standings.keep(&id, &whose, standing) {
-            warn!(disk = id, %error, "how it stands at its IOhost cannot be kept: a restart of this daemon forgets it");
-        }
-        let is_lost = standing.is_some_and(|standing| standing.is_lost);
-        let Some(parts) = self.remote_parts_mut(device).filter(|_| is_lost) else { return };
-        if !std::mem::replace(&mut parts.is_lost, true) {
-            self.mark_unsynced(device);
-        }
-    }
-
-    /// An operator knows what a disk has lost.
-    pub(crate) fn forgive_remote(&mut self, device: u32) {
-        let Some(parts) = self.remote_parts_mut(device) else { return };
-        parts.is_lost = false;
-        if let (key, Some(disk)) = (parts.link, parts.number) {
-            self.tell_link(key, ToLink::Forgive(disk));
         }
     }
 
@@ -479,7 +461,7 @@ impl Manager {
             }
             Over::Taken => Some("another machine has taken it; restart its guest to have it back"),
             Over::Changed => {
-                Some("its IOhost has other contents than its guest was using; restart its guest")
+                Some("it was given back: its IOhost has another image than its guest was on")
             }
             Over::Silent => {
                 Some("its IOhost fell silent, and requests failed; it is asked for anew")
@@ -517,24 +499,28 @@ impl Manager {
     }
 
     fn take_remote(&mut self, number: u32, key: LinkKey) {
-        let Some(parts) = self.disk_parts(number) else { return };
+        let Some(device) = self.devices.get(&number) else { return };
+        let Some(parts) = device.kind.disk() else { return };
         let (id, Some(whose)) = (parts.plan.id.clone(), RemoteParts::whose(&parts.plan)) else {
             return;
         };
+        let link = device.runner.and_then(|link| device.links.get(&link));
+        let is_running = link.is_some_and(|link| disk::is_running(device.facts.rings, link));
+        let image = if is_running { parts.bond.told_number() } else { 0 };
         let Some((name, is_lost)) =
             parts.remote.as_ref().map(|remote| (remote.name.clone(), remote.is_lost))
         else {
             return;
         };
+        let none = Standing { verifier: None, is_unflushed: false, is_lost, image };
         let standing = match self.remote.standings.of(&id, &whose) {
-            None if !is_lost => None,
-            None => Some(Standing { verifier: None, is_unflushed: false, is_lost }),
-            Some(standing) => Some(Standing { is_lost, ..standing }),
+            None => Some(none).filter(|_| is_lost || image != 0),
+            Some(standing) => Some(Standing { is_lost, image, ..standing }),
         };
         let Some(using) = self.remote.link(key).and_then(OneLink::using) else { return };
         // One that its IOhost has no more is open still, and is asked about until that has it again.
         let Some(Known::Is(news)) = using.known.get(&name).cloned() else { return };
-        let asked = Asked::Disk(number, id, whose);
+        let asked = Asked::Disk(number, id.clone(), whose);
         let (Some(disk), keep_bytes) = (using.number(asked), using.keep_bytes) else { return };
         let Some(parts) = self.disk_parts_mut(number) else { return };
         let (readonly, now_size) = (parts.plan.readonly, parts.disk.size_bytes());
@@ -547,6 +533,11 @@ impl Manager {
         let spec =
             AttachSpec { device, slots: SLOTS, slot_bytes: REQUEST_BYTES_MAX as u32, keep_bytes };
         self.tell_link(key, ToLink::Attach { disk, spec, standing });
+        if !is_running {
+            // A guest that begins anew is on whatever is there.
+            self.is_on(number, &id, 0);
+            self.tell_link(key, ToLink::Accept(disk));
+        }
     }
 
     /// What a device has of a link is given back.
@@ -559,16 +550,19 @@ impl Manager {
         if let Some(device) = self.devices.get_mut(&number) {
             // What its IOhost said of it is over.
             device.problem = None;
+            if let Some(parts) = device.kind.disk_mut() {
+                parts.bond.forget_refusal();
+            }
         }
         // Its link says when nothing of it is executed any more, and when its number is free.
         self.tell_link(key, ToLink::Release(disk));
     }
 
-    fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {
+    pub(super) fn remote_parts(&self, number: u32) -> Option<&RemoteParts> {
         self.disk_parts(number)?.remote.as_ref()
     }
 
-    fn remote_parts_mut(&mut self, number: u32) -> Option<&mut RemoteParts> {
+    pub(super) fn remote_parts_mut(&mut self, number: u32) -> Option<&mut RemoteParts> {
         self.disk_parts_mut(number)?.remote.as_mut()
     }
 }
@@ -585,7 +579,9 @@ pub(super) fn remote_disk(
         link: parts.link,
         disk,
         size_bytes: news.size,
+        block_size: features.block_size,
         physical_block_size: features.physical_block_size,
+        grain: Grain { discard: features.discard_bytes, ..Grain::default() },
         limits: Limits {
             discard_sectors_max: features.discard_sectors_max,
             zeroes_sectors_max: features.zeroes_sectors_max,

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use backend::{Disk, Handles};
+use backend::{Disk, Grain, Handles};
 use config::plan::HostPlan;
 use vhost_user::Message;
 
@@ -28,6 +28,24 @@ use crate::uplinks::State;
 
 /// How long the heir may leave one packet unread.
 pub(super) const SEND_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The block size of a disk of which the file has none.
+const AS_THE_IMAGE: &str = "as the image has it";
+/// Words that programs before this one never had, and what their devices were made of.
+const SINCE: [(&str, &str); 2] = [("block_size", AS_THE_IMAGE), ("guest_offloads", "true")];
+
+/// Whether a device that was made of `before` is one that is made of `now`. What only one side has a word for is not
+/// compared, if that word is not known of old.
+pub(crate) fn is_made_of(
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> bool {
+    now.iter().all(|(name, word)| {
+        let of_old = || SINCE.iter().find(|(since, _)| since == name).map(|(_, word)| *word);
+        let before = before.get(name).map(String::as_str).or_else(of_old);
+        before.is_none_or(|before| before == word)
+    })
+}
 
 /// What a device is made of, in words: what a reload would not change in place. The heir makes the same
 /// of its own plan, and where they differ it is another device.
@@ -51,6 +69,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
                 ("serial", disk.serial.clone()),
                 ("queues", disk.queues.to_string()),
                 ("allow_unsealed_memory", disk.allow_unsealed_memory.to_string()),
+                ("block_size", disk.block_size.map_or(AS_THE_IMAGE.to_string(), |n| n.to_string())),
             ]
         }
         DevicePlan::Nic(nic) => vec![
@@ -61,6 +80,7 @@ pub(crate) fn made_of(plan: &DevicePlan) -> BTreeMap<String, String> {
             ("mode", format!("{:?}", nic.mode)),
             ("mtu", nic.mtu.to_string()),
             ("queues", nic.queues.to_string()),
+            ("guest_offloads", nic.guest_offloads.to_string()),
             ("allow_unsealed_memory", nic.allow_unsealed_memory.to_string()),
         ],
     };
@@ -150,6 +170,7 @@ fn disk_words(parts: &DiskParts) -> DiskWords {
     DiskWords {
         size_bytes: disk.size_bytes(),
         physical_block_size: disk.physical_block_size(),
+        grain: grain_words(disk.grain()),
         discard_sectors_max: limits.discard_sectors_max,
         zeroes_sectors_max: limits.zeroes_sectors_max,
         was_empty: parts.was_empty,
@@ -157,6 +178,12 @@ fn disk_words(parts: &DiskParts) -> DiskWords {
         is_away: disk.is_away(),
         writeback: parts.live.writeback(),
     }
+}
+
+/// As [`DiskWords`] has it; nothing, where nothing is known.
+fn grain_words(grain: Grain) -> Option<[u32; 4]> {
+    let Grain { alignment_offset, io_min, io_best, discard } = grain;
+    (grain != Grain::default()).then_some([alignment_offset, io_min, io_best, discard])
 }
 
 fn nic_words(kind: &Kind) -> Option<NicWords> {
@@ -228,4 +255,27 @@ fn ring_words(device: &Device) -> Vec<RingWords> {
         }
     };
     device.queues.iter().enumerate().map(words).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(words: &[(&str, &str)]) -> BTreeMap<String, String> {
+        words.iter().map(|(name, word)| (name.to_string(), word.to_string())).collect()
+    }
+
+    #[test]
+    fn what_a_guest_was_told_stays_the_same_also_where_one_side_had_no_word_for_it() {
+        let old = made(&[("kind", "disk"), ("gone", "1")]);
+        let now = made(&[("kind", "disk"), ("block_size", AS_THE_IMAGE), ("other", "2")]);
+        assert!(is_made_of(&old, &now) && is_made_of(&now, &old));
+        let large = made(&[("kind", "disk"), ("block_size", "4096")]);
+        assert!(!is_made_of(&old, &large), "a program without a word for it had the image's");
+        assert!(!is_made_of(&now, &large) && !is_made_of(&large, &now));
+        assert!(is_made_of(&large, &large));
+        let card = |offloads| made(&[("kind", "nic"), ("guest_offloads", offloads)]);
+        assert!(is_made_of(&made(&[("kind", "nic")]), &card("true")));
+        assert!(!is_made_of(&made(&[("kind", "nic")]), &card("false")));
+    }
 }

@@ -174,10 +174,12 @@ mod tests {
     use config::plan::{HostCpus, load};
 
     use super::*;
+    use crate::bonds::Bonds;
     use crate::device::Attached;
     use crate::disk::DiskParts;
     use crate::kind::{Facts, Kind};
     use crate::nic::NicParts;
+    use crate::openers::{Openers, Patience};
 
     /// Three disks and a NIC, each with two queues that a sidecore has.
     fn devices() -> Vec<Device> {
@@ -195,7 +197,9 @@ mod tests {
             HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
         let plan = load(&text, "file", "/", &host, None).expect("a plan");
         let of_disk = |(number, plan): (u32, &config::plan::DiskPlan)| {
-            let parts = DiskParts::open(plan.clone()).expect("a disk of nothing");
+            let (bonds, mut openers) = (Bonds::in_folder("/nowhere"), Openers::default());
+            let parts = DiskParts::open(plan.clone(), false, &bonds, &mut openers, Patience::First);
+            let parts = parts.expect("a disk of nothing");
             Device::new(number, Facts::from(plan), Kind::Disk(parts))
         };
         let of_nic = |plan: &config::plan::NicPlan| {

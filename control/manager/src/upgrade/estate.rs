@@ -73,6 +73,8 @@ pub(crate) struct SeatEstate {
 pub(crate) struct Estate {
     /// The API's socket, and where it is.
     pub(crate) api: Option<(String, OwnedFd)>,
+    /// The same of the one that only shows.
+    pub(crate) api_read: Option<(String, OwnedFd)>,
     pub(crate) devices: BTreeMap<String, DeviceEstate>,
     pub(crate) rings: Vec<RingWords>,
     pub(crate) taps: BTreeMap<(String, u16), TapEstate>,
@@ -114,11 +116,14 @@ impl Estate {
         let packet = wire::read(bytes, fds.len()).map_err(|error| error.to_string())?;
         let mut fds = VecDeque::from(fds);
         match packet {
-            FromPredecessor::Begin { format, api } => {
+            FromPredecessor::Begin { format, api, api_read } => {
                 if !wire::FORMATS.contains(&format) {
                     return Err(format!("format {format} is not known"));
                 }
                 self.api = Some((api, one(&mut fds)?));
+                if let Some(path) = api_read {
+                    self.api_read = Some((path, one(&mut fds)?));
+                }
             }
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,
             FromPredecessor::Link(words) => {

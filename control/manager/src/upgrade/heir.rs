@@ -10,24 +10,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use backend::{Handles, Inherited, Limits};
+use backend::{Grain, Handles, Inherited, Limits};
 use config::Size;
 use rustix::fs::{Mode, OFlags};
 use tracing::{info, warn};
 use vhost_user::{Frame, Framer, Reject};
 
-use super::bequest::made_of;
+use super::bequest::{is_made_of, made_of};
 use super::channel::Channel;
 use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
 use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords};
 use crate::balance::Weighed;
 use crate::device::{Device, Link};
+use crate::idle_peers::Beginning;
 use crate::kind::{DevicePlan, Kind};
 use crate::lent::Lent;
 use crate::manager::{Manager, machine_ns, now};
 use crate::poll::Token;
 use crate::shut::Retry;
+use crate::sockets;
 
 /// Between two words of a predecessor; the longest is its wait for slow disks.
 const HEAR_TIME_MAX: Duration = Duration::from_secs(30);
@@ -120,14 +122,10 @@ impl Heir {
 }
 
 impl Estate {
-    /// The device of that plan, if the predecessor serves it and it is the same. What only one side
-    /// has a word for is not compared.
+    /// The device of that plan, if the predecessor serves it and it is the same.
     pub(crate) fn device_of(&mut self, plan: &DevicePlan) -> Option<&mut DeviceEstate> {
         let device = self.devices.get_mut(plan.id())?;
-        let ours = made_of(plan);
-        let is_same =
-            |(name, word): (&String, &String)| ours.get(name).is_none_or(|ours| ours == word);
-        device.words.made_of.iter().all(is_same).then_some(device)
+        is_made_of(&device.words.made_of, &made_of(plan)).then_some(device)
     }
 
     /// The queues of that tap.
@@ -155,7 +153,7 @@ impl Manager {
         match estate.devices.iter().find(lost) {
             Some((id, _)) => Err(format!(
                 "a guest uses {id:?}, and the file has it no more, or as a device that would be made anew: \
-                 put the file back, or run `sidecore reload` first, which takes it from that guest"
+                 put the file back, or run `sidecore reload --force` first, which takes it from that guest"
             )),
             None => Ok(()),
         }
@@ -197,6 +195,7 @@ impl Manager {
         let Some(device) = self.devices.get_mut(&number) else { return Ok(()) };
         let LinkEstate { runs, socket, told, unread, unsent, untold } = estate;
         let mut link = device.new_link(socket, (&self.addresses, &self.bounds), now());
+        link.beginning = Beginning::over();
         link.front_end.may_run = runs;
         let is_first = device.links.values().all(|link| link.extra.is_some());
         link.extra = if is_first { None } else { self.bounds.claim_link(device.facts.rings) };
@@ -294,6 +293,7 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
+        self.keep_all_rights();
         self.retry_uplinks(now());
         self.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
@@ -347,6 +347,10 @@ impl DeviceEstate {
         let facts = Inherited {
             size_bytes: disk.size_bytes,
             physical_block_size: disk.physical_block_size,
+            grain: disk.grain.map_or_else(Grain::default, |words| {
+                let [alignment_offset, io_min, io_best, discard] = words;
+                Grain { alignment_offset, io_min, io_best, discard }
+            }),
             limits: Limits {
                 discard_sectors_max: disk.discard_sectors_max,
                 zeroes_sectors_max: disk.zeroes_sectors_max,
@@ -365,7 +369,7 @@ impl DeviceEstate {
     /// Takes its socket away, if it is not a VMM's.
     fn remove_socket(&self) {
         if self.listener.is_some() {
-            let _ = std::fs::remove_file(Path::new(&self.words.socket));
+            sockets::remove(Path::new(&self.words.socket));
         }
     }
 }

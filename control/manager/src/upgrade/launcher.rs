@@ -1,5 +1,5 @@
-//! The process that starts heirs: a child of the daemon that keeps the rights which the
-//! daemon drops (docs/decisions/0009, "The launcher").
+//! The process that starts heirs: a child of the daemon that keeps the rights which a start takes and the
+//! daemon drops (docs/decisions/0009, "The launcher"; 0011, "The launcher").
 //!
 //! [`run`] is all that it does; [`Launcher`] is the daemon's end. It holds nothing of the daemon but
 //! one socket, and ends with it.
@@ -141,6 +141,7 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::default())?;
     }
+    confine::launcher(confine::Mode::of_environment()).map_err(io::Error::other)?;
     let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
     let mut heir: Option<Child> = None;
     while let Some(packet) = channel.receive(FOREVER)? {
@@ -169,5 +170,7 @@ pub fn run(program: &Path, arguments: &[OsString]) -> io::Result<()> {
 }
 
 fn start(program: &Path, arguments: &[OsString], input: OwnedFd) -> io::Result<Child> {
-    Command::new(program).args(arguments).arg(HEIR_OPTION).stdin(Stdio::from(input)).spawn()
+    let mut command = Command::new(program);
+    command.args(arguments).arg(HEIR_OPTION).env(confine::LAUNCHED, "");
+    command.stdin(Stdio::from(input)).spawn()
 }

@@ -236,11 +236,17 @@ impl Manager {
         let began = now();
         let until = began + BEQUEST_TIME_MAX;
         upgrade.channel.end_by(Some(until));
-        let begin =
-            FromPredecessor::Begin { format: hello.format, api: self.plan.daemon.api.clone() };
+        let read = self.listening.read.as_ref();
+        let begin = FromPredecessor::Begin {
+            format: hello.format,
+            api: self.plan.daemon.api.clone(),
+            api_read: read.and(self.plan.daemon.api_read.clone()),
+        };
+        let sockets: Vec<_> = [Some(&self.listening.api), read].into_iter().flatten().collect();
+        let sockets: Vec<_> = sockets.into_iter().map(AsFd::as_fd).collect();
         let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
         let channel = &upgrade.channel;
-        let sent = channel.send(&begin, &[self.api_socket.as_fd()], SEND_TIME_MAX);
+        let sent = channel.send(&begin, &sockets, SEND_TIME_MAX);
         sent.and_then(|()| self.send_estate(channel)).map_err(|error| {
             // What it said before it ended is better than that it has.
             let last = hear(channel, Duration::ZERO);

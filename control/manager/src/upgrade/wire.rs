@@ -47,8 +47,14 @@ pub(crate) enum FromHeir {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromPredecessor {
-    /// The format of all that follows. With the API's listening socket.
-    Begin { format: u32, api: String },
+    /// The format of all that follows. With the API's listening socket, and the one that only shows if there is
+    /// one: a program that knows of none is told nothing of it.
+    Begin {
+        format: u32,
+        api: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        api_read: Option<String>,
+    },
     /// A device; what follows is about it. With the descriptors that `handles` names, in its order.
     Device(DeviceWords),
     /// A connection of it; what follows is about that. With its socket.
@@ -107,6 +113,9 @@ pub(crate) struct DiskWords {
     pub(crate) size_bytes: u64,
     /// What its guest was told it can do; it must not change under it.
     pub(crate) physical_block_size: u32,
+    /// The same of alignment offset, least and best request, and what discards free; bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) grain: Option<[u32; 4]>,
     pub(crate) discard_sectors_max: u32,
     pub(crate) zeroes_sectors_max: u32,
     /// It held nothing when it was opened.

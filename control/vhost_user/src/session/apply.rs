@@ -30,7 +30,7 @@ impl<F> Session<F> {
                 return Ok(number(&message, self.facts.class.protocol_features()));
             }
             Message::GetQueueNum => {
-                let queues = self.facts.class.queue_number(self.facts.queues_max);
+                let queues = self.facts.class.queue_number(self.facts.queues_max, self.has_owner);
                 return Ok(number(&message, queues.into()));
             }
             Message::GetMaxMemSlots => {
@@ -225,11 +225,11 @@ impl<F> Session<F> {
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Reason> {
-        let unknown = features & !(self.facts.features | bits::TRANSPORT);
+        let unknown = features & !(self.facts.features | bits::TRANSPORT | bits::RING_RESET);
         if unknown != 0 {
             return Err(Reason::Features(unknown));
         }
-        self.features = Some(features);
+        self.features = Some(features & !bits::RING_RESET);
         Ok(())
     }
 

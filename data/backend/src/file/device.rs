@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use rustix::fs::{Stat, major, minor, stat};
 
+use crate::Grain;
+
 /// Whether it takes discards, as its queue says; a partition has its disk's queue.
 pub(super) fn discards(of: &Stat) -> bool {
     let folder = folder(&number(of.st_rdev));
@@ -14,6 +16,27 @@ pub(super) fn discards(of: &Stat) -> bool {
         let file = folder.join(queue).join("discard_max_bytes");
         fs::read_to_string(file).is_ok_and(|text| text.trim() != "0")
     })
+}
+
+/// Its physical block size, bytes, and how it is best used, as its queue says. 0 where that says nothing.
+pub(super) fn grain(of: &Stat) -> (u32, Grain) {
+    let folder = folder(&number(of.st_rdev));
+    let read = |file: &str| {
+        let text = fs::read_to_string(folder.join(file)).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    // A partition has its disk's queue.
+    let queue = |file: &str| {
+        read(&format!("queue/{file}")).or_else(|| read(&format!("../queue/{file}"))).unwrap_or(0)
+    };
+    let grain = Grain {
+        // Of a device that has been put together wrongly it is -1.
+        alignment_offset: read("alignment_offset").unwrap_or(0),
+        io_min: queue("minimum_io_size"),
+        io_best: queue("optimal_io_size"),
+        discard: queue("discard_granularity"),
+    };
+    (queue("physical_block_size"), grain)
 }
 
 /// Whether the host itself uses it, or a partition of it: mounted, swapped to, or part of a RAID, a

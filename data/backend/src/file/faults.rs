@@ -1,12 +1,14 @@
 //! Counts of what went wrong with a file, by kind, and of syncs. Rare, so shared by the disk's
 //! queues.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
+use crate::{Stall, Waits};
+
 /// Failures and syncs since the disk was opened. Each request that failed is counted once, short transfers
-/// each time.
+/// each time; one that waits has not failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSnapshot {
     /// The medium failed (`EIO`), or a flush did.
@@ -20,6 +22,53 @@ pub struct FaultSnapshot {
     pub syncs: u64,
     /// Anything else, for instance guest memory that the host cannot touch (`EFAULT`).
     pub other: u64,
+}
+
+/// Which failures requests wait out, as an operator may change it at any time.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    full: AtomicBool,
+    failed: AtomicBool,
+}
+
+impl Patience {
+    pub(crate) fn set(&self, waits: Waits) {
+        self.full.store(waits.full, Ordering::Relaxed);
+        self.failed.store(waits.failed, Ordering::Relaxed);
+    }
+
+    /// What a request that met `error` waits for, if it is to wait.
+    #[cold]
+    pub(crate) fn with(&self, error: Errno) -> Option<Stall> {
+        let (stall, waits) = match stall_by(error)? {
+            Stall::Full => (Stall::Full, &self.full),
+            Stall::Failed => (Stall::Failed, &self.failed),
+        };
+        waits.load(Ordering::Relaxed).then_some(stall)
+    }
+}
+
+/// What may be different at another time: space, and what block layer and file systems say of a medium or of
+/// the way to it. All else is about the request or about this program, and stays as it is.
+fn stall_by(error: Errno) -> Option<Stall> {
+    Some(match error {
+        Errno::NOSPC | Errno::DQUOT => Stall::Full,
+        Errno::IO
+        | Errno::NODATA
+        | Errno::ILSEQ
+        | Errno::REMOTEIO
+        | Errno::NOLINK
+        | Errno::BADE
+        | Errno::TIMEDOUT
+        | Errno::TIME
+        | Errno::NODEV
+        | Errno::NXIO
+        | Errno::NOMEDIUM
+        | Errno::ROFS
+        | Errno::STALE
+        | Errno::NOMEM => Stall::Failed,
+        _ => return None,
+    })
 }
 
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 
 use super::open::Lack;
 use super::{File, Progress, Step};
+use crate::Outcome;
 use crate::sys::{PIECES_MAX, ZEROES_MAX};
 
 /// How often one command is repeated when the kernel says to come again.
@@ -18,7 +19,7 @@ impl File {
         result: i32,
         request: &Request<'_>,
         progress: &mut Progress,
-    ) -> Option<Status> {
+    ) -> Option<Outcome> {
         if was_sync(request.op, progress) {
             self.opened.faults.count_sync();
         }
@@ -29,7 +30,7 @@ impl File {
                 progress,
             );
         }
-        match (request.op, progress.step) {
+        let ended = match (request.op, progress.step) {
             (Op::Flush, _) | (_, Step::Sync) => {
                 // One of several flushes at a time is told of a failure, and all have failed.
                 let ok = !self.opened.sync_failed();
@@ -44,7 +45,8 @@ impl File {
                 None
             }
             (Op::WriteZeroes { .. }, _) => self.stabilize(request, progress),
-        }
+        };
+        ended.map(Outcome::Done)
     }
 
     #[inline]
@@ -66,7 +68,7 @@ impl File {
         }
         let whole = match progress.step {
             Step::Fill => u64::from(bytes) == ZEROES_MAX,
-            _ => request.segments.len() > PIECES_MAX,
+            _ => bytes == progress.asked || request.segments.len() > PIECES_MAX,
         };
         if !whole {
             self.opened.faults.count_short();
@@ -95,7 +97,7 @@ impl File {
         error: Errno,
         request: &Request<'_>,
         progress: &mut Progress,
-    ) -> Option<Status> {
+    ) -> Option<Outcome> {
         if matches!(error, Errno::AGAIN | Errno::INTR) && progress.tries < TRIES_MAX {
             progress.tries += 1;
             return None;
@@ -105,18 +107,26 @@ impl File {
             (Op::Flush, _) | (_, Step::Sync) => self.opened.latch_sync_failed(),
             (Op::Discard, _) if unsupported => {
                 self.opened.note_lack(Lack::PunchHole);
-                return Some(Status::Unsupported);
+                return Some(Outcome::Done(Status::Unsupported));
             }
             // Less than a block of the device: nothing to give back, and nothing was promised.
-            (Op::Discard, _) if error == Errno::INVAL => return Some(Status::Ok),
-            (_, Step::Punch) if unsupported => return self.without(Lack::PunchHole, progress),
-            (_, Step::ZeroRange) if unsupported => return self.without(Lack::ZeroRange, progress),
+            (Op::Discard, _) if error == Errno::INVAL => return Some(Outcome::Done(Status::Ok)),
+            (_, Step::Punch) if unsupported => {
+                self.without(Lack::PunchHole, progress);
+                return None;
+            }
+            (_, Step::ZeroRange) if unsupported => {
+                self.without(Lack::ZeroRange, progress);
+                return None;
+            }
             (_, Step::Punch | Step::ZeroRange) if error == Errno::INVAL => {
                 progress.step = Step::Fill;
                 return None;
             }
             // The zeroes are there already.
-            (_, Step::Reserve) if unsupported => return self.stabilize(request, progress),
+            (_, Step::Reserve) if unsupported => {
+                return self.stabilize(request, progress).map(Outcome::Done);
+            }
             // Asked of this write, not of the disk: several may be in flight when the first is refused.
             (Op::Write { sync: true }, _) if unsupported && !progress.unstable => {
                 self.opened.note_lack(Lack::StableWrite);
@@ -132,17 +142,21 @@ impl File {
             (Op::Write { sync: true }, _) if !progress.unstable && !is_about_this_write(error) => {
                 self.opened.latch_sync_failed();
             }
-            _ => {}
+            // What a sync lost is lost, whatever there is room for later: only this one waits.
+            _ => {
+                if let Some(stall) = self.opened.waits.with(error) {
+                    return Some(Outcome::Stalled(stall));
+                }
+            }
         }
         self.opened.faults.count(error);
-        Some(Status::IoError)
+        Some(Outcome::Done(Status::IoError))
     }
 
     /// Chooses another way to make zeroes.
-    fn without(&self, lack: Lack, progress: &mut Progress) -> Option<Status> {
+    fn without(&self, lack: Lack, progress: &mut Progress) {
         self.opened.note_lack(lack);
         progress.step = Step::Start;
-        None
     }
 }
 

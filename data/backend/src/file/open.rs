@@ -7,25 +7,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, fadvise,
-    fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatfs, ftruncate, ioctl_blksszget,
-    open, seek, statx,
+    Advice, FallocateFlags, FileType, OFlags, SeekFrom, Stat, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fdatasync, fstat, fstatfs, seek,
 };
 use rustix::io::Errno;
 
-use super::faults::{FaultSnapshot, Faults};
+use super::faults::{FaultSnapshot, Faults, Patience};
 use super::flushes::Flushes;
+use super::format::Foreign;
+use super::image::ImageFacts;
 use super::lock::{self, Refused};
 use super::writers::Writers;
 use super::{device, holder};
 use crate::disk::at_most;
+use crate::names::{Names, Unopened};
 #[cfg(feature = "simulated")]
 use crate::simulated::Kernel;
 use crate::sys::Ring;
 use crate::wake::Sleepers;
-use crate::{Cache, Limits, OpenError, ResizeError, SECTOR_SIZE};
+use crate::{Cache, Grain, Limits, OpenError, SECTOR_SIZE, Vet};
 
+mod direct;
+mod identity;
 mod inherit;
+mod size;
+
+use direct::{Direct, PHYSICAL_MAX, block_of, told_align};
+use identity::end_of;
+use size::grown;
 
 /// File systems whose files live in memory (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -35,8 +44,6 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const RANGE_MAX_BYTES: u64 = 1 << 30;
 /// The same where the sidecore itself does it, at some 100 ns a page.
 const RANGE_NOW_MAX_BYTES: u64 = 16 << 20;
-/// Alignment for `O_DIRECT` where the kernel (before 6.1) does not tell: no device needs more.
-const ALIGN_UNKNOWN: u32 = 4096;
 
 /// How often a file may be put in the place of the one just opened.
 const REPLACED_MAX: u32 = 8;
@@ -62,15 +69,21 @@ pub(crate) struct Opened {
     is_block: bool,
     in_memory: bool,
     physical_block_size: u32,
+    grain: Grain,
     limits: Limits,
     lacks: AtomicU8,
     was_empty: bool,
+    image: ImageFacts,
+    /// A label was tried, whatever came of it.
+    is_labelled: AtomicBool,
     sync_failed: AtomicBool,
     /// Readable once that was latched, for control.
     sync_failure: OwnedFd,
     pub(crate) writers: Writers,
     pub(crate) flushes: Flushes,
     pub(crate) faults: Faults,
+    /// Which failures requests wait out.
+    pub(crate) waits: Patience,
     /// Sidecores with requests that wait for `writers` or `flushes`.
     pub(crate) sleepers: Sleepers,
     #[cfg(feature = "simulated")]
@@ -78,36 +91,32 @@ pub(crate) struct Opened {
 }
 
 /// What is known of a file that is not open.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) physical_block_size: u32,
+    pub(crate) grain: Grain,
+    pub(crate) blocks_only: u32,
     pub(crate) limits: Limits,
     pub(crate) in_memory: bool,
     pub(crate) described: &'static str,
     pub(crate) faults: FaultSnapshot,
-}
-
-/// The way past the page cache, and what it demands.
-#[derive(Debug)]
-struct Direct {
-    fd: OwnedFd,
-    /// Of addresses, minus one.
-    memory_mask: u64,
-    /// Of offsets and lengths, minus one.
-    offset_mask: u64,
+    /// Nothing where another process has it and did not say.
+    pub(crate) image: Option<ImageFacts>,
 }
 
 impl Opened {
     /// Opens and locks `path`, and says how many bytes of it are served. Waits for nobody; changes
     /// nothing before the locks are held, but that it makes a missing file.
     pub(crate) fn open(
+        names: &dyn Names,
         path: &Path,
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Opened, u64), OpenError> {
         let create = asked_bytes.is_some() && !readonly;
-        How::of(path, create, readonly, cache).opened(asked_bytes)
+        How { vet, ..How::of(names, path, create, readonly, cache) }.opened(asked_bytes)
     }
 
     /// The same, for a file whose commands `kernel` is to run.
@@ -118,7 +127,10 @@ impl Opened {
         cache: Cache,
         kernel: &Arc<dyn Kernel>,
     ) -> Result<(Opened, u64), OpenError> {
-        let how = How { kernel: Some(kernel), ..How::of(path, true, false, cache) };
+        let how = How {
+            kernel: Some(kernel),
+            ..How::of(&crate::names::KernelNames, path, true, false, cache)
+        };
         let (opened, size_bytes) = how.opened(Some(size_bytes))?;
         kernel.opened(path, opened.cached(), opened.direct());
         Ok((opened, size_bytes))
@@ -127,23 +139,43 @@ impl Opened {
     /// What [`Self::open`] would find, found without a lock: for a disk that another process has.
     /// Changes nothing, and keeps nothing open.
     pub(crate) fn look(
+        names: &dyn Names,
         path: &Path,
         asked_bytes: Option<u64>,
         readonly: bool,
         cache: Cache,
+        vet: Vet,
     ) -> Result<(Facts, u64), OpenError> {
-        let how = How { fenced: false, ..How::of(path, false, readonly, cache) };
+        let how = How { fenced: false, vet, ..How::of(names, path, false, readonly, cache) };
         how.opened(asked_bytes).map(|(opened, size_bytes)| (opened.facts(), size_bytes))
+    }
+
+    /// What [`Self::look`] finds, and whether the file can have the size that is asked for.
+    pub(crate) fn check(
+        names: &dyn Names,
+        path: &Path,
+        asked_bytes: Option<u64>,
+        readonly: bool,
+        cache: Cache,
+        vet: Vet,
+    ) -> Result<(Facts, u64), OpenError> {
+        let how = How { fenced: false, vet, ..How::of(names, path, false, readonly, cache) };
+        let (opened, size_bytes) = how.opened(asked_bytes)?;
+        asked_bytes.map_or(Ok(()), |asked| opened.check_size(asked)).map_err(grown)?;
+        Ok((opened.facts(), size_bytes))
     }
 
     /// What stays known of it when it is closed.
     pub(crate) fn facts(&self) -> Facts {
         Facts {
             physical_block_size: self.physical_block_size,
+            grain: self.grain,
+            blocks_only: self.blocks_only(),
             limits: self.limits,
             in_memory: self.in_memory,
             described: self.describe(),
             faults: self.faults(),
+            image: Some(self.image.clone()),
         }
     }
 
@@ -176,6 +208,16 @@ impl Opened {
         self.direct.as_ref().map(|direct| direct.fd.as_fd())
     }
 
+    /// Whether its transfers may go past the page cache through buffers of ours. A simulation has no memory
+    /// but the guest's.
+    pub(crate) fn bounces(&self) -> bool {
+        #[cfg(feature = "simulated")]
+        if self.kernel.is_some() {
+            return false;
+        }
+        self.direct.is_some()
+    }
+
     /// Whether a transfer may go past the page cache: `bits` are its offset, length, and lengths of
     /// pieces, `addresses` the pieces' addresses, each ORed together.
     #[inline]
@@ -201,6 +243,20 @@ impl Opened {
 
     pub(crate) fn physical_block_size(&self) -> u32 {
         self.physical_block_size
+    }
+
+    /// See [`crate::Disk::grain`].
+    pub(crate) fn grain(&self) -> Grain {
+        self.grain
+    }
+
+    /// See [`crate::Disk::blocks_only`].
+    pub(crate) fn blocks_only(&self) -> u32 {
+        match self.is_direct_only {
+            // Where nothing is told (NFS, FUSE) any request is taken.
+            true => told_align(self.cached.as_fd()).map_or(0, |(_, offset)| offset),
+            false => 0,
+        }
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -256,55 +312,21 @@ impl Opened {
         self.sync_failure.as_fd()
     }
 
-    /// Sees to it that `size_bytes` can be served.
-    pub(crate) fn ensure_size(&self, size_bytes: u64) -> Result<(), ResizeError> {
-        let os = |source| ResizeError::Os { path: self.path.clone(), source };
-        let has = self.end().map_err(os)?;
-        if has >= size_bytes {
-            return Ok(());
-        }
-        let why = match (self.is_block, self.readonly) {
-            (true, _) => "grow the device first",
-            (_, true) => "it is read-only",
-            _ => return ftruncate(&self.cached, size_bytes).map_err(os),
-        };
-        let path = self.path.clone();
-        Err(ResizeError::TooSmall { path, size_bytes: has, asked_bytes: size_bytes, why })
-    }
-
-    fn served_bytes(&self, asked_bytes: Option<u64>) -> Result<u64, OpenError> {
-        let path = || self.path.clone();
-        if let Some(asked) = asked_bytes {
-            self.ensure_size(asked).map_err(|error| match error {
-                ResizeError::TooSmall { path, size_bytes, asked_bytes, why } => {
-                    OpenError::TooSmall { path, size_bytes, asked_bytes, why }
-                }
-                ResizeError::Os { path, source } => OpenError::Os { what: "grow", path, source },
-                ResizeError::Size(size) => OpenError::Size(size),
-                ResizeError::Memory(error) => OpenError::Memory(error),
-            })?;
-            return Ok(asked);
-        }
-        let os = |source| OpenError::Os { what: "measure", path: path(), source };
-        let size_bytes = self.end().map_err(os)?;
-        match size_bytes / SECTOR_SIZE * SECTOR_SIZE {
-            0 => Err(OpenError::Empty { path: path(), size_bytes }),
-            whole => Ok(whole),
-        }
-    }
-
-    /// Bytes in it now.
-    fn end(&self) -> Result<u64, Errno> {
-        if self.is_block {
-            return seek(&self.cached, SeekFrom::End(0));
-        }
-        Ok(u64::try_from(fstat(&self.cached)?.st_size).unwrap_or(0))
-    }
-
     /// What discards and physical blocks it has.
     fn learn(&mut self, stat: &Stat, size_bytes: u64) {
         let align = self.direct.as_ref().map_or(0, |direct| direct.offset_mask as u32 + 1);
         self.physical_block_size = align.max(4096);
+        self.grain = match self.is_block {
+            true => {
+                let (physical, grain) = device::grain(stat);
+                if physical.is_power_of_two() && physical <= PHYSICAL_MAX {
+                    self.physical_block_size = self.physical_block_size.max(physical);
+                }
+                grain
+            }
+            // A hole is made of whole blocks of the file system.
+            false => Grain { discard: block_of(self.cached.as_fd()), ..Grain::default() },
+        };
         if self.readonly {
             return;
         }
@@ -328,6 +350,7 @@ impl Opened {
 
 /// What is opened, and how.
 struct How<'a> {
+    names: &'a dyn Names,
     path: &'a Path,
     /// Make it when it is missing.
     create: bool,
@@ -335,6 +358,7 @@ struct How<'a> {
     cache: Cache,
     /// With the locks; otherwise only to look.
     fenced: bool,
+    vet: Vet,
     #[cfg(feature = "simulated")]
     kernel: Option<&'a Arc<dyn Kernel>>,
 }
@@ -349,13 +373,21 @@ struct Fenced {
 }
 
 impl<'a> How<'a> {
-    fn of(path: &'a Path, create: bool, readonly: bool, cache: Cache) -> How<'a> {
+    fn of(
+        names: &'a dyn Names,
+        path: &'a Path,
+        create: bool,
+        readonly: bool,
+        cache: Cache,
+    ) -> How<'a> {
         How {
+            names,
             path,
             create,
             readonly,
             cache,
             fenced: true,
+            vet: Vet::Raw,
             #[cfg(feature = "simulated")]
             kernel: None,
         }
@@ -377,6 +409,7 @@ impl<'a> How<'a> {
         for _ in 0..REPLACED_MAX {
             let Some(fenced) = self.fenced()? else { continue };
             let Fenced { cached, direct, stat, in_memory, is_direct_only } = fenced;
+            let image = self.image(&cached)?;
             let mut opened = Opened {
                 path: self.path.into(),
                 cached,
@@ -386,14 +419,18 @@ impl<'a> How<'a> {
                 is_block: is_block(&stat),
                 in_memory,
                 physical_block_size: 4096,
+                grain: Grain::default(),
                 limits: Limits::default(),
                 lacks: AtomicU8::new(0),
                 was_empty: false,
+                image,
+                is_labelled: AtomicBool::new(true),
                 sync_failed: AtomicBool::new(false),
                 sync_failure: failure_fd().map_err(self.os("watch"))?,
                 writers: Writers::default(),
                 flushes: Flushes::default(),
                 faults: Faults::default(),
+                waits: Patience::default(),
                 sleepers: Sleepers::default(),
                 #[cfg(feature = "simulated")]
                 kernel: self.kernel.cloned(),
@@ -417,7 +454,7 @@ impl<'a> How<'a> {
     /// Opens and locks it. `None`: another file was put in its place meanwhile.
     fn fenced(&self) -> Result<Option<Fenced>, OpenError> {
         let create = if self.create { OFlags::CREATE } else { OFlags::empty() };
-        let cached = self.open(create).map_err(self.os("open"))?;
+        let cached = self.open(create).map_err(|why| self.unopened(why))?;
         let stat = fstat(&cached).map_err(self.os("look at"))?;
         let file_type = FileType::from_raw_mode(stat.st_mode);
         if !matches!(file_type, FileType::BlockDevice | FileType::RegularFile) {
@@ -459,17 +496,18 @@ impl<'a> How<'a> {
             lock::lock_bytes(second, !self.readonly).map_err(|error| self.refused(error))?;
         }
         let locked = fstat(&cached).map_err(self.os("look at"))?;
-        let now = rustix::fs::stat(self.path);
-        if !now.is_ok_and(|now| [&stat, &locked].iter().all(|one| is_same(&now, one))) {
+        let now = self.names.open(self.path, OFlags::PATH | OFlags::CLOEXEC);
+        let now = now.ok().and_then(|now| fstat(now).ok());
+        if !now.is_some_and(|now| [&stat, &locked].iter().all(|one| is_same(&now, one))) {
             return Ok(None);
         }
         Ok(Some(Fenced { cached, direct, stat, in_memory, is_direct_only }))
     }
 
-    fn open(&self, more: OFlags) -> Result<OwnedFd, Errno> {
-        // A FIFO or a device without its medium would wait in `open`.
+    fn open(&self, more: OFlags) -> Result<OwnedFd, Unopened> {
+        // A FIFO, a lease, or a device without its medium would wait in `open`.
         let flags = self.access() | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
-        open(self.path, flags, Mode::from_raw_mode(0o600))
+        self.names.open(self.path, flags)
     }
 
     fn access(&self) -> OFlags {
@@ -493,8 +531,8 @@ impl<'a> How<'a> {
     /// `cached` again, as the only description, with the claim.
     fn claim_cached(&self, cached: OwnedFd, stat: &Stat) -> Result<OwnedFd, OpenError> {
         let claimed = match self.open(OFlags::EXCL) {
-            Err(Errno::BUSY) => return Err(self.claimed(cached.as_fd(), stat)),
-            opened => opened.map_err(self.os("open"))?,
+            Err(Unopened::Os(Errno::BUSY)) => return Err(self.claimed(cached.as_fd(), stat)),
+            opened => opened.map_err(|why| self.unopened(why))?,
         };
         let flags = fcntl_getfl(&claimed).map_err(self.os("look at"))? - OFlags::NONBLOCK;
         fcntl_setfl(&claimed, flags).map_err(self.os("set up"))?;
@@ -519,11 +557,14 @@ impl<'a> How<'a> {
         let claim = if self.claims(first) { OFlags::EXCL } else { OFlags::empty() };
         // Not every file system that a simulation lies on has it.
         let direct = if self.is_simulated() { OFlags::empty() } else { OFlags::DIRECT };
-        let flags = self.access() | claim | direct | OFlags::CLOEXEC;
-        let fd = match open(self.path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Err(Errno::STALE),
-            opened => opened?,
+        let fd = match self.open(claim | direct) {
+            // Another one, or none, was put in its place between the two.
+            Err(Unopened::Os(error)) if error != Errno::NOENT => return Err(error),
+            Err(_) => return Err(Errno::STALE),
+            Ok(fd) => fd,
         };
+        // io_uring reports EAGAIN for descriptors that do not block.
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? - OFlags::NONBLOCK)?;
         let stat = fstat(&fd)?;
         if !is_same(&stat, first) {
             // Another file was put in its place between the two.
@@ -540,6 +581,17 @@ impl<'a> How<'a> {
         move |source| OpenError::Os { what, path: self.path.into(), source }
     }
 
+    fn unopened(&self, why: Unopened) -> OpenError {
+        let path = || self.path.into();
+        match why {
+            // It was asked not to wait.
+            Unopened::Os(Errno::AGAIN) => OpenError::Leased(path()),
+            Unopened::Os(error) => self.os("open")(error),
+            Unopened::NotADisk => OpenError::NotADisk(path()),
+            Unopened::Refused(why) => OpenError::Refused { path: path(), why },
+        }
+    }
+
     fn not_direct(&self, error: Errno) -> OpenError {
         match error {
             Errno::INVAL | Errno::OPNOTSUPP => OpenError::NoDirect(self.path.into()),
@@ -552,28 +604,6 @@ impl<'a> How<'a> {
             Refused::Held(holder) => OpenError::Held { path: self.path.into(), holder },
             Refused::Os(error) => self.os("lock")(error),
         }
-    }
-}
-
-impl Direct {
-    /// What a description with `O_DIRECT` demands.
-    fn of(fd: OwnedFd, stat: &Stat) -> Result<Direct, Errno> {
-        let facts = statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        let (memory, offset) = match facts {
-            Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-                (facts.stx_dio_mem_align, facts.stx_dio_offset_align)
-            }
-            _ if is_block(stat) => {
-                let block = ioctl_blksszget(&fd).unwrap_or(ALIGN_UNKNOWN);
-                (block, block)
-            }
-            _ => (ALIGN_UNKNOWN, ALIGN_UNKNOWN),
-        };
-        if !(memory.is_power_of_two() && offset.is_power_of_two()) {
-            // Zero says: opens so, and goes through the cache all the same.
-            return Err(Errno::OPNOTSUPP);
-        }
-        Ok(Direct { fd, memory_mask: u64::from(memory) - 1, offset_mask: u64::from(offset) - 1 })
     }
 }
 

@@ -369,6 +369,9 @@ impl ClientLink {
                 next.standing = standing;
             }
             next.attachment = self.client.attach_again(next.spec, next.standing);
+            if let Some(attachment) = next.attachment.filter(|_| next.accepts) {
+                self.client.accept(attachment);
+            }
             self.nics.renew(at, next.attachment);
             next.renew();
         }
@@ -436,6 +439,9 @@ impl ClientLink {
             let before = seat.attachment.take();
             before.into_iter().for_each(|attachment| self.client.detach(attachment));
             seat.attachment = self.client.attach_again(seat.spec, seat.standing);
+            if let Some(attachment) = seat.attachment.filter(|_| seat.accepts) {
+                self.client.accept(attachment);
+            }
             self.nics.renew(disk, seat.attachment);
             seat.renew();
         }

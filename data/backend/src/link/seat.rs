@@ -94,6 +94,8 @@ pub(super) struct Seat {
     pub(super) words: Words,
     /// How the disk stands, for the attachment that follows this one.
     pub(super) standing: Option<Standing>,
+    /// Whatever is there when it is bound next is what its guest is on.
+    pub(super) accepts: bool,
 }
 
 impl Seat {
@@ -108,6 +110,7 @@ impl Seat {
             free: (0..spec.requests_max()).rev().collect(),
             orphans: 0,
             promised: 0,
+            accepts: false,
             may_begin: false,
             words: Words::default(),
             standing: None,

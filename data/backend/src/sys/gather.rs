@@ -45,7 +45,7 @@ impl<'a> Gather<'a> {
     pub(crate) fn put_guest(&mut self, map: &'a GuestMap, spans: &[Span]) -> bool {
         spans.len() <= PIECES_MAX && {
             let mut fit = true;
-            let checked = pieces(map, spans, 0, |piece| fit &= self.push(piece));
+            let checked = pieces(map, spans, 0, u64::MAX, |piece| fit &= self.push(piece));
             checked && fit
         }
     }

@@ -6,20 +6,26 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::{Command, PIECES_MAX, Piece, pieces, zero_pieces};
+use super::{Command, Lent, PIECES_MAX, Piece, pieces, zero_pieces};
 
 /// Runs `command`; the result is what an io_uring would have posted: bytes, 0, or a negated errno.
 #[inline]
 pub(crate) fn run_now(fd: BorrowedFd<'_>, command: &Command<'_>) -> i32 {
     let raw = fd.as_raw_fd();
     let result = match *command {
-        Command::Transfer { write, stable, offset, skip, segments, memory } => {
+        Command::Transfer { write, stable, offset, skip, most, segments, memory } => {
             let mut list = List::new();
-            if !pieces(memory, segments, skip, |piece| list.put(piece)) {
+            if !pieces(memory, segments, skip, most, |piece| list.put(piece)) {
                 return -libc::EFAULT;
             }
             // A file in memory has no later moment at which it would be more stable.
             let _ = stable;
+            list.transfer(raw, write, offset)
+        }
+        Command::Bounced { write, stable, offset, piece: Lent(piece) } => {
+            let _ = stable;
+            let mut list = List::new();
+            list.put(piece);
             list.transfer(raw, write, offset)
         }
         Command::Zeroes { offset, len } => {

@@ -14,7 +14,7 @@ use io_uring::{IoUring, opcode, squeue};
 use request::Tag;
 use rustix::thread::CpuSet;
 
-use super::{Command, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pieces};
+use super::{Command, Lent, PIECES_MAX, Piece, ZERO_PIECES, ZEROES_MAX, pieces, zero_pieces};
 
 /// Pieces of all commands queued at one time: 256 KiB of memory.
 const ARENA_SIZE: usize = 16_384;
@@ -27,6 +27,19 @@ const WATCH: u64 = u64::MAX;
 
 const _: () = assert!(ARENA_SIZE > 2 * PIECES_MAX && ZERO_PIECES <= PIECES_MAX);
 
+/// What one handing-over costs its thread at most, in bytes that the kernel copies within the call; one
+/// command may be more.
+const LADEN_MAX: u64 = 256 << 10;
+
+/// Who does the kernel's part of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// The thread that hands it over, for as long as copying so many bytes takes.
+    Here(u64),
+    /// A thread of the kernel's.
+    Elsewhere,
+}
+
 /// An io_uring and what commands to it need.
 pub(crate) struct Ring {
     ring: IoUring,
@@ -36,6 +49,11 @@ pub(crate) struct Ring {
     in_flight_max: usize,
     /// Entries queued and not handed over.
     queued: usize,
+    /// What they cost the thread that hands them over; see [`Effort`].
+    laden: u64,
+    /// The most that one handing-over had.
+    #[cfg(test)]
+    laden_most: u64,
     entries: usize,
     /// A watch is queued or with the kernel.
     watching: bool,
@@ -71,6 +89,9 @@ impl Ring {
             // One is the watch's.
             in_flight_max: completions as usize - 1,
             queued: 0,
+            laden: 0,
+            #[cfg(test)]
+            laden_most: 0,
             entries: entries as usize,
             watching: false,
         })
@@ -100,6 +121,17 @@ impl Ring {
         self.queued
     }
 
+    /// What handing over what is queued will cost this thread, in bytes of [`Effort::Here`].
+    #[inline]
+    pub(crate) fn laden(&self) -> u64 {
+        self.laden
+    }
+
+    #[cfg(test)]
+    pub(crate) fn laden_most(&self) -> u64 {
+        self.laden_most
+    }
+
     /// Makes the ring readable once `fd` is, unless that is asked for already. False when it is full.
     pub(crate) fn watch(&mut self, fd: BorrowedFd<'static>) -> bool {
         if self.watching {
@@ -122,9 +154,24 @@ impl Ring {
 
     /// Queues a command. False, with nothing queued, when the ring stays full after entering it, or
     /// a segment is not in its map. `file` must stay open until the command was handed over; the
-    /// kernel keeps it until the completion.
+    /// kernel keeps it until the completion. What is queued is handed over before it would cost more than
+    /// [`LADEN_MAX`] together.
     #[inline]
-    pub(crate) fn push(&mut self, file: BorrowedFd<'_>, command: &Command<'_>, tag: Tag) -> bool {
+    pub(crate) fn push(
+        &mut self,
+        file: BorrowedFd<'_>,
+        command: &Command<'_>,
+        effort: Effort,
+        tag: Tag,
+    ) -> bool {
+        let weight = match effort {
+            Effort::Here(bytes) => bytes,
+            Effort::Elsewhere => 0,
+        };
+        if self.laden + weight > LADEN_MAX && self.queued > 0 {
+            // An error comes again at the pass's own `enter`, where it is counted.
+            let _ = self.enter();
+        }
         if self.queued == self.entries || self.arena.len() + PIECES_MAX > ARENA_SIZE {
             let entered = self.enter();
             if entered.is_err() || self.queued == self.entries || !self.arena.is_empty() {
@@ -134,14 +181,22 @@ impl Ring {
         let Some(entry) = self.entry(file, command) else {
             return false;
         };
-        let entry = entry.user_data(tag.pack());
-        // SAFETY: the entry's addresses are pieces of guest memory (or zero pages of ours) that
+        let entry = match effort {
+            Effort::Here(_) => entry.user_data(tag.pack()),
+            Effort::Elsewhere => entry.flags(squeue::Flags::ASYNC).user_data(tag.pack()),
+        };
+        // SAFETY: the entry's addresses are pieces of guest memory (or zero pages or lent buffers of ours) that
         // stay mapped until the completion (`super`), a list in `arena`, which is not touched
         // before the kernel took the entry, or a static.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return false;
         }
         self.queued += 1;
+        self.laden += weight;
+        #[cfg(test)]
+        {
+            self.laden_most = self.laden_most.max(self.laden);
+        }
         self.in_flight += 1;
         true
     }
@@ -158,6 +213,7 @@ impl Ring {
         self.queued = self.ring.submission().len();
         if self.queued == 0 {
             self.arena.clear();
+            self.laden = 0;
         }
         match result {
             Ok(_) => Ok(()),
@@ -187,11 +243,15 @@ impl Ring {
         let start = self.arena.len();
         let arena = &mut self.arena;
         let (write, stable, offset) = match *command {
-            Command::Transfer { write, stable, offset, skip, segments, memory } => {
-                if !pieces(memory, segments, skip, |piece| arena.push(piece)) {
+            Command::Transfer { write, stable, offset, skip, most, segments, memory } => {
+                if !pieces(memory, segments, skip, most, |piece| arena.push(piece)) {
                     arena.truncate(start);
                     return None;
                 }
+                (write, stable, offset)
+            }
+            Command::Bounced { write, stable, offset, piece: Lent(piece) } => {
+                arena.push(piece);
                 (write, stable, offset)
             }
             Command::Zeroes { offset, len } => {
@@ -273,6 +333,7 @@ fn restrict(ring: &IoUring) -> io::Result<()> {
         code(opcode::Fsync::CODE),
         code(opcode::Fallocate::CODE),
         code(opcode::PollAdd::CODE),
+        Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()),
     ];
     ring.submitter().register_restrictions(&mut allowed)?;
     ring.submitter().register_enable_rings()

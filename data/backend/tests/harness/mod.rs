@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, Cache, Disk, Io, OpenError, Outcome, Progress, Source};
+use backend::{Backend, Cache, Disk, Io, OpenError, Outcome, Progress, Source, Waits};
 use guest_memory::{GuestMap, Span};
 use request::{Op, Request, Status, Tag};
 
@@ -114,8 +114,11 @@ impl Bed {
                 let slot = usize::from(of.slot);
                 let (request, progress) = (asked[slot].request(), &mut progress[slot]);
                 let (io, memory) = (&mut self.io, &self.memory);
-                match self.backend.completed(io, &request, memory, of, result, progress) {
-                    Outcome::Pending => {}
+                let outcome = self.backend.completed(io, &request, memory, of, result, progress);
+                let backend = &mut self.backend;
+                match take_turns(backend, io, &request, memory, of, progress, outcome) {
+                    Outcome::Pending | Outcome::Turn => {}
+                    Outcome::Stalled(stall) => panic!("{stall:?}: {:?}", asked[slot]),
                     Outcome::Done(status) => {
                         assert_eq!(status, Status::Ok, "{:?}", asked[slot]);
                         ended[slot] = true;
@@ -159,6 +162,10 @@ impl Bed {
                     result,
                     &mut progress[slot],
                 );
+                let (backend, io, progress) =
+                    (&mut self.backend, &mut self.io, &mut progress[slot]);
+                let memory = &self.memory;
+                let outcome = take_turns(backend, io, &request, memory, tag, progress, outcome);
                 if let Outcome::Done(status) = outcome {
                     ended[slot] = Some(status);
                 }
@@ -169,6 +176,22 @@ impl Bed {
     }
 }
 
+/// Goes on with a request for as long as it waits for a turn.
+pub fn take_turns(
+    backend: &mut Backend,
+    io: &mut Io,
+    request: &Request<'_>,
+    memory: &GuestMap,
+    tag: Tag,
+    progress: &mut Progress,
+    mut outcome: Outcome,
+) -> Outcome {
+    while outcome == Outcome::Turn {
+        outcome = backend.go_on(io, request, memory, tag, progress).1;
+    }
+    outcome
+}
+
 /// The clock, for deadlines of tests.
 pub fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "a test that is stuck must end")]
@@ -176,7 +199,7 @@ pub fn now() -> Instant {
 }
 
 pub fn file(path: &Path, size_bytes: Option<u64>, cache: Cache) -> Source {
-    Source::File { path: path.into(), size_bytes, readonly: false, cache }
+    Source::File { path: path.into(), size_bytes, readonly: false, cache, waits: Waits::default() }
 }
 
 /// A directory on the file system of the build: a real one, as a rule.

@@ -1,6 +1,6 @@
 //! The config space (VIRTIO 1.2, 5.2.4): 60 bytes, made anew for every read.
 
-use super::{Live, SEG_MAX, SIZE_MAX, Shape};
+use super::{Live, SEG_MAX, SIZE_MAX, Shape, Topology};
 use crate::features as bit;
 
 /// Bytes of the config space; what lies beyond reads as zero.
@@ -44,16 +44,18 @@ fn config_space(shape: &Shape, live: &Live) -> [u8; CONFIG_SPACE_SIZE] {
     put(8, &SIZE_MAX.to_le_bytes());
     put(12, &SEG_MAX.to_le_bytes());
     put(20, &shape.block_size.to_le_bytes());
-    put(24, &[shape.physical_block_exp, 0]);
+    let Topology { alignment_offset, io_min, io_best, discard_sectors } = shape.topology;
+    put(24, &[shape.physical_block_exp, alignment_offset]);
     // Both in logical blocks: the smallest and the best request.
-    put(26, &(1u16 << shape.physical_block_exp.min(15)).to_le_bytes());
-    put(28, &0u32.to_le_bytes());
+    put(26, &io_min.max(1u16 << shape.physical_block_exp.min(15)).to_le_bytes());
+    put(28, &io_best.to_le_bytes());
     put(WRITEBACK as usize, &[u8::from(live.writeback())]);
     put(34, &shape.queues.to_le_bytes());
     let block_sectors = shape.block_size / 512;
     put(36, &shape.limits.discard_sectors_max.to_le_bytes());
     put(40, &u32::from(shape.limits.discard_sectors_max > 0).to_le_bytes());
-    put(44, &block_sectors.to_le_bytes());
+    // Of write-zeroes nothing is said of alignment: any range is zeroed, whatever is freed.
+    put(44, &discard_sectors.max(block_sectors).to_le_bytes());
     put(48, &shape.limits.zeroes_sectors_max.to_le_bytes());
     put(52, &u32::from(shape.limits.zeroes_sectors_max > 0).to_le_bytes());
     put(56, &[1]);

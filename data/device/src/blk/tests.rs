@@ -32,6 +32,7 @@ fn shape() -> Shape {
     Shape {
         block_size: 512,
         physical_block_exp: 3,
+        topology: Topology::default(),
         readonly: false,
         queues: 4,
         serial: SERIAL,

@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
+use virtio_bindings::virtio_config::{VIRTIO_F_NOTIFICATION_DATA, VIRTIO_F_RING_RESET};
 use virtio_bindings::virtio_net::*;
 
 use super::*;
 
 fn shape() -> Shape {
-    Shape { mac: [0x52, 0x54, 0, 0x12, 0x34, 0x56], mtu: 9000, pairs: 4 }
+    Shape { mac: [0x52, 0x54, 0, 0x12, 0x34, 0x56], mtu: 9000, pairs: 4, guest_offloads: true }
 }
 
 fn space(live: &Live) -> Vec<u8> {
@@ -51,6 +52,34 @@ fn feature_bits_have_linux_numbers() {
     }
     for absent in [VIRTIO_NET_F_GUEST_UFO, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_RSS] {
         assert_eq!(offered(&shape()) & 1 << absent, 0, "bit {absent} is not offered");
+    }
+}
+
+/// What is taken away is receiving alone; sending stays as it is.
+#[test]
+fn receive_offloads_can_be_withheld() {
+    let (all, finished) = (offered(&shape()), offered(&Shape { guest_offloads: false, ..shape() }));
+    assert_eq!(all & !finished, GUEST_OFFLOADS);
+    assert_eq!(finished & !all, 0);
+    assert_eq!(Net::new(finished).guest_has(), Offloads::NONE);
+    assert_eq!(Net::new(finished).accepts_from_guest(), Net::new(all).accepts_from_guest());
+}
+
+/// What a driver says through these stays at the front-end: vhost-user has no message for it (0023).
+#[test]
+fn nothing_is_offered_that_no_front_end_can_carry() {
+    let absent = [
+        VIRTIO_F_RING_RESET,
+        VIRTIO_F_NOTIFICATION_DATA,
+        VIRTIO_NET_F_CTRL_GUEST_OFFLOADS,
+        VIRTIO_NET_F_NOTF_COAL,
+        VIRTIO_NET_F_VQ_NOTF_COAL,
+        VIRTIO_NET_F_RSS,
+        VIRTIO_NET_F_HASH_REPORT,
+        VIRTIO_NET_F_CTRL_RX_EXTRA,
+    ];
+    for bit in absent {
+        assert_eq!(offered(&shape()) & 1 << bit, 0, "bit {bit} is not offered");
     }
 }
 

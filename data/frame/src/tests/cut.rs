@@ -172,7 +172,7 @@ fn what_is_not_what_it_says_is_refused() {
         ("a packet that ends behind the frame", &tcp6, |b, l3, _| b[l3 + 4] = 0xff, Length),
         ("a TCP header of 16 bytes", &tcp4, |b, _, l4| b[l4 + 12] = 0x40, Kind),
         ("version 4 in IPv6", &tcp6, |b, l3, _| b[l3] = 0x40, Kind),
-        ("a fragment header", &tcp6, |b, l3, _| b[l3 + 6] = 44, Kind),
+        ("a fragment header", &tcp6, |b, l3, _| b[l3 + 6] = 44, Fragment),
         ("an extension that leads past TCP", &tcp6, |b, l3, _| b[l3 + 6] = 0, Kind),
         ("a tag in between", &tcp4, |b, l3, _| b[l3 - 2] = 0x81, Kind),
         ("a frame that was cut off", &tcp4, |b, _, l4| b.truncate(l4 + 12), Length),
@@ -180,7 +180,6 @@ fn what_is_not_what_it_says_is_refused() {
     ];
     for (name, packet, change, expected) in table {
         let found = changed(packet, 1000, change);
-        // With TCP right behind IPv6, a fragment header is where TCP should be.
         assert_eq!(found, expected, "{name}");
     }
     let extended = Packet { extensions: vec![(60, 0)], ..tcp6 };

@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 
 use super::slot::{Slot, State as SlotState};
 use super::{AttachSpec, Counts, Event, Finished, Over, Rejected, Request, Standing};
-use crate::wire::{End, Intent, Malformed, News, Op, Piece, Record, Status, Verifier, checksum};
+use crate::wire::{
+    Bound, End, Intent, Malformed, News, Op, Piece, Record, Status, Verifier, checksum,
+};
 
 mod binding;
 mod handing;
@@ -25,6 +27,8 @@ enum State {
     },
     Asked,
     Bound,
+    /// The IOhost has given it, and it is not what its guest was using: nothing is asked of it.
+    Other(Bound),
     /// Its end is to be said; or was.
     Leaving {
         is_said: bool,
@@ -54,6 +58,10 @@ pub(super) struct Attachment {
     news_binding: u64,
     /// As it was last, of this attachment or of one before.
     verifier: Option<Verifier>,
+    /// The image that its guest is on; 0: not known.
+    image: u64,
+    /// Whatever is there when it is bound next is what its guest is on.
+    accepts: bool,
     is_shrunk: bool,
     slots: Vec<Slot>,
     memory: Vec<u8>,
@@ -110,6 +118,8 @@ impl Attachment {
             news: None,
             news_binding: 0,
             verifier: None,
+            image: 0,
+            accepts: false,
             is_shrunk: false,
             slots: vec![Slot::new(); count],
             memory: vec![0; count * spec.slot_bytes as usize],
@@ -132,8 +142,8 @@ impl Attachment {
 
     /// The device was had before, and stood so.
     pub(super) fn after(mut self, standing: Option<Standing>) -> Attachment {
-        if let Some(Standing { verifier, is_unflushed, is_lost }) = standing {
-            self.verifier = verifier;
+        if let Some(Standing { verifier, is_unflushed, is_lost, image }) = standing {
+            (self.verifier, self.image) = (verifier, image);
             // One of those that the next flush covers.
             self.written = u64::from(is_unflushed);
             if let Some(kept) = &mut self.kept {
@@ -151,7 +161,10 @@ impl Attachment {
         let is_unflushed = self.state != State::Over || self.written > self.flushed;
         let is_unflushed = is_unflushed && !self.is_settled;
         let is_owed = verifier.is_some() && !self.is_settled;
-        (is_lost || is_owed).then_some(Standing { verifier, is_unflushed, is_lost })
+        let verifier = verifier.filter(|_| is_lost || is_owed);
+        let image = self.image;
+        let is_known = is_lost || is_owed || image != 0;
+        is_known.then_some(Standing { verifier, is_unflushed, is_lost, image })
     }
 
     pub(super) fn forgive(&mut self) {
@@ -303,7 +316,15 @@ impl Attachment {
         events: &mut VecDeque<Event>,
     ) -> Result<(), Malformed> {
         match record {
-            Record::News { news, .. } => self.note(*news, events, false),
+            Record::News { news, .. } => match &mut self.state {
+                // Of something else than what its guest is on.
+                State::Other(bound) => {
+                    if news.revision > bound.news.revision {
+                        bound.news = *news;
+                    }
+                }
+                _ => self.note(*news, events, false),
+            },
             Record::Ended { end, .. } => match end {
                 End::Released => self.released(true, events),
                 End::Unsynced => self.released(false, events),

@@ -131,6 +131,15 @@ impl Held {
         self.give_back(unwanted);
     }
 
+    pub(super) fn accept(&mut self, index: u16) {
+        let mut events = std::mem::take(&mut self.events);
+        if let Some(one) = self.attachment(index) {
+            one.accept(&mut events);
+        }
+        self.events = events;
+        self.touch(index);
+    }
+
     pub(super) fn detach(&mut self, index: u16) {
         let Some(place) = self.attachments.get_mut(usize::from(index)) else { return };
         let Some(one) = place.take() else { return };

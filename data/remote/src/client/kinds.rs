@@ -49,6 +49,8 @@ pub struct Standing {
     pub is_unflushed: bool,
     /// Acknowledged writes may be gone: nothing that promises stability ends well any more.
     pub is_lost: bool,
+    /// The image that its guest is on, as the IOhost said; 0: nobody knows.
+    pub image: u64,
 }
 
 /// What becomes of an attachment, or of the session.
@@ -176,6 +178,9 @@ pub enum Refusal {
     Busy,
     /// The IOhost cannot open its storage.
     Failed,
+    /// It has another image than the one that its guest is on, or other contents: nothing is asked of it until that one is
+    /// there again, or whoever uses it accepts it ([`super::Client::accept`]).
+    Changed,
 }
 
 /// Why an attachment is over for good. But for the first one, what was acknowledged since the last flush may be gone:
@@ -190,7 +195,7 @@ pub enum Over {
     Revoked,
     /// Another client has it.
     Taken,
-    /// The device is another one, or has other contents.
+    /// The device is another one, or has other contents, and was given back.
     Changed,
     /// Nothing was heard for so long that requests failed.
     Silent,

@@ -13,6 +13,9 @@ const LEASE_MS: std::ops::RangeInclusive<u32> = 100..=600_000;
 /// The longest that one request may be executed, for a client to wait for it.
 const WORK_MS_MAX: u32 = 600_000;
 
+/// Feature: the answer to a bind says which image a device is ([`crate::wire::Bound::image`]).
+pub const IMAGES: u64 = 1;
+
 /// What an end can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -24,7 +27,7 @@ pub struct Offer {
     pub frame_bytes: u16,
     /// Frames that the other end may have under way to it.
     pub credit: u32,
-    /// Features of the protocol; those that both have are used. There is none yet.
+    /// Features of the protocol; those that both have are used: [`IMAGES`].
     pub features: u64,
     /// Random, for security `none`.
     pub(super) epoch: u64,
@@ -34,7 +37,7 @@ impl Offer {
     /// The usual: all ciphers of that security.
     pub fn new(is_secret: bool, frame_bytes: u16, credit: u32) -> Offer {
         let ciphers = super::ciphers(is_secret);
-        Offer { version: VERSION, ciphers, frame_bytes, credit, features: 0, epoch: 0 }
+        Offer { version: VERSION, ciphers, frame_bytes, credit, features: IMAGES, epoch: 0 }
     }
 
     pub(super) fn bytes(&self) -> [u8; OFFER_BYTES] {

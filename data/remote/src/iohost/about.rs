@@ -28,6 +28,8 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct About {
     pub(super) number: u32,
+    /// It is told which image a device is.
+    has_images: bool,
     pub(super) outbox: Outbox,
     places: Vec<Place>,
     /// Handles that this session was told it does not have, the last ones.
@@ -42,9 +44,10 @@ pub(super) struct About {
 }
 
 impl About {
-    pub(super) fn new(number: u32) -> About {
+    pub(super) fn new(number: u32, has_images: bool) -> About {
         About {
             number,
+            has_images,
             outbox: Outbox::new(),
             places: Vec::new(),
             ended: [u32::MAX; ENDED],
@@ -56,7 +59,10 @@ impl About {
     }
 
     /// Has that said. False when there are more than the client has places: it does not hear.
-    pub(super) fn say(&mut self, bound: Bound) -> bool {
+    pub(super) fn say(&mut self, mut bound: Bound) -> bool {
+        if !self.has_images {
+            bound.image = 0;
+        }
         let has_place = self.unsaid.len() < usize::from(crate::ATTACHMENTS_MAX);
         if has_place {
             self.unsaid.push_back(bound);

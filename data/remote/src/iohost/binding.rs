@@ -221,6 +221,14 @@ impl<M: SlotMemory> Host<M> {
         self.open_next(at);
     }
 
+    /// Which image a device is, of those that ever had its name, and at whatever IOhost; 0: not known. Told before
+    /// [`Host::opened`].
+    pub fn identify(&mut self, export: u16, image: u64) {
+        if let Some(one) = self.exports.get_mut(usize::from(export)) {
+            one.identify(image);
+        }
+    }
+
     /// Instead of [`Host::opened`]: not now. Its client asks again.
     pub fn busy(&mut self, export: u16) {
         let at = usize::from(export);
@@ -310,8 +318,8 @@ impl<M: SlotMemory> Host<M> {
     fn no_device(&mut self, wait: &Wait) {
         let Bind { index, binding, .. } = wait.bind;
         let (outcome, generation, name) = (Outcome::NoDevice, 0, 0);
-        let (verifier, news) = (Verifier::default(), News::default());
-        let bound = Bound { index, outcome, binding, generation, verifier, news, name };
+        let (verifier, news, image) = (Verifier::default(), News::default(), 0);
+        let bound = Bound { index, outcome, binding, generation, verifier, news, name, image };
         self.say(wait, bound);
     }
 
@@ -320,8 +328,8 @@ impl<M: SlotMemory> Host<M> {
         let one = &self.exports[at];
         let Bind { index, binding, .. } = wait.bind;
         let (generation, name) = (one.generation, one.name());
-        let (verifier, news) = (one.verifier, one.news);
-        let bound = Bound { index, outcome, binding, generation, verifier, news, name };
+        let (verifier, news, image) = (one.verifier, one.news, one.image_for(outcome));
+        let bound = Bound { index, outcome, binding, generation, verifier, news, name, image };
         self.say(wait, bound);
     }
 

@@ -72,6 +72,9 @@ pub(super) struct Export<M> {
     pub(super) news: News,
     /// As it was reported.
     pub(super) verifier: Verifier,
+    /// Which image that was, and which one it is now; 0: not known.
+    image: u64,
+    next_image: u64,
     /// Makes another boot of what the caller says, once it was let go of without a sync.
     unsynced: u64,
     pub(super) state: State,
@@ -102,6 +105,8 @@ impl<M: SlotMemory> Export<M> {
             clients: spec.clients,
             news: spec.news,
             verifier: Verifier::default(),
+            image: 0,
+            next_image: 0,
             unsynced: 0,
             state: State::Free,
             waiting: None,
@@ -265,9 +270,11 @@ impl<M: SlotMemory> Export<M> {
         let verifier = Verifier { boot: storage.boot ^ self.unsynced, ..storage };
         // Turns are known only in the boot in which they were counted: of another one it is not known whether
         // what was executed is still there, so it is executed again.
-        let kept = self.goes_on(wait).filter(|_| verifier == self.verifier);
+        let is_known = self.image != 0 && self.next_image != 0;
+        let is_it = verifier == self.verifier && !(is_known && self.image != self.next_image);
+        let kept = self.goes_on(wait).filter(|_| is_it);
         (self.end, self.released) = (None, None);
-        self.verifier = verifier;
+        (self.verifier, self.image) = (verifier, self.next_image);
         let outcome = kept.unwrap_or_else(|| {
             self.generation = self.told.0;
             self.owner = wait.owner();
@@ -277,6 +284,19 @@ impl<M: SlotMemory> Export<M> {
         self.state = State::Held;
         self.rebind(wait, part_bytes);
         outcome
+    }
+
+    /// See [`super::Host::identify`].
+    pub(super) fn identify(&mut self, image: u64) {
+        self.next_image = image;
+    }
+
+    /// Which image a client is told of that is answered so.
+    pub(super) fn image_for(&self, outcome: Outcome) -> u64 {
+        match outcome {
+            Outcome::Kept | Outcome::Fresh => self.image,
+            _ => 0,
+        }
     }
 
     /// The client gives it back.

@@ -4,7 +4,7 @@
 
 use super::about::About;
 use super::{Host, HostEvent, SlotMemory};
-use crate::handshake::{Agreed, Established, PublicKey};
+use crate::handshake::{Agreed, Established, IMAGES, PublicKey};
 use crate::net::NetQueue;
 use crate::seal::Seal;
 use crate::session::{FIRST_LEASES, Session};
@@ -177,7 +177,7 @@ impl<M: SlotMemory> Host<M> {
         session.see(now, header.counter);
         self.make_room_for(&client);
         let net = NetQueue::default();
-        let about = About::new(agreed.mine);
+        let about = About::new(agreed.mine, agreed.terms.features & IMAGES != 0);
         let peer = Peer { session, client, about, net, is_net_next: false };
         self.places[at].tenant = Tenant::Proven(Box::new(peer));
         self.proven += 1;

@@ -163,6 +163,7 @@ fn n8_an_answer_to_nothing_is_dropped_or_ends_the_session() {
             verifier: Verifier::default(),
             news,
             name: 1,
+            image: 0,
         };
         pair.ask(one, Op::Read, 0, 512);
         for record in [Record::Bound(bound), record] {
@@ -384,7 +385,8 @@ fn n8_slots_of_another_name_are_not_kept() {
             let mut liar = session_of(at_host, pair.now);
             pair.is_cut[0] = true;
             pair.run(MS);
-            let bound = Bound { index, outcome, binding, generation, verifier, news, name };
+            let image = 0;
+            let bound = Bound { index, outcome, binding, generation, verifier, news, name, image };
             let mut buffer = [0; 2000];
             let mut out = liar.begin(pair.now, &mut buffer).expect("room");
             assert!(out.push(&Record::Bound(bound), None));

@@ -332,9 +332,9 @@ fn a_successor_does_not_believe_what_a_half_replay_left() {
     assert!(status != Status::Ok || pair.disk[0] == b'b', "{status:?} {}", pair.disk[0] as char);
 }
 
-/// Who was told of other contents owes nothing.
+/// Whoever accepts other contents owes them nothing of what was there before.
 #[test]
-fn other_contents_end_a_replay() {
+fn other_contents_that_are_accepted_end_a_replay() {
     let (mut pair, one) = keeping();
     wrote(&mut pair, one, 0, b"ab");
     dies(&mut pair);
@@ -343,7 +343,21 @@ fn other_contents_end_a_replay() {
     pair.verifier.contents += 1;
     dies(&mut pair);
     pair.run(50 * MS);
-    assert_eq!(pair.events.last(), Some(&Event::Over { attachment: one, why: Over::Changed }));
+    let changed = Event::Refused { attachment: one, why: Refusal::Changed };
+    assert_eq!(pair.events.last(), Some(&changed));
+    pair.executes = true;
+    pair.executed.clear();
+    pair.write(one, 512, b'c', 512);
+    pair.run(50 * MS);
+    assert!(pair.executed.is_empty() && pair.finished().is_empty(), "{:?}", pair.executed);
+    pair.client.accept(one);
+    pair.run(50 * MS);
+    assert_eq!((pair.finished(), pair.writes()), (vec![(99, Status::Ok, 0)], b"c".to_vec()));
+    assert_eq!(flushed(&mut pair, one), Status::Ok);
+    wrote(&mut pair, one, 512, b"de");
+    dies(&mut pair);
+    assert_eq!(flushed(&mut pair, one), Status::Ok, "what it wrote since is sent again");
+    assert_eq!((pair.disk[0], pair.disk[512]), (0, b'e'));
     let stands = pair.stands[&one];
     assert!(
         stands.is_none_or(|one| !one.is_lost && one.verifier == Some(pair.verifier)),

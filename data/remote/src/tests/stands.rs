@@ -105,13 +105,23 @@ fn other_contents_are_noticed_by_the_next_attachment_too() {
     let again = pair.client.attach_again(SPEC, standing).expect("a place");
     pair.write(again, 0, b'a', 512);
     pair.run(50 * MS);
-    assert_eq!(pair.events.last(), Some(&Event::Over { attachment: again, why: Over::Changed }));
-    assert_eq!((pair.finished(), pair.writes()), (vec![(97, Status::IoError, 0)], vec![]));
-    // Who was told goes on with what is there.
+    let changed = |attachment| Event::Refused { attachment, why: Refusal::Changed };
+    assert_eq!(pair.events.last(), Some(&changed(again)));
+    assert_eq!((pair.finished(), pair.writes()), (vec![], vec![]));
+    // Who gives it back and comes again is told once more.
+    pair.client.release(again);
+    pair.run(50 * MS);
+    assert_eq!(pair.finished(), [(97, Status::IoError, 0)]);
     let standing = pair.stands[&again];
+    assert_eq!(standing.and_then(|kept| kept.verifier), Some(Verifier { boot: 1, contents: 2 }));
     pair.client.detach(again);
     let again = pair.client.attach_again(SPEC, standing).expect("a place");
+    pair.run(50 * MS);
+    assert_eq!(pair.events.last(), Some(&changed(again)));
+    // Who accepts it goes on with what is there.
+    pair.client.accept(again);
     pair.ask(again, Op::Flush, 0, 0);
     pair.run(50 * MS);
     assert_eq!(pair.finished(), [(0, Status::Ok, 0)]);
+    assert_eq!(pair.stands[&again].and_then(|kept| kept.verifier), Some(pair.verifier));
 }

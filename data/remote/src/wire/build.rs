@@ -5,6 +5,9 @@ use super::{
     Piece, RECORD_HEAD_BYTES, Record,
 };
 
+/// Bytes of the answer to a bind that says of no image which one it is.
+const BOUND_BYTES: usize = 72;
+
 /// A frame without header and tag yet. What does not fit is not begun.
 #[derive(Debug)]
 pub struct Builder<'a> {
@@ -48,7 +51,11 @@ impl<'a> Builder<'a> {
             Record::Ping => self.whole(2, &[]),
             Record::Close => self.whole(3, &[]),
             Record::Bind(bind) => self.whole(4, &bind_bytes(bind)),
-            Record::Bound(bound) => self.whole(5, &bound_bytes(bound)),
+            Record::Bound(bound) => {
+                let bytes = bound_bytes(bound);
+                let len = if bound.image == 0 { BOUND_BYTES } else { bytes.len() };
+                self.whole(5, &bytes[..len])
+            }
             Record::Release { handle } => self.whole(6, &handle.to_le_bytes()),
             Record::Ended { handle, end } => self.whole(7, &two(*handle, u32::from(*end as u8))),
             Record::News { handle, news } => {
@@ -185,8 +192,8 @@ fn bind_bytes(bind: &Bind) -> [u8; 52] {
     bytes
 }
 
-fn bound_bytes(bound: &Bound) -> [u8; 72] {
-    let mut bytes = [0; 72];
+fn bound_bytes(bound: &Bound) -> [u8; BOUND_BYTES + 8] {
+    let mut bytes = [0; BOUND_BYTES + 8];
     bytes[..2].copy_from_slice(&bound.index.to_le_bytes());
     bytes[2] = bound.outcome as u8;
     bytes[8..16].copy_from_slice(&bound.binding.to_le_bytes());
@@ -194,7 +201,8 @@ fn bound_bytes(bound: &Bound) -> [u8; 72] {
     bytes[24..32].copy_from_slice(&bound.verifier.boot.to_le_bytes());
     bytes[32..40].copy_from_slice(&bound.verifier.contents.to_le_bytes());
     bytes[40..64].copy_from_slice(&news_bytes(&bound.news));
-    bytes[64..].copy_from_slice(&bound.name.to_le_bytes());
+    bytes[64..72].copy_from_slice(&bound.name.to_le_bytes());
+    bytes[BOUND_BYTES..].copy_from_slice(&bound.image.to_le_bytes());
     bytes
 }
 

@@ -96,6 +96,8 @@ pub struct Bound {
     pub news: News,
     /// The name of its slots, which no others have: turns that were counted elsewhere mean nothing in them.
     pub name: u64,
+    /// Which image it is, of those that ever had this device's name; 0: not known, and not on the wire.
+    pub image: u64,
 }
 
 /// A device as it is now.
@@ -404,7 +406,11 @@ fn bound(at: &mut &[u8]) -> Result<Bound, Malformed> {
     let (binding, generation) = (u64_of(at)?, u64_of(at)?);
     let verifier = Verifier { boot: u64_of(at)?, contents: u64_of(at)? };
     let (news, name) = (news(at)?, u64_of(at)?);
-    Ok(Bound { index, outcome, binding, generation, verifier, news, name })
+    let image = match at.is_empty() {
+        true => 0,
+        false => Some(u64_of(at)?).filter(|image| *image != 0).ok_or(Malformed::Field)?,
+    };
+    Ok(Bound { index, outcome, binding, generation, verifier, news, name, image })
 }
 
 fn news(at: &mut &[u8]) -> Result<News, Malformed> {

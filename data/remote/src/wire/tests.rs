@@ -34,13 +34,15 @@ fn records(data: &[u8]) -> Vec<Record<'_>> {
     };
     let verifier = Verifier { boot: 8, contents: 9 };
     let (outcome, name) = (Outcome::Stale, u64::MAX);
-    let bound = Bound { index: 4095, outcome, binding: 77, generation: 6, verifier, news, name };
+    let bound =
+        Bound { index: 4095, outcome, binding: 77, generation: 6, verifier, news, name, image: 0 };
     let piece = Piece { handle: 1, slot: 2, turn: 3, len: 5000, place: 40, checksum: 5, data };
     vec![
         Record::Ping,
         Record::Close,
         Record::Bind(bind),
         Record::Bound(bound),
+        Record::Bound(Bound { image: 11, ..bound }),
         Record::Release { handle: 5 },
         Record::Ended { handle: 6, end: End::Unbound },
         Record::News { handle: 7, news },

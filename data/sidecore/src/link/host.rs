@@ -83,6 +83,8 @@ impl Drop for Greeting {
 pub struct Opened {
     /// What its storage is.
     pub verifier: Verifier,
+    /// Which image it is ([`Host::identify`]).
+    pub image: u64,
     /// As long as [`HostEvent::Open`] said.
     pub memory: AttachmentMemory,
     /// The queue that serves it, which stands on that memory and is attached to the link's sidecore, before or
@@ -463,6 +465,7 @@ impl HostLink {
             | ToLink::Attach { .. }
             | ToLink::Heard(_)
             | ToLink::Forgive(_)
+            | ToLink::Accept(_)
             | ToLink::Release(_)
             | ToLink::Look { .. } => {}
         }
@@ -483,7 +486,7 @@ impl HostLink {
 
     fn opened(&mut self, export: u16, opened: Opened) -> Option<QueueKey> {
         let place = self.attachments.get_mut(usize::from(export))?;
-        let Opened { verifier, memory, key, counters } = opened;
+        let Opened { verifier, image, memory, key, counters } = opened;
         *place = Some(Box::new(Attachment {
             key,
             initiator: Initiator::new(&memory),
@@ -493,6 +496,7 @@ impl HostLink {
             is_withdrawn: false,
             counters,
         }));
+        self.host.identify(export, image);
         self.host.opened(export, Ok((verifier, memory)));
         Some(key)
     }

@@ -11,13 +11,15 @@ use crate::net::Net;
 use crate::net::desk::{Desk, Ended, RETRY_NS};
 use crate::net::frames::{FRONT, Frame, ROOM, Room};
 use crate::net::host::HostServed;
-use crate::net::port::Replica;
+use crate::net::port::{Replica, Sink};
 use crate::net::route::{Routed, Way};
 use crate::net::transmit::Tally;
 use crate::places::{Place, receive_at};
 
 /// Between two questions for what a host port lost on its own, each a system call.
 const LOSSES_NS: u64 = 1_000_000_000;
+/// How often a port that makes frames looks whether somebody would have them.
+const NOBODY_NS: u64 = 10_000_000;
 
 /// What the frames of a visit have in common.
 struct Bench<'a> {
@@ -31,6 +33,19 @@ struct Bench<'a> {
 }
 
 impl Net {
+    /// Until when a port that makes its frames itself is left alone: nobody is at the other end of its wire, and
+    /// frames without end for nobody would take a whole core.
+    pub(crate) fn rests_until(&self, host: &HostServed, now: Nanos) -> Option<Nanos> {
+        if !host.spec.port.is_clocked() {
+            return None;
+        }
+        let key = host.spec.key;
+        let replica = self.replicas.get(usize::from(key.bridge.0)).and_then(Option::as_deref)?;
+        let other = replica.ports.other(key.port).and_then(|other| replica.ports.get(other));
+        let is_there = other.is_some_and(|port| port.is_up && port.sink != Sink::Nobody);
+        (replica.is_wire && !is_there).then(|| now.after(NOBODY_NS))
+    }
+
     /// Receives frames until there is none, the budget is used, or one has to wait.
     pub(crate) fn receive(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backend::{Cache, Disk, Source};
+use backend::{Cache, Disk, Source, Waits};
 
 use super::bed::*;
 use crate::{Command, QueueCounters};
@@ -14,7 +14,9 @@ pub(super) fn file() -> (tempfile::TempDir, Arc<Disk>) {
     let folder = tempfile::tempdir_in(build.parent().unwrap()).unwrap();
     let path = folder.path().join("disk");
     let (size_bytes, cache) = (Some(DISK), Cache::Auto);
-    let disk = Disk::open(&Source::File { path, size_bytes, readonly: false, cache }).unwrap();
+    let (readonly, waits) = (false, Waits::default());
+    let source = Source::File { path, size_bytes, readonly, cache, waits };
+    let disk = Disk::open(&source).unwrap();
     (folder, disk)
 }
 

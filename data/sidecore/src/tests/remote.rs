@@ -7,7 +7,9 @@ mod wire;
 
 use std::sync::Arc;
 
-use ::remote::client::{AttachSpec, ClientSpec, Event as ClientEvent, Over, Standing};
+use ::remote::client::{
+    AttachSpec, ClientSpec, Event as ClientEvent, Over, Refusal as NotServed, Standing,
+};
 use backend::link::{LinkNic, LinkSocket, LinkWire};
 use backend::net::{HostPort, Rest, Sent};
 use bed::*;
@@ -310,7 +312,7 @@ fn what_was_lost_in_a_silence_is_noticed() {
         }
         world.start(0);
         world.wire.cut(at(1), false);
-        let changed = ClientEvent::Over { attachment: NUMBER, why: Over::Changed };
+        let changed = ClientEvent::Refused { attachment: NUMBER, why: NotServed::Changed };
         assert!(world.until(10 * SECOND, |world| match is_other {
             true => world.told.last() == Some(&changed),
             false => world.is_bound(),
@@ -318,9 +320,15 @@ fn what_was_lost_in_a_silence_is_noticed() {
         let kept = world.stands.last().and_then(|(_, standing)| *standing).expect("it is kept");
         assert_eq!(kept.is_lost, !is_other);
         guest.ask(1, READ);
-        assert_eq!(world.ended(&mut guest, 1), [(0, u8::from(is_other))]);
+        if is_other {
+            // It waits, until whoever uses it says that it may go on with what is there.
+            world.run(SECOND);
+            assert!(guest.take().is_empty());
+            world.tell(ToLink::Accept(NUMBER));
+        }
+        world.ended_well(&mut guest, 1);
         guest.ask(1, FLUSH);
-        assert_eq!(world.ended(&mut guest, 1), [(0, 1)]);
+        assert_eq!(world.ended(&mut guest, 1), [(0, u8::from(!is_other))]);
     }
 }
 
@@ -522,6 +530,7 @@ fn ranges_are_zeroed_and_discarded_there() {
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],
@@ -571,6 +580,7 @@ fn a_write_that_must_be_stable_is_asked_for_as_such() {
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],

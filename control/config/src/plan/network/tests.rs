@@ -21,7 +21,7 @@ fn plan(text: &str) -> Plan {
 fn lines_after(text: &str, running: Option<&Plan>) -> Vec<String> {
     let refusal = load(text, "f", "/etc", &host(), running).unwrap_err();
     let line = |m: &crate::mistake::Located| format!("{}:{}: {}", m.line, m.column, m.mistake);
-    refusal.mistakes.iter().map(line).collect()
+    refusal.mistakes.iter().map(|kind| line(&kind.first)).collect()
 }
 
 fn lines(text: &str) -> Vec<String> {
@@ -182,7 +182,7 @@ fn every_mistake_about_ports_has_its_place() {
         ]
     );
     let refusal = load("switch = [{ id = \"s\", uplink = 7 }]", "f", "/", &host(), None);
-    let right = refusal.unwrap_err().mistakes.remove(0).mistake.right;
+    let right = refusal.unwrap_err().mistakes.remove(0).first.mistake.right;
     assert_eq!(right, "write it as `[[switch.uplink]]`");
 }
 
@@ -224,7 +224,6 @@ fn ports_may_not_clash() {
              (f:4)",
             "15:6: nic[1].id: the name \"a\" is taken by disk \"a\" (f:1)",
             "21:10: nic[2].socket: the socket \"/run/sidecore/a.sock\" is that of disk \"a\" (f:1)",
-            "21:10: nic[2].socket: the socket \"/run/sidecore/a.sock\" is that of nic \"a\" (f:14)",
             "25:7: nic[3].mac: the address 02:00:00:00:00:01 is that of nic \"b\" (f:17)",
             "28:13: nic[4].interface: the interface \"t\" is that of an uplink of switch \"s\" (f:4)",
             "35:7: nic[6].tap: the interface \"u\" is that of nic \"e\" (f:29)",

@@ -12,7 +12,7 @@ fn a_nic_offers_and_counts_what_a_nic_has() {
     let offered = ask(Message::GetProtocolFeatures);
     assert_eq!(offered & (bits::RARP | bits::NET_MTU), bits::RARP | bits::NET_MTU);
     assert_eq!(offered & (bits::INFLIGHT_SHMFD | bits::CONFIG), 0);
-    assert_eq!(ask(Message::GetQueueNum), 2, "pairs, not rings");
+    assert_eq!(ask(Message::GetQueueNum), 2, "pairs, for QEMU, which has not said SET_OWNER yet");
     say(&mut session, &mut world, &Message::SetProtocolFeatures(bits::OFFERED_BY_NIC)).unwrap();
     let area = InflightArea { size: 2048, queues: 1, queue_size: 128, ..Default::default() };
     let reply = say(&mut session, &mut world, &Message::GetInflightFd(area)).unwrap();
@@ -25,6 +25,33 @@ fn a_nic_offers_and_counts_what_a_nic_has() {
     for queue in [3, 4] {
         let answer = say(&mut session, &mut world, &Message::SetVringNum(state(queue, 256)));
         assert_eq!(answer.is_ok(), queue < 4, "four rings");
+    }
+}
+
+#[test]
+fn rings_are_counted_for_whoever_owns_first() {
+    let (mut world, mut session) = (World::default(), nic());
+    say(&mut session, &mut world, &Message::SetOwner).unwrap();
+    let answer = say(&mut session, &mut world, &Message::GetQueueNum).unwrap();
+    assert_eq!(u64::from_ne_bytes(answer.try_into().unwrap()), 4);
+}
+
+/// A guest that took `RING_RESET` from an earlier version of the daemon keeps its NIC.
+#[test]
+fn a_ring_reset_is_not_offered_and_harms_no_guest_that_has_it() {
+    for mut session in [nic(), session()] {
+        let mut world = World::default();
+        let offered = say(&mut session, &mut world, &Message::GetFeatures).unwrap();
+        let offered = u64::from_ne_bytes(offered.try_into().unwrap());
+        assert_eq!(offered & bits::RING_RESET, 0);
+        let taken = offered & !bits::LOG_ALL;
+        let message = Message::SetFeatures(taken | bits::RING_RESET);
+        say(&mut session, &mut world, &message).unwrap();
+        assert_eq!(session.features(), taken & !bits::TRANSPORT);
+        assert_eq!(session.scope(&message), Scope::None, "nothing would change");
+        let unknown = Message::SetFeatures(taken | 1 << 41);
+        let refused = say(&mut session, &mut world, &unknown).unwrap_err();
+        assert_eq!(refused.reason, Reason::Features(1 << 41));
     }
 }
 

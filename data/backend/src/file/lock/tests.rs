@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{asks_another, lock_bytes};
 use crate::file::Opened;
-use crate::{Cache, Holder, OpenError, sys};
+use crate::{Cache, Holder, OpenError, Vet, sys};
 
 const SIZE: u64 = 1 << 20;
 
@@ -27,7 +27,8 @@ fn folders() -> [tempfile::TempDir; 2] {
 
 fn open(path: &Path, readonly: bool, cache: Cache) -> Result<Opened, OpenError> {
     let size_bytes = (!readonly).then_some(SIZE);
-    Opened::open(path, size_bytes, readonly, cache).map(|(opened, _)| opened)
+    Opened::open(&crate::KernelNames, path, size_bytes, readonly, cache, Vet::Raw)
+        .map(|(opened, _)| opened)
 }
 
 /// Opens what nobody holds any more. Another test may just be starting a process, which has a copy of
@@ -147,7 +148,10 @@ fn a_second_daemon_is_told_who_holds_the_file() {
         let other = Other::new(theirs, &path);
         let before = fs::metadata(&path).expect("facts");
         // A size that would make it grow: nothing must happen before the lock.
-        let longer = || Opened::open(&path, Some(2 * SIZE), false, ours).map(|(opened, _)| opened);
+        let longer = || {
+            Opened::open(&crate::KernelNames, &path, Some(2 * SIZE), false, ours, Vet::Raw)
+                .map(|(opened, _)| opened)
+        };
         let (pid, text) = refused(longer);
         assert_eq!(pid, other.pid(), "{theirs}");
         let name = fs::read_to_string(format!("/proc/{}/comm", other.pid())).expect("a name");

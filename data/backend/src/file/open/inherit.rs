@@ -13,6 +13,11 @@ impl Opened {
         (self.cached(), self.direct())
     }
 
+    /// See [`crate::Disk::file_id`].
+    pub(crate) fn file_id(&self) -> Option<(u64, u64)> {
+        fstat(&self.cached).ok().map(|stat| (stat.st_dev, stat.st_ino))
+    }
+
     /// What [`Self::descriptions`] gave, in the process that takes over. `path` is for messages.
     ///
     /// # Errors
@@ -44,6 +49,8 @@ impl Opened {
             None => None,
         };
         let in_memory = is_in_memory(&cached, &stat);
+        let image = end_of(&cached).and_then(|bytes| ImageFacts::of(&cached, bytes));
+        let image = image.map_err(os("look at"))?;
         if !in_memory {
             Ring::new(2, None).map_err(OpenError::NoUring)?;
         }
@@ -57,14 +64,18 @@ impl Opened {
             in_memory,
             // Not learnt anew: its guest was told so, and trying would wait for what is in flight.
             physical_block_size: facts.physical_block_size,
+            grain: facts.grain,
             limits: facts.limits,
             lacks: AtomicU8::new(0),
             was_empty: facts.was_empty,
+            image,
+            is_labelled: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
             sync_failure: failure_fd().map_err(os("watch"))?,
             writers: Writers::default(),
             flushes: Flushes::default(),
             faults: Faults::default(),
+            waits: Patience::default(),
             sleepers: Sleepers::default(),
             #[cfg(feature = "simulated")]
             kernel: None,

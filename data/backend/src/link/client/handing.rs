@@ -130,8 +130,9 @@ fn save_seat(out: &mut Writer<'_>, seat: &Seat) {
     out.u32(slot_bytes);
     out.u32(keep_bytes);
     out.flag(seat.standing.is_some());
-    let none = Standing { verifier: None, is_unflushed: false, is_lost: false };
-    let Standing { verifier, is_unflushed, is_lost } = seat.standing.unwrap_or(none);
+    let none = Standing { verifier: None, is_unflushed: false, is_lost: false, image: 0 };
+    // Which image its guest is on is told by whoever takes it over: it outlives both processes.
+    let Standing { verifier, is_unflushed, is_lost, image: _ } = seat.standing.unwrap_or(none);
     let Verifier { boot, contents } = verifier.unwrap_or_default();
     out.flag(verifier.is_some());
     out.u64(boot);
@@ -150,7 +151,8 @@ fn take_seat(saved: &mut Reader<'_>) -> Result<(AttachSpec, Option<Standing>), B
     let is_known = saved.flag()?;
     let verifier = Verifier { boot: saved.u64()?, contents: saved.u64()? };
     let verifier = is_known.then_some(verifier);
-    let standing = Standing { verifier, is_unflushed: saved.flag()?, is_lost: saved.flag()? };
+    let (is_unflushed, is_lost, image) = (saved.flag()?, saved.flag()?, 0);
+    let standing = Standing { verifier, is_unflushed, is_lost, image };
     let spec = AttachSpec { device, slots, slot_bytes, keep_bytes };
     Ok((spec, is_some.then_some(standing)))
 }

@@ -3,7 +3,7 @@
 //! Of each disk one word at a time, the newest: an IOhost may have news without end. The last words of an attachment, and
 //! what is no disk's, are never many. Called by `client`, and by control through its sidecore.
 
-use remote::client::Event;
+use remote::client::{Event, Standing};
 
 use super::{ClientLink, LinkEvent, seat_at};
 use crate::link::seat::{Seat, State, Words};
@@ -34,6 +34,26 @@ impl ClientLink {
         }
     }
 
+    /// Whoever uses the disk goes on with what its IOhost has, whatever its guest was on.
+    pub fn accept(&mut self, disk: u16) {
+        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        if let Some(attachment) = seat.attachment.filter(|_| seat.state == State::Wanted) {
+            self.client.accept(attachment);
+        }
+        seat.accepts = !seat.is_bound;
+        self.is_stirred = true;
+    }
+
+    /// The guest of a disk that was taken over from another process is on that image, as its IOhost said.
+    pub fn remember_image(&mut self, disk: u16, image: u64) {
+        let Some(seat) = seat_at(&mut self.seats, disk) else { return };
+        let none = Standing { verifier: None, is_unflushed: false, is_lost: false, image };
+        seat.standing = Some(Standing { image, ..seat.standing.unwrap_or(none) });
+        if let Some(attachment) = seat.attachment {
+            self.client.remember_image(attachment, image);
+        }
+    }
+
     pub(super) fn hear(&mut self, mut event: Event, now: u64) {
         let attachment = match &mut event {
             Event::Bound { attachment, .. }
@@ -58,7 +78,7 @@ impl ClientLink {
         let mut is_over = false;
         match event {
             Event::Bound { .. } => {
-                seat.is_bound = true;
+                (seat.is_bound, seat.accepts) = (true, false);
                 self.weigh_iohost(disk, now);
             }
             Event::Refused { .. } => {

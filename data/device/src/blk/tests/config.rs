@@ -56,6 +56,19 @@ fn every_field_is_where_linux_reads_it() {
     assert_eq!(padding, [0; 4]);
 }
 
+/// A 512e disk behind a partition that begins in the midst of a block, and discards of 64 KiB.
+#[test]
+fn the_topology_is_told_as_linux_reads_it() {
+    let topology = Topology { alignment_offset: 7, io_min: 16, io_best: 128, discard_sectors: 128 };
+    let space = space(&Shape { topology, ..shape() }, &Live::new(1 << 20));
+    assert_eq!(field!(&space, blk_size), 512);
+    assert_eq!(field!(&space, physical_block_exp), 3);
+    assert_eq!(field!(&space, alignment_offset), 7);
+    assert_eq!(field!(&space, min_io_size), 16);
+    assert_eq!(field!(&space, opt_io_size), 128);
+    assert_eq!(field!(&space, discard_sector_alignment), 128);
+}
+
 #[test]
 fn what_changes_is_read_anew() {
     let live = Live::new(512);
@@ -150,4 +163,14 @@ fn what_is_offered_follows_the_shape() {
     let bare = offered(&Shape { limits: Limits::default(), ..shape() });
     assert_eq!(bare & (bit::BLK_DISCARD | bit::BLK_WRITE_ZEROES), 0);
     assert_ne!(offered(&Shape { in_order: true, ..shape() }) & bit::IN_ORDER, 0);
+}
+
+/// vhost-user has no message by which a front-end tells of these (0023).
+#[test]
+fn nothing_is_offered_that_no_front_end_can_carry() {
+    let all = [shape(), Shape { readonly: true, ..shape() }, Shape { in_order: true, ..shape() }];
+    let carried = offered(&all[0]) | offered(&all[1]) | offered(&all[2]);
+    for absent in [VIRTIO_F_RING_RESET, VIRTIO_F_NOTIFICATION_DATA, VIRTIO_F_SR_IOV] {
+        assert_eq!(carried & 1 << absent, 0, "bit {absent} is not offered");
+    }
 }

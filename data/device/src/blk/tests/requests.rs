@@ -155,13 +155,25 @@ proptest! {
 }
 
 #[test]
-fn a_request_may_move_15_mib_and_no_more() {
+fn a_request_may_move_all_of_the_disk_and_no_more() {
     let mut rig = Rig::new();
-    let most = DATA_MAX as u32;
-    assert_eq!(rig.work(IN, 0, Some(writes(4096, most))).len, DATA_MAX);
-    assert_eq!(rig.work(OUT, 0, Some(reads(4096, most))).len, DATA_MAX);
-    assert_eq!(rig.refusal(IN, 0, Some(writes(4096, most + 512))), Status::IoError);
-    assert_eq!(rig.refusal(OUT, 0, Some(reads(4096, most + 512))), Status::IoError);
+    let (all, half) = (SECTORS * 512, (SECTORS * 256) as u32);
+    let whole = |kind: u32, pieces: &[Buffer], rig: &mut Rig| {
+        rig.put(0, &header(kind, 0));
+        let mut chain = vec![reads(0, 16)];
+        chain.extend_from_slice(pieces);
+        chain.push(writes(3000, 1));
+        rig.parse(&chain)
+    };
+    for (kind, piece) in [(IN, writes(4096, half)), (OUT, reads(4096, half))] {
+        // More in one piece than is offered, as firmware sends it.
+        assert_eq!(rig.work(kind, 0, Some(piece)).len, all / 2);
+        let Ok(Parsed::Work(work)) = whole(kind, &[piece; 2], &mut rig) else { panic!("refused") };
+        assert_eq!(work.len, all);
+        let beyond = whole(kind, &[piece, piece, Buffer { len: 512, ..piece }], &mut rig);
+        let Ok(Parsed::Answer(_, status)) = beyond else { panic!("{beyond:?}") };
+        assert_eq!(status, Status::IoError);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{Attachment, State};
 use crate::client::slot::State as SlotState;
 use crate::client::{Event, Over, Refusal};
-use crate::wire::{Bind, Bound, Intent, Malformed, News, Outcome, Record, Status};
+use crate::wire::{Bind, Bound, Intent, Malformed, News, Outcome, Record, Status, Verifier};
 
 /// After which a device is asked for again that could not be had.
 const RETRY_NS: u64 = 100_000_000;
@@ -16,6 +16,11 @@ impl Attachment {
         self.wants_release = true;
         match self.state {
             State::Bound => self.leave_if_wanted(),
+            State::Other(_) => {
+                let handle = self.unended_handle();
+                self.end(Over::Changed, events);
+                return handle;
+            }
             State::Wanted { .. } | State::Asked if self.intent == Intent::Take => {
                 let handle = self.unended_handle();
                 self.end(Over::Released, events);
@@ -41,7 +46,10 @@ impl Attachment {
 
     /// What it is called in this session, when the IOhost has it by that, or may yet.
     pub(in crate::client) fn unended_handle(&self) -> Option<u32> {
-        let is_known = matches!(self.state, State::Asked | State::Bound | State::Leaving { .. });
+        let is_known = matches!(
+            self.state,
+            State::Asked | State::Bound | State::Other(_) | State::Leaving { .. }
+        );
         (is_known && self.intent != Intent::Look).then(|| self.handle())
     }
 
@@ -143,17 +151,48 @@ impl Attachment {
         part_bytes: usize,
         events: &mut VecDeque<Event>,
     ) -> Result<(), Malformed> {
-        let new = bound.verifier;
-        let before = self.replays_to().or(self.verifier).unwrap_or(new);
-        if bound.outcome == Outcome::Kept && before.boot != new.boot {
+        let (new, is_kept) = (bound.verifier, bound.outcome == Outcome::Kept);
+        let before = self.before(new);
+        let is_other_image = self.image != 0 && bound.image != 0 && self.image != bound.image;
+        let is_other = before.contents != new.contents || is_other_image;
+        if is_kept && !is_other && before.boot != new.boot {
             return Err(Malformed::Field);
         }
-        if before.contents != bound.verifier.contents {
-            // Who hears of that does not count on what it wrote.
-            (self.flushed, self.verifier, self.replay) = (self.written, Some(new), None);
+        if is_other && self.wants_release {
+            // Nothing of its guest's is asked of it, and what is kept of the one before stays so.
             self.end(Over::Changed, events);
             return Ok(());
         }
+        self.part_bytes = part_bytes;
+        (self.generation, self.name) = (bound.generation, bound.name);
+        self.intent = Intent::Again;
+        for at in 0..self.slots.len() {
+            self.rebind(at, is_kept, part_bytes);
+        }
+        match (is_other, self.accepts) {
+            (true, false) => {
+                self.state = State::Other(*bound);
+                let (attachment, why) = (self.index, Refusal::Changed);
+                events.push_back(Event::Refused { attachment, why });
+            }
+            (true, true) => {
+                self.forget_before(new);
+                self.begin_serving(bound, events);
+            }
+            (false, _) => self.begin_serving(bound, events),
+        }
+        Ok(())
+    }
+
+    /// What the machine that has the device said last, or the one that has it now.
+    fn before(&self, new: Verifier) -> Verifier {
+        self.replays_to().or(self.verifier).unwrap_or(new)
+    }
+
+    /// Its guest's requests go there from here on.
+    fn begin_serving(&mut self, bound: &Bound, events: &mut VecDeque<Event>) {
+        let new = bound.verifier;
+        let before = self.before(new);
         // What is still being sent again to a machine that has not changed goes on.
         let may_be_gone = before.boot != new.boot && self.written > self.flushed;
         let replays = may_be_gone && self.may_replay();
@@ -161,13 +200,10 @@ impl Attachment {
         if !replays && self.replays_to().is_none() {
             self.verifier = Some(new);
         }
-        self.part_bytes = part_bytes;
-        (self.generation, self.name) = (bound.generation, bound.name);
-        self.intent = Intent::Again;
-        self.state = State::Bound;
-        for at in 0..self.slots.len() {
-            self.rebind(at, bound.outcome == Outcome::Kept, part_bytes);
+        if bound.image != 0 {
+            self.image = bound.image;
         }
+        (self.state, self.accepts) = (State::Bound, false);
         if replays {
             self.begin_replay(before, new);
         }
@@ -176,7 +212,28 @@ impl Attachment {
         events.push_back(Event::Stands { attachment: self.index, standing: self.standing() });
         self.note(bound.news, events, true);
         self.leave_if_wanted();
-        Ok(())
+    }
+
+    /// Whoever uses it goes on with what is there, and counts on nothing that it wrote before.
+    fn forget_before(&mut self, new: Verifier) {
+        (self.flushed, self.verifier, self.owes_failure) = (self.written, Some(new), false);
+        self.image = 0;
+        self.forget_kept();
+    }
+
+    /// See [`crate::client::Client::accept`].
+    pub(in crate::client) fn accept(&mut self, events: &mut VecDeque<Event>) {
+        // Once it is served there is nothing to accept.
+        self.accepts = matches!(self.state, State::Wanted { .. } | State::Asked);
+        if let State::Other(bound) = self.state {
+            self.forget_before(bound.verifier);
+            self.begin_serving(&bound, events);
+        }
+    }
+
+    /// See [`crate::client::Client::remember_image`].
+    pub(in crate::client) fn remember_image(&mut self, image: u64) {
+        self.image = image;
     }
 
     /// What this slot has to do in a new binding.

@@ -101,12 +101,8 @@ impl Attachment {
 
     /// What is under way in the attachment's own slot no longer matters, in a binding with new slots.
     pub(super) fn begin_replay(&mut self, before: Verifier, verifier: Verifier) {
-        if let Some(at) = self.own_slot() {
-            let slot = &mut self.slots[usize::from(at)];
-            // That turn was not had in this binding.
-            slot.turn -= u64::from(slot.state == SlotState::Waiting);
-            (slot.state, slot.is_queued, slot.recalls) = (SlotState::Free, false, false);
-            slot.sending = Default::default();
+        if self.own_slot().is_some() {
+            self.free_own();
             // Neither the machine that is gone and may come back, nor the one that has a part of it.
             let mut boot = before.boot ^ verifier.boot.rotate_left(21) ^ 0x9e37_79b9_7f4a_7c15;
             while boot == before.boot || boot == verifier.boot {
@@ -114,6 +110,24 @@ impl Attachment {
             }
             let nobodys = Verifier { boot, ..verifier };
             self.replay = Some(Replay { next: None, nobodys, verifier });
+        }
+    }
+
+    /// What is under way in the attachment's own slot does not matter any more: that turn was not had in this binding.
+    fn free_own(&mut self) {
+        let Some(at) = self.own_slot() else { return };
+        let slot = &mut self.slots[usize::from(at)];
+        slot.turn -= u64::from(slot.state == SlotState::Waiting);
+        (slot.state, slot.is_queued, slot.recalls) = (SlotState::Free, false, false);
+        slot.sending = Default::default();
+    }
+
+    /// Nothing that was written before is ever sent again.
+    pub(super) fn forget_kept(&mut self) {
+        self.replay = None;
+        self.free_own();
+        if let Some(kept) = &mut self.kept {
+            kept.forget_all(self.written);
         }
     }
 

@@ -69,6 +69,7 @@ fn pair() -> (Initiator, Device) {
     let shape = Shape {
         block_size: 512,
         physical_block_exp: 0,
+        topology: Default::default(),
         readonly: false,
         queues: 1,
         serial: [0; 20],

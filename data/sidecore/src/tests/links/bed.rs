@@ -507,6 +507,7 @@ impl World {
         device.memory = Some(memory.clone());
         let opened = Opened {
             verifier: Verifier { boot: 1, contents: 1 },
+            image: 0,
             memory,
             key: key(export.into()),
             counters: Arc::clone(&device.attachment),
@@ -528,6 +529,7 @@ impl World {
         let shape = Shape {
             block_size: device.disk.block_size(),
             physical_block_exp: 0,
+            topology: Default::default(),
             readonly: false,
             queues: 1,
             serial: [0; 20],

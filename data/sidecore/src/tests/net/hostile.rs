@@ -127,7 +127,9 @@ fn d3_checksums_beyond_the_frame_are_dropped() {
 fn d4_segments_without_size_kind_or_checksum_are_dropped() {
     let mut sent = frame(mac(2), mac(1), 3000);
     sent[12..14].copy_from_slice(&[8, 0]);
-    sent[14] = 0x45;
+    // TCP over IPv4, as far as the head shows; 0 leaves the length to whoever cuts.
+    sent[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 6]);
+    sent[46] = 0x50;
     let mut bad = vec![
         undone(Header::GSO_TCP4, 0, 34, 16),
         undone(Header::GSO_TCP4, 1000, 34, 6),

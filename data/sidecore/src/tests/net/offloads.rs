@@ -115,6 +115,43 @@ fn a_checksum_is_filled_in_for_whoever_cannot() {
     }
 }
 
+/// Clients and servers of DHCP read by raw sockets, to which nobody says that a checksum is undone.
+#[test]
+fn a_datagram_of_dhcp_is_finished_also_for_whoever_could() {
+    for (port, is_finished) in [(67, true), (68, true), (546, true), (547, true), (69, false)] {
+        let features = PLAIN | bit::NET_GUEST_CSUM;
+        let (mut lan, mut a, mut b) = lan_with(features);
+        b.post(1, 2000);
+        let mut sent = packet(UDP, 300);
+        sent[36..38].copy_from_slice(&u16::to_be_bytes(port));
+        a.send_with(undone(UDP, 0), &sent);
+        lan.passes(1);
+        let got = b.take();
+        let (header, frame) = &got[0];
+        let flags = if is_finished { 0 } else { Header::NEEDS_CSUM };
+        assert_eq!(header.flags, flags, "to port {port}");
+        assert_eq!(is_right(frame, UDP), is_finished, "to port {port}");
+        assert_eq!(lan.counters(1).finished, u64::from(is_finished));
+    }
+}
+
+/// What a guest says of a frame that is something else is not passed on.
+#[test]
+fn a_label_that_does_not_fit_the_frame_is_a_counted_drop() {
+    let all = PLAIN | bit::NET_GUEST_CSUM | bit::NET_GUEST_TSO4 | bit::NET_MRG_RXBUF;
+    let (mut lan, mut a, mut b) = lan_with(all);
+    b.post(3, 65_000);
+    let wrong = [(TCP, 23, UDP), (TCP, 23, 47), (TCP, 20, 0x20), (UDP, 23, TCP)];
+    for (protocol, at, byte) in wrong {
+        let mut frame = packet(protocol, 5000);
+        frame[at] = byte;
+        a.send_with(undone(protocol, 1400), &frame);
+    }
+    lan.passes(1);
+    assert_eq!((a.sent(), b.take().len()), (4, 0));
+    assert_eq!(lan.only_dropped(0, DropReason::BadOffload), 4);
+}
+
 #[test]
 fn long_segments_are_cut_for_whoever_takes_only_short_ones() {
     let csum = PLAIN | bit::NET_GUEST_CSUM;
@@ -187,10 +224,13 @@ fn what_cannot_be_cut_is_dropped_at_whoever_needs_it_cut() {
         lan.plug(nic);
         nic.post(40, 2048);
     }
-    let mut sent = packet(TCP, 5000);
-    // It says UDP inside.
-    sent[23] = UDP;
-    nics[0].send_with(undone(TCP, 1400), &sent);
+    let mut sent = frame(mac(2), mac(1), 5000);
+    // IPv6 with an extension that goes on behind the head, and there leads elsewhere than to TCP.
+    sent[12..21].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 60]);
+    sent[54..56].copy_from_slice(&[60, 14]);
+    sent[174] = UDP;
+    let header = Header { gso_type: Header::GSO_TCP6, csum_start: 400, ..undone(TCP, 1400) };
+    nics[0].send_with(header, &sent);
     lan.passes(2);
     let got: Vec<_> = nics.iter_mut().map(|nic| nic.take().len()).collect();
     assert_eq!((nics[0].sent(), got), (1, vec![0, 1, 0]));

@@ -108,7 +108,9 @@ impl World {
             link: LINK,
             disk: NUMBER,
             size_bytes: DISK,
+            block_size: 512,
             physical_block_size: 512,
+            grain: Default::default(),
             limits,
             readonly: false,
         })

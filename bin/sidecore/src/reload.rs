@@ -1,0 +1,116 @@
+//! `reload`: the file read again by the daemon, and what that does or would do, to whom.
+
+use std::fmt::Write as _;
+
+use config::api::{EffectView, ReloadView};
+use config::routes::Method;
+
+use crate::cli::ReloadArgs;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::table::{Align, Table};
+
+/// `reload`
+pub(crate) fn run(args: ReloadArgs, client: &Client, output: &Output) -> Result<(), Failure> {
+    let done: ReloadView = match (args.dry_run, args.force) {
+        (true, _) => dry_run(client)?,
+        (_, true) => client.ask(Method::Post, "/v1/reload?force=true")?,
+        _ => client.ask(Method::Post, "/v1/reload")?,
+    };
+    output.show(&done, text)
+}
+
+/// What a reload would do, of the daemon that runs. One that does not know the question reloads nothing.
+///
+/// # Errors
+/// It cannot be asked, or would refuse the file.
+pub(crate) fn dry_run(client: &Client) -> Result<ReloadView, Failure> {
+    client.ask(Method::Get, "/v1/reload")
+}
+
+/// For people.
+pub(crate) fn text(done: &ReloadView) -> String {
+    let mut text = match (done.dry_run, done.changes.is_empty()) {
+        // What is different and waits is said below.
+        (_, true) if !done.restart_needed.is_empty() => String::new(),
+        (false, true) => format!("{}: nothing changed\n", done.file),
+        (true, true) => format!("{}: a reload would change nothing\n", done.file),
+        (false, false) => done.changes.iter().map(|change| format!("{change}\n")).collect(),
+        (true, false) => effects_text(done),
+    };
+    for name in &done.restart_needed {
+        let _ = writeln!(
+            text,
+            "{name} is different: `sidecore upgrade`, or a restart, puts it into force"
+        );
+    }
+    text
+}
+
+fn effects_text(done: &ReloadView) -> String {
+    let columns = ["WHAT", "DEVICE", "GUEST", "HOW"];
+    let columns: Vec<_> = columns.into_iter().map(|name| (name, Align::Left)).collect();
+    let mut table = Table::new(&columns);
+    for effect in &done.effects {
+        let EffectView { kind, id, action, what, .. } = effect;
+        let guest = match (effect.guest, effect.guest_loses) {
+            (_, true) => "loses it",
+            (true, false) => "keeps it",
+            (false, false) => "-",
+        };
+        let name = format!("{} {id}", kind.word());
+        table.row(vec![action.word().to_string(), name, guest.to_string(), what.clone()]);
+    }
+    let mut text = format!("{}: nothing was changed; a reload would do this:\n\n", done.file);
+    text.push_str(&table.text());
+    let lost = done.effects.iter().filter(|effect| effect.guest_loses).count();
+    if lost > 0 {
+        let _ = writeln!(
+            text,
+            "\n{lost} of these take something from a guest: `sidecore reload` refuses, and \
+             `sidecore reload --force` does it"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use config::api::{ActionView, ThingView};
+
+    use super::*;
+
+    #[test]
+    fn a_dry_run_says_what_becomes_of_each_and_of_its_guest() {
+        let effect = |id: &str, action, (guest, guest_loses), what: &str| EffectView {
+            kind: ThingView::Disk,
+            id: id.to_string(),
+            action,
+            guest,
+            guest_loses,
+            what: what.to_string(),
+        };
+        let view = ReloadView {
+            file: "f".to_string(),
+            changes: vec!["removed disk a".to_string()],
+            effects: vec![
+                effect("a", ActionView::Remade, (true, true), "source \"/a\" becomes \"/b\""),
+                effect("b", ActionView::Changed, (true, false), "resized disk b to 2G"),
+                effect("c", ActionView::Added, (false, false), "added disk c"),
+            ],
+            dry_run: true,
+            ..ReloadView::default()
+        };
+        let expected = "f: nothing was changed; a reload would do this:\n\n\
+             WHAT     DEVICE  GUEST     HOW\n\
+             remade   disk a  loses it  source \"/a\" becomes \"/b\"\n\
+             changed  disk b  keeps it  resized disk b to 2G\n\
+             added    disk c  -         added disk c\n\n\
+             1 of these take something from a guest: `sidecore reload` refuses, and `sidecore reload \
+             --force` does it\n";
+        assert_eq!(text(&view), expected);
+        let nothing = ReloadView { file: "f".into(), dry_run: true, ..ReloadView::default() };
+        assert_eq!(text(&nothing), "f: a reload would change nothing\n");
+    }
+}

@@ -1,0 +1,94 @@
+//! What a reload did, or would do.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a reload did, or what it would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReloadView {
+    /// The file that was read.
+    pub file: String,
+    /// What was changed, in order, in words.
+    pub changes: Vec<String>,
+    /// What is different in the file and comes into force only when the daemon is restarted.
+    pub restart_needed: Vec<String>,
+    /// What became of each thing that is different.
+    #[serde(default)]
+    pub effects: Vec<EffectView>,
+    /// Nothing was changed: this is what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a reload does to one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EffectView {
+    /// What it is.
+    pub kind: ThingView,
+    /// Its name.
+    pub id: String,
+    /// What is done to it.
+    pub action: ActionView,
+    /// A guest uses it now.
+    pub guest: bool,
+    /// That guest loses by it: the device goes, goes and comes, or becomes smaller. Without `force`
+    /// the reload is refused.
+    pub guest_loses: bool,
+    /// What is different, in words.
+    pub what: String,
+}
+
+/// Things that a file declares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "each is what its name says")]
+pub enum ThingView {
+    Disk,
+    Nic,
+    Switch,
+    Uplink,
+    Group,
+    Link,
+    Daemon,
+}
+
+impl ThingView {
+    /// As messages name it.
+    pub fn word(self) -> &'static str {
+        match self {
+            ThingView::Disk => "disk",
+            ThingView::Nic => "nic",
+            ThingView::Switch => "switch",
+            ThingView::Uplink => "uplink",
+            ThingView::Group => "group",
+            ThingView::Link => "link",
+            ThingView::Daemon => "daemon",
+        }
+    }
+}
+
+/// What a reload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ActionView {
+    /// It is made.
+    Added,
+    /// It goes.
+    Removed,
+    /// It goes and is made anew: its guest sees the device go and come.
+    Remade,
+    /// It is changed in place: its guest keeps it.
+    Changed,
+}
+
+impl ActionView {
+    /// As tables show it.
+    pub fn word(self) -> &'static str {
+        match self {
+            ActionView::Added => "added",
+            ActionView::Removed => "removed",
+            ActionView::Remade => "remade",
+            ActionView::Changed => "changed",
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What a change does to guests, and whether it is done: nothing is taken from a guest unawares.
+//!
+//! A guest has a device while a front-end says that it drives it, or while a client of a link has it. What takes such
+//! a device away, remakes it, or makes a disk smaller is refused unless its operator insists (`force`). Not here: what
+//! differs (`config::diff`), and what an upgrade refuses (`upgrade::heir`). Called by `reload` and by the calls that
+//! remove and resize.
+
+use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
+use config::plan::LinkPlan;
+use config::{Change, Plan, Size};
+
+use crate::device::Device;
+use crate::kind::DevicePlan;
+use crate::manager::Manager;
+use crate::upgrade::made_of;
+
+/// Devices that one refusal names.
+const NAMED_MAX: usize = 8;
+/// What takes a device from a guest all the same.
+const INSIST: &str = "`--force` (`force=true` in the API)";
+
+impl Device {
+    /// Whether a VMM has it: it may be about to start its guest, too.
+    fn is_driven(&self) -> bool {
+        let is_owned = self.links.values().any(|link| link.session.has_owner());
+        !self.removing && (self.runner.is_some() || is_owned)
+    }
+}
+
+impl Manager {
+    /// Whether a guest has the device of that name, here or at a client of a link.
+    pub(crate) fn has_guest(&self, id: &str) -> bool {
+        let number = self.number_of(id);
+        let device = number.and_then(|number| self.devices.get(&number));
+        device.is_some_and(Device::is_driven)
+            || number.is_some_and(|number| self.is_clients(number))
+    }
+
+    /// Refuses to take a device from its guest, unless the operator insists.
+    pub(crate) fn check_unused(&self, what: &str, id: &str, force: bool) -> Result<(), ApiError> {
+        if force || !self.has_guest(id) {
+            return Ok(());
+        }
+        let error = format!("a guest uses {what} {id:?}");
+        let hint = format!(
+            "stop that guest or take the device from it first; {INSIST} removes it under the guest"
+        );
+        Err(ApiError::new(ErrorKind::Conflict, error, hint))
+    }
+
+    /// Refuses a size that the disk's medium cannot have; without `force` also a smaller one under a guest, and more
+    /// than the whole file system.
+    pub(crate) fn check_resize(&self, id: &str, size: u64, force: bool) -> Result<(), ApiError> {
+        let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+        let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(()) };
+        if let Some(why) = disk.lost_its_name() {
+            let error = format!("disk {id:?}: {why}");
+            return Err(ApiError::new(ErrorKind::Refused, error, "the disk is as it was"));
+        }
+        if let Err(error) = disk.disk.check_size(size) {
+            let what = format!("disk {id:?}: {error}");
+            return Err(ApiError::new(ErrorKind::Refused, what, "the disk is as it was"));
+        }
+        let has = disk.disk.size_bytes();
+        if force {
+            return Ok(());
+        }
+        if size < has && self.has_guest(id) {
+            let error = format!(
+                "a guest uses disk {id:?}, which has {} and would have {}: it loses what is behind",
+                Size(has),
+                Size(size)
+            );
+            let hint = format!(
+                "make its file systems and partitions smaller and stop it first; {INSIST} cuts it all the same"
+            );
+            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
+        }
+        let holds = disk.disk.medium_bytes();
+        if let Some(holds) = holds.filter(|holds| size > has && size > *holds) {
+            let error = format!(
+                "disk {id:?} would have {}, and the whole file system of its image has {}",
+                Size(size),
+                Size(holds / 512 * 512)
+            );
+            let hint = format!(
+                "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
+            );
+            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
+        }
+        Ok(())
+    }
+
+    /// The same for every disk whose size a reload changes. What a guest would lose is not of this part.
+    pub(crate) fn check_resizes(&self, changes: &[Change]) -> Result<(), ApiError> {
+        for change in changes {
+            let Change::Resize { id, size_bytes } = change else { continue };
+            self.check_resize(id, *size_bytes, true).map_err(|refused| {
+                let hint = "correct `size` and reload again; nothing was changed";
+                ApiError::new(refused.kind, refused.error, hint)
+            })?;
+            let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+            if disk.is_some_and(|disk| disk.resizing.is_some()) {
+                let error = format!("disk {id:?} is being resized");
+                return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a reload would do to each thing that is different, in the order of its changes. `links` are those that are
+    /// in force until then.
+    pub(crate) fn effects(
+        &self,
+        changes: &[Change],
+        wanted: &Plan,
+        links: &[LinkPlan],
+    ) -> Vec<EffectView> {
+        let is_added = |id: &str| {
+            changes.iter().any(|change| match change {
+                Change::Add(disk) => disk.id == id,
+                Change::AddNic(nic) => nic.id == id,
+                _ => false,
+            })
+        };
+        let is_removed = |id: &str| {
+            changes.iter().any(|change| {
+                matches!(change, Change::Remove { id: gone } | Change::RemoveNic { id: gone } if gone == id)
+            })
+        };
+        let mut effects: Vec<EffectView> = Vec::new();
+        for change in changes {
+            let effect = match change {
+                Change::Remove { id } | Change::RemoveNic { id } if is_added(id) => {
+                    let guest = self.has_guest(id);
+                    let what = self.what_differs(id, wanted);
+                    EffectView {
+                        guest_loses: guest,
+                        what,
+                        ..self.effect(change, ActionView::Remade)
+                    }
+                }
+                Change::Remove { id } | Change::RemoveNic { id } => EffectView {
+                    guest_loses: self.has_guest(id),
+                    ..self.effect(change, ActionView::Removed)
+                },
+                // Said where it goes.
+                Change::Add(disk) if is_removed(&disk.id) => continue,
+                Change::AddNic(nic) if is_removed(&nic.id) => continue,
+                Change::Add(_)
+                | Change::AddNic(_)
+                | Change::AddSwitch(_)
+                | Change::AddUplink { .. }
+                | Change::AddGroup(_) => self.effect(change, ActionView::Added),
+                Change::RemoveUplink { .. }
+                | Change::RemoveSwitch { .. }
+                | Change::RemoveGroup { .. } => self.effect(change, ActionView::Removed),
+                Change::Resize { id, size_bytes } => {
+                    let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+                    let shrinks = disk.is_some_and(|disk| *size_bytes < disk.disk.size_bytes());
+                    let guest_loses = shrinks && self.has_guest(id);
+                    EffectView { guest_loses, ..self.effect(change, ActionView::Changed) }
+                }
+                Change::SetClients { link } => {
+                    let guest_loses = self.loses_its_client(link, wanted, links);
+                    let guest = guest_loses;
+                    EffectView { guest, guest_loses, ..self.effect(change, ActionView::Changed) }
+                }
+                _ => self.effect(change, ActionView::Changed),
+            };
+            effects.push(effect);
+        }
+        effects
+    }
+
+    fn effect(&self, change: &Change, action: ActionView) -> EffectView {
+        let (kind, id) = thing(change);
+        let guest = match (kind, change) {
+            (ThingView::Disk | ThingView::Nic, _) => self.has_guest(&id),
+            (ThingView::Switch, _) => self.switch_has_guest(&id),
+            (_, Change::RemoveUplink { switch, .. } | Change::SetUplink { switch, .. }) => {
+                self.switch_has_guest(switch)
+            }
+            _ => false,
+        };
+        EffectView { kind, id, action, guest, guest_loses: false, what: change.to_string() }
+    }
+
+    fn switch_has_guest(&self, switch: &str) -> bool {
+        let on_it = |nic: &&config::plan::NicPlan| nic.switch() == Some(switch);
+        self.plan.nics.iter().filter(on_it).any(|nic| self.has_guest(&nic.id))
+    }
+
+    /// Which fields of a device make it another one, in words.
+    fn what_differs(&self, id: &str, wanted: &Plan) -> String {
+        let disk = |plan: &Plan| plan.disk(id).cloned().map(DevicePlan::Disk);
+        let nic = |plan: &Plan| plan.nic(id).cloned().map(DevicePlan::Nic);
+        let Some(before) = disk(&self.plan).or_else(|| nic(&self.plan)) else {
+            return String::new();
+        };
+        let Some(after) = disk(wanted).or_else(|| nic(wanted)) else { return String::new() };
+        let (before, after) = (made_of(&before), made_of(&after));
+        let differs = after.iter().filter_map(|(name, word)| {
+            let was = before.get(name).map_or("-", String::as_str);
+            (was != word).then(|| format!("{name} {was:?} becomes {word:?}"))
+        });
+        match differs.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() => "who has it becomes another".to_string(),
+            some => some,
+        }
+    }
+
+    /// Whether a client that has a disk of the link may have it no more.
+    fn loses_its_client(&self, link: &str, wanted: &Plan, links: &[LinkPlan]) -> bool {
+        let Some(before) = links.iter().find(|one| one.id == link) else { return false };
+        let after = wanted.links.iter().find(|one| one.id == link);
+        let keeps = |key, disk: &String| {
+            let clients = after.map(LinkPlan::clients).unwrap_or_default();
+            clients.iter().any(|client| client.key == key && client.disks.contains(disk))
+        };
+        before.clients().iter().any(|client| {
+            let lost = client.disks.iter().filter(|disk| !keeps(client.key, disk));
+            lost.into_iter().any(|disk| self.has_guest(disk))
+        })
+    }
+}
+
+/// Says of the disks in `made` that an empty image is made for each.
+pub(crate) fn say_made(mut effects: Vec<EffectView>, made: &[String]) -> Vec<EffectView> {
+    for effect in &mut effects {
+        if effect.kind == ThingView::Disk && made.contains(&effect.id) {
+            effect.what += "; its image is missing: an empty one is made";
+        }
+    }
+    effects
+}
+
+/// Refuses a reload by which a guest loses.
+pub(crate) fn refuse_losses(effects: &[EffectView]) -> Result<(), ApiError> {
+    let lost: Vec<&EffectView> = effects.iter().filter(|effect| effect.guest_loses).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let name = |effect: &&EffectView| {
+        let EffectView { kind, id, action, what, .. } = effect;
+        match action {
+            ActionView::Changed => format!("{} {id:?} ({what})", kind.word()),
+            ActionView::Remade => format!("{} {id:?} (remade: {what})", kind.word()),
+            _ => format!("{} {id:?} ({})", kind.word(), action.word()),
+        }
+    };
+    let mut names: Vec<String> = lost.iter().take(NAMED_MAX).map(name).collect();
+    if lost.len() > NAMED_MAX {
+        names.push(format!("and {} more", lost.len() - NAMED_MAX));
+    }
+    let error = format!("it would take from guests what they use: {}", names.join(", "));
+    let hint = "put the file back, or stop those guests; `sidecore reload --dry-run` says what would be done, and \
+                `sidecore reload --force` (`force=true` in the API) does it; nothing was changed";
+    Err(ApiError::new(ErrorKind::Conflict, error, hint))
+}
+
+/// What a change is about.
+fn thing(change: &Change) -> (ThingView, String) {
+    match change {
+        Change::Remove { id } | Change::Set { id, .. } | Change::Resize { id, .. } => {
+            (ThingView::Disk, id.clone())
+        }
+        Change::Add(disk) => (ThingView::Disk, disk.id.clone()),
+        Change::RemoveNic { id } => (ThingView::Nic, id.clone()),
+        Change::SetNic(nic) | Change::AddNic(nic) => (ThingView::Nic, nic.id.clone()),
+        Change::AddGroup(group) | Change::SetGroup(group) => (ThingView::Group, group.id.clone()),
+        Change::RemoveGroup { id } => (ThingView::Group, id.clone()),
+        Change::SetClients { link } => (ThingView::Link, link.clone()),
+        Change::SetRights { kind: "nic", id } => (ThingView::Nic, id.clone()),
+        Change::SetRights { id, .. } => (ThingView::Disk, id.clone()),
+        Change::SetApiRights => (ThingView::Daemon, "api".to_string()),
+        Change::RemoveSwitch { id } => (ThingView::Switch, id.clone()),
+        Change::SetSwitch(switch) | Change::AddSwitch(switch) => {
+            (ThingView::Switch, switch.id.clone())
+        }
+        Change::RemoveUplink { name, .. } => (ThingView::Uplink, name.clone()),
+        Change::SetUplink { uplink, .. } | Change::AddUplink { uplink, .. } => {
+            (ThingView::Uplink, uplink.name().to_string())
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Front-ends that connect and never get as far as requests: what each lacks, and what to write.
+//!
+//! A front-end that says nothing, that brings no memory, that enables no ring, or whose rings stay empty while
+//! its guest kicks, looks well from the VMM: nothing fails, and the guest waits. State and time only, but for
+//! the sweep once a second that control makes while there is such a one.
+
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use crate::device::Device;
+use crate::manager::Manager;
+use vhost_user::Scope;
+
+/// How long a front-end may stand at one stage before that is a problem; with a look in each second it is told
+/// within five.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks at all.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How far a front-end is that has not come to its first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It has said nothing of a front-end.
+    Silent,
+    /// It has brought no memory.
+    NoMemory,
+    /// It has brought memory, and no ring of it runs.
+    NoRings,
+    /// Its rings run and its guest kicks, but nothing is ever in them.
+    EmptyRings,
+}
+
+impl Stage {
+    /// What is wrong and what to do, for the device of that name.
+    pub(crate) fn words(self, id: &str) -> String {
+        match self {
+            Stage::Silent => "its front-end has connected and says nothing: what connects here is to be a \
+                              vhost-user front-end, and is ended after 10 s otherwise"
+                .to_string(),
+            Stage::NoMemory => format!(
+                "its front-end is connected and has brought no guest memory: either its guest's driver has not \
+                 started (firmware, a boot menu, no virtio driver), or the VMM cannot share the memory; {}",
+                shared_memory(id)
+            ),
+            Stage::NoRings => "its front-end has brought the guest's memory and starts no ring: the guest's driver \
+                               gave up; its own log says why (in Linux `dmesg | grep virtio`)"
+                .to_string(),
+            Stage::EmptyRings => format!(
+                "its guest kicks, and nothing is ever in its rings: the VMM keeps the guest's memory to itself, and \
+                 the daemon sees another; {}",
+                shared_memory(id)
+            ),
+        }
+    }
+}
+
+fn shared_memory(id: &str) -> String {
+    format!(
+        "QEMU takes `-object memory-backend-memfd,id=m,size=SIZE,share=on -machine memory-backend=m`, libvirt \
+         <access mode='shared'/> in <memoryBacking>: `sidecore show {id} --print qemu` (or libvirt) prints all of it"
+    )
+}
+
+/// What is seen of a front-end at one look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) has_owner: bool,
+    pub(crate) has_memory: bool,
+    pub(crate) has_rings: bool,
+    pub(crate) counted: Counted,
+}
+
+/// What all rings in which a guest puts requests have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) kicks: u64,
+    /// Taken, answered or not.
+    pub(crate) requests: u64,
+}
+
+/// What is known of one front-end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beginning {
+    /// What was counted before it came.
+    before: Counted,
+    stage: Option<(Stage, Instant)>,
+    /// It was said of this stage.
+    is_told: bool,
+    /// It has come to a request: whatever it does later, it knows how.
+    is_over: bool,
+}
+
+impl Beginning {
+    /// Of one that has just connected.
+    pub(crate) fn new(before: Counted) -> Beginning {
+        Beginning { before, ..Beginning::default() }
+    }
+
+    /// Of one that another process has served before.
+    pub(crate) fn over() -> Beginning {
+        Beginning { is_over: true, ..Beginning::default() }
+    }
+
+    /// Whether nothing is to be looked for any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// What is to be told now: once for each stage in which it stays.
+    pub(crate) fn look(&mut self, seen: Seen, now: Instant) -> Option<Stage> {
+        if self.is_over {
+            return None;
+        }
+        let Seen { has_owner, has_memory, has_rings, counted } = seen;
+        self.is_over = counted.requests > self.before.requests;
+        let stage = match (has_owner, has_memory, has_rings) {
+            _ if self.is_over => None,
+            (false, ..) => Some(Stage::Silent),
+            (true, false, _) => Some(Stage::NoMemory),
+            (true, true, false) => Some(Stage::NoRings),
+            _ if counted.kicks > self.before.kicks => Some(Stage::EmptyRings),
+            _ => None,
+        };
+        let since = self.stage.filter(|(before, _)| Some(*before) == stage).map(|(_, since)| since);
+        let since = since.unwrap_or_else(|| {
+            self.is_told = false;
+            now
+        });
+        self.stage = stage.map(|stage| (stage, since));
+        let is_due = now.saturating_duration_since(since) >= PATIENCE && !self.is_told;
+        self.is_told |= is_due;
+        stage.filter(|_| is_due)
+    }
+
+    /// What it lacks, since it was told.
+    pub(crate) fn told(&self) -> Option<Stage> {
+        self.stage.filter(|_| self.is_told && !self.is_over).map(|(stage, _)| stage)
+    }
+}
+
+impl Device {
+    /// What the rings have counted in which a guest puts requests: of a NIC those that transmit, since
+    /// buffers for frames may wait for ever.
+    pub(crate) fn counted(&self) -> Counted {
+        let is_nic = self.kind.nic().is_some();
+        let rings = self.queues.iter().skip(usize::from(is_nic));
+        let rings = rings.step_by(1 + usize::from(is_nic)).map(|queue| queue.counters.snapshot());
+        rings.fold(Counted::default(), |sum, one| Counted {
+            kicks: sum.kicks + one.kicks,
+            requests: sum.requests + one.requests + one.in_flight,
+        })
+    }
+
+    /// What its front-end lacks, in words.
+    pub(crate) fn idle_peer(&self) -> Option<String> {
+        let told = self.links.values().find_map(|link| link.beginning.told());
+        told.map(|stage| stage.words(&self.facts.id))
+    }
+
+    /// Looks at each of its front-ends; what is to be told.
+    fn look_at_front_ends(&mut self, now: Instant) -> Option<Stage> {
+        let counted = self.counted();
+        // Another one runs it, and these only ask; or why a ring does not run is known.
+        let (runner, has_problem) =
+            (self.runner, self.queues.iter().any(|it| it.problem.is_some()));
+        let is_held = self.is_held_back() || has_problem;
+        let attached: Vec<u32> = self
+            .links
+            .keys()
+            .copied()
+            .filter(|id| !self.attached_in(*id, Scope::All).is_empty())
+            .collect();
+        let mut told = None;
+        for (id, link) in &mut self.links {
+            if link.beginning.is_over() || runner.is_some_and(|runner| runner != *id) || is_held {
+                continue;
+            }
+            let seen = Seen {
+                has_owner: link.session.has_owner(),
+                has_memory: link.session.has_memory(),
+                has_rings: attached.contains(id),
+                counted,
+            };
+            told = link.beginning.look(seen, now).or(told);
+        }
+        told
+    }
+
+    fn has_new_front_end(&self) -> bool {
+        self.links.values().any(|link| !link.beginning.is_over())
+    }
+}
+
+impl Manager {
+    /// When all are looked at, while there is one that has not come to a request.
+    pub(crate) fn idle_peers_due_at(&self) -> Option<Instant> {
+        self.devices.values().any(Device::has_new_front_end).then_some(self.idle_peers_at)
+    }
+
+    /// Looks at all front-ends once a second, and says what each lacks.
+    pub(crate) fn look_at_idle_peers(&mut self, now: Instant) {
+        if now < self.idle_peers_at || self.frozen {
+            return;
+        }
+        self.idle_peers_at = now + LOOK_INTERVAL;
+        let new = self.devices.values_mut().filter(|device| device.has_new_front_end());
+        for device in new {
+            let Some(stage) = device.look_at_front_ends(now) else { continue };
+            let (id, words) = (device.facts.id.clone(), stage.words(&device.facts.id));
+            match stage {
+                // A guest in its firmware is usual.
+                Stage::NoMemory if device.log.allows(now) => info!(device = id, "{words}"),
+                _ if device.log.allows(now) => warn!(device = id, "{words}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn seen(
+        has_owner: bool,
+        has_memory: bool,
+        has_rings: bool,
+        (kicks, requests): (u64, u64),
+    ) -> Seen {
+        Seen { has_owner, has_memory, has_rings, counted: Counted { kicks, requests } }
+    }
+
+    /// Looks once a second for so long; what was told, and when.
+    fn looks(
+        beginning: &mut Beginning,
+        seen: Seen,
+        start: Instant,
+        seconds: u32,
+    ) -> Vec<(Stage, u32)> {
+        let look = |at: u32| Some((beginning.look(seen, start + at * SECOND)?, at));
+        (0..=seconds).filter_map(look).collect()
+    }
+
+    #[test]
+    fn each_stage_is_told_once_within_five_seconds() {
+        let start = crate::manager::now();
+        for (seen, stage) in [
+            (seen(false, false, false, (9, 9)), Stage::Silent),
+            (seen(true, false, false, (9, 9)), Stage::NoMemory),
+            (seen(true, true, false, (9, 9)), Stage::NoRings),
+            (seen(true, true, true, (10, 9)), Stage::EmptyRings),
+        ] {
+            let mut beginning = Beginning::new(Counted { kicks: 9, requests: 9 });
+            // The first look comes a second after the front-end at most.
+            assert_eq!(looks(&mut beginning, seen, start, 60), [(stage, 3)]);
+            assert_eq!(beginning.told(), Some(stage));
+        }
+    }
+
+    #[test]
+    fn who_gets_on_is_told_of_nothing() {
+        let start = crate::manager::now();
+        let mut beginning = Beginning::default();
+        let mut told = looks(&mut beginning, seen(true, false, false, (0, 0)), start, 2);
+        told.extend(looks(&mut beginning, seen(true, true, false, (0, 0)), start + 3 * SECOND, 2));
+        told.extend(looks(&mut beginning, seen(true, true, true, (0, 0)), start + 6 * SECOND, 60));
+        assert_eq!((told, beginning.told(), beginning.is_over()), (vec![], None, false));
+        // A request is under way, however long it takes; and nothing that comes later is of this kind.
+        beginning.look(seen(true, true, true, (1, 1)), start + 70 * SECOND);
+        assert!(beginning.is_over());
+        assert_eq!(
+            looks(&mut beginning, seen(true, true, false, (1, 1)), start + 80 * SECOND, 60),
+            []
+        );
+    }
+
+    #[test]
+    fn what_was_told_is_over_when_the_guest_gets_on() {
+        let start = crate::manager::now();
+        let mut beginning = Beginning::default();
+        assert_eq!(looks(&mut beginning, seen(true, false, false, (0, 0)), start, 9).len(), 1);
+        beginning.look(seen(true, true, true, (0, 0)), start + 10 * SECOND);
+        assert_eq!(beginning.told(), None);
+        let empty = looks(&mut beginning, seen(true, true, true, (2, 0)), start + 20 * SECOND, 9);
+        assert_eq!(empty, [(Stage::EmptyRings, 3)], "the next stage is told again");
+        beginning.look(seen(true, true, true, (3, 1)), start + 40 * SECOND);
+        assert_eq!(beginning.told(), None);
+    }
+
+    #[test]
+    fn the_words_say_what_to_write() {
+        let words = Stage::EmptyRings.words("vm1");
+        for part in ["share=on", "<access mode='shared'/>", "`sidecore show vm1 --print qemu`"] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+    }
+}

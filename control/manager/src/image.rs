@@ -1,0 +1,267 @@
+//! Identity of the image that a disk's guest is on, and the rule by which a guest is served or waits.
+//!
+//! Pure: facts in, a verdict out. Not here: where an identity is kept (`images`), and who asks the rings
+//! of a guest whether its driver was running (`start`).
+
+use std::fmt;
+
+use backend::{Disk, ImageFacts};
+use config::plan::{DiskPlan, Source};
+use remote::device_of;
+use serde::{Deserialize, Serialize};
+
+/// An image as it is kept: what an operator calls it, and what tells it from any other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Image {
+    /// Path, or name at its IOhost, for messages alone: one image may have many names.
+    pub(crate) name: String,
+    /// Boot of the host in which it was seen, for numbers that mean nothing in another one.
+    boot: String,
+    /// Bytes that its guest was told of.
+    pub(crate) bytes: u64,
+    what: What,
+}
+
+/// What tells it from others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum What {
+    Null,
+    /// Whether a RAM disk holds what it held is asked of the disk itself (`has_lost_what_it_held`).
+    Memory,
+    File {
+        device: (u32, u32),
+        inode: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth_ns: Option<i64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+    },
+    Block {
+        device: (u32, u32),
+        names: Vec<(String, String)>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sequence: Option<u64>,
+        bytes: u64,
+    },
+    Remote {
+        link: String,
+        disk: String,
+        /// Which image that is, as its IOhost says ([`remote::wire::Bound::image`]); 0: not known.
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        number: u64,
+    },
+}
+
+/// What was found in place of a remembered image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) image: Image,
+    /// Bytes of the image before it was made longer here; nothing of what is no image.
+    pub(crate) was_bytes: Option<u64>,
+}
+
+/// What becomes of a guest whose driver wants to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is served, on what is remembered already.
+    Same,
+    /// It is served, and what was found is to be remembered.
+    Remember,
+    /// It waits, for that reason.
+    Other(String),
+}
+
+impl Found {
+    /// What disk `disk`, which was opened as `plan` says, is made of. Nothing when that is not known.
+    pub(crate) fn of(disk: &Disk, plan: &DiskPlan, boot: &str) -> Option<Found> {
+        let (what, was_bytes) = match (&plan.source, disk.image()) {
+            (Source::Null { .. }, _) => (What::Null, None),
+            (Source::Memory { .. }, _) => (What::Memory, None),
+            (Source::Remote { link, name }, _) => {
+                (What::Remote { link: link.clone(), disk: name.clone(), number: 0 }, None)
+            }
+            (Source::File { .. }, None) => return None,
+            (Source::File { .. }, Some(facts)) => What::of_facts(facts),
+        };
+        let name = match &plan.source {
+            Source::File { path, .. } => path.clone(),
+            Source::Remote { link, name } => format!("{name} of link {link}"),
+            other => format!("a {} disk", other.kind()),
+        };
+        let image = Image { name, boot: boot.to_string(), bytes: disk.size_bytes(), what };
+        Some(Found { image, was_bytes })
+    }
+}
+
+impl Found {
+    /// The same image, of which its guest is told so many bytes.
+    pub(crate) fn resized(&self, bytes: u64) -> Found {
+        let image = Image { bytes, ..self.image.clone() };
+        Found { image, was_bytes: self.was_bytes.map(|was| was.max(bytes)) }
+    }
+}
+
+impl What {
+    fn of_facts(facts: &ImageFacts) -> (What, Option<u64>) {
+        match facts.clone() {
+            ImageFacts::File { device, inode, birth_ns, label, bytes } => {
+                (What::File { device, inode, birth_ns, label }, Some(bytes))
+            }
+            ImageFacts::Block { device, names, sequence, bytes } => {
+                (What::Block { device, names, sequence, bytes }, Some(bytes))
+            }
+        }
+    }
+
+    /// Whether it can be told from others only while the host runs.
+    fn is_same(&self, other: &What, same_boot: bool) -> bool {
+        match (self, other) {
+            (
+                What::File { device, inode, birth_ns, label },
+                What::File { device: d, inode: i, birth_ns: b, label: l },
+            ) => {
+                let agree = |known: bool, equal: bool| !known || equal;
+                let births = birth_ns.is_some() && b.is_some();
+                let labels = label.is_some() && l.is_some();
+                // A file system without a device of its own, and any one after a boot, may have another number.
+                let is_fixed = same_boot && device.0 != 0 && d.0 != 0;
+                let is_certain = births || labels || (same_boot && device == d);
+                inode == i
+                    && agree(births, birth_ns == b)
+                    && agree(labels, label == l)
+                    // Without a birth time, a file in the place of a removed one has its number.
+                    && (births || label.is_some() == l.is_some() || label.is_none())
+                    && agree(is_fixed, device == d)
+                    && is_certain
+            }
+            (
+                What::Block { device, names, sequence, bytes },
+                What::Block { device: d, names: n, sequence: s, bytes: b },
+            ) => match (sequence, s) {
+                (Some(one), Some(other)) if same_boot && one == other => names == n,
+                // A loop device is what it was set up on, each time anew.
+                (Some(_), Some(_)) if same_boot && is_loop(names) => false,
+                _ if names.iter().any(|(name, _)| name != "start") => names == n,
+                _ => {
+                    let is_alike = if same_boot { sequence == s } else { bytes == b };
+                    device == d && names == n && is_alike
+                }
+            },
+            (What::Remote { link, disk, number }, What::Remote { link: l, disk: d, number: n }) => {
+                link == l && disk == d && (*number == 0 || *n == 0 || number == n)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+fn is_unknown(number: &u64) -> bool {
+    *number == 0
+}
+
+fn is_loop(names: &[(String, String)]) -> bool {
+    names.iter().any(|(name, _)| name == "loop")
+}
+
+impl Image {
+    /// What clients of this IOhost are told of it, and of no other one; 0 where it is known by nothing that lasts.
+    /// By the time of birth rather than by the label, which a file may get when clients know it already.
+    pub(crate) fn number(&self) -> u64 {
+        let text = match &self.what {
+            What::File { inode, birth_ns: Some(birth), .. } => format!("birth {birth} {inode}"),
+            What::File { inode, label: Some(label), .. } => format!("label {label} {inode}"),
+            What::Block { names, .. } if !names.is_empty() => format!("block {names:?}"),
+            _ => return 0,
+        };
+        device_of(&text).max(1)
+    }
+
+    /// The image that an IOhost told of, if it is another machine's.
+    pub(crate) fn told_number(&self) -> Option<u64> {
+        match self.what {
+            What::Remote { number, .. } => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The same disk of another machine, of which its IOhost told that.
+    pub(crate) fn told(&self, told: u64) -> Image {
+        let mut image = self.clone();
+        if let What::Remote { number, .. } = &mut image.what {
+            *number = told;
+        }
+        image
+    }
+
+    /// Whether it is the same image, whatever its name.
+    pub(crate) fn is_same(&self, other: &Image) -> bool {
+        let same_boot = !self.boot.is_empty() && self.boot == other.boot;
+        self.what.is_same(&other.what, same_boot)
+    }
+}
+
+/// Name and mark of an image, as an operator can find it.
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match &self.what {
+            What::File { inode, label, .. } => {
+                write!(f, " (inode {inode}")?;
+                if let Some(label) = label {
+                    write!(f, ", label {}", label.get(..8).unwrap_or(label))?;
+                }
+                f.write_str(")")
+            }
+            What::Block { device: (major, minor), names, .. } => {
+                write!(f, " (device {major}:{minor}")?;
+                names.iter().try_for_each(|(name, text)| write!(f, ", {name} {text}"))?;
+                f.write_str(")")
+            }
+            What::Null | What::Memory | What::Remote { .. } => Ok(()),
+        }
+    }
+}
+
+/// The rule. `remembered` is what the disk's guest was on last, `found` what is there, and `was_running`
+/// whether the driver that wants to go on was served before, here or elsewhere.
+///
+/// What is unknown is allowed: a daemon that a guest has moved to never knew its disk.
+pub(crate) fn judge(
+    id: &str,
+    remembered: Option<&Image>,
+    found: Option<&Found>,
+    was_running: bool,
+) -> Verdict {
+    let Some(found) = found else { return Verdict::Same };
+    let Some(remembered) = remembered else { return Verdict::Remember };
+    let is_same = remembered.is_same(&found.image);
+    let lost = found.was_bytes.filter(|bytes| is_same && *bytes < remembered.bytes);
+    match (is_same, lost) {
+        (true, None) if *remembered == found.image => Verdict::Same,
+        (true, None) => Verdict::Remember,
+        _ if !was_running => Verdict::Remember,
+        (true, Some(bytes)) => Verdict::Other(format!(
+            "its guest was on {} bytes of {}, which was cut to {bytes} bytes: restore it, and then, or to \
+             go on with what is there, `sidecore disk accept {id}`; or start the guest anew",
+            remembered.bytes, found.image
+        )),
+        (false, _) => Verdict::Other(format!(
+            "its guest was on {remembered}, and {} is another image: its requests wait; put that image \
+             back, or start the guest anew; `sidecore disk accept {id}` has it go on with what is there, \
+             which destroys data unless both hold the same",
+            there(remembered, &found.image)
+        )),
+    }
+}
+
+/// What was found, and that it bears the same name, if it does.
+fn there(remembered: &Image, found: &Image) -> String {
+    match remembered.name == found.name {
+        true => format!("what is there now, {found},"),
+        false => found.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Images by their names: what a back-end opens, found as `names` has it.
+//!
+//! Not here: when one is opened (`shut`, `follow`), and what is done with it (`backend`).
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use backend::{Names, Unopened};
+use config::plan::DiskPlan;
+use names::{ImageKind, Refused};
+use rustix::fs::{OFlags, fstat};
+
+/// Which file an image is: its device, and its number there.
+pub(crate) type FileId = (u64, u64);
+
+/// How the image of one disk is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ImageNames {
+    user_folder: bool,
+}
+
+impl ImageNames {
+    pub(crate) fn of(plan: &DiskPlan) -> ImageNames {
+        ImageNames { user_folder: plan.user_folder }
+    }
+}
+
+impl Names for ImageNames {
+    fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Unopened> {
+        let make = flags.contains(OFlags::CREATE);
+        let opened = names::open_image(path, self.user_folder, flags - OFlags::CREATE, make);
+        opened.map_err(|refused| match refused {
+            Refused::Os { source, .. } => Unopened::Os(source),
+            Refused::Kind { .. } => Unopened::NotADisk,
+            refused => Unopened::Refused(refused.to_string()),
+        })
+    }
+}
+
+/// What lies at the name of a disk's image; nothing, if nothing does or it may not be used.
+pub(crate) fn kind_of(plan: &DiskPlan) -> Option<ImageKind> {
+    let path = Path::new(plan.source.path()?);
+    names::kind_of_image(path, plan.user_folder).ok().flatten()
+}
+
+/// Whether its name is refused, whatever the kernel says of it.
+pub(crate) fn check(plan: &DiskPlan) -> Result<(), String> {
+    let Some(path) = plan.source.path() else { return Ok(()) };
+    match names::kind_of_image(Path::new(path), plan.user_folder) {
+        Err(refused) if refused.errno().is_none() => Err(refused.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// The name of a disk's image, if nothing is there.
+pub(crate) fn missing(plan: &DiskPlan) -> Option<&str> {
+    let path = plan.source.path()?;
+    let kind = names::kind_of_image(Path::new(path), plan.user_folder);
+    (kind == Ok(None)).then_some(path)
+}
+
+/// Whether an image could be made at a name where nothing is, and why not.
+pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<(), String> {
+    let Some(path) = plan.source.path() else { return Ok(()) };
+    names::can_make_image(Path::new(path), plan.user_folder)
+        .map_err(|refused| format!("{path} is missing, and cannot be made: {refused}"))
+}
+
+/// Why the image of a disk is not one that this process may open, if so.
+pub(crate) fn given_up(plan: &DiskPlan) -> Option<String> {
+    confine::refuses_image(Path::new(plan.source.path()?))
+}
+
+/// Which file the name of a disk's image leads to, by its device and its number there.
+pub(crate) fn file_of(plan: &DiskPlan) -> Option<FileId> {
+    let path = Path::new(plan.source.path()?);
+    let found = names::open_image(path, plan.user_folder, OFlags::PATH, false).ok()?;
+    let stat = fstat(&found).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}

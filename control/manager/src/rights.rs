@@ -1,0 +1,404 @@
+//! Who may open a socket: names become numbers here, and a socket gets its owner, group and mode.
+//!
+//! A socket's mode is never wider than it will be: it is bound for its owner alone, then given away. Only
+//! in a folder into which nobody else can put a name (docs/decisions/0022). Not here: what is written
+//! (`config::spec`), and sockets themselves (`sockets`).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use config::api::{ApiError, ErrorKind};
+use config::spec::SocketRights;
+use config::{Change, Plan};
+use host::Accounts;
+use names::{Purpose, Refused, Socket, SocketPlace};
+use rustix::fs::{AtFlags, Gid, Mode, Uid, chmod, chownat, fstat, getxattr_query, removexattr};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, bind};
+use rustix::process::{getegid, geteuid, umask};
+use tracing::warn;
+
+use crate::kind::Facts;
+use crate::manager::Manager;
+use crate::sockets;
+
+/// Bits of a mode that this is about.
+const MODE_BITS: u32 = 0o7777;
+/// Bits that a new name has before those of its kind are taken away.
+const ALL_BITS: u32 = 0o777;
+/// The owner's alone.
+const OWNER_ONLY: u32 = 0o600;
+const ISGID: u32 = 0o2000;
+/// Where the kernel keeps who else is let in than owner, group and others.
+const ACL: &str = "system.posix_acl_access";
+
+/// Why nobody was let in, or out. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RightsError {
+    /// There is no such user.
+    #[error(
+        "there is no user {0:?} in /etc/passwd; correct the name, make the user, or write a number (which \
+         also does for users of a directory service)"
+    )]
+    User(String),
+    /// There is no such group.
+    #[error(
+        "there is no group {0:?} in /etc/group; correct the name, make the group, or write a number"
+    )]
+    Group(String),
+    /// They cannot be looked up.
+    #[error(
+        "users and groups cannot be looked up ({0}); write numbers instead of names, or `sidecore upgrade` \
+         where /etc/passwd was changed after a start with image_folders"
+    )]
+    Accounts(io::Error),
+    /// Whoever can change names there could have another file given away.
+    #[error("it is not given to another user or group, since {0}")]
+    Folder(Refused),
+    /// It is not found, or something else has its name.
+    #[error("{0}")]
+    Name(#[from] Refused),
+    /// It has another name somewhere.
+    #[error("what has its name now is not the socket that was made: it has another name too")]
+    Second,
+    /// It takes a right that the daemon has not.
+    #[error(
+        "giving it to {0} takes CAP_CHOWN, which the daemon has not; let the unit keep it \
+         (CapabilityBoundingSet=, with User= also AmbientCapabilities=) and restart. A daemon with image_folders \
+         keeps it only if its file names a socket_owner, socket_group, api_owner or api_group when it is started: \
+         write that and `sidecore upgrade`"
+    )]
+    Refused(String),
+    /// The kernel.
+    #[error("{0}")]
+    Os(#[from] Errno),
+}
+
+impl From<RightsError> for io::Error {
+    fn from(error: RightsError) -> io::Error {
+        match error {
+            RightsError::Os(error) => error.into(),
+            RightsError::Name(error) => error.into(),
+            error => io::Error::other(error),
+        }
+    }
+}
+
+/// Who may open a socket, in numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    uid: u32,
+    /// Without, that which its folder gives.
+    gid: Option<u32>,
+    mode: u32,
+    /// For messages: as it was written.
+    told: String,
+}
+
+impl Rights {
+    /// The daemon's own user alone.
+    pub(crate) fn own() -> Rights {
+        Rights { uid: geteuid().as_raw(), gid: None, mode: OWNER_ONLY, told: "itself".to_string() }
+    }
+
+    /// Of what is written: the one place at which names become numbers.
+    ///
+    /// # Errors
+    /// There is no such user or group.
+    pub(crate) fn of(written: &SocketRights) -> Result<Rights, RightsError> {
+        let own = Rights { mode: written.mode.bits(), ..Rights::own() };
+        if !written.names_somebody() {
+            return Ok(own);
+        }
+        let numbers = [&written.owner, &written.group].into_iter().flatten();
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let accounts = match numbers.clone().all(is_number) {
+            // Nothing is to be looked up.
+            true => Accounts::default(),
+            false => Accounts::of_this_host().map_err(RightsError::Accounts)?,
+        };
+        let user = |name: &String| {
+            accounts.user(name).ok_or_else(|| RightsError::User(name.clone())).map(|it| it.uid)
+        };
+        let group =
+            |name: &String| accounts.group(name).ok_or_else(|| RightsError::Group(name.clone()));
+        let uid = written.owner.as_ref().map(user).transpose()?.unwrap_or(own.uid);
+        let gid = written.group.as_ref().map(group).transpose()?;
+        let told = [("user", &written.owner), ("group", &written.group)];
+        let told =
+            told.into_iter().filter_map(|(what, name)| Some(format!("{what} {}", name.as_ref()?)));
+        Ok(Rights { uid, gid, told: told.collect::<Vec<_>>().join(" and "), ..own })
+    }
+
+    /// Gives a socket its name, with these rights from the start or fewer until it has them. Only control
+    /// makes files, so nobody else is affected by the mask meanwhile.
+    ///
+    /// # Errors
+    /// As [`Rights::put`]; nothing of that name is left then.
+    pub(crate) fn bind(&self, socket: impl AsFd, place: &SocketPlace) -> Result<(), RightsError> {
+        let address = SocketAddrUnix::new(place.address())?;
+        if !self.names_somebody() {
+            return Ok(bind_as(self.mode, socket, &address)?);
+        }
+        // What is in it before is known not to be of others, so what has the name afterwards is the socket.
+        place.check_ours().map_err(RightsError::Folder)?;
+        bind_as(OWNER_ONLY, socket, &address)?;
+        let given = self.give(place);
+        if given.is_err() {
+            let _ = place.remove();
+        }
+        given
+    }
+
+    /// Has the socket at `path`, which this daemon made, be opened by these from now on. Whoever is
+    /// connected stays.
+    ///
+    /// # Errors
+    /// Its folder is one that others may write, another thing has the name, or a right is missing; then the
+    /// daemon's user alone may open it, or those who might before.
+    pub(crate) fn put(&self, path: &Path) -> Result<(), RightsError> {
+        let place = SocketPlace::find(path, Purpose::Socket)?;
+        if self.is_in_force(&place, &found(&place)?)? {
+            return Ok(());
+        }
+        place.check_ours().map_err(RightsError::Folder)?;
+        self.give(&place)
+    }
+
+    /// The same, of one that another process made: who was let in beside its owner and group stays.
+    ///
+    /// # Errors
+    /// As [`Rights::put`].
+    fn keep(&self, path: &Path) -> Result<(), RightsError> {
+        let place = SocketPlace::find(path, Purpose::Socket)?;
+        let there = found(&place)?;
+        let stat = fstat(&there)?;
+        // Its mode has the most of them in the place of the group's.
+        let is_told = (stat.st_uid, stat.st_gid) == (self.uid, self.gid_in(&place)?);
+        if is_told && has_acl(&there) { Ok(()) } else { self.put(path) }
+    }
+
+    /// That a socket at that path could be given away, as far as its folder is there.
+    ///
+    /// # Errors
+    /// Others can change names in the folder, or on the way to it.
+    pub(crate) fn check_place(&self, path: &Path) -> Result<(), RightsError> {
+        if !self.names_somebody() {
+            return Ok(());
+        }
+        let found = SocketPlace::find(path, Purpose::Socket).and_then(|place| place.check_ours());
+        match found {
+            Err(refused) if refused.errno().is_none() => Err(RightsError::Folder(refused)),
+            // Whoever makes the folder, or may not look, is told when the socket is made.
+            _ => Ok(()),
+        }
+    }
+
+    /// Then nobody else is let in.
+    fn names_somebody(&self) -> bool {
+        self.gid.is_some() || self.uid != geteuid().as_raw()
+    }
+
+    /// The group of a socket there.
+    fn gid_in(&self, place: &SocketPlace) -> Result<u32, RightsError> {
+        let folder = fstat(place.folder())?;
+        let usual = if folder.st_mode & ISGID != 0 { folder.st_gid } else { getegid().as_raw() };
+        Ok(self.gid.unwrap_or(usual))
+    }
+
+    fn is_in_force(&self, place: &SocketPlace, there: &Socket) -> Result<bool, RightsError> {
+        let (stat, gid) = (fstat(there)?, self.gid_in(place)?);
+        let is_that = (stat.st_uid, stat.st_gid, stat.st_mode & MODE_BITS);
+        let has_more = self.names_somebody() && has_acl(there);
+        Ok(is_that == (self.uid, gid, self.mode) && !has_more)
+    }
+
+    /// Step by step, so that nobody has more at any time than before or afterwards. The owner goes last:
+    /// changing the mode of another user's file would take a capability more.
+    fn give(&self, place: &SocketPlace) -> Result<(), RightsError> {
+        let file = found(place)?;
+        if self.is_in_force(place, &file)? {
+            return Ok(());
+        }
+        let (stat, own, gid) = (fstat(&file)?, geteuid().as_raw(), self.gid_in(place)?);
+        if stat.st_nlink != 1 {
+            return Err(RightsError::Second);
+        }
+        let chown = |uid: Option<u32>, gid: Option<u32>| {
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH).map_err(|error| match error {
+                Errno::PERM => RightsError::Refused(self.told.clone()),
+                error => RightsError::Os(error),
+            })
+        };
+        // By its descriptor: a name could lead elsewhere by then.
+        let itself = file.address();
+        let chmod = |mode| chmod(&*itself, Mode::from_raw_mode(mode));
+        if stat.st_uid != own {
+            chown(Some(own), None)?;
+        }
+        if self.names_somebody() && has_acl(&file) {
+            removexattr(&*itself, ACL)?;
+        }
+        if stat.st_mode & MODE_BITS != OWNER_ONLY {
+            chmod(OWNER_ONLY)?;
+        }
+        if stat.st_gid != gid {
+            chown(None, Some(gid))?;
+        }
+        if self.mode != OWNER_ONLY {
+            chmod(self.mode)?;
+        }
+        if self.uid != own {
+            chown(Some(self.uid), None)?;
+        }
+        Ok(())
+    }
+}
+
+/// [`Rights::put`], or what leaves more as it is.
+type How = fn(&Rights, &Path) -> Result<(), RightsError>;
+
+impl Manager {
+    /// Has the socket of a device that runs be opened by those of its plan.
+    ///
+    /// # Errors
+    /// Why not, with the socket's name.
+    pub(crate) fn put_rights(&self, number: u32) -> Result<(), String> {
+        self.put_device(number, Rights::put)
+    }
+
+    fn put_device(&self, number: u32, how: How) -> Result<(), String> {
+        let Some(device) = self.devices.get(&number) else { return Ok(()) };
+        if device.listener.is_none() {
+            // It has them when it listens.
+            return Ok(());
+        }
+        let socket = &device.facts.socket;
+        let put = Rights::of(&device.facts.rights).and_then(|it| how(&it, Path::new(socket)));
+        put.map_err(|error| format!("its socket {socket}: {error}"))
+    }
+
+    /// The same of the API's sockets.
+    fn put_api(&self, how: How) -> Result<(), String> {
+        let daemon = &self.plan.daemon;
+        let read = daemon.api_read.as_ref().map(|read| (read, daemon.api_read_rights()));
+        let read = read.filter(|_| self.listening.read.is_some());
+        for (path, written) in [(&daemon.api, daemon.api_rights())].into_iter().chain(read) {
+            let put = Rights::of(&written).and_then(|it| how(&it, Path::new(path)));
+            put.map_err(|error| format!("the API's socket {path}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// After another process's sockets were taken over: its file may have been another.
+    pub(crate) fn keep_all_rights(&self) {
+        if let Err(error) = self.put_api(Rights::keep) {
+            warn!("{error}");
+        }
+        for number in self.devices.keys() {
+            if let Err(error) = self.put_device(*number, Rights::keep) {
+                let id = self.devices.get(number).map(|device| &device.facts.id);
+                warn!(device = id, "is opened by those who could before: {error}");
+            }
+        }
+    }
+
+    /// That every user and group whom changes of a reload name is there, and that sockets can be given to them.
+    ///
+    /// # Errors
+    /// Whose is not, and where it is declared.
+    pub(crate) fn check_rights(changes: &[Change], wanted: &Plan) -> Result<(), ApiError> {
+        let refuse = |whose: String, error: RightsError| {
+            let hint = "put that right and reload again; nothing was changed";
+            ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
+        };
+        for change in changes {
+            match change {
+                Change::SetApiRights => {
+                    let daemon = &wanted.daemon;
+                    let api = (daemon.api_rights(), Some(&daemon.api));
+                    for (rights, path) in
+                        [api, (daemon.api_read_rights(), daemon.api_read.as_ref())]
+                    {
+                        let found = check_at(&rights, path);
+                        found.map_err(|error| refuse("[daemon]".to_string(), error))?;
+                    }
+                }
+                Change::SetRights { kind, id } => {
+                    let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
+                    let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
+                    let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
+                    check_at(rights, Some(socket))
+                        .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts into force what [`Self::check_rights`] found possible; the plan is in force. What could not be
+    /// done, in words.
+    pub(crate) fn apply_rights(&self, changes: &[Change]) -> Vec<String> {
+        let put = |change: &Change| match change {
+            Change::SetApiRights => self.put_api(Rights::put).err(),
+            Change::SetRights { kind, id } => {
+                let put = self.number_of(id).map_or(Ok(()), |number| self.put_rights(number));
+                put.err().map(|error| format!("{kind} {id}: {error}"))
+            }
+            _ => None,
+        };
+        let failed: Vec<String> = changes.iter().filter_map(put).collect();
+        failed.iter().for_each(|error| warn!("{error}"));
+        failed
+    }
+}
+
+/// That its users and groups are there, and that its socket could be given to them.
+///
+/// # Errors
+/// [`RightsError`].
+fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
+    let rights = Rights::of(written)?;
+    path.map_or(Ok(()), |path| rights.check_place(Path::new(path)))
+}
+
+/// Gives a socket that listens to those who may open it from now on. Who could before, and has connected and not been
+/// accepted, is sent away: what is served here now is another device.
+///
+/// # Errors
+/// [`RightsError`].
+pub(crate) fn hand_on(listener: &OwnedFd, facts: &Facts) -> Result<(), RightsError> {
+    Rights::of(&facts.rights)?.put(Path::new(&facts.socket))?;
+    sockets::send_away(listener);
+    Ok(())
+}
+
+/// What an operator is told who asks for rights that cannot be given.
+pub(crate) fn refused_rights(error: &str) -> ApiError {
+    ApiError::new(ErrorKind::Refused, error, "put that right and ask again; nothing was changed")
+}
+
+/// Binds with that mode from the start: not by its path afterwards, since whoever may write to the folder
+/// could have put a link to any file in its place by then (CVE-2026-1386).
+fn bind_as(mode: u32, socket: impl AsFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    let before = umask(Mode::from_raw_mode(ALL_BITS & !mode));
+    let bound = bind(socket, address);
+    umask(before);
+    bound
+}
+
+/// The socket that is there.
+fn found(place: &SocketPlace) -> Result<Socket, RightsError> {
+    place.taken()?.ok_or(RightsError::Os(Errno::NOENT))
+}
+
+/// Whether more are let in than owner, group and others: by `setfacl`, or by the default of its folder.
+fn has_acl(socket: &Socket) -> bool {
+    getxattr_query(socket.address(), ACL).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

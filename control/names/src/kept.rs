@@ -1,0 +1,181 @@
+//! The small files of one folder of the daemon's own: read whole, and replaced whole.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, fsync, open, openat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::file::{FILE_MODE, check_own, read_found};
+use crate::walk::{Folder, kind_of};
+use crate::{Purpose, Refused};
+
+/// A folder of the daemon's own, which is walked to anew for each call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    folder: PathBuf,
+    /// Longest file that is read, bytes.
+    bytes_max: u64,
+}
+
+impl Kept {
+    /// The files in `folder`, none of which has more than `bytes_max` bytes.
+    pub fn in_folder(folder: impl Into<PathBuf>, bytes_max: u64) -> Kept {
+        Kept { folder: folder.into(), bytes_max }
+    }
+
+    /// Where file `name` is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The names of all that is in it, and when each was written last, seconds since 1970; nothing, if there is no
+    /// such folder.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`].
+    pub fn names(&self) -> io::Result<Vec<(String, i64)>> {
+        let folder = match Folder::find(&self.folder, Purpose::Own) {
+            Err(error) if error.is_missing() => return Ok(Vec::new()),
+            folder => folder?,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat(&folder.fd, ".", flags, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == "." || name == ".." {
+                continue;
+            }
+            match statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => names.push((name.to_string(), stat.st_mtime)),
+                // It has gone meanwhile.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(names)
+    }
+
+    /// The text of file `name`; nothing, if there is none.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`]: others could have made it, it is too long, or no file.
+    pub fn read(&self, name: &str) -> io::Result<Option<String>> {
+        let folder = match Folder::find(&self.folder, Purpose::Own) {
+            Err(error) if error.is_missing() => return Ok(None),
+            folder => folder?,
+        };
+        let name = OsStr::new(name);
+        match folder.look(name)? {
+            None => Ok(None),
+            Some(found) => Ok(Some(read_found(&folder, name, &found, self.bytes_max)?)),
+        }
+    }
+
+    /// Replaces file `name` by one with `text`. Whoever reads it finds the one or the other, whole.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`]; the file is as it was.
+    pub fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        self.put(name, text, false)
+    }
+
+    /// The same; when it returns, the text survives a power cut.
+    ///
+    /// # Errors
+    /// As [`Self::replace`]; after an error the new one may be there.
+    pub fn replace_for_good(&self, name: &str, text: &str) -> io::Result<()> {
+        self.put(name, text, true)
+    }
+
+    fn put(&self, name: &str, text: &str, for_good: bool) -> io::Result<()> {
+        let folder = Folder::make(&self.folder, Purpose::Own)?;
+        let (next, name) = (OsString::from(format!(".{name}.new")), OsStr::new(name));
+        // One that an earlier process did not finish; and that it is a name.
+        if folder.look(&next)?.is_some() {
+            unlinkat(&folder.fd, &next, AtFlags::empty()).map_err(folder.os(&next))?;
+        }
+        let made = make(&folder, &next).map_err(folder.os(&next))?;
+        let mut file = File::from(made);
+        let put = file
+            .write_all(text.as_bytes())
+            .and_then(|()| if for_good { file.sync_all() } else { Ok(()) })
+            .and_then(|()| Ok(renameat(&folder.fd, &next, &folder.fd, name)?));
+        if let Err(error) = put {
+            let _ = unlinkat(&folder.fd, &next, AtFlags::empty());
+            return Err(error);
+        }
+        if !for_good {
+            return Ok(());
+        }
+        sync_folder(&folder)?;
+        // It may be new as well. What is above need not be readable: a daemon with `image_folders` has given it up.
+        let above = self.folder.parent().map(|above| Folder::find(above, Purpose::Own));
+        match above.map(|above| sync_folder(&above?)) {
+            Some(Err(refused)) if refused.errno() != Some(Errno::ACCESS) => Err(refused.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes `text` over the first bytes of file `name`, which is made if it is missing, and syncs both: for a
+    /// folder in which nothing may be renamed. What follows in the file stays.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`]; what was there may still be.
+    pub fn overwrite(&self, name: &str, text: &str) -> io::Result<()> {
+        let folder = Folder::make(&self.folder, Purpose::Own)?;
+        let name = OsStr::new(name);
+        let (file, is_new) = match folder.look(name)? {
+            Some(found) => {
+                check_own(&folder, name, &found)?;
+                let place = format!("/proc/self/fd/{}", found.fd.as_fd().as_raw_fd());
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                (open(place, flags, Mode::empty()).map_err(folder.os(name))?, false)
+            }
+            None => (make(&folder, name).map_err(folder.os(name))?, true),
+        };
+        let file = File::from(file);
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.sync_all()?;
+        if is_new { Ok(sync_folder(&folder)?) } else { Ok(()) }
+    }
+
+    /// Removes file `name`, if there is one.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`]; it is still there.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        let folder = match Folder::find(&self.folder, Purpose::Own) {
+            Err(error) if error.is_missing() => return Ok(()),
+            folder => folder?,
+        };
+        let name = OsStr::new(name);
+        let Some(found) = folder.look(name)? else { return Ok(()) };
+        if kind_of(&found.stat) == FileType::Directory {
+            return Err(folder.os(name)(Errno::ISDIR).into());
+        }
+        match unlinkat(&folder.fd, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => Ok(removed.map_err(folder.os(name))?),
+        }
+    }
+}
+
+fn make(folder: &Folder, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(&folder.fd, name, flags, Mode::from_raw_mode(FILE_MODE))
+}
+
+fn sync_folder(folder: &Folder) -> Result<(), Refused> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(&folder.fd, ".", flags, Mode::empty());
+    opened.and_then(fsync).map_err(|source| Refused::Os { step: folder.real.clone(), source })
+}

@@ -1,0 +1,298 @@
+//! Requests that wait for space or for a medium that fails: tried again, kept in the record or ended when their
+//! queue leaves, and told of.
+
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use backend::{Asked, Cache, Disk, Kernel, Waits};
+use guest_memory::{DirtyLog, Health, Seal};
+use schedule::Nanos;
+
+use super::bed::*;
+use crate::{Command, Event, MoveId, QueueCounters, handover};
+
+const ENOSPC: i32 = -28;
+const EIO: i32 = -5;
+const IOERR: u8 = 1;
+
+/// A device that refuses writes for as long as it is told to, and remembers how often each place was written.
+#[derive(Debug, Default)]
+struct Inner {
+    refuses: Option<i32>,
+    asked: u64,
+    written: Vec<u64>,
+    rings: Vec<(Arc<OwnedFd>, Completed)>,
+}
+
+/// Tags, and what the kernel says of each.
+type Completed = VecDeque<(u64, i32)>;
+
+#[derive(Debug, Default)]
+struct Small(Mutex<Inner>);
+
+impl Small {
+    fn refuse(&self, with: Option<i32>) {
+        self.0.lock().unwrap().refuses = with;
+    }
+
+    fn asked(&self) -> u64 {
+        self.0.lock().unwrap().asked
+    }
+
+    /// Offsets written well, in order.
+    fn written(&self) -> Vec<u64> {
+        self.0.lock().unwrap().written.clone()
+    }
+}
+
+impl Kernel for Small {
+    fn opened(&self, _: &Path, _: BorrowedFd<'_>, _: Option<BorrowedFd<'_>>) {}
+
+    fn ring(&self, done: Arc<OwnedFd>) -> u64 {
+        let mut inner = self.0.lock().unwrap();
+        inner.rings.push((done, VecDeque::new()));
+        inner.rings.len() as u64 - 1
+    }
+
+    fn submit(&self, ring: u64, _: RawFd, _: OwnedFd, asked: Asked, tag: u64) {
+        let mut inner = self.0.lock().unwrap();
+        inner.asked += 1;
+        let result = match asked {
+            Asked::Transfer { write, offset, spans, .. } => {
+                let bytes: u32 = spans.iter().map(|span| span.len()).sum();
+                match inner.refuses {
+                    Some(error) if write || error == EIO => error,
+                    _ => {
+                        if write {
+                            inner.written.push(offset);
+                        }
+                        bytes as i32
+                    }
+                }
+            }
+            _ => inner.refuses.unwrap_or(0),
+        };
+        let (done, completed) = &mut inner.rings[ring as usize];
+        completed.push_back((tag, result));
+        crate::inbox::wake(done);
+    }
+
+    fn reap(&self, ring: u64) -> Option<(u64, i32)> {
+        self.0.lock().unwrap().rings[ring as usize].1.pop_front()
+    }
+
+    fn gone(&self, _: u64) {}
+}
+
+struct Bed {
+    kernel: Arc<Small>,
+    disk: Arc<Disk>,
+    _folder: tempfile::TempDir,
+    core: Core,
+    guest: Guest,
+}
+
+fn bed() -> Bed {
+    let (kernel, folder) = (Arc::new(Small::default()), tempfile::tempdir().unwrap());
+    let by: Arc<dyn Kernel> = Arc::clone(&kernel) as _;
+    let disk = Disk::open_simulated(&folder.path().join("disk"), DISK, Cache::Auto, &by).unwrap();
+    disk.set_waits(Waits { full: true, failed: false });
+    let (core, guest) = (Core::new(2), Guest::new(ring(256)));
+    Bed { kernel, disk, _folder: folder, core, guest }
+}
+
+impl Bed {
+    fn attach(&mut self, recorded: bool) -> Arc<QueueCounters> {
+        let mut spec = self.guest.spec(1, &self.disk);
+        if recorded {
+            spec.queue = self.guest.recorded_queue(0);
+        }
+        self.core.attach(&self.guest, spec)
+    }
+
+    /// Time goes on by so many milliseconds, a pass at each.
+    fn wait_ms(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.core.now = Nanos(self.core.now.0 + 1_000_000);
+            self.core.passes(2);
+        }
+    }
+
+    fn stalls(&mut self) -> usize {
+        let events = self.core.events();
+        assert!(events.iter().all(|event| matches!(event, Event::Stalls(_))), "{events:?}");
+        events.len()
+    }
+}
+
+#[test]
+fn a_write_without_space_waits_and_others_go_on() {
+    let mut bed = bed();
+    let counters = bed.attach(false);
+    bed.kernel.refuse(Some(ENOSPC));
+    bed.guest.ask(3, WRITE);
+    bed.core.passes(10);
+    assert_eq!(bed.guest.take(), []);
+    let seen = counters.snapshot();
+    assert_eq!((seen.waiting_full, seen.waiting_failed, seen.stalls), (3, 0, 3));
+    assert_eq!((seen.in_flight, seen.errors), (3, 0));
+    assert_eq!(bed.stalls(), 1, "told once");
+    // A read is answered meanwhile, and so is a flush, which covers what was answered.
+    bed.guest.add(7, READ, 0, 1);
+    bed.guest.driver.publish();
+    bed.guest.kick();
+    bed.core.passes(10);
+    assert_eq!(bed.guest.take(), [(7, 0)]);
+    // Tried again from time to time, and no more often than that.
+    let before = bed.kernel.asked();
+    bed.wait_ms(10_000);
+    let tries = (bed.kernel.asked() - before) / 3;
+    assert!((8..=14).contains(&tries), "{tries} tries in 10 s");
+    assert_eq!(bed.guest.take(), []);
+    assert_eq!(bed.stalls(), 0);
+    // There is room, and they go on by themselves, in order.
+    bed.kernel.refuse(None);
+    bed.wait_ms(1_100);
+    assert_eq!(bed.guest.take(), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(bed.kernel.written(), [0, 4096, 8192]);
+    bed.wait_ms(1_100);
+    let seen = counters.snapshot();
+    assert_eq!((seen.waiting_full, seen.in_flight, seen.errors), (0, 0, 0));
+    assert_eq!(bed.stalls(), 1, "told that it is over");
+    assert_eq!(bed.core.sidecore.next_due(), None, "nothing is left to be looked at");
+}
+
+#[test]
+fn a_sidecore_with_requests_that_wait_sleeps() {
+    let mut bed = bed();
+    bed.attach(false);
+    bed.kernel.refuse(Some(ENOSPC));
+    // As many as there are slots, and some that stay in the ring.
+    bed.guest.ask(85, WRITE);
+    bed.core.passes(2_000);
+    assert!(bed.core.sidecore.next_due().is_none_or(|due| due > bed.core.now));
+    assert!(bed.core.sidecore.falls_asleep(bed.core.now), "it spins for requests that wait");
+    bed.core.sidecore.bell.awake();
+    bed.kernel.refuse(None);
+    bed.wait_ms(1_100);
+    assert_eq!(bed.guest.take_ok(), 85);
+}
+
+#[test]
+fn what_becomes_of_a_failure_may_change_while_requests_wait() {
+    let mut bed = bed();
+    let counters = bed.attach(false);
+    bed.kernel.refuse(Some(ENOSPC));
+    bed.guest.ask(2, WRITE);
+    bed.core.passes(10);
+    bed.disk.set_waits(Waits::default());
+    bed.wait_ms(1_100);
+    assert_eq!(bed.guest.take(), [(0, IOERR), (1, IOERR)]);
+    assert_eq!(bed.disk.faults().enospc, 2);
+    // And of a medium that fails, reads too.
+    bed.disk.set_waits(Waits { full: false, failed: true });
+    bed.kernel.refuse(Some(EIO));
+    bed.guest.ask(2, READ);
+    bed.wait_ms(5);
+    assert_eq!(bed.guest.take(), []);
+    assert_eq!(counters.snapshot().waiting_failed, 2);
+    // A flush never waits: what it lost does not come back.
+    bed.guest.add(9, FLUSH, 0, 1);
+    bed.guest.driver.publish();
+    bed.guest.kick();
+    bed.wait_ms(5);
+    assert_eq!(bed.guest.take(), [(9, IOERR)]);
+    assert!(bed.disk.sync_failed());
+    bed.kernel.refuse(None);
+    bed.wait_ms(1_100);
+    assert_eq!(bed.guest.take(), [(0, 0), (1, 0)]);
+}
+
+#[test]
+fn a_queue_that_leaves_keeps_them_in_its_record_or_ends_them() {
+    for recorded in [true, false] {
+        let mut bed = bed();
+        bed.attach(recorded);
+        bed.kernel.refuse(Some(ENOSPC));
+        bed.guest.ask(3, WRITE);
+        bed.core.passes(10);
+        bed.stalls();
+        bed.core.send(Command::Detach(key(1)));
+        bed.core.passes(2);
+        let served = detached(bed.core.events(), 1);
+        assert_eq!(served.queue().in_flight(), 0);
+        if !recorded {
+            assert_eq!(bed.guest.take(), [(0, IOERR), (1, IOERR), (2, IOERR)]);
+            continue;
+        }
+        assert_eq!(bed.guest.take(), []);
+        // Whoever serves it next finds them, and they wait again.
+        drop(served.into_spec());
+        let counters = bed.attach(true);
+        bed.core.passes(10);
+        assert_eq!(counters.snapshot().waiting_full, 3);
+        bed.kernel.refuse(None);
+        bed.wait_ms(1_100);
+        assert_eq!(bed.guest.take(), [(0, 0), (1, 0), (2, 0)]);
+        assert_eq!(bed.kernel.written(), [0, 4096, 8192]);
+    }
+}
+
+/// A migration takes no record along, so its guest is told before its ring has stopped; a pause is none.
+#[test]
+fn a_ring_that_stops_in_a_migration_ends_them() {
+    for logged in [true, false] {
+        let mut bed = bed();
+        let mut spec = bed.guest.spec(1, &bed.disk);
+        spec.queue = bed.guest.recorded_queue(0);
+        if logged {
+            let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&file, 4096).unwrap();
+            let log = DirtyLog::map(&file, 0, 4096, Seal::Any, &Health::default()).unwrap();
+            spec.memory = Arc::new(bed.guest.map.with_log(Some(log)).unwrap());
+        }
+        bed.core.attach(&bed.guest, spec);
+        bed.kernel.refuse(Some(ENOSPC));
+        bed.guest.ask(2, WRITE);
+        bed.core.passes(10);
+        bed.stalls();
+        bed.core.send(Command::Finish(key(1)));
+        bed.core.passes(2);
+        detached(bed.core.events(), 1);
+        let ended = if logged { vec![(0, IOERR), (1, IOERR)] } else { Vec::new() };
+        assert_eq!(bed.guest.take(), ended);
+    }
+}
+
+#[test]
+fn they_go_along_when_their_queue_moves() {
+    let mut bed = bed();
+    let counters = bed.attach(false);
+    let mut to = Core::numbered(1, 2);
+    bed.kernel.refuse(Some(ENOSPC));
+    bed.guest.ask(3, WRITE);
+    bed.core.passes(10);
+    bed.stalls();
+    let (arrival, departure) = handover(MoveId(1), &to.handle, bed.disk.backend());
+    to.send(Command::Prepare(arrival));
+    to.pass();
+    to.events();
+    bed.core.send(Command::Move(key(1), departure));
+    bed.core.passes(3);
+    to.now = bed.core.now;
+    to.passes(3);
+    let events = to.events();
+    assert!(matches!(events[..], [Event::Moved(_)]), "{events:?}");
+    assert_eq!(counters.snapshot().waiting_full, 3);
+    bed.kernel.refuse(None);
+    for _ in 0..1_100 {
+        to.now = Nanos(to.now.0 + 1_000_000);
+        to.passes(2);
+    }
+    assert_eq!(bed.guest.take(), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(bed.kernel.written(), [0, 4096, 8192]);
+    bed.wait_ms(10);
+    assert_eq!(bed.core.sidecore.next_due(), None, "the old one has forgotten it");
+}

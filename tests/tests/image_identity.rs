@@ -1,0 +1,320 @@
+//! Which image a guest is on: one that comes back is served only from the image that it was on, whatever
+//! an operator has put in its place meanwhile; and what others do to an image is said.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use bench::slots::{Kind, STATUS_OK};
+use tests::daemon::{Daemon, await_that};
+use tests::single::Single;
+
+const DISK: &str = "vm1";
+const BYTES: usize = 1 << 20;
+/// What each image is full of.
+const FILLS: [(&str, u8); 2] = [("a.raw", 0xaa), ("b.raw", 0xbb)];
+const WITHIN: Duration = Duration::from_secs(60);
+/// A block that guests write.
+const BLOCK: u64 = 3;
+
+/// A daemon with two images, and a guest on the first.
+struct Bed {
+    daemon: Daemon,
+    guest: Frontend,
+}
+
+impl Bed {
+    fn start(name: &str) -> Result<Bed> {
+        let mut daemon = Daemon::start(name, "")?;
+        for (image, fill) in FILLS {
+            std::fs::write(path(&daemon, image), vec![fill; BYTES])?;
+        }
+        declare(&daemon, "a.raw")?;
+        daemon.stop()?;
+        daemon.start_again()?;
+        let guest = Bed::boot(&daemon)?;
+        Ok(Bed { daemon, guest })
+    }
+
+    /// A VMM that starts fresh, and its guest's first requests.
+    fn boot(daemon: &Daemon) -> Result<Frontend> {
+        let spec = FrontendSpec {
+            queues: 1,
+            features: LINUX_FEATURES,
+            inflight: true,
+            ..FrontendSpec::default()
+        };
+        let mut guest = daemon.frontend(DISK, &spec)?;
+        let single = Single::new(&mut guest)?;
+        single.exercise(guest.queue(0), BLOCK)?;
+        Ok(guest)
+    }
+
+    /// The VMM connects again, as QEMU does with `reconnect=1`.
+    fn come_back(&mut self) -> Result<()> {
+        self.guest.reconnect(self.daemon.connect(DISK)?)
+    }
+
+    /// The guest waits, with words that name both images, and the other image is as it was.
+    fn waits(&mut self, words: &[&str]) -> Result<()> {
+        let mut shown = serde_json::Value::Null;
+        await_that(WITHIN, "the guest to wait for its image", || {
+            shown = self.daemon.ask(&format!("show {DISK}"))?;
+            let problem = shown["problem"].as_str().unwrap_or_default();
+            Ok(problem.contains("its guest was on"))
+        })?;
+        let problem = shown["problem"].as_str().unwrap_or_default();
+        for word in words.iter().chain(&["sidecore disk accept vm1"]) {
+            ensure!(problem.contains(word), "{problem:?} has no {word:?}");
+        }
+        ensure!(shown["state"] == "waiting" && shown["queues_attached"] == 0, "{shown}");
+        ensure!(shown["refusals"].as_u64() >= Some(1), "{shown}");
+        let list = self.daemon.ask("disk ls").or_else(|_| self.daemon.ask("ls"))?.to_string();
+        ensure!(list.contains("waiting"), "{list}");
+        let log = self.daemon.last_words();
+        ensure!(log.contains("its guest was on"), "{log}");
+        is_untouched(&self.daemon, "b.raw")
+    }
+
+    /// The guest goes on, and finds what it wrote.
+    fn goes_on(&mut self) -> Result<()> {
+        let single = Single::new(&mut self.guest)?;
+        let ended = single.send(self.guest.queue(0), Kind::Read, BLOCK)?;
+        ensure!(ended.status == STATUS_OK, "{ended:?}");
+        single.compare(BLOCK)?;
+        single.exercise(self.guest.queue(0), BLOCK + 1)
+    }
+}
+
+fn is_untouched(daemon: &Daemon, image: &str) -> Result<()> {
+    let fill = FILLS.iter().find(|(name, _)| *name == image).map_or(0, |(_, fill)| *fill);
+    let bytes = std::fs::read(path(daemon, image))?;
+    let is_it = bytes.len() == BYTES && bytes.iter().all(|byte| *byte == fill);
+    ensure!(is_it, "{image} was written");
+    Ok(())
+}
+
+fn path(daemon: &Daemon, image: &str) -> PathBuf {
+    daemon.dir().join("images").join(image)
+}
+
+fn declare(daemon: &Daemon, image: &str) -> Result<()> {
+    let disk = format!("[[disk]]\nid = \"{DISK}\"\npath = \"images/{image}\"\n");
+    daemon.configure("cpus = \"0\"", &disk)
+}
+
+/// Whoever may not change a disk under its guest says so by `--force`, where that is asked for.
+fn reload(daemon: &Daemon) -> Result<()> {
+    if daemon.ask("reload").is_err() {
+        daemon.ask("reload --force")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_reload_with_another_path_leaves_the_guest_waiting_and_its_own_image_serves_it() -> Result<()> {
+    let mut bed = Bed::start("identity-reload")?;
+    declare(&bed.daemon, "b.raw")?;
+    reload(&bed.daemon)?;
+    bed.come_back()?;
+    bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
+    declare(&bed.daemon, "a.raw")?;
+    reload(&bed.daemon)?;
+    bed.come_back()?;
+    bed.goes_on()?;
+    is_untouched(&bed.daemon, "b.raw")?;
+    bed.daemon.stop()
+}
+
+#[test]
+fn a_disk_removed_and_added_with_another_path_leaves_the_guest_waiting() -> Result<()> {
+    let mut bed = Bed::start("identity-api")?;
+    // From here on it is a disk of the API's.
+    bed.guest.disconnect()?;
+    bed.daemon.configure("cpus = \"0\"", "")?;
+    reload(&bed.daemon)?;
+    let add = |image| format!("disk add {DISK} --path {}", path(&bed.daemon, image).display());
+    let (add_a, add_b) = (add("a.raw"), add("b.raw"));
+    bed.daemon.ask(&add_a)?;
+    bed.guest = Bed::boot(&bed.daemon)?;
+    let rm = format!("disk rm {DISK}");
+    if bed.daemon.ask(&rm).is_err() {
+        bed.daemon.ask(&format!("{rm} --force"))?;
+    }
+    bed.daemon.ask(&add_b)?;
+    bed.come_back()?;
+    bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
+    // Another kind of disk is another image, too.
+    for kind in ["--backend null --size 1M", "--backend memory --size 1M"] {
+        if bed.daemon.ask(&rm).is_err() {
+            bed.daemon.ask(&format!("{rm} --force"))?;
+        }
+        bed.daemon.ask(&format!("disk add {DISK} {kind}"))?;
+        bed.come_back()?;
+        bed.waits(&["a.raw"])?;
+    }
+    bed.daemon.stop()
+}
+
+#[test]
+fn a_file_edited_while_the_daemon_was_dead_leaves_the_guest_waiting_until_it_is_accepted()
+-> Result<()> {
+    let mut bed = Bed::start("identity-killed")?;
+    bed.daemon.kill()?;
+    declare(&bed.daemon, "b.raw")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
+    // So it is after one more death, and after an upgrade.
+    bed.daemon.kill()?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["a.raw"])?;
+    bed.daemon.upgrade()?;
+    bed.waits(&["a.raw"])?;
+    bed.daemon.ask(&format!("disk accept {DISK}"))?;
+    let single = Single::new(&mut bed.guest)?;
+    single.exercise(bed.guest.queue(0), BLOCK)?;
+    let refused = bed.daemon.refuses(&format!("disk accept {DISK}"))?;
+    ensure!(refused.contains("nothing to accept"), "{refused}");
+    // What was accepted is what it is on from now on.
+    bed.daemon.kill()?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.goes_on()?;
+    bed.is_untouched_but_once("a.raw")?;
+    bed.daemon.stop()
+}
+
+impl Bed {
+    /// Nothing but what the guest wrote before it was given another image.
+    fn is_untouched_but_once(&self, image: &str) -> Result<()> {
+        let bytes = std::fs::read(path(&self.daemon, image))?;
+        let after = (BLOCK as usize + 1) * 4096;
+        ensure!(bytes[after..].iter().all(|byte| *byte == 0xaa), "{image} was written");
+        Ok(())
+    }
+}
+
+#[test]
+fn a_guest_that_starts_fresh_is_served_from_what_is_there() -> Result<()> {
+    let mut bed = Bed::start("identity-fresh")?;
+    declare(&bed.daemon, "b.raw")?;
+    reload(&bed.daemon)?;
+    bed.come_back()?;
+    bed.waits(&["a.raw"])?;
+    // Where its rings stand its in-flight record alone says, so it is not told that in order.
+    drop(bed.guest);
+    bed.guest = Bed::boot(&bed.daemon)?;
+    ensure!(bed.daemon.shown(DISK, "problem")?.is_null());
+    // And from then on it is on that one.
+    bed.daemon.kill()?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.goes_on()?;
+    bed.daemon.kill()?;
+    declare(&bed.daemon, "a.raw")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    await_that(WITHIN, "the guest to wait", || {
+        let problem = bed.daemon.shown(DISK, "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("a.raw") && text.contains("accept")))
+    })?;
+    bed.daemon.stop()
+}
+
+#[test]
+fn another_file_of_the_same_name_is_another_image() -> Result<()> {
+    let mut bed = Bed::start("identity-renamed")?;
+    bed.daemon.kill()?;
+    let (own, other) = (path(&bed.daemon, "a.raw"), path(&bed.daemon, "b.raw"));
+    let aside = path(&bed.daemon, "aside.raw");
+    std::fs::rename(&own, &aside)?;
+    std::fs::copy(&other, &own)?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["what is there now"])?;
+    bed.daemon.kill()?;
+    // Its own file under whatever name.
+    std::fs::rename(&aside, &own)?;
+    std::fs::hard_link(&own, path(&bed.daemon, "c.raw"))?;
+    declare(&bed.daemon, "c.raw")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.goes_on()?;
+    bed.daemon.stop()
+}
+
+#[test]
+fn an_image_that_was_cut_while_the_daemon_was_dead_is_not_filled_with_zeroes() -> Result<()> {
+    let mut bed = Bed::start("identity-cut")?;
+    bed.daemon.kill()?;
+    let image = std::fs::File::options().write(true).open(path(&bed.daemon, "a.raw"))?;
+    image.set_len(64 << 10)?;
+    let disk = format!("[[disk]]\nid = \"{DISK}\"\npath = \"images/a.raw\"\nsize = \"1M\"\n");
+    bed.daemon.configure("cpus = \"0\"", &disk)?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["was cut to 65536 bytes"])?;
+    bed.daemon.stop()
+}
+
+/// The text of the disk's problem holds `word` some time.
+fn is_said(daemon: &Daemon, word: &str) -> Result<()> {
+    let mut problem = serde_json::Value::Null;
+    await_that(WITHIN, word, || {
+        problem = daemon.shown(DISK, "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains(word)))
+    })?;
+    ensure!(daemon.last_words().contains(word), "the log has no {word:?}: {}", daemon.last_words());
+    Ok(())
+}
+
+fn is_well_again(daemon: &Daemon) -> Result<()> {
+    await_that(WITHIN, "no problem", || Ok(daemon.shown(DISK, "problem")?.is_null()))
+}
+
+fn set_len(path: &Path, bytes: u64) -> Result<()> {
+    Ok(std::fs::File::options().write(true).open(path)?.set_len(bytes)?)
+}
+
+#[test]
+fn what_others_do_to_an_image_under_its_guest_is_said() -> Result<()> {
+    let mut bed = Bed::start("identity-watch")?;
+    let (own, aside) = (path(&bed.daemon, "a.raw"), path(&bed.daemon, "aside.raw"));
+    std::fs::rename(&own, &aside)?;
+    is_said(&bed.daemon, "was removed or renamed")?;
+    std::fs::copy(path(&bed.daemon, "b.raw"), &own)?;
+    is_said(&bed.daemon, "is another image than the one that its guest is on")?;
+    std::fs::rename(&aside, &own)?;
+    is_well_again(&bed.daemon)?;
+    set_len(&own, 2 * BYTES as u64)?;
+    is_said(&bed.daemon, "has grown to 2097152 bytes")?;
+    set_len(&own, BYTES as u64 / 2)?;
+    is_said(&bed.daemon, "was cut to 524288 bytes")?;
+    set_len(&own, BYTES as u64)?;
+    is_well_again(&bed.daemon)?;
+    bed.goes_on()?;
+    bed.daemon.stop()
+}
+
+#[test]
+fn a_resize_of_an_image_without_its_name_is_refused() -> Result<()> {
+    let mut bed = Bed::start("identity-resize")?;
+    bed.guest.disconnect()?;
+    bed.daemon.configure("cpus = \"0\"", "")?;
+    reload(&bed.daemon)?;
+    let image = path(&bed.daemon, "a.raw");
+    bed.daemon.ask(&format!("disk add {DISK} --path {}", image.display()))?;
+    std::fs::remove_file(&image)?;
+    for size in ["2M", "1M"] {
+        let said = bed.daemon.refuses(&format!("disk resize {DISK} {size}"))?;
+        ensure!(said.contains("was removed"), "{said}");
+    }
+    std::fs::copy(path(&bed.daemon, "b.raw"), &image)?;
+    let said = bed.daemon.refuses(&format!("disk resize {DISK} 2M"))?;
+    ensure!(said.contains("is another file than the one"), "{said}");
+    is_untouched(&bed.daemon, "b.raw")?;
+    bed.daemon.stop()
+}

@@ -1,0 +1,353 @@
+//! Requests of any size that a ring may hold: one descriptor of 16 to 128 MiB, as firmware sends it, which
+//! never asks what is offered; chains of many large ones; and what a neighbour has of its sidecore meanwhile.
+
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bench::clock::now_ns;
+use bench::frontend::{FrontQueue, Frontend, FrontendSpec};
+use bench::slots::{Kind, STATUS_OK, Slots};
+use guest_memory::Area;
+use rustix::fs::{Advice, FallocateFlags};
+use tests::daemon::{Daemon, pause};
+use tests::killer::Host;
+use tests::single::Single;
+use tests::timing::{PATIENCE, are_judged, judge};
+use virtqueue::Format;
+use virtqueue::driver::{Buffer, RingSpec};
+
+const MIB: u64 = 1 << 20;
+/// Of each disk.
+const DISK_BYTES: u64 = 160 * MIB;
+const CALL_MS: u32 = 90_000;
+
+fn disks() -> String {
+    let size = format!("size = {DISK_BYTES}\n");
+    format!(
+        "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\n{size}\
+         [[disk]]\nid = \"null\"\nbackend = \"null\"\n{size}\
+         [[disk]]\nid = \"auto\"\npath = \"auto.raw\"\n{size}\
+         [[disk]]\nid = \"page\"\npath = \"page.raw\"\ncache = \"page\"\n{size}"
+    )
+}
+
+fn spec(format: Format, indirect_entries: u16) -> FrontendSpec {
+    let ring = RingSpec { size: 256, format, event_index: true, indirect_entries };
+    FrontendSpec { memory_bytes: 144 * MIB, ring, inflight: true, ..FrontendSpec::default() }
+}
+
+/// Memory for one large request.
+struct Large {
+    lines: Slots,
+    data: Area,
+    gpa: u64,
+}
+
+impl Large {
+    /// `odd`: so many bytes behind a page's begin.
+    fn new(frontend: &mut Frontend, bytes: u64, odd: u64) -> Result<Large> {
+        let lines = Slots::new(frontend.memory(), 1, 512)?;
+        let taken = frontend.memory().take((bytes + odd) as usize, 4096);
+        let (data, gpa) = taken.context("guest memory")?;
+        let data = data.window(odd as usize, bytes as usize).context("a window")?;
+        Ok(Large { lines, data, gpa: gpa + odd })
+    }
+
+    /// What only this seed has, everywhere or compared everywhere.
+    fn content(&self, seed: u64, mut each: impl FnMut(&Area, usize, &[u8]) -> bool) -> bool {
+        (0..self.data.len()).step_by(1 << 16).all(|at| {
+            let len = (self.data.len() - at).min(1 << 16);
+            let word =
+                |word: usize| (seed << 40 ^ (at + word * 8) as u64).wrapping_mul(0x9e37_79b9);
+            let bytes: Vec<u8> = (0..len / 8).flat_map(|at| word(at).to_le_bytes()).collect();
+            each(&self.data, at, &bytes)
+        })
+    }
+
+    fn put(&self, seed: u64) -> bool {
+        self.content(seed, |data, at, bytes| data.write(at, bytes))
+    }
+
+    fn has(&self, seed: u64) -> bool {
+        self.content(seed, |data, at, bytes| {
+            let mut found = vec![0; bytes.len()];
+            data.read(at, &mut found) && found == bytes
+        })
+    }
+
+    /// A request of all of it, in so many descriptors.
+    fn buffers(&self, kind: Kind, pieces: u64) -> Vec<Buffer> {
+        let (ends, _) = self.lines.buffers(0, kind);
+        let each = self.data.len() as u64 / pieces;
+        let piece = |at: u64| {
+            let device_writes = kind == Kind::Read;
+            Buffer { gpa: self.gpa + at * each, len: each as u32, device_writes }
+        };
+        let data = (0..pieces).map(piece);
+        std::iter::once(ends[0]).chain(data).chain(std::iter::once(ends[2])).collect()
+    }
+
+    fn begin(&self, frontend: &mut Frontend, kind: Kind, pieces: u64) -> Result<()> {
+        self.lines.write_header(0, kind, 0);
+        let queue = frontend.queue(0);
+        ensure!(!queue.driver.arm_calls(), "something completed that was not asked for");
+        queue.driver.add(&self.buffers(kind, pieces), 7)?;
+        if queue.driver.publish() {
+            queue.kick()?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, frontend: &mut Frontend, kind: Kind) -> Result<()> {
+        let queue = frontend.queue(0);
+        let used = loop {
+            if let Some(used) = queue.driver.take_used() {
+                break used;
+            }
+            ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost");
+        };
+        let bytes = if kind == Kind::Read { self.data.len() as u32 } else { 0 };
+        let status = self.lines.status(0);
+        ensure!(status == STATUS_OK, "{kind:?} of {} bytes: status {status}", self.data.len());
+        ensure!(used.token == 7 && used.len == bytes + 1, "{used:?} for {bytes} bytes");
+        Ok(())
+    }
+
+    fn run(&self, frontend: &mut Frontend, kind: Kind, pieces: u64) -> Result<()> {
+        self.begin(frontend, kind, pieces)?;
+        self.end(frontend, kind)
+    }
+
+    fn exercise(&self, frontend: &mut Frontend, seed: u64, pieces: u64, keeps: bool) -> Result<()> {
+        ensure!(self.put(seed), "guest memory");
+        self.run(frontend, Kind::Write, pieces)?;
+        self.data.zero(0, self.data.len());
+        self.run(frontend, Kind::Read, pieces)?;
+        ensure!(!keeps || self.has(seed), "other bytes than were written");
+        Ok(())
+    }
+}
+
+/// Every disk, with the largest request that is tried of it.
+fn each_disk(try_it: impl Fn(&Daemon, &str, u64) -> Result<()>) -> Result<()> {
+    let mut daemon = Daemon::start("large", &disks())?;
+    for (id, mib) in [("memory", 40), ("null", 128), ("auto", 128), ("page", 40)] {
+        try_it(&daemon, id, mib).with_context(|| id.to_string())?;
+    }
+    daemon.is_alive()
+}
+
+#[test]
+fn one_descriptor_may_be_of_any_size() -> Result<()> {
+    each_disk(|daemon, id, largest| {
+        for (format, mib) in [(Format::Split, 16), (Format::Packed, 40), (Format::Split, largest)] {
+            let mut frontend = daemon.frontend(id, &spec(format, 0))?;
+            let large = Large::new(&mut frontend, mib * MIB, 0)?;
+            large.exercise(&mut frontend, mib, 1, id != "null")?;
+            frontend.disconnect()?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_chain_may_have_many_large_descriptors() -> Result<()> {
+    each_disk(|daemon, id, _| {
+        for (format, indirect_entries, odd) in
+            [(Format::Split, 0, 0), (Format::Packed, 200, 0), (Format::Split, 200, 3)]
+        {
+            let mut frontend = daemon.frontend(id, &spec(format, indirect_entries))?;
+            let large = Large::new(&mut frontend, 48 * MIB, odd)?;
+            large.exercise(&mut frontend, 3 + odd, 128, id != "null")?;
+            frontend.disconnect()?;
+        }
+        Ok(())
+    })
+}
+
+/// One in parts is done again, whole, by the daemon that comes after a death.
+#[test]
+fn a_death_in_the_middle_of_a_large_write_loses_nothing() -> Result<()> {
+    let host = Host::new("large-killed", &disks())?;
+    for id in ["auto", "page"] {
+        let mut running = host.start()?;
+        let stream = connect(&host, id)?;
+        let mut frontend = Frontend::over(stream, spec(Format::Split, 0))?;
+        let large = Large::new(&mut frontend, 96 * MIB, 0)?;
+        for round in 0..5 {
+            ensure!(large.put(round), "guest memory");
+            large.begin(&mut frontend, Kind::Write, 1)?;
+            // Any moment is one of its parts.
+            pause(Duration::from_millis(2 * round));
+            running.kill_now()?;
+            running = host.start()?;
+            frontend.reconnect(connect(&host, id)?)?;
+            large.end(&mut frontend, Kind::Write)?;
+            large.data.zero(0, large.data.len());
+            large.run(&mut frontend, Kind::Read, 1)?;
+            ensure!(large.has(round), "{id}, round {round}: other bytes than were written");
+        }
+        frontend.disconnect()?;
+        running.kill_now()?;
+    }
+    Ok(())
+}
+
+fn connect(host: &Host, id: &str) -> Result<UnixStream> {
+    let until = now_ns() + PATIENCE.as_nanos() as u64;
+    loop {
+        match UnixStream::connect(host.socket(id)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if now_ns() > until => return Err(error).context("no daemon listens"),
+            Err(_) => pause(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// What a neighbour on the same sidecore has.
+#[derive(Clone, Copy, Debug)]
+struct Service {
+    /// Requests a second.
+    rate: u64,
+    longest_ns: u64,
+}
+
+/// Asks for one block after the other until `ends`.
+fn served(
+    neighbour: &mut Frontend,
+    one: &Single,
+    mut ends: impl FnMut(u64) -> bool,
+) -> Result<Service> {
+    let (begun, mut requests, mut longest_ns) = (now_ns(), 0, 0);
+    while !ends(now_ns() - begun) {
+        let ended = one.send(neighbour.queue(0), Kind::Read, requests % 256)?;
+        ensure!(ended.status == STATUS_OK, "the neighbour: {ended:?}");
+        (requests, longest_ns) = (requests + 1, ended.took_ns.max(longest_ns));
+    }
+    let rate = requests * 1_000_000_000 / (now_ns() - begun).max(1);
+    Ok(Service { rate, longest_ns })
+}
+
+/// Reads `mib` MiB at a time, so many at once, until it is told to stop; how many ended.
+fn read_large(frontend: &mut Frontend, all: &[Large], stop: &AtomicBool) -> Result<u64> {
+    let queue = frontend.queue(0);
+    let (mut ended, mut left) = (0, 0);
+    let (mut next, capacity) = (0, DISK_BYTES / 512);
+    for (token, large) in all.iter().enumerate() {
+        large.ask(queue, token as u64, &mut next, capacity)?;
+        left += 1;
+    }
+    while left > 0 {
+        let Some(used) = queue.driver.take_used() else {
+            if queue.driver.arm_calls() {
+                continue;
+            }
+            ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost");
+            continue;
+        };
+        let large = all.get(used.token as usize).context("a token")?;
+        ensure!(large.lines.status(0) == STATUS_OK, "status {}", large.lines.status(0));
+        (ended, left) = (ended + 1, left - 1);
+        if !stop.load(Ordering::Relaxed) {
+            large.ask(queue, used.token, &mut next, capacity)?;
+            left += 1;
+        }
+    }
+    Ok(ended)
+}
+
+impl Large {
+    /// Asks for the next part of the disk.
+    fn ask(&self, queue: &mut FrontQueue, token: u64, next: &mut u64, capacity: u64) -> Result<()> {
+        let sectors = self.data.len() as u64 / 512;
+        if *next + sectors > capacity {
+            *next = 0;
+        }
+        self.lines.write_header(0, Kind::Read, *next);
+        *next += sectors;
+        queue.driver.add(&self.buffers(Kind::Read, 1), token)?;
+        if queue.driver.publish() {
+            queue.kick()?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes what the large requests read.
+fn prepare(path: &Path, is_sparse: bool, is_cached: bool) -> Result<()> {
+    let file = std::fs::File::options().write(true).open(path)?;
+    if !is_sparse {
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, DISK_BYTES)?;
+        let bytes = vec![0x3c; MIB as usize];
+        (0..DISK_BYTES / MIB).try_for_each(|at| file.write_all_at(&bytes, at * MIB))?;
+        file.sync_all()?;
+    }
+    match is_cached {
+        true => drop(std::fs::read(path)?),
+        false => rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?,
+    }
+    Ok(())
+}
+
+/// With `--all`: nine tenths, and 5 ms, for every kind of file and of request. Otherwise a few, unjudged.
+#[test]
+fn a_neighbour_is_served_beside_large_requests() -> Result<()> {
+    let long = are_judged();
+    let time_ns = if long { 1_000_000_000 } else { 100_000_000 };
+    let daemon = Daemon::start("large-beside", &disks())?;
+    let mut neighbour = daemon.frontend("memory", &FrontendSpec::default())?;
+    let one = Single::new(&mut neighbour)?;
+    let mut worst = Vec::new();
+    for (is_sparse, is_cached, id, odd) in [
+        (true, true, "page", 0),
+        (true, false, "page", 0),
+        (true, true, "auto", 3),
+        (true, false, "auto", 3),
+        (false, true, "page", 0),
+        (false, false, "page", 0),
+        (false, true, "auto", 3),
+        (false, false, "auto", 3),
+        (false, false, "auto", 0),
+    ] {
+        for (mib, depth) in [(4, 1), (4, 8), (8, 1), (8, 8), (15, 1), (15, 8)] {
+            if !long && (mib, depth) != (15, 8) {
+                continue;
+            }
+            prepare(&daemon.dir().join(format!("{id}.raw")), is_sparse, is_cached)?;
+            let mut frontend = daemon.frontend(id, &spec(Format::Split, 0))?;
+            let all = (0..depth).map(|_| Large::new(&mut frontend, mib * MIB, odd));
+            let all = all.collect::<Result<Vec<_>>>()?;
+            let alone = served(&mut neighbour, &one, |ns| ns > time_ns)?;
+            let stop = AtomicBool::new(false);
+            let (beside, ended) = std::thread::scope(|scope| {
+                let reader = scope.spawn(|| read_large(&mut frontend, &all, &stop));
+                let beside = served(&mut neighbour, &one, |ns| ns > time_ns);
+                stop.store(true, Ordering::Relaxed);
+                let ended = reader.join().map_err(|_| anyhow::anyhow!("the reader"))?;
+                anyhow::Ok((beside?, ended?))
+            })?;
+            frontend.disconnect()?;
+            ensure!(ended > 0, "no large request ended");
+            let what = format!(
+                "{mib} MiB x {depth}, {id}, odd {odd}, sparse {is_sparse}, cached {is_cached}: \
+                 alone {alone:?}, beside {beside:?}, {ended} ended"
+            );
+            let keeps = beside.rate * 10 >= alone.rate * 9;
+            let waits = beside.longest_ns <= alone.longest_ns + 5_000_000;
+            if !(keeps && waits) {
+                worst.push(what.clone());
+            }
+            say(&what);
+        }
+    }
+    judge(worst.is_empty(), || worst.join("\n"))
+}
+
+#[expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
+fn say(what: &str) {
+    println!("{what}");
+}
