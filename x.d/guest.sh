@@ -193,7 +193,28 @@ guest_examine() {
 
 # qmp GUEST COMMAND: until it has answered; a QEMU whose reader hangs up may drop a command.
 qmp() {
-    local answer until_ms=$(($(now_ms) + 60000)) said=$SERVER_DIR/$1.qmp-said
+    qmp_say "$@" || {
+        failed "$1-qmp" "QMP did not do $2: ${QMP_ANSWER:-no answer}"
+        return 1
+    }
+}
+
+# qmp_until NAME COMMAND REFUSAL: said again for a minute while QEMU refuses with these words, as it
+# does for a chardev whose device the guest has let go of and QEMU's RCU thread has not freed yet.
+qmp_until() {
+    local until_ms=$(($(now_ms) + 60000))
+    until qmp_say "$1" "$2"; do
+        if [[ $QMP_ANSWER != *"$3"* ]] || (($(now_ms) > until_ms)); then
+            failed "$1-qmp" "QMP did not do $2: ${QMP_ANSWER:-no answer}"
+            return 1
+        fi
+        sleep 0.05
+    done
+}
+
+# qmp_say NAME COMMAND: whether QEMU did it; its answer in QMP_ANSWER.
+qmp_say() {
+    local until_ms=$(($(now_ms) + 60000)) said=$SERVER_DIR/$1.qmp-said
     : >"$said"
     # shellcheck disable=SC2094  # what is written there is what is waited for
     {
@@ -203,11 +224,8 @@ qmp() {
             sleep 0.05
         done
     } | socat - "UNIX-CONNECT:$SERVER_DIR/$1.qmp" >"$said" 2>&1 || true
-    answer=$(grep -E '^.?"(return|error)"' "$said" | sed -n 2p)
-    [[ $answer == *'"return"'* ]] || {
-        failed "$1-qmp" "QMP did not do $2: ${answer:-no answer}"
-        return 1
-    }
+    QMP_ANSWER=$(grep -E '^.?"(return|error)"' "$said" | sed -n 2p)
+    [[ $QMP_ANSWER == *'"return"'* ]]
 }
 
 # both_at_once ONE TWO SECONDS: there is a moment at which both are in the middle of fio.

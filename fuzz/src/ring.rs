@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use backend::{Backend, Disk, Io, Outcome, Source};
+use backend::{Backend, Disk, Io, Source, Started};
 use device::blk::{Blk, Limits, Live, Parsed, SERIAL_SIZE, Shape};
 use guest_memory::{Area, GuestMap, Mapping, Region};
 use request::{Op, Request, Status, Tag};
@@ -127,8 +127,8 @@ impl Bed {
         let op = Op::WriteZeroes { unmap: true, sync: false };
         let request = Request { op, offset: 0, len: DISK_BYTES, segments: &[] };
         let mut io = Io::new(32).expect("no ring is made");
-        let outcome = self.disk.backend().submit(&mut io, &request, &self.map, TAG);
-        assert_eq!(outcome, Outcome::Done(Status::Ok));
+        let started = self.disk.backend().submit(&mut io, &request, &self.map, TAG);
+        assert_eq!(started, Started::Done(Status::Ok));
     }
 
     /// A queue over memory as it is now; `base` goes on from an earlier one.
@@ -326,8 +326,8 @@ impl Bed {
                 Ok(Parsed::Answer(reply, status)) => served.blk.answer(&self.map, reply, status),
                 Ok(Parsed::Work(work)) => {
                     let request = work.request(&served.chain);
-                    let outcome = served.backend.submit(&mut served.io, &request, &self.map, TAG);
-                    let Outcome::Done(status) = outcome else { panic!("a RAM disk that waits") };
+                    let started = served.backend.submit(&mut served.io, &request, &self.map, TAG);
+                    let Started::Done(status) = started else { panic!("a RAM disk that waits") };
                     assert!(status != Status::Unsupported);
                     served.blk.answer(&self.map, work.reply, status)
                 }

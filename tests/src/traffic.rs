@@ -150,6 +150,11 @@ impl Traffic {
         self.sent.load(Ordering::Relaxed)
     }
 
+    /// Why it has ended before it was told to, if it has.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.get().map(String::as_str)
+    }
+
     /// Waits until it has looked at so many frames more.
     ///
     /// # Errors

@@ -375,12 +375,21 @@ fn the_socket_that_shows_changes_nothing_and_changes_are_logged_with_who_asked()
     daemon.refuses("disk rm d")?;
     daemon.refuses("nic rm --force no-such")?;
     daemon.refuses("disk add x --path /no-such/x.img")?;
+    daemon.refuses("disk resize d 1G --force")?;
     daemon.ask("ls")?;
     let log = log(&daemon)?;
     let asked: Vec<&str> = log.lines().filter(|line| line.contains("asked for: ")).collect();
-    ensure!(asked.len() == 4, "one line each: {asked:?}");
-    let whats =
-        ["upgrade", "disk rm d", "nic rm --force no-such", "disk add x --path /no-such/x.img"];
+    ensure!(asked.len() == 5, "one line each: {asked:?}");
+    let whats = [
+        "upgrade",
+        "disk rm d",
+        "nic rm --force no-such",
+        "disk add x --path /no-such/x.img",
+        "disk resize --force d {\"size\":\"1G\"}",
+    ];
+    for what in &whats[1..] {
+        ensure!(log.contains(&format!("refused: {what}")), "{what} is refused without a word");
+    }
     for (line, what) in asked.iter().zip(whats) {
         ensure!(line.contains(&format!("asked for: {what}")), "{line}");
         ensure!(

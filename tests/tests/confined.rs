@@ -66,7 +66,8 @@ fn await_confined(daemon: &Daemon, kept: u64) -> Result<()> {
     waited.with_context(|| format!("at last: {last:?}"))
 }
 
-/// Looks at every thread: filtered, without new privileges, and only control with rights.
+/// Looks at every thread: filtered, without new privileges, and only control with rights, but for those that walk to
+/// images in folders of other users.
 fn all_threads_are_confined(daemon: &Daemon, kept: u64) -> Result<usize> {
     let mut count = 0;
     for entry in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {

@@ -1,6 +1,7 @@
 //! Which image a guest is on: one that comes back is served only from the image that it was on, whatever
 //! an operator has put in its place meanwhile; and what others do to an image is said.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -120,10 +121,69 @@ fn a_reload_with_another_path_leaves_the_guest_waiting_and_its_own_image_serves_
     bed.come_back()?;
     bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
     declare(&bed.daemon, "a.raw")?;
-    reload(&bed.daemon)?;
+    // A guest that waits loses nothing.
+    bed.daemon.ask("reload")?;
     bed.come_back()?;
     bed.goes_on()?;
     is_untouched(&bed.daemon, "b.raw")?;
+    bed.daemon.stop()
+}
+
+/// Whoever finds another file in the image's place puts the image back: a reload opens that, and until then nobody can
+/// have the guest go on with a file that has no name any more.
+#[test]
+fn an_image_that_is_put_back_is_opened_by_a_reload() -> Result<()> {
+    let mut bed = Bed::start("identity-back")?;
+    bed.daemon.kill()?;
+    let (image, kept) = (path(&bed.daemon, "a.raw"), path(&bed.daemon, "kept.raw"));
+    std::fs::rename(&image, &kept)?;
+    std::fs::copy(path(&bed.daemon, "b.raw"), &image)?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["a.raw", "is another image"])?;
+    std::fs::rename(&kept, &image)?;
+    let refused = bed.daemon.refuses(&format!("disk accept {DISK}"))?;
+    ensure!(refused.contains("is not the image that is open"), "{refused}");
+    await_that(WITHIN, "a word of what is there", || {
+        Ok(bed.daemon.last_words().contains("for which its guest waits: `sidecore reload`"))
+    })?;
+    let dry = bed.daemon.ask("reload --dry-run")?;
+    let effect = &dry["effects"][0];
+    ensure!(effect["id"] == DISK && effect["guest_loses"] == false, "{dry}");
+    bed.daemon.ask("reload")?;
+    bed.come_back()?;
+    bed.goes_on()?;
+    ensure!(bed.daemon.ask("reload")?["changes"].as_array().is_some_and(Vec::is_empty));
+    bed.daemon.stop()
+}
+
+#[test]
+fn a_smaller_size_at_a_start_leaves_the_guest_waiting() -> Result<()> {
+    let mut bed = Bed::start("identity-smaller")?;
+    let with_size = |daemon: &Daemon, size: &str| {
+        let disk = format!("[[disk]]\nid = \"{DISK}\"\npath = \"images/a.raw\"\n{size}\n");
+        daemon.configure("cpus = \"0\"", &disk)
+    };
+    bed.daemon.kill()?;
+    with_size(&bed.daemon, "size = \"512K\"")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["1048576 bytes of", "would have 524288"])?;
+    // Still less than its guest was on.
+    with_size(&bed.daemon, "size = \"768K\"")?;
+    bed.daemon.ask("reload")?;
+    bed.waits(&["would have 786432"])?;
+    with_size(&bed.daemon, "size = \"1M\"")?;
+    bed.daemon.ask("reload")?;
+    bed.goes_on()?;
+    // Nobody waits for what an operator has accepted.
+    bed.daemon.kill()?;
+    with_size(&bed.daemon, "size = \"512K\"")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["would have 524288"])?;
+    bed.daemon.ask(&format!("disk accept {DISK}"))?;
+    bed.goes_on()?;
     bed.daemon.stop()
 }
 
@@ -154,6 +214,39 @@ fn a_disk_removed_and_added_with_another_path_leaves_the_guest_waiting() -> Resu
         bed.come_back()?;
         bed.waits(&["a.raw"])?;
     }
+    bed.daemon.stop()
+}
+
+/// A guest is known by the socket that its VMM comes to: that knows nothing of disks' names.
+#[test]
+fn disks_that_swap_their_sockets_do_not_swap_their_guests() -> Result<()> {
+    let mut bed = Bed::start("identity-sockets")?;
+    let disks = |sockets: [&str; 2]| {
+        let disk = |id, image, socket| {
+            format!("[[disk]]\nid = \"{id}\"\npath = \"images/{image}\"\nsocket = \"{socket}\"\n")
+        };
+        disk(DISK, "a.raw", sockets[0]) + &disk("vm2", "b.raw", sockets[1])
+    };
+    let (own, other) = (format!("{DISK}.sock"), "vm2.sock");
+    bed.daemon.kill()?;
+    bed.daemon.configure("cpus = \"0\"", &disks([other, &own]))?;
+    bed.daemon.start_again()?;
+    bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
+    let mut problem = serde_json::Value::Null;
+    await_that(WITHIN, "the guest to wait", || {
+        problem = bed.daemon.shown("vm2", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("its guest was on")))
+    })?;
+    ensure!(problem.as_str().is_some_and(|text| text.contains("a.raw")), "{problem}");
+    is_untouched(&bed.daemon, "b.raw")?;
+    // Another name of the same disk is no other guest.
+    bed.daemon.kill()?;
+    let renamed = disks([&own, other]).replace(&format!("id = \"{DISK}\""), "id = \"renamed\"");
+    bed.daemon.configure("cpus = \"0\"", &renamed)?;
+    bed.daemon.start_again()?;
+    bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
+    bed.goes_on()?;
+    ensure!(bed.daemon.shown("renamed", "problem")?.is_null());
     bed.daemon.stop()
 }
 
@@ -243,6 +336,32 @@ fn another_file_of_the_same_name_is_another_image() -> Result<()> {
     bed.daemon.start_again()?;
     bed.come_back()?;
     bed.goes_on()?;
+    bed.daemon.stop()
+}
+
+/// The state of a daemon of an earlier version, or of another host.
+#[test]
+fn what_nobody_remembers_is_served_and_remembered_from_then_on() -> Result<()> {
+    let mut bed = Bed::start("identity-unknown")?;
+    bed.daemon.kill()?;
+    std::fs::remove_dir_all(bed.daemon.dir().join("state"))?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.goes_on()?;
+    bed.daemon.kill()?;
+    declare(&bed.daemon, "b.raw")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
+    // What cannot be read is not taken for nothing.
+    bed.daemon.kill()?;
+    let kept = bed.daemon.dir().join("state/images").join(DISK);
+    let text = std::fs::read_to_string(&kept)?;
+    std::fs::write(&kept, &text[..text.len() / 2])?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    is_said(&bed.daemon, "which image its guest was on cannot be read")?;
+    is_untouched(&bed.daemon, "b.raw")?;
     bed.daemon.stop()
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -56,6 +56,16 @@ impl Site {
         fs::write(&path, vec![1; 1 << 20])?;
         chown(&path, Some(MALLORY), Some(MALLORY))?;
         Ok(path)
+    }
+
+    /// Asks for a disk, and does not wait for the answer.
+    fn post(&self, body: &str) -> Result<UnixStream> {
+        let mut stream = UnixStream::connect(self.at("api.sock"))?;
+        let head = "POST /v1/disks HTTP/1.1\r\nHost: sidecore\r\nContent-Type: application/json\r\n\
+                    Connection: close\r\n";
+        let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        std::io::Write::write_all(&mut stream, request.as_bytes())?;
+        Ok(stream)
     }
 
     fn is_refused(&self, line: &str, words: &[&str]) -> Result<()> {
@@ -305,7 +315,7 @@ fn sockets_in_a_users_folder_are_made_and_found_without_his_links() -> Result<()
     site.finish()
 }
 
-/// 100,000 byte locks of somebody without any rights are looked through by nobody who is waited for.
+/// Many byte locks of somebody without any rights are looked through by nobody who is waited for.
 #[test]
 fn a_search_through_many_locks_does_not_hold_the_api_up() -> Result<()> {
     let Some(mut site) = Site::start("names-locks", "")? else { return Ok(()) };
@@ -329,5 +339,36 @@ fn a_search_through_many_locks_does_not_hold_the_api_up() -> Result<()> {
     let pid = holder.0.id().to_string();
     let line = format!("--path {} --allow-user-folder", image.display());
     site.is_refused(&line, &["is in use", &pid])?;
+    // Another call that was heard after it is done before it: when control searches itself, that never is.
+    let mut number = 0;
+    await_that(LONG, "another call to be done while it searches", || {
+        number += 1;
+        let body = format!(
+            "{{\"id\":\"held{number}\",\"path\":{:?},\"allow_user_folder\":true}}",
+            image.display().to_string()
+        );
+        let searches = site.post(&body)?;
+        let other = format!("{{\"id\":\"other{number}\",\"backend\":\"null\",\"size\":\"1M\"}}");
+        let answers = [searches, site.post(&other)?].map(answer);
+        let [refused, added] = answers;
+        ensure!(refused?.contains(" 422 ") && added?.contains(" 201 "), "not as expected");
+        let log = fs::read_to_string(site.at("log"))?;
+        let at =
+            |words: String| log.find(&words).with_context(|| format!("no {words:?} in the log"));
+        let (asked, then) =
+            (at(format!("disk add held{number} "))?, at(format!("disk add other{number} "))?);
+        let (done, refused) = (
+            at(format!("added disk=\"other{number}\""))?,
+            at(format!("not added: disk \"held{number}\""))?,
+        );
+        Ok(asked < then && then < done && done < refused)
+    })?;
     site.finish()
+}
+
+/// The whole answer of the API.
+fn answer(mut stream: UnixStream) -> Result<String> {
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text)?;
+    Ok(text)
 }

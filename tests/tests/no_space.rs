@@ -170,6 +170,15 @@ impl Guest {
     }
 }
 
+fn log_of(daemon: &Daemon) -> Result<String> {
+    Ok(std::fs::read_to_string(daemon.dir().join("log"))?)
+}
+
+fn await_log(daemon: &Daemon, words: &str) -> Result<()> {
+    let waited = await_that(PATIENCE, "a line of its log", || Ok(log_of(daemon)?.contains(words)));
+    waited.with_context(|| format!("no line says {words:?}:\n{}", daemon.last_words()))
+}
+
 fn await_state(daemon: &Daemon, wanted: &str) -> Result<()> {
     let mut state = serde_json::Value::Null;
     await_that(PATIENCE, "its state", || {
@@ -299,8 +308,36 @@ fn an_operator_may_have_them_fail() -> Result<()> {
     ensure!(failed > 0, "{:?}", guest.statuses());
     ensure!(daemon.shown(ID, "faults")?["enospc"] == failed, "{}", daemon.shown(ID, "faults")?);
     await_state(&daemon, "running")?;
+    await_log(
+        &daemon,
+        &format!("{failed} requests were failed, since `on_full` is \"error\" now"),
+    )?;
+    let log = log_of(&daemon)?;
+    ensure!(!log.contains("its requests go on"), "none of them did:\n{log}");
     let said = daemon.refuses("disk add m --backend memory --size 1M --on-full wait")?;
     ensure!(said.contains("a memory back-end has no `--on-full`"), "{said}");
+    Ok(())
+}
+
+/// A guest that is given errors: the log tells of it once, whatever the guest tells its users.
+#[test]
+fn errors_that_a_guest_is_given_are_told_once() -> Result<()> {
+    let full = Full::tmpfs("ns-error")?;
+    let disk = config(&full.image(), "on_full = \"error\"");
+    let daemon = Daemon::start("no-space-error", &disk)?;
+    let mut guest = Guest::new(&daemon, &spec(Format::Split, true))?;
+    ensure!(guest.one(Kind::Write, EARLY)? == STATUS_OK, "a write while there is room");
+    // Behind the end of its disk: its own mistake.
+    ensure!(guest.one(Kind::Read, 1 << 40)? == STATUS_IOERR, "a read of what is not there");
+    full.fill()?;
+    let says = "its guest was given I/O errors";
+    ensure!(!log_of(&daemon)?.contains(says), "{}", log_of(&daemon)?);
+    ensure!(guest.one(Kind::Write, 3)? == STATUS_IOERR, "a write without space");
+    await_log(&daemon, &format!("{says}: 1 for want of space"))?;
+    let looked = || Ok::<_, anyhow::Error>(daemon.shown(ID, "faults")?["enospc"] == 2);
+    ensure!(guest.one(Kind::Write, 6)? == STATUS_IOERR, "a write without space");
+    await_that(PATIENCE, "the count", looked)?;
+    ensure!(log_of(&daemon)?.matches(says).count() == 1, "{}", log_of(&daemon)?);
     Ok(())
 }
 

@@ -109,6 +109,7 @@ fn a_reload_whose_new_image_socket_or_interface_does_not_open_takes_nothing_from
         (vm, "path = \"images/vm.raw\"\nsize = \"8388607T\"", "vm.raw"),
         (vm, "path = \"images/vm.raw\"\nsize = \"4M\"\nsocket = \"taken.sock\"", "taken.sock"),
         (lan, "id = \"card\"\ninterface = \"sc-absent\"", "sc-absent"),
+        (lan, "id = \"card\"\ntap = \"lo\"", "\"lo\" is no tap"),
         (
             "[[switch]]\nid = \"lan\"",
             "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\ninterface = \"sc-absent\"",
@@ -137,6 +138,28 @@ fn a_reload_whose_new_image_socket_or_interface_does_not_open_takes_nothing_from
     daemon.ask("reload")?;
     guest.works()?;
     daemon.is_alive()
+}
+
+/// One that was made before the refusal stays, and is named.
+#[test]
+fn an_image_that_a_refused_reload_has_made_is_named() -> Result<()> {
+    let daemon = Daemon::start("under-made", FILE)?;
+    let at = |name: &str| daemon.dir().join("images").join(name);
+    std::fs::write(at("held.raw"), vec![0; 1 << 20])?;
+    // Another process has it, which only opening it tells.
+    let _holder = Daemon::start(
+        "under-made-holder",
+        &format!("[[disk]]\nid = \"held\"\npath = \"{}\"\n", at("held.raw").display()),
+    )?;
+    let new = "[[disk]]\nid = \"new\"\npath = \"images/new.raw\"\nsize = \"4M\"\n\
+               [[disk]]\nid = \"then\"\npath = \"images/held.raw\"\n";
+    write(&daemon, &format!("{FILE}{new}"))?;
+    let refused = daemon.refuses("reload")?;
+    let made =
+        format!("nothing was changed, but empty images were made: {}", at("new.raw").display());
+    ensure!(refused.contains("holds it") && refused.contains(&made), "{refused}");
+    ensure!(at("new.raw").metadata()?.len() == 4 << 20, "it was not made");
+    Ok(())
 }
 
 /// It has its old image until it goes, so it is opened last; its socket is looked at before.

@@ -7,10 +7,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use bench::clock::now_ns;
+use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::load::Random;
 use bench::server::sidecore_binary;
 use tests::daemon::Daemon;
 use tests::link_site::free_port;
+use tests::load::Load;
 use tests::mixed::MixSpec;
 use tests::tenant::{Tenant, TenantSpec};
 use virtqueue::Format;
@@ -121,6 +123,50 @@ fn a_daemon_that_is_killed_in_an_upgrade_leaves_one_owner_or_none_and_loses_noth
             die_after(step, heir_serves, format, &mut random)
                 .with_context(|| format!("killed after {step:?}, {format:?}"))?;
         }
+    }
+    Ok(())
+}
+
+/// The process that took over dies before it is settled: the one before takes everything back, whatever was in flight
+/// there. No front-end sees its connection end, and what a RAM disk held is still there.
+#[test]
+fn an_heir_that_dies_after_it_took_over_gives_everything_back() -> Result<()> {
+    let more = "[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"8M\"\n";
+    let disks = DISKS.replace("queues = 2\n", "");
+    for (number, step) in ["taken", "yours", "serving"].iter().cycle().take(6).enumerate() {
+        let mut daemon =
+            Daemon::start_installed("upgrade-back", "cpus = \"0\"", &format!("{disks}{more}"))?;
+        let format = if number < 3 { Format::Split } else { Format::Packed };
+        let ring = spec(format).ring;
+        let mut guests = Vec::new();
+        for id in ["disk", "ram"] {
+            let spec = FrontendSpec { ring, inflight: true, ..FrontendSpec::default() };
+            let spec = FrontendSpec { features: LINUX_FEATURES, ..spec };
+            let mut frontend = daemon.frontend(id, &spec)?;
+            let (load, _) = Load::start(&mut frontend)?;
+            load.await_requests(50)?;
+            guests.push((load, frontend));
+        }
+        let task = format!("heir-{step} {} {}", daemon.pid(), sidecore_binary()?.display());
+        std::fs::write(daemon.dir().join("relay"), task)?;
+        daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
+        let said = daemon.refuses("upgrade").with_context(|| daemon.last_words())?;
+        ensure!(said.contains("was not replaced"), "{step}: {said}");
+        daemon.is_alive().context(*step)?;
+        for (load, _) in &guests {
+            load.await_requests(100).with_context(|| format!("{step}: {}", daemon.last_words()))?;
+        }
+        daemon.install(None)?;
+        daemon.upgrade().with_context(|| format!("after {step}"))?;
+        for (load, _frontend) in guests {
+            load.await_requests(50)?;
+            load.finish()?;
+        }
+        for id in ["disk", "ram"] {
+            let counters = daemon.shown(id, "counters")?;
+            ensure!(counters["errors"] == 0 && counters["in_flight"] == 0, "{step}: {counters}");
+        }
+        daemon.stop()?;
     }
     Ok(())
 }

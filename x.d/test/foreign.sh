@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: drivers and clients that are not Linux's: SeaBIOS boots from a disk, iPXE from a NIC, libblkio uses a disk
+# GROUP: drivers and clients that are not Linux's: SeaBIOS and OVMF boot from a disk, iPXE from a NIC, libblkio uses a disk
 # Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
 
@@ -9,7 +9,7 @@ group_foreign() {
     need_boot_sector
     need_guest_image
     need_firmware
-    run_cases case_seabios case_seabios_kvm case_ipxe
+    run_cases case_seabios case_seabios_kvm case_ovmf case_ipxe
     if [[ -z $CASES || " $CASES " == *' libblkio '* ]]; then
         need_rust
         # `--release` shares what need_sidecore has built.
@@ -113,6 +113,23 @@ case_seabios_kvm() {
         return 0
     fi
     boot_from_daemon -accel kvm -cpu qemu64
+}
+
+# OVMF reads a file with one request for each run of sectors that lie together, however long: here the whole kernel.
+case_ovmf() {
+    if [[ $GUEST_SERVER != sidecore ]]; then
+        skipped '' "$GUEST_SERVER serves no driver without VERSION_1"
+        return 0
+    fi
+    unified_kernel "$SERVER_DIR/uki.efi" 26M "run=firmware arg.disk=1"
+    esp_of "$(disk_image a)" 256M "$SERVER_DIR/uki.efi"
+    local mib=$(($(stat -c %s "$SERVER_DIR/uki.efi") >> 20))
+    if ((mib >= 40)); then passed size "$mib MiB"; else failed size "the kernel has only $mib MiB"; fi
+    server_disk a file 256M
+    server_start
+    ovmf_boots
+    GUEST_MEMORY_MIB=1024 guest_start ovmf firmware a,bootindex=0
+    guest_end ovmf 600
 }
 
 # iPXE, QEMU's own ROM for a virtio NIC, asks a DHCP server by a switch of the daemon, and loads the kernel over HTTP.

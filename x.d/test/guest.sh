@@ -81,7 +81,7 @@ case_hotplug() {
     guest_ready one unplug
     qmp one '{"execute":"device_del","arguments":{"id":"plugged"}}'
     guest_ready one plug-again
-    qmp one '{"execute":"chardev-remove","arguments":{"id":"plug"}}'
+    qmp_until one '{"execute":"chardev-remove","arguments":{"id":"plug"}}' "'plug' is busy"
     plug_b
     guest_end one
 }

@@ -5,7 +5,7 @@
 HOSTILE_CASES=(hostile_split hostile_packed hostile_blk hostile_storm hostile_races lost_memory
     bad_front_end bad_memory bad_rings bad_connection names connections bounds nic_storm soak)
 # On a FUSE disk that hangs.
-HOSTILE_FUSE_CASES=(attacks dead_disk)
+HOSTILE_FUSE_CASES=(attacks dead_disk dead_mount)
 
 group_hostile() {
     need_sidecore

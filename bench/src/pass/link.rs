@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use backend::link::{Address, LinkSocket, LinkSource};
-use backend::{Backend, Disk, Io, Outcome, Source};
+use backend::{Backend, Disk, Io, Source, Started};
 use bench::load::Random;
 use device::blk::{Blk, Live, Shape};
 use device::features;
@@ -231,8 +231,8 @@ fn fill(disk: &Arc<Disk>) -> Result<()> {
     for offset in (0..DISK_BYTES).step_by(STEP as usize) {
         let op = request::Op::Write { sync: false };
         let one = request::Request { op, offset, len: STEP.into(), segments: &segments };
-        let outcome = backend.submit(&mut io, &one, &map, NO_TAG);
-        ensure!(outcome == Outcome::Done(request::Status::Ok), "the RAM disk said {outcome:?}");
+        let started = backend.submit(&mut io, &one, &map, NO_TAG);
+        ensure!(started == Started::Done(request::Status::Ok), "the RAM disk said {started:?}");
     }
     Ok(())
 }
@@ -461,7 +461,7 @@ impl Direct {
             let (offset, len) = (work.offset, work.len.into());
             let one = request::Request { op, offset, len, segments: &segments };
             let status = match backend.submit(io, &one, map, NO_TAG) {
-                Outcome::Done(request::Status::Ok) => Status::Ok,
+                Started::Done(request::Status::Ok) => Status::Ok,
                 _ => Status::IoError,
             };
             host.finish(work, status);

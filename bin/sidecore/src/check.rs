@@ -8,6 +8,7 @@ use config::api::{BoundsView, DaemonView, ReloadView};
 use config::plan::DiskPlan;
 use config::routes::Method;
 use config::{HostPlan, Plan, Source};
+use manager::check::Images;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -53,13 +54,13 @@ fn at_a_reload(path: &Path, plan: &Plan) -> Option<(u32, Result<ReloadView, Fail
 
 /// That every image is there and opens, or can be made. Another process may hold it now.
 fn images_are_there(plan: &Plan) -> Result<(), Failure> {
-    let state_dir = &plan.daemon.state_dir;
+    let images = Images::known_in(&plan.daemon.state_dir);
     for disk in &plan.disks {
         let Source::File { path, .. } = &disk.source else { continue };
         let path = Path::new(path);
         let is_there = path.symlink_metadata().is_ok();
         if is_there || manager::check::image_name(disk).is_err() {
-            image_opens(disk, state_dir)?;
+            image_opens(disk, &images)?;
             continue;
         }
         let can_be_made = disk.spec.size.is_some() && !disk.readonly;
@@ -80,8 +81,8 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// That an image can be opened, by whoever checks.
-fn image_opens(disk: &DiskPlan, state_dir: &str) -> Result<(), Failure> {
-    manager::check::image(disk, state_dir).map_err(|why| {
+fn image_opens(disk: &DiskPlan, images: &Images) -> Result<(), Failure> {
+    images.check(disk).map_err(|why| {
         let user = rustix::process::geteuid().as_raw();
         let hint = format!(
             "images are opened as the user that checks, which is {user} here: check as the daemon's user"
@@ -102,7 +103,7 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
     });
     for (who, host) in of_nics.chain(of_switches) {
         let HostPlan::Interface { name, .. } = host else { continue };
-        if !interface(name).exists() {
+        if !is_there(name) {
             let hint = "correct `interface` (`ip link` lists those there are), or write `tap` to have \
                         one made";
             return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
@@ -111,7 +112,12 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A virtual folder for each interface of this process's network namespace.
+/// Whether this process's network namespace has that interface.
+fn is_there(name: &str) -> bool {
+    manager::check::has_interface(name)
+}
+
+/// The kernel's folder for an interface; of another network namespace, if `/sys` is.
 fn interface(name: &str) -> PathBuf {
     Path::new("/sys/class/net").join(name)
 }
@@ -127,7 +133,7 @@ fn links_can_be_opened(plan: &Plan) -> Result<(), Failure> {
         })?;
         let Some(name) = link.interface().map(|on| on.name.as_str()) else { continue };
         let folder = interface(name);
-        if !folder.exists() {
+        if !is_there(name) {
             let hint = "correct `interface` (`ip link` lists those there are)";
             return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
         }

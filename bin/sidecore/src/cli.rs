@@ -557,8 +557,17 @@ pub(crate) struct PrintArgs {
     pub(crate) print: Option<Vmm>,
     /// The guest's memory in what `--print` prints; the same as the VMM is given otherwise.
     #[arg(long, value_name = "SIZE", default_value = "2G", requires = "print",
-          value_parser = config::number::size)]
+          value_parser = guest_memory)]
     pub(crate) memory: Size,
+}
+
+/// A size that a guest can have.
+fn guest_memory(text: &str) -> Result<Size, String> {
+    let size = config::number::size(text)?;
+    match size.0 >= 1 << 20 {
+        true => Ok(size),
+        false => Err("a guest has at least 1M of memory".to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -609,6 +618,15 @@ mod tests {
         for line in ["sidecore disk move a", "sidecore --json disk move a"] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
             assert!(!error.contains("--api <SOCKET>"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_guest_without_memory_is_printed_for_nobody() {
+        for size in ["0", "1", "1000K"] {
+            let line = ["sidecore", "show", "a", "--print", "qemu", "--memory", size];
+            let error = Cli::try_parse_from(line).unwrap_err().to_string();
+            assert!(error.contains("at least 1M"), "{error}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use config::api::{ApiError, CountersView, DiskList, DiskView, ErrorKind, FaultsView};
 use config::routes::Method;
-use config::spec::{DiskChange, DiskMove, DiskResize};
+use config::spec::{DiskChange, DiskMove, DiskResize, Format};
 use config::{Size, Target};
 
 use crate::cli::{AddArgs, DiskCommand, PrintArgs};
@@ -230,14 +230,7 @@ fn disk_text(disk: &DiskView) -> String {
         false => ("socket", table::socket(&disk.socket, disk.mode, &disk.rights())),
     });
     facts.push(("backend", disk.backend.to_string()));
-    facts.extend(disk.path.clone().map(|path| ("path", path)));
-    if let (Some(link), Some(name)) = (&disk.link, &disk.remote) {
-        facts.push(("link", format!("{link}, {name} there")));
-    }
-    facts.extend(disk.cache.map(|cache| {
-        let served = disk.served_as.as_deref().and_then(|words| words.strip_prefix("file, "));
-        ("cache", served.map_or(cache.to_string(), |served| format!("{cache} ({served})")))
-    }));
+    facts.extend(made_of(disk));
     let size = format!("{} ({} bytes)", Size(disk.size_bytes), disk.size_bytes);
     let access = if disk.readonly { "read only" } else { "read and write" };
     facts.extend([
@@ -287,6 +280,21 @@ fn disk_text(disk: &DiskView) -> String {
     text
 }
 
+/// Its image, or where that is.
+fn made_of(disk: &DiskView) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    facts.extend(disk.path.clone().map(|path| ("path", path)));
+    if let (Some(link), Some(name)) = (&disk.link, &disk.remote) {
+        facts.push(("link", format!("{link}, {name} there")));
+    }
+    facts.extend(disk.cache.map(|cache| {
+        let served = disk.served_as.as_deref().and_then(|words| words.strip_prefix("file, "));
+        ("cache", served.map_or(cache.to_string(), |served| format!("{cache} ({served})")))
+    }));
+    facts.extend(disk.format.map(|Format::Raw| ("format", "raw, as was said".to_string())));
+    facts
+}
+
 /// What becomes of requests that fail, and what waits.
 fn failing(disk: &DiskView) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
@@ -295,7 +303,7 @@ fn failing(disk: &DiskView) -> Vec<(&'static str, String)> {
     let CountersView { waiting_full, waiting_failed, stalls, .. } = disk.counters;
     if stalls > 0 {
         let text = format!(
-            "{waiting_full} for space, {waiting_failed} for the medium; {stalls} times until now"
+            "{waiting_full} for space, {waiting_failed} for the medium; {stalls} until now"
         );
         facts.push(("waiting", text));
     }

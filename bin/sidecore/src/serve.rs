@@ -70,7 +70,6 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         hint: String::new(),
     });
     let run_state = manager::wants_run_state(&plan).then(run_state).flatten();
-    let has_taken_over = heir.is_some();
     match (handled.and_then(|()| confine(&plan, &file)), &heir) {
         // Its daemon tells the operator.
         (Err(failure), Some(heir)) => heir.refuse(&failure.text()),
@@ -82,14 +81,9 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         file: file.name.clone(),
         path: file.path.display().to_string(),
         load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
-        ready: Box::new(move || {
-            // One that has taken over is the main process from now on, and says so itself too: its
-            // predecessor may have ended before it could.
-            if has_taken_over {
-                tell_systemd(NotifyState::MainPid(std::process::id()));
-            }
-            tell_systemd(NotifyState::Ready);
-        }),
+        ready: Box::new(|| tell_systemd(NotifyState::Ready)),
+        // Until then its predecessor is what ends, or goes on, for all.
+        settled: Box::new(|| tell_systemd(NotifyState::MainPid(std::process::id()))),
         stopping: Box::new(|| tell_systemd(NotifyState::Stopping)),
         launcher: launcher.and_then(Result::ok),
         run_state,

@@ -203,10 +203,12 @@ impl Call {
             Call::Upgrade => return Some("upgrade".to_string()),
             Call::AddDisk(DiskSpec { id, path: Some(path), .. }) => {
                 // Whose file it is to be is what a reader of the log looks for.
-                return Some(format!("disk add {} --path {}", shown(id, 64), shown(path, 256)));
+                let whose = format!("disk add {} --path {}", shown(id, 64), shown(path, 256));
+                return Some(whose + &self.details());
             }
             Call::AddDisk(spec) => ("disk add", &spec.id),
             Call::ChangeDisk { id, .. } => ("disk set", id),
+            Call::ResizeDisk { id, force: true, .. } => ("disk resize --force", id),
             Call::ResizeDisk { id, .. } => ("disk resize", id),
             Call::RemoveDisk { id, force: true } => ("disk rm --force", id),
             Call::RemoveDisk { id, .. } => ("disk rm", id),
@@ -226,9 +228,35 @@ impl Call {
             Call::RemoveGroup { id } => ("group rm", id),
         };
         // A name that a device can have is as short.
-        Some(format!("{what} {}", shown(id, 64)))
+        Some(format!("{what} {}{}", shown(id, 64), self.details()))
+    }
+
+    /// What is to be different, as it was sent, but for what was left out.
+    fn details(&self) -> String {
+        let sent = match self {
+            Call::AddDisk(spec) => serde_json::to_value(spec),
+            Call::ChangeDisk { change, .. } => serde_json::to_value(change),
+            Call::ResizeDisk { resize, .. } => serde_json::to_value(resize),
+            Call::MoveDisk { wish, .. } => serde_json::to_value(wish),
+            Call::AddNic(spec) => serde_json::to_value(spec),
+            Call::ChangeNic { change, .. } => serde_json::to_value(change),
+            Call::SetLink { link, .. } => serde_json::to_value(link),
+            Call::MoveNic { wish, .. } => serde_json::to_value(wish),
+            Call::AddSwitch(spec) => serde_json::to_value(spec),
+            Call::AddGroup(spec) => serde_json::to_value(spec),
+            Call::ChangeGroup { change, .. } => serde_json::to_value(change),
+            _ => return String::new(),
+        };
+        let Ok(mut sent) = sent else { return String::new() };
+        if let Some(fields) = sent.as_object_mut() {
+            fields.retain(|name, value| !value.is_null() && name != "id" && name != "path");
+        }
+        format!(" {}", shown(&sent.to_string(), DETAILS_MAX).replace("\\\"", "\""))
     }
 }
+
+/// Characters of what was sent that a log has.
+const DETAILS_MAX: usize = 512;
 
 /// For one line of a log: what a request has may be any text.
 fn shown(text: &str, chars_max: usize) -> String {

@@ -214,7 +214,9 @@ fn resolve(
 fn resolve_daemon(spec: &DaemonSpec, folder: &str, mistakes: &mut Vec<Mistake>) -> DaemonSpec {
     let at = Path::root().key("daemon");
     let mut path = |written: &str, key: &str, longest: usize| {
-        names::absolute(written, Some(folder), longest, &at.key(key), mistakes).unwrap_or_default()
+        let is_socket = key.starts_with("api");
+        let absolute = if is_socket { names::absolute_file } else { names::absolute };
+        absolute(written, Some(folder), longest, &at.key(key), mistakes).unwrap_or_default()
     };
     let image_folders = spec.image_folders.iter();
     let image_folders =

@@ -417,6 +417,8 @@ const CONTROL_IOCTLS: &[u64] = &[
     0x127b,
     0x8008_1272,
     libc::TUNSETIFF,
+    // Of which tap a descriptor is that another process had.
+    libc::TUNGETIFF,
     libc::TUNSETOFFLOAD,
     libc::TUNSETPERSIST,
     libc::TUNSETVNETHDRSZ,

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::Source as Image;
 use config::api::{Answer, ApiError, Call, DiskList, ErrorKind, SidecoreList, VersionView};
 use config::plan::{DiskPlan, Origin};
 use tracing::{info, warn};
 
 use crate::api::{Reply, Request};
 use crate::device::Device;
-use crate::disk::source_of;
 use crate::kind::Kind;
 use crate::manager::{Manager, Waiting, now};
 use crate::views;
@@ -26,6 +24,7 @@ impl Manager {
         request.log_change();
         let (call, reply) = request.into_parts();
         self.note_heard();
+        self.settle_before(&call);
         match call {
             Call::ListDisks => reply.answer(Ok(self.list())),
             Call::ShowDisk { id } => reply.answer(self.show(&id, true)),
@@ -37,10 +36,7 @@ impl Manager {
                 reply.answer(self.reload_dry().map(Answer::Reloaded));
             }
             Call::Upgrade => self.begin_upgrade(reply),
-            Call::AddDisk(spec) => {
-                let answer = self.add(&spec);
-                reply.answer(answer);
-            }
+            Call::AddDisk(spec) => self.add_when_open(spec, reply),
             Call::ChangeDisk { id, change } => {
                 let answer = self.change(&id, &change);
                 reply.answer(answer);
@@ -230,19 +226,29 @@ impl Manager {
         }
         info!(device = id, "removed");
         self.forget_unsynced(id);
-        self.close_image(device);
+        let is_closing = self.close_image(device, Some(number));
+        // Its socket is free.
         self.retry_shut();
-        self.answer_waiting(number, Ok(view));
+        match is_closing {
+            true => drop(self.closing.insert(number, view)),
+            false => self.answer_waiting(number, Ok(view)),
+        }
     }
 
-    /// Closes the image of a device that is gone, which may take as long as its file system wants.
-    fn close_image(&mut self, mut device: Device) {
-        let Some(disk) = device.kind.disk_mut() else { return };
-        let image = source_of(&disk.plan);
-        let held = Arc::clone(&disk.disk);
+    /// Closes the image of a device that is gone, or was never served, which may take as long as its file system
+    /// wants: whether that goes on elsewhere. A number is told of when it is over.
+    pub(crate) fn close_image(&mut self, mut device: Device, number: Option<u32>) -> bool {
+        let Some(disk) = device.kind.disk_mut() else { return false };
+        let (plan, held) = (disk.plan.clone(), Arc::clone(&disk.disk));
         drop(device);
-        if matches!(image, Image::File { .. }) {
-            let _ = self.openers.aside(image, move || drop(held));
+        self.openers.let_go(&plan, held, number)
+    }
+
+    /// With the image of a device that was removed its locks have gone.
+    pub(crate) fn image_is_closed(&mut self, number: u32) {
+        self.retry_shut();
+        if let Some(view) = self.closing.remove(&number) {
+            self.answer_waiting(number, Ok(view));
         }
     }
 
@@ -256,7 +262,12 @@ impl Manager {
     pub(crate) fn answer_overdue(&mut self, now: Instant) {
         while let Some(at) = self.waiting.iter().position(|waiting| waiting.answer_by <= now) {
             let Waiting { device, reply, .. } = self.waiting.remove(at);
-            let Some(device) = self.devices.get(&device) else { continue };
+            let Some(device) = self.devices.get(&device) else {
+                // Removed, and its file system does not let it be closed.
+                let view = self.closing.remove(&device);
+                reply.into_iter().zip(view).for_each(|(reply, view)| reply.answer(Ok(view)));
+                continue;
+            };
             let (id, requests) = (device.facts.id.clone(), device.unanswered_requests());
             let (number, removing) = (device.number, device.removing);
             let answer = if removing {

@@ -67,7 +67,7 @@ pub struct Request {
 impl Request {
     /// Answers it. A client that has gone meanwhile misses nothing else.
     pub fn answer(self, answer: Result<Answer, ApiError>) {
-        let _ = self.reply.send(answer);
+        self.into_parts().1.answer(answer);
     }
 
     /// Writes who asks for a change into the log, one line each; what only shows has none. The command's name
@@ -82,18 +82,26 @@ impl Request {
 
     /// The call, and the duty to answer it later.
     pub fn into_parts(self) -> (Call, Reply) {
-        (self.call, Reply(self.reply))
+        let change = self.call.change();
+        (self.call, Reply { change, client: self.reply })
     }
 }
 
 /// The duty to answer one call.
 #[derive(Debug)]
-pub struct Reply(oneshot::Sender<Result<Answer, ApiError>>);
+pub struct Reply {
+    /// What it asks to have changed.
+    change: Option<String>,
+    client: oneshot::Sender<Result<Answer, ApiError>>,
+}
 
 impl Reply {
-    /// Answers the call.
+    /// Answers the call. That a change was refused is in the log, as that it was asked for.
     pub fn answer(self, answer: Result<Answer, ApiError>) {
-        let _ = self.0.send(answer);
+        if let (Some(change), Err(refused)) = (&self.change, &answer) {
+            tracing::info!("refused: {change}: {}", refused.error);
+        }
+        let _ = self.client.send(answer);
     }
 }
 
@@ -143,6 +151,8 @@ pub struct Server {
     /// `None`: it has begun, and the sockets are its own.
     begin: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
+    /// `None`: it takes nobody in any more.
+    leave: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -152,6 +162,12 @@ impl Server {
         if let Some(begin) = self.begin.take() {
             let _ = begin.send(());
         }
+    }
+
+    /// From now on the sockets are another process's; those who are connected still have their answers.
+    pub fn take_nobody_in(&mut self) {
+        self.sockets.clear();
+        drop(self.leave.take());
     }
 
     /// Stops, when those who are connected have their answers, and leaves the sockets to another
@@ -239,6 +255,7 @@ impl Entrance {
         let sockets = sockets.map(|socket| socket.path.clone()).collect();
         let (begin, begun) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
+        let (leave, left) = oneshot::channel();
         let (made, is_made) = sync_channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("api".to_string()).spawn(move || {
@@ -252,7 +269,7 @@ impl Entrance {
                     let _ = made.send(Ok(()));
                     runtime.block_on(async {
                         if begun.await.is_ok() {
-                            http::run(listeners, handles, version, stopped).await;
+                            http::run(listeners, handles, version, [left, stopped]).await;
                         }
                     });
                 }
@@ -260,8 +277,9 @@ impl Entrance {
             }
         })?;
         let (begin, stop, thread) = (Some(begin), Some(stop), Some(thread));
+        let leave = Some(leave);
         is_made.recv().map_err(|_| io::Error::other("it ended at its start"))??;
-        Ok(Server { sockets, begin, stop, thread })
+        Ok(Server { sockets, begin, stop, leave, thread })
     }
 }
 

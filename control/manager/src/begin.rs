@@ -4,6 +4,7 @@
 //! Not here: the loop (`manager`), and what is taken over, and how (`upgrade`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use config::Plan;
@@ -38,6 +39,7 @@ use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::Heir;
 use crate::upgrade::estate::Estate;
+use crate::upgrade::guard;
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::pause::PauseWords;
 use crate::upgrade::predecessor::HandedOver;
@@ -68,6 +70,8 @@ pub struct Options {
     pub run_state: Option<Result<Tracker, Unavailable>>,
     /// Another daemon serves: this one is to take over from it.
     pub heir: Option<Heir>,
+    /// Called when this process, which took over, is the one that serves from now on.
+    pub settled: Box<dyn Fn()>,
     /// Called when process `.0` has taken over, just before this one ends.
     pub handed_over: Box<dyn Fn(u32)>,
 }
@@ -117,6 +121,7 @@ fn begin(
 ) -> Result<(Manager, Entrance), StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
+    let openers = Openers::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let state = StateFile::in_folder(&plan.daemon.state_dir);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
@@ -147,8 +152,10 @@ fn begin(
         queries: Vec::new(),
         next_query: 0,
         shut: Vec::new(),
-        openers: Openers::default(),
+        openers,
         waiting: Vec::new(),
+        adding: Vec::new(),
+        closing: BTreeMap::new(),
         moves: Moves::default(),
         reloading: None,
         addresses: AddressSpace::default(),
@@ -162,11 +169,13 @@ fn begin(
         saved_seats: Vec::new(),
         fences_open: 0,
         estate,
+        probation: None,
         took_over_at: None,
         listening,
         calls,
         stop_by: None,
         idle_peers_at: now(),
+        failures_at: now(),
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
@@ -237,6 +246,7 @@ fn inherit(plan: Plan, options: Options, heir: &Heir) -> (Manager, Server) {
     granted(heir, heir.receive_rings(&mut estate));
     manager.estate = Some(estate);
     manager.place_rings();
+    granted(heir, manager.inherit_uplinks());
     granted(heir, manager.inherit_links());
     let mut estate = manager.estate.take().unwrap_or_default();
     granted(heir, heir.receive_leave(&mut estate));
@@ -269,22 +279,47 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
     let (devices, shut) = (manager.devices.len(), manager.shut.len());
     info!(devices, shut, sidecores = manager.cores.all.len(), "serving");
     manager.log_shut();
-    let handed_over = match manager.turn_until_stopped() {
-        End::Stopped => {
-            drop(manager);
-            drop(server);
-            return Ok(());
+    let (pid, answered) = loop {
+        let handed_over = match manager.turn_until_stopped() {
+            End::Stopped => {
+                drop(manager);
+                drop(server);
+                return Ok(());
+            }
+            End::HandedOver(handed_over) => handed_over,
+        };
+        // Whoever comes from now on is the other process's.
+        server.take_nobody_in();
+        manager.answer_all_busy();
+        let settled = handed_over.await_settled();
+        let HandedOver { pid, version, reply, pause, .. } = handed_over;
+        let Err(why) = settled else {
+            let pause = pause.map(PauseWords::view);
+            let answer = Answer::Upgraded(UpgradeView { pid, version, pause });
+            break (pid, reply.map(|reply| (reply, answer)));
+        };
+        let back = manager.take_back(&why).and_then(|()| manager.open_door_again());
+        if let Some(reply) = reply {
+            reply.answer(Err(match &back {
+                Ok(_) => guard::taken_back(&why),
+                Err(more) => guard::lost(&why, more),
+            }));
         }
-        End::HandedOver(handed_over) => handed_over,
+        match back {
+            Ok(new) => std::mem::replace(&mut server, new).give_sockets_away(),
+            Err(more) => {
+                error!("the new process took over, and {why}; {more}: this process ends");
+                server.give_sockets_away();
+                // As after a crash: whoever starts the daemon again does so now.
+                std::process::exit(70);
+            }
+        }
     };
-    let HandedOver { pid, version, reply, pause } = handed_over;
     // They have no queues, and must not be what takes this process's memory apart.
     manager.cores.end_all();
-    if let Some(reply) = reply {
-        let pause = pause.map(PauseWords::view);
-        reply.answer(Ok(Answer::Upgraded(UpgradeView { pid, version, pause })));
+    if let Some((reply, answer)) = answered {
+        reply.answer(Ok(answer));
     }
-    manager.answer_all_busy();
     (manager.options.handed_over)(pid);
     server.give_sockets_away();
     info!(pid, "another process serves now");
@@ -293,6 +328,28 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
 }
 
 impl Manager {
+    /// Operators are heard again after another process has had the API's socket.
+    fn open_door_again(&mut self) -> Result<Server, String> {
+        let failed = |error: std::io::Error| format!("its API cannot be opened again: {error}");
+        let api = self.listening.api.try_clone().map_err(failed)?;
+        let read = self.listening.read.as_ref().map(OwnedFd::try_clone).transpose();
+        let read = read.map_err(failed)?;
+        let daemon = &self.plan.daemon;
+        // They listen already: nobody's rights are asked for.
+        let rights = Rights::own();
+        let place = |path, socket| api::Place { path, rights: &rights, inherited: Some(socket) };
+        let read = daemon.api_read.as_deref().map(Path::new).zip(read);
+        let read = read.map(|(path, socket)| place(path, socket));
+        let opened = api::open(place(Path::new(&daemon.api), api), read);
+        let (entrance, calls) = opened.map_err(|(_, error)| failed(error))?;
+        let mut server = entrance.prepare(self.options.version).map_err(failed)?;
+        self.poll.remove(self.calls.wake_fd());
+        self.poll.add(calls.wake_fd(), Token::Calls).map_err(failed)?;
+        self.calls = calls;
+        server.begin();
+        Ok(server)
+    }
+
     fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
         let kept = &self.state.read().map_err(StartError)?;
         let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
@@ -300,6 +357,13 @@ impl Manager {
             self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
         }
         self.poll.add(self.calls.wake_fd(), Token::Calls).map_err(watch)?;
+        if let Some(fd) = self.openers.wake_fd() {
+            self.poll.add(fd, Token::Openers).map_err(watch)?;
+        }
+        let launchers = self.options.launcher.iter().flat_map(Launcher::ends);
+        for (at, end) in launchers.enumerate() {
+            self.poll.add(end, Token::Launcher(at as u32)).map_err(watch)?;
+        }
         self.begin_links(&plan.links).map_err(StartError)?;
         for disk in plan.disks {
             self.plan.disks.push(disk.clone());

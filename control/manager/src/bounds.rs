@@ -43,7 +43,7 @@ const HOST_DESCRIPTORS: u64 = 4;
 const OWN_DESCRIPTORS: u64 = 8 + DIALOGUES_MAX as u64;
 /// What is open before the first device: the launcher's channel, the control loop, the API; and of each sidecore. A test
 /// of the program compares them with a daemon's.
-const START_DESCRIPTORS: u64 = 11;
+const START_DESCRIPTORS: u64 = 14;
 const CORE_DESCRIPTORS: u64 = 3;
 /// Regions of memory that each guest may have; one that has more takes from what is free. QEMU has two,
 /// and one for each DIMM; Cloud Hypervisor one for each zone.

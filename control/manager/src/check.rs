@@ -13,6 +13,11 @@ use crate::kind::DevicePlan;
 use crate::rights::Rights;
 use crate::{images, remote};
 
+/// Whether this process's network namespace has that interface.
+pub fn has_interface(name: &str) -> bool {
+    backend::net::index_of(name).is_ok_and(|index| index.is_some())
+}
+
 /// That a link's key can be read, and is one.
 ///
 /// # Errors
@@ -41,18 +46,27 @@ pub fn rights(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// That the name of a disk's image leads through no folder that others could change, and that this process can open
-/// what is there, if anything is; `state_dir` has what disks were on before. Whether another process holds it is known when it is served.
-///
-/// # Errors
-/// What a start would say.
-pub fn image(disk: &DiskPlan, state_dir: &str) -> Result<(), String> {
-    image_name(disk)?;
-    let bonds = Bonds::in_folder(state_dir);
-    let vetting = Vetting::of(disk, &bonds, bonds.may_have_missed(false));
-    match disk.source {
-        Source::File { .. } => DiskParts::check(disk, &vetting).map_err(|error| error.to_string()),
-        Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
+/// What is known of images before they are opened.
+pub struct Images(Bonds);
+
+impl Images {
+    /// What a daemon has kept in its `state_dir`.
+    pub fn known_in(state_dir: &str) -> Images {
+        Images(Bonds::in_folder(state_dir))
+    }
+
+    /// That the name of a disk's image leads through no folder that others could change, and that this process can open
+    /// what is there, if anything is. Whether another process holds it is known when it is served.
+    ///
+    /// # Errors
+    /// What a start would say.
+    pub fn check(&self, disk: &DiskPlan) -> Result<(), String> {
+        image_name(disk)?;
+        let vetting = Vetting::of(disk, &self.0, self.0.may_have_missed(false));
+        match disk.source {
+            Source::File { .. } => DiskParts::check(disk, &vetting).map_err(|why| why.to_string()),
+            Source::Null { .. } | Source::Memory { .. } | Source::Remote { .. } => Ok(()),
+        }
     }
 }
 

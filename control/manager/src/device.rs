@@ -437,7 +437,7 @@ impl Device {
         let Some(disk) = self.kind.disk_mut() else { return };
         match admission {
             Some(Admission::Served(verdict)) if is_made => disk.bond.begin(link, &verdict),
-            Some(Admission::Other(why)) => disk.bond.refuse(why),
+            Some(Admission::Other(why)) => disk.bond.refuse_link(link, why),
             _ => {}
         }
     }

@@ -5,22 +5,23 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::{Astray, Cache, Disk, Handles, Inherited, Source, Waits};
 use config::plan::DiskPlan;
 use config::spec::OnFailure;
 use device::blk::{Limits, Live, Shape, Topology};
-use names::ImageKind;
 
 use crate::bonds::{Bond, Bonds, Vetting};
 use crate::device::{Link, QueueState};
+use crate::failures::Failures;
 use crate::follow::Stand;
 use crate::image::{Found, Verdict};
 use crate::images::{self, FileId, ImageNames};
-use crate::openers::{Openers, Opening, Patience, Purpose};
+use crate::openers::{Opened, Openers, Opening, Patience, Purpose};
 use crate::remote::RemoteParts;
 use crate::shut::NotOpen;
-use crate::stalls::Stall;
+use crate::stalls::Said;
 use crate::start;
 
 /// A disk that is open.
@@ -38,7 +39,9 @@ pub(crate) struct DiskParts {
     /// What others have done to its image, as far as that was seen.
     pub(crate) astray: Option<Astray>,
     /// What was said last of requests that wait.
-    pub(crate) stall_said: Option<Stall>,
+    pub(crate) stall_said: Option<Said>,
+    /// What was seen of errors that its guest was given.
+    pub(crate) failures: Failures,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
     /// Which file its image was when that was opened last.
@@ -70,10 +73,8 @@ impl DiskParts {
         patience: Patience,
     ) -> Result<DiskParts, (NotOpen, Option<FileId>)> {
         let path = plan.source.path().unwrap_or_default();
-        let follows = follows(&plan);
-        let was_used = is_kept || bonds.may_have_missed(patience == Patience::Again);
-        let vetting = Vetting::of(&plan, bonds, was_used);
-        let purpose = if follows { Purpose::Follow } else { Purpose::Have };
+        let is_again = patience == Patience::Again;
+        let (purpose, vetting) = DiskParts::order(&plan, is_kept, bonds, is_again);
         let (disk, file) = match openers.open(&plan, (purpose, is_kept), vetting, patience) {
             Opening::Over(disk, file) => (disk, file),
             Opening::Missing => {
@@ -82,19 +83,39 @@ impl DiskParts {
                 return Err((NotOpen::Wrong(why), None));
             }
             Opening::GivenUp(why) => return Err((NotOpen::Wrong(why), None)),
-            Opening::Late => return Err((NotOpen::late(path), None)),
+            Opening::NotYet(why) => return Err((NotOpen::not_yet(why, path), None)),
         };
-        let disk = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
-        let was_empty = disk.was_empty();
-        check_blocks(&plan, &disk).map_err(|why| (NotOpen::Wrong(why), file))?;
-        let disk = if follows { disk.away() } else { disk };
+        let opened = disk.map_err(|error| (NotOpen::new(&error, &plan), file))?;
+        let Opened { disk, was_empty } = opened;
+        if let Err(why) = check_blocks(&plan, &disk) {
+            openers.let_go(&plan, disk, None);
+            return Err((NotOpen::Wrong(why), file));
+        }
         Ok(DiskParts { file, ..DiskParts::of(plan, disk, was_empty) }.bound(bonds))
+    }
+
+    /// Has its image opened, and waits for nothing: [`Self::open`] is to be asked for it, with nothing changed. Gives
+    /// how long that is worth waiting for; nothing: it is to be asked now.
+    pub(crate) fn begin(
+        plan: &DiskPlan,
+        is_kept: bool,
+        bonds: &Bonds,
+        openers: &mut Openers,
+    ) -> Option<Duration> {
+        let (purpose, vetting) = DiskParts::order(plan, is_kept, bonds, false);
+        openers.begin(plan, (purpose, is_kept), vetting)
+    }
+
+    fn order(plan: &DiskPlan, is_kept: bool, bonds: &Bonds, is_again: bool) -> (Purpose, Vetting) {
+        let was_used = is_kept || bonds.may_have_missed(is_again);
+        let purpose = if follows(plan) { Purpose::Follow } else { Purpose::Have };
+        (purpose, Vetting::of(plan, bonds, was_used))
     }
 
     /// The same disk with what is remembered of its guest's image.
     pub(crate) fn bound(mut self, bonds: &Bonds) -> DiskParts {
         let found = Found::of(&self.disk, &self.plan, bonds.boot());
-        self.bond = Box::new(Bond::new(found, bonds.of(&self.plan.id)));
+        self.bond = Box::new(Bond::new(found, bonds.of(&self.plan.id, &self.plan.socket)));
         self
     }
 
@@ -158,6 +179,7 @@ impl DiskParts {
         let stand = follows.then_some(stand);
         let (bond, astray) = (Box::default(), None);
         let (stall_said, resizing, remote, file) = (None, None, None, None);
+        let failures = Failures::from(disk.faults());
         DiskParts {
             plan,
             disk,
@@ -168,6 +190,7 @@ impl DiskParts {
             bond,
             astray,
             stall_said,
+            failures,
             resizing,
             remote,
             file,
@@ -208,43 +231,28 @@ impl DiskParts {
         let path = plan.source.path().unwrap_or_default();
         let vetting = Vetting::of(plan, bonds, true);
         let disk = match openers.open(plan, (Purpose::Have, true), vetting, patience) {
-            Opening::Over(disk, _) => disk.map_err(|error| NotOpen::new(&error, plan))?,
+            Opening::Over(opened, _) => {
+                opened.map(|opened| opened.disk).map_err(|error| NotOpen::new(&error, plan))?
+            }
             Opening::Missing => {
                 return Err(NotOpen::Wrong(format!("{path} is missing: put it back")));
             }
             Opening::GivenUp(why) => return Err(NotOpen::Wrong(why)),
-            Opening::Late => return Err(NotOpen::late(path)),
+            Opening::NotYet(why) => return Err(NotOpen::not_yet(why, path)),
         };
-        check_blocks(plan, &disk).map_err(NotOpen::Wrong)?;
         // Front-ends were told of the one that was there when the daemon started.
-        match disk.answers_at_once() == self.shape.in_order {
-            true => Ok(disk),
-            false => {
-                let why = format!(
-                    "{path} is on another kind of file system than before: restart \
-                                   the daemon, or put it back"
-                );
-                Err(NotOpen::Wrong(why))
-            }
-        }
-    }
-
-    /// Why a new size would be lost, if its image is a file that its path does not name any more.
-    pub(crate) fn lost_its_name(&self) -> Option<String> {
-        let (path, own) = (self.plan.source.path()?, self.disk.file_id()?);
-        if images::kind_of(&self.plan) == Some(ImageKind::Block) {
-            return None;
-        }
-        match images::file_of(&self.plan) {
-            Some(named) if named == own => None,
-            Some(_) => Some(format!(
-                "{path} is another file than the one that its guest is on: put that one back"
+        let is_alike = disk.answers_at_once() == self.shape.in_order;
+        let fits = check_blocks(plan, &disk).and_then(|()| match is_alike {
+            true => Ok(()),
+            false => Err(format!(
+                "{path} is on another kind of file system than before: restart the daemon, or put it back"
             )),
-            None => images::missing(&self.plan).map(|path| format!(
-                "{path} was removed or renamed, and what its guest writes is lost when the daemon closes it: put it \
-                 back, or copy the disk from within the guest"
-            )),
+        });
+        if let Err(why) = fits {
+            openers.let_go(plan, disk, None);
+            return Err(NotOpen::Wrong(why));
         }
+        Ok(disk)
     }
 
     /// Whether a ring of front-end `link`, whose number is `number`, may be served.

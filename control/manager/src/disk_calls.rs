@@ -3,6 +3,7 @@
 //! Not here: what is asked of any device (`answers`), and `clear` (`unsynced`).
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, Origin};
@@ -19,8 +20,68 @@ use crate::openers::Patience;
 use crate::rights::{Rights, refused_rights};
 use crate::shut::{NotOpen, Shut, refused_with};
 
+/// Characters of a name in the log, which may be any text; one that a disk can have is as short.
+const ID_SHOWN_MAX: usize = 64;
+
+/// A disk that an operator adds, and whose image is being opened.
+pub(crate) struct Adding {
+    pub(crate) id: String,
+    spec: DiskSpec,
+    reply: Reply,
+    /// Then it is added in any case, and waits for its image.
+    until: Instant,
+}
+
+impl Adding {
+    /// When it is gone on with at the latest.
+    pub(crate) fn due_at(&self) -> Instant {
+        self.until
+    }
+}
+
 impl Manager {
-    pub(crate) fn add(&mut self, spec: &DiskSpec) -> Answered {
+    /// Adds a disk when its image is open, so that nobody else waits for that.
+    pub(crate) fn add_when_open(&mut self, spec: DiskSpec, reply: Reply) {
+        match self.begin_to_add(&spec) {
+            Some((id, wait)) => {
+                self.adding.push(Adding { id, spec, reply, until: now() + wait });
+            }
+            None => self.add_now(&spec, reply),
+        }
+    }
+
+    /// Has the image opened of a disk that can be added otherwise, as far as is known now: its name, and how long it
+    /// is waited for.
+    fn begin_to_add(&mut self, spec: &DiskSpec) -> Option<(String, Duration)> {
+        let plan = self.plan.disk_from_api(spec).ok()?;
+        // An image may be made by that.
+        drop(self.bounds.promise(&DevicePlan::Disk(plan.clone())).ok()?);
+        let wait = DiskParts::begin(&plan, false, &self.bonds, &mut self.openers)?;
+        Some((plan.id, wait))
+    }
+
+    /// Adds disks of whose images it is known what became of them, or which have waited long enough.
+    pub(crate) fn go_on_adding(&mut self, now: Instant) {
+        loop {
+            let has_answered = |adding: &Adding| self.openers.has_answered(&adding.id);
+            let is_due = |adding: &Adding| adding.until <= now || has_answered(adding);
+            let Some(at) = self.adding.iter().position(is_due) else { return };
+            let Adding { spec, reply, .. } = self.adding.remove(at);
+            self.add_now(&spec, reply);
+        }
+    }
+
+    /// Adds a disk now, and says in the log when it does not.
+    fn add_now(&mut self, spec: &DiskSpec, reply: Reply) {
+        let answer = self.add(spec);
+        if let Err(why) = &answer {
+            let id: String = spec.id.chars().take(ID_SHOWN_MAX).collect();
+            warn!("not added: disk {id:?}: {}", why.error);
+        }
+        reply.answer(answer);
+    }
+
+    fn add(&mut self, spec: &DiskSpec) -> Answered {
         let plan = self.plan.disk_from_api(spec)?;
         let id = plan.id.clone();
         let refused = |error: NotOpen| {
@@ -140,19 +201,22 @@ impl Manager {
                 let resized = self.openers.aside(source_of(&plan), move || {
                     backend::Disk::resize(&mut longer, size).map(|()| longer)
                 });
-                let late = || refused(&"its file system does not answer; ask again");
-                disk.disk = resized.ok_or_else(late)?.map_err(|error| refused(&error))?;
+                let late = |_| refused(&"its file system does not answer; ask again");
+                disk.disk = resized.map_err(late)?.map_err(|error| refused(&error))?;
             }
             // Made longer under its locks, which are not kept.
             false => {
                 let opened =
                     disk.open_again(&plan, &self.bonds, &mut self.openers, Patience::First);
-                disk.disk = opened.map_err(|error| refused(&error))?.away();
+                let opened = opened.map_err(|error| refused(&error))?;
+                disk.disk = opened.away();
+                self.openers.let_go(&plan, opened, None);
             }
         }
         disk.astray = None;
         let image = disk.bond.resized(size);
         image.into_iter().for_each(|image| self.keep_image(&id, &image));
+        self.judge_again(number);
         self.tell_capacity(number);
         let origin = plan.origin.clone();
         self.set_plan(plan);

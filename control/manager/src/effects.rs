@@ -5,11 +5,17 @@
 //! differs (`config::diff`), and what an upgrade refuses (`upgrade::heir`). Called by `reload` and by the calls that
 //! remove and resize.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use backend::{Disk, Source as Image};
 use config::api::{ActionView, ApiError, EffectView, ErrorKind, ThingView};
-use config::plan::LinkPlan;
-use config::{Change, Plan, Size};
+use config::plan::{DiskPlan, HostPlan, LinkPlan, NicPeer, NullPlan};
+use config::{Change, Plan, Size, Source};
 
 use crate::device::Device;
+use crate::disk::source_of;
+use crate::images;
 use crate::kind::DevicePlan;
 use crate::manager::Manager;
 use crate::upgrade::made_of;
@@ -36,6 +42,12 @@ impl Manager {
             || number.is_some_and(|number| self.is_clients(number))
     }
 
+    /// Whether the guest of a disk waits for its image, so that it loses nothing when the disk is opened anew.
+    fn waits_for_its_image(&self, id: &str) -> bool {
+        let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+        disk.is_some_and(|disk| disk.bond.refused().is_some())
+    }
+
     /// Refuses to take a device from its guest, unless the operator insists.
     pub(crate) fn check_unused(&self, what: &str, id: &str, force: bool) -> Result<(), ApiError> {
         if force || !self.has_guest(id) {
@@ -50,18 +62,19 @@ impl Manager {
 
     /// Refuses a size that the disk's medium cannot have; without `force` also a smaller one under a guest, and more
     /// than the whole file system.
-    pub(crate) fn check_resize(&self, id: &str, size: u64, force: bool) -> Result<(), ApiError> {
+    pub(crate) fn check_resize(
+        &mut self,
+        id: &str,
+        size: u64,
+        force: bool,
+    ) -> Result<(), ApiError> {
         let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
         let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(()) };
-        if let Some(why) = disk.lost_its_name() {
-            let error = format!("disk {id:?}: {why}");
-            return Err(ApiError::new(ErrorKind::Refused, error, "the disk is as it was"));
-        }
-        if let Err(error) = disk.disk.check_size(size) {
-            let what = format!("disk {id:?}: {error}");
-            return Err(ApiError::new(ErrorKind::Refused, what, "the disk is as it was"));
-        }
-        let has = disk.disk.size_bytes();
+        let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
+        let has = disk.size_bytes();
+        let holds = self.look_at_size(plan, disk, size).map_err(|(kind, why)| {
+            ApiError::new(kind, format!("disk {id:?}: {why}"), "the disk is as it was")
+        })?;
         if force {
             return Ok(());
         }
@@ -76,7 +89,6 @@ impl Manager {
             );
             return Err(ApiError::new(ErrorKind::Conflict, error, hint));
         }
-        let holds = disk.disk.medium_bytes();
         if let Some(holds) = holds.filter(|holds| size > has && size > *holds) {
             let error = format!(
                 "disk {id:?} would have {}, and the whole file system of its image has {}",
@@ -91,8 +103,30 @@ impl Manager {
         Ok(())
     }
 
+    /// How much the medium of a disk holds, if that is known, and that it can have that size. A file system is asked
+    /// by a thread that may wait.
+    fn look_at_size(
+        &mut self,
+        plan: DiskPlan,
+        disk: Arc<Disk>,
+        size: u64,
+    ) -> Result<Option<u64>, (ErrorKind, String)> {
+        let image = source_of(&plan);
+        let is_file = matches!(image, Image::File { .. });
+        let look = move || {
+            let wrong = images::lost_its_name(&plan, &disk);
+            let wrong = wrong.or_else(|| disk.check_size(size).err().map(|why| why.to_string()));
+            wrong.map_or_else(|| Ok(disk.medium_bytes()), |why| Err((ErrorKind::Refused, why)))
+        };
+        if !is_file {
+            return look();
+        }
+        let late = |_| (ErrorKind::Busy, "its file system does not answer; ask again".to_string());
+        self.openers.aside(image, look).map_err(late)?
+    }
+
     /// The same for every disk whose size a reload changes. What a guest would lose is not of this part.
-    pub(crate) fn check_resizes(&self, changes: &[Change]) -> Result<(), ApiError> {
+    pub(crate) fn check_resizes(&mut self, changes: &[Change]) -> Result<(), ApiError> {
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
             self.check_resize(id, *size_bytes, true).map_err(|refused| {
@@ -132,10 +166,9 @@ impl Manager {
         for change in changes {
             let effect = match change {
                 Change::Remove { id } | Change::RemoveNic { id } if is_added(id) => {
-                    let guest = self.has_guest(id);
                     let what = self.what_differs(id, wanted);
                     EffectView {
-                        guest_loses: guest,
+                        guest_loses: self.has_guest(id) && !self.waits_for_its_image(id),
                         what,
                         ..self.effect(change, ActionView::Remade)
                     }
@@ -199,12 +232,19 @@ impl Manager {
             return String::new();
         };
         let Some(after) = disk(wanted).or_else(|| nic(wanted)) else { return String::new() };
+        let words = [&before, &after].map(shown);
         let (before, after) = (made_of(&before), made_of(&after));
         let differs = after.iter().filter_map(|(name, word)| {
             let was = before.get(name).map_or("-", String::as_str);
-            (was != word).then(|| format!("{name} {was:?} becomes {word:?}"))
+            let [old, new] = &words;
+            let old = old.get(name).map_or(was, String::as_str);
+            let new = new.get(name).unwrap_or(word);
+            (was != word).then(|| format!("{name} {old:?} becomes {new:?}"))
         });
         match differs.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() && self.waits_for_its_image(id) => {
+                "its path names another image than is open, and its guest waits".to_string()
+            }
             none if none.is_empty() => "who has it becomes another".to_string(),
             some => some,
         }
@@ -223,6 +263,38 @@ impl Manager {
             lost.into_iter().any(|disk| self.has_guest(disk))
         })
     }
+}
+
+/// What [`made_of`] says in a program's words, in those of the configuration.
+fn shown(plan: &DevicePlan) -> BTreeMap<String, String> {
+    let lower = |word: String| word.to_lowercase();
+    let words = match plan {
+        DevicePlan::Disk(disk) => {
+            let cache = match &disk.source {
+                Source::File { cache, .. } => lower(format!("{cache:?}")),
+                _ => String::new(),
+            };
+            vec![("cache", cache), ("mode", lower(format!("{:?}", disk.mode)))]
+        }
+        DevicePlan::Nic(nic) => {
+            let peer = match &nic.peer {
+                NicPeer::Switch(id) => format!("switch {id}"),
+                NicPeer::Host(HostPlan::Tap { name }) => format!("tap {name}"),
+                NicPeer::Host(HostPlan::Interface { name, via }) => {
+                    lower(format!("{via:?} ")) + "interface " + name
+                }
+                NicPeer::Host(HostPlan::Remote { link, name }) => format!("{name} by link {link}"),
+                NicPeer::Host(HostPlan::Lent { name }) => format!("remote {name}"),
+                NicPeer::Host(HostPlan::Null(null)) => match null {
+                    NullPlan::Drop => "null drop".to_string(),
+                    NullPlan::Echo => "null echo".to_string(),
+                    NullPlan::Generate { .. } => "null generate".to_string(),
+                },
+            };
+            vec![("peer", peer), ("mode", lower(format!("{:?}", nic.mode)))]
+        }
+    };
+    words.into_iter().map(|(name, word)| (name.to_string(), word)).collect()
 }
 
 /// Says of the disks in `made` that an empty image is made for each.

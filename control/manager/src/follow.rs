@@ -85,6 +85,14 @@ impl DiskParts {
         }
     }
 
+    /// The same, to be changed.
+    pub(crate) fn asks(&mut self) -> Option<&mut Retry> {
+        match self.stand.as_mut()? {
+            Stand::Away(Some((retry, _))) => Some(retry),
+            _ => None,
+        }
+    }
+
     /// Since when it is being let go.
     pub(crate) fn parting_since(&self) -> Option<Instant> {
         match self.stand.as_ref()? {
@@ -163,6 +171,7 @@ impl Manager {
             Stand::Parting(_) => false,
             Stand::Away(_) if wants => self.take_locks(number),
             Stand::Away(asked) => {
+                // With it goes what was being opened (`drop_unwanted`).
                 *asked = None;
                 false
             }
@@ -182,14 +191,17 @@ impl Manager {
             Some(Stand::Away(Some((retry, _)))) => Some(*retry),
             _ => None,
         };
-        let patience = if asked.is_some() { Patience::Again } else { Patience::First };
+        let patience = if asked.is_some() { Patience::Again } else { Patience::Soon };
         let taken = parts
             .open_again(&parts.plan, &self.bonds, &mut self.openers, patience)
             .and_then(|disk| {
                 let failure =
                     disk.sync_failure_fd().map(|fd| self.poll.add(fd, Token::Unsynced(number)));
-                let watched = failure.transpose().map(|_| disk);
-                watched.map_err(|e| NotOpen::Wrong(format!("it cannot be watched: {e}")))
+                let watched = failure.transpose().map(|_| Arc::clone(&disk));
+                watched.map_err(|e| {
+                    self.openers.let_go(&parts.plan, disk, None);
+                    NotOpen::Wrong(format!("it cannot be watched: {e}"))
+                })
             });
         let id = parts.plan.id.clone();
         match taken {
@@ -249,8 +261,8 @@ impl Manager {
     pub(crate) fn forget_parted(&mut self, number: u32) {
         let Some(parts) = self.disk_parts_mut(number) else { return };
         if matches!(parts.stand, Some(Stand::Away(_))) && parts.bond.part() {
-            let id = parts.plan.id.clone();
-            if let Err(error) = self.bonds.forget(&id) {
+            let (id, socket) = (parts.plan.id.clone(), parts.plan.socket.clone());
+            if let Err(error) = self.bonds.forget(&id, &socket) {
                 warn!(disk = id, %error, "which image its guest was on could not be forgotten");
             }
         }

@@ -4,11 +4,13 @@
 //! its guest kicks, looks well from the VMM: nothing fails, and the guest waits. State and time only, but for
 //! the sweep once a second that control makes while there is such a one.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
 use crate::device::Device;
+use crate::disk;
 use crate::manager::Manager;
 use vhost_user::Scope;
 
@@ -67,7 +69,10 @@ fn shared_memory(id: &str) -> String {
 pub(crate) struct Seen {
     pub(crate) has_owner: bool,
     pub(crate) has_memory: bool,
-    pub(crate) has_rings: bool,
+    /// Rings that run in which a guest puts requests, or 0 while none of any kind does.
+    pub(crate) rings: u64,
+    /// Its driver was served before, by whomever: it knows how.
+    pub(crate) was_used: bool,
     pub(crate) counted: Counted,
 }
 
@@ -112,14 +117,15 @@ impl Beginning {
         if self.is_over {
             return None;
         }
-        let Seen { has_owner, has_memory, has_rings, counted } = seen;
-        self.is_over = counted.requests > self.before.requests;
-        let stage = match (has_owner, has_memory, has_rings) {
+        let Seen { has_owner, has_memory, rings, was_used, counted } = seen;
+        self.is_over = counted.requests > self.before.requests || was_used;
+        let stage = match (has_owner, has_memory, rings > 0) {
             _ if self.is_over => None,
             (false, ..) => Some(Stage::Silent),
             (true, false, _) => Some(Stage::NoMemory),
             (true, true, false) => Some(Stage::NoRings),
-            _ if counted.kicks > self.before.kicks => Some(Stage::EmptyRings),
+            // QEMU kicks each ring once itself, when it starts or comes back.
+            _ if counted.kicks > self.before.kicks + rings => Some(Stage::EmptyRings),
             _ => None,
         };
         let since = self.stage.filter(|(before, _)| Some(*before) == stage).map(|(_, since)| since);
@@ -162,15 +168,20 @@ impl Device {
     fn look_at_front_ends(&mut self, now: Instant) -> Option<Stage> {
         let counted = self.counted();
         // Another one runs it, and these only ask; or why a ring does not run is known.
-        let (runner, has_problem) =
-            (self.runner, self.queues.iter().any(|it| it.problem.is_some()));
+        let has_problem = self.queues.iter().any(|it| it.problem.is_some())
+            || self.kind.disk().is_some_and(|disk| disk.bond.refused().is_some());
+        let runner = self.runner;
         let is_held = self.is_held_back() || has_problem;
-        let attached: Vec<u32> = self
+        let is_nic = self.kind.nic().is_some();
+        let asks = |ring: &&u16| !is_nic || !ring.is_multiple_of(2);
+        let attached: BTreeMap<u32, u64> = self
             .links
             .keys()
-            .copied()
-            .filter(|id| !self.attached_in(*id, Scope::All).is_empty())
+            .map(|id| (*id, self.attached_in(*id, Scope::All)))
+            .filter(|(_, rings)| !rings.is_empty())
+            .map(|(id, rings)| (id, rings.iter().filter(asks).count().max(1) as u64))
             .collect();
+        let rings = self.facts.rings;
         let mut told = None;
         for (id, link) in &mut self.links {
             if link.beginning.is_over() || runner.is_some_and(|runner| runner != *id) || is_held {
@@ -179,7 +190,8 @@ impl Device {
             let seen = Seen {
                 has_owner: link.session.has_owner(),
                 has_memory: link.session.has_memory(),
-                has_rings: attached.contains(id),
+                rings: attached.get(id).copied().unwrap_or(0),
+                was_used: disk::is_running(rings, link),
                 counted,
             };
             told = link.beginning.look(seen, now).or(told);
@@ -230,7 +242,8 @@ mod tests {
         has_rings: bool,
         (kicks, requests): (u64, u64),
     ) -> Seen {
-        Seen { has_owner, has_memory, has_rings, counted: Counted { kicks, requests } }
+        let (rings, was_used) = (has_rings.into(), false);
+        Seen { has_owner, has_memory, rings, was_used, counted: Counted { kicks, requests } }
     }
 
     /// Looks once a second for so long; what was told, and when.
@@ -251,7 +264,7 @@ mod tests {
             (seen(false, false, false, (9, 9)), Stage::Silent),
             (seen(true, false, false, (9, 9)), Stage::NoMemory),
             (seen(true, true, false, (9, 9)), Stage::NoRings),
-            (seen(true, true, true, (10, 9)), Stage::EmptyRings),
+            (seen(true, true, true, (11, 9)), Stage::EmptyRings),
         ] {
             let mut beginning = Beginning::new(Counted { kicks: 9, requests: 9 });
             // The first look comes a second after the front-end at most.
@@ -275,6 +288,23 @@ mod tests {
             looks(&mut beginning, seen(true, true, false, (1, 1)), start + 80 * SECOND, 60),
             []
         );
+    }
+
+    /// What QEMU kicks itself proves nothing, nor does a guest that has nothing to ask for.
+    #[test]
+    fn who_has_nothing_to_do_is_told_of_nothing() {
+        let start = crate::manager::now();
+        let four = Seen { rings: 4, ..seen(true, true, true, (9 + 4, 9)) };
+        let mut beginning = Beginning::new(Counted { kicks: 9, requests: 9 });
+        assert_eq!(looks(&mut beginning, four, start, 60), []);
+        let guest = Seen { counted: Counted { kicks: 9 + 5, requests: 9 }, ..four };
+        let told = looks(&mut beginning, guest, start + 70 * SECOND, 60);
+        assert_eq!(told, [(Stage::EmptyRings, 3)]);
+        // One that comes back with rings that were used before.
+        let back = Seen { was_used: true, ..guest };
+        let mut beginning = Beginning::new(Counted { kicks: 9, requests: 9 });
+        assert_eq!(looks(&mut beginning, back, start, 60), []);
+        assert!(beginning.is_over());
     }
 
     #[test]

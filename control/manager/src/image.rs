@@ -237,10 +237,17 @@ pub(crate) fn judge(
     let Some(remembered) = remembered else { return Verdict::Remember };
     let is_same = remembered.is_same(&found.image);
     let lost = found.was_bytes.filter(|bytes| is_same && *bytes < remembered.bytes);
+    let is_smaller = found.image.bytes < remembered.bytes;
     match (is_same, lost) {
         (true, None) if *remembered == found.image => Verdict::Same,
-        (true, None) => Verdict::Remember,
+        (true, None) if !(is_smaller && was_running) => Verdict::Remember,
         _ if !was_running => Verdict::Remember,
+        (true, None) => Verdict::Other(format!(
+            "its guest was on {} bytes of {}, and would have {}: `size` is smaller than it was; put it \
+             back and `sidecore reload`, or start the guest anew; `sidecore disk accept {id}` has it go on \
+             without what is behind",
+            remembered.bytes, found.image, found.image.bytes
+        )),
         (true, Some(bytes)) => Verdict::Other(format!(
             "its guest was on {} bytes of {}, which was cut to {bytes} bytes: restore it, and then, or to \
              go on with what is there, `sidecore disk accept {id}`; or start the guest anew",

@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use backend::{Names, Unopened};
+use backend::{Disk, Names, Unopened};
 use config::plan::DiskPlan;
 use names::{ImageKind, Refused};
 use rustix::fs::{OFlags, fstat};
@@ -69,6 +69,26 @@ pub(crate) fn can_be_made(plan: &DiskPlan) -> Result<(), String> {
 /// Why the image of a disk is not one that this process may open, if so.
 pub(crate) fn given_up(plan: &DiskPlan) -> Option<String> {
     confine::refuses_image(Path::new(plan.source.path()?))
+}
+
+/// Why a new size of that disk would be lost, if its image is a file that its path does not name any more.
+pub(crate) fn lost_its_name(plan: &DiskPlan, disk: &Disk) -> Option<String> {
+    let (path, own) = (plan.source.path()?, disk.file_id()?);
+    if kind_of(plan) == Some(ImageKind::Block) {
+        return None;
+    }
+    match file_of(plan) {
+        Some(named) if named == own => None,
+        Some(_) => Some(format!(
+            "{path} is another file than the one that its guest is on: put that one back"
+        )),
+        None => missing(plan).map(|path| {
+            format!(
+                "{path} was removed or renamed, and what its guest writes is lost when the daemon closes it: \
+                 put it back, or copy the disk from within the guest"
+            )
+        }),
+    }
 }
 
 /// Which file the name of a disk's image leads to, by its device and its number there.

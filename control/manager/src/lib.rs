@@ -10,6 +10,8 @@
 //! | `manager` | the loop, and settling |
 //! | `links` | front-ends: messages, held until the queues they concern are back |
 //! | `idle_peers` | front-ends that never come to a request |
+//! | `stopped` | queues that a sidecore has stopped |
+//! | `stalls`, `failures` | disks whose requests wait; whose guests are given errors |
 //! | `answers`, `disk_calls`, `nic_calls`, `switch_calls` | operators' calls |
 //! | `reload`, `reload_open`, `reload_net` | the file read again: the order of it, what is opened before anything is changed, switches and NICs |
 //! | `effects` | what a change does to guests, and whether it is done |
@@ -37,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod address_space;
+mod answered;
 mod answers;
 pub mod api;
 mod arrival;
@@ -52,6 +55,7 @@ mod device;
 mod disk;
 mod disk_calls;
 mod effects;
+mod failures;
 mod follow;
 mod front_end;
 mod group_calls;
@@ -86,6 +90,8 @@ mod sockets;
 mod stalls;
 mod start;
 mod state;
+mod stop;
+mod stopped;
 mod switch_calls;
 mod taps;
 mod unsynced;

@@ -184,6 +184,8 @@ impl Manager {
 
     /// Takes a connection in, unless the device has too many.
     pub(crate) fn add_link(&mut self, number: u32, socket: OwnedFd) {
+        // Nobody else would know of it.
+        self.settle_for_good();
         let id = self.next_link;
         self.next_link = self.next_link.wrapping_add(1);
         let Some(device) = self.devices.get_mut(&number) else { return };
@@ -248,6 +250,8 @@ impl Manager {
 
     /// Reads what a front-end sent and does it, up to a bound; the rest comes in the next turn.
     pub(crate) fn serve_link(&mut self, number: u32, id: u32, gone: bool) {
+        // What it says is known to no other process.
+        self.settle_for_good();
         for _ in 0..MESSAGES_PER_TURN {
             let Some(device) = self.devices.get_mut(&number) else { return };
             if device.closer.is_full() {

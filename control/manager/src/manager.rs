@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::Plan;
-use config::api::{ApiError, ErrorKind};
+use config::api::{Answer, ApiError, ErrorKind};
 use config::spec::Mode;
 use guest_memory::Loss;
 use rustix::time::{ClockId, clock_gettime};
 use sidecore::{Command, Event, ServedSpec};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::address_space::AddressSpace;
 use crate::api::{Calls, Listening, Reply};
@@ -24,9 +24,9 @@ use crate::bonds::Bonds;
 use crate::bounds::Bounds;
 use crate::cores::Cores;
 use crate::device::{Attached, Device};
+use crate::disk_calls::Adding;
 use crate::guest_vcpus::Guests;
 use crate::kind::Kind;
-use crate::lent::Lent;
 use crate::moves::Moves;
 use crate::network::Network;
 use crate::openers::Openers;
@@ -41,6 +41,7 @@ use crate::switch_calls::MacQuery;
 use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::estate::Estate;
+use crate::upgrade::guard::Probation;
 use crate::upgrade::links::SavedSeat;
 use crate::upgrade::predecessor::{HandedOver, Upgrade};
 use crate::uplinks::Uplink;
@@ -48,10 +49,6 @@ use crate::watch::Watch;
 
 /// Between two attempts to connect to a front-end, or to make a socket.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a stop waits for what is in flight.
-const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
-/// How long no front-end is taken after one that made a sidecore wait.
-const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;
 /// How soon a full inbox is tried again.
@@ -90,6 +87,10 @@ pub(crate) struct Manager {
     /// Images of these that are being opened.
     pub(crate) openers: Openers,
     pub(crate) waiting: Vec<Waiting>,
+    /// Disks that operators add, and whose images are being opened.
+    pub(crate) adding: Vec<Adding>,
+    /// What is shown of devices that were removed, and whose images are being closed.
+    pub(crate) closing: BTreeMap<u32, Answer>,
     pub(crate) moves: Moves,
     /// A reload that waits until what it removes is gone.
     pub(crate) reloading: Option<Reloading>,
@@ -113,6 +114,8 @@ pub(crate) struct Manager {
     pub(crate) fences_open: usize,
     /// What a predecessor serves, until this process does.
     pub(crate) estate: Option<Estate>,
+    /// This process has just taken over, and its predecessor watches it.
+    pub(crate) probation: Option<Probation>,
     /// When it was taken over, if it was.
     pub(crate) took_over_at: Option<Instant>,
     /// The API's listening sockets, for a successor.
@@ -121,6 +124,8 @@ pub(crate) struct Manager {
     pub(crate) stop_by: Option<Instant>,
     /// When front-ends are looked at next that have not come to a request.
     pub(crate) idle_peers_at: Instant,
+    /// When disks are looked at next whose guests may have been given errors.
+    pub(crate) failures_at: Instant,
     /// Which of their vCPUs run.
     pub(crate) guests: Guests,
 }
@@ -135,7 +140,9 @@ pub(crate) enum End {
 impl Manager {
     pub(crate) fn turn_until_stopped(&mut self) -> End {
         loop {
-            for (token, gone) in self.poll.wait(self.wait_time()) {
+            let events = self.poll.wait(self.wait_time());
+            self.openers.begin_turn();
+            for (token, gone) in events {
                 match token {
                     Token::Listener(number) => self.accept(number),
                     Token::Link(number, id) => self.serve_link(number, id, gone),
@@ -149,11 +156,15 @@ impl Manager {
                     Token::Greeter => self.hear_greeter(),
                     Token::Synced(number) => self.has_synced(number),
                     Token::Qmp(id) => self.hear_qmp(id),
+                    Token::Guard => self.settle_for_good(),
+                    Token::Launcher(at) => self.hear_launcher(at as usize),
+                    Token::Openers => self.hear_openers(),
                 }
             }
             self.due();
             self.settle();
             self.go_on_reloading();
+            self.drop_unwanted();
             self.cores.flush();
             if self.go_on_upgrading()
                 && let Some(handed_over) = self.handed_over()
@@ -195,8 +206,9 @@ impl Manager {
         let links = self.remote.due_at().filter(|_| self.stop_by.is_none());
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
         let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
-        let due = due.chain(self.watch.due_at());
-        let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at));
+        let due = due.chain(self.watch.due_at()).chain(self.failures_due_at());
+        let due = due.chain(self.adding.iter().map(Adding::due_at));
+        let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at)).chain(self.settles_at());
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
         match self.cores.is_backed_up() {
@@ -222,7 +234,11 @@ impl Manager {
                 Event::Prepared(id) => self.move_is_prepared(id),
                 Event::Moved(id) => self.move_is_over(id, None),
                 Event::Stayed(id, why) => self.move_is_over(id, Some(&why)),
-                Event::Detached(served) => self.queue_is_back(core, served, None),
+                Event::Detached(served) => {
+                    let device = served.key().device;
+                    self.queue_is_back(core, served, None);
+                    self.say_stalls(device);
+                }
                 Event::Refused(served, why) => {
                     self.queue_is_back(core, served, Some(&why.to_string()));
                 }
@@ -284,38 +300,6 @@ impl Manager {
             return self.shut_out(key.device, attached.link);
         }
         self.queue_came_back(key.device, attached.link);
-    }
-
-    fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
-        let Some(device) = self.devices.get_mut(&key.device) else { return };
-        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
-        let Some(attached) = queue.attached else { return };
-        // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
-        let Some(link) = device.links.get_mut(&attached.link) else { return };
-        queue.violation = Some(violation.to_string());
-        if device.log.allows(now()) {
-            warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
-        }
-        // Without a descriptor left, only the counters and the log tell.
-        if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
-            device.closer.signal(err);
-        }
-        if link.front_end.loss() == Some(Loss::Call) {
-            self.shut_out(key.device, attached.link);
-        }
-    }
-
-    /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
-    fn shut_out(&mut self, number: u32, link: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        let until = now() + SHUT_OUT_TIME;
-        (device.closed_until, device.connect_after) = (Some(until), Some(until));
-        device.problem = Some(format!(
-            "its front-end made a call descriptor block, which holds up others; no front-end is \
-             taken for {} s",
-            SHUT_OUT_TIME.as_secs()
-        ));
-        self.close_link(number, link, "its call descriptor was made to block");
     }
 
     /// Asks a sidecore for a queue, once.
@@ -427,6 +411,7 @@ impl Manager {
                 if device.is_held_back() {
                     self.touched.insert(number);
                 }
+                self.keep_begun(number);
             }
         }
     }
@@ -451,15 +436,18 @@ impl Manager {
             self.open_links(now());
         }
         let now = now();
+        self.settle_when_due(now);
         self.cores.knock(now);
         self.balance(now);
         self.answer_overdue(now);
+        self.go_on_adding(now);
         self.answer_queries(now);
         self.follow_due(now);
         self.watch_images(now);
         self.follow_guests(now);
         self.inquire(now);
         self.look_at_idle_peers(now);
+        self.look_at_failures(now);
         let due = |device: &&Device| device.due_at().is_some_and(|at| at <= now);
         let due: Vec<u32> = self.devices.values().filter(due).map(|device| device.number).collect();
         for number in due {
@@ -513,6 +501,7 @@ impl Manager {
         // And whoever comes later, or waits: a call that nobody is to answer any more is answered so.
         self.calls.close();
         self.waiting.clear();
+        self.adding.clear();
         self.moves.answer_nobody();
         self.queries.clear();
         self.reloading = None;
@@ -522,47 +511,6 @@ impl Manager {
         while let Some(request) = self.calls.take() {
             self.answer(request);
         }
-    }
-
-    fn reload_on_signal(&mut self) {
-        self.poll.clear_signals(Token::Reload);
-        // Nobody is there to insist.
-        self.reload(None, false);
-    }
-
-    fn begin_stop(&mut self) {
-        self.poll.clear_signals(Token::Stop);
-        if self.stop_by.is_some() {
-            return;
-        }
-        info!("stopping");
-        (self.options.stopping)();
-        self.give_up_upgrade("this daemon is being stopped");
-        self.shut.clear();
-        self.give_up_uplinks();
-        self.stop_by = Some(now() + STOP_TIME_MAX);
-        let devices: Vec<u32> = self.devices.keys().copied().collect();
-        for number in devices {
-            let Some(device) = self.devices.get_mut(&number) else { continue };
-            device.close_socket();
-            let attached = device.attached();
-            if attached.is_empty() {
-                self.release_remote(number);
-            }
-            attached.into_iter().for_each(|queue| self.detach(number, queue));
-            // Its queues must not start again, and its front-end sees the end at once.
-            if let Some(device) = self.devices.get_mut(&number) {
-                device.removing = true;
-            }
-        }
-    }
-
-    pub(crate) fn close_all(&mut self) {
-        self.devices.values_mut().for_each(Device::close_socket);
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop_by.is_some()
     }
 }
 

@@ -2,85 +2,77 @@
 //! holds a lock, take as long as they want, and control serves all tenants meanwhile.
 //!
 //! Control waits for a moment, so that whoever asks is told at once as a rule. What is not open by then is
-//! asked for again when the device is tried again. Not here: how an image is found (`images`) and what is
-//! made of it (`disk`). Called by `shut` and `follow`.
+//! asked for again when its thread has woken control, or when the device is tried again. A file system that
+//! is dead keeps a few threads, and only those of its own images wait for one. Not here: how an image is
+//! found (`images`) and what is made of it (`disk`). Called by `shut`, `follow` and operators' calls.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use backend::{Disk, OpenError, Source as Image};
+use backend::{Disk, Source as Image};
 use config::plan::{DiskPlan, Source};
 use confine::Kind;
+use names::Medium;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::bonds::{Bonds, Vetting};
-use crate::disk::{DiskParts, source_of};
-use crate::images::{self, FileId, ImageNames};
+use crate::disk::source_of;
+use crate::manager::now;
 use crate::shut::NotOpen;
+use closings::Closings;
+use media::Media;
+use order::Order;
 
-/// Images that are being opened at a time. Each is a thread and some descriptors; a file system that does not
-/// answer keeps its threads.
-const OPENERS_MAX: usize = 16;
-/// How long control waits for an image that is opened for the first time: longer than any file system takes
-/// that answers at all, on a machine that has too much to do; shorter than clients of the API wait.
+mod closings;
+mod media;
+mod order;
+
+pub(crate) use order::{Lies, NotYet, Opened, Opening, Purpose};
+
+/// Threads at a time that ask one file system, or one device: it may be dead, and keep all of them.
+const EACH_MAX: usize = 4;
+/// The same of all. Each is a thread and some descriptors.
+const OPENERS_MAX: usize = 64;
+/// So many file systems may be dead before an image on another one waits for a thread.
+const _: () = assert!(OPENERS_MAX / EACH_MAX >= 16);
+/// What stands for what has no name, and answers without a file system.
+const IN_MEMORY: &str = "/dev/null";
+/// How long control waits in one turn for images that are asked for the first time, all together: longer than
+/// any file system takes that answers at all, on a machine that has too much to do; shorter than clients of the
+/// API wait. A start is one turn.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
-/// The same while another image is late already: all that are late hold control up for
-/// `FIRST_WAIT + OPENERS_MAX * LATE_WAIT` at most.
+/// A thread that has not answered for so long is late, and what it asks may be dead.
+const LATE_AFTER: Duration = Duration::from_secs(1);
+/// How long control waits for one image of what is late already, and for one that a guest waits for.
 const LATE_WAIT: Duration = Duration::from_millis(50);
-/// When one is tried again, or a guest waits for it: what is to be had at once is had at once.
+/// When one is tried again: what is to be had at once is had at once.
 const SHORT_WAIT: Duration = Duration::from_millis(2);
 
 /// How long control may wait for an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// It is asked for the first time.
+    /// It is asked for the first time, and whoever asks is told what came of it.
     First,
+    /// It is asked for the first time, and the first answer is not the last.
+    Soon,
     /// It was asked for before.
     Again,
 }
 
-/// What became of an image.
-pub(crate) enum Opening {
-    /// It is open, or was refused, and which file it is.
-    Over(Result<Arc<Disk>, OpenError>, Option<FileId>),
-    /// Nothing lies at its name, and none was to be made.
-    Missing,
-    /// This process has given its folder up: why, and what to do.
-    GivenUp(String),
-    /// Nobody knows yet: it is to be asked for again.
-    Late,
-}
+/// What wakes the control loop, if there is one.
+#[derive(Clone, Debug, Default)]
+struct Wake(Option<Arc<OwnedFd>>);
 
-/// What lies at the name of an image that can be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lies {
-    /// A file or block device.
-    There(FileId),
-    /// Nothing: an empty image would be made.
-    Nowhere,
-    /// It has no name.
-    Nameless,
-}
-
-impl Lies {
-    fn of(plan: &DiskPlan, vetting: &Vetting) -> Result<Lies, NotOpen> {
-        if let Some(why) = images::given_up(plan) {
-            return Err(NotOpen::Wrong(why));
-        }
-        DiskParts::check(plan, vetting)?;
-        Ok(match (images::file_of(plan), &plan.source) {
-            (Some(file), _) => Lies::There(file),
-            (None, Source::File { .. }) => Lies::Nowhere,
-            (None, _) => Lies::Nameless,
-        })
-    }
-
-    /// Which file it is.
-    pub(crate) fn file(self) -> Option<FileId> {
-        match self {
-            Lies::There(file) => Some(file),
-            Lies::Nowhere | Lies::Nameless => None,
+impl Wake {
+    fn wake(&self) {
+        if let Some(fd) = &self.0 {
+            // Fails only when it is readable already.
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }
 }
@@ -89,73 +81,67 @@ impl Lies {
 #[derive(Default)]
 pub(crate) struct Openers {
     jobs: Vec<Job>,
-    /// What they open is not wanted any more: they close it, when they have it.
-    leaving: Vec<(Image, JoinHandle<()>)>,
+    /// Threads whose answer nobody waits for: they close what they have, when they have it.
+    leaving: Vec<Leaving>,
+    closings: Closings,
+    media: Media,
+    /// How long control has waited in this turn.
+    waited: Duration,
+    wake: Wake,
 }
 
 /// An image that is being opened.
 struct Job {
     order: Order,
+    medium: Medium,
     outcome: Receiver<Opening>,
+    /// It has an outcome.
+    is_over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
-    /// It was waited for as long as is waited for any.
-    is_late: bool,
+    begun: Instant,
 }
 
-/// What is to be opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Order {
-    id: String,
+/// A thread that goes on by itself.
+struct Leaving {
     image: Image,
-    names: ImageNames,
-    purpose: Purpose,
-}
-
-/// What an image is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// It is to be had.
-    Have,
-    /// It is to be had; one that is locked elsewhere is looked at.
-    Follow,
-}
-
-impl Order {
-    /// With `is_kept` a missing image is not made.
-    fn run(&self, plan: &DiskPlan, is_kept: bool, vetting: &Vetting) -> Opening {
-        if is_kept && images::missing(plan).is_some() {
-            return Opening::Missing;
-        }
-        if let Some(why) = images::given_up(plan) {
-            return Opening::GivenUp(why);
-        }
-        let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &self.names, vet) {
-            Err(OpenError::Held { holder, .. })
-                if self.purpose == Purpose::Follow && !holder.is_this_process() =>
-            {
-                Disk::look(&self.image, &self.names, vet)
-            }
-            opened => opened,
-        });
-        Opening::Over(disk, images::file_of(plan))
-    }
-
-    /// A thread that runs it, and says once what came of it.
-    fn begin(self, plan: &DiskPlan, is_kept: bool, vetting: Vetting) -> Option<Job> {
-        // Nothing lies in the channel: the thread has the image until it is taken.
-        let (tell, outcome) = sync_channel(0);
-        let (order, plan) = (self.clone(), plan.clone());
-        let thread = std::thread::Builder::new().name("opener".to_string());
-        let thread = thread.spawn(move || {
-            // What it has of control's list is what it keeps when this fails.
-            let _ = confine::thread(Kind::Opener);
-            let _ = tell.send(order.run(&plan, is_kept, &vetting));
-        });
-        Some(Job { order: self, outcome, thread: thread.ok()?, is_late: false })
-    }
+    medium: Medium,
+    thread: JoinHandle<()>,
+    begun: Instant,
 }
 
 impl Openers {
+    /// Those of a control loop, which hears of what is over by [`Self::wake_fd`].
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> std::io::Result<Openers> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = Wake(Some(Arc::new(wake)));
+        Ok(Openers { wake, media: Media::new(), ..Openers::default() })
+    }
+
+    /// Readable when something is over.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.0.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Takes that word; to be called before what is over is looked at.
+    pub(crate) fn hear(&self) {
+        if let Some(fd) = &self.wake.0 {
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+        }
+    }
+
+    /// A turn of the control loop begins, in which it may wait again.
+    pub(crate) fn begin_turn(&mut self) {
+        self.waited = Duration::ZERO;
+    }
+
+    /// What answers for a disk's image, as far as that is known without asking it.
+    pub(crate) fn medium_of(&mut self, plan: &DiskPlan) -> Option<Medium> {
+        Some(self.media.of(plan.source.path()?.as_ref(), now()))
+    }
+
     /// Opens the image of a disk, or takes what became of it since it was asked for last. With `is_kept` a missing one
     /// is not made.
     pub(crate) fn open(
@@ -165,40 +151,54 @@ impl Openers {
         vetting: Vetting,
         patience: Patience,
     ) -> Opening {
-        let (id, image, names) = (plan.id.clone(), source_of(plan), ImageNames::of(plan));
-        let order = Order { id, image, names, purpose };
+        let order = Order::of(plan, purpose);
         if !matches!(plan.source, Source::File { .. }) {
             return order.run(plan, is_kept, &vetting);
         }
-        self.keep_jobs(|job| job.order.id != order.id || job.order == order);
-        self.leaving.retain(|(_, thread)| !thread.is_finished());
-        let at = match self.jobs.iter().position(|job| job.order == order) {
-            Some(at) => at,
-            None if self.is_full() || self.is_leaving(&order.image) => return Opening::Late,
-            None => match order.begin(plan, is_kept, vetting) {
-                Some(job) => {
-                    self.jobs.push(job);
-                    self.jobs.len() - 1
-                }
-                None => return Opening::Late,
-            },
+        let at = match self.job_of(order, plan, is_kept, vetting) {
+            Ok(at) => at,
+            Err(not_yet) => return Opening::NotYet(not_yet),
         };
-        let wait = match patience {
-            Patience::Again => SHORT_WAIT,
-            Patience::First if self.jobs.iter().any(|job| job.is_late) => LATE_WAIT,
-            Patience::First => FIRST_WAIT,
-        };
-        let Some(job) = self.jobs.get_mut(at) else { return Opening::Late };
-        match job.outcome.recv_timeout(wait) {
-            Err(RecvTimeoutError::Timeout) => {
-                job.is_late |= patience == Patience::First;
-                Opening::Late
-            }
-            outcome => {
-                self.jobs.remove(at);
-                outcome.unwrap_or(Opening::Late)
-            }
+        let late = Opening::NotYet(NotYet::Late);
+        let Some(medium) = self.jobs.get(at).map(|job| job.medium.clone()) else { return late };
+        let wait = self.patience_for(&medium, patience);
+        let Some(job) = self.jobs.get(at) else { return late };
+        let began = now();
+        let outcome = job.outcome.recv_timeout(wait);
+        self.waited += now().saturating_duration_since(began);
+        if matches!(outcome, Err(RecvTimeoutError::Timeout)) {
+            return late;
         }
+        self.jobs.remove(at);
+        outcome.unwrap_or(late)
+    }
+
+    /// Has the image of a disk opened, if that takes a thread, and waits for nothing: it is asked for by
+    /// [`Self::open`] in the same words. Gives how long it is worth waiting for.
+    pub(crate) fn begin(
+        &mut self,
+        plan: &DiskPlan,
+        (purpose, is_kept): (Purpose, bool),
+        vetting: Vetting,
+    ) -> Option<Duration> {
+        if !matches!(plan.source, Source::File { .. }) {
+            return None;
+        }
+        let at = self.job_of(Order::of(plan, purpose), plan, is_kept, vetting).ok()?;
+        let medium = self.jobs.get(at)?.medium.clone();
+        Some(if self.is_late(&medium) { LATE_WAIT } else { FIRST_WAIT })
+    }
+
+    /// Whether nothing is being opened for the disk of that name that has no outcome.
+    pub(crate) fn has_answered(&self, id: &str) -> bool {
+        let of_it = self.jobs.iter().filter(|job| job.order.id == id);
+        of_it.into_iter().all(|job| job.is_over.load(Ordering::Acquire))
+    }
+
+    /// The disks of whose images it is known what became of them, and nobody has asked yet.
+    pub(crate) fn answered(&self) -> Vec<String> {
+        let over = self.jobs.iter().filter(|job| job.is_over.load(Ordering::Acquire));
+        over.map(|job| job.order.id.clone()).collect()
     }
 
     /// What lies at the name of a disk's image, if it could be opened once whoever has it has let go of it. Nothing is
@@ -213,35 +213,64 @@ impl Openers {
         }
         let asked = plan.clone();
         let lies = self.aside(source_of(plan), move || Lies::of(&asked, &vetting));
-        lies.unwrap_or_else(|| Err(NotOpen::late(plan.source.path().unwrap_or_default())))
+        lies.unwrap_or_else(|why| {
+            Err(NotOpen::not_yet(why, plan.source.path().unwrap_or_default()))
+        })
     }
 
-    /// Does what an image's file system may hold up, on a thread of its own. Waits as [`Self::open`] does; nothing:
-    /// it was not over by then, or not begun, and that image is late from here on.
+    /// Does what an image's file system may hold up, on a thread of its own. Waits as [`Self::open`] does. What it has
+    /// is not the last of anything: when it cannot begin, it is dropped here.
+    ///
+    /// # Errors
+    /// It was not over by then, or not begun, and that image is late from here on.
     pub(crate) fn aside<T: Send + 'static>(
         &mut self,
         image: Image,
         run: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        self.leaving.retain(|(_, thread)| !thread.is_finished());
-        if self.is_full() || self.is_leaving(&image) {
-            return None;
-        }
-        let is_any_late = !self.leaving.is_empty() || self.jobs.iter().any(|job| job.is_late);
-        let (tell, outcome) = sync_channel(1);
+    ) -> Result<T, NotYet> {
+        let medium = self.has_room(&image)?;
+        // Nothing lies in the channel: what nobody waits for any more is dropped by the thread.
+        let (tell, outcome) = sync_channel(0);
+        let begun = now();
         let thread = std::thread::Builder::new().name("opener".to_string());
         let thread = thread.spawn(move || {
+            // What it has of control's list is what it keeps when this fails.
             let _ = confine::thread(Kind::Opener);
             let _ = tell.send(run());
         });
-        let over = outcome.recv_timeout(if is_any_late { LATE_WAIT } else { FIRST_WAIT });
+        let thread = thread.map_err(|_| NotYet::NoThread)?;
+        let over = outcome.recv_timeout(self.patience_for(&medium, Patience::First));
+        self.waited += now().saturating_duration_since(begun);
         if over.is_err() {
-            self.leaving.extend(thread.ok().map(|thread| (image, thread)));
+            self.leaving.push(Leaving { image, medium, thread, begun });
         }
-        over.ok()
+        over.map_err(|_| NotYet::Late)
     }
 
-    /// Lets go what is being opened for disks that nobody wants any more.
+    /// Closes an image for the last time; who calls it waits for nothing. False: that is done already, since it is
+    /// no file. A `device` is told of when it is over ([`Self::closed`]).
+    pub(crate) fn let_go(&mut self, plan: &DiskPlan, disk: Arc<Disk>, device: Option<u32>) -> bool {
+        let path = match source_of(plan) {
+            Image::File { path, .. } if !disk.is_away() => path,
+            _ => return false,
+        };
+        let medium = self.media.of(&path, now());
+        self.closings.close((medium, path), disk, device, &self.wake);
+        true
+    }
+
+    /// Devices whose images are closed since this was asked last.
+    pub(crate) fn closed(&self) -> Vec<u32> {
+        self.closings.go_on(&self.wake);
+        self.closings.take_over()
+    }
+
+    /// Whether some image is being closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closings.is_any()
+    }
+
+    /// Lets go what is being opened for disks that nobody waits for.
     pub(crate) fn keep_only(&mut self, is_wanted: impl Fn(&str) -> bool) {
         if !self.jobs.is_empty() {
             self.keep_jobs(|job| is_wanted(&job.order.id));
@@ -251,78 +280,105 @@ impl Openers {
     fn keep_jobs(&mut self, is_wanted: impl Fn(&Job) -> bool) {
         // With its receiver gone the thread closes what it has.
         let gone = self.jobs.extract_if(.., |job| !is_wanted(job));
-        self.leaving.extend(gone.map(|job| (job.order.image, job.thread)));
+        self.leaving.extend(gone.map(|Job { order, medium, thread, begun, .. }| Leaving {
+            image: order.image,
+            medium,
+            thread,
+            begun,
+        }));
     }
 
-    fn is_full(&self) -> bool {
-        self.jobs.len() + self.leaving.len() >= OPENERS_MAX
+    /// The place of an order among the jobs, where it is begun if it is not there.
+    fn job_of(
+        &mut self,
+        order: Order,
+        plan: &DiskPlan,
+        is_kept: bool,
+        vetting: Vetting,
+    ) -> Result<usize, NotYet> {
+        self.keep_jobs(|job| job.order.id != order.id || job.order == order);
+        if let Some(at) = self.jobs.iter().position(|job| job.order == order) {
+            return Ok(at);
+        }
+        let medium = self.has_room(&order.image)?;
+        let job = self.job(order, medium, plan, is_kept, vetting).ok_or(NotYet::NoThread)?;
+        self.jobs.push(job);
+        Ok(self.jobs.len() - 1)
     }
 
-    /// Whether a thread that is not wanted any more may have the locks of that image.
-    fn is_leaving(&self, image: &Image) -> bool {
-        let Image::File { path, .. } = image else { return false };
-        let is_it = |(other, _): &(Image, JoinHandle<()>)| matches!(other, Image::File { path: theirs, .. } if theirs == path);
-        self.leaving.iter().any(is_it)
+    /// A thread that runs an order, and says once what came of it.
+    fn job(
+        &self,
+        order: Order,
+        medium: Medium,
+        plan: &DiskPlan,
+        is_kept: bool,
+        vetting: Vetting,
+    ) -> Option<Job> {
+        // Nothing lies in the channel: the thread has the image until it is taken.
+        let (tell, outcome) = sync_channel(0);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (runs, plan, over) = (order.clone(), plan.clone(), Arc::clone(&is_over));
+        let (wake, closings) = (self.wake.clone(), self.closings.clone());
+        let thread = std::thread::Builder::new().name("opener".to_string());
+        let thread = thread.spawn(move || {
+            // What it has of control's list is what it keeps when this fails.
+            let _ = confine::thread(Kind::Opener);
+            // Or it would meet its own lock.
+            plan.source.path().into_iter().for_each(|path| closings.await_closed(path.as_ref()));
+            let outcome = runs.run(&plan, is_kept, &vetting);
+            over.store(true, Ordering::Release);
+            wake.wake();
+            let _ = tell.send(outcome);
+        });
+        Some(Job { order, medium, outcome, is_over, thread: thread.ok()?, begun: now() })
+    }
+
+    /// What answers for an image, if one more thread may ask it.
+    fn has_room(&mut self, image: &Image) -> Result<Medium, NotYet> {
+        self.leaving.retain(|leaving| !leaving.thread.is_finished());
+        let path = match image {
+            Image::File { path, .. } => path.as_path(),
+            _ => Path::new(IN_MEMORY),
+        };
+        let medium = self.media.of(path, now());
+        let is_it =
+            |other: &Image| matches!(other, Image::File { path: theirs, .. } if theirs == path);
+        // A thread that nobody waits for may have the locks of that image.
+        if self.leaving.iter().any(|leaving| is_it(&leaving.image)) {
+            return Err(NotYet::Late);
+        }
+        let on_it = self.asking().filter(|(theirs, _)| **theirs == medium).count();
+        match self.asking().count() {
+            _ if on_it >= EACH_MAX => Err(NotYet::Late),
+            OPENERS_MAX.. => Err(NotYet::NoThread),
+            _ => Ok(medium),
+        }
+    }
+
+    /// What the threads ask, and since when.
+    fn asking(&self) -> impl Iterator<Item = (&Medium, Instant)> {
+        let jobs = self.jobs.iter().map(|job| (&job.medium, job.begun));
+        jobs.chain(self.leaving.iter().map(|leaving| (&leaving.medium, leaving.begun)))
+    }
+
+    /// Whether a thread waits for longer than one should.
+    fn is_late(&self, medium: &Medium) -> bool {
+        let now = now();
+        self.asking().any(|(theirs, begun)| theirs == medium && begun + LATE_AFTER <= now)
+    }
+
+    /// How long control waits now.
+    fn patience_for(&self, medium: &Medium, patience: Patience) -> Duration {
+        let wait = match patience {
+            Patience::Again => SHORT_WAIT,
+            Patience::Soon => LATE_WAIT,
+            Patience::First if self.is_late(medium) => LATE_WAIT,
+            Patience::First => FIRST_WAIT,
+        };
+        wait.min(FIRST_WAIT.saturating_sub(self.waited).max(SHORT_WAIT))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use config::plan::{HostCpus, load};
-
-    use super::*;
-
-    fn plan(folder: &std::path::Path, size: &str) -> DiskPlan {
-        let path = folder.join("a.raw");
-        let text = format!("[[disk]]\nid = \"a\"\npath = {path:?}\nsize = \"{size}\"\n");
-        let host =
-            HostCpus { online: vec![0], auto: vec![0], auto_count: 1, waits_on_lines: false };
-        load(&text, "f", "/", &host, None).expect("a plan").disks.remove(0)
-    }
-
-    /// Asks until it is known what became of it.
-    fn ask(openers: &mut Openers, plan: &DiskPlan, is_kept: bool) -> Opening {
-        loop {
-            match openers.open(plan, (Purpose::Have, is_kept), Vetting::none(), Patience::Again) {
-                Opening::Late => std::thread::yield_now(),
-                over => return over,
-            }
-        }
-    }
-
-    #[test]
-    fn an_image_that_is_late_is_taken_later_whatever_has_become_known_since() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let plan = plan(folder.path(), "1M");
-        let mut openers = Openers::default();
-        assert!(matches!(ask(&mut openers, &plan, true), Opening::Missing));
-        // Asked for as a new one, and again as one that is kept.
-        let first = openers.open(&plan, (Purpose::Have, false), Vetting::none(), Patience::Again);
-        let over = match first {
-            Opening::Late => ask(&mut openers, &plan, true),
-            over => over,
-        };
-        let Opening::Over(Ok(disk), Some(file)) = over else { panic!("it is not open") };
-        assert_eq!(disk.file_id(), Some(file));
-        assert!(openers.jobs.is_empty() && openers.leaving.is_empty());
-    }
-
-    #[test]
-    fn what_nobody_wants_any_more_is_closed_before_it_is_opened_otherwise() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (one, other) = (plan(folder.path(), "1M"), plan(folder.path(), "2M"));
-        let mut openers = Openers::default();
-        for turn in 0..20 {
-            let _ = openers.open(&one, (Purpose::Have, false), Vetting::none(), Patience::Again);
-            if turn % 2 == 0 {
-                openers.keep_only(|_| false);
-            }
-            let Opening::Over(opened, _) = ask(&mut openers, &other, false) else {
-                panic!("it is not open")
-            };
-            // Its lock is not that of the thread before.
-            let disk = opened.expect("it is open");
-            assert_eq!(disk.size_bytes(), 2 << 20);
-        }
-    }
-}
+mod tests;

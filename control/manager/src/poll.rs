@@ -40,6 +40,12 @@ pub(crate) enum Token {
     Synced(u32),
     /// A VMM's QMP.
     Qmp(u32),
+    /// The process that was taken over from, and could take its devices back.
+    Guard,
+    /// A process that starts heirs.
+    Launcher(u32),
+    /// Threads that open and close images.
+    Openers,
 }
 
 impl Token {
@@ -57,6 +63,9 @@ impl Token {
             Token::Greeter => (9, 0, 0),
             Token::Synced(device) => (10, device, 0),
             Token::Qmp(id) => (11, 0, id),
+            Token::Guard => (12, 0, 0),
+            Token::Launcher(at) => (13, 0, at),
+            Token::Openers => (14, 0, 0),
         };
         kind << 56 | u64::from(device & 0xff_ffff) << 32 | u64::from(link)
     }
@@ -75,6 +84,9 @@ impl Token {
             9 => Token::Greeter,
             10 => Token::Synced(device),
             11 => Token::Qmp(link),
+            12 => Token::Guard,
+            13 => Token::Launcher(link),
+            14 => Token::Openers,
             _ => Token::Reload,
         }
     }
@@ -182,6 +194,7 @@ mod tests {
             Token::Stop,
             Token::Reload,
             Token::Heir,
+            Token::Openers,
         ] {
             assert_eq!(Token::unpack(token.pack()), token);
         }

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use crate::api::Reply;
 use crate::effects::{refuse_losses, say_made};
 use crate::manager::{Manager, now};
+use crate::poll::Token;
 use crate::reload_net::Hosts;
 use crate::reload_open::{Late, Prepared};
 use crate::remote::check_key;
@@ -74,6 +75,14 @@ impl Manager {
         }
     }
 
+    /// A signal asks for a reload.
+    pub(crate) fn reload_on_signal(&mut self) {
+        self.poll.clear_signals(Token::Reload);
+        self.settle_for_good();
+        // Nobody is there to insist.
+        self.reload(None, false);
+    }
+
     fn may_reload(&self) -> Result<(), ApiError> {
         let busy = |error: &str, hint: &str| Err(ApiError::new(ErrorKind::Busy, error, hint));
         match (&self.upgrade, &self.reloading) {
@@ -95,7 +104,8 @@ impl Manager {
     pub(crate) fn reload_dry(&mut self) -> Result<ReloadView, ApiError> {
         self.may_reload()?;
         let wanted = (self.options.load)(&self.plan)?;
-        let difference = config::diff(&self.plan, &wanted);
+        let mut difference = config::diff(&self.plan, &wanted);
+        self.add_reopenings(&mut difference.changes, &wanted);
         check_links(&self.plan, &wanted)?;
         Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
@@ -112,9 +122,24 @@ impl Manager {
         })
     }
 
+    /// Disks that are no different, and are to be opened anew.
+    fn add_reopenings(&mut self, changes: &mut Vec<Change>, wanted: &Plan) {
+        let goes = |id: &String, changes: &[Change]| {
+            changes.iter().any(|change| matches!(change, Change::Remove { id: gone } if gone == id))
+        };
+        let anew = self.opened_anew(wanted);
+        for pair in anew.chunks_exact(2) {
+            let [Change::Remove { id }, _] = pair else { continue };
+            if !goes(id, changes) {
+                changes.extend(pair.iter().cloned());
+            }
+        }
+    }
+
     fn begin_reload(&mut self, force: bool) -> Result<(Vec<Late>, ReloadView), ApiError> {
         let wanted = (self.options.load)(&self.plan)?;
-        let difference = config::diff(&self.plan, &wanted);
+        let mut difference = config::diff(&self.plan, &wanted);
+        self.add_reopenings(&mut difference.changes, &wanted);
         check_links(&self.plan, &wanted)?;
         Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
@@ -129,7 +154,7 @@ impl Manager {
         }
         // What is opened is opened for who may have it then.
         let before = std::mem::replace(&mut self.plan.links, links);
-        let prepared = self.prepare(&difference.changes, &wanted);
+        let prepared = self.prepare(&difference.changes, &wanted, &made);
         let mut prepared = prepared.inspect_err(|_| self.plan.links = before)?;
         let mut done = ReloadView {
             file: self.options.file.clone(),

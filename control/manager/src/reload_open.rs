@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 
+use backend::net::index_of;
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, LinkPlan, Origin};
 use config::spec::Mode;
@@ -66,14 +67,17 @@ struct Going {
 }
 
 impl Manager {
-    /// Opens what is to be added, and again what is not open though it could be by now.
+    /// Opens what is to be added, and again what is not open though it could be by now. `made` are the disks
+    /// whose images are missing.
     ///
     /// # Errors
-    /// The first that cannot be; what was opened before it is closed.
+    /// The first that cannot be; what was opened before it is closed. An image that was made for it stays, and is
+    /// told of.
     pub(crate) fn prepare(
         &mut self,
         changes: &[Change],
         wanted: &Plan,
+        made: &[String],
     ) -> Result<Prepared, ApiError> {
         let going = self.going(changes);
         let mut prepared = Prepared::default();
@@ -82,9 +86,18 @@ impl Manager {
         let all = disks.and_then(|()| self.prepare_net(changes, &going, &mut prepared));
         self.bounds.lend([]);
         prepared.promised.clear();
-        if let Err(refused) = all {
+        if let Err(mut refused) = all {
             prepared.opened.iter_mut().for_each(Device::close_socket);
+            let disks = prepared.opened.iter().filter_map(|device| device.kind.disk());
+            let new = disks.filter(|disk| made.contains(&disk.plan.id));
+            let new: Vec<&str> = new.filter_map(|disk| disk.plan.source.path()).collect();
+            if !new.is_empty() {
+                refused.hint += &format!(", but empty images were made: {}", new.join(", "));
+            }
             self.give_back(prepared.hosts);
+            for device in prepared.opened {
+                self.close_image(device, None);
+            }
             return Err(refused);
         }
         Ok(prepared)
@@ -377,12 +390,23 @@ fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
     ApiError::new(kind, what, PUT_RIGHT)
 }
 
-/// That an interface is there. A tap may still be made.
+/// That an interface is there, and that what is to be a tap is one if it is there. It may still be made.
 fn check_interface(host: &HostPlan) -> Result<(), NotOpen> {
-    let HostPlan::Interface { name, .. } = host else { return Ok(()) };
-    match names::kernel_text(Path::new("/sys/class/net").join(name).join("ifindex")) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(NotOpen::Wrong(format!("there is no interface {name:?}"))),
+    let (HostPlan::Interface { name, .. } | HostPlan::Tap { name }) = host else { return Ok(()) };
+    let index = index_of(name).map_err(|error| NotOpen::Wrong(error.to_string()))?;
+    // /sys may show another network namespace.
+    let folder = Path::new("/sys/class/net").join(name);
+    let shown = |file: &str| names::kernel_text(folder.join(file)).ok();
+    let is_shown =
+        index.is_some() && shown("ifindex").and_then(|text| text.trim().parse().ok()) == index;
+    match host {
+        HostPlan::Tap { .. } if is_shown && shown("tun_flags").is_none() => {
+            Err(NotOpen::Wrong(format!("the interface {name:?} is no tap")))
+        }
+        HostPlan::Interface { .. } if index.is_none() => {
+            Err(NotOpen::Wrong(format!("there is no interface {name:?}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -243,6 +243,7 @@ impl Manager {
 
     /// Opens what is not open and due, and asks for what is due.
     pub(crate) fn open_links(&mut self, now: Instant) {
+        self.tell_of_silence(now);
         for at in 0..self.remote.links.len() {
             let key = LinkKey(at as u16);
             let Some(link) = self.remote.link(key) else { continue };

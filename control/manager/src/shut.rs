@@ -23,10 +23,11 @@ use crate::images::{self, FileId};
 use crate::kind::{DevicePlan, Facts, Kind};
 use crate::manager::{Manager, now};
 use crate::nic::NicParts;
-use crate::openers::Patience;
+use crate::openers::{NotYet, Patience};
 use crate::poll::{DEVICES_END, Token};
 use crate::rights::Rights;
 use crate::sockets;
+use crate::upgrade::estate::DeviceEstate;
 
 /// Before the second attempt; each further pause is twice as long, up to [`PAUSE_MAX`]. A lock of an
 /// ended process goes with its last request: within milliseconds on a disk that works.
@@ -39,6 +40,10 @@ const LONG_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a holder that lives is waited for: a process that was just killed still counts as one,
 /// and udev locks a block device for a moment after every close.
 const LIVING_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Why an image is not even asked for.
+const NO_THREAD: &str =
+    "no thread is free for it, since file systems of other disks do not answer; it is tried again";
 
 /// Devices that one line of the log names besides the first.
 const ALIKE_NAMED: usize = 3;
@@ -71,9 +76,14 @@ impl fmt::Display for NotOpen {
 }
 
 impl NotOpen {
-    /// Of an image that is still being opened.
-    pub(crate) fn late(path: &str) -> NotOpen {
-        NotOpen::Late(format!("{path} is still being opened: its file system has not answered yet"))
+    /// Of an image of which nobody knows yet.
+    pub(crate) fn not_yet(why: NotYet, path: &str) -> NotOpen {
+        NotOpen::Late(match why {
+            NotYet::Late => {
+                format!("{path} is still being opened: its file system has not answered yet")
+            }
+            NotYet::NoThread => format!("{path} is not being opened yet: {NO_THREAD}"),
+        })
     }
 
     /// Sorts what the back-end said.
@@ -138,6 +148,11 @@ impl Retry {
     /// At once, then with growing pauses.
     pub(crate) fn from(now: Instant) -> Retry {
         Retry { since: now, at: now, pause: PAUSE_MIN }
+    }
+
+    /// What it waits for has happened.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.at = self.at.min(now);
     }
 
     /// When the next attempt is due.
@@ -279,6 +294,8 @@ impl Manager {
             Some(_) => self.bounds.promise_again(&plan),
             None => self.bounds.promise(&plan).map_err(NotOpen::Wrong)?,
         };
+        let runs = |device: &&mut DeviceEstate| device.links.iter().any(|link| link.runs);
+        let has_guest = inherited.as_ref().is_some_and(runs);
         let (listener, disk, is_up) = match inherited {
             Some(device) => {
                 let is_up = device.words.nic.as_ref().map(|nic| nic.is_up);
@@ -295,8 +312,12 @@ impl Manager {
         let disk = disk.filter(|_| !plan.disk().is_some_and(is_remote));
         let mut device = match (plan, disk) {
             (DevicePlan::Disk(plan), Some((handles, facts))) => {
-                let parts = DiskParts::inherit(plan, &facts, handles, &self.bonds)?;
+                let mut parts = DiskParts::inherit(plan, &facts, handles, &self.bonds)?;
                 self.recall_unsynced(&parts);
+                // Now, and not when its rings stand still.
+                if has_guest && let Some(image) = parts.bond.inherit() {
+                    self.keep_image(&parts.plan.id, &image);
+                }
                 Device::new(number, Facts::from(&parts.plan), Kind::Disk(parts))
             }
             (DevicePlan::Disk(plan), None) => self.open_disk(number, plan)?,
@@ -307,7 +328,18 @@ impl Manager {
             }
         };
         device.listener = listener;
+        device.promise = Some(promise);
         device.is_exported = self.is_exported(&device.facts.id);
+        if let Err(why) = self.open_socket(&mut device, socket) {
+            self.close_image(device, None);
+            return Err(why);
+        }
+        self.next_device += 1;
+        Ok(device)
+    }
+
+    /// Has a device that was opened listen, if it is to have a socket of its own that it has not.
+    fn open_socket(&self, device: &mut Device, socket: Socket) -> Result<(), NotOpen> {
         let listens = device.facts.mode == Mode::Listen && !device.kind.is_off();
         let listens = listens && !device.is_exported && socket == Socket::Own;
         let path = Path::new(&device.facts.socket);
@@ -324,9 +356,7 @@ impl Manager {
             let listener = sockets::open_listener(path, &rights).map_err(|e| of_socket(&e))?;
             device.listener = Some(listener);
         }
-        device.promise = Some(promise);
-        self.next_device += 1;
-        Ok(device)
+        Ok(())
     }
 
     fn open_disk(&mut self, number: u32, plan: DiskPlan) -> Result<Device, NotOpen> {
@@ -350,6 +380,7 @@ impl Manager {
             (error, _) => error,
         })?;
         if let Some(ours) = self.shares_unlocked(&parts) {
+            self.openers.let_go(&parts.plan, parts.disk, None);
             return Err(ours);
         }
         self.recall_unsynced(&parts);
@@ -396,11 +427,12 @@ impl Manager {
 
     /// Closes a device that could not be served. The socket of one that another daemon still serves stays
     /// where it is.
-    fn discard(&self, mut device: Device) {
+    fn discard(&mut self, mut device: Device) {
         match self.estate {
             Some(_) => drop(device.listener.take()),
             None => device.close_socket(),
         }
+        self.close_image(device, None);
     }
 
     /// Takes a device of the plan in at the start: open when that can be, otherwise shut. One image
@@ -444,7 +476,6 @@ impl Manager {
     pub(crate) fn open_shut(&mut self) {
         let now = now();
         let is_due = |shut: &Shut| shut.due_at().is_some_and(|at| at <= now);
-        self.openers.keep_only(|id| self.plan.disk(id).is_some());
         let due: Vec<DevicePlan> =
             self.shut.iter().filter(|shut| is_due(shut)).map(|shut| shut.plan.clone()).collect();
         for plan in due {
@@ -455,7 +486,9 @@ impl Manager {
     fn open_again(&mut self, plan: DevicePlan, now: Instant) {
         let id = plan.id().to_string();
         let opened = self.open_device(plan).and_then(|device| self.serve_device(device));
-        let removing = self.devices.values().any(|device| device.removing) || self.is_taking();
+        let removing = self.devices.values().any(|device| device.removing)
+            || self.openers.is_closing()
+            || self.is_taking();
         let Some(at) = self.shut.iter().position(|shut| shut.plan.id() == id) else { return };
         let why = match opened {
             Ok(_) => {
@@ -466,7 +499,7 @@ impl Manager {
         };
         let Some(shut) = self.shut.get_mut(at) else { return };
         // Of what nobody knows yet holds what was known.
-        if !matches!(why, NotOpen::Late(_)) {
+        if !matches!(why, NotOpen::Late(_)) || shut.problem.ends_with(NO_THREAD) {
             shut.problem = why.to_string();
             shut.is_living = matches!(why, NotOpen::Living(_));
         }

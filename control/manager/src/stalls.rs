@@ -1,14 +1,19 @@
 //! What is said of disks whose requests wait for space, or for a medium that fails.
 //!
-//! A line in the log when it begins and when it is over, and what is shown meanwhile. Not here: which requests
-//! wait, and when they are tried again (`sidecore`, `stalls`).
+//! A line in the log when it begins and when it is over, be it that requests go on or that an operator had them
+//! fail, and what is shown meanwhile. Not here: which requests wait, and when they are tried again (`sidecore`,
+//! `stalls`), nor errors of requests that did not wait (`failures`).
 
+use backend::FaultSnapshot;
 use config::Origin;
 use config::plan::DiskPlan;
+use config::spec::OnFailure;
 use tracing::{info, warn};
 
 use crate::device::Device;
-use crate::manager::Manager;
+use crate::disk::DiskParts;
+use crate::failures::since;
+use crate::manager::{Manager, now};
 
 /// Why requests of a disk wait, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,23 +70,78 @@ impl Stall {
     }
 }
 
+/// What was said of requests that wait, and what their disk had counted then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    stall: Stall,
+    faults: FaultSnapshot,
+}
+
+impl Said {
+    /// Requests that were failed since, because an operator has chosen that: the plan says `error` now.
+    fn failed(self, disk: &DiskParts) -> Option<(u64, &'static str)> {
+        let came = since(disk.disk.faults(), self.faults);
+        let (on, count, field) = match self.stall {
+            Stall::Full(_) => (disk.plan.on_full, came.enospc, "on_full"),
+            Stall::Failed(_) => (disk.plan.on_error, came.eio + came.other, "on_error"),
+        };
+        (on == OnFailure::Error && count > 0).then_some((count, field))
+    }
+
+    /// What is to be said when none waits any more, and whether that is bad.
+    fn over(self, disk: &DiskParts, is_served: bool) -> (bool, String) {
+        match self.failed(disk) {
+            Some((count, field)) => {
+                let requests =
+                    if count == 1 { "1 request was" } else { &format!("{count} requests were") };
+                (
+                    true,
+                    format!(
+                        "{requests} failed, since `{field}` is \"error\" now; none waits any more"
+                    ),
+                )
+            }
+            None if is_served => (false, "its requests go on".to_string()),
+            None => {
+                let text = "its queues stop; requests that still waited are in their record, for \
+                            whoever serves them next, or have ended with an error";
+                (false, text.to_string())
+            }
+        }
+    }
+}
+
 impl Manager {
-    /// A queue of the device has begun to wait, or has ceased to.
+    /// A queue of the device has begun to wait, or has ceased to, or is back.
     pub(crate) fn say_stalls(&mut self, number: u32) {
         let Some(device) = self.devices.get_mut(&number) else { return };
-        let now = Stall::of(device);
-        let id = device.facts.id.clone();
+        let stall = Stall::of(device);
+        let is_served = device.queues.iter().any(|queue| queue.attached.is_some());
         let Some(disk) = device.kind.disk_mut() else { return };
-        let before = std::mem::replace(&mut disk.stall_said, now);
-        let is_news = before.map(|stall| std::mem::discriminant(&stall))
-            != now.map(|stall| std::mem::discriminant(&stall));
-        let problem = now.map(|stall| stall.problem(&disk.plan));
-        if !is_news || !device.may_log() {
+        let before = disk.stall_said;
+        let faults = disk.disk.faults();
+        let is_same = before.map(|said| std::mem::discriminant(&said.stall))
+            == stall.map(|stall| std::mem::discriminant(&stall));
+        if is_same {
             return;
         }
-        match problem {
-            Some(problem) => warn!(disk = id, "{problem}"),
-            None => info!(disk = id, "its requests go on"),
+        disk.stall_said = stall.map(|stall| Said { stall, faults });
+        let (is_bad, words) = match (stall, before) {
+            (Some(stall), _) => (true, stall.problem(&disk.plan)),
+            (None, Some(said)) => said.over(disk, is_served),
+            (None, None) => return,
+        };
+        if is_bad && stall.is_none() {
+            // Those that this line tells of.
+            disk.failures.were_told(faults, now());
+        }
+        if !device.may_log() {
+            return;
+        }
+        let id = &device.facts.id;
+        match is_bad {
+            true => warn!(disk = id, "{words}"),
+            false => info!(disk = id, "{words}"),
         }
     }
 }

@@ -157,11 +157,7 @@ fn base_of(
         return Ok(facts.base);
     }
     Ok(match format_of(negotiated) {
-        Format::Split => {
-            let memory = front_end.memory(false).ok();
-            let used = memory.and_then(|map| map.area_at_user(facts.addresses.device, 4));
-            used.map_or(facts.base, |area| area.load_acquire_u16(2).into())
-        }
+        Format::Split => used_index(facts, front_end).map_or(facts.base, u32::from),
         // A guest that has started anew meanwhile has an unused ring in the same place.
         Format::Packed => match device.left.filter(|left| left.is_news_to(facts)) {
             Some(left) if was_used(facts, negotiated, front_end) => left.base,
@@ -209,6 +205,12 @@ fn queue(
         inflight,
     };
     Queue::new(spec).map_err(|e| e.to_string())
+}
+
+/// The used index of a split ring, which its driver reads.
+pub(crate) fn used_index(facts: &RingFacts<'_, Lent>, front_end: &FrontEnd) -> Option<u16> {
+    let memory = front_end.memory(false).ok()?;
+    Some(memory.area_at_user(facts.addresses.device, 4)?.load_acquire_u16(2))
 }
 
 /// Whether some request of this ring was completed before, by an earlier process. The ring itself is

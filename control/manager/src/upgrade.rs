@@ -10,6 +10,7 @@
 //! | `bequest` | what is handed over: devices, front-ends, rings |
 //! | `estate` | the same as it came, checked |
 //! | `heir` | a start with an estate |
+//! | `guard` | the first second after it, and the way back |
 //! | `links` | what links are given up, and begin with |
 //! | `pause` | how long queues stood still |
 
@@ -17,6 +18,7 @@ pub(crate) mod bequest;
 mod channel;
 mod drain;
 pub(crate) mod estate;
+pub(crate) mod guard;
 pub(crate) mod heir;
 pub mod launcher;
 pub(crate) mod links;

@@ -21,6 +21,7 @@ use crate::host_ports::{Guest, HostPorts};
 use crate::manager::{Manager, now};
 use crate::network::Place;
 use crate::start::policy_of;
+use crate::upgrade::estate::UplinkEstate;
 
 /// Between two attempts to open one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,6 +81,23 @@ impl Uplink {
             State::Shut { retry_at, .. } => Some(retry_at),
             State::Open(_) | State::Kept(_) => None,
         }
+    }
+
+    /// What it has counted, by the name that it has in any process that serves the same.
+    pub(crate) fn counted(&self) -> (String, UplinkEstate) {
+        let counts = [self.counters.snapshot().named(), self.work.snapshot().named()];
+        (self.lasting_name(), counts)
+    }
+
+    fn lasting_name(&self) -> String {
+        let nic = self.nic.as_ref().map_or("", |(nic, _)| nic.as_str());
+        format!("{nic} {:?}", self.plan.host)
+    }
+
+    /// Goes on from what another process has counted.
+    fn count_on(&self, [frames, work]: &UplinkEstate) {
+        self.counters.go_on_from(frames);
+        self.work.go_on_from(work);
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -217,18 +235,34 @@ impl Manager {
         }
     }
 
-    /// Opens what is here, or takes it over.
+    /// Opens what is here.
     fn open_ports(&mut self, number: u32) -> Option<Result<HostPorts, HostOpenError>> {
         let uplink = self.network.uplinks.get(&number)?;
-        if let (HostPlan::Tap { name }, Some(estate)) = (&uplink.plan.host, &mut self.estate) {
-            let queues = estate.take_tap(name);
-            if !queues.is_empty() {
-                return Some(HostPorts::inherit(name, queues.into_iter()));
-            }
-        }
         let (host, guest) = (uplink.plan.host.clone(), uplink.guest);
         let is_there = self.link_is_there(&host);
         Some(is_there.and_then(|()| HostPorts::open(&host, guest, &self.taps)))
+    }
+
+    /// Takes what uplinks have counted, and the queues of taps that another process hands over, before that one lets go: their carrier
+    /// stays, and what cannot be taken refuses the upgrade.
+    ///
+    /// # Errors
+    /// Which tap, and why.
+    pub(crate) fn inherit_uplinks(&mut self) -> Result<(), String> {
+        let Manager { network, estate: Some(estate), .. } = self else { return Ok(()) };
+        for uplink in network.uplinks.values_mut() {
+            if let Some(counted) = estate.uplinks.get(&uplink.lasting_name()) {
+                uplink.count_on(counted);
+            }
+            let HostPlan::Tap { name } = &uplink.plan.host else { continue };
+            let queues = estate.take_tap(name);
+            if queues.is_empty() {
+                continue;
+            }
+            let ports = HostPorts::inherit(name, queues.into_iter());
+            uplink.state = State::Kept(ports.map_err(|error| error.to_string())?);
+        }
+        Ok(())
     }
 
     /// Changes an uplink in place: its VLANs, limits, share.
@@ -272,11 +306,13 @@ impl Manager {
         }
     }
 
-    /// Gives the sidecores back what is kept here.
-    pub(crate) fn send_uplinks_out(&mut self) {
+    /// Gives the sidecores back what is kept here; whether there was something.
+    pub(crate) fn send_uplinks_out(&mut self) -> bool {
         let kept = |uplink: &Uplink| matches!(uplink.state, State::Kept(_));
         let kept = self.network.uplinks.iter().filter(|(_, uplink)| kept(uplink));
-        for number in kept.map(|(number, _)| *number).collect::<Vec<_>>() {
+        let kept = kept.map(|(number, _)| *number).collect::<Vec<_>>();
+        let has_some = !kept.is_empty();
+        for number in kept {
             let Some(uplink) = self.network.uplinks.get_mut(&number) else { continue };
             let shut = State::Shut { problem: String::new(), retry_at: now() };
             if let State::Kept(ports) = std::mem::replace(&mut uplink.state, shut) {
@@ -286,6 +322,7 @@ impl Manager {
                 }
             }
         }
+        has_some
     }
 
     fn attach_uplink(&mut self, number: u32, mut ports: HostPorts) {

@@ -132,6 +132,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
             config::Source::File { cache, .. } => Some(*cache),
             _ => None,
         },
+        format: plan.format,
         size_bytes: plan.source.size_bytes().unwrap_or(0),
         block_size_bytes: plan.block_size.unwrap_or(512),
         readonly: plan.readonly,

@@ -1,49 +1,114 @@
 //! A look once a second whether the images of disks are where they were: others may remove, replace, cut
 //! or grow them under a running guest, and the kernel tells nobody.
 //!
-//! Threads of their own look, because a look waits for as long as a file system does. Each disk has at
-//! most one look under way, and each second begins at most [`LOOKS_MAX`]. Not here: what is compared
-//! (`backend::Disk::astray`).
+//! Threads of their own look, because a look waits for as long as a file system does. Each file system, and
+//! each device, has at most one look under way: one that is dead keeps one thread, and it is said that its
+//! images are not looked at. Not here: what is compared (`backend::Disk::astray`).
 
-use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use backend::{Astray, Disk};
+use backend::{Astray, Disk, Handles};
 use confine::Kind;
+use names::Medium;
 use tracing::{debug, info, warn};
 
 use crate::disk::DiskParts;
 use crate::images::ImageNames;
 use crate::manager::Manager;
 
-/// Between two looks at one disk, while there are no more than [`LOOKS_MAX`].
+/// Between two rounds of looks; one that takes longer is followed by the next at the next second.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Looks that are begun at once.
-const LOOKS_MAX: usize = 256;
-/// Threads that look: as many file systems may be stuck before the others are looked at no more.
-const THREADS: usize = 4;
+/// Threads that look: one more than file systems that do not answer, until there are so many of these.
+const THREADS_MAX: usize = 17;
+/// A round that takes longer is told of.
+const OVERDUE: Duration = Duration::from_secs(10);
 
-/// One look: at which device's disk.
-type Look = (u32, Weak<Disk>, ImageNames);
-type Looked = (u32, Weak<Disk>, Option<Astray>);
+/// A look: at which device's disk.
+struct Look(u32, Weak<Disk>, ImageNames);
+
+/// Looks at all images of one file system, one after the other.
+struct Looks(Medium, Vec<Look>);
+
+enum Word {
+    /// What one look has shown.
+    Looked(u32, Weak<Disk>, Option<Astray>),
+    /// All of that file system's are done.
+    Over(Medium),
+}
+
+/// Looks that are under way.
+struct Round {
+    since: Instant,
+    disks: usize,
+    /// That it takes long was said.
+    is_said: bool,
+}
+
+/// The threads, and what is needed to start one more. They end when the daemon forgets them.
+struct Threads {
+    give: Sender<Looks>,
+    given: Arc<Mutex<Receiver<Looks>>>,
+    tell: Sender<Word>,
+    told: Receiver<Word>,
+    count: usize,
+}
+
+impl Threads {
+    fn none() -> Threads {
+        // What is in them is bounded by the rounds, of which each medium has one.
+        let ((give, given), (tell, told)) = (channel(), channel());
+        Threads { give, given: Arc::new(Mutex::new(given)), tell, told, count: 0 }
+    }
+
+    /// So many, or as many as there can be.
+    fn grow(&mut self, count: usize) {
+        while self.count < count.min(THREADS_MAX) {
+            let (given, tell) = (Arc::clone(&self.given), self.tell.clone());
+            let thread = std::thread::Builder::new().name("watch".to_string());
+            match thread.spawn(move || run(&given, &tell)) {
+                Ok(_) => self.count += 1,
+                Err(error) => return debug!("no thread for looks: {error}"),
+            }
+        }
+    }
+}
+
+fn run(given: &Mutex<Receiver<Looks>>, tell: &Sender<Word>) {
+    // What it has of control's list is what it keeps when this fails.
+    let _ = confine::thread(Kind::Opener);
+    loop {
+        let looks = given.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(Looks(medium, looks)) = looks else { return };
+        for Look(number, weak, names) in looks {
+            // Held no longer than for the look: with the last one its locks go.
+            let astray = weak.upgrade().and_then(|disk| disk.astray(&names));
+            if tell.send(Word::Looked(number, weak, astray)).is_err() {
+                return;
+            }
+        }
+        if tell.send(Word::Over(medium)).is_err() {
+            return;
+        }
+    }
+}
 
 /// The looks of one daemon.
 pub(crate) struct Watch {
     at: Instant,
-    /// The device after which the next round begins.
-    last: u32,
-    under_way: BTreeSet<u32>,
-    threads: Option<(SyncSender<Look>, Receiver<Looked>)>,
+    under_way: BTreeMap<Medium, Round>,
+    threads: Threads,
     has_disks: bool,
 }
 
 impl Watch {
     /// The first look is then.
     pub(crate) fn from(now: Instant) -> Watch {
-        let (under_way, threads) = (BTreeSet::new(), None);
-        Watch { at: now, last: 0, under_way, threads, has_disks: true }
+        let (under_way, threads) = (BTreeMap::new(), Threads::none());
+        Watch { at: now, under_way, threads, has_disks: true }
     }
 
     /// When it looks next; never while there is nothing to look at.
@@ -56,76 +121,88 @@ impl Watch {
         self.has_disks = true;
     }
 
-    fn begin(&mut self, number: u32, disk: &Arc<Disk>, names: ImageNames) {
-        if self.threads.is_none() {
-            self.threads = start().inspect_err(|error| debug!("no thread for looks: {error}")).ok();
-        }
-        let Some((jobs, _)) = &self.threads else { return };
-        if jobs.try_send((number, Arc::downgrade(disk), names)).is_ok() {
-            self.under_way.insert(number);
-        }
-    }
-
-    fn take(&mut self) -> Option<Looked> {
-        let (_, looked) = self.threads.as_ref()?;
-        match looked.try_recv() {
-            Ok(looked) => {
-                self.under_way.remove(&looked.0);
-                Some(looked)
+    /// Begins a round for each medium that has none under way.
+    fn begin(&mut self, looks: BTreeMap<Medium, Vec<Look>>, now: Instant) {
+        for (medium, looks) in looks {
+            if self.under_way.contains_key(&medium) {
+                continue;
             }
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
-                self.threads = None;
-                self.under_way.clear();
-                None
+            let round = Round { since: now, disks: looks.len(), is_said: false };
+            if self.threads.give.send(Looks(medium.clone(), looks)).is_ok() {
+                self.under_way.insert(medium, round);
             }
         }
     }
-}
 
-/// Starts the threads. They end when the daemon forgets them.
-fn start() -> std::io::Result<(SyncSender<Look>, Receiver<Looked>)> {
-    let (give, jobs) = sync_channel::<Look>(LOOKS_MAX);
-    let (tell, looked) = sync_channel(LOOKS_MAX + THREADS);
-    let jobs = Arc::new(Mutex::new(jobs));
-    for _ in 0..THREADS {
-        let (jobs, tell) = (Arc::clone(&jobs), tell.clone());
-        std::thread::Builder::new().name("watch".to_string()).spawn(move || {
-            // What it has of control's list is what it keeps when this fails.
-            let _ = confine::thread(Kind::Opener);
-            loop {
-                let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok((number, weak, names)) = job else { return };
-                // Held no longer than for the look: with the last one its locks go.
-                let astray = weak.upgrade().and_then(|disk| disk.astray(&names));
-                if tell.send((number, weak, astray)).is_err() {
-                    return;
+    /// The next thing that was seen.
+    fn take(&mut self) -> Option<(u32, Weak<Disk>, Option<Astray>)> {
+        loop {
+            match self.threads.told.try_recv() {
+                Ok(Word::Looked(number, disk, astray)) => return Some((number, disk, astray)),
+                Ok(Word::Over(medium)) => {
+                    if self.under_way.remove(&medium).is_some_and(|round| round.is_said) {
+                        info!("images on {medium} are looked at again");
+                    }
                 }
+                // Never the end: one end of it is here.
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
             }
-        })?;
+        }
     }
-    Ok((give, looked))
+
+    /// Says once of each medium for which no look has ended for long.
+    fn say_overdue(&mut self, now: Instant) {
+        for (medium, round) in &mut self.under_way {
+            if round.is_said || now < round.since + OVERDUE {
+                continue;
+            }
+            round.is_said = true;
+            let (time_s, disks) = (OVERDUE.as_secs(), round.disks);
+            warn!(
+                disks,
+                "images are not looked at on {medium}, which has not answered for {time_s} s: if one is removed, \
+                 replaced or cut, nobody is told"
+            );
+        }
+    }
 }
 
 impl DiskParts {
+    /// How to save what may have no name: the descriptor by which this process has it.
+    fn save_words(&self) -> String {
+        let Handles::File { cached, .. } = self.disk.handles() else {
+            return "copy the disk from within the guest".to_string();
+        };
+        format!(
+            "stop the guest and save it while this daemon runs: `cp --sparse=always /proc/{}/fd/{} NEW`",
+            std::process::id(),
+            cached.as_raw_fd()
+        )
+    }
+
     /// What others have done to its image, and what to do.
     pub(crate) fn astray_text(&self) -> Option<String> {
         let path = self.plan.source.path().filter(|_| self.is_here())?;
         let (id, size) = (&self.plan.id, self.disk.size_bytes());
         Some(match self.astray? {
+            Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => format!(
+                "what is at {path} now is not what is open here, for which its guest waits: `sidecore reload` \
+                 opens what is there"
+            ),
             Astray::Removed => format!(
                 "{path} was removed or renamed: its guest goes on with a file that has no such name, and what \
-                 has no name at all is lost when the daemon closes it; put it back, or copy the disk from \
-                 within the guest"
+                 has no name at all is lost when the daemon closes it; put it back, or {}",
+                self.save_words()
             ),
             Astray::Replaced => format!(
                 "{path} is another image than the one that its guest is on: the guest goes on with that one \
-                 until the disk is opened again, and then waits; put it back, or restart the guest to have \
-                 the new one"
+                 until the disk is opened again, and then waits; put it back, or, if it has no name any more, \
+                 {}; or restart the guest to have the new one",
+                self.save_words()
             ),
             Astray::Cut { bytes } => format!(
-                "{path} was cut to {bytes} bytes, and its guest has a disk of {size}: requests beyond the end \
-                 fail, and what was there is lost; restore it"
+                "{path} was cut to {bytes} bytes, and its guest has a disk of {size}: what was there is lost, \
+                 reads of it fail, and writes make the file longer again; restore it"
             ),
             Astray::Grown { bytes } => format!(
                 "{path} has grown to {bytes} bytes, and its guest has a disk of {size}: `sidecore disk resize \
@@ -146,25 +223,18 @@ impl Manager {
         while let Some((number, disk, astray)) = self.watch.take() {
             self.note_astray(number, &disk, astray);
         }
-        let is_open = |parts: &&DiskParts| parts.plan.source.path().is_some() && parts.is_here();
-        let open: Vec<u32> = self
-            .devices
-            .iter()
-            .filter(|(_, device)| device.kind.disk().filter(is_open).is_some())
-            .map(|(number, _)| *number)
-            .collect();
-        self.watch.has_disks = !open.is_empty();
-        let (before, after): (Vec<u32>, Vec<u32>) =
-            open.into_iter().partition(|number| *number <= self.watch.last);
-        for number in after.into_iter().chain(before).take(LOOKS_MAX) {
-            self.watch.last = number;
-            if self.watch.under_way.contains(&number) {
-                continue;
-            }
-            if let Some(disk) = self.devices.get(&number).and_then(|device| device.kind.disk()) {
-                self.watch.begin(number, &disk.disk, ImageNames::of(&disk.plan));
-            }
+        self.watch.say_overdue(now);
+        // Those that did not end within a second may be stuck, each with a thread.
+        self.watch.threads.grow(self.watch.under_way.len() + 1);
+        let mut looks: BTreeMap<Medium, Vec<Look>> = BTreeMap::new();
+        for (number, device) in &self.devices {
+            let Some(parts) = device.kind.disk().filter(|parts| parts.is_here()) else { continue };
+            let Some(medium) = self.openers.medium_of(&parts.plan) else { continue };
+            let look = Look(*number, Arc::downgrade(&parts.disk), ImageNames::of(&parts.plan));
+            looks.entry(medium).or_default().push(look);
         }
+        self.watch.has_disks = !looks.is_empty();
+        self.watch.begin(looks, now);
     }
 
     fn note_astray(&mut self, number: u32, looked_at: &Weak<Disk>, astray: Option<Astray>) {
@@ -184,6 +254,10 @@ impl Manager {
             let id = &device.facts.id;
             match said {
                 Some(text) => warn!(disk = id, "{text}"),
+                None if matches!(before, Some(Astray::Cut { .. })) => warn!(
+                    disk = id,
+                    "its image is as long as it was again; what had been cut off is zeroes, unless it was restored"
+                ),
                 None => info!(disk = id, "its image is as it was again"),
             }
         }

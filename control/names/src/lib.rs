@@ -13,6 +13,7 @@
 
 mod file;
 mod kept;
+mod medium;
 mod refused;
 mod socket;
 mod walk;
@@ -24,6 +25,7 @@ pub use file::{
     ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, read_text,
 };
 pub use kept::Kept;
+pub use medium::{Medium, Mounts};
 pub use refused::Refused;
 pub use socket::{Socket, SocketPlace};
 pub use walk::make_folder;

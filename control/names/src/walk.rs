@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use crate::{Purpose, Refused};
 
 /// Links that one path may lead through, as in the kernel.
-const LINKS_MAX: u32 = 40;
+pub(crate) const LINKS_MAX: u32 = 40;
 /// Steps of a path, with those of its links: bounds the walk.
-const STEPS_MAX: u32 = 4096;
+pub(crate) const STEPS_MAX: u32 = 4096;
 /// `FUSE_SUPER_MAGIC` (linux/magic.h).
 const FUSE_MAGIC: u64 = 0x6573_5546;
 /// What a step is opened with: nothing but a place.
@@ -299,7 +299,7 @@ impl Walk {
 }
 
 /// The steps of a path, the first last.
-fn steps_of(path: &Path) -> Vec<OsString> {
+pub(crate) fn steps_of(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_os_string()),
         Component::ParentDir => Some(OsString::from("..")),

@@ -33,11 +33,11 @@ use guest_memory::GuestMap;
 use request::{Op, Request, Status, Tag};
 use rustix::io::Errno;
 
-use crate::Outcome;
 use crate::io::{Io, Load, Place, Wait};
 use crate::sys::{Allocate, Command, ZEROES_MAX, run_now};
+use crate::{Outcome, Started};
 use open::Lack;
-use way::{Held, Way, Who, is_long};
+use way::{Held, Way, Who};
 use writers::Pass;
 
 /// Slots whose state is kept without asking for memory; as many as a queue has in flight.
@@ -188,19 +188,19 @@ impl File {
         request: &Request<'_>,
         memory: &GuestMap,
         tag: Tag,
-    ) -> Outcome {
+    ) -> Started {
         if let Err(status) = self.check(request) {
-            return Outcome::Done(status);
+            return Started::Done(status);
         }
         if self.opened.in_memory() {
             return self.run(request, memory);
         }
         if let Err(error) = self.join(io) {
             self.opened.faults.count(errno(&error));
-            return Outcome::Done(Status::IoError);
+            return Started::Done(Status::IoError);
         }
-        let outcome = self.proceed(io, request, memory, tag, &mut Progress::default(), false);
-        self.settle(outcome, tag)
+        let started = self.proceed(io, request, memory, tag, &mut Progress::default(), false);
+        self.settle(started, tag)
     }
 
     /// Goes on with a request that stalled, where it was.
@@ -212,18 +212,18 @@ impl File {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
-    ) -> Outcome {
+    ) -> Started {
         progress.tries = 0;
         // Of the disk more may have become known, and its way may be new.
         if let Err(status) = self.check(request) {
-            return Outcome::Done(status);
+            return Started::Done(status);
         }
         if let Err(error) = self.join(io) {
             self.opened.faults.count(errno(&error));
-            return Outcome::Done(Status::IoError);
+            return Started::Done(Status::IoError);
         }
-        let outcome = self.proceed(io, request, memory, tag, progress, false);
-        self.settle(outcome, tag)
+        let started = self.proceed(io, request, memory, tag, progress, false);
+        self.settle(started, tag)
     }
 
     pub(crate) fn completed(
@@ -239,8 +239,8 @@ impl File {
         self.recall(tag, progress);
         let Sent::Command(load) = command else {
             // Who waits is only told that it may go on.
-            let outcome = self.proceed(io, request, memory, tag, progress, true);
-            return self.settle(outcome, tag);
+            let started = self.proceed(io, request, memory, tag, progress, true);
+            return self.settle(started, tag).into();
         };
         if let Some(place) = self.place {
             io.ended(place, load);
@@ -248,15 +248,15 @@ impl File {
         if self.was_bounced(io, request.op, tag, result) {
             return Outcome::Turn;
         }
-        let outcome = match self.after(result, request, progress) {
-            Some(outcome) => outcome,
+        let started = match self.after(result, request, progress) {
+            Some(ended) => ended,
             None if held.is_some() || Self::waits_for_turn(request, progress) => {
                 self.note(tag, progress, Sent::Nothing);
                 return Outcome::Turn;
             }
             None => self.proceed(io, request, memory, tag, progress, false),
         };
-        self.settle(outcome, tag)
+        self.settle(started, tag).into()
     }
 
     /// Refuses what no later step needs to think of.
@@ -289,17 +289,17 @@ impl File {
 
     /// Runs a request to its end. Bounded: each command makes progress or counts as a try.
     #[inline]
-    fn run(&mut self, request: &Request<'_>, memory: &GuestMap) -> Outcome {
+    fn run(&mut self, request: &Request<'_>, memory: &GuestMap) -> Started {
         let mut progress = Progress::default();
-        let outcome = loop {
+        let ended = loop {
             let result = match self.next(request, memory, &mut progress, None) {
                 Next::Run { command, .. } => run_now(self.opened.cached(), &command),
-                Next::Done(status) => break Outcome::Done(status),
+                Next::Done(status) => break Started::Done(status),
                 // Only who asks with a tag is told to wait.
-                Next::Wait(_) | Next::Bounce { .. } => break Outcome::Done(Status::IoError),
+                Next::Wait(_) | Next::Bounce { .. } => break Started::Done(Status::IoError),
             };
-            if let Some(outcome) = self.after(result, request, &mut progress) {
-                break outcome;
+            if let Some(ended) = self.after(result, request, &mut progress) {
+                break ended;
             }
         };
         if request.op == Op::Read {
@@ -308,7 +308,7 @@ impl File {
                 memory.mark_written(*segment);
             }
         }
-        outcome
+        ended
     }
 
     /// Queues the next command, or has the request wait. `resumed`: it has waited.
@@ -321,13 +321,13 @@ impl File {
         tag: Tag,
         progress: &mut Progress,
         resumed: bool,
-    ) -> Outcome {
-        let Some(place) = self.place else { return Outcome::Done(Status::IoError) };
+    ) -> Started {
+        let Some(place) = self.place else { return Started::Done(Status::IoError) };
         let (room_for_slow, bounces) = (io.has_room_for_slow(place), io.bounces(place));
         let asks = Asks { tag, room_for_slow, bounces };
         let who = Who { place, tag, resumed };
         let pushed = match self.next(request, memory, progress, Some(asks)) {
-            Next::Done(status) => return Outcome::Done(status),
+            Next::Done(status) => return Started::Done(status),
             Next::Wait(wait) => Err(Some(wait)),
             Next::Run { command, direct } => self.push(io, who, &command, direct),
             Next::Bounce { stable } => {
@@ -341,11 +341,11 @@ impl File {
         };
         if let Some(sent) = sent {
             self.note(tag, progress, sent);
-            return Outcome::Pending;
+            return Started::Pending;
         }
         // No room although it was asked for, or a segment of another map.
         self.opened.faults.count(Errno::NOBUFS);
-        Outcome::Done(Status::IoError)
+        Started::Done(Status::IoError)
     }
 
     /// What its next completion finds.
@@ -366,12 +366,12 @@ impl File {
 
     /// Gives the turn back when a request ends, or stalls: others must not wait for one that does.
     #[inline]
-    fn settle(&mut self, outcome: Outcome, tag: Tag) -> Outcome {
-        if !matches!(outcome, Outcome::Pending | Outcome::Turn) {
+    fn settle(&mut self, started: Started, tag: Tag) -> Started {
+        if started != Started::Pending {
             let flight = std::mem::take(self.flight(tag));
-            self.give_back(flight.turn, outcome == Outcome::Done(Status::Ok));
+            self.give_back(flight.turn, started == Started::Done(Status::Ok));
         }
-        outcome
+        started
     }
 
     fn give_back(&self, turn: Turn, ok: bool) {
@@ -462,10 +462,11 @@ impl File {
         let sync = request.op == Op::Write { sync: true };
         // Through the page cache the kernel tells of a lost page to whoever asks first, this write or
         // a flush beside it; so there is one who asks: the flush that follows. In memory no later
-        // moment is more stable. Of a long one each part would wait for the device.
-        let stable = sync && direct && !self.opened.lacks(Lack::StableWrite) && !is_long(request);
-        progress.unstable |= sync && !stable && asks.is_some();
+        // moment is more stable. Of one in parts each would wait for the device.
         let way = if direct { way } else { Way::Cached };
+        let is_one_part = request.len <= way.most();
+        let stable = sync && direct && is_one_part && !self.opened.lacks(Lack::StableWrite);
+        progress.unstable |= sync && !stable && asks.is_some();
         way::next(way, (true, stable), request, memory, progress)
     }
 

@@ -69,7 +69,7 @@ pub struct Io {
     /// Made with the ring; tried again before a sleep with requests that wait.
     waker: Option<Waker>,
     links: Links,
-    /// Places of queues with requests that stalled, for the sidecore.
+    /// Places of queues with requests that stalled, for the sidecore: each once.
     stalled: VecDeque<u16>,
 }
 
@@ -206,8 +206,19 @@ impl Io {
         self.workers = Some(cpus);
     }
 
+    /// Takes the memory for notes of so many places ([`Self::note_stalled`]): all that its sidecore has. To be
+    /// called before the first queue is attached.
+    pub fn expect_places(&mut self, places: usize) {
+        self.stalled.reserve(places.saturating_sub(self.stalled.len()));
+    }
+
+    /// For how many places there is memory.
+    pub fn expected_places(&self) -> usize {
+        self.stalled.capacity()
+    }
+
     /// The queue at `place` of its sidecore has requests that stalled ([`crate::Outcome::Stalled`]), and is to be
-    /// looked at until it has none. To be said once.
+    /// looked at until it has none, or leaves ([`Self::forget_stalled`]). To be said once.
     pub fn note_stalled(&mut self, place: u16) {
         self.stalled.push_back(place);
     }
@@ -221,6 +232,12 @@ impl Io {
     /// The one that was noted first, and is noted no more.
     pub fn take_stalled(&mut self) -> Option<u16> {
         self.stalled.pop_front()
+    }
+
+    /// The queue at `place` leaves.
+    #[cold]
+    pub fn forget_stalled(&mut self, place: u16) {
+        self.stalled.retain(|noted| *noted != place);
     }
 
     /// All of them.

@@ -10,7 +10,7 @@
 //! # The life of a request
 //!
 //! 1. [`Io::room`] and [`Backend::has_room`] are asked, unless [`Backend::answers_at_once`].
-//! 2. [`Backend::submit`] ends it, or says [`Outcome::Pending`].
+//! 2. [`Backend::submit`] ends it, or says [`Started::Pending`].
 //! 3. [`Io::enter`] hands everything submitted to the kernel: one system call a pass, none when there
 //!    is nothing to hand over and nothing to fetch.
 //! 4. [`Io::reap_one`] (or [`Io::reap`]) yields tags and results; [`Backend::completed`] ends the
@@ -32,6 +32,8 @@
 mod disk;
 mod file;
 mod io;
+#[cfg(test)]
+mod lacking;
 pub mod link;
 mod memory;
 mod names;
@@ -67,15 +69,37 @@ pub fn rings_are_restricted() -> bool {
     sys::is_restricted()
 }
 
-/// What became of a request.
+/// What became of a request that was submitted, or tried again. It never waits for a turn: none of its
+/// parts has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// As [`Outcome::Done`].
+    Done(Status),
+    /// As [`Outcome::Pending`].
+    Pending,
+    /// As [`Outcome::Stalled`].
+    Stalled(Stall),
+}
+
+impl From<Started> for Outcome {
+    #[inline]
+    fn from(started: Started) -> Outcome {
+        match started {
+            Started::Done(status) => Outcome::Done(status),
+            Started::Pending => Outcome::Pending,
+            Started::Stalled(stall) => Outcome::Stalled(stall),
+        }
+    }
+}
+
+/// What became of a request of which something has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It ended.
     Done(Status),
     /// Its tag will come out of [`Io::reap_one`].
     Pending,
-    /// Its next part waits for its queue's turn: [`Backend::go_on`] is to be called. Only of
-    /// [`Backend::completed`] and [`Backend::go_on`].
+    /// Its next part waits for its queue's turn: [`Backend::go_on`] is to be called.
     Turn,
     /// It failed for now, and its disk's [`Waits`] say that it is to wait. Nothing is kept of it here:
     /// [`Backend::resume`] tries it again, or, of one that was submitted without a tag, `submit`.
@@ -123,10 +147,10 @@ impl Backend {
         request: &Request<'_>,
         memory: &GuestMap,
         tag: Tag,
-    ) -> Outcome {
+    ) -> Started {
         match self {
-            Backend::Null(null) => Outcome::Done(null.serve(request)),
-            Backend::Memory(disk) => Outcome::Done(disk.serve(request, memory)),
+            Backend::Null(null) => Started::Done(null.serve(request)),
+            Backend::Memory(disk) => Started::Done(disk.serve(request, memory)),
             Backend::File(file) => file.submit(io, request, memory, tag),
             Backend::Remote(remote) => remote.submit(io, request, memory, tag),
         }
@@ -160,7 +184,7 @@ impl Backend {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
-    ) -> Outcome {
+    ) -> Started {
         match self {
             Backend::File(file) => file.resume(io, request, memory, tag, progress),
             // None of them stalls.

@@ -46,7 +46,7 @@ use frame::{Header, Offloads};
 use guest_memory::{GuestMap, Span};
 use rustix::io::Errno;
 
-use crate::sys::{Gather, PIECES_MAX};
+use crate::sys::{Gather, Interfaces, PIECES_MAX};
 
 /// Smallest and largest MTU of a tap, bytes: the kernel's own bounds (an IP packet of 64 KiB less the
 /// Ethernet header).
@@ -266,6 +266,15 @@ pub enum HostPort {
 /// A port is opened by control and used by a sidecore.
 const fn assert_send<T: Send>() {}
 const _: () = assert_send::<HostPort>();
+
+/// The number of an interface in this process's network namespace; `None`: there is none of that name.
+///
+/// # Errors
+/// No socket can be had to ask by.
+pub fn index_of(interface: &str) -> Result<Option<u32>, HostOpenError> {
+    let failed = |error| Why::os("look for it", "a socket", error).of("interface", interface);
+    Interfaces::new().and_then(|interfaces| interfaces.index(interface)).map_err(failed)
+}
 
 impl HostPort {
     /// Opens it. May block, allocate, and make a tap.

@@ -5,7 +5,7 @@ mod harness;
 use std::process::Command;
 use std::sync::Arc;
 
-use backend::{Cache, Disk, FaultSnapshot, Outcome, Progress};
+use backend::{Cache, Disk, FaultSnapshot, Progress, Started};
 use guest_memory::{GuestMap, Health, Loss, Mapping, Region, Seal};
 use harness::{Asked, Bed, file, in_memory, on_disk};
 use request::{Op, Status, Tag};
@@ -66,8 +66,8 @@ fn a_request_of_a_lost_guest_goes_no_further_and_others_of_its_disk_go_on() {
         let span = bed.span(0, 4096);
         let asked = Asked::new(Op::Write { sync: true }, 0, 4096, &[span]);
         let tag = Tag { queue: 7, slot: 0, generation: 99 };
-        let lost = Outcome::Done(Status::IoError);
-        if bed.backend.submit(&mut bed.io, &asked.request(), &bed.memory, tag) == Outcome::Pending {
+        let lost = Started::Done(Status::IoError);
+        if bed.backend.submit(&mut bed.io, &asked.request(), &bed.memory, tag) == Started::Pending {
             let (tag, result) = std::iter::repeat_with(|| {
                 bed.io.enter().expect("enter");
                 bed.io.reap_one()
@@ -79,7 +79,8 @@ fn a_request_of_a_lost_guest_goes_no_further_and_others_of_its_disk_go_on() {
             let (request, mut progress) = (asked.request(), Progress::default());
             let Bed { backend, io, memory, .. } = &mut bed;
             let outcome = backend.completed(io, &request, memory, tag, result, &mut progress);
-            assert_eq!((outcome, bed.disk.faults().syncs), (lost, before), "it is not synced");
+            let lost = (lost.into(), before);
+            assert_eq!((outcome, bed.disk.faults().syncs), lost, "it is not synced");
         }
         bed.memory.health().lose(Loss::Memory);
         for op in [Op::Write { sync: false }, Op::Read, Op::Flush] {

@@ -225,7 +225,7 @@ impl Near {
                 is_free[slot] = false;
                 submitted += 1;
                 let outcome = self.of(tag, len, &mut |near, request| {
-                    near.backend.submit(&mut near.io, request, &near.memory, tag)
+                    near.backend.submit(&mut near.io, request, &near.memory, tag).into()
                 });
                 assert_eq!(outcome, Outcome::Pending);
             }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use backend::{Cache, Io, Outcome, Progress, Source};
+use backend::{Cache, Io, Outcome, Progress, Source, Started};
 use harness::{Bed, file, on_disk};
 use request::{Op, Request, Status, Tag};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -31,8 +31,8 @@ fn room_ends_and_comes_back_and_every_tag_comes_out_once() {
         while bed.io.room() > 0 {
             // Any number is a tag: what it means is the sidecore's affair, also when it is stale.
             let bits = batch << 40 | in_batch << 16 | 0x00ff_0000_0000_0000 | (in_batch % 200);
-            let outcome = bed.backend.submit(&mut bed.io, &request, &bed.memory, tag(bits));
-            assert_eq!(outcome, Outcome::Pending);
+            let started = bed.backend.submit(&mut bed.io, &request, &bed.memory, tag(bits));
+            assert_eq!(started, Started::Pending);
             submitted.insert(bits);
             in_batch += 1;
             assert!(in_batch <= 256, "room without end");
@@ -107,8 +107,8 @@ fn wait_for(bed: &mut Bed, op: Op, set: &OwnedFd, round: u64) {
     let len = if op == Op::Flush { 0 } else { 4096 };
     let offset = if op == Op::Flush { 0 } else { round * 4096 };
     let request = Request { op, offset, len, segments: &[span][..usize::from(len > 0)] };
-    let outcome = bed.backend.submit(&mut bed.io, &request, &bed.memory, tag(0));
-    assert_eq!(outcome, Outcome::Pending);
+    let started = bed.backend.submit(&mut bed.io, &request, &bed.memory, tag(0));
+    assert_eq!(started, Started::Pending);
     bed.io.enter().expect("enter");
     let began = harness::now();
     let mut progress = Progress::default();
@@ -166,7 +166,7 @@ fn a_file_is_let_go_when_its_last_queue_leaves() {
     bed.backend.leave(&mut bed.io);
     let span = bed.span(0, 4096);
     let request = Request { op: READ, offset: 0, len: 4096, segments: &[span] };
-    assert_eq!(second.submit(&mut bed.io, &request, &bed.memory, tag(0)), Outcome::Pending);
+    assert_eq!(second.submit(&mut bed.io, &request, &bed.memory, tag(0)), Started::Pending);
     bed.io.enter().expect("enter");
     while bed.io.in_flight() > 0 {
         bed.io.enter().expect("enter");

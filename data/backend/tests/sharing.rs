@@ -5,7 +5,7 @@ mod harness;
 
 use std::time::Duration;
 
-use backend::{Backend, Cache, Disk, Io, Outcome, Progress};
+use backend::{Backend, Cache, Disk, Io, Outcome, Progress, Started};
 use harness::{Asked, Bed, file, on_disk};
 use request::{Op, Request, Status, Tag};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -53,9 +53,9 @@ fn a_flush_that_waits_for_another_sidecores_is_woken_by_it() {
     let (mut one, mut other) = (Bed::on(disk.clone()), Bed::on(disk));
     for round in 0..200 {
         let submitted = one.backend.submit(&mut one.io, &FLUSH, &one.memory, tag(0));
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
         let submitted = other.backend.submit(&mut other.io, &FLUSH, &other.memory, tag(0));
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
         other.io.enter().expect("enter");
         assert_eq!(other.io.reap_one(), None, "the first has not even begun");
         assert!(other.io.may_rest(), "round {round}");
@@ -89,9 +89,9 @@ fn flushes_and_writes_of_sidecores_that_sleep_all_end() {
                     let request = Request { op, offset, len: len.into(), segments };
                     let (io, memory) = (&mut bed.io, &bed.memory);
                     let status = match bed.backend.submit(io, &request, memory, tag(0)) {
-                        Outcome::Pending | Outcome::Turn => finish(&mut bed, &request),
-                        Outcome::Done(status) => status,
-                        Outcome::Stalled(stall) => panic!("{stall:?}"),
+                        Started::Pending => finish(&mut bed, &request),
+                        Started::Done(status) => status,
+                        Started::Stalled(stall) => panic!("{stall:?}"),
                     };
                     assert_eq!(status, Status::Ok, "thread {thread}, round {round}");
                 }
@@ -109,7 +109,7 @@ fn a_sidecore_that_is_woken_when_nothing_of_it_waits_any_more_sleeps_again() {
     let discard = Request { op: Op::Discard, offset: 0, len: 4096, segments: &[] };
     for slot in 0..5 {
         let submitted = one.backend.submit(&mut one.io, &discard, &one.memory, tag(slot));
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
     }
     // Four are with the kernel. The fifth waits, and what ends its waiting is one of them.
     assert!(one.io.may_rest());
@@ -123,7 +123,7 @@ fn a_sidecore_that_is_woken_when_nothing_of_it_waits_any_more_sleeps_again() {
     }
     // It is still among the disk's sleepers.
     let submitted = other.backend.submit(&mut other.io, &FLUSH, &other.memory, tag(0));
-    assert_eq!(submitted, Outcome::Pending);
+    assert_eq!(submitted, Started::Pending);
     assert_eq!(finish(&mut other, &FLUSH), Status::Ok);
     assert!(is_readable(&one.io, Duration::from_secs(90)));
     one.io.acknowledge();
@@ -159,7 +159,7 @@ fn a_disk_has_its_share_of_a_sidecore_and_no_more() {
                 io.enter().expect("enter");
             }
             let submitted = backend.submit(io, &request, &bed.memory, tag(pushed));
-            assert_eq!(submitted, Outcome::Pending);
+            assert_eq!(submitted, Started::Pending);
             pushed += 1;
         }
         pushed

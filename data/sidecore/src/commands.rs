@@ -47,7 +47,7 @@ impl Sidecore {
                     self.net.set_port(bridge, port, spec, &self.places);
                 }
                 Command::AttachHost(host) => self.attach_host(host, now),
-                Command::DetachHost(key) => self.detach_host(key),
+                Command::DetachHost(key) => self.detach_host(key, now),
                 Command::Announce(bridge, port, mac) => self.announce(bridge, port, mac, now),
                 Command::LinkTo(road) => self.net.desk.roads.add(*road),
                 Command::LinkFrom(road) => self.add_road(road, now),
@@ -93,8 +93,8 @@ impl Sidecore {
         place.epoch = epoch;
         // A receive queue is not visited, it is delivered to; it is kicked for buffers that were waited for.
         let is_visited = !matches!(served.role, Role::Receive(_));
-        if let Role::Disk(disk) = &served.role {
-            disk.stalls.show(&served.ring);
+        if let Some((ring, disk)) = served.disk() {
+            disk.show_stalled(ring);
         }
         let ring = &mut served.ring;
         let watched = match &ring.kick {
@@ -151,7 +151,7 @@ impl Sidecore {
     /// A queue that leaves once nothing is left in its record must not wait for requests that wait.
     fn end_stalled(&mut self, queue: u16, now: Nanos) {
         let Some((ring, disk)) = disk_at(&mut self.places, queue) else { return };
-        if disk.stalls.is_empty() {
+        if !disk.stalls.has_some() {
             return;
         }
         if disk.stays_recorded(ring) {
@@ -210,7 +210,7 @@ impl Sidecore {
             Tenant::Queue(_) | Tenant::Road(_) | Tenant::Empty => None,
         };
         let hosts: Vec<HostKey> = self.places.iter().filter_map(host).collect();
-        hosts.into_iter().for_each(|key| self.detach_host(key));
+        hosts.into_iter().for_each(|key| self.detach_host(key, now));
     }
 
     /// Gives back what leaves and has nothing in flight; sends what could not be sent before.
@@ -229,6 +229,9 @@ impl Sidecore {
         }
         if !self.finishing.is_empty() {
             self.end_finished(now);
+        }
+        if !self.parting.is_empty() {
+            self.part_with_hosts(now);
         }
         let (mut at, mut sliced) = (0, false);
         while let Some(&queue) = self.leaving.get(at) {

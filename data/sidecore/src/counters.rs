@@ -52,10 +52,14 @@ macro_rules! counters {
         }
 
         impl $snapshot {
-            /// The plain counts by name, those that are not 0.
+            /// All counts by name, those that are not 0; each of a kind as `kind.which`.
             pub fn named(&self) -> BTreeMap<String, u64> {
-                let all = [$((stringify!($name), self.$name),)*];
-                all.into_iter().filter(|(_, n)| *n != 0).map(|(name, n)| (name.into(), n)).collect()
+                let plain = [$((stringify!($name).to_string(), self.$name),)*];
+                let all = plain.into_iter();
+                $(let all = all.chain(self.$extra.parts().map(|(which, n)| {
+                    (format!("{}.{which}", stringify!($extra)), n)
+                }));)?
+                all.filter(|(_, n)| *n != 0).collect()
             }
         }
 
@@ -66,6 +70,9 @@ macro_rules! counters {
                 $(if let Some(n) = named.get(stringify!($name)) {
                     self.$name.set(*n);
                 })*
+                $(self.$extra.go_on_from(named.iter().filter_map(|(name, n)| {
+                    Some((name.strip_prefix(stringify!($extra))?.strip_prefix('.')?, *n))
+                }));)?
             }
 
             /// The values now.
@@ -108,11 +115,11 @@ counters! {
         missed,
         /// Requests taken and not ended.
         in_flight,
-        /// How often a request began to wait for space, or for a medium that fails, or was tried in vain.
+        /// Requests that had to wait for space, or for a medium that fails; each once, however often it is tried.
         stalls,
-        /// Requests that waited for space at the last try.
+        /// Requests that wait for space. One that is being tried again still waits.
         waiting_full,
-        /// Requests that waited for a medium that fails at the last try.
+        /// Requests that wait for a medium that fails; as above.
         waiting_failed,
         /// Nanoseconds of those visits, from samples.
         work_ns,
@@ -308,6 +315,15 @@ counters! {
 pub(crate) struct Drops([Count; DropReason::COUNT]);
 
 impl Drops {
+    fn go_on_from<'a>(&self, parts: impl Iterator<Item = (&'a str, u64)>) {
+        for (name, n) in parts {
+            let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
+            if let Some(count) = reason.and_then(|reason| self.0.get(reason.index())) {
+                count.set(n);
+            }
+        }
+    }
+
     fn snapshot(&self) -> DropsSnapshot {
         DropsSnapshot(std::array::from_fn(|at| self.0.get(at).map_or(0, Count::get)))
     }
@@ -326,6 +342,10 @@ impl DropsSnapshot {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        self.iter().map(|(reason, n)| (reason.name().to_string(), n))
     }
 
     /// Each reason for which something was dropped, in the order of [`DropReason::ALL`].

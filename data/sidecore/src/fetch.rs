@@ -1,6 +1,6 @@
 //! Ring to requests, within a visit's budget; what a back-end answers at once is completed here.
 
-use backend::{Io, Outcome, Progress};
+use backend::{Io, Progress, Started};
 use device::blk::{Parsed, Reply, Work};
 use request::{Op, Request, Status};
 use schedule::{Budget, Nanos, Piece, Visited};
@@ -120,6 +120,9 @@ impl DiskRole {
         let work = match self.blk.parse(&ring.memory, chain) {
             Ok(Parsed::Work(work)) => work,
             Ok(Parsed::Answer(reply, status)) => {
+                if status != Status::Ok {
+                    self.refused_bytes = self.refused_bytes.wrapping_add(asked_bytes(chain));
+                }
                 let ticket = ring.queue.advance(chain);
                 self.finish(ring, ticket, reply, status, tally);
                 return Taken::Bytes(walk_bytes(chain));
@@ -141,9 +144,9 @@ impl DiskRole {
             let request = work.request(chain);
             tally.count(&request);
             let ticket = ring.queue.advance(chain);
-            let outcome = self.backend.submit(io, &request, &ring.memory, NO_TAG);
-            let Outcome::Done(status) = outcome else {
-                return self.put_off(ring, io, chain, (&work, ticket), outcome, now);
+            let started = self.backend.submit(io, &request, &ring.memory, NO_TAG);
+            let Started::Done(status) = started else {
+                return self.put_off(ring, io, chain, (&work, ticket), started, now);
             };
             self.finish(ring, ticket, work.reply, status, tally);
             return Taken::Bytes(work.len + walk_bytes(chain));
@@ -180,11 +183,11 @@ impl DiskRole {
         io: &mut Io,
         chain: &Chain,
         (work, ticket): (&Work, Ticket),
-        outcome: Outcome,
+        started: Started,
         now: Nanos,
     ) -> Taken {
         self.begin_large(chain, work, ticket);
-        if let Outcome::Stalled(stall) = outcome {
+        if let Started::Stalled(stall) = started {
             self.stall_large(ring, io, stall, now);
         }
         Taken::Begun
@@ -209,16 +212,16 @@ impl DiskRole {
             return Taken::Held;
         };
         let ticket = ring.queue.advance(chain);
-        let outcome = self.backend.submit(io, &request, &ring.memory, tag);
-        match outcome {
-            Outcome::Done(status) => self.finish(ring, ticket, work.reply, status, tally),
-            Outcome::Pending | Outcome::Turn | Outcome::Stalled(_) => {
+        let started = self.backend.submit(io, &request, &ring.memory, tag);
+        match started {
+            Started::Done(status) => self.finish(ring, ticket, work.reply, status, tally),
+            Started::Pending | Started::Stalled(_) => {
                 let progress = Progress::default();
                 let owed = Owed { ticket, work: *work, progress, taken: now };
                 if let Err(owed) = self.slots.keep(owed, request.segments) {
                     // `fits` was asked above, so this is not reached; the guest is answered anyway.
                     self.finish(ring, owed.ticket, owed.work.reply, Status::IoError, tally);
-                } else if let Outcome::Stalled(stall) = outcome {
+                } else if let Started::Stalled(stall) = started {
                     self.stall(ring, io, tag.slot, stall, now);
                 }
             }
@@ -272,6 +275,16 @@ fn give_up(ring: &mut Ring, ticket: Ticket, tally: &mut Tally) {
 fn walk_bytes(chain: &Chain) -> u64 {
     u64::from(chain.walked()) * WALK_BYTES
 }
+
+/// What a refused request asked for, for its limit: a guest that asks for what cannot be is no cheaper than one
+/// that asks for what can.
+#[cold]
+fn asked_bytes(chain: &Chain) -> u64 {
+    chain.readable_bytes().saturating_add(chain.writable_bytes()).min(REFUSED_BYTES_MAX)
+}
+
+/// A group's others must not wait for what no disk could have done.
+const REFUSED_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes that a descriptor counts as.
 const WALK_BYTES: u64 = 512;

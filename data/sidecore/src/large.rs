@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use backend::{Io, Outcome};
+use backend::{Io, Outcome, Started};
 use device::blk::{Reply, Work};
 use request::{Op, Request, Span, Status, Tag};
 use schedule::{Budget, Nanos};
@@ -177,29 +177,30 @@ impl DiskRole {
         let end = cut.map_or(owed.next, |(index, _)| owed.next + index + 1);
         let part = segments.get(owed.next..end).unwrap_or_default();
         let request = Request { op, offset, len: slice, segments: part };
-        let outcome = match ring.health.is_lost() {
-            true => Outcome::Done(Status::IoError),
+        let started = match ring.health.is_lost() {
+            true => Started::Done(Status::IoError),
             false => self.backend.submit(io, &request, &ring.memory, NO_TAG),
         };
         if let (Some(whole), Some((index, bytes))) = (whole, cut) {
-            let stalls = matches!(outcome, Outcome::Stalled(_));
+            let stalls = matches!(started, Started::Stalled(_));
             if let Some(last) = segments.get_mut(owed.next + index) {
                 *last = if stalls { whole } else { whole.after(bytes) };
             }
             owed.next += if stalls { 0 } else { index };
         }
-        if let Outcome::Stalled(stall) = outcome {
+        if let Started::Stalled(stall) = started {
             self.stall_large(ring, io, stall, now);
             return 0;
         }
         owed.done_bytes += slice;
-        let status = match outcome {
-            Outcome::Done(Status::Ok) if owed.done_bytes < len => return slice,
-            Outcome::Done(status) => status,
+        let status = match started {
+            Started::Done(Status::Ok) if owed.done_bytes < len => return slice,
+            Started::Done(status) => status,
             // A back-end that answers at once has no "later"; silence is a failure.
-            Outcome::Pending | Outcome::Turn | Outcome::Stalled(_) => Status::IoError,
+            Started::Pending | Started::Stalled(_) => Status::IoError,
         };
         self.large.is_under_way = false;
+        self.stalls.large_ended();
         if let Some(Owed { ticket, .. }) = self.large.owed.take() {
             self.finish(ring, ticket, reply, status, tally);
         }

@@ -32,6 +32,16 @@ impl Latency {
         }
     }
 
+    /// Goes on from counts of another process, each by the number of its bucket.
+    pub(crate) fn go_on_from<'a>(&self, parts: impl Iterator<Item = (&'a str, u64)>) {
+        for (name, n) in parts {
+            let bucket = name.parse().ok().and_then(|at: usize| self.buckets.get(at));
+            if let Some(bucket) = bucket {
+                bucket.store(n, Ordering::Relaxed);
+            }
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> LatencySnapshot {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         LatencySnapshot { counts }
@@ -48,6 +58,11 @@ impl LatencySnapshot {
     /// Requests counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
+    }
+
+    /// What is in each bucket, by its number.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.counts.iter().copied().enumerate()
     }
 
     /// Adds the counts of another histogram.

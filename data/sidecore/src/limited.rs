@@ -32,10 +32,10 @@ impl DiskRole {
             Admission::Go(budget) => budget,
             Admission::Wait(until) => return Err(until),
         };
-        let before = transferred(ring);
+        let before = transferred(ring).wrapping_add(self.refused_bytes);
         let done = self.fetch(ring, io, chain, budget, slice_bytes, now);
         let visited = done.visited();
-        let bytes = transferred(ring).wrapping_sub(before);
+        let bytes = transferred(ring).wrapping_add(self.refused_bytes).wrapping_sub(before);
         // A request in slices was counted whole when it was begun.
         let requests = visited.requests.saturating_sub(is_slicing.into());
         if let Some(gate) = &mut ring.gate {
@@ -66,7 +66,7 @@ impl DiskRole {
     }
 }
 
-/// Bytes that were read and written so far, of requests that were taken.
+/// Bytes that were to be read and written so far, of requests that a back-end was given.
 fn transferred(ring: &Ring) -> u64 {
     ring.counters.read_bytes.get().wrapping_add(ring.counters.written_bytes.get())
 }

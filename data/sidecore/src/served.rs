@@ -268,6 +268,8 @@ pub(crate) struct DiskRole {
     pub(crate) large: Large,
     /// Requests that wait for space, or for a medium that fails.
     pub(crate) stalls: Stalls,
+    /// Bytes that refused requests asked for.
+    pub(crate) refused_bytes: u64,
     /// Requests that ended in the pass that took them: their latency is known at the next.
     pub(crate) unclocked: u64,
     /// When the first of them was taken.
@@ -292,6 +294,7 @@ impl Served {
                     slots,
                     large,
                     stalls,
+                    refused_bytes: 0,
                     unclocked: 0,
                     unclocked_since: Nanos(0),
                     place: 0,
@@ -433,7 +436,7 @@ impl Role {
                 disk.backend.join(io)?;
                 disk.slots.begin(epoch);
                 disk.place = place;
-                disk.stalls.come(io, place);
+                disk.come_stalled(io);
             }
             Role::Transmit(transmit) => {
                 (transmit.cursor, transmit.retry_at) = (0, Nanos(0));
@@ -447,7 +450,10 @@ impl Role {
     /// Gives it back.
     pub(crate) fn end(&mut self, io: &mut Io) {
         match self {
-            Role::Disk(disk) => disk.backend.leave(io),
+            Role::Disk(disk) => {
+                disk.backend.leave(io);
+                disk.stalls.leave(io, disk.place);
+            }
             Role::Transmit(_) | Role::Receive(_) => {}
         }
     }
@@ -485,7 +491,7 @@ impl DiskRole {
     pub(crate) fn come_to(&mut self, io: &mut Io, place: u16, epoch: u32, backend: Backend) {
         (self.place, self.backend) = (place, backend);
         self.slots.begin(epoch);
-        self.stalls.come(io, place);
+        self.come_stalled(io);
     }
 
     /// Whether nothing of it is with a back-end. A large request under way is not, nor is one that waits: these go

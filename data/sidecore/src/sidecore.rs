@@ -93,6 +93,8 @@ pub struct Sidecore {
     pub(crate) event_fd: Arc<OwnedFd>,
     /// Places whose queue leaves when nothing is in flight.
     pub(crate) leaving: Vec<u16>,
+    /// Places of host ports that leave when a frame of theirs has found room, or then.
+    pub(crate) parting: Vec<(u16, Nanos)>,
     /// Places of queues that will be asked to leave when nothing is left in their records.
     pub(crate) finishing: Vec<u16>,
     /// Fences that were not answered yet.
@@ -153,6 +155,7 @@ impl Sidecore {
             thread: None,
         };
         let queues_max = usize::from(spec.queues_max);
+        io.expect_places(queues_max);
         let mut schedule = Schedule::new(limits, spec.queues_max);
         schedule.watch(spec.watches);
         let sidecore = Sidecore {
@@ -170,6 +173,7 @@ impl Sidecore {
             command_fd,
             event_fd,
             leaving: Vec::with_capacity(queues_max),
+            parting: Vec::with_capacity(queues_max),
             finishing: Vec::with_capacity(queues_max),
             fences: 0,
             unshown: Vec::with_capacity(queues_max),
@@ -263,6 +267,7 @@ impl Sidecore {
             || !self.unsent.is_empty()
             || !self.put_off.is_empty()
             || self.fences > 0
+            || !self.parting.is_empty()
             || !self.leaving.is_empty() && self.io.in_flight() == 0
             || self.leaving.iter().any(|queue| self.is_slicing(*queue))
             || self.moves.keep_awake()
@@ -452,7 +457,7 @@ impl Sidecore {
             Tenant::Host(host) if host.is_muted => {
                 // Not a frame, then, but an error, of which only a receive tells more. What waited is lost
                 // with it.
-                (host.held_by, host.kept.len) = (None, 0);
+                self.net.lose_kept(host);
             }
             Tenant::Host(_) => {
                 // While it is polled, its descriptor says so at each look.

@@ -24,6 +24,7 @@ const _: () = assert!(
 
 /// Of a queue, one transfer of more bytes is under way at a time: what a queue that leaves has to wait for, and
 /// the memory that is pinned for it, then have a bound. More than a driver sends that keeps to what is offered.
+/// One that stalled is not under way: nobody waits for it, and nothing of it is pinned.
 pub(crate) const HUGE_BYTES: u64 = 16 << 20;
 
 /// Distance between the first generations of two queues at one place; odd, so that all are used.
@@ -53,7 +54,10 @@ pub(crate) struct Slots {
     free: Vec<u16>,
     blocks: Box<[[Span; CHAIN_SPANS_MAX]]>,
     free_blocks: Vec<u16>,
-    has_huge: bool,
+    /// Where the transfer of more than [`HUGE_BYTES`] is that is under way.
+    huge: Option<u16>,
+    /// One that stalled is to go on when that has ended, before another begins.
+    owes_huge: bool,
 }
 
 impl Slots {
@@ -66,7 +70,8 @@ impl Slots {
             free: (0..slots as u16).rev().collect(),
             blocks: vec![[Span::default(); CHAIN_SPANS_MAX]; blocks].into_boxed_slice(),
             free_blocks: (0..blocks as u16).rev().collect(),
-            has_huge: false,
+            huge: None,
+            owes_huge: false,
         }
     }
 
@@ -93,7 +98,8 @@ impl Slots {
     /// Whether this one may be begun now.
     #[inline]
     pub(crate) fn admits(&self, request: &Request<'_>) -> bool {
-        let is_one_too_many = self.has_huge && is_huge(request.op, request.len);
+        let is_one_too_many =
+            is_huge(request.op, request.len) && (self.huge.is_some() || self.owes_huge);
         self.fits(request.segments.len()) && !is_one_too_many
     }
 
@@ -125,7 +131,9 @@ impl Slots {
             place.copy_from_slice(segments);
         }
         slot.segments = segments.len() as u16;
-        self.has_huge |= is_huge(owed.work.op, owed.work.len);
+        if is_huge(owed.work.op, owed.work.len) {
+            self.huge = Some(index);
+        }
         slot.owed = Some(owed);
         Ok(())
     }
@@ -167,8 +175,37 @@ impl Slots {
         slot.generation = slot.generation.wrapping_add(1);
         self.free_blocks.extend(slot.block.take());
         self.free.push(tag.slot);
-        self.has_huge &= !is_huge(owed.work.op, owed.work.len);
+        if is_huge(owed.work.op, owed.work.len) {
+            // One that stalled, or that is over.
+            self.owes_huge &= self.huge == Some(tag.slot);
+            self.rests(tag.slot);
+        }
         Some(owed)
+    }
+
+    /// Whether the request of that name lives.
+    pub(crate) fn has(&self, tag: Tag) -> bool {
+        let slot = self.slots.get(usize::from(tag.slot));
+        slot.is_some_and(|slot| slot.generation == tag.generation && slot.owed.is_some())
+    }
+
+    /// The request in `slot` is not under way: it stalled, or has ended.
+    #[cold]
+    pub(crate) fn rests(&mut self, slot: u16) {
+        self.huge.take_if(|huge| *huge == slot);
+    }
+
+    /// Whether the request in `slot`, which stalled, may go on now; it is under way then.
+    pub(crate) fn may_go_on(&mut self, slot: u16) -> bool {
+        let owed = self.slots.get(usize::from(slot)).and_then(|slot| slot.owed.as_ref());
+        if !owed.is_some_and(|owed| is_huge(owed.work.op, owed.work.len)) {
+            return true;
+        }
+        self.owes_huge = self.huge.is_some();
+        if !self.owes_huge {
+            self.huge = Some(slot);
+        }
+        !self.owes_huge
     }
 
     /// Every request left, for a queue that is dropped with its guest.

@@ -1,6 +1,10 @@
-# What a kernel that firmware or another kernel has loaded finds: what arg_disk and arg_server say is there.
+# What a kernel that firmware or another kernel has loaded finds: what arg_disk, arg_server and arg_sum say is there.
 # shellcheck source=tests/guest/scripts/lines.sh disable=SC2154
 . /scripts/lines.sh
+if [ -n "$arg_sum" ]; then
+    check booted-by-efi test -d /sys/firmware/efi
+    check unified-kernel-whole test "$(cksum </pad | cut -d' ' -f1)" = "$arg_sum"
+fi
 if [ -n "$arg_disk" ]; then
     check disk-there test -b /dev/vda
     check disk-reads dd if=/dev/vda of=/dev/null bs=1M count=8

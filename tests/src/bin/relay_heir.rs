@@ -3,7 +3,7 @@
 //! file `relay` in its folder gives has gone by. What became of the heir is in the file `relayed`. Or, told
 //! to `swap-listener`, it kills nobody, and gives the heir something else for the first device's socket; told to
 //! `spoil-rings`, what the daemon says of where rings stand. Told to be `older`, it kills nobody, and the heir is one that
-//! reads only the first format.
+//! reads only the first format. Told `heir-` and a packet's name, it kills the heir behind that packet, and ends.
 //!
 //! Run by a daemon of `tests/upgrade_killed.rs`, by the name of `sidecore`.
 
@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const SWAP: &str = "swap-listener";
 const SPOIL: &str = "spoil-rings";
 const OLDER: &str = "older";
+/// What begins the name of the packet behind which the heir dies.
+const HEIR: &str = "heir-";
 
 struct Packet {
     bytes: Vec<u8>,
@@ -90,6 +92,7 @@ fn kill(pid: i32) -> Result<()> {
 /// Passes packets on until the one after which the daemon is to be killed.
 fn relay(daemon: BorrowedFd<'_>, heir: BorrowedFd<'_>, last: &str, pid: i32) -> Result<()> {
     let mut swaps = last == SWAP;
+    let of_own_child = std::fs::read_to_string("relay")?.starts_with(HEIR);
     loop {
         let mut fds = [PollFd::new(&daemon, PollFlags::IN), PollFd::new(&heir, PollFlags::IN)];
         let time = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -116,11 +119,15 @@ fn relay(daemon: BorrowedFd<'_>, heir: BorrowedFd<'_>, last: &str, pid: i32) -> 
             continue;
         }
         let is_last = packet.is(last);
-        // What the daemon said is known to nobody before it is dead; what the heir said it may hear.
-        if is_last && !of_heir {
+        // What the daemon said is known to nobody before it is dead; what the heir said it may hear. An heir
+        // that is to die hears it.
+        if is_last && !of_heir && !of_own_child {
             kill(pid)?;
         }
         say(to, &packet)?;
+        if is_last && of_own_child {
+            return kill(pid);
+        }
         if is_last {
             return if of_heir { kill(pid) } else { Ok(()) };
         }
@@ -180,6 +187,12 @@ fn main() -> Result<()> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .context("no heir")?;
+    if let Some(last) = last.strip_prefix(HEIR) {
+        let own = heir.id() as i32;
+        relay(rustix::stdio::stdin(), ours.as_fd(), last, own)?;
+        heir.wait()?;
+        return Ok(std::fs::write("relayed", "ended")?);
+    }
     let done = relay(rustix::stdio::stdin(), ours.as_fd(), last, pid.parse()?);
     // The heir sees the end, and what the daemon said last is nobody's: descriptors of sockets and images
     // came with it.

@@ -99,17 +99,29 @@ impl Filesystem for Files {
     }
 
     fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.attributes(FILE_INODE).filter(|_| name.as_bytes() == FILE.as_bytes()) {
-            Some(attributes) => reply.entry(&BELIEVE, &attributes, Generation(0)),
-            None => reply.error(Errno::ENOENT),
-        }
+        let found = self.attributes(FILE_INODE).filter(|_| name.as_bytes() == FILE.as_bytes());
+        let fate = self.fate(Call::Name);
+        self.core.later.answer(
+            fate.wait_ns,
+            Box::new(move || match (fate.error, found) {
+                (Some(number), _) => reply.error(Errno::from_i32(number)),
+                (None, Some(attributes)) => reply.entry(&BELIEVE, &attributes, Generation(0)),
+                (None, None) => reply.error(Errno::ENOENT),
+            }),
+        );
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attributes(inode) {
-            Some(attributes) => reply.attr(&BELIEVE, &attributes),
-            None => reply.error(Errno::ENOENT),
-        }
+        let found = self.attributes(inode);
+        let fate = self.fate(Call::Name);
+        self.core.later.answer(
+            fate.wait_ns,
+            Box::new(move || match (fate.error, found) {
+                (Some(number), _) => reply.error(Errno::from_i32(number)),
+                (None, Some(attributes)) => reply.attr(&BELIEVE, &attributes),
+                (None, None) => reply.error(Errno::ENOENT),
+            }),
+        );
     }
 
     fn setattr(
@@ -140,7 +152,32 @@ impl Filesystem for Files {
     }
 
     fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+        let fate = self.fate(Call::Open);
+        self.core.later.answer(
+            fate.wait_ns,
+            Box::new(move || match fate.error {
+                Some(number) => reply.error(Errno::from_i32(number)),
+                None => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            }),
+        );
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let fate = self.fate(Call::Close);
+        self.core.later.answer(
+            fate.wait_ns,
+            Box::new(move || match fate.error {
+                Some(number) => reply.error(Errno::from_i32(number)),
+                None => reply.ok(),
+            }),
+        );
     }
 
     fn read(

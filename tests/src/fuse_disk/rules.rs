@@ -15,6 +15,13 @@ pub enum Call {
     Sync,
     /// A hole, or zeroes without data.
     Allocate,
+    /// A look at a name, or at what is known of a file. What the kernel was told before it believes for a
+    /// second.
+    Name,
+    /// An open.
+    Open,
+    /// A close, by whoever closes one of its descriptors.
+    Close,
 }
 
 /// Which of the calls.
@@ -74,6 +81,12 @@ pub struct Counts {
     pub syncs: Tally,
     /// Holes and zeroes.
     pub allocates: Tally,
+    /// Looks at names and files.
+    pub names: Tally,
+    /// Opens.
+    pub opens: Tally,
+    /// Closes.
+    pub closes: Tally,
 }
 
 /// What becomes of one call.
@@ -117,6 +130,9 @@ impl Rules {
             Call::Write => &mut self.counts.writes,
             Call::Sync => &mut self.counts.syncs,
             Call::Allocate => &mut self.counts.allocates,
+            Call::Name => &mut self.counts.names,
+            Call::Open => &mut self.counts.opens,
+            Call::Close => &mut self.counts.closes,
         };
         tally.calls += 1;
         tally.failed += u64::from(fate.error.is_some());

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{HeldView, VcpuView};
-use crate::spec::{BackendKind, Cache, Mode, OnFailure, Policy, SocketMode, SocketRights};
+use crate::spec::{BackendKind, Cache, Format, Mode, OnFailure, Policy, SocketMode, SocketRights};
 
 /// Every disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,6 +65,9 @@ pub struct DiskView {
     /// Whether the host's page cache is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
+    /// The format of its image, if it is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
     /// Capacity, in bytes.
     pub size_bytes: u64,
     /// Logical block size that the guest sees, in bytes.
@@ -270,13 +273,13 @@ pub struct CountersView {
     pub held: HeldView,
     /// Requests taken and not yet answered, now.
     pub in_flight: u32,
-    /// Those of them that waited for space at the last try.
+    /// Those of them that wait for space.
     #[serde(default)]
     pub waiting_full: u32,
-    /// Those of them that waited for a medium that fails at the last try.
+    /// Those of them that wait for a medium that fails.
     #[serde(default)]
     pub waiting_failed: u32,
-    /// How often a request began to wait so, or was tried again in vain.
+    /// Requests that had to wait so, each counted once, however often it was tried again.
     #[serde(default)]
     pub stalls: u64,
     /// Half of the requests were answered within so many nanoseconds, from when the daemon took them to

@@ -3,7 +3,7 @@
 use super::group::check_group;
 use super::limit::{LimitPlan, LimitSpec};
 use super::link::check_link;
-use super::names::{self, Named, Origin, absolute, check_bounds};
+use super::names::{self, Named, Origin, absolute_file, check_bounds};
 use super::rights::Written;
 use super::{
     BackendKind, Cache, Defaults, DiskSpec, Format, Mistake, Mode, OnFailure, Path, PolicyPlan,
@@ -363,7 +363,7 @@ fn resolve_source(
             mistakes.push(Mistake::new(at.clone(), "a file back-end has no `path`", right));
             return None;
         };
-        let path = absolute(path, folder, PATH_MAX, &at.key("path"), mistakes)?;
+        let path = absolute_file(path, folder, PATH_MAX, &at.key("path"), mistakes)?;
         let cache = spec.cache.unwrap_or_default();
         return Some(Source::File { path, size_bytes: size, cache });
     }

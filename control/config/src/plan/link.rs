@@ -292,7 +292,7 @@ fn resolve_key_file(
 ) -> Option<String> {
     match (spec.security, &spec.key_file) {
         (LinkSecurity::Noise, Some(written)) => {
-            names::absolute(written, Some(folder), PATH_MAX, &at.key("key_file"), mistakes)
+            names::absolute_file(written, Some(folder), PATH_MAX, &at.key("key_file"), mistakes)
         }
         (LinkSecurity::Noise, None) => {
             let right = "make one with `sidecore link key FILE` and name it with `key_file`; on a cable that \

@@ -119,7 +119,7 @@ pub(super) fn resolve_socket(
 ) -> Option<String> {
     let at = at.key("socket");
     match written {
-        Some(written) => absolute(written, folder, SOCKET_PATH_MAX, &at, mistakes),
+        Some(written) => absolute_file(written, folder, SOCKET_PATH_MAX, &at, mistakes),
         None if !mistakes.is_empty() => None,
         None => absolute(&format!("{run_dir}/{id}.sock"), folder, SOCKET_PATH_MAX, &at, mistakes),
     }
@@ -132,7 +132,7 @@ pub(super) fn resolve_qmp(
     at: &Path,
     mistakes: &mut Vec<Mistake>,
 ) -> Option<String> {
-    absolute(written?, folder, SOCKET_PATH_MAX, &at.key("qmp"), mistakes)
+    absolute_file(written?, folder, SOCKET_PATH_MAX, &at.key("qmp"), mistakes)
 }
 
 /// Refuses a number outside of its bounds. Readers of files and bodies have done so; others might make
@@ -148,6 +148,26 @@ pub(super) fn check_bounds(
         let right = number::allowed(at.field(), least.into(), most.into());
         mistakes.push(Mistake::new(at.clone(), wrong, right));
     }
+}
+
+/// [`absolute`], of what is no folder: `image.raw/` is none, though its parts are those of `image.raw`.
+pub(super) fn absolute_file(
+    written: &str,
+    folder: Option<&str>,
+    longest: usize,
+    at: &Path,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<String> {
+    if written.ends_with('/') || written.ends_with("/.") {
+        let wrong = format!("{written:?} is the name of a folder");
+        mistakes.push(Mistake::new(
+            at.clone(),
+            wrong,
+            "write the path of the file, without a '/' at its end",
+        ));
+        return None;
+    }
+    absolute(written, folder, longest, at, mistakes)
 }
 
 /// An absolute path without `.` and doubled slashes, so that equal places read the same. `..` is

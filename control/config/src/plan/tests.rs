@@ -237,6 +237,24 @@ fn sidecores_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn the_name_of_a_folder_is_none_of_a_file() {
+    for (field, text) in [
+        ("disk[1].path", "path = \"i.img/\""),
+        ("disk[1].path", "path = \"/i.img/.\""),
+        ("disk[1].socket", "path = \"i\"\nsocket = \"a/\""),
+        ("disk[1].qmp", "path = \"i\"\nqmp = \"a/\""),
+    ] {
+        let said = lines(&format!("[[disk]]\nid = \"a\"\n{text}\n"));
+        let is_it =
+            |line: &String| line.contains(field) && line.ends_with("is the name of a folder");
+        assert!(said.iter().any(is_it), "{text}: {said:?}");
+    }
+    assert!(lines("[daemon]\napi = \"a/\"")[0].ends_with("\"a/\" is the name of a folder"));
+    let folders = plan("[daemon]\nrun_dir = \"a/\"\nimage_folders = [\"i/\"]").daemon;
+    assert_eq!(folders.image_folders, ["/etc/sidecore/i"]);
+}
+
+#[test]
 fn a_disk_of_the_api_needs_whole_paths_and_free_names() {
     let running = plan("[[disk]]\nid = \"a\"\npath = \"/i\"\n");
     let relative = DiskSpec { path: Some("x.img".into()), ..DiskSpec::new("b") };

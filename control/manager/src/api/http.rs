@@ -87,7 +87,7 @@ pub(super) async fn run(
     (api, read): (UnixListener, Option<UnixListener>),
     door: Door,
     version: &'static str,
-    mut stopped: oneshot::Receiver<()>,
+    [mut left, mut stopped]: [oneshot::Receiver<()>; 2],
 ) {
     let gate = |role| {
         let places = Places::new(CLIENTS_MAX, CLIENTS_KEPT, door.own);
@@ -102,6 +102,12 @@ pub(super) async fn run(
     loop {
         let (gate, accepted) = tokio::select! {
             _ = &mut stopped => break,
+            // Those who are here are answered, and nobody else comes.
+            _ = &mut left => {
+                drop((api, read));
+                let _ = stopped.await;
+                break;
+            }
             accepted = api.accept() => (&operates, accepted),
             accepted = at_read() => (&shows, accepted),
         };

@@ -1,6 +1,7 @@
 //! What is kept of images, and what cannot be read.
 
 use super::*;
+use crate::image::Verdict;
 
 fn of_state(folder: &Path) -> Bonds {
     Bonds::in_folder(folder.to_str().expect("text"))
@@ -13,6 +14,12 @@ fn image(name: &str) -> Image {
     serde_json::from_str(&text).expect("an image")
 }
 
+/// Another file.
+fn other(name: &str) -> Image {
+    let text = serde_json::to_string(&image(name)).expect("text");
+    serde_json::from_str(&text.replace("\"inode\":7", "\"inode\":8")).expect("an image")
+}
+
 fn none(_: &str) -> bool {
     false
 }
@@ -20,23 +27,23 @@ fn none(_: &str) -> bool {
 #[test]
 fn what_is_kept_is_found_by_the_next_daemon() {
     let folder = tempfile::tempdir().expect("a folder");
-    let bonds = of_state(folder.path());
-    assert_eq!(bonds.of("vm1"), Remembered::Nothing);
-    bonds.keep("vm1", &image("/a"), none).expect("kept");
-    bonds.keep("vm1.new", &image("/b"), none).expect("kept");
-    let again = of_state(folder.path());
-    assert_eq!(again.of("vm1"), Remembered::Image(image("/a")));
-    assert_eq!(again.of("vm1.new"), Remembered::Image(image("/b")));
-    again.forget("vm1").expect("forgotten");
-    again.forget("vm1").expect("nothing to forget");
-    assert_eq!(again.of("vm1"), Remembered::Nothing);
+    let mut bonds = of_state(folder.path());
+    assert_eq!(bonds.of("vm1", "/s1").0, Remembered::Nothing);
+    bonds.keep("vm1", Some("/s1"), &image("/a"), none).expect("kept");
+    bonds.keep("vm1.new", Some("/s2"), &image("/b"), none).expect("kept");
+    let mut again = of_state(folder.path());
+    assert_eq!(again.of("vm1", "/s1").0, Remembered::Image(image("/a")));
+    assert_eq!(again.of("vm1.new", "/s2").0, Remembered::Image(image("/b")));
+    again.forget("vm1", "/s1").expect("forgotten");
+    again.forget("vm1", "/s1").expect("nothing to forget");
+    assert_eq!(again.of("vm1", "/s1").0, Remembered::Nothing);
 }
 
 #[test]
 fn what_cannot_be_read_is_not_taken_for_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
-    let bonds = of_state(folder.path());
-    bonds.keep("vm1", &image("/a"), none).expect("kept");
+    let mut bonds = of_state(folder.path());
+    bonds.keep("vm1", Some("/s1"), &image("/a"), none).expect("kept");
     let path = folder.path().join("images/vm1");
     let text = std::fs::read_to_string(&path).expect("text");
     for damaged in [
@@ -47,9 +54,10 @@ fn what_cannot_be_read_is_not_taken_for_nothing() {
         "x".repeat(1 << 20),
     ] {
         std::fs::write(&path, &damaged).expect("written");
-        let found = bonds.of("vm1");
+        let bonds = of_state(folder.path());
+        let found = bonds.of("vm1", "/s1").0;
         assert!(matches!(found, Remembered::Unreadable(_)), "{found:?}");
-        let bond = Bond::new(None, found);
+        let bond = Bond::new(None, (found, true));
         assert!(matches!(bond.judge("vm1", 0, true), Verdict::Other(_)), "a running driver");
         assert_eq!(bond.judge("vm1", 0, false), Verdict::Remember);
     }
@@ -58,16 +66,16 @@ fn what_cannot_be_read_is_not_taken_for_nothing() {
 #[test]
 fn only_so_many_are_kept_and_of_those_that_are_there_all() {
     let folder = tempfile::tempdir().expect("a folder");
-    let bonds = of_state(folder.path());
     let images = folder.path().join("images");
     std::fs::create_dir_all(&images).expect("a folder");
     for number in 0..FILES_MAX {
         std::fs::write(images.join(format!("d{number}")), "").expect("written");
     }
-    bonds.keep("vm1", &image("/a"), |id| id != "d77").expect("kept");
+    let mut bonds = of_state(folder.path());
+    bonds.keep("vm1", Some("/s1"), &image("/a"), |id| id != "d77").expect("kept");
     assert_eq!(std::fs::read_dir(&images).expect("entries").count(), FILES_MAX);
-    assert_eq!(bonds.of("vm1"), Remembered::Image(image("/a")));
-    assert_eq!(bonds.of("d77"), Remembered::Nothing);
+    assert_eq!(bonds.of("vm1", "/s1").0, Remembered::Image(image("/a")));
+    assert_eq!(bonds.of("d77", "/s77").0, Remembered::Nothing);
 }
 
 #[test]
@@ -81,4 +89,97 @@ fn the_state_of_a_daemon_that_remembered_nothing_is_told_from_a_new_one() {
     assert!(!bonds.may_have_missed(false), "a disk that is added later");
     assert!(bonds.may_have_missed(true), "one that others had until now");
     assert!(!of_state(folder.path()).may_have_missed(true), "the next daemon");
+}
+
+#[test]
+fn a_guest_is_known_by_its_socket_and_otherwise_by_its_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut bonds = of_state(folder.path());
+    let of = |bonds: &Bonds, id: &str, socket: &str| match bonds.of(id, socket) {
+        (Remembered::Image(image), is_its_own) => (image.name, is_its_own),
+        (other, _) => (format!("{other:?}"), true),
+    };
+    let known = |name: &str, is_its_own| (name.to_string(), is_its_own);
+    bonds.keep("one", Some("/s1"), &image("/a"), none).expect("kept");
+    bonds.keep("two", Some("/s2"), &image("/b"), none).expect("kept");
+    bonds.keep("exported", None, &image("/c"), none).expect("kept");
+    for _ in 0..2 {
+        assert_eq!(of(&bonds, "one", "/s1"), known("/a", true));
+        // Two disks swap their sockets: guests do not.
+        assert_eq!(of(&bonds, "one", "/s2"), known("/b", false));
+        assert_eq!(of(&bonds, "two", "/s1"), known("/a", false));
+        // A disk has another name, or another socket.
+        assert_eq!(of(&bonds, "renamed", "/s1"), known("/a", false));
+        assert_eq!(of(&bonds, "one", "/new"), known("/a", false));
+        assert_eq!(of(&bonds, "exported", "/new"), known("/c", false));
+        assert_eq!(of(&bonds, "new", "/new").0, "Nothing");
+        bonds = of_state(folder.path());
+    }
+    // It was noted under its new name: the old one has that socket no more.
+    bonds.keep("renamed", Some("/s1"), &image("/a"), none).expect("kept");
+    for _ in 0..2 {
+        assert_eq!(of(&bonds, "renamed", "/s1"), known("/a", true));
+        assert_eq!(of(&bonds, "two", "/s1"), known("/a", false));
+        assert_eq!(of(&bonds, "one", "/elsewhere"), known("/a", false));
+        bonds = of_state(folder.path());
+    }
+    bonds.forget("two", "/s1").expect("forgotten");
+    assert_eq!(of(&bonds, "two", "/s1").0, "Nothing");
+    assert_eq!(of(&bonds, "renamed", "/s1").0, "Nothing");
+}
+
+#[test]
+fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
+    let there = |name: &str| {
+        let mut found = Bond::new(None, (Remembered::Nothing, true));
+        found.find(Some(crate::image::Found { image: image(name), was_bytes: None }));
+        found
+    };
+    let mut bond = there("/a");
+    assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
+    bond.begin(0, &Verdict::Remember);
+    assert_eq!(bond.take_unkept(), Some(image("/a")));
+    // Its other rings are judged as the first one was, and nothing is kept for them.
+    assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
+    bond.begin(0, &Verdict::Remember);
+    assert_eq!(bond.take_unkept(), None);
+    assert_eq!(bond.judge("vm1", 1, true), Verdict::Same);
+    let found = crate::image::Found { image: image("/a"), was_bytes: None };
+    let mut bond = Bond::new(Some(found), (Remembered::Image(image("/a")), false));
+    assert_eq!(bond.judge("vm1", 0, true), Verdict::Remember);
+    bond.begin(0, &Verdict::Remember);
+    assert_eq!(bond.judge("vm1", 0, true), Verdict::Same);
+}
+
+#[test]
+fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
+    let found = || Some(crate::image::Found { image: image("/a"), was_bytes: None });
+    let mut bond = Bond::new(found(), (Remembered::Image(image("/a")), true));
+    bond.refuse_link(0, "here".to_string());
+    bond.begin(0, &Verdict::Same);
+    assert_eq!(bond.refused(), None, "it was served after all");
+    bond.refuse_there("there".to_string());
+    bond.begin(0, &Verdict::Same);
+    assert_eq!(bond.refused(), Some("there"), "another ring of the same guest");
+    bond.forget_refusal();
+    assert_eq!((bond.refused(), bond.refusals()), (None, 2));
+    bond.refuse_there("there".to_string());
+    assert!(bond.accept().is_some() && bond.refused().is_none());
+}
+
+/// A ring that nobody has used yet looks new, and the next one shows that the driver was running.
+#[test]
+fn a_guest_that_seemed_to_be_new_is_on_the_image_before() {
+    let found = crate::image::Found { image: other("/b"), was_bytes: None };
+    let mut bond = Bond::new(Some(found), (Remembered::Image(image("/a")), true));
+    let begun = bond.judge("vm1", 3, false);
+    assert_eq!(begun, Verdict::Remember);
+    bond.begin(3, &begun);
+    assert_eq!(bond.take_unkept(), Some(other("/b")));
+    let Verdict::Other(why) = bond.judge("vm1", 3, true) else { panic!("it is served") };
+    bond.refuse_link(3, why);
+    assert_eq!(bond.take_unkept(), Some(image("/a")), "what is kept is put right");
+    // Whoever comes next is judged by that.
+    assert!(matches!(bond.judge("vm1", 4, true), Verdict::Other(_)));
+    assert_eq!(bond.judge("vm1", 4, false), Verdict::Remember);
 }

@@ -55,7 +55,7 @@ impl Manager {
             remote.waits.asked_at = None;
         }
         let (id, name) = (parts.plan.id.clone(), parts.bond.name());
-        parts.bond.refuse(format!(
+        parts.bond.refuse_there(format!(
             "its guest was on another image of {name}, or other contents, than its IOhost has now: its requests \
              wait; put that image back there, or start the guest anew; `sidecore disk accept {id}` has it go on \
              with what is there, which destroys data unless both hold the same"

@@ -45,6 +45,8 @@ pub(super) struct Using {
     pub(super) peer: Option<Address>,
     /// Since when it answers no more.
     pub(super) silent_since: Option<Instant>,
+    /// Whether the log says so: not before it was given time to answer, as one that is replaced needs.
+    pub(super) is_told: bool,
     /// What was heard by then.
     pub(super) heard_then: u64,
     pub(super) counters: Option<Arc<LinkCounters>>,
@@ -117,6 +119,7 @@ impl Using {
             session: random() as u32,
             peer: None,
             silent_since: None,
+            is_told: false,
             heard_then: 0,
             counters: None,
             keep_bytes: 0,
@@ -179,13 +182,13 @@ impl Using {
         self.peer = Some(peer);
     }
 
-    /// When a disk is asked for again.
+    /// When a disk is asked for again, or a silence is to be told of.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let again = self.known.values().filter_map(|known| match known {
             Known::Asked { again_at, .. } => *again_at,
             Known::Is(_) => None,
         });
-        again.min()
+        again.chain(self.told_at()).min()
     }
 
     /// A number that nobody has.

@@ -63,6 +63,11 @@ impl Using {
         is_up && self.numbers.values().any(|asked| matches!(asked, Asked::Disk(..)))
     }
 
+    /// When the log is to say that its IOhost is silent.
+    pub(super) fn told_at(&self) -> Option<Instant> {
+        self.silent_since.filter(|_| !self.is_told).map(|since| since + PATIENCE)
+    }
+
     /// Frames that were not a stranger's.
     pub(super) fn heard(&self) -> u64 {
         self.counters.as_ref().map_or(0, |counters| heard(&counters.snapshot()))
@@ -89,10 +94,29 @@ impl Manager {
         let Some(using) = link.using() else { return };
         using.silent_since = (!is_there).then_some(using.silent_since.unwrap_or(now));
         using.heard_then = using.heard();
+        using.is_told &= !is_there;
         let peer = using.peer.map(|peer| peer.to_string());
         match is_there {
             true => info!(link = link.plan.id, peer, "its IOhost answers"),
-            false => warn!(link = link.plan.id, peer, "its IOhost is silent: requests wait"),
+            false => info!(link = link.plan.id, peer, "the session with its IOhost has ended"),
+        }
+    }
+
+    /// Says in the log which IOhosts have been silent for longer than one takes to answer, once of each silence.
+    pub(super) fn tell_of_silence(&mut self, now: Instant) {
+        let is_due = |using: &Using| using.told_at().is_some_and(|at| at <= now);
+        if !self.remote.links.iter_mut().any(|link| link.using().is_some_and(|using| is_due(using)))
+        {
+            return;
+        }
+        // What was heard meanwhile has no event.
+        self.note_heard();
+        for link in &mut self.remote.links {
+            let id = link.plan.id.clone();
+            let Some(using) = link.using().filter(|using| is_due(using)) else { continue };
+            using.is_told = true;
+            let peer = using.peer.map(|peer| peer.to_string());
+            warn!(link = id, peer, "its IOhost is silent: requests wait");
         }
     }
 
@@ -122,7 +146,9 @@ impl Manager {
             .filter_map(|link| {
                 let id = link.plan.id.clone();
                 let using = link.using()?;
-                using.is_heard_again().then(|| using.silent_since = None)?;
+                using
+                    .is_heard_again()
+                    .then(|| (using.silent_since, using.is_told) = (None, false))?;
                 Some(id)
             })
             .collect();

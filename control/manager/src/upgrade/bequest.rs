@@ -15,8 +15,8 @@ use vhost_user::Message;
 
 use super::channel::Channel;
 use super::wire::{
-    DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PlaceWords, RINGS_MAX,
-    RingWords,
+    DeviceWords, DiskWords, FromPredecessor, Handle, LinkWords, NicWords, PACKET_BYTES_MAX,
+    PlaceWords, RINGS_MAX, RingWords, WITH_GUARD,
 };
 use crate::connection::Connection;
 use crate::device::{Device, Held, Link, QueueState};
@@ -121,12 +121,15 @@ impl Manager {
     }
 
     /// Tells where every ring stands, all of them being here, and gives taps away.
-    pub(super) fn send_flip(&self, channel: &Channel, drained: Instant) -> io::Result<()> {
+    pub(super) fn send_flip(
+        &self,
+        channel: &Channel,
+        format: u32,
+        drained: Instant,
+    ) -> io::Result<()> {
         let devices = self.devices.values().filter(|device| !device.removing);
         let rings: Vec<RingWords> = devices.flat_map(ring_words).collect();
-        let mut rings = rings.into_iter().peekable();
-        while rings.peek().is_some() {
-            let some = rings.by_ref().take(RINGS_MAX).collect();
+        for some in in_packets(rings)? {
             channel.send(&FromPredecessor::Rings { rings: some }, &[], SEND_TIME_MAX)?;
         }
         for device in self.devices.values() {
@@ -134,6 +137,13 @@ impl Manager {
             let (device, counters) = (device.facts.id.clone(), nic.counters.snapshot().named());
             let packet = FromPredecessor::Port { device, counters };
             channel.send(&packet, &[], SEND_TIME_MAX)?;
+        }
+        if format >= WITH_GUARD {
+            for uplink in self.network.uplinks.values() {
+                let (name, [frames, work]) = uplink.counted();
+                let packet = FromPredecessor::Uplink { name, frames, work };
+                channel.send(&packet, &[], SEND_TIME_MAX)?;
+            }
         }
         self.send_seats(channel)?;
         for uplink in self.network.uplinks.values() {
@@ -152,6 +162,22 @@ impl Manager {
         let flip = FromPredecessor::Flip { sync_failed, drained_ns: machine_ns(drained) };
         channel.send(&flip, &[], SEND_TIME_MAX)
     }
+}
+
+/// So many in each packet as it takes: what a ring has counted may be long.
+fn in_packets(rings: Vec<RingWords>) -> io::Result<Vec<Vec<RingWords>>> {
+    let (mut packets, mut some, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for ring in rings {
+        let len = serde_json::to_vec(&ring)?.len() + 1;
+        if some.len() == RINGS_MAX || bytes + len > PACKET_BYTES_MAX / 2 {
+            packets.push(std::mem::take(&mut some));
+            bytes = 0;
+        }
+        some.push(ring);
+        bytes += len;
+    }
+    packets.push(some);
+    Ok(packets.into_iter().filter(|some| !some.is_empty()).collect())
 }
 
 fn handles_of(disk: &Disk) -> Vec<(Handle, BorrowedFd<'_>)> {

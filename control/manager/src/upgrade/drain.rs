@@ -17,6 +17,9 @@ const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);
 /// How long the queues of disks that took longer may stand still before that, the others being served.
 const SLOW_DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 const DRAINS_MAX: u32 = 3;
+/// How long senders wait for receivers and ways out to be there: sidecores that have no processor at once are late, and a
+/// frame that finds nobody is lost.
+const PRECEDENCE_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Manager {
     /// Has every queue and host port come back, with nothing in flight, by `until`. Disks that do not
@@ -98,7 +101,8 @@ impl Manager {
         asked.for_each(|index| self.detach(number, index));
     }
 
-    /// Attaches what is here, but queues of `but`: receivers first, so that no frame finds nobody.
+    /// Attaches what is here, but queues of `but`: receivers first, then ways out, then senders, so that no frame
+    /// finds nobody.
     pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
         // A remote disk's queue finds its link where it goes.
         self.send_links_out();
@@ -115,10 +119,13 @@ impl Manager {
         }
         if receives {
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            let _ = self.fence(now() + DRAIN_TIME_MAX);
+            let _ = self.fence(now() + PRECEDENCE_TIME_MAX);
+        }
+        // What a guest sends finds its way out, and what comes from there its receiver.
+        if self.send_uplinks_out() {
+            let _ = self.fence_all(now() + PRECEDENCE_TIME_MAX);
         }
         devices.into_iter().for_each(|number| self.settle_device(number));
-        self.send_uplinks_out();
         self.cores.flush();
     }
 

@@ -92,9 +92,16 @@ pub(crate) struct Estate {
     pub(crate) gone: BTreeSet<u32>,
     /// When queues were asked for and came back.
     pub(crate) moments: Moments,
+    /// The format that it is told in.
+    pub(crate) format: u32,
+    /// What uplinks have counted.
+    pub(crate) uplinks: BTreeMap<String, UplinkEstate>,
     /// The device that is being told of.
     last: Option<String>,
 }
+
+/// What the port of an uplink has counted, and its descriptors.
+pub(crate) type UplinkEstate = [BTreeMap<String, u64>; 2];
 
 /// What a packet led to.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,6 +127,7 @@ impl Estate {
                 if !wire::FORMATS.contains(&format) {
                     return Err(format!("format {format} is not known"));
                 }
+                self.format = format;
                 self.api = Some((api, one(&mut fds)?));
                 if let Some(path) = api_read {
                     self.api_read = Some((path, one(&mut fds)?));
@@ -159,16 +167,9 @@ impl Estate {
             | FromPredecessor::Seat { .. }) => self.add_of_links(packet, &mut fds)?,
             FromPredecessor::Estate {} => return Ok(Progress::Devices),
             FromPredecessor::Rings { rings } => self.add_rings(rings)?,
-            FromPredecessor::Tap { name, queue, made } => {
-                bounded(self.taps.len(), TAPS_MAX, "queues of taps")?;
-                self.taps.insert((name, queue), (one(&mut fds)?, made));
-            }
-            FromPredecessor::Port { device, counters } => {
-                let told = self.devices.get_mut(&device);
-                let told =
-                    told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
-                told.counters = counters;
-            }
+            packet @ (FromPredecessor::Tap { .. }
+            | FromPredecessor::Port { .. }
+            | FromPredecessor::Uplink { .. }) => self.add_of_ports(packet, &mut fds)?,
             FromPredecessor::Flip { sync_failed, drained_ns } => {
                 self.sync_failed = sync_failed;
                 self.moments.drained_ns = drained_ns;
@@ -180,6 +181,32 @@ impl Estate {
             true => Ok(Progress::More),
             false => Err("a packet with more descriptors than it names".to_string()),
         }
+    }
+
+    /// What is told of ports of switches and of NICs, besides their devices.
+    fn add_of_ports(
+        &mut self,
+        packet: FromPredecessor,
+        fds: &mut VecDeque<OwnedFd>,
+    ) -> Result<(), String> {
+        match packet {
+            FromPredecessor::Tap { name, queue, made } => {
+                bounded(self.taps.len(), TAPS_MAX, "queues of taps")?;
+                self.taps.insert((name, queue), (one(fds)?, made));
+            }
+            FromPredecessor::Port { device, counters } => {
+                let told = self.devices.get_mut(&device);
+                let told =
+                    told.ok_or_else(|| format!("a port of {device:?}, which is no device"))?;
+                told.counters = counters;
+            }
+            FromPredecessor::Uplink { name, frames, work } => {
+                bounded(self.uplinks.len(), TAPS_MAX, "uplinks")?;
+                self.uplinks.insert(name, [frames, work]);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Descriptors of devices that it holds.

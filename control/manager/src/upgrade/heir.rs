@@ -20,7 +20,7 @@ use super::bequest::{is_made_of, made_of};
 use super::channel::Channel;
 use super::estate::{DeviceEstate, Estate, LinkEstate, Parcel, Progress};
 use super::pause::Moments;
-use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords};
+use super::wire::{DeviceWords, FORMATS, FromHeir, RingWords, WITH_GUARD};
 use crate::balance::Weighed;
 use crate::device::{Device, Link};
 use crate::idle_peers::Beginning;
@@ -116,7 +116,11 @@ impl Heir {
         }
     }
 
-    fn say(&self, word: &FromHeir) -> io::Result<()> {
+    pub(super) fn channel(&self) -> &Channel {
+        &self.0
+    }
+
+    pub(super) fn say(&self, word: &FromHeir) -> io::Result<()> {
         self.0.send(word, &[], SEND_TIME_MAX)
     }
 }
@@ -301,6 +305,8 @@ impl Manager {
         let pause = self.measure_pause(&moments);
         // Who has ended meanwhile has no operator who would ask.
         let _ = heir.say(&FromHeir::Serving { pause });
+        let format = self.estate.as_ref().map_or(0, |estate| estate.format);
+        self.be_watched(heir, format >= WITH_GUARD);
         let early = |device: &Device| {
             let links = device.links.iter().filter(|(_, link)| link.connection.has_early());
             links.map(|(id, _)| (device.number, *id)).collect::<Vec<_>>()
@@ -310,6 +316,10 @@ impl Manager {
             self.serve_link(number, id, false);
         }
         let Some(estate) = self.estate.take() else { return };
+        if estate.devices.values().any(DeviceEstate::is_left) {
+            // They are gone for good.
+            self.settle_for_good();
+        }
         for (id, device) in estate.devices.into_iter().filter(|(_, device)| device.is_left()) {
             info!(device = id, "the configuration has it no more, or as another; it is gone");
             device.remove_socket();

@@ -1,7 +1,7 @@
 //! The process that starts heirs: a child of the daemon that keeps the rights which a start takes and the
 //! daemon drops (docs/decisions/0009, "The launcher"; 0011, "The launcher").
 //!
-//! [`run`] is all that it does; [`Launcher`] is the daemon's end. It holds nothing of the daemon but
+//! [`run`] is all that it does; [`Launcher`] is the daemon's end, of two of them. One holds nothing of the daemon but
 //! one socket, and ends with it.
 
 use std::cell::Cell;
@@ -19,8 +19,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::channel::Channel;
 
-/// How long a request to it may take: starting a process takes a few milliseconds.
+/// How long its answer may take to be sent.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// Nobody waits for it.
+const AT_ONCE: Duration = Duration::ZERO;
 /// It waits for its daemon.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// The word on the command line that makes a launcher.
@@ -50,23 +52,86 @@ enum Outcome {
     Refused { why: String },
 }
 
-/// The daemon's end of its launcher.
+/// Launchers of one daemon: when the first has ended or does not answer, the other one is asked.
+pub const LAUNCHERS: usize = 2;
+
+/// The daemon's end of its launchers.
 #[derive(Debug)]
 pub struct Launcher {
-    channel: Channel,
+    ends: Vec<End>,
     /// The last one that was made.
     request: Cell<u64>,
+}
+
+#[derive(Debug)]
+struct End {
+    channel: Channel,
     /// Never waited for: it ends when the channel does, which is with this process.
     _child: Child,
 }
 
+/// What a launcher said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing that was asked.
+    Nothing,
+    /// The heir is a process of that number, which stays known by it until the next one is started.
+    Started(u32),
+    /// Why it has started none.
+    Refused(String),
+    /// It is gone.
+    Ended,
+}
+
 impl Launcher {
-    /// Starts one: this program again, as `launcher`, with the arguments of this process. To be called
+    /// Starts them: this program again, as `launcher`, with the arguments of this process. To be called
     /// before rights are dropped, and before much is open.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn start() -> io::Result<Launcher> {
+        let ends = (0..LAUNCHERS).map(|_| End::start()).collect::<io::Result<_>>()?;
+        Ok(Launcher { ends, request: Cell::new(0) })
+    }
+
+    /// What is readable when one says something.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ends.iter().map(|end| end.channel.as_fd())
+    }
+
+    /// Has launcher `at` start an heir whose standard input is `input`, and does not wait for it.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub(crate) fn ask(&self, at: usize, input: BorrowedFd<'_>) -> Result<(), String> {
+        let end = self.ends.get(at).ok_or("there is no such launcher")?;
+        let request = self.request.get().wrapping_add(1);
+        self.request.set(request);
+        let sent = end.channel.send(&Start { request }, &[input], AT_ONCE);
+        sent.map_err(|error| format!("it cannot be asked: {error}"))
+    }
+
+    /// What launcher `at` says, which said something.
+    pub(crate) fn heard(&self, at: usize) -> Said {
+        let Some(end) = self.ends.get(at) else { return Said::Ended };
+        let packet = match end.channel.receive(AT_ONCE) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return Said::Ended,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Said::Nothing,
+            Err(error) => return Said::Refused(format!("it cannot be heard: {error}")),
+        };
+        match serde_json::from_slice(&packet.bytes) {
+            // One that came too late is an answer to nothing, and the heir that it names ends by itself.
+            Ok(Answer { request, .. }) if request != self.request.get() => Said::Nothing,
+            Ok(Answer { outcome: Outcome::Started { pid }, .. }) => Said::Started(pid),
+            Ok(Answer { outcome: Outcome::Refused { why }, .. }) => Said::Refused(why),
+            Err(error) => Said::Refused(format!("it makes no sense: {error}")),
+        }
+    }
+}
+
+impl End {
+    fn start() -> io::Result<End> {
         let (channel, theirs) = Channel::pair()?;
         let program = program()?;
         // Not by its name: the file may have been replaced a moment ago.
@@ -78,38 +143,7 @@ impl Launcher {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(Launcher { channel, request: Cell::new(0), _child: child })
-    }
-
-    /// Has it start an heir whose standard input is `input`. Its process, which stays known by that
-    /// number until the next one is started.
-    ///
-    /// # Errors
-    /// Why not.
-    pub(crate) fn launch(&self, input: BorrowedFd<'_>) -> Result<u32, String> {
-        let ended = "the daemon's `sidecore launcher` process has ended, so nothing can be started: restart \
-                     the daemon when its guests can wait";
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::BrokenPipe => ended.to_string(),
-            _ => format!("the launcher does not answer: {error}"),
-        };
-        let request = self.request.get().wrapping_add(1);
-        self.request.set(request);
-        self.channel.send(&Start { request }, &[input], ANSWER_TIME_MAX).map_err(failed)?;
-        // One that came too late is an answer to nothing, and the heir that it names has ended: so there
-        // are no more of them than requests.
-        for _ in 0..=request {
-            let packet = self.channel.receive(ANSWER_TIME_MAX).map_err(failed)?;
-            let packet = packet.ok_or(ended)?;
-            let answer: Answer =
-                serde_json::from_slice(&packet.bytes).map_err(|error| failed(error.into()))?;
-            match answer.outcome {
-                _ if answer.request != request => {}
-                Outcome::Started { pid } => return Ok(pid),
-                Outcome::Refused { why } => return Err(why),
-            }
-        }
-        Err("the launcher answers to nothing that it was asked".to_string())
+        Ok(End { channel, _child: child })
     }
 }
 

@@ -16,6 +16,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 
 use super::channel::Channel;
+use super::guard;
+use super::launcher::{LAUNCHERS, Said};
 use super::pause::PauseWords;
 use super::timespec;
 use super::wire::{self, FromHeir, FromPredecessor};
@@ -25,6 +27,11 @@ use crate::manager::{Manager, now};
 use crate::poll::Token;
 use crate::uplinks::State;
 
+/// How long a launcher may take to start an heir.
+const START_TIME_MAX: Duration = Duration::from_secs(5);
+/// What an operator is told who asks a daemon without any launcher.
+const NO_LAUNCHER: &str = "its `sidecore launcher` processes have ended or do not answer, so nothing can be started: \
+    continue them if they were stopped (`kill -CONT`), or restart the daemon when its guests can wait";
 /// From the start of an heir to its first word: it reads its configuration.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long what must end before an upgrade may take: moves, a reload, a resize.
@@ -46,9 +53,10 @@ const SERVING_TIME_MAX: Duration = Duration::from_secs(2);
 /// An upgrade that has begun.
 pub(crate) struct Upgrade {
     channel: Channel,
-    pid: u32,
-    /// The heir's process, whatever becomes of its number.
-    process: OwnedFd,
+    /// The launcher that starts it.
+    launcher: usize,
+    /// The heir's number, and its process, whatever becomes of that. Nothing before it is started.
+    heir: Option<(u32, OwnedFd)>,
     reply: Option<Reply>,
     /// What it said of itself; until then it is waited for.
     hello: Option<Hello>,
@@ -71,6 +79,20 @@ pub(crate) struct HandedOver {
     pub(crate) version: String,
     pub(crate) reply: Option<Reply>,
     pub(crate) pause: Option<PauseWords>,
+    channel: Channel,
+    process: OwnedFd,
+    /// It says when it is settled.
+    settles: bool,
+}
+
+impl HandedOver {
+    /// Waits until nothing can be taken back any more.
+    ///
+    /// # Errors
+    /// The process that took over has ended before, and how that was seen.
+    pub(crate) fn await_settled(&self) -> Result<(), String> {
+        if self.settles { guard::watch(&self.channel, &self.process) } else { Ok(()) }
+    }
 }
 
 impl Upgrade {
@@ -89,24 +111,22 @@ impl Upgrade {
 
     /// Has the heir end; true when it has.
     fn end(&self) -> bool {
+        let Some((_, process)) = &self.heir else { return true };
         // It may have ended already.
-        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+        let _ = pidfd_send_signal(process, Signal::KILL);
         // Only one that could serve is waited for: any other has nothing to do but to see that its
         // channel is closed.
-        !self.flipped || is_readable(&self.process, END_TIME_MAX)
+        !self.flipped || is_readable(process, END_TIME_MAX)
     }
 }
 
 impl Manager {
-    /// Starts an heir.
+    /// Has an heir started.
     pub(crate) fn begin_upgrade(&mut self, reply: Reply) {
-        match self.start_heir() {
-            Ok((channel, pid, process)) => {
-                info!(pid, "an heir was started");
-                let due = now() + HELLO_TIME_MAX;
-                let (hello, flipped, pause, reply) = (None, false, None, Some(reply));
-                self.upgrade =
-                    Some(Upgrade { channel, pid, process, reply, hello, due, flipped, pause });
+        match self.may_upgrade().and_then(|()| self.ask_launcher(0).map_err(|why| refused(&why))) {
+            Ok(mut upgrade) => {
+                upgrade.reply = Some(reply);
+                self.upgrade = Some(upgrade);
             }
             Err(error) => {
                 warn!("no upgrade: {}", error.error);
@@ -115,9 +135,8 @@ impl Manager {
         }
     }
 
-    fn start_heir(&mut self) -> Result<(Channel, u32, OwnedFd), ApiError> {
+    fn may_upgrade(&mut self) -> Result<(), ApiError> {
         let busy = |what: &str| ApiError::new(ErrorKind::Busy, what, "try again in a moment");
-        let failed = |what: String| refused(&what);
         if self.upgrade.is_some() {
             return Err(busy("an upgrade is under way already"));
         }
@@ -125,25 +144,82 @@ impl Manager {
             return Err(busy("the daemon is being stopped"));
         }
         self.keep().map_err(|error| {
-            failed(format!("the devices that were made by commands cannot be kept: {error}"))
-        })?;
-        let launcher = self.options.launcher.as_ref();
-        let launcher = launcher.ok_or_else(|| failed("the daemon has no launcher".to_string()))?;
-        let (channel, theirs) = Channel::pair().map_err(|error| failed(error.to_string()))?;
-        let pid = launcher.launch(theirs.as_fd()).map_err(failed)?;
-        // Its parent has not asked how it ended, so the number is still its own.
-        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let process = process.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-        let Some(Ok(process)) = process else {
-            return Err(failed("the new process cannot be watched".to_string()));
-        };
-        self.poll.add(&channel, Token::Heir).map_err(|error| failed(error.to_string()))?;
-        Ok((channel, pid, process))
+            refused(&format!("the devices that were made by commands cannot be kept: {error}"))
+        })
+    }
+
+    /// Asks the first launcher from `first` on that can be asked. Each has a channel of its own: one that is late
+    /// starts an heir whose predecessor is gone.
+    fn ask_launcher(&mut self, first: usize) -> Result<Upgrade, String> {
+        let launcher = self.options.launcher.as_ref().ok_or("the daemon has no launcher")?;
+        let text = |error: std::io::Error| error.to_string();
+        for at in first..LAUNCHERS {
+            let (channel, theirs) = Channel::pair().map_err(text)?;
+            if launcher.ask(at, theirs.as_fd()).is_err() {
+                continue;
+            }
+            let (hello, flipped, pause, reply, heir) = (None, false, None, None, None);
+            let (launcher, due) = (at, now() + START_TIME_MAX);
+            return Ok(Upgrade { channel, launcher, heir, reply, hello, due, flipped, pause });
+        }
+        Err(NO_LAUNCHER.to_string())
+    }
+
+    /// The launcher that was asked starts none: the next one is asked.
+    fn ask_next_launcher(&mut self) {
+        let Some(upgrade) = &mut self.upgrade else { return };
+        let (next, reply) = (upgrade.launcher + 1, upgrade.reply.take());
+        match self.ask_launcher(next) {
+            Ok(upgrade) => self.upgrade = Some(Upgrade { reply, ..upgrade }),
+            Err(why) => {
+                self.upgrade = None;
+                warn!("no upgrade: {why}");
+                if let Some(reply) = reply {
+                    reply.answer(Err(refused(&why)));
+                }
+            }
+        }
+    }
+
+    /// A launcher said something, or has ended.
+    pub(crate) fn hear_launcher(&mut self, at: usize) {
+        let Some(launcher) = &self.options.launcher else { return };
+        let said = launcher.heard(at);
+        if said == Said::Ended {
+            warn!(
+                "a launcher has ended: with the last one there is no upgrade, until the daemon is started again"
+            );
+            if let Some(end) = launcher.ends().nth(at) {
+                self.poll.remove(end);
+            }
+        }
+        let is_asked = |upgrade: &&mut Upgrade| upgrade.launcher == at && upgrade.heir.is_none();
+        let Some(upgrade) = self.upgrade.as_mut().filter(is_asked) else { return };
+        match said {
+            Said::Nothing => {}
+            Said::Started(pid) => {
+                // Its parent has not asked how it ended, so the number is still its own.
+                let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                let process = process.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+                let Some(Ok(process)) = process else {
+                    return self.give_up_upgrade("the new process cannot be watched");
+                };
+                info!(pid, "an heir was started");
+                upgrade.heir = Some((pid, process));
+                upgrade.due = now() + HELLO_TIME_MAX;
+                // What it has said already is heard then.
+                if self.poll.add(&upgrade.channel, Token::Heir).is_err() {
+                    self.give_up_upgrade("the new process cannot be heard");
+                }
+            }
+            Said::Refused(why) => self.give_up_upgrade(&why),
+            Said::Ended => self.ask_next_launcher(),
+        }
     }
 
     /// The heir said something, or has ended.
     pub(crate) fn hear_heir(&mut self) {
-        let Some(upgrade) = &mut self.upgrade else { return };
+        let Some(upgrade) = self.upgrade.as_mut() else { return };
         if upgrade.hello.is_some() {
             // It says nothing more before it is asked.
             return self.give_up_upgrade("the new process has ended");
@@ -174,7 +250,10 @@ impl Manager {
         let Some(upgrade) = &self.upgrade else { return false };
         let (is_due, has_hello) = (upgrade.due <= now(), upgrade.hello.is_some());
         if !has_hello {
-            if is_due {
+            if is_due && upgrade.heir.is_none() {
+                warn!("a launcher does not answer: was it stopped?");
+                self.ask_next_launcher();
+            } else if is_due {
                 self.give_up_upgrade("the new process said nothing in time");
             }
             return false;
@@ -229,7 +308,8 @@ impl Manager {
         let Some(hello) = &upgrade.hello else {
             return Err("the new process said nothing".to_string());
         };
-        if hello.format < wire::WITH_LINKS && !self.remote.is_empty() {
+        let format = hello.format;
+        if format < wire::WITH_LINKS && !self.remote.is_empty() {
             let why = format!("version {} knows no links that are handed over", hello.version);
             return Err(format!("{why}: restart the daemon"));
         }
@@ -238,7 +318,7 @@ impl Manager {
         upgrade.channel.end_by(Some(until));
         let read = self.listening.read.as_ref();
         let begin = FromPredecessor::Begin {
-            format: hello.format,
+            format,
             api: self.plan.daemon.api.clone(),
             api_read: read.and(self.plan.daemon.api_read.clone()),
         };
@@ -261,7 +341,7 @@ impl Manager {
         upgrade.flipped = true;
         let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
         let broken = |error: std::io::Error| format!("the new process takes nothing: {error}");
-        self.send_flip(&upgrade.channel, drained).map_err(broken)?;
+        self.send_flip(&upgrade.channel, format, drained).map_err(broken)?;
         expect(&upgrade.channel, TAKEN_TIME_MAX, &FromHeir::Taken {})?;
         for uplink in self.network.uplinks.values_mut() {
             // Of some interfaces there can be only one socket.
@@ -272,7 +352,7 @@ impl Manager {
         self.say_farewell();
         let Some(upgrade) = &mut self.upgrade else { return Err("there is none".to_string()) };
         upgrade.channel.send(&FromPredecessor::Yours {}, &[], SEND_TIME_MAX).map_err(broken)?;
-        // From here on there is no way back, and nothing left to do.
+        // From here on the way back is `guard`'s.
         upgrade.channel.end_by(None);
         upgrade.pause = hear_serving(&upgrade.channel);
         let (ready, drained) = (ready - began, drained - ready);
@@ -318,9 +398,12 @@ impl Manager {
 
     /// After [`Self::go_on_upgrading`]: who is to be told, and by whom it is served now.
     pub(crate) fn handed_over(&mut self) -> Option<HandedOver> {
-        let Upgrade { pid, reply, hello, pause, .. } = self.upgrade.take()?;
+        let Upgrade { reply, hello, pause, channel, heir, .. } = self.upgrade.take()?;
+        let (pid, process) = heir?;
+        self.poll.remove(&channel);
+        let settles = hello.as_ref().is_some_and(|hello| hello.format >= wire::WITH_GUARD);
         let version = hello.map(|hello| hello.version).unwrap_or_default();
-        Some(HandedOver { pid, reply, version, pause })
+        Some(HandedOver { pid, reply, version, pause, channel, process, settles })
     }
 }
 
@@ -354,12 +437,12 @@ fn expect(channel: &Channel, limit: Duration, expected: &FromHeir) -> Result<(),
     }
 }
 
-/// How long queues stood still, if the heir says so in time. Whatever it says, it serves.
+/// How long queues stood still, if the heir says so in time. Whether it serves is seen by who waits until it is settled.
 fn hear_serving(channel: &Channel) -> Option<PauseWords> {
     match hear(channel, SERVING_TIME_MAX) {
         Ok(FromHeir::Serving { pause }) => pause,
         Ok(word) => {
-            warn!("the new process serves, and says {word:?}");
+            warn!("the new process says {word:?} instead of how long queues stood still");
             None
         }
         Err(why) => {
@@ -369,7 +452,7 @@ fn hear_serving(channel: &Channel) -> Option<PauseWords> {
     }
 }
 
-fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
+pub(super) fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
     let until = now() + limit;
     loop {
         let left = until.saturating_duration_since(now());

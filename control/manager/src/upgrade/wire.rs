@@ -13,9 +13,11 @@ use super::pause::PauseWords;
 use crate::start::Left;
 
 /// The formats that this program speaks, the best last. The first knows no links.
-pub(crate) const FORMATS: [u32; 2] = [1, WITH_LINKS];
+pub(crate) const FORMATS: [u32; 3] = [1, WITH_LINKS, WITH_GUARD];
 /// The first format with links.
 pub(crate) const WITH_LINKS: u32 = 2;
+/// The first format whose heir says when it is settled, and takes counters of uplinks.
+pub(crate) const WITH_GUARD: u32 = 3;
 /// Longest packet, bytes.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors with one packet: a table of memory has 32.
@@ -41,6 +43,8 @@ pub(crate) enum FromHeir {
     Taken {},
     /// It serves; how long queues stood still, if there were some.
     Serving { pause: Option<PauseWords> },
+    /// It serves so well, or has done so much, that nobody can take anything back.
+    Settled {},
 }
 
 /// What the predecessor says.
@@ -82,6 +86,8 @@ pub(crate) enum FromPredecessor {
     Seat { link: String, seat: usize, words: u64, bytes: u64 },
     /// What the port of a NIC has counted.
     Port { device: String, counters: BTreeMap<String, u64> },
+    /// What an uplink has counted: its port, and whoever serves its descriptors.
+    Uplink { name: String, frames: BTreeMap<String, u64>, work: BTreeMap<String, u64> },
     /// All rings and taps have been told of: whoever hears this and nothing more may serve. With the
     /// disks that have lost data, since that may just have happened, and the moment, on the machine's
     /// clock, at which all were back.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::open::Lack;
 use super::{File, Progress, Step};
-use crate::Outcome;
+use crate::Started;
 use crate::sys::{PIECES_MAX, ZEROES_MAX};
 
 /// How often one command is repeated when the kernel says to come again.
@@ -19,7 +19,7 @@ impl File {
         result: i32,
         request: &Request<'_>,
         progress: &mut Progress,
-    ) -> Option<Outcome> {
+    ) -> Option<Started> {
         if was_sync(request.op, progress) {
             self.opened.faults.count_sync();
         }
@@ -46,7 +46,7 @@ impl File {
             }
             (Op::WriteZeroes { .. }, _) => self.stabilize(request, progress),
         };
-        ended.map(Outcome::Done)
+        ended.map(Started::Done)
     }
 
     #[inline]
@@ -97,7 +97,7 @@ impl File {
         error: Errno,
         request: &Request<'_>,
         progress: &mut Progress,
-    ) -> Option<Outcome> {
+    ) -> Option<Started> {
         if matches!(error, Errno::AGAIN | Errno::INTR) && progress.tries < TRIES_MAX {
             progress.tries += 1;
             return None;
@@ -107,10 +107,10 @@ impl File {
             (Op::Flush, _) | (_, Step::Sync) => self.opened.latch_sync_failed(),
             (Op::Discard, _) if unsupported => {
                 self.opened.note_lack(Lack::PunchHole);
-                return Some(Outcome::Done(Status::Unsupported));
+                return Some(Started::Done(Status::Unsupported));
             }
             // Less than a block of the device: nothing to give back, and nothing was promised.
-            (Op::Discard, _) if error == Errno::INVAL => return Some(Outcome::Done(Status::Ok)),
+            (Op::Discard, _) if error == Errno::INVAL => return Some(Started::Done(Status::Ok)),
             (_, Step::Punch) if unsupported => {
                 self.without(Lack::PunchHole, progress);
                 return None;
@@ -125,7 +125,7 @@ impl File {
             }
             // The zeroes are there already.
             (_, Step::Reserve) if unsupported => {
-                return self.stabilize(request, progress).map(Outcome::Done);
+                return self.stabilize(request, progress).map(Started::Done);
             }
             // Asked of this write, not of the disk: several may be in flight when the first is refused.
             (Op::Write { sync: true }, _) if unsupported && !progress.unstable => {
@@ -145,12 +145,12 @@ impl File {
             // What a sync lost is lost, whatever there is room for later: only this one waits.
             _ => {
                 if let Some(stall) = self.opened.waits.with(error) {
-                    return Some(Outcome::Stalled(stall));
+                    return Some(Started::Stalled(stall));
                 }
             }
         }
         self.opened.faults.count(error);
-        Some(Outcome::Done(Status::IoError))
+        Some(Started::Done(Status::IoError))
     }
 
     /// Chooses another way to make zeroes.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::open::Lack;
 use super::{File, Opened, Progress};
-use crate::{Cache, Io, OpenError, Outcome};
+use crate::{Cache, Io, OpenError, Outcome, Started};
 
 const SIZE: u64 = 8 << 20;
 const TAG: Tag = Tag { queue: 0, slot: 3, generation: 0 };
@@ -48,7 +48,8 @@ impl Bed {
         };
         let request = Request { op, offset, len, segments };
         let mut progress = Progress::default();
-        let mut outcome = self.file.submit(&mut self.io, &request, &self.memory, TAG);
+        let started = self.file.submit(&mut self.io, &request, &self.memory, TAG);
+        let mut outcome = Outcome::from(started);
         loop {
             match outcome {
                 Outcome::Done(status) => return status,
@@ -146,7 +147,7 @@ fn a_failed_sync_is_remembered_by_every_queue_of_the_disk() {
         let (len, segments) = if sync == Op::Flush { (0, &span[..0]) } else { (4096, &span[..]) };
         let request = Request { op: sync, offset: 0, len, segments };
         let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, TAG);
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
         let result = -Errno::IO.raw_os_error();
         let mut progress = Progress::default();
         let ended =
@@ -178,7 +179,7 @@ fn a_flush_that_ends_after_another_failed_has_failed() {
     let second = Tag { slot: 4, ..TAG };
     for tag in [TAG, second] {
         let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, tag);
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
     }
     let end = |bed: &mut Bed, tag, result| {
         let mut progress = Progress::default();
@@ -197,7 +198,7 @@ fn a_flush_that_ends_after_another_failed_has_failed() {
 fn told(bed: &mut Bed, op: Op, results: &[i32]) -> Outcome {
     let span = [bed.memory.span(0, 4096).expect("a span")];
     let request = Request { op, offset: 0, len: 4096, segments: &span };
-    let mut outcome = bed.file.submit(&mut bed.io, &request, &bed.memory, TAG);
+    let mut outcome = Outcome::from(bed.file.submit(&mut bed.io, &request, &bed.memory, TAG));
     let mut progress = Progress::default();
     for result in results {
         assert_eq!(outcome, Outcome::Pending);
@@ -246,7 +247,7 @@ fn stable_writes_that_the_file_system_refuses_are_no_failed_syncs() {
     for slot in slots {
         let (tag, request) = (Tag { slot, ..TAG }, request(slot));
         let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, tag);
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
     }
     // Both were on their way as stable ones when the first was refused.
     let refused = -Errno::OPNOTSUPP.raw_os_error();
@@ -276,7 +277,7 @@ fn at_most_four_slow_commands_of_a_disk_are_with_the_kernel() {
     for slot in 0..20 {
         begun += usize::from(bed.io.has_room_for_slow(place));
         let submitted = bed.file.submit(&mut bed.io, &request(slot), &bed.memory, tag(slot));
-        assert_eq!(submitted, Outcome::Pending);
+        assert_eq!(submitted, Started::Pending);
     }
     // Of two flushes one waits for the other, and not for a place.
     assert_eq!(begun, 5);
@@ -305,7 +306,7 @@ fn being_told_to_come_again_ends_at_last() {
     let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
     let span = [bed.memory.span(0, 4096).expect("a span")];
     let request = Request { op: Op::Read, offset: 0, len: 4096, segments: &span };
-    assert_eq!(bed.file.submit(&mut bed.io, &request, &bed.memory, TAG), Outcome::Pending);
+    assert_eq!(bed.file.submit(&mut bed.io, &request, &bed.memory, TAG), Started::Pending);
     let mut progress = Progress::default();
     let again = -Errno::AGAIN.raw_os_error();
     let mut rounds = 0;

@@ -14,10 +14,10 @@ use guest_memory::GuestMap;
 use request::{Op, Request, Tag};
 
 use super::{Asks, File, Next, Progress, Sent, Step};
-use crate::Outcome;
 use crate::io::{Io, Load, Place, Wait};
 use crate::segments::{fetch, store};
 use crate::sys::{BOUNCE_BYTES, Command};
+use crate::{Outcome, Started};
 
 /// Bytes of one part at most: 256 pages to pin. A multiple of every alignment, so that the next part is as
 /// aligned as this one.
@@ -170,6 +170,7 @@ impl File {
             file.is_some_and(|file| io.push(place, file, &command, load, tag))
         });
         if !pushed {
+            was_ended(io, place, at);
             give_back(io, place, at);
             return Err(None);
         }
@@ -185,11 +186,9 @@ impl File {
         let place = self.place;
         let flight = self.flight(tag);
         let (Some(held), Some(place)) = (&mut flight.held, place) else { return false };
+        was_ended(io, place, held.at);
         if op == Op::Read && result > 0 {
             held.read = result as u32;
-            if let Some(bounce) = io.bounce(place) {
-                bounce.was_ended(held.at);
-            }
             return true;
         }
         give_back(io, place, held.at);
@@ -222,16 +221,16 @@ impl File {
                 give_back(io, place, held.at);
                 match copied {
                     true => self.after(held.read as i32, request, progress),
-                    false => Some(Outcome::Done(request::Status::IoError)),
+                    false => Some(Started::Done(request::Status::IoError)),
                 }
             }
             _ => None,
         };
-        let outcome = match ended {
-            Some(outcome) => outcome,
+        let started = match ended {
+            Some(ended) => ended,
             None => self.proceed(io, request, memory, tag, progress, false),
         };
-        (bytes, self.settle(outcome, tag))
+        (bytes, self.settle(started, tag).into())
     }
 
     /// Whether a transfer that was not ended by its last command is to wait for a turn before the next.
@@ -240,7 +239,8 @@ impl File {
         is_long(request) && progress.step == Step::Start
     }
 
-    /// A request that ends without its buffer's completion gives it back.
+    /// Requests that end without a completion need their buffers no longer. One that the kernel has stays the
+    /// kernel's: nobody else is given it.
     #[cold]
     pub(super) fn let_buffers_go(&mut self, io: &mut Io, place: Place) {
         for flight in &mut self.flights {
@@ -251,11 +251,18 @@ impl File {
     }
 }
 
-/// Whatever happened to its command.
+/// The command with a buffer has completed, or was never handed over.
+#[cold]
+fn was_ended(io: &mut Io, place: Place, at: u8) {
+    if let Some(bounce) = io.bounce(place) {
+        bounce.was_ended(at);
+    }
+}
+
+/// A request needs its buffer no longer.
 #[cold]
 fn give_back(io: &mut Io, place: Place, at: u8) {
     if let Some(bounce) = io.bounce(place) {
-        bounce.was_ended(at);
         bounce.give_back(at);
     }
 }

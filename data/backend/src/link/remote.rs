@@ -13,10 +13,10 @@ use remote::client::Rejected;
 use request::{Op, Request, Status, Tag};
 
 use super::LinkKey;
-use crate::Outcome;
 use crate::disk::RemoteDisk;
 use crate::io::{Io, LinkPlace};
 use crate::segments::{fetch, store};
+use crate::{Outcome, Started};
 
 /// Requests of a queue that wait for their ends at most; as many as a queue has slots.
 const SLOTS: usize = 256;
@@ -95,12 +95,12 @@ impl Remote {
         request: &Request<'_>,
         memory: &GuestMap,
         tag: Tag,
-    ) -> Outcome {
+    ) -> Started {
         if let Err(status) = self.check(request) {
-            return Outcome::Done(status);
+            return Started::Done(status);
         }
         if self.join(io).is_err() {
-            return Outcome::Done(Status::IoError);
+            return Started::Done(Status::IoError);
         }
         let mut flight = NEW;
         self.promise(io, request, true);
@@ -133,7 +133,7 @@ impl Remote {
         } else if flight.next < request.len {
             flight.status = worse(flight.status, Status::IoError);
         }
-        self.settle(io, request, tag, flight)
+        self.settle(io, request, tag, flight).into()
     }
 
     /// A write begins or ends. Its parts come as slots are free, and copies of all of them are to have room.
@@ -146,14 +146,14 @@ impl Remote {
         }
     }
 
-    fn settle(&mut self, io: &mut Io, request: &Request<'_>, tag: Tag, flight: Flight) -> Outcome {
+    fn settle(&mut self, io: &mut Io, request: &Request<'_>, tag: Tag, flight: Flight) -> Started {
         if flight.parts == 0 {
             self.promise(io, request, false);
         }
         if let Some(place) = self.flights.get_mut(usize::from(tag.slot)) {
             *place = flight;
         }
-        if flight.parts == 0 { Outcome::Done(flight.status) } else { Outcome::Pending }
+        if flight.parts == 0 { Started::Done(flight.status) } else { Started::Pending }
     }
 
     /// Submits what is left of it, as far as there are slots.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, Cache, Disk, Io, OpenError, Outcome, Progress, Source, Waits};
+use backend::{Backend, Cache, Disk, Io, OpenError, Outcome, Progress, Source, Started, Waits};
 use guest_memory::{GuestMap, Span};
 use request::{Op, Request, Status, Tag};
 
@@ -99,7 +99,7 @@ impl Bed {
         let deadline = now() + Duration::from_secs(60);
         let begin = |bed: &mut Bed, one: &Asked, slot: u16| {
             let submitted = bed.backend.submit(&mut bed.io, &one.request(), &bed.memory, tag(slot));
-            assert_eq!(submitted, Outcome::Pending);
+            assert_eq!(submitted, Started::Pending);
         };
         begin(self, &asked[0], 0);
         ended[0] = false;
@@ -142,8 +142,8 @@ impl Bed {
             while next < asked.len() && (self.backend.answers_at_once() || self.io.room() > 0) {
                 let tag = Tag { queue: 7, slot: next as u16, generation: 99 };
                 let request = asked[next].request();
-                let outcome = self.backend.submit(&mut self.io, &request, &self.memory, tag);
-                if let Outcome::Done(status) = outcome {
+                let started = self.backend.submit(&mut self.io, &request, &self.memory, tag);
+                if let Started::Done(status) = started {
                     ended[next] = Some(status);
                 }
                 next += 1;

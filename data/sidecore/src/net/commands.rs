@@ -148,6 +148,9 @@ impl Net {
     }
 }
 
+/// How long a frame of a host port that leaves may wait for room: less than an upgrade waits for the port.
+const PARTING_NS: u64 = 20_000_000;
+
 impl Sidecore {
     pub(crate) fn attach_host(&mut self, host: Box<HostServed>, now: Nanos) {
         let key = host.key();
@@ -174,22 +177,57 @@ impl Sidecore {
         self.count_queues();
     }
 
-    pub(crate) fn detach_host(&mut self, key: HostKey) {
+    /// A host port leaves, with the frame that it has read and that has to wait; for that it stays for
+    /// [`PARTING_NS`] at most.
+    pub(crate) fn detach_host(&mut self, key: HostKey, now: Nanos) {
         let is_it =
             |place: &Place| matches!(&place.tenant, Tenant::Host(host) if host.key() == key);
         let Some(at) = self.places.iter().position(is_it) else { return };
-        let Some(place) = self.places.get_mut(at) else { return };
-        if let Tenant::Host(host) = std::mem::take(&mut place.tenant) {
-            self.net.clear(key.bridge, key.port, key.queue, at as u16);
-            self.schedule.remove(at as u16);
-            self.net.desk.roads.forget(at as u16);
-            if let Some(fd) = host.spec.port.poll_fd() {
-                self.rest.forget(fd);
-            }
-            // Nothing of it is in flight, ever.
-            self.send(Event::HostDetached(host));
+        if self.parting.iter().any(|(place, _)| usize::from(*place) == at) {
+            return;
         }
+        // Nothing more is read from it.
+        self.schedule.remove(at as u16);
+        if !self.part_with(at as u16, self.stopping, now) {
+            self.parting.push((at as u16, now.after(PARTING_NS)));
+        }
+    }
+
+    /// Lets those host ports go whose frames have found their way, or have waited long enough.
+    #[cold]
+    pub(crate) fn part_with_hosts(&mut self, now: Nanos) {
+        let mut at = 0;
+        while let Some(&(place, until)) = self.parting.get(at) {
+            match self.part_with(place, now >= until || self.stopping, now) {
+                true => drop(self.parting.swap_remove(at)),
+                false => at += 1,
+            }
+        }
+    }
+
+    /// Gives the host port at `place` back, unless a frame of it has to wait and this is not the last try.
+    fn part_with(&mut self, place: u16, is_last: bool, now: Nanos) -> bool {
+        let there = self.places.get_mut(usize::from(place)).map(|it| &mut it.tenant);
+        let tenant = there.filter(|it| matches!(it, Tenant::Host(_))).map(std::mem::take);
+        let Some(Tenant::Host(mut host)) = tenant else { return true };
+        let waits = self.net.receive_last(&mut self.places, &mut host, place, is_last, now);
+        self.settle_frames();
+        if waits {
+            if let Some(it) = self.places.get_mut(usize::from(place)) {
+                it.tenant = Tenant::Host(host);
+            }
+            return false;
+        }
+        let key = host.key();
+        self.net.clear(key.bridge, key.port, key.queue, place);
+        self.net.desk.roads.forget(place);
+        if let Some(fd) = host.spec.port.poll_fd() {
+            self.rest.forget(fd);
+        }
+        // No frame of it is in flight: what goes to other sidecores is a copy.
+        self.send(Event::HostDetached(host));
         self.count_queues();
+        true
     }
 
     /// Shows every bridge around that `mac` is at this port.

@@ -114,7 +114,7 @@ impl HostServed {
         self.spec.key
     }
 
-    /// The parts again, after detach. A frame that was kept is lost.
+    /// The parts again, after detach, before which a frame that was kept is brought where it goes.
     pub fn into_spec(self) -> HostSpec {
         self.spec
     }

@@ -21,6 +21,9 @@ const LOSSES_NS: u64 = 1_000_000_000;
 /// How often a port that makes frames looks whether somebody would have them.
 const NOBODY_NS: u64 = 10_000_000;
 
+/// Copies of the last frame at most: as many as ports of a bridge.
+const LAST: Budget = Budget { requests: u32::MAX, bytes: u64::MAX, nanos: u64::MAX };
+
 /// What the frames of a visit have in common.
 struct Bench<'a> {
     desk: &'a mut Desk,
@@ -92,7 +95,83 @@ impl Net {
     }
 }
 
+impl Net {
+    /// Brings a frame that was kept where it goes, before its port leaves. True when it has to wait; `is_last`: it
+    /// does not, and what cannot be delivered is counted as dropped.
+    #[cold]
+    pub(crate) fn receive_last(
+        &mut self,
+        places: &mut [Place],
+        host: &mut HostServed,
+        place: u16,
+        is_last: bool,
+        now: Nanos,
+    ) -> bool {
+        let Net { replicas, desk, .. } = self;
+        let key = host.spec.key;
+        let replica = replicas.get_mut(usize::from(key.bridge.0)).and_then(Option::as_deref_mut);
+        let Some(replica) = replica.filter(|_| host.kept.len > 0) else { return false };
+        desk.begin(LAST);
+        desk.roads.visit(place);
+        let way = Way::new(replica, key.port);
+        let (pair, tally) = (key.queue, Tally::default());
+        let mut bench = Bench { desk, places, replica, way, pair, now, tally };
+        let is_lost = bench.finish(host, is_last);
+        let Bench { replica, tally, .. } = bench;
+        if let Some(port) = replica.ports.get(key.port) {
+            port.counters.took(&tally);
+        }
+        if is_lost {
+            replica.dropped(key.port, DropReason::NoBuffer);
+        }
+        host.spec.counters.requests.add(tally.frames);
+        host.kept.len > 0
+    }
+
+    /// Gives up a frame that was kept, and counts it as dropped.
+    #[cold]
+    pub(crate) fn lose_kept(&self, host: &mut HostServed) {
+        host.held_by = None;
+        if std::mem::take(&mut host.kept.len) > 0 {
+            let key = host.spec.key;
+            let replica = self.replicas.get(usize::from(key.bridge.0)).and_then(Option::as_deref);
+            if let Some(replica) = replica {
+                replica.dropped(key.port, DropReason::NoBuffer);
+            }
+        }
+    }
+}
+
 impl Bench<'_> {
+    /// The frame that was kept, of a port that leaves. True when some whom it is for do not get it.
+    #[cold]
+    fn finish(&mut self, host: &mut HostServed, is_last: bool) -> bool {
+        let (mut room, mut is_lost) = (ROOM, false);
+        host.held_by = None;
+        let kept = &mut host.kept;
+        loop {
+            match self.bring(&kept.header, kept.bytes(), kept.cursor, &mut room) {
+                Routed::Done | Routed::Lost => break,
+                Routed::Later | Routed::Held(_) if is_last => {
+                    is_lost = true;
+                    break;
+                }
+                Routed::Later | Routed::Held(_) => return false,
+                // There is no room on the way to that one.
+                Routed::Unfinished(at) if is_last => {
+                    is_lost = true;
+                    kept.cursor = at.saturating_add(1);
+                }
+                Routed::Unfinished(at) => {
+                    kept.cursor = at;
+                    return false;
+                }
+            }
+        }
+        kept.len = 0;
+        is_lost
+    }
+
     #[inline]
     fn visit(&mut self, host: &mut HostServed) -> Ended {
         let mut room = ROOM;

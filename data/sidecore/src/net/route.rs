@@ -197,6 +197,11 @@ impl Desk {
         now: Nanos,
     ) -> Routed {
         match replica.bridge.decide(from, frame.head(), now.0) {
+            // Its receiver was learned meanwhile, and may have had it already: what was begun is ended.
+            Verdict::To { vlan, .. } | Verdict::Flood { vlan } if cursor > 0 => {
+                let whole = (from, Scope::Everywhere);
+                self.flood(places, replica, whole, vlan, frame, cursor, now)
+            }
             Verdict::To { port, vlan } => {
                 self.unicast(places, replica, from, port, vlan, frame, now)
             }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use backend::{Asked, Cache, Disk, Kernel, Waits};
 use guest_memory::{DirtyLog, Health, Seal};
 use schedule::Nanos;
+use virtqueue::driver::Buffer;
 
 use super::bed::*;
 use crate::{Command, Event, MoveId, QueueCounters, handover};
@@ -24,6 +25,9 @@ struct Inner {
     asked: u64,
     written: Vec<u64>,
     rings: Vec<(Arc<OwnedFd>, Completed)>,
+    /// It answers nothing for now; what it will say, and where.
+    is_slow: bool,
+    unsaid: Vec<(u64, u64, i32)>,
 }
 
 /// Tags, and what the kernel says of each.
@@ -39,6 +43,27 @@ impl Small {
 
     fn asked(&self) -> u64 {
         self.0.lock().unwrap().asked
+    }
+
+    /// From now on it takes its time.
+    fn dawdle(&self) {
+        self.0.lock().unwrap().is_slow = true;
+    }
+
+    /// How many commands it has not answered.
+    fn unsaid(&self) -> usize {
+        self.0.lock().unwrap().unsaid.len()
+    }
+
+    /// It says what it was asked meanwhile, and is as fast as before.
+    fn answer(&self) {
+        let mut inner = self.0.lock().unwrap();
+        inner.is_slow = false;
+        for (ring, tag, result) in std::mem::take(&mut inner.unsaid) {
+            let (done, completed) = &mut inner.rings[ring as usize];
+            completed.push_back((tag, result));
+            crate::inbox::wake(done);
+        }
     }
 
     /// Offsets written well, in order.
@@ -74,6 +99,10 @@ impl Kernel for Small {
             }
             _ => inner.refuses.unwrap_or(0),
         };
+        if inner.is_slow {
+            inner.unsaid.push((ring, tag, result));
+            return;
+        }
         let (done, completed) = &mut inner.rings[ring as usize];
         completed.push_back((tag, result));
         crate::inbox::wake(done);
@@ -95,9 +124,14 @@ struct Bed {
 }
 
 fn bed() -> Bed {
+    bed_of(DISK)
+}
+
+fn bed_of(size_bytes: u64) -> Bed {
     let (kernel, folder) = (Arc::new(Small::default()), tempfile::tempdir().unwrap());
     let by: Arc<dyn Kernel> = Arc::clone(&kernel) as _;
-    let disk = Disk::open_simulated(&folder.path().join("disk"), DISK, Cache::Auto, &by).unwrap();
+    let disk =
+        Disk::open_simulated(&folder.path().join("disk"), size_bytes, Cache::Auto, &by).unwrap();
     disk.set_waits(Waits { full: true, failed: false });
     let (core, guest) = (Core::new(2), Guest::new(ring(256)));
     Bed { kernel, disk, _folder: folder, core, guest }
@@ -295,4 +329,138 @@ fn they_go_along_when_their_queue_moves() {
     assert_eq!(bed.kernel.written(), [0, 4096, 8192]);
     bed.wait_ms(10);
     assert_eq!(bed.core.sidecore.next_due(), None, "the old one has forgotten it");
+}
+
+/// A medium behind a network fails after half a minute, again and again: nothing goes on meanwhile.
+#[test]
+fn a_try_that_takes_long_still_waits() {
+    let mut bed = bed();
+    let counters = bed.attach(false);
+    bed.disk.set_waits(Waits { full: true, failed: true });
+    bed.kernel.refuse(Some(EIO));
+    bed.guest.ask(3, WRITE);
+    bed.core.passes(10);
+    assert_eq!(bed.stalls(), 1, "told once");
+    let wait = |bed: &mut Bed, ms| {
+        bed.wait_ms(ms);
+        let seen = counters.snapshot();
+        assert_eq!((seen.waiting_full, seen.waiting_failed, seen.in_flight), (0, 3, 3));
+        assert_eq!(seen.stalls, 3, "each is counted once");
+        assert_eq!(bed.stalls(), 0, "nothing has gone on");
+    };
+    for _ in 0..3 {
+        bed.kernel.dawdle();
+        wait(&mut bed, 5_000);
+        assert_eq!(bed.kernel.unsaid(), 3, "all are tried, and once");
+        bed.kernel.answer();
+        wait(&mut bed, 2_500);
+    }
+    // The last try, which takes as long, is one that ends well.
+    bed.kernel.refuse(None);
+    bed.kernel.dawdle();
+    wait(&mut bed, 5_000);
+    bed.kernel.answer();
+    bed.wait_ms(1_100);
+    assert_eq!(bed.guest.take(), [(0, 0), (1, 0), (2, 0)]);
+    let seen = counters.snapshot();
+    assert_eq!((seen.waiting_failed, seen.in_flight, seen.errors), (0, 0, 0));
+    assert_eq!(bed.stalls(), 1, "told that it is over");
+    assert_eq!(bed.core.sidecore.next_due(), None, "nothing is left to be looked at");
+}
+
+/// A queue that comes to another sidecore gives its slots other names: what waits is known by those.
+#[test]
+fn what_moved_is_waited_for_as_before() {
+    let mut bed = bed();
+    let counters = bed.attach(false);
+    let mut to = Core::numbered(1, 2);
+    bed.kernel.refuse(Some(ENOSPC));
+    bed.guest.ask(2, WRITE);
+    bed.core.passes(10);
+    let (arrival, departure) = handover(MoveId(1), &to.handle, bed.disk.backend());
+    to.send(Command::Prepare(arrival));
+    to.pass();
+    bed.core.send(Command::Move(key(1), departure));
+    bed.core.passes(3);
+    bed.kernel.dawdle();
+    to.now = bed.core.now;
+    let wait_ms = |to: &mut Core, ms| {
+        for _ in 0..ms {
+            to.now = Nanos(to.now.0 + 1_000_000);
+            to.passes(2);
+        }
+    };
+    wait_ms(&mut to, 5_000);
+    let seen = counters.snapshot();
+    assert_eq!((seen.waiting_full, seen.stalls, bed.kernel.unsaid()), (2, 2, 2));
+    let told = to.events().iter().filter(|event| matches!(event, Event::Stalls(_))).count();
+    assert_eq!(told, 0, "nothing has gone on");
+    bed.kernel.refuse(None);
+    bed.kernel.answer();
+    wait_ms(&mut to, 2_200);
+    assert_eq!(bed.guest.take(), [(0, 0), (1, 0)]);
+    assert_eq!(counters.snapshot().waiting_full, 0);
+}
+
+/// Of transfers of more than 16 MiB one is under way at a time; one that waits is not.
+#[test]
+fn a_huge_write_that_waits_holds_up_nobody() {
+    let mut bed = bed_of(64 << 20);
+    let counters = bed.attach(false);
+    bed.kernel.refuse(Some(ENOSPC));
+    let huge = |device_writes| vec![Buffer { gpa: SPARE_AT, len: 4 << 20, device_writes }; 5];
+    bed.guest.add_over(0, WRITE, 0, &huge(false));
+    bed.guest.add_over(1, READ, 0, &huge(true));
+    bed.guest.add(2, READ, 0, 1);
+    bed.guest.add_over(3, WRITE, sector(5 << 10), &huge(false));
+    bed.guest.driver.publish();
+    bed.guest.kick();
+    bed.core.passes(400);
+    let mut ended = bed.guest.take();
+    ended.sort_unstable();
+    assert_eq!(ended, [(1, 0), (2, 0)]);
+    assert_eq!(counters.snapshot().waiting_full, 2);
+    // There is room: one after the other, and before any that comes later.
+    bed.kernel.refuse(None);
+    bed.kernel.dawdle();
+    bed.wait_ms(1_100);
+    assert_eq!(bed.kernel.unsaid(), 1, "one is under way");
+    bed.wait_ms(3_000);
+    bed.guest.add_over(4, READ, 0, &huge(true));
+    bed.guest.driver.publish();
+    bed.guest.kick();
+    bed.core.passes(100);
+    assert_eq!((bed.kernel.unsaid(), bed.guest.take()), (1, vec![]), "the next one waits");
+    bed.kernel.answer();
+    bed.wait_ms(5_000);
+    let ended: Vec<usize> = bed.guest.take().iter().map(|(number, _)| *number).collect();
+    assert_eq!(ended, [0, 3, 4]);
+    assert_eq!(counters.snapshot().waiting_full, 0);
+}
+
+#[test]
+fn notes_of_what_waits_take_no_memory_in_a_pass() {
+    let (kernel, folder) = (Arc::new(Small::default()), tempfile::tempdir().unwrap());
+    let by: Arc<dyn Kernel> = Arc::clone(&kernel) as _;
+    let mut core = Core::new(9);
+    let expected = core.sidecore.io.expected_places();
+    assert!(expected >= 9, "{expected}");
+    kernel.refuse(Some(ENOSPC));
+    let mut guests: Vec<Guest> = (0..9).map(|_| Guest::new(ring(256))).collect();
+    for (number, guest) in guests.iter_mut().enumerate() {
+        let path = folder.path().join(number.to_string());
+        let disk = Disk::open_simulated(&path, DISK, Cache::Auto, &by).unwrap();
+        disk.set_waits(Waits { full: true, failed: false });
+        core.attach(guest, guest.spec(number as u32, &disk));
+        guest.ask(1, WRITE);
+    }
+    core.passes(100);
+    assert_eq!(core.sidecore.io.stalled(), 9, "all of them wait");
+    assert_eq!(core.sidecore.io.expected_places(), expected);
+    kernel.refuse(None);
+    for _ in 0..1_100 {
+        core.now = Nanos(core.now.0 + 1_000_000);
+        core.passes(2);
+    }
+    assert_eq!(guests.iter_mut().map(Guest::take_ok).sum::<usize>(), 9);
 }

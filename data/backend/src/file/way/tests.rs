@@ -12,11 +12,13 @@ use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::{PART_BYTES, SHORT_BYTES};
 use crate::file::{File, Opened};
-use crate::{Cache, Io, OpenError, Outcome, Progress};
+use crate::lacking::leave_out;
+use crate::{Cache, Io, OpenError, Outcome, Progress, Started};
 
 const LEN: u64 = 5 << 20;
 const REQUESTS: u16 = 4;
 const SIZE: u64 = LEN * REQUESTS as u64;
+const NO_DIRECT: &str = "this file system has no way past the page cache";
 
 struct Bed {
     file: File,
@@ -83,8 +85,8 @@ impl Bed {
         let (mut came, mut left) = (Came::default(), REQUESTS);
         let (file, io, memory) = (&mut self.file, &mut self.io, &self.memory);
         for slot in 0..REQUESTS {
-            let outcome = file.submit(io, &request(slot), memory, tag(slot));
-            assert_eq!(outcome, Outcome::Pending);
+            let submitted = file.submit(io, &request(slot), memory, tag(slot));
+            assert_eq!(submitted, Started::Pending);
         }
         while left > 0 {
             io.enter().expect("entered");
@@ -165,7 +167,8 @@ fn odd_buffers_of_a_direct_disk_leave_nothing_in_the_page_cache() {
     for odd in [0, 1, 3, 511] {
         let mut bed = Bed::new(&path, Cache::Auto);
         if !bed.goes_past_the_page_cache() {
-            return;
+            let name = "odd_buffers_of_a_direct_disk_leave_nothing_in_the_page_cache";
+            return leave_out(name, NO_DIRECT, folder.path());
         }
         let wanted = content(odd);
         bed.put(odd, &wanted);
@@ -215,4 +218,55 @@ fn no_call_does_more_than_a_part_and_none_is_lost() {
             assert_eq!(bed.file.opened.faults().short, 0, "a part is not a short transfer");
         }
     }
+}
+
+/// A bounced write of several parts is synced once, as a long one is.
+#[test]
+fn a_stable_write_in_parts_is_synced_once() {
+    let folder = folder();
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
+    if !bed.goes_past_the_page_cache() {
+        return leave_out("a_stable_write_in_parts_is_synced_once", NO_DIRECT, folder.path());
+    }
+    for (bytes, odd) in [(64 << 10, 1), (256 << 10, 1), (1 << 20, 1), (256 << 10, 0)] {
+        let segments = [bed.memory.span(odd, bytes as u32).expect("within")];
+        let op = Op::Write { sync: true };
+        let request = Request { op, offset: 0, len: bytes, segments: &segments };
+        let tag = Tag { queue: 0, slot: 0, generation: 0 };
+        let before = bed.file.opened.faults().syncs;
+        let (file, io, memory) = (&mut bed.file, &mut bed.io, &bed.memory);
+        let mut progress = Progress::default();
+        let mut outcome = Outcome::from(file.submit(io, &request, memory, tag));
+        while !matches!(outcome, Outcome::Done(_)) {
+            io.enter().expect("entered");
+            while let Some((tag, result)) = io.reap_one() {
+                outcome = file.completed(io, &request, memory, tag, result, &mut progress);
+            }
+            if outcome == Outcome::Turn {
+                outcome = file.go_on(io, &request, memory, tag, &mut progress).1;
+            }
+        }
+        assert_eq!(outcome, Outcome::Done(Status::Ok), "{bytes} {odd}");
+        assert_eq!(bed.file.opened.faults().syncs - before, 1, "{bytes} {odd}");
+    }
+}
+
+/// Whatever ends before its completion.
+#[test]
+fn a_buffer_that_the_kernel_has_is_nobody_elses() {
+    let folder = folder();
+    let mut bed = Bed::new(&folder.path().join("disk"), Cache::Auto);
+    if !bed.goes_past_the_page_cache() {
+        return leave_out("a_buffer_that_the_kernel_has_is_nobody_elses", NO_DIRECT, folder.path());
+    }
+    let segments = [bed.memory.span(1, 4096).expect("within")];
+    let request = Request { op: Op::Read, offset: 0, len: 4096, segments: &segments };
+    let tag = Tag { queue: 0, slot: 0, generation: 0 };
+    let submitted = bed.file.submit(&mut bed.io, &request, &bed.memory, tag);
+    assert_eq!(submitted, Started::Pending);
+    let place = bed.file.place.expect("it has joined");
+    bed.file.let_buffers_go(&mut bed.io, place);
+    let bounce = bed.io.bounce(place).expect("a direct disk has buffers");
+    assert!(bounce.take().is_some(), "the other one is free");
+    assert!(bounce.take().is_none(), "what the kernel writes to was handed on");
 }

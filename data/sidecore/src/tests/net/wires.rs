@@ -1,11 +1,14 @@
 //! Frames across a wire: what is taken comes out, and waits a moment where it must.
 
-use backend::net::NullMode;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use backend::net::{HostPort, NullMode, Simulated, Wire};
 use switch::DropReason;
 use virtqueue::Format;
 
 use super::super::bed::PASS_NS;
 use super::bed::*;
+use crate::{Command, Event};
 
 #[test]
 fn frames_cross_a_wire_as_they_are_with_every_kind_of_ring() {
@@ -156,6 +159,90 @@ fn what_the_host_gives_waits_too_and_nothing_is_read_behind_it() {
     lan.passes(10_000);
     assert_eq!(lan.only_dropped(to, DropReason::NoBuffer), 0);
     assert_eq!(lan.counters(from).taken_frames, 11);
+}
+
+/// An uplink leaves for an upgrade, or to be opened anew.
+#[test]
+fn a_frame_that_waits_is_brought_or_counted_when_its_port_leaves() {
+    for has_room in [true, false] {
+        let mut lan = Lan::wire();
+        let mut nic = Nic::usual();
+        lan.plug(&nic);
+        let mode = NullMode::Generate { size: 64, rate: 0, destination: mac(1) };
+        let from = lan.plug_host(null(mode));
+        lan.passes(900);
+        if has_room {
+            nic.post(1, 2048);
+        }
+        lan.core.send(Command::DetachHost(host_key(from)));
+        lan.passes(1);
+        // It waits for room, for 20 ms.
+        let events = lan.core.events();
+        assert_eq!(matches!(events[..], [Event::HostDetached(_)]), has_room, "{events:?}");
+        lan.passes(20_000_000 / PASS_NS as u32 + 2);
+        assert_eq!(nic.take_frames().len(), usize::from(has_room));
+        assert_eq!(lan.counters(from).taken_frames, u64::from(has_room));
+        assert_eq!(lan.only_dropped(from, DropReason::NoBuffer), u64::from(!has_room));
+        let later = lan.core.events();
+        assert_eq!(matches!(later[..], [Event::HostDetached(_)]), !has_room, "{later:?}");
+    }
+}
+
+/// What waits for room gets it when there is some in time.
+#[test]
+fn a_frame_that_waits_as_its_port_leaves_is_brought_when_there_is_room() {
+    let mut lan = Lan::wire();
+    let mut nic = Nic::usual();
+    lan.plug(&nic);
+    let mode = NullMode::Generate { size: 64, rate: 0, destination: mac(1) };
+    let from = lan.plug_host(null(mode));
+    lan.passes(900);
+    lan.core.send(Command::DetachHost(host_key(from)));
+    lan.passes(3);
+    assert!(lan.core.events().is_empty());
+    nic.post(2, 2048);
+    lan.passes(20_000_000 / PASS_NS as u32);
+    assert_eq!(nic.take_frames().len(), 1, "nothing more is read from it");
+    let events = lan.core.events();
+    assert!(matches!(events[..], [Event::HostDetached(_)]), "{events:?}");
+    assert_eq!((lan.counters(from).taken_frames, lan.counters(from).drops.total()), (1, 0));
+}
+
+/// The host's end of a wire that is cut while a frame waits.
+#[derive(Debug)]
+struct Cut {
+    frames: Vec<Vec<u8>>,
+    end: OwnedFd,
+}
+
+impl Wire for Cut {
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        self.frames.pop()
+    }
+
+    fn send(&mut self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+}
+
+#[test]
+fn a_frame_that_waits_is_counted_when_its_port_fails() {
+    let mut lan = Lan::wire();
+    let nic = Nic::usual();
+    lan.plug(&nic);
+    let (end, other) = rustix::pipe::pipe().unwrap();
+    let frames = vec![frame(mac(1), mac(9), 64)];
+    let wire = Cut { frames, end };
+    let from = lan.plug_host(HostPort::Simulated(Box::new(Simulated::new(Box::new(wire)))));
+    lan.passes(900);
+    assert_eq!(lan.counters(from).drops.total(), 0, "it waits");
+    drop(other);
+    lan.passes(200);
+    assert_eq!(lan.only_dropped(from, DropReason::NoBuffer), 1);
 }
 
 /// It is asked for nothing for 10 ms at a time, in which a sidecore that has nothing else sleeps.

@@ -1,0 +1,48 @@
+//! What control does when threads that open and close images have something to say, and which of them it
+//! goes on waiting for.
+//!
+//! Not here: the threads (`openers`), and what an open image is for (`shut`, `follow`, `disk_calls`). Called
+//! by the control loop.
+
+use crate::device::Device;
+use crate::disk::DiskParts;
+use crate::manager::{Manager, now};
+use crate::shut::Shut;
+
+impl Manager {
+    /// Threads of the openers have something to say.
+    pub(crate) fn hear_openers(&mut self) {
+        self.openers.hear();
+        for number in self.openers.closed() {
+            self.image_is_closed(number);
+        }
+        let (now, answered) = (now(), self.openers.answered());
+        for shut in self.shut.iter_mut().filter(|shut| is_one_of(shut.plan.id(), &answered)) {
+            shut.retry.iter_mut().for_each(|retry| retry.hurry(now));
+        }
+        for device in self.devices.values_mut().filter(|it| is_one_of(&it.facts.id, &answered)) {
+            if let Some(retry) = device.kind.disk_mut().and_then(DiskParts::asks) {
+                retry.hurry(now);
+            }
+        }
+    }
+
+    /// Lets go what was being opened and nobody waits for any more: a thread that is not asked would keep the locks of
+    /// its image from whoever needs them.
+    pub(crate) fn drop_unwanted(&mut self) {
+        let waits = |shut: &Shut, id: &str| shut.retry.is_some() && shut.plan.id() == id;
+        let asks = |device: &Device, id: &str| {
+            let disk = device.kind.disk().filter(|_| device.facts.id == id && !device.removing);
+            disk.is_some_and(|disk| disk.asks_at().is_some())
+        };
+        self.openers.keep_only(|id| {
+            self.shut.iter().any(|shut| waits(shut, id))
+                || self.devices.values().any(|device| asks(device, id))
+                || self.adding.iter().any(|adding| adding.id == id)
+        });
+    }
+}
+
+fn is_one_of(id: &str, ids: &[String]) -> bool {
+    ids.iter().any(|other| other == id)
+}

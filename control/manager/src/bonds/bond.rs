@@ -1,0 +1,247 @@
+//! What ties the guest of one disk to its image, as long as the disk is open.
+
+use super::Remembered;
+use crate::image::{Found, Image, Verdict, judge};
+
+/// What ties a disk's guest to its image.
+#[derive(Debug, Default)]
+pub(crate) struct Bond {
+    /// Nothing while the image is with another process that did not say.
+    found: Option<Found>,
+    remembered: Remembered,
+    /// What was remembered before a front-end began with a new driver. Rings that it tells of later are
+    /// judged by that, because one that nobody has used yet looks new in either case.
+    before: Option<(u32, Remembered)>,
+    /// To be kept before its guest is served.
+    unkept: Option<Image>,
+    /// Why its guest waits.
+    refused: Option<String>,
+    /// Its IOhost has said so: that a ring begins changes nothing.
+    is_refused_there: bool,
+    /// That it is refused was not logged yet.
+    is_news: bool,
+    refusals: u64,
+    /// What is remembered is kept under another name, or of another socket.
+    is_elsewhere: bool,
+}
+
+impl Bond {
+    /// `is_its_own`: what is remembered is of the guest of this very disk, which comes to its socket.
+    pub(crate) fn new(
+        mut found: Option<Found>,
+        (remembered, is_its_own): (Remembered, bool),
+    ) -> Bond {
+        // What its IOhost has is known when that has said so; until then it is what it was.
+        if let (Some(found), Remembered::Image(image)) = (&mut found, &remembered)
+            && image.is_same(&found.image)
+            && let Some(number) = image.told_number()
+        {
+            found.image = found.image.told(number);
+        }
+        Bond { found, remembered, is_elsewhere: !is_its_own, ..Bond::default() }
+    }
+
+    /// What front-end `link` of disk `id` may do. `was_running`: a ring of its driver was served before.
+    pub(crate) fn judge(&self, id: &str, link: u32, was_running: bool) -> Verdict {
+        match self.judged(id, link, was_running) {
+            Verdict::Same if self.is_elsewhere && self.found.is_some() => Verdict::Remember,
+            verdict => verdict,
+        }
+    }
+
+    fn judged(&self, id: &str, link: u32, was_running: bool) -> Verdict {
+        let remembered = match &self.before {
+            Some((of, before)) if *of == link && was_running => before,
+            _ => &self.remembered,
+        };
+        match remembered {
+            Remembered::Nothing => judge(id, None, self.found.as_ref(), was_running),
+            Remembered::Image(image) => judge(id, Some(image), self.found.as_ref(), was_running),
+            Remembered::Unreadable(_) if !was_running => Verdict::Remember,
+            Remembered::Unreadable(why) => Verdict::Other(format!(
+                "which image its guest was on cannot be read ({why}): put that file back; or start the \
+                 guest anew; or, if this is its image, `sidecore disk accept {id}`"
+            )),
+        }
+    }
+
+    /// A ring of front-end `link` is to be served.
+    pub(crate) fn begin(&mut self, link: u32, verdict: &Verdict) {
+        if !self.is_refused_there {
+            self.refused = None;
+        }
+        let Some(found) = self.found.as_ref().filter(|_| *verdict == Verdict::Remember) else {
+            return;
+        };
+        let now = Remembered::Image(found.image.clone());
+        // Once, however many rings it has.
+        if self.is_elsewhere || self.remembered != now {
+            self.unkept = Some(found.image.clone());
+        }
+        self.is_elsewhere = false;
+        let before = std::mem::replace(&mut self.remembered, now);
+        if self.before.as_ref().is_none_or(|(of, _)| *of != link) {
+            self.before = Some((link, before));
+        }
+    }
+
+    /// The image that is to be kept before its guest is served, if it is not kept yet.
+    pub(crate) fn take_unkept(&mut self) -> Option<Image> {
+        self.unkept.take()
+    }
+
+    /// The guest of front-end `link` waits, for that reason. What it was on before it seemed to be a new one is what it
+    /// is on.
+    pub(crate) fn refuse_link(&mut self, link: u32, why: String) {
+        if let Some((_, before)) = self.before.take_if(|(of, _)| *of == link) {
+            if let Remembered::Image(image) = &before {
+                self.unkept = Some(image.clone());
+            }
+            self.remembered = before;
+        }
+        self.refuse(why);
+    }
+
+    fn refuse(&mut self, why: String) {
+        self.is_news = self.refused.as_ref() != Some(&why);
+        self.refusals += u64::from(self.is_news);
+        self.refused = Some(why);
+    }
+
+    /// Its guest waits for its image at its IOhost, until that says otherwise.
+    pub(crate) fn refuse_there(&mut self, why: String) {
+        self.refuse(why);
+        self.is_refused_there = true;
+    }
+
+    /// Whether its guest waits, and the log has said so.
+    pub(crate) fn is_refused_again(&mut self) -> bool {
+        self.refused.is_some() && !std::mem::take(&mut self.is_news)
+    }
+
+    /// Whether what is there has the name of what its guest was on, or nothing is known of that.
+    pub(crate) fn has_same_name(&self) -> bool {
+        match (&self.remembered, &self.found) {
+            (Remembered::Image(image), Some(found)) => image.name == found.image.name,
+            _ => true,
+        }
+    }
+
+    /// Whether the guest of this disk was on the image that was found.
+    pub(crate) fn is_known(&self) -> bool {
+        match (&self.remembered, &self.found) {
+            (Remembered::Image(image), Some(found)) => image.is_same(&found.image),
+            _ => false,
+        }
+    }
+
+    /// The front-end that was refused is gone.
+    pub(crate) fn forget_refusal(&mut self) {
+        (self.refused, self.is_refused_there) = (None, false);
+    }
+
+    /// What operators call the image that is there.
+    pub(crate) fn name(&self) -> String {
+        self.found.as_ref().map_or_else(String::new, |found| found.image.name.clone())
+    }
+
+    /// Why its guest waits, if it does.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// How often a guest was refused.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
+    /// Its image was opened anew. Whether it is another one.
+    pub(crate) fn find(&mut self, found: Option<Found>) -> bool {
+        let before = std::mem::replace(&mut self.found, found);
+        let (Some(before), Some(now)) = (before, &self.found) else { return false };
+        !before.image.is_same(&now.image)
+    }
+
+    /// Its guest is told of so many bytes. What is to be kept, if its guest is on this image.
+    pub(crate) fn resized(&mut self, bytes: u64) -> Option<Image> {
+        let found = self.found.as_mut()?;
+        *found = found.resized(bytes);
+        let image = found.image.clone();
+        // A guest that waits for more bytes than these goes on waiting for them.
+        let waits_for = match &self.remembered {
+            Remembered::Image(remembered) if self.refused.is_some() => remembered.bytes,
+            _ => 0,
+        };
+        (self.is_known() && bytes >= waits_for).then(|| {
+            self.remembered = Remembered::Image(image.clone());
+            image
+        })
+    }
+
+    /// An operator has its guest go on with what is there. `None`: it would anyway.
+    pub(crate) fn accept(&mut self) -> Option<Image> {
+        let found = self.found.as_ref()?;
+        if (self.is_known() || self.remembered == Remembered::Nothing) && self.refused.is_none() {
+            return None;
+        }
+        // Of another machine's it is known when it is served.
+        let image = found.image.told(0);
+        self.found = Some(Found { image: image.clone(), ..found.resized(image.bytes) });
+        self.before = None;
+        self.forget_refusal();
+        self.remembered = Remembered::Image(image.clone());
+        Some(image)
+    }
+
+    /// A guest that is being taken over from another process is on the image. What is to be kept, if nothing is
+    /// remembered: that process did not.
+    pub(crate) fn inherit(&mut self) -> Option<Image> {
+        (self.remembered == Remembered::Nothing).then(|| self.export()).flatten()
+    }
+
+    /// The image is served to other machines from here on. What is to be kept, if it is not what was remembered.
+    pub(crate) fn export(&mut self) -> Option<Image> {
+        let image = self.found.as_ref()?.image.clone();
+        let now = Remembered::Image(image.clone());
+        (std::mem::replace(&mut self.remembered, now.clone()) != now).then_some(image)
+    }
+
+    /// What clients of this daemon are told of the image ([`Image::number`]).
+    pub(crate) fn number(&self) -> u64 {
+        self.found.as_ref().map_or(0, |found| found.image.number())
+    }
+
+    /// The image of another machine that the guest of this disk was on, as its IOhost told it; 0: not known.
+    pub(crate) fn told_number(&self) -> u64 {
+        match &self.remembered {
+            Remembered::Image(image) if self.is_known() => image.told_number().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Its IOhost serves that image to it from here on; 0: whatever it has. What is to be kept, if it is not kept yet.
+    pub(crate) fn tell(&mut self, number: u64) -> Option<Image> {
+        let found = self.found.as_mut()?;
+        let before = found.image.told_number()?;
+        let is_known = match &self.remembered {
+            // Whatever number it had.
+            Remembered::Image(image) => image.told(number).is_same(&found.image.told(number)),
+            Remembered::Nothing | Remembered::Unreadable(_) => false,
+        };
+        found.image = found.image.told(number);
+        let image = found.image.clone();
+        let now = Remembered::Image(image.clone());
+        if !is_known || before == number && self.remembered == now {
+            return None;
+        }
+        self.remembered = now;
+        Some(image)
+    }
+
+    /// Its guest has gone elsewhere in order: whatever it is on when it comes back is not known here.
+    pub(crate) fn part(&mut self) -> bool {
+        let had = self.remembered != Remembered::Nothing;
+        (self.remembered, self.before, self.refused) = (Remembered::Nothing, None, None);
+        had
+    }
+}

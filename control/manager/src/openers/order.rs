@@ -1,0 +1,130 @@
+//! What is to be done about one image, and what comes of it. Run by threads of `openers`.
+
+use std::sync::Arc;
+
+use backend::{Disk, OpenError, Source as Image};
+use config::plan::{DiskPlan, Source};
+use config::spec::Format;
+
+use crate::bonds::Vetting;
+use crate::disk::{DiskParts, source_of};
+use crate::images::{self, FileId, ImageNames};
+use crate::shut::NotOpen;
+
+/// What became of an image.
+pub(crate) enum Opening {
+    /// It is open, or was refused, and which file it is.
+    Over(Result<Opened, OpenError>, Option<FileId>),
+    /// Nothing lies at its name, and none was to be made.
+    Missing,
+    /// This process has given its folder up: why, and what to do.
+    GivenUp(String),
+    /// It is to be asked for again.
+    NotYet(NotYet),
+}
+
+/// An image that was opened.
+pub(crate) struct Opened {
+    /// With its locks, unless it was opened to be looked at.
+    pub(crate) disk: Arc<Disk>,
+    /// It held nothing.
+    pub(crate) was_empty: bool,
+}
+
+/// Why nobody knows what became of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotYet {
+    /// Its file system has not answered.
+    Late,
+    /// Nobody has asked that: other file systems have all threads.
+    NoThread,
+}
+
+/// What lies at the name of an image that can be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lies {
+    /// A file or block device.
+    There(FileId),
+    /// Nothing: an empty image would be made.
+    Nowhere,
+    /// It has no name.
+    Nameless,
+}
+
+impl Lies {
+    pub(super) fn of(plan: &DiskPlan, vetting: &Vetting) -> Result<Lies, NotOpen> {
+        if let Some(why) = images::given_up(plan) {
+            return Err(NotOpen::Wrong(why));
+        }
+        DiskParts::check(plan, vetting)?;
+        Ok(match (images::file_of(plan), &plan.source) {
+            (Some(file), _) => Lies::There(file),
+            (None, Source::File { .. }) => Lies::Nowhere,
+            (None, _) => Lies::Nameless,
+        })
+    }
+
+    /// Which file it is.
+    pub(crate) fn file(self) -> Option<FileId> {
+        match self {
+            Lies::There(file) => Some(file),
+            Lies::Nowhere | Lies::Nameless => None,
+        }
+    }
+}
+
+/// What is to be opened: all that a plan says of it. What became of one order is no answer to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) id: String,
+    pub(super) image: Image,
+    names: ImageNames,
+    /// What the operator says that it is. What is known of it otherwise may change meanwhile.
+    format: Option<Format>,
+    purpose: Purpose,
+}
+
+/// What an image is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is to be had.
+    Have,
+    /// It is to be known, as if it were to be had, and let go again; one that is locked elsewhere is looked at.
+    Follow,
+}
+
+impl Order {
+    pub(super) fn of(plan: &DiskPlan, purpose: Purpose) -> Order {
+        Order {
+            id: plan.id.clone(),
+            image: source_of(plan),
+            names: ImageNames::of(plan),
+            format: plan.format,
+            purpose,
+        }
+    }
+
+    /// With `is_kept` a missing image is not made.
+    pub(super) fn run(&self, plan: &DiskPlan, is_kept: bool, vetting: &Vetting) -> Opening {
+        if is_kept && images::missing(plan).is_some() {
+            return Opening::Missing;
+        }
+        if let Some(why) = images::given_up(plan) {
+            return Opening::GivenUp(why);
+        }
+        let disk = vetting.vetted(plan, |vet| match Disk::open_by(&self.image, &self.names, vet) {
+            Err(OpenError::Held { holder, .. })
+                if self.purpose == Purpose::Follow && !holder.is_this_process() =>
+            {
+                Disk::look(&self.image, &self.names, vet)
+            }
+            opened => opened,
+        });
+        let opened = disk.map(|disk| {
+            let was_empty = disk.was_empty();
+            let disk = if self.purpose == Purpose::Follow { disk.away() } else { disk };
+            Opened { disk, was_empty }
+        });
+        Opening::Over(opened, images::file_of(plan))
+    }
+}

@@ -1,0 +1,54 @@
+//! The end of a daemon in order: nobody is served any more, and what is in flight is waited for.
+//!
+//! Not here: when the loop ends (`manager`). Called by the control loop.
+
+use std::time::Duration;
+
+use tracing::info;
+
+use crate::device::Device;
+use crate::manager::{Manager, now};
+use crate::poll::Token;
+
+/// How long a stop waits for what is in flight.
+const STOP_TIME_MAX: Duration = Duration::from_millis(1500);
+
+impl Manager {
+    /// Begins to stop, on a signal.
+    pub(crate) fn begin_stop(&mut self) {
+        self.poll.clear_signals(Token::Stop);
+        if self.stop_by.is_some() {
+            return;
+        }
+        self.settle_for_good();
+        info!("stopping");
+        (self.options.stopping)();
+        self.give_up_upgrade("this daemon is being stopped");
+        self.shut.clear();
+        self.adding.clear();
+        self.give_up_uplinks();
+        self.stop_by = Some(now() + STOP_TIME_MAX);
+        let devices: Vec<u32> = self.devices.keys().copied().collect();
+        for number in devices {
+            let Some(device) = self.devices.get_mut(&number) else { continue };
+            device.close_socket();
+            let attached = device.attached();
+            if attached.is_empty() {
+                self.release_remote(number);
+            }
+            attached.into_iter().for_each(|queue| self.detach(number, queue));
+            // Its queues must not start again, and its front-end sees the end at once.
+            if let Some(device) = self.devices.get_mut(&number) {
+                device.removing = true;
+            }
+        }
+    }
+
+    pub(crate) fn close_all(&mut self) {
+        self.devices.values_mut().for_each(Device::close_socket);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop_by.is_some()
+    }
+}

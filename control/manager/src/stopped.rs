@@ -1,0 +1,49 @@
+//! Queues that their sidecore has stopped, and front-ends that made one wait.
+//!
+//! Not here: what a violation is (`virtqueue`), nor what a closed front-end leaves behind (`links`).
+
+use std::time::Duration;
+
+use guest_memory::Loss;
+use tracing::warn;
+
+use crate::lent::Lent;
+use crate::manager::{Manager, now};
+
+/// How long no front-end is taken after one that made a sidecore wait.
+const SHUT_OUT_TIME: Duration = Duration::from_secs(10);
+
+impl Manager {
+    /// A queue takes nothing more, for that reason.
+    pub(crate) fn queue_failed(&mut self, key: sidecore::QueueKey, violation: &str) {
+        let Some(device) = self.devices.get_mut(&key.device) else { return };
+        let Some(queue) = device.queues.get_mut(usize::from(key.queue)) else { return };
+        let Some(attached) = queue.attached else { return };
+        // A front-end that has gone leaves no problem behind: the next one starts the queue anew.
+        let Some(link) = device.links.get_mut(&attached.link) else { return };
+        queue.violation = Some(violation.to_string());
+        if device.log.allows(now()) {
+            warn!(device = device.facts.id, queue = key.queue, "it is stopped: {violation}");
+        }
+        // Without a descriptor left, only the counters and the log tell.
+        if let Some(Ok(err)) = link.session.failed(key.queue).map(Lent::try_clone) {
+            device.closer.signal(err);
+        }
+        if link.front_end.loss() == Some(Loss::Call) {
+            self.shut_out(key.device, attached.link);
+        }
+    }
+
+    /// A front-end made a sidecore wait, which serves others too: it may do so once in a while.
+    pub(crate) fn shut_out(&mut self, number: u32, link: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let until = now() + SHUT_OUT_TIME;
+        (device.closed_until, device.connect_after) = (Some(until), Some(until));
+        device.problem = Some(format!(
+            "its front-end made a call descriptor block, which holds up others; no front-end is \
+             taken for {} s",
+            SHUT_OUT_TIME.as_secs()
+        ));
+        self.close_link(number, link, "its call descriptor was made to block");
+    }
+}

@@ -1,0 +1,225 @@
+//! The first second of a process that took over: its predecessor stays, with all that it had, and takes its
+//! devices back if that process ends meanwhile.
+//!
+//! It can as long as nobody has said anything to the heir that it does not know. So the heir lets it go, by
+//! SETTLED, before it hears a front-end or changes anything for an operator, and else after [`SETTLING_TIME`].
+//! Where rings stand is then known as after a crash: by the in-flight record, or by the ring's used index. Not here:
+//! how it came to that (`predecessor`, `heir`).
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use config::api::{ApiError, Call, ErrorKind};
+use rustix::process::{Signal, pidfd_send_signal};
+use tracing::{error, info, warn};
+use virtqueue::Format;
+
+use super::channel::Channel;
+use super::heir::Heir;
+use super::wire::FromHeir;
+use crate::device::Device;
+use crate::follow::Stand;
+use crate::manager::{Manager, now};
+use crate::poll::Token;
+use crate::start::{self, format_of};
+
+/// How long a predecessor can take back what it has given.
+const SETTLING_TIME: Duration = Duration::from_secs(1);
+/// How long it waits for a word of a process that lives: one that was stopped, or a machine that stands still.
+const WORD_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a process that was killed may take to end.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+/// What a queue is told whose place nobody knows.
+const PLACE_LOST: &str = "another process served its packed ring and died, and its front-end keeps no in-flight \
+    record: reset the device in the guest (unbind and bind its driver), or restart the guest";
+
+/// An heir that its predecessor still watches.
+pub(crate) struct Probation {
+    heir: Heir,
+    until: Instant,
+}
+
+impl Manager {
+    /// When the predecessor is let go of, if there still is one.
+    pub(crate) fn settles_at(&self) -> Option<Instant> {
+        self.probation.as_ref().map(|probation| probation.until)
+    }
+
+    /// Lets the predecessor go, if its time has come.
+    pub(crate) fn settle_when_due(&mut self, now: Instant) {
+        if self.settles_at().is_some_and(|at| at <= now) {
+            self.settle_for_good();
+        }
+    }
+
+    /// Before that call is answered.
+    pub(crate) fn settle_before(&mut self, call: &Call) {
+        if call.change().is_some() {
+            self.settle_for_good();
+        }
+    }
+
+    /// This process serves, and its predecessor, if it can, watches it for a while.
+    pub(super) fn be_watched(&mut self, heir: Heir, settles: bool) {
+        if !settles {
+            return (self.options.settled)();
+        }
+        // Its end is heard: nobody has to wait for the time to come.
+        let _ = self.poll.add(heir.channel(), Token::Guard);
+        self.probation = Some(Probation { heir, until: now() + SETTLING_TIME });
+    }
+
+    /// Lets the predecessor go: from now on it could not take anything back.
+    pub(crate) fn settle_for_good(&mut self) {
+        let Some(Probation { heir, .. }) = self.probation.take() else { return };
+        self.poll.remove(heir.channel());
+        // One that has ended needs no word.
+        let _ = heir.say(&FromHeir::Settled {});
+        (self.options.settled)();
+    }
+}
+
+/// Waits until the heir is settled.
+///
+/// # Errors
+/// It has ended, and how that was seen; it is dead then.
+pub(super) fn watch(channel: &Channel, process: &OwnedFd) -> Result<(), String> {
+    let heard = loop {
+        let packet = match channel.receive(SETTLING_TIME + WORD_TIME_MAX) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => break Err("it ended".to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                break Err("it fell silent".to_string());
+            }
+            Err(error) => break Err(format!("it cannot be heard: {error}")),
+        };
+        match serde_json::from_slice(&packet.bytes) {
+            Ok(FromHeir::Settled {}) => return Ok(()),
+            // Who waited for it longer than it was to take.
+            Ok(FromHeir::Serving { .. }) => {}
+            Ok(word) => break Err(format!("it said {word:?}")),
+            Err(error) => break Err(format!("it makes no sense: {error}")),
+        }
+    };
+    // It may be gone; and one that is not must not serve beside this process.
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    if !super::predecessor::is_readable(process, END_TIME_MAX) {
+        error!("the process that took over does not end: this one gives way to it");
+        std::process::abort();
+    }
+    heard
+}
+
+/// What the operator is told when the devices are back here.
+pub(crate) fn taken_back(why: &str) -> ApiError {
+    ApiError::new(
+        ErrorKind::Refused,
+        format!("the daemon was not replaced: the new process took over, and {why}"),
+        "this daemon has taken its devices back; requests that were under way are done again; what the new \
+         process said is in the daemon's log",
+    )
+}
+
+/// The same, when they are not.
+pub(crate) fn lost(why: &str, more: &str) -> ApiError {
+    ApiError::new(
+        ErrorKind::Internal,
+        format!("the daemon has ended: the new process took over, and {why}; {more}"),
+        "start the daemon again, of the version before; its supervisor may have done so already",
+    )
+}
+
+impl Manager {
+    /// Serves again what another process had for a moment, which has ended.
+    ///
+    /// # Errors
+    /// What cannot be taken back; this process is of no use then.
+    pub(crate) fn take_back(&mut self, why: &str) -> Result<(), String> {
+        if !self.remote.is_empty() {
+            return Err("its links are lost, which only a start makes anew".to_string());
+        }
+        warn!("the new process took over, and {why}: its devices are taken back");
+        self.frozen = false;
+        self.saved_seats.clear();
+        let numbers: Vec<u32> = self.devices.keys().copied().collect();
+        for number in &numbers {
+            self.fence_disk(*number);
+            if let Some(device) = self.devices.get_mut(number) {
+                device.find_rings();
+            }
+        }
+        self.send_all_out(&std::collections::BTreeSet::new());
+        self.touched.extend(numbers);
+        info!("serving again");
+        Ok(())
+    }
+
+    /// What the dead process had in flight lands before anything else: its requests hold the description that is
+    /// open here too, so that is closed, and the disk opened again when its locks are free (0005, "The fence").
+    fn fence_disk(&mut self, number: u32) {
+        let Some(parts) = self.disk_parts_mut(number) else { return };
+        let is_served = parts.plan.source.path().is_some() && !parts.plan.readonly;
+        if !is_served || !parts.is_here() {
+            return;
+        }
+        parts.disk = parts.disk.away();
+        parts.stand = Some(Stand::Away(None));
+        parts.was_empty = false;
+        self.take_locks(number);
+    }
+}
+
+impl Device {
+    /// Each ring goes on as after a crash.
+    fn find_rings(&mut self) {
+        let Some(id) = self.runner else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let format = format_of(link.session.features());
+        let changes = link.session.changes();
+        for (index, queue) in (0u16..).zip(&mut self.queues) {
+            let Some(facts) = link.session.set_up(index).filter(|_| queue.was_attached) else {
+                continue;
+            };
+            queue.left = None;
+            if link.front_end.inflight.is_some() {
+                continue;
+            }
+            match (format, start::used_index(&facts, &link.front_end)) {
+                (Format::Split, Some(used)) => link.session.stopped_at(index, used.into()),
+                _ => {
+                    queue.problem = Some(PLACE_LOST.to_string());
+                    queue.gave_up = Some((id, changes));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heir() -> (std::process::Child, OwnedFd) {
+        let child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
+        let process = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        );
+        (child, process.expect("a pidfd"))
+    }
+
+    #[test]
+    fn an_heir_is_settled_by_its_word_alone_and_dead_without() {
+        let (ours, theirs) = Channel::pair().expect("a channel");
+        let theirs = Channel::of(theirs);
+        let (mut child, process) = heir();
+        let limit = Duration::from_secs(60);
+        theirs.send(&FromHeir::Serving { pause: None }, &[], limit).expect("sent");
+        theirs.send(&FromHeir::Settled {}, &[], limit).expect("sent");
+        assert_eq!(watch(&ours, &process), Ok(()));
+        assert!(child.try_wait().expect("known").is_none(), "it was killed though it serves");
+        drop(theirs);
+        assert_eq!(watch(&ours, &process), Err("it ended".to_string()));
+        assert!(!child.wait().expect("it has ended").success());
+    }
+}
