@@ -58,6 +58,7 @@ pub mod rows;
 pub mod sight;
 pub mod single;
 pub mod soak;
+pub mod starved;
 pub mod streams;
 pub mod tenant;
 pub mod throttle;

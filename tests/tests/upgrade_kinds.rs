@@ -23,6 +23,7 @@ use tests::load::Load;
 use tests::mounts::Loop;
 use tests::own_network::{in_namespace, ip};
 use tests::single::Single;
+use tests::starved::Starved;
 use tests::traffic::{self, LONGEST, Traffic};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -369,9 +370,25 @@ impl Guests {
     }
 }
 
-fn every_kind() -> Result<()> {
+fn upgrades() -> u32 {
     let often = std::env::var("UPGRADES").ok().and_then(|text| text.parse().ok());
-    let wanted: u32 = often.unwrap_or(if is_long() { 500 } else { 5 });
+    often.unwrap_or(if is_long() { 500 } else { 5 })
+}
+
+fn every_kind() -> Result<()> {
+    replaced_often(upgrades(), None)
+}
+
+/// Upgrades are given up at any step then, with links, queues and ports partly here and partly there.
+#[test]
+fn sidecores_without_a_processor_cost_an_upgrade_and_nothing_else() -> Result<()> {
+    in_namespace("sidecores_without_a_processor_cost_an_upgrade_and_nothing_else", || {
+        replaced_often(upgrades(), Some(&[0, 1]))
+    })
+}
+
+/// `starved`: whose processors are taken away during upgrades. Frames of sockets may be lost then.
+fn replaced_often(wanted: u32, starved: Option<&[usize]>) -> Result<()> {
     lay_cables()?;
     let ports = [free_port()?, free_port()?];
     let [lends, uses] = ports;
@@ -400,7 +417,10 @@ fn every_kind() -> Result<()> {
     let monitor = Monitor::start(backing.path())?;
     let carriers = carrier_changes()?;
     for round in 0..wanted {
+        let busy = starved.map(|processors| Starved::start(processors, u64::from(round) + 1));
+        let busy = busy.transpose()?;
         replace(&mut daemon).with_context(|| format!("upgrade {round}"))?;
+        drop(busy);
         if round % 10 == 4 {
             replace(&mut other).with_context(|| format!("the peer, upgrade {round}"))?;
         }

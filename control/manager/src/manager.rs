@@ -375,6 +375,11 @@ impl Manager {
             // Where it is to start is known when the NIC has arrived.
             return;
         }
+        let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+        if remote.is_some_and(|remote| self.remote.is_on_its_way(remote.link)) {
+            // Its sidecore would refuse it; it starts when its link does.
+            return;
+        }
         match device.make_queue(index) {
             Ok(Some((link, mut served))) => {
                 served.set_vm(device.vm_line());

@@ -18,6 +18,7 @@ use super::RemoteParts;
 use super::seats::{Had, Who};
 use super::using::{Asked, Known, remote_disk};
 use super::{End, Manager, OneLink, Remote, Stage, frame_bytes, longest};
+use crate::device::Device;
 use crate::manager::now;
 use crate::upgrade::wire::{
     ClientWords, ExportWords, KnownWords, NumberWords, SeatWords, WhoWords,
@@ -73,6 +74,11 @@ impl Remote {
     /// Whether all seats that were asked for are here.
     pub(crate) fn are_home(&self) -> bool {
         self.transit.asked.iter().all(|seat| self.transit.home.contains_key(seat))
+    }
+
+    /// Whether no sidecore has a client's link, which was asked for.
+    pub(crate) fn is_on_its_way(&self, key: LinkKey) -> bool {
+        self.transit.is_away(key, 0)
     }
 
     /// Whether a disk is being let go of, which another process could not go on with.
@@ -154,7 +160,14 @@ impl Manager {
         };
         self.remote.transit.home.insert((key, seat), link);
         if !self.frozen {
+            // It was late for an upgrade that was given up, and so are the queues that go by it.
             self.send_links_out();
+            let goes_by = |device: &&Device| {
+                let remote = device.kind.disk().and_then(|disk| disk.remote.as_ref());
+                remote.is_some_and(|remote| remote.link == key)
+            };
+            let late = self.devices.values().filter(goes_by).map(|device| device.number);
+            self.touched.extend(late);
         }
     }
 
