@@ -15,7 +15,7 @@ use crate::daemon::pause;
 
 /// For how long one is taken, and left, in milliseconds.
 const TAKEN: (u64, u64) = (5, 70);
-const LEFT: (u64, u64) = (2, 10);
+const LEFT: (u64, u64) = (2, 20);
 
 /// Threads that rank before all that has no real-time policy; they end with this value.
 #[derive(Debug)]

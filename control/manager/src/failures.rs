@@ -78,6 +78,7 @@ pub(crate) fn since(faults: FaultSnapshot, before: FaultSnapshot) -> FaultSnapsh
         eio: of(|faults| faults.eio),
         enospc: of(|faults| faults.enospc),
         other: of(|faults| faults.other),
+        other_code: faults.other_code,
         ..FaultSnapshot::default()
     }
 }
@@ -85,11 +86,12 @@ pub(crate) fn since(faults: FaultSnapshot, before: FaultSnapshot) -> FaultSnapsh
 /// What an operator reads.
 fn words(news: News) -> String {
     match news {
-        News::Begun(FaultSnapshot { eio, enospc, other, .. }) => {
+        News::Begun(FaultSnapshot { eio, enospc, other, other_code, .. }) => {
+            let last = std::io::Error::from_raw_os_error(other_code);
             let kinds = [
-                (enospc, "for want of space"),
-                (eio, "since its medium failed"),
-                (other, "for which `faults` in `sidecore disk show` has `other`"),
+                (enospc, "for want of space".to_string()),
+                (eio, "since its medium failed".to_string()),
+                (other, format!("since the kernel said: {last}")),
             ];
             let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
             let kinds: Vec<String> = kinds.map(|(count, why)| format!("{count} {why}")).collect();

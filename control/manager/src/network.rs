@@ -83,6 +83,11 @@ impl Network {
         self.uplinks.values().any(Uplink::is_attached)
     }
 
+    /// Whether a sidecore still has a host port that was asked for.
+    pub(crate) fn is_asked_back(&self) -> bool {
+        self.uplinks.values().any(Uplink::is_asked_back)
+    }
+
     /// The uplinks of a switch.
     pub(crate) fn uplinks_of(&self, bridge: BridgeId) -> Vec<u32> {
         let its = self.uplinks.iter().filter(|(_, uplink)| uplink.place.bridge == bridge);

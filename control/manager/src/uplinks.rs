@@ -104,6 +104,11 @@ impl Uplink {
         matches!(self.state, State::Open(_))
     }
 
+    /// Whether its sidecore was asked for it, and has some of it still.
+    pub(crate) fn is_asked_back(&self) -> bool {
+        matches!(&self.state, State::Open(lent) if lent.asked_back)
+    }
+
     /// Whether it goes for good.
     pub(crate) fn is_leaving(&self) -> bool {
         self.removing

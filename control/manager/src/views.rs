@@ -55,7 +55,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
 }
 
 fn faults(disk: &backend::Disk) -> FaultsView {
-    let backend::FaultSnapshot { eio, enospc, short, other, syncs } = disk.faults();
+    let backend::FaultSnapshot { eio, enospc, short, other, syncs, .. } = disk.faults();
     FaultsView { eio, enospc, short, other, syncs }
 }
 

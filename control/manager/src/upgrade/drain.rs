@@ -17,9 +17,9 @@ const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);
 /// How long the queues of disks that took longer may stand still before that, the others being served.
 const SLOW_DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 const DRAINS_MAX: u32 = 3;
-/// How long senders wait for receivers and ways out to be there: sidecores that have no processor at once are late, and a
-/// frame that finds nobody is lost.
-const PRECEDENCE_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long sidecores that have no processor at once are waited for. Receivers and ways out are there before senders, since
+/// a frame that finds nobody is lost; and no disk is said to be late whose sidecore is.
+const LATE_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Manager {
     /// Has every queue and host port come back, with nothing in flight, by `until`. Disks that do not
@@ -37,9 +37,14 @@ impl Manager {
             if self.drain_all(until.min(now() + DRAIN_TIME_MAX)) {
                 return Ok(());
             }
-            late = late_disks(self.devices.values());
+            // Of one that has done all it was told, only disks that do not answer have queues still.
+            late = match self.fence_all(now() + LATE_TIME_MAX) {
+                true => late_disks(self.devices.values()),
+                false => BTreeSet::new(),
+            };
             // One that came back in its five seconds would be late again without them.
             slow.extend(&late);
+            self.await_late_ports();
             self.send_all_out(&slow);
         }
         let name = |number: &u32| self.devices.get(number).map(|device| device.facts.id.as_str());
@@ -101,6 +106,17 @@ impl Manager {
         asked.for_each(|index| self.detach(number, index));
     }
 
+    /// Waits for receivers and ways out that were asked for when the time of a drain was over: one that came back
+    /// after the others were sent out would have frames lost that it was to take.
+    pub(super) fn await_late_ports(&mut self) {
+        let are_back = |this: &Manager| {
+            let mut nics = this.devices.values().filter(|device| device.kind.nic().is_some());
+            nics.all(|nic| nic.leaving_since().is_none()) && !this.network.is_asked_back()
+        };
+        // See `LATE_TIME_MAX`: whoever is later than that loses frames.
+        let _ = self.hear_cores_until(now() + LATE_TIME_MAX, are_back);
+    }
+
     /// Attaches what is here, but queues of `but`: receivers first, then ways out, then senders, so that no frame
     /// finds nobody.
     pub(super) fn send_all_out(&mut self, but: &BTreeSet<u32>) {
@@ -119,11 +135,11 @@ impl Manager {
         }
         if receives {
             // A sidecore that does not answer in time has other troubles than a frame that is dropped.
-            let _ = self.fence(now() + PRECEDENCE_TIME_MAX);
+            let _ = self.fence(now() + LATE_TIME_MAX);
         }
         // What a guest sends finds its way out, and what comes from there its receiver.
         if self.send_uplinks_out() {
-            let _ = self.fence_all(now() + PRECEDENCE_TIME_MAX);
+            let _ = self.fence_all(now() + LATE_TIME_MAX);
         }
         devices.into_iter().for_each(|number| self.settle_device(number));
         self.cores.flush();

@@ -385,7 +385,9 @@ impl Manager {
         }
         warn!("the upgrade is given up: {why}");
         self.saved_seats.clear();
-        if std::mem::take(&mut self.frozen) {
+        if self.frozen {
+            self.await_late_ports();
+            self.frozen = false;
             self.send_all_out(&BTreeSet::new());
         }
         self.hear_links_later();

@@ -1,7 +1,7 @@
 //! Counts of what went wrong with a file, by kind, and of syncs. Rare, so shared by the disk's
 //! queues.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
@@ -22,6 +22,8 @@ pub struct FaultSnapshot {
     pub syncs: u64,
     /// Anything else, for instance guest memory that the host cannot touch (`EFAULT`).
     pub other: u64,
+    /// The code (`errno`) of the last one among `other`; 0 when there was none.
+    pub other_code: i32,
 }
 
 /// Which failures requests wait out, as an operator may change it at any time.
@@ -77,6 +79,7 @@ pub(crate) struct Faults {
     enospc: AtomicU64,
     short: AtomicU64,
     other: AtomicU64,
+    other_code: AtomicI32,
     syncs: AtomicU64,
 }
 
@@ -86,7 +89,10 @@ impl Faults {
         let kind = match error {
             Errno::IO => &self.eio,
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => &self.enospc,
-            _ => &self.other,
+            _ => {
+                self.other_code.store(error.raw_os_error(), Ordering::Relaxed);
+                &self.other
+            }
         };
         kind.fetch_add(1, Ordering::Relaxed);
     }
@@ -103,7 +109,8 @@ impl Faults {
 
     /// Goes on from what was counted before.
     pub(crate) fn add(&self, before: FaultSnapshot) {
-        let FaultSnapshot { eio, enospc, short, other, syncs } = before;
+        let FaultSnapshot { eio, enospc, short, other, other_code, syncs } = before;
+        self.other_code.store(other_code, Ordering::Relaxed);
         let counts = [(&self.eio, eio), (&self.enospc, enospc), (&self.short, short)];
         for (kind, count) in counts.into_iter().chain([(&self.other, other), (&self.syncs, syncs)])
         {
@@ -118,6 +125,7 @@ impl Faults {
             enospc: of(&self.enospc),
             short: of(&self.short),
             other: of(&self.other),
+            other_code: self.other_code.load(Ordering::Relaxed),
             syncs: of(&self.syncs),
         }
     }

@@ -98,7 +98,10 @@ impl File {
         request: &Request<'_>,
         progress: &mut Progress,
     ) -> Option<Started> {
-        if matches!(error, Errno::AGAIN | Errno::INTR) && progress.tries < TRIES_MAX {
+        // Nothing here cancels requests: the kernel does with all that wait for a worker thread (io-wq) when it
+        // cannot make one.
+        let is_undone = matches!(error, Errno::AGAIN | Errno::INTR | Errno::CANCELED);
+        if is_undone && progress.tries < TRIES_MAX {
             progress.tries += 1;
             return None;
         }
