@@ -1,6 +1,7 @@
 //! Data that the disk could not make stable (reliability H2, H10, P4): no later success hides it, not
 //! even that of a daemon started anew.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, await_that};
 use tests::faulty::{BAD, F_CONFIG_WCE, F_FLUSH, Faulty, STATUS_IOERR, disk, rule};
 use tests::fuse_disk::{Call, FuseDisk, How, When};
-use tests::mounts::Loop;
+use tests::mounts::{Loop, Mount};
 use tests::single::Single;
 
 const EIO: i32 = 5;
@@ -103,10 +104,7 @@ fn a_lost_sync_outlives_the_daemon() -> Result<()> {
         ensure!(flush(&daemon)? == STATUS_OK, "the disk is well");
         disk.obey(rule(Call::Sync, When::Next(1), How::Error(EIO)));
         ensure!(flush(&daemon)? == STATUS_IOERR, "the flush that lost data ended well");
-        await_that(Duration::from_secs(5), "the loss to be shown", || {
-            let problem = daemon.shown(BAD, "problem")?;
-            Ok(problem.as_str().is_some_and(|problem| problem.contains(UNSYNCED)))
-        })?;
+        is_shown(&daemon)?;
         for _ in 0..2 {
             daemon.kill()?;
             daemon.start_again()?;
@@ -125,6 +123,44 @@ fn a_lost_sync_outlives_the_daemon() -> Result<()> {
         ensure!(flush(&daemon)? == STATUS_OK, "it was cleared before the restart");
     }
     Ok(())
+}
+
+/// The same, where there is no room for the mark's text.
+#[test]
+fn a_lost_sync_outlives_the_daemon_whose_state_folder_is_full() -> Result<()> {
+    let disk = disk("h2-full", false)?;
+    let file = format!("[[disk]]\nid = \"{BAD}\"\npath = \"{}\"\n", disk.path().display());
+    let mut daemon = Daemon::start("fail-h2-full", &file)?;
+    daemon.kill()?;
+    let state = Mount::tmpfs(&daemon.dir().join("state"), 1 << 20)?;
+    daemon.start_again()?;
+    let flush = |daemon: &Daemon| -> Result<u8> {
+        let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+        let mut guest = daemon.frontend(BAD, &spec)?;
+        let single = Single::new(&mut guest)?;
+        single.exercise(guest.queue(0), 1)?;
+        Ok(single.send(guest.queue(0), Kind::Flush, 0)?.status)
+    };
+    ensure!(flush(&daemon)? == STATUS_OK, "the disk is well");
+    let fill = std::fs::write(state.path().join("fill"), vec![1; 2 << 20]);
+    ensure!(fill.is_err_and(|error| error.kind() == ErrorKind::StorageFull), "there is room left");
+    disk.obey(rule(Call::Sync, When::Next(1), How::Error(EIO)));
+    ensure!(flush(&daemon)? == STATUS_IOERR, "the flush that lost data ended well");
+    is_shown(&daemon)?;
+    daemon.kill()?;
+    std::fs::remove_file(state.path().join("fill"))?;
+    daemon.start_again()?;
+    ensure!(flush(&daemon)? == STATUS_IOERR, "after a restart all is well");
+    daemon.ask(&format!("disk clear {BAD}"))?;
+    ensure!(flush(&daemon)? == STATUS_OK, "it was cleared");
+    daemon.stop()
+}
+
+fn is_shown(daemon: &Daemon) -> Result<()> {
+    await_that(Duration::from_secs(60), "the loss to be shown", || {
+        let problem = daemon.shown(BAD, "problem")?;
+        Ok(problem.as_str().is_some_and(|problem| problem.contains(UNSYNCED)))
+    })
 }
 
 /// H10: the kernel keeps pages back and learns only later that they cannot be written.

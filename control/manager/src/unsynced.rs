@@ -43,7 +43,9 @@ impl Unsynced {
     /// # Errors
     /// What the file system said; there may be no mark then.
     pub(crate) fn note(&self, id: &str, image: &str) -> io::Result<()> {
-        self.marks.replace_for_good(id, &format!("{image}\n"))
+        let noted = self.marks.replace_for_good(id, &format!("{image}\n"));
+        // A full file system has room for an empty file, mostly, and such a mark counts for any image.
+        noted.or_else(|error| self.marks.replace_for_good(id, "").map_err(|_| error))
     }
 
     /// Takes the mark of disk `id` away, if there is one.

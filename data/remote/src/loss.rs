@@ -16,12 +16,12 @@ const LATER: u64 = 3;
 /// The timer before there is an estimate.
 const FIRST_NS: u64 = 10_000_000;
 const TIMER_MIN_NS: u64 = 2_000_000;
-/// Doubling ends here: when a partition ends, somebody asks within this time.
+/// The timer doubles with every second ring until here: when a partition ends, somebody asks within this time.
 const TIMER_MAX_NS: u64 = 1_000_000_000;
 /// An acknowledgement waits at most so long for a frame to go along with.
 pub(crate) const ACK_DELAY_NS: u64 = 500_000;
 /// Timers that ring one after the other until all that is under way counts as lost.
-const SILENT: u32 = 3;
+const SILENT: u32 = 4;
 const WINDOW_FIRST: u64 = 10;
 const WINDOW_MIN: u64 = 2;
 
@@ -118,6 +118,8 @@ pub(crate) struct Flight {
     oldest: u64,
     /// One more than the highest counter that was acknowledged.
     acked_next: u64,
+    /// When the newest frame was sent that an acknowledgement being heard is the first to name.
+    newest_sent_at: Option<u64>,
     flying: u32,
     /// Of those that fly.
     pings: u32,
@@ -210,6 +212,7 @@ impl Flight {
             next: 0,
             oldest: 0,
             acked_next: 0,
+            newest_sent_at: None,
             flying: 0,
             pings: 0,
             bytes: 0,
@@ -305,7 +308,8 @@ impl Flight {
         }
     }
 
-    /// A block of an acknowledgement. An error when it names a frame that was never sent.
+    /// A block of an acknowledgement; after the last one comes [`Flight::settle`]. An error when it names a frame that
+    /// was never sent.
     pub(crate) fn acked(
         &mut self,
         block: u64,
@@ -354,10 +358,19 @@ impl Flight {
         marks.iter().take(marks_len).for_each(|mark| fate.taken(*mark));
         if counter >= self.acked_next {
             self.acked_next = counter + 1;
-            self.sample(now.saturating_sub(sent_at));
+            self.newest_sent_at = Some(sent_at);
         }
         self.answered_at = self.answered_at.max(sent_at);
         (self.backoff, self.is_probed, self.armed_at) = (0, false, now);
+    }
+
+    /// All blocks of an acknowledgement were heard. The newest frame of them tells how long the way takes, if `is_first`:
+    /// no acknowledgement before this one was lost. Otherwise this one came when a timer of the other end rang.
+    pub(crate) fn settle(&mut self, is_first: bool, now: u64, fate: &mut impl Fate) {
+        if let Some(sent_at) = self.newest_sent_at.take().filter(|_| is_first) {
+            self.sample(now.saturating_sub(sent_at));
+        }
+        self.give_up_overtaken(now, fate);
     }
 
     /// A frame that was taken for lost has come.
@@ -452,7 +465,12 @@ impl Flight {
         } else {
             FIRST_NS
         };
-        base.saturating_mul(1 << self.backoff.min(20)).min(TIMER_MAX_NS.max(base))
+        // A way that loses a third of all frames loses every second question with its answer, so that plain doubling
+        // would end at the longest timer.
+        let doubled = base.saturating_mul(1 << (self.backoff / 2).min(20));
+        let backed_off =
+            if self.backoff.is_multiple_of(2) { doubled } else { doubled + doubled / 2 };
+        backed_off.min(TIMER_MAX_NS.max(base))
     }
 
     fn probe_ns(&self) -> u64 {

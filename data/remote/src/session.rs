@@ -50,6 +50,9 @@ pub(crate) struct Session {
     pub(crate) made_at: u64,
     asked_at: u64,
     ack_at: Option<u64>,
+    /// The frame that was opened last came right after the one before: what it acknowledges was not told before by one
+    /// that was lost, so that its time is a round trip, and not one with the other end's timers in it.
+    is_next: bool,
     /// How much frames that came ask for an acknowledgement.
     owed: u32,
     /// Frames that are still to be acknowledged soon, whatever is in them.
@@ -168,6 +171,7 @@ impl Session {
             made_at: now,
             asked_at: now,
             ack_at: None,
+            is_next: false,
             owed: 0,
             hurried: HURRIED,
             credit_share: share.max(1),
@@ -203,7 +207,8 @@ impl Session {
     /// A frame with this counter was opened.
     pub(crate) fn see(&mut self, now: u64, counter: u64) {
         // Out of order is told at once: somebody waits to know what was lost.
-        if counter != self.received.next() {
+        self.is_next = counter == self.received.next();
+        if !self.is_next {
             self.ack_at = Some(now);
             self.hurried = HURRIED;
         }
@@ -278,7 +283,7 @@ impl Session {
         for (block, mask) in blocks {
             self.flight.acked(block, mask, now, fate)?;
         }
-        self.flight.give_up_overtaken(now, fate);
+        self.flight.settle(self.is_next, now, fate);
         Ok(())
     }
 

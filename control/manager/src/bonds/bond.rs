@@ -155,11 +155,16 @@ impl Bond {
         self.refusals
     }
 
-    /// Its image was opened anew. Whether it is another one.
+    /// Its image was opened anew. Whether it is another one than before, or, where nothing was open before, than its
+    /// guest was on.
     pub(crate) fn find(&mut self, found: Option<Found>) -> bool {
         let before = std::mem::replace(&mut self.found, found);
-        let (Some(before), Some(now)) = (before, &self.found) else { return false };
-        !before.image.is_same(&now.image)
+        let before = match (&before, &self.remembered) {
+            (Some(before), _) => &before.image,
+            (None, Remembered::Image(image)) => image,
+            (None, _) => return false,
+        };
+        self.found.as_ref().is_some_and(|now| !before.is_same(&now.image))
     }
 
     /// Its guest is told of so many bytes. What is to be kept, if its guest is on this image.

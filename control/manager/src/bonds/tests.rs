@@ -151,6 +151,18 @@ fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
     assert_eq!(bond.judge("vm1", 0, true), Verdict::Same);
 }
 
+/// A daemon that took over while its guest was paused, and the image away, has nothing else to go by.
+#[test]
+fn an_image_that_comes_back_is_held_against_what_its_guest_was_on() {
+    let found = |image| Some(crate::image::Found { image, was_bytes: None });
+    let on_a = || Bond::new(None, (Remembered::Image(image("/a")), true));
+    assert!(on_a().find(found(other("/a"))), "another file of that name");
+    assert!(!on_a().find(found(image("/a"))) && !on_a().find(None));
+    assert!(!Bond::new(None, (Remembered::Nothing, true)).find(found(image("/a"))));
+    let mut bond = on_a();
+    assert!(!bond.find(found(image("/a"))) && bond.find(found(other("/a"))), "the second time");
+}
+
 #[test]
 fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
     let found = || Some(crate::image::Found { image: image("/a"), was_bytes: None });

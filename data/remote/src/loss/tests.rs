@@ -35,7 +35,7 @@ fn ack(flight: &mut Flight, counters: &[u64], now: u64) -> Seen {
     for counter in counters {
         flight.acked(counter / 64, 1 << (counter % 64), now, &mut seen).expect("was sent");
     }
-    flight.give_up_overtaken(now, &mut seen);
+    flight.settle(true, now, &mut seen);
     seen
 }
 
@@ -95,24 +95,40 @@ fn n11_an_acknowledgement_of_what_was_never_sent_is_an_error() {
 }
 
 #[test]
-fn the_timer_begins_at_ten_milliseconds_and_doubles() {
+fn the_timer_begins_at_ten_milliseconds_and_doubles_with_every_second_ring() {
     let mut flight = Flight::new(FRAME, 0);
     let mut seen = Seen::default();
     let mut at = 0;
-    for wait in [10, 20, 40, 80] {
+    for wait in [10, 15, 20, 30] {
         send(&mut flight, at);
         assert_eq!(flight.due(), Some(at + wait * MS));
         assert_eq!(flight.rang(at + wait * MS - 1, &mut seen), Rang::Nothing);
         at += wait * MS;
         assert_eq!(flight.rang(at, &mut seen), Rang::Probe);
     }
-    // The oldest twice, then all that is under way each time.
-    assert_eq!(seen.lost, [0, 0, 0, 1, 2, 3]);
+    // The oldest three times, then all that is under way.
+    assert_eq!(seen.lost, [0, 0, 0, 0, 1, 2, 3]);
     assert_eq!(flight.due(), None, "nothing is under way");
     // A late acknowledgement is a sample, and ends the doubling.
     ack(&mut flight, &[3], at + MS);
     let stats = flight.stats(7);
-    assert_eq!((flight.backoff(), stats.round_trip_ns, stats.credit_frames), (0, 81 * MS, 7));
+    assert_eq!((flight.backoff(), stats.round_trip_ns, stats.credit_frames), (0, 31 * MS, 7));
+}
+
+/// An acknowledgement that the other end repeats when its own timer rings says nothing of the way; neither do older frames
+/// of the same one.
+#[test]
+fn only_a_first_acknowledgement_of_the_newest_frame_is_a_round_trip() {
+    let mut flight = Flight::new(FRAME, 0);
+    let mut seen = Seen::default();
+    send(&mut flight, 0);
+    flight.acked(0, 1, 50 * MS, &mut seen).expect("was sent");
+    flight.settle(false, 50 * MS, &mut seen);
+    assert_eq!(flight.stats(0).round_trip_ns, 0);
+    send(&mut flight, 60 * MS);
+    send(&mut flight, 70 * MS);
+    ack(&mut flight, &[1, 2], 71 * MS);
+    assert_eq!(flight.stats(0).round_trip_ns, MS);
 }
 
 /// A stall looks like losses. When everything has come after all, it has cost nothing.
@@ -173,7 +189,7 @@ fn n16_a_frame_that_is_never_acknowledged_does_not_stop_the_others() {
         let (block, mask) = (newest / 64, 1u64 << (newest % 64));
         if newest.is_multiple_of(3) {
             flight.acked(block, mask, now, &mut seen).expect("was sent");
-            flight.give_up_overtaken(now, &mut seen);
+            flight.settle(true, now, &mut seen);
         }
         // A probe goes beyond window and credit.
         if flight.rang(now, &mut seen) == Rang::Probe {
