@@ -376,6 +376,18 @@ fn an_image_that_was_cut_while_the_daemon_was_dead_is_not_filled_with_zeroes() -
     bed.daemon.start_again()?;
     bed.come_back()?;
     bed.waits(&["was cut to 65536 bytes"])?;
+    // That start made it as long as it was; the next one knows it all the same, and so does a reload.
+    for _ in 0..2 {
+        bed.daemon.kill()?;
+        bed.daemon.start_again()?;
+        bed.come_back()?;
+        bed.waits(&["was cut to 65536 bytes"])?;
+    }
+    bed.daemon.configure("cpus = \"0\"", &disk.replace("1M", "2M"))?;
+    bed.daemon.ask("reload")?;
+    is_said(&bed.daemon, "was cut to 65536 bytes")?;
+    bed.daemon.ask(&format!("disk accept {DISK}"))?;
+    is_well_again(&bed.daemon)?;
     bed.daemon.stop()
 }
 

@@ -32,12 +32,8 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
                 text += &format!("\nprocess {pid} runs with it. {}", reload::text(&view));
                 report["reload"] = serde_json::to_value(&view).unwrap_or_default();
             }
-            Err(refused) => {
-                let refused = refused.text();
-                text +=
-                    &format!("\nprocess {pid} runs with it, and would not reload it: {refused}\n");
-                report["reload"] = serde_json::json!({ "refused": refused });
-            }
+            // It is right for a start, and whoever goes on to a reload has to know.
+            Err(refused) => return Err(refused.at_a_reload(pid)),
         }
     }
     output.show(&report, |_| text)

@@ -135,15 +135,22 @@ fn add(args: AddArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let disk: DiskView = client.send(Method::Post, "/v1/disks", &spec)?;
     match args.print.print {
         Some(_) => present(&disk, &args.print, output),
-        None => output.show(&disk, |disk| {
-            format!(
-                "added disk {}: {} {}, socket {}\n",
-                disk.id,
-                disk.backend,
-                Size(disk.size_bytes),
-                disk.socket
-            )
-        }),
+        None => output.show(&disk, added),
+    }
+}
+
+/// What an operator reads of a disk that was added: also that it is not served yet, and why.
+fn added(disk: &DiskView) -> String {
+    let (id, backend, socket) = (&disk.id, &disk.backend, &disk.socket);
+    match &disk.problem {
+        Some(problem) => format!("added disk {id}, and it is not served yet: {problem}\n"),
+        None if disk.was_empty => format!(
+            "added disk {id}: {backend} {}, socket {socket}; its image was missing or empty, so the disk is empty\n",
+            Size(disk.size_bytes)
+        ),
+        None => {
+            format!("added disk {id}: {backend} {}, socket {socket}\n", Size(disk.size_bytes))
+        }
     }
 }
 

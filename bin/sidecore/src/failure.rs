@@ -52,6 +52,13 @@ impl Failure {
         }
     }
 
+    /// What a daemon that runs with a file that is right would say to it.
+    pub(crate) fn at_a_reload(self, pid: u32) -> Failure {
+        let Failure::Refused(ApiError { kind, error, hint }) = self else { return self };
+        let error = format!("process {pid} runs with this file, and would not reload it: {error}");
+        Failure::Refused(ApiError { kind, error, hint })
+    }
+
     /// What the daemon says of fields, said of the options that a command has for them.
     pub(crate) fn in_options(self, options: &[String]) -> Failure {
         let Failure::Refused(ApiError { kind, error, hint }) = self else { return self };

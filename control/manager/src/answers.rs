@@ -141,17 +141,30 @@ impl Manager {
             None => {
                 let is_nic = self.plan.nic(id).is_some();
                 let answer = if is_nic { self.show_nic(id, false) } else { self.show(id, false) };
-                self.drop_shut(id);
-                let kept = self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART));
-                reply.answer(kept.and(answer));
-            }
-            Some(number) => {
-                self.begin_removal(number, Some(reply));
-                if let Err(error) = self.keep() {
-                    warn!(device = id, %error, "it is removed, but that could not be kept");
+                if let Err(error) = self.keep_without(id) {
+                    return reply.answer(Err(error));
                 }
+                self.drop_shut(id);
+                reply.answer(answer);
             }
+            Some(number) => match self.keep_without(id) {
+                Ok(()) => self.begin_removal(number, Some(reply)),
+                Err(error) => reply.answer(Err(error)),
+            },
         }
+    }
+
+    /// Keeps that a device is planned no more, before it is removed, since that could not be taken back.
+    ///
+    /// # Errors
+    /// It could not be kept, and is planned as before.
+    fn keep_without(&mut self, id: &str) -> Result<(), ApiError> {
+        let before = (self.plan.disks.clone(), self.plan.nics.clone());
+        self.forget_plan(id);
+        self.keep().map_err(|error| {
+            (self.plan.disks, self.plan.nics) = before;
+            not_kept(&error, UNDONE)
+        })
     }
 
     /// Forgets a device that is not open.
@@ -327,10 +340,11 @@ impl Manager {
 }
 
 /// What to do when a change was taken back.
-pub(crate) const UNDONE: &str = "nothing was changed; make the state directory writable";
+pub(crate) const UNDONE: &str =
+    "nothing was changed; make room in the state directory, and make it writable";
 /// What to do when a change could not be taken back.
-pub(crate) const UNTIL_RESTART: &str = "it holds until the daemon is started again; make the state directory \
-                             writable, then make any change of a disk, which keeps all of them";
+pub(crate) const UNTIL_RESTART: &str = "it holds until the daemon is started again; make room in the state \
+                             directory, and make it writable, then make any change of a disk, which keeps all of them";
 
 pub(crate) fn not_kept(error: &std::io::Error, hint: &str) -> ApiError {
     ApiError::new(ErrorKind::Internal, format!("the change cannot be kept: {error}"), hint)

@@ -128,6 +128,11 @@ impl Calls {
         self.requests.as_ref()?.try_recv().ok()
     }
 
+    /// Has whoever waits come again: there may be more.
+    pub(crate) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
     /// Answers nobody any more: whoever asks from now on is told to ask again.
     pub fn close(&mut self) {
         self.requests = None;

@@ -250,6 +250,14 @@ fn write(kept: &Kept, id: &str, entry: &Entry) -> io::Result<()> {
     kept.replace_for_good(id, &format!("{}\n", serde_json::to_string(&text)?))
 }
 
+/// What an operator reads of a guest's image that is not kept.
+pub(crate) fn unkept(why: &str) -> String {
+    format!(
+        "cannot be kept: after a restart of the daemon it would be served from another image, too: {why}; make \
+         room in `state_dir`"
+    )
+}
+
 impl Manager {
     /// Keeps which image the guest of a device is on, which is about to be served, if that is another one.
     pub(crate) fn keep_begun(&mut self, number: u32) {
@@ -264,12 +272,14 @@ impl Manager {
         let plan = self.plan.disk(id).filter(|_| !self.is_exported(id));
         let socket = plan.map(|plan| plan.socket.as_str());
         let kept = self.bonds.keep(id, socket, image, |id| self.plan.disk(id).is_some());
-        if let Err(error) = kept {
-            warn!(
-                disk = id,
-                "that its guest is on {image} cannot be kept: after a restart of the daemon it would be \
-                 served from another image, too: {error}"
-            );
+        let why = kept.err().map(|error| error.to_string());
+        let number = self.number_of(id);
+        let is_news = match number.and_then(|number| self.disk_parts_mut(number)) {
+            Some(parts) => parts.bond.kept(image, why.clone()),
+            None => why.is_some(),
+        };
+        if let Some(why) = why.filter(|_| is_news) {
+            warn!(disk = id, "that its guest is on {image} {}", unkept(&why));
         }
     }
 

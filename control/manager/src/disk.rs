@@ -175,8 +175,11 @@ impl DiskParts {
             in_order: disk.answers_at_once(),
         };
         let live = Live::new(disk.size_bytes());
-        let stand = if disk.is_away() { Stand::Away(None) } else { Stand::Here };
-        let stand = follows.then_some(stand);
+        let stand = match disk.is_away() {
+            // Of one that does not follow its guest, too: another process was waiting for its locks.
+            true => Some(Stand::Away(None)),
+            false => follows.then_some(Stand::Here),
+        };
         let (bond, astray) = (Box::default(), None);
         let (stall_said, resizing, remote, file) = (None, None, None, None);
         let failures = Failures::from(disk.faults());
@@ -310,7 +313,7 @@ fn was_used(link: &Link, index: usize) -> bool {
 }
 
 /// Whether its locks follow its rings. Readers keep no reader out, so theirs need not.
-fn follows(plan: &DiskPlan) -> bool {
+pub(crate) fn follows(plan: &DiskPlan) -> bool {
     plan.migratable && !plan.readonly
 }
 

@@ -17,7 +17,7 @@ use crate::disk::{DiskParts, source_of, waits_of};
 use crate::kind::{DevicePlan, Facts};
 use crate::manager::{Manager, now};
 use crate::openers::Patience;
-use crate::rights::{Rights, refused_rights};
+use crate::rights::{Rights, check_at, refused_rights};
 use crate::shut::{NotOpen, Shut, refused_with};
 
 /// Characters of a name in the log, which may be any text; one that a disk can have is as short.
@@ -42,12 +42,31 @@ impl Adding {
 impl Manager {
     /// Adds a disk when its image is open, so that nobody else waits for that.
     pub(crate) fn add_when_open(&mut self, spec: DiskSpec, reply: Reply) {
+        if let Err(refused) = self.check_to_add(&spec) {
+            return self.not_added(&spec, reply, refused);
+        }
         match self.begin_to_add(&spec) {
             Some((id, wait)) => {
                 self.adding.push(Adding { id, spec, reply, until: now() + wait });
             }
             None => self.add_now(&spec, reply),
         }
+    }
+
+    /// What is known to be wrong before an image is opened, which may make it or make it longer.
+    fn check_to_add(&self, spec: &DiskSpec) -> Result<(), ApiError> {
+        let plan = self.plan.disk_from_api(spec)?;
+        check_at(&plan.rights, Some(&plan.socket))
+            .map_err(|error| refused_rights(&error.to_string()))?;
+        let id = plan.id.clone();
+        self.check_free_socket(&DevicePlan::Disk(plan))
+            .map_err(|why| refused_with(&format!("disk {id:?}"), &why, "name another socket"))
+    }
+
+    fn not_added(&self, spec: &DiskSpec, reply: Reply, refused: ApiError) {
+        let id: String = spec.id.chars().take(ID_SHOWN_MAX).collect();
+        warn!("not added: disk {id:?}: {}", refused.error);
+        reply.answer(Err(refused));
     }
 
     /// Has the image opened of a disk that can be added otherwise, as far as is known now: its name, and how long it
@@ -73,12 +92,10 @@ impl Manager {
 
     /// Adds a disk now, and says in the log when it does not.
     fn add_now(&mut self, spec: &DiskSpec, reply: Reply) {
-        let answer = self.add(spec);
-        if let Err(why) = &answer {
-            let id: String = spec.id.chars().take(ID_SHOWN_MAX).collect();
-            warn!("not added: disk {id:?}: {}", why.error);
+        match self.add(spec) {
+            Err(refused) => self.not_added(spec, reply, refused),
+            added => reply.answer(added),
         }
-        reply.answer(answer);
     }
 
     fn add(&mut self, spec: &DiskSpec) -> Answered {
@@ -93,7 +110,7 @@ impl Manager {
             }
             Err(NotOpen::Ended(why) | NotOpen::Late(why)) => {
                 let waits = DevicePlan::Disk(plan.clone());
-                self.shut.push(Shut::waiting(waits, why, now()));
+                self.shut.push(Shut::waiting(waits, why, now()).never_open());
             }
             Err(error) => return Err(refused(error)),
         }

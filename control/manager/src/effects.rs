@@ -33,6 +33,20 @@ impl Device {
     }
 }
 
+/// Refuses a size beyond the end of a file system.
+fn refuse_beyond(id: &str, size: u64, has: u64, holds: Option<u64>) -> Result<(), ApiError> {
+    let Some(holds) = holds.filter(|holds| size > has && size > *holds) else { return Ok(()) };
+    let error = format!(
+        "disk {id:?} would have {}, and the whole file system of its image has {}",
+        Size(size),
+        Size(holds / 512 * 512)
+    );
+    let hint = format!(
+        "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
+    );
+    Err(ApiError::new(ErrorKind::Conflict, error, hint))
+}
+
 impl Manager {
     /// Whether a guest has the device of that name, here or at a client of a link.
     pub(crate) fn has_guest(&self, id: &str) -> bool {
@@ -68,13 +82,7 @@ impl Manager {
         size: u64,
         force: bool,
     ) -> Result<(), ApiError> {
-        let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
-        let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(()) };
-        let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
-        let has = disk.size_bytes();
-        let holds = self.look_at_size(plan, disk, size).map_err(|(kind, why)| {
-            ApiError::new(kind, format!("disk {id:?}: {why}"), "the disk is as it was")
-        })?;
+        let Some((has, holds)) = self.look_at_sizes(id, size)? else { return Ok(()) };
         if force {
             return Ok(());
         }
@@ -89,18 +97,26 @@ impl Manager {
             );
             return Err(ApiError::new(ErrorKind::Conflict, error, hint));
         }
-        if let Some(holds) = holds.filter(|holds| size > has && size > *holds) {
-            let error = format!(
-                "disk {id:?} would have {}, and the whole file system of its image has {}",
-                Size(size),
-                Size(holds / 512 * 512)
-            );
-            let hint = format!(
-                "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
-            );
-            return Err(ApiError::new(ErrorKind::Conflict, error, hint));
-        }
-        Ok(())
+        refuse_beyond(id, size, has, holds)
+    }
+
+    /// What a disk has, and what its medium holds, if that is known. Nothing of a disk that is not here.
+    ///
+    /// # Errors
+    /// It cannot have that size.
+    fn look_at_sizes(
+        &mut self,
+        id: &str,
+        size: u64,
+    ) -> Result<Option<(u64, Option<u64>)>, ApiError> {
+        let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
+        let Some(disk) = disk.filter(|disk| disk.remote.is_none()) else { return Ok(None) };
+        let (plan, disk) = (disk.plan.clone(), Arc::clone(&disk.disk));
+        let has = disk.size_bytes();
+        let holds = self.look_at_size(plan, disk, size).map_err(|(kind, why)| {
+            ApiError::new(kind, format!("disk {id:?}: {why}"), "the disk is as it was")
+        })?;
+        Ok(Some((has, holds)))
     }
 
     /// How much the medium of a disk holds, if that is known, and that it can have that size. A file system is asked
@@ -126,13 +142,20 @@ impl Manager {
     }
 
     /// The same for every disk whose size a reload changes. What a guest would lose is not of this part.
-    pub(crate) fn check_resizes(&mut self, changes: &[Change]) -> Result<(), ApiError> {
+    pub(crate) fn check_resizes(
+        &mut self,
+        changes: &[Change],
+        force: bool,
+    ) -> Result<(), ApiError> {
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
-            self.check_resize(id, *size_bytes, true).map_err(|refused| {
+            let looked = self.look_at_sizes(id, *size_bytes).map_err(|refused| {
                 let hint = "correct `size` and reload again; nothing was changed";
                 ApiError::new(refused.kind, refused.error, hint)
             })?;
+            if let Some((has, holds)) = looked.filter(|_| !force) {
+                refuse_beyond(id, *size_bytes, has, holds)?;
+            }
             let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
             if disk.is_some_and(|disk| disk.resizing.is_some()) {
                 let error = format!("disk {id:?} is being resized");

@@ -118,12 +118,19 @@ impl Manager {
         self.devices.values().any(is_served).then_some(self.failures_at)
     }
 
-    /// Looks at all disks once a second, and says whose guests are given errors.
+    /// Looks at all disks once a second, and says whose guests are given errors. What could not be kept is tried again.
     pub(crate) fn look_at_failures(&mut self, now: Instant) {
         if now < self.failures_at {
             return;
         }
         self.failures_at = now + INTERVAL;
+        let is_unkept = |device: &&Device| {
+            device.kind.disk().is_some_and(|disk| disk.bond.unkept_why().is_some())
+        };
+        let unkept = self.devices.values().filter(is_unkept).map(|device| device.number);
+        for number in unkept.collect::<Vec<u32>>() {
+            self.keep_begun(number);
+        }
         for device in self.devices.values_mut() {
             let Some(disk) = device.kind.disk_mut() else { continue };
             let Some(news) = disk.failures.look(disk.disk.faults(), now) else { continue };

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use vhost_user::Message;
 
 use crate::device::Device;
-use crate::disk::DiskParts;
+use crate::disk::{DiskParts, follows};
 use crate::image::Found;
 use crate::manager::{Manager, now};
 use crate::openers::Patience;
@@ -233,7 +233,7 @@ impl Manager {
         parts.was_empty |= disk.was_empty();
         disk.count_on_from(&parts.disk);
         parts.disk = disk;
-        parts.stand = Some(Stand::Here);
+        parts.stand = follows(&parts.plan).then_some(Stand::Here);
         self.has_found(number);
         self.watch.wake();
         if let Some(parts) = self.disk_parts(number) {
@@ -254,13 +254,15 @@ impl Manager {
             // What its rings were served from is not what they would be served from now.
             device.queues.iter_mut().for_each(|queue| queue.was_attached = false);
         }
+        self.keep_begun(number);
     }
 
     /// A front-end of a disk has gone in order, and the image with it: on what its guest is when it comes
     /// back, from another daemon, is not known here.
     pub(crate) fn forget_parted(&mut self, number: u32) {
         let Some(parts) = self.disk_parts_mut(number) else { return };
-        if matches!(parts.stand, Some(Stand::Away(_))) && parts.bond.part() {
+        let has_left = follows(&parts.plan) && matches!(parts.stand, Some(Stand::Away(_)));
+        if has_left && parts.bond.part() {
             let (id, socket) = (parts.plan.id.clone(), parts.plan.socket.clone());
             if let Err(error) = self.bonds.forget(&id, &socket) {
                 warn!(disk = id, %error, "which image its guest was on could not be forgotten");

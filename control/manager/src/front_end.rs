@@ -5,11 +5,13 @@
 
 mod kept;
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use guest_memory::{Area, DirtyLog, GuestMap, Health, Loss, Mapping, Region, Seal};
+use guest_memory::{Area, DirtyLog, GuestMap, Health, Loss, MapError, Mapping, Region, Seal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, Shutdown, SocketAddrAny, SocketAddrUnix, SocketType, getpeername,
     getsockname, recv, shutdown,
@@ -64,6 +66,10 @@ pub(crate) struct FrontEnd {
     pub(crate) announced: Option<[u8; 6]>,
     /// Where we send requests of our own.
     pub(crate) channel: Option<Connection>,
+    /// What is said was accepted by another process before.
+    pub(crate) is_replayed: bool,
+    /// It forbade what it had lent, by a seal.
+    pub(crate) has_sealed: Cell<bool>,
 }
 
 impl FrontEnd {
@@ -90,6 +96,8 @@ impl FrontEnd {
             kept: Kept::default(),
             announced: None,
             channel: None,
+            is_replayed: false,
+            has_sealed: Cell::new(false),
         }
     }
 
@@ -155,6 +163,10 @@ impl FrontEnd {
 
     fn map_region(&self, region: &MemoryRegion, fd: &Lent) -> Result<Region, String> {
         let mapping = Mapping::shared(fd, region.offset, region.size, self.seal, &self.health)
+            .inspect_err(|error| {
+                let is_sealed = matches!(error, MapError::Os(Errno::PERM));
+                self.has_sealed.set(self.has_sealed.get() || is_sealed);
+            })
             .map_err(|e| format!("the region at {:#x}: {e}", region.gpa))?;
         Ok(Region { gpa: region.gpa, user: region.user, mapping })
     }
@@ -288,7 +300,10 @@ impl Owner<Lent> for FrontEnd {
         if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
             return Err("the channel is not a Unix stream socket".to_string());
         }
-        refuse_own_link(&fd)?;
+        if !self.is_replayed {
+            // A pair may have been given a name since.
+            refuse_own_link(&fd)?;
+        }
         self.channel = Some(Connection::of(fd, &self.closer));
         Ok(())
     }

@@ -19,6 +19,9 @@ pub(crate) struct Image {
     boot: String,
     /// Bytes that its guest was told of.
     pub(crate) bytes: u64,
+    /// So few of them were there once while its guest was on it, and nobody has accepted that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cut_to: Option<u64>,
     what: What,
 }
 
@@ -89,7 +92,8 @@ impl Found {
             Source::Remote { link, name } => format!("{name} of link {link}"),
             other => format!("a {} disk", other.kind()),
         };
-        let image = Image { name, boot: boot.to_string(), bytes: disk.size_bytes(), what };
+        let (boot, bytes) = (boot.to_string(), disk.size_bytes());
+        let image = Image { name, boot, bytes, cut_to: None, what };
         Some(Found { image, was_bytes })
     }
 }
@@ -194,6 +198,18 @@ impl Image {
         image
     }
 
+    /// Whether part of it was gone, whatever it has now: it may have been made as long as before, of zeroes.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut_to.is_some()
+    }
+
+    /// The same image, of which less was found than its guest was told of. Nothing, if that is not so, or known.
+    pub(crate) fn cut(&self, found: &Found) -> Option<Image> {
+        let left = found.was_bytes.filter(|bytes| *bytes < self.bytes)?;
+        let is_news = self.is_same(&found.image) && self.cut_to.is_none_or(|known| left < known);
+        is_news.then(|| Image { cut_to: Some(left), ..self.clone() })
+    }
+
     /// Whether it is the same image, whatever its name.
     pub(crate) fn is_same(&self, other: &Image) -> bool {
         let same_boot = !self.boot.is_empty() && self.boot == other.boot;
@@ -236,7 +252,8 @@ pub(crate) fn judge(
     let Some(found) = found else { return Verdict::Same };
     let Some(remembered) = remembered else { return Verdict::Remember };
     let is_same = remembered.is_same(&found.image);
-    let lost = found.was_bytes.filter(|bytes| is_same && *bytes < remembered.bytes);
+    let is_less = |bytes: &u64| *bytes < remembered.bytes;
+    let lost = remembered.cut_to.or(found.was_bytes.filter(is_less)).filter(|_| is_same);
     let is_smaller = found.image.bytes < remembered.bytes;
     match (is_same, lost) {
         (true, None) if *remembered == found.image => Verdict::Same,

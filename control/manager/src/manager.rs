@@ -51,6 +51,8 @@ use crate::watch::Watch;
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Events of one sidecore that are heard before others are: a peer can cause many.
 const EVENTS_PER_TURN: u32 = 256;
+/// Calls of the API that are answered before others are heard: each may look at thousands of disks.
+const CALLS_PER_TURN: u32 = 2;
 /// How soon a full inbox is tried again.
 pub(crate) const INBOX_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -513,9 +515,12 @@ impl Manager {
     }
 
     fn hear_calls(&mut self) {
-        while let Some(request) = self.calls.take() {
+        for _ in 0..CALLS_PER_TURN {
+            let Some(request) = self.calls.take() else { return };
             self.answer(request);
         }
+        // Front-ends are heard in between.
+        self.calls.wake();
     }
 }
 

@@ -100,7 +100,7 @@ impl Manager {
     /// What a reload would do. Nothing is changed, and nothing is opened for good.
     ///
     /// # Errors
-    /// Why it would be refused, also with `force`.
+    /// Why it would be refused, whatever guests lose.
     pub(crate) fn reload_dry(&mut self) -> Result<ReloadView, ApiError> {
         self.may_reload()?;
         let wanted = (self.options.load)(&self.plan)?;
@@ -110,7 +110,7 @@ impl Manager {
         Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
-        self.check_resizes(&difference.changes)?;
+        self.check_resizes(&difference.changes, false)?;
         let made = self.check_additions(&difference.changes)?;
         let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
         Ok(ReloadView {
@@ -144,7 +144,7 @@ impl Manager {
         Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
-        self.check_resizes(&difference.changes)?;
+        self.check_resizes(&difference.changes, force)?;
         let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
         // First, since what is opened may be made by that.
         let made = self.check_additions(&difference.changes)?;

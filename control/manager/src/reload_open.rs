@@ -286,6 +286,11 @@ impl Manager {
         Ok(made)
     }
 
+    /// That a device can listen where it is to.
+    pub(crate) fn check_free_socket(&self, plan: &DevicePlan) -> Result<(), NotOpen> {
+        self.check_socket(plan, &[])
+    }
+
     /// That a device can listen where nobody does who goes.
     fn check_socket(&self, plan: &DevicePlan, going: &[Going]) -> Result<(), NotOpen> {
         let (socket, mode) = match plan {

@@ -326,6 +326,10 @@ impl Manager {
                         found.map_err(|error| refuse("[daemon]".to_string(), error))?;
                     }
                 }
+                Change::Add(it) => check_at(&it.rights, Some(&it.socket))
+                    .map_err(|error| refuse(format!("disk {:?} ({})", it.id, it.origin), error))?,
+                Change::AddNic(it) => check_at(&it.rights, Some(&it.socket))
+                    .map_err(|error| refuse(format!("nic {:?} ({})", it.id, it.origin), error))?,
                 Change::SetRights { kind, id } => {
                     let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
                     let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
@@ -360,7 +364,7 @@ impl Manager {
 ///
 /// # Errors
 /// [`RightsError`].
-fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
+pub(crate) fn check_at(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
     let rights = Rights::of(written)?;
     path.map_or(Ok(()), |path| rights.check_place(Path::new(path)))
 }

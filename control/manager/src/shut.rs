@@ -190,17 +190,24 @@ pub(crate) struct Shut {
     pub(crate) retry: Option<Retry>,
     /// A process that lives has it, so far as is known.
     is_living: bool,
+    /// It was added, and has not been open yet.
+    is_new: bool,
 }
 
 impl Shut {
     /// A disk that waits for another process's requests, or for the disk that it replaces.
     pub(crate) fn waiting(plan: DevicePlan, problem: String, now: Instant) -> Shut {
-        Shut { plan, problem, retry: Some(Retry::from(now)), is_living: false }
+        Shut { plan, problem, retry: Some(Retry::from(now)), is_living: false, is_new: false }
     }
 
     /// A device that an operator has to see to.
     pub(crate) fn failed(plan: DevicePlan, problem: String) -> Shut {
-        Shut { plan, problem, retry: None, is_living: false }
+        Shut { plan, problem, retry: None, is_living: false, is_new: false }
+    }
+
+    /// The same device, which was added and has not been open yet: what it is made of may be missing.
+    pub(crate) fn never_open(self) -> Shut {
+        Shut { is_new: true, ..self }
     }
 
     /// Whether it is waited for only to be sure that its holder lives.
@@ -370,8 +377,10 @@ impl Manager {
             return Ok(Device::new(number, facts, Kind::Disk(parts)));
         }
         // A disk that was made once is not made again: whoever removed or unmounted its image is told.
-        let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some();
-        let is_tried_again = self.shut.iter().any(|shut| shut.plan.id() == plan.id);
+        let shut = self.shut.iter().find(|shut| shut.plan.id() == plan.id);
+        let is_new = shut.is_some_and(|shut| shut.is_new);
+        let is_kept = plan.origin == Origin::Api && self.plan.disk(&plan.id).is_some() && !is_new;
+        let is_tried_again = shut.is_some();
         let patience = if is_tried_again { Patience::Again } else { Patience::First };
         let facts = Facts::from(&plan);
         let opened = DiskParts::open(plan, is_kept, &self.bonds, &mut self.openers, patience);
@@ -419,6 +428,10 @@ impl Manager {
                 self.discard(device);
             }
             return Err(NotOpen::Wrong(error));
+        }
+        if self.estate.is_none() {
+            // That its image was cut, which the next start would not see.
+            self.keep_begun(number);
         }
         self.plan_connect(number);
         self.export_disk(number);

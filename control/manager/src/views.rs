@@ -41,6 +41,7 @@ pub(crate) fn disk(device: &Device, parts: &DiskParts, queues: bool) -> DiskView
         served_as: Some(parts.disk.describe().to_string()),
         locked: parts.plan.source.path().map(|_| !parts.disk.is_away()),
         faults: faults(&parts.disk),
+        was_empty: parts.was_empty && parts.plan.source.path().is_some(),
         refusals: parts.bond.refusals(),
         counters: sum(&snapshots),
         queues: match queues {
@@ -118,6 +119,7 @@ fn of_plan(plan: &DiskPlan) -> DiskView {
         declared: plan.origin.to_string(),
         state: DiskState::Waiting,
         problem: None,
+        was_empty: false,
         removed: None,
         socket: plan.socket.clone(),
         mode: plan.mode,
@@ -217,7 +219,12 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
     let waits = waits_for(device);
     let astray = device.kind.disk().and_then(DiskParts::astray_text);
     let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));
-    let more = || stalled().or(astray).or_else(of_device).or_else(|| device.idle_peer());
+    let unkept = || {
+        let why = device.kind.disk()?.bond.unkept_why()?;
+        Some(format!("that its guest is on this image {}", crate::bonds::unkept(why)))
+    };
+    let more =
+        || stalled().or(astray).or_else(unkept).or_else(of_device).or_else(|| device.idle_peer());
     leaving(device).or(waits).or(broken).or(unsynced).or(unserved).or_else(more)
 }
 

@@ -328,21 +328,68 @@ fn has_access_list(fd: &OwnedFd) -> bool {
     !matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
+/// The owner of what nobody knows the owner of: no user of a host.
+const NOBODY_KNOWN: u32 = u32::MAX;
+
 /// Whose a file or folder is. A FUSE file system says of its files what its server wants, so what is in one belongs
 /// to who mounted it, also where it is mounted over a single file.
 fn owner_of(fd: &OwnedFd, stat: &Stat) -> u32 {
-    let is_fuse = fstatfs(fd).is_ok_and(|fs| fs.f_type as u64 & u64::from(u32::MAX) == FUSE_MAGIC);
-    let mounted_by = if is_fuse { mounted_by(fd) } else { None };
-    mounted_by.filter(|uid| !is_ours(*uid)).unwrap_or(stat.st_uid)
+    // Such a server may also refuse to say what it is.
+    let is_other = fstatfs(fd).is_ok_and(|fs| fs.f_type as u64 & u64::from(u32::MAX) != FUSE_MAGIC);
+    if is_other {
+        return stat.st_uid;
+    }
+    match options_of_mount(fd) {
+        None => NOBODY_KNOWN,
+        Some(options) => mounted_by(&options).filter(|uid| !is_ours(*uid)).unwrap_or(stat.st_uid),
+    }
 }
 
 /// The `user_id` of a FUSE mount; one in the kernel alone (virtiofs) has none.
-fn mounted_by(fd: &OwnedFd) -> Option<u32> {
+fn mounted_by(options: &[u8]) -> Option<u32> {
+    let mut options = options.split(|byte| *byte == b',');
+    let uid = options.find_map(|option| option.strip_prefix(b"user_id="))?;
+    Some(std::str::from_utf8(uid).ok().and_then(|uid| uid.parse().ok()).unwrap_or(NOBODY_KNOWN))
+}
+
+/// Options of the file system that a file is in, as the table of mounts has them. Nothing where that does not have it: it
+/// was detached meanwhile.
+fn options_of_mount(fd: &OwnedFd) -> Option<Vec<u8>> {
     let info = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().to_string();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = mounts.lines().find(|line| line.split(' ').next() == Some(id.as_str()))?;
-    let options = mount.rsplit(' ').next()?.split(',');
-    options.filter_map(|option| option.strip_prefix("user_id=")).find_map(|uid| uid.parse().ok())
+    // Any user's mount may have a name of any bytes.
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mut lines = mounts.split(|byte| *byte == b'\n');
+    let words = |line: &[u8]| line.split(|byte| *byte == b' ').next() == Some(id.as_bytes());
+    let mount = lines.find(|line| words(line))?;
+    Some(mount.rsplit(|byte| *byte == b' ').next()?.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_belongs_to_whom_its_options_name() {
+        let rows: [(&[u8], Option<u32>); 5] = [
+            (b"rw,user_id=1001,group_id=1001,allow_other", Some(1001)),
+            (b"rw,user_id=0,group_id=0", Some(0)),
+            (b"rw", None),
+            (b"rw,user_id=\xff", Some(NOBODY_KNOWN)),
+            (b"user_id=99999999999", Some(NOBODY_KNOWN)),
+        ];
+        for (options, uid) in rows {
+            assert_eq!(mounted_by(options), uid);
+        }
+    }
+
+    #[test]
+    fn the_table_of_mounts_has_what_is_mounted() {
+        let root =
+            rustix::fs::open("/", OFlags::PATH, rustix::fs::Mode::empty()).expect("a folder");
+        assert!(options_of_mount(&root).is_some_and(|options| !options.is_empty()));
+        let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
+        assert_eq!(options_of_mount(&pipe), None, "it is in no table");
+    }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use config::api::{DiskList, NicList};
+use config::api::{DaemonView, DiskList, NicList};
 use config::routes::Method;
 use config::spec::Mode;
 use host::Accounts;
@@ -54,6 +54,8 @@ pub(super) fn checks(client: &Client, vmm: Option<&str>) -> Result<Vec<Check>, F
     })?;
     let mut checks = shared(&devices, client.socket(), &accounts);
     let Some(vmm) = vmm else { return Ok(checks) };
+    let daemon: DaemonView = client.ask(Method::Get, "/v1/daemon")?;
+    let daemon_uid = std::fs::metadata(format!("/proc/{}", daemon.pid)).map_or(0, |it| it.uid());
     let user = accounts.user(vmm).ok_or_else(|| {
         let hint = "name the user that the VMM's process has (`ps -o user= -C qemu-system-x86_64`)";
         Failure::usage(format!("there is no user {vmm:?} in /etc/passwd"), hint)
@@ -61,7 +63,10 @@ pub(super) fn checks(client: &Client, vmm: Option<&str>) -> Result<Vec<Check>, F
     let groups = accounts.groups_of(&user);
     let steps = try_as(&user, &groups, &devices)?;
     let of_device =
-        |(device, step): (&Device, &Option<Step>)| told(&user, &groups, device, step.as_ref());
+        |(device, step): (&Device, &Option<Step>)| match of_another(&user, daemon_uid, device) {
+            Some(check) if step.is_some() => check,
+            _ => told(&user, &groups, device, step.as_ref()),
+        };
     checks.extend(devices.iter().zip(&steps).map(of_device));
     if devices.is_empty() {
         let found = "there is no disk and no NIC that a VMM connects to".to_string();
@@ -143,6 +148,18 @@ fn first_closed(socket: &Path) -> Option<Step> {
         let error = access(path, wanted).err()?;
         let is_missing = error == rustix::io::Errno::NOENT;
         Some(Step { path: path.to_path_buf(), why: error.to_string(), is_missing })
+    })
+}
+
+/// A device that was given to another user, as it should be where each VM has one of its own.
+fn of_another(user: &User, daemon_uid: u32, device: &Device) -> Option<Check> {
+    let seen = rights_of(Path::new(&device.socket))?;
+    let is_given = seen.uid != daemon_uid && seen.uid != 0 && seen.uid != user.uid;
+    is_given.then(|| {
+        let found = format!("{} is another user's ({})", device.name(), seen.text);
+        let means =
+            format!("{} may not open it, which is right if its VM is another one", user.name);
+        check("reach", State::Ok, found, &means, "")
     })
 }
 

@@ -74,6 +74,9 @@ pub struct DiskView {
     pub block_size_bytes: u32,
     /// The guest may not write.
     pub readonly: bool,
+    /// Its image was missing or empty when it was opened, and no guest has used it since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_empty: bool,
     /// Serial number that the guest sees.
     pub serial: String,
     /// Queues offered.

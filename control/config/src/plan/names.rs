@@ -191,9 +191,16 @@ pub(super) fn absolute(
     };
     let parts = joined.split('/').filter(|part| !part.is_empty() && *part != ".");
     let path: String = parts.flat_map(|part| ["/", part]).collect();
-    if path.contains('\0') || path.is_empty() {
+    if path.is_empty() {
         let wrong = format!("{written:?} is not a path of a file");
         mistakes.push(Mistake::new(at.clone(), wrong, "write the whole path"));
+        return None;
+    }
+    if path.chars().any(char::is_control) {
+        // Logs and terminals would take it for lines and commands of their own.
+        let wrong = format!("the path {written:?} has control characters");
+        let right = "rename it: a path has no line ends, tabs, escapes or the like";
+        mistakes.push(Mistake::new(at.clone(), wrong, right));
         return None;
     }
     if path.len() > longest {

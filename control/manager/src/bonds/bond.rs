@@ -14,6 +14,8 @@ pub(crate) struct Bond {
     before: Option<(u32, Remembered)>,
     /// To be kept before its guest is served.
     unkept: Option<Image>,
+    /// Why that could not be kept the last time.
+    unkept_why: Option<String>,
     /// Why its guest waits.
     refused: Option<String>,
     /// Its IOhost has said so: that a ring begins changes nothing.
@@ -38,7 +40,19 @@ impl Bond {
         {
             found.image = found.image.told(number);
         }
-        Bond { found, remembered, is_elsewhere: !is_its_own, ..Bond::default() }
+        let mut bond = Bond { found, remembered, is_elsewhere: !is_its_own, ..Bond::default() };
+        bond.note_cut();
+        bond
+    }
+
+    /// An image that has lost part of what its guest was on is made as long as before when it is opened: the next look
+    /// would find nothing wrong.
+    fn note_cut(&mut self) {
+        let Remembered::Image(remembered) = &self.remembered else { return };
+        if let Some(cut) = self.found.as_ref().and_then(|found| remembered.cut(found)) {
+            self.unkept = Some(cut.clone());
+            self.remembered = Remembered::Image(cut);
+        }
     }
 
     /// What front-end `link` of disk `id` may do. `was_running`: a ring of its driver was served before.
@@ -88,6 +102,21 @@ impl Bond {
     /// The image that is to be kept before its guest is served, if it is not kept yet.
     pub(crate) fn take_unkept(&mut self) -> Option<Image> {
         self.unkept.take()
+    }
+
+    /// What became of keeping `image`: nothing, or why it could not be kept. Whether that is news.
+    pub(crate) fn kept(&mut self, image: &Image, why: Option<String>) -> bool {
+        let is_news = why.is_some() && self.unkept_why.is_none();
+        if why.is_some() && self.unkept.is_none() {
+            self.unkept = Some(image.clone());
+        }
+        self.unkept_why = why;
+        is_news
+    }
+
+    /// Why it is not kept which image its guest is on.
+    pub(crate) fn unkept_why(&self) -> Option<&str> {
+        self.unkept_why.as_deref()
     }
 
     /// The guest of front-end `link` waits, for that reason. What it was on before it seemed to be a new one is what it
@@ -164,7 +193,13 @@ impl Bond {
             (None, Remembered::Image(image)) => image,
             (None, _) => return false,
         };
-        self.found.as_ref().is_some_and(|now| !before.is_same(&now.image))
+        let is_other = self.found.as_ref().is_some_and(|now| !before.is_same(&now.image));
+        self.note_cut();
+        if is_other {
+            // Also of a front-end that stays, what counts from here on is what its guest is on.
+            self.before = None;
+        }
+        is_other
     }
 
     /// Its guest is told of so many bytes. What is to be kept, if its guest is on this image.
@@ -172,8 +207,10 @@ impl Bond {
         let found = self.found.as_mut()?;
         *found = found.resized(bytes);
         let image = found.image.clone();
-        // A guest that waits for more bytes than these goes on waiting for them.
+        // A guest that waits for more bytes than these goes on waiting for them; one of whose bytes some were gone, for
+        // its operator.
         let waits_for = match &self.remembered {
+            Remembered::Image(remembered) if remembered.is_cut() => return None,
             Remembered::Image(remembered) if self.refused.is_some() => remembered.bytes,
             _ => 0,
         };
@@ -186,7 +223,9 @@ impl Bond {
     /// An operator has its guest go on with what is there. `None`: it would anyway.
     pub(crate) fn accept(&mut self) -> Option<Image> {
         let found = self.found.as_ref()?;
-        if (self.is_known() || self.remembered == Remembered::Nothing) && self.refused.is_none() {
+        let is_cut = matches!(&self.remembered, Remembered::Image(image) if image.is_cut());
+        let is_served = self.is_known() && !is_cut || self.remembered == Remembered::Nothing;
+        if is_served && self.refused.is_none() {
             return None;
         }
         // Of another machine's it is known when it is served.

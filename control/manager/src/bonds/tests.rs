@@ -163,6 +163,34 @@ fn an_image_that_comes_back_is_held_against_what_its_guest_was_on() {
     assert!(!bond.find(found(image("/a"))) && bond.find(found(other("/a"))), "the second time");
 }
 
+/// The first guest of a disk has nothing remembered before it; another image under the same connection is another one.
+#[test]
+fn a_front_end_that_stays_is_judged_by_what_its_guest_is_on() {
+    let found = |image| Some(crate::image::Found { image, was_bytes: None });
+    let mut bond = Bond::new(found(image("/a")), (Remembered::Nothing, true));
+    bond.begin(3, &Verdict::Remember);
+    assert!(!bond.find(found(image("/a"))));
+    assert_eq!(bond.judge("vm1", 3, true), Verdict::Remember, "its other rings");
+    assert!(bond.find(found(other("/a"))));
+    assert!(matches!(bond.judge("vm1", 3, true), Verdict::Other(_)));
+}
+
+/// What could not be kept is kept later, and told of once.
+#[test]
+fn what_could_not_be_kept_is_tried_again() {
+    let found = crate::image::Found { image: image("/a"), was_bytes: None };
+    let mut bond = Bond::new(Some(found), (Remembered::Nothing, true));
+    bond.begin(3, &Verdict::Remember);
+    for is_news in [true, false] {
+        let unkept = bond.take_unkept().expect("to be kept");
+        assert_eq!(bond.kept(&unkept, Some("no room".to_string())), is_news);
+        assert_eq!(bond.unkept_why(), Some("no room"));
+    }
+    let unkept = bond.take_unkept().expect("to be kept");
+    assert!(!bond.kept(&unkept, None));
+    assert_eq!((bond.unkept_why(), bond.take_unkept()), (None, None));
+}
+
 #[test]
 fn what_an_iohost_has_said_holds_until_it_says_otherwise_whatever_rings_do() {
     let found = || Some(crate::image::Found { image: image("/a"), was_bytes: None });

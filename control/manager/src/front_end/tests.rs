@@ -196,3 +196,23 @@ fn only_eventfds_signal_and_only_unix_streams_carry_requests() {
     let text = strict.set_channel(lent(end.into())).expect_err("something in it");
     assert!(text.contains("something lies in the channel"), "{text}");
 }
+
+/// What a front-end did since its words were accepted is no reason to refuse them to whoever takes over.
+#[test]
+fn what_was_accepted_before_is_not_refused_for_a_name_or_a_seal_since() {
+    let mut heir = front_end(Seal::Required);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let named = || lent(std::os::unix::net::UnixStream::connect(&path).unwrap().into());
+    assert!(heir.set_channel(named()).is_err());
+    heir.is_replayed = true;
+    assert_eq!(heir.set_channel(named()), Ok(()));
+    let region = MemoryRegion { gpa: 0, size: LEN, user: 0, offset: 0 };
+    assert!(heir.set_memory(&[region], vec![lent(unsealed())]).is_err());
+    assert!(!heir.has_sealed.get(), "it may be cut off, which is another matter");
+    let fd = sealed();
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE).unwrap();
+    assert!(heir.set_memory(&[region], vec![lent(fd)]).is_err());
+    assert!(heir.has_sealed.get());
+}

@@ -14,7 +14,7 @@ fn block(number: u32, names: &[(&str, &str)], sequence: Option<u64>) -> What {
 }
 
 fn image(name: &str, what: What) -> Image {
-    Image { name: name.to_string(), boot: "b1".to_string(), bytes: 4096, what }
+    Image { name: name.to_string(), boot: "b1".to_string(), bytes: 4096, cut_to: None, what }
 }
 
 fn found(image: &Image) -> Found {
@@ -171,6 +171,13 @@ fn an_image_that_was_cut_off_is_not_made_longer_under_a_guest() {
     let cut = Found { image: one.clone(), was_bytes: Some(1024) };
     assert!(matches!(judge("vm1", Some(&one), Some(&cut), true), Verdict::Other(_)));
     assert_eq!(judge("vm1", Some(&one), Some(&cut), false), Verdict::Remember);
+    // It was made as long as before when it was opened, and the next daemon finds nothing wrong.
+    let known = one.cut(&cut).expect("news");
+    assert!(matches!(judge("vm1", Some(&known), Some(&found(&one)), true), Verdict::Other(_)));
+    assert_eq!(judge("vm1", Some(&known), Some(&found(&one)), false), Verdict::Remember);
+    assert_eq!((known.cut(&cut), one.cut(&found(&one))), (None, None));
+    let other = image("/b", file((8, 1), 8, Some(6), None));
+    assert_eq!(one.cut(&Found { image: other, was_bytes: Some(1024) }), None);
     let longer = found(&one).resized(8192);
     assert_eq!(judge("vm1", Some(&one), Some(&longer), true), Verdict::Remember);
 }

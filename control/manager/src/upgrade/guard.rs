@@ -62,6 +62,7 @@ impl Manager {
     /// This process serves, and its predecessor, if it can, watches it for a while.
     pub(super) fn be_watched(&mut self, heir: Heir, settles: bool) {
         if !settles {
+            self.keep_all_rights();
             return (self.options.settled)();
         }
         // Its end is heard: nobody has to wait for the time to come.
@@ -76,6 +77,8 @@ impl Manager {
         // One that has ended needs no word.
         let _ = heir.say(&FromHeir::Settled {});
         (self.options.settled)();
+        // Not before: it looks into folders of users, who may make whoever looks there wait.
+        self.keep_all_rights();
     }
 }
 

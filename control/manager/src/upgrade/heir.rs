@@ -207,8 +207,10 @@ impl Manager {
             let fds = fds.into_iter().map(|fd| Lent::new(fd, &device.closer));
             (bytes, fds.collect::<Vec<Lent>>())
         };
+        link.front_end.is_replayed = true;
         let replayed = replay(&mut link, told.into_iter().map(lend));
-        if device.facts.allow_unsealed_memory
+        link.front_end.is_replayed = false;
+        if (device.facts.allow_unsealed_memory || link.front_end.has_sealed.get())
             && let (Err(_), Some(estate)) = (&replayed, &mut self.estate)
         {
             // It may be cutting its memory off; that must not keep the others from being taken over.
@@ -297,7 +299,6 @@ impl Manager {
         self.open_inherited_links();
         self.send_all_out(&BTreeSet::new());
         self.resize_as_planned();
-        self.keep_all_rights();
         self.retry_uplinks(now());
         self.cores.flush();
         let moments = self.estate.as_mut().map(|estate| std::mem::take(&mut estate.moments));
