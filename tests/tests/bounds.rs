@@ -74,15 +74,15 @@ fn o14_the_next_device_is_refused_and_the_others_are_served() -> Result<()> {
     daemon.is_alive()
 }
 
-/// 64 descriptors are enough for a disk, and too few for many.
+/// 68 descriptors are enough for a disk, and too few for many.
 #[test]
-fn o14_sixty_four_descriptors() -> Result<()> {
+fn o14_few_descriptors() -> Result<()> {
     let all: String = ["a", "b", "c", "d"].map(disk).concat();
-    let mut daemon = Daemon::start_limited("o14-64", 64, &format!("{ONE}{all}"))?;
+    let mut daemon = Daemon::start_limited("o14-68", 68, &format!("{ONE}{all}"))?;
     exercise(&daemon, "a")?;
     let shown = daemon.ask("show d")?;
     let problem = shown["problem"].as_str().unwrap_or_default();
-    ensure!(problem.contains("descriptors, and of 64 only"), "{shown}");
+    ensure!(problem.contains("descriptors, and of 68 only"), "{shown}");
     daemon.is_alive()
 }
 

@@ -88,7 +88,10 @@ fn a_reload_with_one_bad_disk_changes_nothing() {
     let (code, _, error) = daemon.run("reload");
     assert_eq!(code, 1);
     assert!(error.contains("disk \"bad\"") && error.contains("nothing was changed"), "{error}");
-    let list = json(&daemon.run("ls --json").1);
+    let asked = daemon.run("ls --json");
+    let log = fs::read_to_string(daemon.folder.path().join("log"));
+    assert_eq!(asked.0, 0, "{}\n{log:?}", asked.2);
+    let list = json(&asked.1);
     let ids: Vec<&str> =
         list["disks"].as_array().unwrap().iter().map(|d| d["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["stays", "goes"]);
@@ -255,7 +258,10 @@ fn signals_by_the_hundred_and_a_pause_change_nothing() {
     daemon.signal(Signal::STOP);
     std::thread::park_timeout(Duration::from_millis(200));
     daemon.signal(Signal::CONT);
-    let list = json(&daemon.run("ls --json").1);
+    let asked = daemon.run("ls --json");
+    let log = fs::read_to_string(daemon.folder.path().join("log"));
+    assert_eq!(asked.0, 0, "{}\n{log:?}", asked.2);
+    let list = json(&asked.1);
     assert_eq!(list["disks"][0]["state"], "connected");
     drop(front_end);
 }

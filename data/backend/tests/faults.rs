@@ -48,7 +48,14 @@ fn memory_that_the_guest_gave_away_is_an_error_and_no_signal() {
             for op in [Op::Read, Op::Write { sync: false }] {
                 assert_eq!(bed.run(op, 0, 4096, &[gone]), Status::IoError, "{op:?}");
             }
-            assert_eq!(bed.disk.faults(), FaultSnapshot { other: 2, ..FaultSnapshot::default() });
+            assert_eq!(
+                bed.disk.faults(),
+                FaultSnapshot {
+                    other: 2,
+                    other_code: rustix::io::Errno::FAULT.raw_os_error(),
+                    ..FaultSnapshot::default()
+                }
+            );
             let there = bed.span(0, 4096);
             assert_eq!(bed.run(Op::Read, 0, 4096, &[there]), Status::Ok);
         }

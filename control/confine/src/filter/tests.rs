@@ -201,3 +201,13 @@ fn what_a_filter_costs() {
         thread(Kind::Sidecore, &confined(CapabilitySet::all())).unwrap();
     });
 }
+
+/// A signal is told of by whichever thread it reaches, over a pair of sockets, and none may be lost: SIGTERM is one.
+#[test]
+fn every_thread_may_tell_of_a_signal() {
+    for kind in KINDS {
+        let program = of(kind, CapabilitySet::empty());
+        let answer = answer(&program, libc::SYS_sendto, [7, 0, 1, 0, 0, 0]);
+        assert_eq!(answer, ALLOW, "{kind:?}");
+    }
+}
