@@ -132,7 +132,9 @@ fn a_lost_sync_outlives_the_daemon_whose_state_folder_is_full() -> Result<()> {
     let file = format!("[[disk]]\nid = \"{BAD}\"\npath = \"{}\"\n", disk.path().display());
     let mut daemon = Daemon::start("fail-h2-full", &file)?;
     daemon.kill()?;
-    let state = Mount::tmpfs(&daemon.dir().join("state"), 1 << 20)?;
+    let state = daemon.dir().join("state");
+    std::fs::remove_dir_all(&state)?;
+    let state = Mount::tmpfs(&state, 1 << 20)?;
     daemon.start_again()?;
     let flush = |daemon: &Daemon| -> Result<u8> {
         let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
