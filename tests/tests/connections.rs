@@ -7,6 +7,8 @@
 
 #![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -139,4 +141,70 @@ fn tried(daemon: &Daemon, line: &str) -> Result<(Tried, String)> {
         Ok(_) => Ok((Tried::Added, daemon.ask("show odd")?.to_string())),
         Err(error) => Ok((Tried::Refused, format!("{error:#}"))),
     }
+}
+
+/// Numbers of the daemon's descriptors at this socket: those that listen, and those of connections.
+fn numbers(daemon: &Daemon, id: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+    let path = daemon.socket(id);
+    let path = path.to_str().context("text")?;
+    // Number: references, protocol, flags, type, state, inode, path. `__SO_ACCEPTCON` listens.
+    let all = std::fs::read_to_string(format!("/proc/{}/net/unix", daemon.pid()))?;
+    let of_path = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_path: Vec<(String, bool)> = of_path
+        .filter(|words| words.get(7) == Some(&path))
+        .map(|words| (format!("socket:[{}]", words[6]), words[3] == "00010000"))
+        .collect();
+    let (mut listen, mut connected) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))? {
+        let entry = entry?;
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        let Some((_, listens)) = of_path.iter().find(|(name, _)| target.as_os_str() == &**name)
+        else {
+            continue;
+        };
+        let number = entry.file_name().to_str().context("text")?.parse()?;
+        if *listens { listen.push(number) } else { connected.push(number) }
+    }
+    Ok((listen, connected))
+}
+
+/// Cloud Hypervisor comes again at once, and only once if it is taken in by a process that dies.
+#[test]
+fn a_daemon_that_is_killed_stops_to_listen_before_its_front_ends_notice() -> Result<()> {
+    let disk = format!("[[disk]]\nid = \"good\"\n{MEMORY}\n");
+    let mut daemon = Daemon::start("listens-first", &disk)?;
+    for round in 0..2 {
+        let held = (0..3).map(|_| daemon.connect("good"));
+        let _held = held.collect::<Result<Vec<_>>>()?;
+        await_that(Duration::from_secs(90), "three connections", || {
+            Ok(numbers(&daemon, "good")?.1.len() == 3)
+        })?;
+        let (listen, connected) = numbers(&daemon, "good")?;
+        // The highest are closed first.
+        ensure!(
+            listen.len() == 1 && connected.iter().all(|number| *number < listen[0]),
+            "round {round}: {listen:?} listen, {connected:?} are connected"
+        );
+        daemon.upgrade()?;
+    }
+    for attempt in 0..if is_long() { 300 } else { 10 } {
+        let mut held = daemon.connect("good")?;
+        await_that(Duration::from_secs(90), "a connection", || {
+            Ok(numbers(&daemon, "good")?.1.len() == 1)
+        })?;
+        let path = daemon.socket("good");
+        let again = std::thread::spawn(move || {
+            // Nothing comes but the end.
+            let _ = held.read(&mut [0]);
+            UnixStream::connect(path).map(drop)
+        });
+        daemon.kill()?;
+        let again = again.join().map_err(|_| anyhow::anyhow!("the front-end"))?;
+        ensure!(
+            again.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused),
+            "attempt {attempt}: {again:?}"
+        );
+        daemon.start_again()?;
+    }
+    daemon.is_alive()
 }

@@ -23,6 +23,8 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
     links_can_be_opened(plan)?;
     let hint = "nobody else could open the socket then";
     manager::check::rights(plan).map_err(|error| Failure::usage(error, hint))?;
+    let hint = "correct the file, or remove that device by command while the daemon runs without this change";
+    manager::check::kept(plan).map_err(|error| Failure::usage(error, hint))?;
     let bounds = devices_fit(plan)?;
     let mut report = report(file, plan, &bounds);
     let mut text = format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default());

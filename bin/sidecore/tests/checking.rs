@@ -130,3 +130,25 @@ fn daemon_view(daemon: &Daemon) -> serde_json::Value {
     let (_, body) = text.split_once("\r\n\r\n").expect(&text);
     json(body)
 }
+
+/// What was made by command, and what the file has since.
+#[test]
+fn a_file_is_checked_beside_what_was_made_by_command() {
+    let daemon = Daemon::start("[[disk]]\nid = \"a\"\nbackend = \"null\"\nsize = \"1M\"\n");
+    assert_eq!(daemon.run("disk add b --backend null --size 1M").0, 0);
+    let folder = daemon.folder.path().to_path_buf();
+    let text = std::fs::read_to_string(folder.join("sidecore.toml")).unwrap();
+    let check = |text: &str| {
+        write(folder.join("next.toml"), text).unwrap();
+        let words = ["serve", "--check", "--config", "next.toml"];
+        run(Command::new(PROGRAM).args(words).current_dir(&folder))
+    };
+    assert_eq!(check(&text).0, 0);
+    let (code, _, error) = check(&text.replace("id = \"a\"", "id = \"b\""));
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("disk \"b\" of ") && error.contains("state/disks.json"), "{error}");
+    write(folder.join("state/disks.json"), "{ damaged").unwrap();
+    let (code, _, error) = check(&text);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("state/disks.json"), "{error}");
+}

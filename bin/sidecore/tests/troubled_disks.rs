@@ -160,6 +160,19 @@ fn what_another_process_holds_is_refused_with_its_name() {
     assert_ne!(code, 0);
     let own = format!("another daemon serves it, process {}:", daemon.child.id());
     assert!(error.contains(&own), "{error}");
+    // Two that keep their state in one folder would overwrite each other's.
+    let third = text.replace("run/api.sock", "third.sock").replace("other", "another");
+    fs::write(folder.join("second.toml"), third).unwrap();
+    let (code, _, error) = second();
+    assert_eq!(code, 1);
+    let holder = format!(
+        "state is kept by another daemon, process {}, whose `api` is {}/run/api.sock: stop that one, or give this \
+         one its own `api`, `run_dir` and `state_dir`",
+        daemon.child.id(),
+        folder.display()
+    );
+    assert!(error.contains(&holder), "{error}");
+    assert!(!folder.join("third.sock").exists(), "nothing is left behind");
     assert_eq!(shown(&daemon, "first").0, "waiting", "the first is as it was");
 }
 

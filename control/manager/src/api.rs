@@ -239,6 +239,12 @@ pub(crate) struct Listening {
 }
 
 impl Entrance {
+    /// Takes the sockets away again, before anybody was let in.
+    pub(crate) fn remove(self) {
+        let sockets = [Some(self.api), self.read].into_iter().flatten();
+        sockets.for_each(|socket| listen::remove(&socket.path));
+    }
+
     /// Other descriptors of the sockets.
     ///
     /// # Errors

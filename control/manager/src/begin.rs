@@ -10,7 +10,6 @@ use std::path::Path;
 use config::Plan;
 use config::api::{Answer, ApiError, UpgradeView};
 use config::plan::{Origin, SwitchPlan};
-use config::saved::Devices;
 use config::spec::SocketRights;
 use confine::Kind;
 use runstate::{Tracker, Unavailable};
@@ -34,7 +33,7 @@ use crate::rights::Rights;
 use crate::service::Groups;
 use crate::shut::{Alike, Shut, alike};
 use crate::sockets;
-use crate::state::StateFile;
+use crate::state::{self, StateFile};
 use crate::taps::MadeTaps;
 use crate::unsynced::Unsynced;
 use crate::upgrade::Heir;
@@ -123,8 +122,18 @@ fn begin(
     let poll = Poll::new().map_err(|e| failed("the control loop", &e))?;
     let openers = Openers::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
-    let state = StateFile::in_folder(&plan.daemon.state_dir);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
+    let state = match &estate {
+        Some(_) => Ok(StateFile::of_an_heir(&plan.daemon.state_dir, now())),
+        None => StateFile::of_a_start(&plan.daemon.state_dir, &plan.daemon.api),
+    };
+    let state = match state {
+        Ok(state) => state,
+        Err(why) => {
+            entrance.remove();
+            return Err(StartError(why));
+        }
+    };
     let listening = entrance.listening().map_err(|e| failed("the API's sockets", &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
@@ -351,7 +360,9 @@ impl Manager {
     }
 
     fn open_all(&mut self, plan: Plan) -> Result<(), StartError> {
-        let kept = &self.state.read().map_err(StartError)?;
+        let mut all = plan.clone();
+        // Before anything is opened.
+        let kept = state::plan_kept(&self.state, &mut all).map_err(StartError)?;
         let watch = |e: std::io::Error| StartError(format!("the control loop: {e}"));
         for (index, core) in self.cores.all.iter().enumerate() {
             self.poll.add(core.handle.event_fd(), Token::Core(index as u32)).map_err(watch)?;
@@ -376,7 +387,18 @@ impl Manager {
             self.plan.nics.push(nic.clone());
             self.take_in(DevicePlan::Nic(nic));
         }
-        self.take_in_kept(kept)?;
+        self.plan.groups = all.groups;
+        for disk in kept.disks {
+            self.plan.disks.push(disk.clone());
+            self.take_in(DevicePlan::Disk(disk));
+        }
+        for switch in kept.switches {
+            self.take_in_switch(switch)?;
+        }
+        for nic in kept.nics {
+            self.plan.nics.push(nic.clone());
+            self.take_in(DevicePlan::Nic(nic));
+        }
         match self.estate {
             // What it serves is open, and the rest is opened later.
             Some(_) => self.refuse_if_served_is_shut(),
@@ -395,32 +417,6 @@ impl Manager {
     }
 
     /// What was made through the API before.
-    fn take_in_kept(&mut self, kept: &Devices) -> Result<(), StartError> {
-        let path = self.state.path().display().to_string();
-        let wrong = |what: &str, id: &str, error: ApiError| {
-            StartError(format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint))
-        };
-        for spec in &kept.groups {
-            let group = self.plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;
-            self.plan.groups.push(group);
-        }
-        for spec in &kept.disks {
-            let disk = self.plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
-            self.plan.disks.push(disk.clone());
-            self.take_in(DevicePlan::Disk(disk));
-        }
-        for spec in &kept.switches {
-            let made = self.plan.switch_from_api(spec).map_err(|e| wrong("switch", &spec.id, e))?;
-            self.take_in_switch(made)?;
-        }
-        for spec in &kept.nics {
-            let nic = self.plan.nic_kept(spec).map_err(|e| wrong("nic", &spec.id, e))?;
-            self.plan.nics.push(nic.clone());
-            self.take_in(DevicePlan::Nic(nic));
-        }
-        Ok(())
-    }
-
     fn take_in_switch(&mut self, switch: SwitchPlan) -> Result<(), StartError> {
         let id = switch.id.clone();
         self.plan.switches.push(switch.clone());

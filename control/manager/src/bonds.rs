@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use crate::device::Device;
 use crate::image::Image;
 use crate::manager::Manager;
+use crate::state;
 
 mod bond;
 mod vetting;
@@ -86,7 +87,8 @@ impl Bonds {
         let boot = names::kernel_text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let folder = Path::new(state_dir).join(FOLDER);
         let others = Kept::in_folder(state_dir, FILE_BYTES_MAX).names().unwrap_or_default();
-        let is_news = !others.is_empty() && others.iter().all(|(name, _)| name != FOLDER);
+        let mut others = others.iter().filter(|(name, _)| name != state::LOCK).peekable();
+        let is_news = others.peek().is_some() && others.all(|(name, _)| name != FOLDER);
         let kept = Kept::in_folder(&folder, FILE_BYTES_MAX);
         let (entries, sockets) = entries(&kept);
         let boot = boot.trim().to_string();

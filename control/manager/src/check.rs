@@ -11,6 +11,7 @@ use crate::bounds::Bounds;
 use crate::disk::DiskParts;
 use crate::kind::DevicePlan;
 use crate::rights::Rights;
+use crate::state::{self, StateFile};
 use crate::{images, remote};
 
 /// Whether this process's network namespace has that interface.
@@ -44,6 +45,19 @@ pub fn rights(plan: &Plan) -> Result<(), String> {
         Rights::of(&rights).map_err(|error| format!("{whose}: {error}"))?;
     }
     Ok(())
+}
+
+/// That what was made by command, and is kept in `state_dir`, can be read and goes with the file. True if this process
+/// may not look.
+///
+/// # Errors
+/// What a start would say.
+pub fn kept(plan: &Plan) -> Result<(), String> {
+    let state = StateFile::of_a_look(&plan.daemon.state_dir);
+    if state.is_forbidden() {
+        return Ok(());
+    }
+    state::plan_kept(&state, &mut plan.clone()).map(drop)
 }
 
 /// What is known of images before they are opened.

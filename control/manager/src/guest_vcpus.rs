@@ -42,7 +42,7 @@ const NOT_WANTED: &str = "which vCPUs run is not seen, since nobody asked for it
 /// rights to see that are there: nothing is put into the scheduler's way for nobody.
 pub fn wants_run_state(plan: &Plan) -> bool {
     let goes_by = |redirect: spec::Redirect| redirect != spec::Redirect::Off;
-    let kept = || StateFile::in_folder(&plan.daemon.state_dir).read().unwrap_or_default();
+    let kept = || StateFile::of_a_look(&plan.daemon.state_dir).read().unwrap_or_default();
     plan.sidecores.skip_sleeping
         || plan.nics.iter().any(|nic| goes_by(nic.redirect))
         || kept().nics.iter().any(|nic| goes_by(nic.redirect.unwrap_or_default()))

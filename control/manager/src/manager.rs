@@ -209,7 +209,7 @@ impl Manager {
         let due = due.chain(links).chain(self.guests.inquiries.due_at());
         let due = due.chain(self.balance.due_at(&self.cores)).chain(self.idle_peers_due_at());
         let due = due.chain(self.watch.due_at()).chain(self.failures_due_at());
-        let due = due.chain(self.adding.iter().map(Adding::due_at));
+        let due = due.chain(self.adding.iter().map(Adding::due_at)).chain(self.state.lock_due_at());
         let due = due.chain(self.upgrade.as_ref().map(Upgrade::due_at)).chain(self.settles_at());
         let due = due.chain(self.queries.iter().map(MacQuery::due_at)).min();
         let until = due.map(|due| due.saturating_duration_since(now()));
@@ -444,6 +444,7 @@ impl Manager {
         }
         let now = now();
         self.settle_when_due(now);
+        self.state.lock_when_due(&self.plan.daemon.api, now);
         self.cores.knock(now);
         self.balance(now);
         self.answer_overdue(now);

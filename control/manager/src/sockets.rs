@@ -9,12 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use names::{Purpose, Refused, Socket, SocketPlace};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     accept_with, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
+use rustix::process::{Resource, getrlimit};
 
 use crate::rights::Rights;
 
@@ -26,6 +27,9 @@ const UNREAD_BYTES_MAX: usize = 8192;
 /// Descriptors that the kernel gives with one message (`SCM_MAX_FD`): with room for all of them it
 /// closes none itself, which could take long.
 const SCM_FDS_MAX: usize = 253;
+/// The lowest number of a descriptor that listens for front-ends, where the process may have so many. The kernel's table
+/// has 8 bytes for each below the highest.
+const LISTENERS_FROM: u64 = 32 << 10;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Opens a listening socket at `path` for those who may open it, replacing one that nobody listens on any
@@ -37,10 +41,21 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 pub(crate) fn open_listener(path: &Path, rights: &Rights) -> io::Result<OwnedFd> {
     let place = SocketPlace::make(path, Purpose::Socket)?;
     clear(&place, path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    let socket = behind_others(socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?);
     rights.bind(&socket, &place)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// The same socket with a number that is higher than those of connections. A process that is killed loses its
+/// descriptors from the highest on (Linux, `task_work_run`): a front-end that has lost its connection and comes again
+/// at once finds nobody that listens, and not one who takes it in and dies. Cloud Hypervisor comes again after
+/// a refusal, and not after that.
+pub(crate) fn behind_others(listener: OwnedFd) -> OwnedFd {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let floor = (limit - limit / 4).min(LISTENERS_FROM);
+    // None that high may be had; any will do then.
+    fcntl_dupfd_cloexec(&listener, floor as i32).unwrap_or(listener)
 }
 
 /// That one can be made there, and is nobody else's: it is made, and taken away again.

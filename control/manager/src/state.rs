@@ -1,27 +1,101 @@
-//! Devices made through the API, on disk: written whole, synced, renamed; never half.
+//! Devices made through the API, on disk: written whole, synced, renamed; never half. And that one daemon
+//! alone keeps its state in a folder.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use config::Plan;
-use config::plan::Origin;
+use config::api::ApiError;
+use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
 use config::saved::{self, Devices};
-use names::Kept;
+use names::{Kept, Locking};
+use tracing::{debug, error};
 
 use crate::manager::Manager;
 
 /// Longest state that is read, bytes.
 const STATE_BYTES_MAX: u64 = 16 << 20;
 const NAME: &str = "disks.json";
+/// Which daemon keeps its state there: locked for as long as it lives.
+pub(crate) const LOCK: &str = "lock";
+/// Between two tries of a process that has taken over: its predecessor has the lock until it has ended.
+const LOCK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often that may fail until it is told: predecessors end within seconds.
+const TRIES_SILENT: u32 = 30;
 
 /// Where the state of a daemon is kept.
 pub(crate) struct StateFile {
     kept: Kept,
+    hold: Hold,
+}
+
+/// Whether other daemons are kept out.
+enum Hold {
+    /// Until this is closed.
+    Ours { _lock: OwnedFd },
+    /// This one may have to wait for its predecessor.
+    Awaited { next: Instant, tries: u32 },
+    /// The folder has no locks, or may not be written to: whoever writes to it is told.
+    Unknown,
 }
 
 impl StateFile {
-    pub(crate) fn in_folder(folder: &str) -> StateFile {
-        StateFile { kept: Kept::in_folder(folder, STATE_BYTES_MAX) }
+    /// Of a daemon that is started; others are kept out of its folder from now on.
+    ///
+    /// # Errors
+    /// Another daemon has it: which one, and what to do.
+    pub(crate) fn of_a_start(folder: &str, api: &str) -> Result<StateFile, String> {
+        let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
+        let hold = lock(&kept, api).map_err(|holder| {
+            format!(
+                "state_dir {folder} is kept by another daemon, {holder}: stop that one, or give this one its \
+                 own `api`, `run_dir` and `state_dir` in `[daemon]`"
+            )
+        })?;
+        Ok(StateFile { kept, hold })
+    }
+
+    /// Of one that takes over, and locks it when its predecessor has ended.
+    pub(crate) fn of_an_heir(folder: &str, now: Instant) -> StateFile {
+        let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
+        StateFile { kept, hold: Hold::Awaited { next: now + LOCK_INTERVAL, tries: 0 } }
+    }
+
+    /// Tries again, where a predecessor had the lock.
+    pub(crate) fn lock_when_due(&mut self, api: &str, now: Instant) {
+        let Hold::Awaited { next, tries } = self.hold else { return };
+        if next > now {
+            return;
+        }
+        self.hold = lock(&self.kept, api).unwrap_or_else(|holder| {
+            if tries + 1 == TRIES_SILENT {
+                error!(
+                    "another daemon keeps its state in the same folder, {holder}: each overwrites what the other \
+                     keeps; stop one of them"
+                );
+            }
+            Hold::Awaited { next: now + LOCK_INTERVAL, tries: tries.saturating_add(1) }
+        });
+    }
+
+    /// When that is.
+    pub(crate) fn lock_due_at(&self) -> Option<Instant> {
+        match self.hold {
+            Hold::Awaited { next, .. } => Some(next),
+            Hold::Ours { .. } | Hold::Unknown => None,
+        }
+    }
+
+    /// For whoever looks while no daemon runs, or beside one.
+    pub(crate) fn of_a_look(folder: &str) -> StateFile {
+        StateFile { kept: Kept::in_folder(folder, STATE_BYTES_MAX), hold: Hold::Unknown }
+    }
+
+    /// Whether this process may not read it.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.kept.read(NAME).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -50,6 +124,62 @@ impl StateFile {
             io::Error::new(error.kind(), format!("{}: {error}", self.path().display()))
         })
     }
+}
+
+/// Takes the lock, and writes down who has it.
+///
+/// # Errors
+/// Who has it.
+fn lock(kept: &Kept, api: &str) -> Result<Hold, String> {
+    let text = format!("process {}, whose `api` is {api}\n", std::process::id());
+    match kept.lock(LOCK, &text) {
+        Ok(Locking::Taken(lock)) => Ok(Hold::Ours { _lock: lock }),
+        Ok(Locking::Held(holder)) => Err(holder),
+        Err(error) => {
+            debug!("{}: not locked: {error}", kept.path(LOCK).display());
+            Ok(Hold::Unknown)
+        }
+    }
+}
+
+/// Devices that are kept, planned beside those of the file.
+pub(crate) struct Planned {
+    pub(crate) disks: Vec<DiskPlan>,
+    pub(crate) switches: Vec<SwitchPlan>,
+    pub(crate) nics: Vec<NicPlan>,
+}
+
+/// Plans what `state` keeps into `plan`, which is that of the file.
+///
+/// # Errors
+/// The state cannot be read, or which device does not go with the file, and what to do.
+pub(crate) fn plan_kept(state: &StateFile, plan: &mut Plan) -> Result<Planned, String> {
+    let kept = state.read()?;
+    let path = state.path().display().to_string();
+    let wrong = |what: &str, id: &str, error: ApiError| {
+        format!("{what} {id:?} of {path}: {}; {}", error.error, error.hint)
+    };
+    for spec in &kept.groups {
+        let group = plan.group_kept(spec).map_err(|e| wrong("group", &spec.id, e))?;
+        plan.groups.push(group);
+    }
+    let mut planned = Planned { disks: Vec::new(), switches: Vec::new(), nics: Vec::new() };
+    for spec in &kept.disks {
+        let disk = plan.disk_kept(spec).map_err(|e| wrong("disk", &spec.id, e))?;
+        plan.disks.push(disk.clone());
+        planned.disks.push(disk);
+    }
+    for spec in &kept.switches {
+        let made = plan.switch_from_api(spec).map_err(|e| wrong("switch", &spec.id, e))?;
+        plan.switches.push(made.clone());
+        planned.switches.push(made);
+    }
+    for spec in &kept.nics {
+        let nic = plan.nic_kept(spec).map_err(|e| wrong("nic", &spec.id, e))?;
+        plan.nics.push(nic.clone());
+        planned.nics.push(nic);
+    }
+    Ok(planned)
 }
 
 impl Manager {

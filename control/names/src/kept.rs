@@ -8,12 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, fsync, open, openat, renameat, statat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fsync, open, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::file::{FILE_MODE, check_own, read_found};
-use crate::walk::{Folder, kind_of};
+use crate::walk::{Folder, Found, kind_of};
 use crate::{Purpose, Refused};
 
 /// A folder of the daemon's own, which is walked to anew for each call.
@@ -125,6 +126,35 @@ impl Kept {
         }
     }
 
+    /// Takes the lock of file `name`, which is made if it is missing, and writes `text` into it: who has it. It is
+    /// another's as long as the descriptor is open anywhere. Does not wait.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Refused`]: nothing is known of the lock then.
+    pub fn lock(&self, name: &str, text: &str) -> io::Result<Locking> {
+        let folder = Folder::make(&self.folder, Purpose::Own)?;
+        let name = OsStr::new(name);
+        let mut found = folder.look(name)?;
+        if found.is_none() {
+            // Whoever makes it meanwhile makes the same.
+            match make(&folder, name) {
+                Ok(_) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(folder.os(name)(error).into()),
+            }
+            found = folder.look(name)?;
+        }
+        let found = found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let file = File::from(open_own(&folder, name, &found, OFlags::RDWR)?);
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(Locking::Held(first_line(&file))),
+            Err(error) => return Err(folder.os(name)(error).into()),
+        }
+        // That it is held is what counts. A full file system keeps what the one before wrote.
+        let _ = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
+        Ok(Locking::Taken(file.into()))
+    }
+
     /// Writes `text` over the first bytes of file `name`, which is made if it is missing, and syncs both: for a
     /// folder in which nothing may be renamed. What follows in the file stays.
     ///
@@ -134,12 +164,7 @@ impl Kept {
         let folder = Folder::make(&self.folder, Purpose::Own)?;
         let name = OsStr::new(name);
         let (file, is_new) = match folder.look(name)? {
-            Some(found) => {
-                check_own(&folder, name, &found)?;
-                let place = format!("/proc/self/fd/{}", found.fd.as_fd().as_raw_fd());
-                let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-                (open(place, flags, Mode::empty()).map_err(folder.os(name))?, false)
-            }
+            Some(found) => (open_own(&folder, name, &found, OFlags::WRONLY)?, false),
             None => (make(&folder, name).map_err(folder.os(name))?, true),
         };
         let file = File::from(file);
@@ -167,6 +192,39 @@ impl Kept {
             removed => Ok(removed.map_err(folder.os(name))?),
         }
     }
+}
+
+/// What became of [`Kept::lock`].
+#[derive(Debug)]
+pub enum Locking {
+    /// It is ours until this is closed.
+    Taken(OwnedFd),
+    /// It is another's, who has written this.
+    Held(String),
+}
+
+/// Longest line that is read of a lock's holder, bytes.
+const HOLDER_BYTES_MAX: usize = 200;
+
+/// What the holder of a lock has written; what is no text of one line is left out.
+fn first_line(file: &File) -> String {
+    let mut bytes = [0; HOLDER_BYTES_MAX];
+    let len = file.read_at(&mut bytes, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(&bytes[..len]);
+    text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The file that was found, whatever has its name now.
+fn open_own(
+    folder: &Folder,
+    name: &OsStr,
+    found: &Found,
+    access: OFlags,
+) -> Result<OwnedFd, Refused> {
+    check_own(folder, name, found)?;
+    let place = format!("/proc/self/fd/{}", found.fd.as_fd().as_raw_fd());
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    open(place, flags, Mode::empty()).map_err(folder.os(name))
 }
 
 fn make(folder: &Folder, name: &OsStr) -> Result<OwnedFd, Errno> {

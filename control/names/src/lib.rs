@@ -24,7 +24,7 @@ mod tests;
 pub use file::{
     ImageKind, OwnText, can_make_image, kernel_text, kind_of_image, open_image, read_text,
 };
-pub use kept::Kept;
+pub use kept::{Kept, Locking};
 pub use medium::{Medium, Mounts};
 pub use refused::Refused;
 pub use socket::{Socket, SocketPlace};

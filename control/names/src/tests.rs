@@ -301,6 +301,33 @@ fn files_of_the_daemons_own_are_short_its_own_and_replaced_whole() {
 }
 
 #[test]
+fn a_lock_is_ones_until_it_is_closed_and_says_whose() {
+    let Some(site) = Site::new() else { return };
+    let kept = Kept::in_folder(site.at("state"), 8);
+    let lock = |text: &str| kept.lock("lock", text).expect("a lock");
+    let held = |text: &str| match lock(text) {
+        Locking::Held(holder) => holder,
+        Locking::Taken(_) => panic!("taken twice"),
+    };
+    let Locking::Taken(first) = lock("one, a long one\nmore") else { panic!("nobody has it") };
+    assert_eq!(held("two"), "one, a long one");
+    fs::write(site.at("state/lock"), "\u{1b}[1m\u{7}x").expect("written");
+    assert_eq!(held("two"), "[1mx", "nothing that a terminal obeys");
+    drop(first);
+    let Locking::Taken(_second) = lock("two") else { panic!("it was closed") };
+    assert_eq!(fs::read(site.at("state/lock")).expect("read"), b"two");
+    // Of another user, a link, a FIFO.
+    site.file("state/theirs", MALLORY);
+    symlink(site.file("secret", 0), site.at("state/link")).expect("a link");
+    let fifo = rustix::fs::FileType::Fifo;
+    mknodat(CWD, site.at("state/fifo"), fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
+    for name in ["theirs", "link", "fifo", "a/b", ".."] {
+        kept.lock(name, "x").expect_err(name);
+    }
+    assert_eq!(fs::read(site.at("secret")).expect("read"), b"secret");
+}
+
+#[test]
 fn a_text_is_read_of_a_file_of_ours_and_no_endless_one() {
     let Some(site) = Site::new() else { return };
     let key = site.file("key", 0);

@@ -13,6 +13,7 @@ use super::pause::Moments;
 use super::wire::{self, DeviceWords, FromPredecessor, Handle, KnownWords, RingWords};
 use crate::device::{LINKS_MAX, Link};
 use crate::poll::DEVICES_END;
+use crate::sockets;
 
 /// Messages that retell one front-end: of 509 regions, and of 256 rings seven each.
 const TOLD_MAX: usize = 4096;
@@ -249,6 +250,7 @@ impl Estate {
         };
         let id = words.id.clone();
         let (links, counters) = (Vec::new(), BTreeMap::new());
+        let listener = listener.map(sockets::behind_others);
         let device = DeviceEstate { words, listener, handles, links, counters };
         if self.devices.insert(id.clone(), device).is_some() {
             return Err(format!("device {id:?} is told of twice"));
