@@ -11,6 +11,7 @@ use virtqueue::driver::Buffer;
 pub const BLOCK_SIZE: usize = 4096;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
 const CALL_MS: u32 = 60_000;
+const TOKEN: u64 = 0x51;
 
 /// Memory for one request.
 #[derive(Debug)]
@@ -52,6 +53,30 @@ impl Single {
         Ok(Ended { status: self.slots.status(0), took_ns })
     }
 
+    /// Reads block `block`, asking for no call: looks for it until it is there, as a guest does that polls.
+    ///
+    /// # Errors
+    /// It did not end within 60 s, or the ring's rules were broken.
+    pub fn poll(&self, queue: &mut FrontQueue, block: u64) -> Result<Ended> {
+        self.slots.write_header(0, Kind::Read, block * SECTORS);
+        let (buffers, count) = self.slots.buffers(0, Kind::Read);
+        let start = now_ns();
+        queue.driver.disarm_calls();
+        queue.driver.add(&buffers[..count], TOKEN)?;
+        if queue.driver.publish() {
+            queue.kick()?;
+        }
+        let used = loop {
+            if let Some(used) = queue.driver.take_used() {
+                break used;
+            }
+            ensure!(now_ns() - start < u64::from(CALL_MS) * 1_000_000, "a request was lost");
+            std::hint::spin_loop();
+        };
+        ensure!(used.token == TOKEN, "another request completed: {used:?}");
+        Ok(Ended { status: self.slots.status(0), took_ns: now_ns() - start })
+    }
+
     /// Writes a block, reads it again and compares.
     ///
     /// # Errors
@@ -82,7 +107,7 @@ impl Single {
 /// # Errors
 /// It did not end within 10 s, or the ring's rules were broken.
 pub fn complete(queue: &mut FrontQueue, buffers: &[Buffer]) -> Result<u64> {
-    let token = 0x51;
+    let token = TOKEN;
     let start = now_ns();
     ensure!(!queue.driver.arm_calls(), "something completed that was not asked for");
     queue.driver.add(buffers, token)?;

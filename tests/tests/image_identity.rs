@@ -449,3 +449,64 @@ fn a_resize_of_an_image_without_its_name_is_refused() -> Result<()> {
     is_untouched(&bed.daemon, "b.raw")?;
     bed.daemon.stop()
 }
+
+/// The disks of two guests swap their sockets, the one guest begins anew on the other's disk, and the daemon dies: what the
+/// other guest was on is known all the same.
+#[test]
+fn a_guest_whose_disk_has_another_guest_meanwhile_waits() -> Result<()> {
+    let mut bed = Bed::start("identity-swapped")?;
+    let disks = |sockets: [&str; 2]| {
+        let disk = |id, image, socket| {
+            format!("[[disk]]\nid = \"{id}\"\npath = \"images/{image}\"\nsocket = \"{socket}\"\n")
+        };
+        disk(DISK, "a.raw", sockets[0]) + &disk("vm2", "b.raw", sockets[1])
+    };
+    let (own, other) = (format!("{DISK}.sock"), "vm2.sock");
+    bed.daemon.kill()?;
+    bed.daemon.configure("cpus = \"0\"", &disks([other, &own]))?;
+    bed.daemon.start_again()?;
+    // A VM that starts is served from what its socket leads to.
+    let stream = UnixStream::connect(bed.daemon.dir().join(other))?;
+    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut fresh = Frontend::over(stream, spec)?;
+    let single = Single::new(&mut fresh)?;
+    let ended = single.send(fresh.queue(0), Kind::Read, BLOCK)?;
+    ensure!(ended.status == STATUS_OK, "{ended:?}");
+    for upgrade in [false, true] {
+        if upgrade {
+            bed.daemon.upgrade()?;
+        } else {
+            bed.daemon.kill()?;
+            bed.daemon.start_again()?;
+        }
+        bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
+        let mut problem = serde_json::Value::Null;
+        await_that(WITHIN, "the guest to wait", || {
+            problem = bed.daemon.shown("vm2", "problem")?;
+            Ok(problem.as_str().is_some_and(|text| text.contains("its guest was on")))
+        })?;
+        ensure!(problem.as_str().is_some_and(|text| text.contains("a.raw")), "{problem}");
+        is_untouched(&bed.daemon, "b.raw")?;
+    }
+    bed.daemon.stop()
+}
+
+/// Nobody can have a guest go on with an image that has no name any more: it would be lost with the daemon.
+#[test]
+fn what_has_no_name_is_not_accepted() -> Result<()> {
+    let mut bed = Bed::start("identity-nameless")?;
+    bed.daemon.kill()?;
+    declare(&bed.daemon, "b.raw")?;
+    bed.daemon.start_again()?;
+    bed.come_back()?;
+    bed.waits(&["a.raw", "is another image"])?;
+    std::fs::rename(path(&bed.daemon, "b.raw"), path(&bed.daemon, "gone.raw"))?;
+    let refused = bed.daemon.refuses(&format!("disk accept {DISK}"))?;
+    let names_it = refused.contains("b.raw: No such file or directory");
+    ensure!(names_it && refused.contains("put the image back"), "{refused}");
+    std::fs::rename(path(&bed.daemon, "gone.raw"), path(&bed.daemon, "b.raw"))?;
+    bed.daemon.ask(&format!("disk accept {DISK}"))?;
+    let single = Single::new(&mut bed.guest)?;
+    single.exercise(bed.guest.queue(0), BLOCK)?;
+    bed.daemon.stop()
+}

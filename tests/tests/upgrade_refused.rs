@@ -77,7 +77,27 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
     let said = daemon.refuses("upgrade")?;
     ensure!(said.contains("not replaced") && said.contains("file"), "{said}");
     daemon.configure("cpus = \"0\"", DISKS)?;
+    // What is kept is where it is.
+    let file = daemon.dir().join("sidecore.toml");
+    let text = std::fs::read_to_string(&file)?;
+    for (field, other) in [
+        ("state_dir", text.replace("\"state\"", "\"elsewhere\"")),
+        ("api", text.replace("\"api.sock\"", "\"elsewhere.sock\"")),
+    ] {
+        ensure!(text != other);
+        std::fs::write(&file, other)?;
+        let said = daemon.refuses("upgrade")?;
+        let expected = format!("another `{field}` takes a restart of the daemon: the file has ");
+        ensure!(said.contains(&expected) && said.contains("/elsewhere"), "{said}");
+        ensure!(!daemon.dir().join("elsewhere").exists());
+    }
+    std::fs::write(&file, text)?;
     daemon.upgrade()?;
+    // It has the lock of that folder as soon as the process before has ended.
+    let own = format!("process {}, whose `api` is ", daemon.pid());
+    await_that(SOON, "the new process to lock its state", || {
+        Ok(std::fs::read_to_string(daemon.dir().join("state/lock"))?.starts_with(&own))
+    })?;
     for (load, _) in &loads {
         load.await_requests(50)?;
     }

@@ -40,10 +40,11 @@ pub(crate) fn text(done: &ReloadView) -> String {
         (true, false) => effects_text(done),
     };
     for name in &done.restart_needed {
-        let _ = writeln!(
-            text,
-            "{name} is different: `sidecore upgrade`, or a restart, puts it into force"
-        );
+        let what = match config::upgrade_refuses(name) {
+            true => "a restart of the daemon puts it into force, and `sidecore upgrade` refuses it",
+            false => "`sidecore upgrade`, or a restart, puts it into force",
+        };
+        let _ = writeln!(text, "{name} is different: {what}");
     }
     text
 }

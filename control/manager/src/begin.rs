@@ -196,8 +196,9 @@ fn open_api(
     estate: Option<&mut Estate>,
 ) -> Result<(Entrance, api::Calls), StartError> {
     let daemon = &plan.daemon;
-    let told = estate.map(|estate| (estate.api.take(), estate.api_read.take()));
-    let (told, told_read) = told.unwrap_or_default();
+    let told =
+        estate.map(|estate| (estate.api.take(), estate.api_read.take(), estate.state_dir.take()));
+    let (told, told_read, state_dir) = told.unwrap_or_default();
     let other = |field: &str, file: &str, told: &str| {
         let what = format!("another `{field}` takes a restart of the daemon");
         Err(StartError(format!("{what}: the file has {file}, not {told}")))
@@ -211,6 +212,11 @@ fn open_api(
         && Some(told) != daemon.api_read.as_ref()
     {
         return other("api_read", daemon.api_read.as_deref().unwrap_or("none"), told);
+    }
+    if let Some(told) = &state_dir
+        && *told != daemon.state_dir
+    {
+        return other("state_dir", &daemon.state_dir, told);
     }
     // A user that was removed since must not keep every guest from its disks: nobody but the daemon's user is
     // let in then.

@@ -2,24 +2,22 @@
 //! that comes back is served from that image alone.
 //!
 //! A guest is known by the socket that it comes to, since its VMM knows nothing else, and where nobody came to that one
-//! before, by its disk's name. A file for each disk, written whole, synced and renamed before the guest's first request;
-//! all are read when the daemon starts. Not here: which images are the same, and the rule (`image`).
+//! before, by its disk's name. A file for each disk, and for each socket whose guest's disk has another guest since, written
+//! whole, synced and renamed before the guest's first request; all are read when the daemon starts. Not here: which images are the same, and the rule (`image`).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use config::api::{Answer, ApiError, ErrorKind};
-use config::{Change, Plan};
 use names::Kept;
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::device::Device;
 use crate::image::Image;
 use crate::manager::Manager;
 use crate::state;
 
+mod accept;
 mod bond;
 mod vetting;
 
@@ -34,15 +32,19 @@ const FILE_BYTES_MAX: u64 = 128 << 10;
 /// many as a daemon has disks.
 const FILES_MAX: usize = 4 * config::spec::DISKS_MAX;
 const FOLDER: &str = "images";
+/// Begins the names of files that are of a socket alone; no disk has such a name. Its path follows, in hexadecimal digits.
+const OF_SOCKET: &str = "socket=";
 
 /// What is kept by one daemon.
 pub(crate) struct Bonds {
     kept: Kept,
     folder: PathBuf,
-    /// By disk.
+    /// By disk, or [`of_socket`].
     entries: BTreeMap<String, Entry>,
-    /// The disk whose guest came to each socket last.
+    /// What is kept of the guest that came to each socket last.
     sockets: BTreeMap<String, String>,
+    /// Why nothing that was kept could be read.
+    unread: Option<String>,
     /// This boot of the host.
     boot: String,
     /// A daemon that remembers nothing has had this state before.
@@ -90,9 +92,13 @@ impl Bonds {
         let mut others = others.iter().filter(|(name, _)| name != state::LOCK).peekable();
         let is_news = others.peek().is_some() && others.all(|(name, _)| name != FOLDER);
         let kept = Kept::in_folder(&folder, FILE_BYTES_MAX);
-        let (entries, sockets) = entries(&kept);
+        let (read, unread) = match entries(&kept) {
+            Ok(read) => (read, None),
+            Err(error) => (Default::default(), Some(format!("{}: {error}", folder.display()))),
+        };
+        let (entries, sockets) = read;
         let boot = boot.trim().to_string();
-        Bonds { kept, folder, entries, sockets, boot, is_news, is_starting: true }
+        Bonds { kept, folder, entries, sockets, unread, boot, is_news, is_starting: true }
     }
 
     pub(crate) fn boot(&self) -> &str {
@@ -118,7 +124,10 @@ impl Bonds {
     pub(crate) fn of(&self, id: &str, socket: &str) -> (Remembered, bool) {
         let by_socket = self.sockets.get(socket).map(String::as_str);
         let whose = by_socket.unwrap_or(id);
-        let Some(entry) = self.entries.get(whose) else { return (Remembered::Nothing, true) };
+        let Some(entry) = self.entries.get(whose) else {
+            let unread = self.unread.clone().map(Remembered::Unreadable);
+            return (unread.unwrap_or_default(), true);
+        };
         let remembered = match &entry.remembered {
             // It may have been put back.
             Remembered::Unreadable(_) => read(&self.kept, whose).remembered,
@@ -140,8 +149,9 @@ impl Bonds {
         is_there: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
         if !self.entries.contains_key(id) {
-            self.make_room(is_there)?;
+            self.make_room(&is_there)?;
         }
+        self.set_apart(id, socket, &is_there)?;
         let remembered = Remembered::Image(image.clone());
         let entry = Entry { remembered, socket: socket.map(str::to_string) };
         write(&self.kept, id, &entry)?;
@@ -149,15 +159,39 @@ impl Bonds {
         self.entries.insert(id.to_string(), entry);
         let Some(socket) = socket else { return Ok(()) };
         let before = self.sockets.insert(socket.to_string(), id.to_string());
-        let Some((whose, other)) = before.and_then(|whose| self.entries.get_key_value(&whose))
-        else {
+        let Some(whose) = before.filter(|whose| whose != id) else { return Ok(()) };
+        // Its guest comes there no more.
+        if whose.starts_with(OF_SOCKET) {
+            self.entries.remove(&whose);
+            return self.kept.remove(&whose);
+        }
+        let Some(other) = self.entries.get_mut(&whose) else { return Ok(()) };
+        other.socket = None;
+        write(&self.kept, &whose, other)
+    }
+
+    /// Disk `id` has another guest from here on, which comes to `socket`: what was kept under its name of a guest that
+    /// comes to another one is kept under that one's. Two disks may swap their sockets, one guest begin anew, and the other
+    /// one come back a day later.
+    fn set_apart(
+        &mut self,
+        id: &str,
+        socket: Option<&str>,
+        is_there: impl Fn(&str) -> bool,
+    ) -> io::Result<()> {
+        let Some(own) = self.entries.get(id).and_then(|entry| entry.socket.clone()) else {
             return Ok(());
         };
-        // Its guest comes there no more.
-        let other = Entry { socket: None, ..other.clone() };
-        let whose = whose.clone();
-        write(&self.kept, &whose, &other)?;
-        self.entries.insert(whose, other);
+        let is_last = self.sockets.get(&own).is_some_and(|whose| whose == id);
+        if socket == Some(&own) || !is_last {
+            return Ok(());
+        }
+        self.make_room(is_there)?;
+        let Some(entry) = self.entries.get(id).cloned() else { return Ok(()) };
+        let name = of_socket(&own);
+        write(&self.kept, &name, &entry)?;
+        self.sockets.insert(own, name.clone());
+        self.entries.insert(name, entry);
         Ok(())
     }
 
@@ -174,6 +208,7 @@ impl Bonds {
     /// # Errors
     /// What the file system said; it is still kept.
     pub(crate) fn forget(&mut self, id: &str, socket: &str) -> io::Result<()> {
+        self.set_apart(id, Some(socket), |_| true)?;
         let by_socket = self.sockets.get(socket).cloned();
         for whose in by_socket.iter().map(String::as_str).chain([id]) {
             self.take_out(whose);
@@ -199,16 +234,21 @@ impl Bonds {
     }
 }
 
-/// What is kept, by disk, and whose each socket is: of two that came to one the last.
-fn entries(kept: &Kept) -> (BTreeMap<String, Entry>, BTreeMap<String, String>) {
+/// The name of what is kept of whose guest comes to that socket, and whose disk has another guest. A path has at most
+/// 107 bytes.
+fn of_socket(socket: &str) -> String {
+    let digits = socket.bytes().map(|byte| format!("{byte:02x}"));
+    std::iter::once(OF_SOCKET.to_string()).chain(digits).collect()
+}
+
+/// What is kept, by name, and which of it each socket's is: of two that came to one the last.
+type Read = (BTreeMap<String, Entry>, BTreeMap<String, String>);
+
+/// # Errors
+/// What the file system said of the folder.
+fn entries(kept: &Kept) -> io::Result<Read> {
     let (mut entries, mut sockets) = (BTreeMap::new(), BTreeMap::new());
-    let mut names = match kept.names() {
-        Ok(names) => names,
-        Err(error) => {
-            warn!("which images guests were on cannot be read, so that all are served: {error}");
-            return (entries, sockets);
-        }
-    };
+    let mut names = kept.names()?;
     names.retain(|(name, _)| !name.starts_with('.'));
     names.sort_unstable_by_key(|(_, at)| std::cmp::Reverse(*at));
     for (name, _) in names.into_iter().take(FILES_MAX) {
@@ -218,7 +258,7 @@ fn entries(kept: &Kept) -> (BTreeMap<String, Entry>, BTreeMap<String, String>) {
         }
         entries.insert(name, entry);
     }
-    (entries, sockets)
+    Ok((entries, sockets))
 }
 
 fn read(kept: &Kept, id: &str) -> Entry {
@@ -283,84 +323,6 @@ impl Manager {
         if let Some(why) = why.filter(|_| is_news) {
             warn!(disk = id, "that its guest is on {image} {}", unkept(&why));
         }
-    }
-
-    /// An operator has the guest of a disk go on with the image that is there.
-    pub(crate) fn accept_image(&mut self, id: &str) -> Result<Answer, ApiError> {
-        let number = self.number_of(id).ok_or_else(|| match self.plan.disk(id) {
-            Some(_) => {
-                let error = format!("disk {id:?} is not open");
-                ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
-            }
-            None => self.plan.no_such_disk(id),
-        })?;
-        if self.leads_elsewhere(number) {
-            let error =
-                format!("what the path of disk {id:?} names now is not the image that is open");
-            let hint = "`sidecore reload` opens it; what was open may have no name any more, and be lost with \
-                        the daemon";
-            return Err(ApiError::new(ErrorKind::Refused, error, hint));
-        }
-        let parts = self.disk_parts_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
-        let had_lost = std::mem::take(&mut parts.was_empty);
-        let accepted = parts.bond.accept();
-        if accepted.is_none() && !had_lost {
-            let error = format!("the guest of disk {id:?} is on the image that is there");
-            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
-        }
-        if let Some(image) = accepted {
-            self.keep_image(id, &image);
-            info!(disk = id, "accepted: its guest goes on with {image}");
-        }
-        self.accept_remote(number);
-        self.judge_again(number);
-        self.settle();
-        self.show(id, true)
-    }
-
-    /// The rings of a disk whose guest waits are judged once more.
-    pub(crate) fn judge_again(&mut self, number: u32) {
-        let Some(device) = self.devices.get_mut(&number) else { return };
-        for queue in &mut device.queues {
-            (queue.gave_up, queue.problem) = (None, None);
-        }
-        self.touched.insert(number);
-    }
-
-    /// Whether what its path names now is not what is open, for disk `number`: an operator put something else there.
-    fn leads_elsewhere(&mut self, number: u32) -> bool {
-        let Some(parts) = self.disk_parts(number) else { return false };
-        let (plan, open) = (parts.plan.clone(), parts.file);
-        if plan.source.path().is_none() || open.is_none() {
-            return false;
-        }
-        match self.openers.check(&plan, &self.bonds) {
-            Ok(lies) => lies.file().is_some() && lies.file() != open,
-            // It is told when it is opened.
-            Err(_) => false,
-        }
-    }
-
-    /// Disks whose guests wait for their image, and whose paths name another one by now than is open: a reload opens
-    /// them anew, which takes nothing from a guest that waits.
-    pub(crate) fn opened_anew(&mut self, wanted: &Plan) -> Vec<Change> {
-        let waits = |device: &Device| {
-            let disk = device.kind.disk()?;
-            (disk.bond.refused().is_some() && !device.removing).then_some(device.number)
-        };
-        let waiting: Vec<u32> = self.devices.values().filter_map(waits).collect();
-        let mut changes = Vec::new();
-        for number in waiting {
-            let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
-                continue;
-            };
-            let Some(plan) = wanted.disk(&id).cloned() else { continue };
-            if self.leads_elsewhere(number) {
-                changes.push(Change::Remove { id });
-                changes.push(Change::Add(Box::new(plan)));
-            }
-        }
-        changes
     }
 }
 

@@ -60,7 +60,8 @@ impl Manager {
                 if !done.restart_needed.is_empty() {
                     let fields = done.restart_needed.join(", ");
                     warn!(
-                        "different in {}, and put into force by an upgrade or a restart: {fields}",
+                        "different in {}, and put into force by an upgrade (not `api`, `api_read` and `state_dir`) or a \
+                         restart: {fields}",
                         done.file
                     );
                 }

@@ -36,8 +36,8 @@ impl Kept {
         self.folder.join(name)
     }
 
-    /// The names of all that is in it, and when each was written last, seconds since 1970; nothing, if there is no
-    /// such folder.
+    /// The names of all that is in it, and when each was written last, seconds since 1970 (0: the file system does not
+    /// say); nothing, if there is no such folder.
     ///
     /// # Errors
     /// What the file system said, or [`Refused`].
@@ -59,7 +59,8 @@ impl Kept {
                 Ok(stat) => names.push((name.to_string(), stat.st_mtime)),
                 // It has gone meanwhile.
                 Err(Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
+                // Whoever reads it is told why.
+                Err(_) => names.push((name.to_string(), 0)),
             }
         }
         Ok(names)

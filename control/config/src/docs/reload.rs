@@ -9,8 +9,10 @@ pub(super) enum AtReload {
     InPlace,
     /// The device is removed and made anew.
     Anew,
-    /// The daemon has to be started again.
+    /// The daemon has to be started again, or another process to take over.
     Restart,
+    /// The daemon has to be started again.
+    RestartOnly,
 }
 
 impl AtReload {
@@ -20,6 +22,7 @@ impl AtReload {
             AtReload::InPlace => "in place",
             AtReload::Anew => "anew",
             AtReload::Restart => "restart",
+            AtReload::RestartOnly => "restart only",
         }
     }
 }
@@ -28,7 +31,8 @@ impl AtReload {
 pub(super) const MEANING: &str = "What `sidecore reload` does with a field that is different: *in place*: it \
     holds at once, and what runs goes on; *anew*: the disk, NIC, switch, group or uplink is removed and made \
     anew, so that a guest sees its device go; *restart*: the file is accepted, the command and the log name \
-    the field, and it holds from the next `sidecore upgrade`, or when the daemon is started again.";
+    the field, and it holds from the next `sidecore upgrade`, or when the daemon is started again; *restart only*: \
+    the same, but `sidecore upgrade` refuses it.";
 
 /// What a field of the table below `header` takes.
 pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
@@ -39,6 +43,7 @@ pub(super) fn at_reload(header: &str, field: &str) -> AtReload {
             "api_owner" | "api_group" | "api_mode" | "api_read_owner" | "api_read_group"
             | "api_read_mode" | "socket_owner" | "socket_group" | "socket_mode",
         ) => AtReload::InPlace,
+        ("[daemon]", "api" | "api_read" | "state_dir") => AtReload::RestartOnly,
         ("[daemon]" | "[[link]]", _) => AtReload::Restart,
         ("[sidecores]", "policy" | "es2" | "elvis") => AtReload::InPlace,
         ("[sidecores]", _) => AtReload::Restart,
@@ -89,7 +94,7 @@ mod tests {
     use schemars::{JsonSchema, schema_for};
 
     use super::*;
-    use crate::diff::{Difference, diff};
+    use crate::diff::{Difference, diff, upgrade_refuses};
     use crate::plan::{HostCpus, Plan, load};
     use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
 
@@ -108,6 +113,9 @@ mod tests {
         let Difference { changes, restart_needed } = diff(&running, &wanted);
         let is_anew = changes.iter().any(|change| change.to_string().starts_with("removed"));
         match (restart_needed.is_empty(), is_anew) {
+            (false, _) if restart_needed.iter().all(|field| upgrade_refuses(field)) => {
+                AtReload::RestartOnly
+            }
             (false, _) => AtReload::Restart,
             (true, true) => AtReload::Anew,
             (true, false) => AtReload::InPlace,

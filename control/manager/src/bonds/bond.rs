@@ -220,14 +220,19 @@ impl Bond {
         })
     }
 
+    /// Whether its guest goes on with what is there, whatever an operator says; or nothing is there.
+    pub(crate) fn is_served(&self) -> bool {
+        let is_cut = matches!(&self.remembered, Remembered::Image(image) if image.is_cut());
+        let is_known = self.is_known() && !is_cut || self.remembered == Remembered::Nothing;
+        self.found.is_none() || is_known && self.refused.is_none()
+    }
+
     /// An operator has its guest go on with what is there. `None`: it would anyway.
     pub(crate) fn accept(&mut self) -> Option<Image> {
-        let found = self.found.as_ref()?;
-        let is_cut = matches!(&self.remembered, Remembered::Image(image) if image.is_cut());
-        let is_served = self.is_known() && !is_cut || self.remembered == Remembered::Nothing;
-        if is_served && self.refused.is_none() {
+        if self.is_served() {
             return None;
         }
+        let found = self.found.as_ref()?;
         // Of another machine's it is known when it is served.
         let image = found.image.told(0);
         self.found = Some(Found { image: image.clone(), ..found.resized(image.bytes) });

@@ -128,6 +128,60 @@ fn a_guest_is_known_by_its_socket_and_otherwise_by_its_disk() {
     assert_eq!(of(&bonds, "renamed", "/s1").0, "Nothing");
 }
 
+/// Two disks swap their sockets; the one guest begins anew before the other one comes back.
+#[test]
+fn what_a_guest_was_on_is_known_though_its_disk_has_another_guest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut bonds = of_state(folder.path());
+    let on = |bonds: &Bonds, id: &str, socket: &str| bonds.of(id, socket);
+    let image_of = |name| Remembered::Image(image(name));
+    bonds.keep("one", Some("/s1"), &image("/a"), none).expect("kept");
+    bonds.keep("two", Some("/s2"), &image("/b"), none).expect("kept");
+    bonds.keep("one", Some("/s2"), &image("/a"), none).expect("kept");
+    for _ in 0..2 {
+        assert_eq!(on(&bonds, "two", "/s1"), (image_of("/a"), false), "whose disk is another's");
+        assert_eq!(on(&bonds, "one", "/s2"), (image_of("/a"), true));
+        bonds = of_state(folder.path());
+    }
+    // A guest of a third socket parts from the disk: what is known by the other one stays.
+    bonds.forget("one", "/s3").expect("forgotten");
+    assert_eq!(on(&bonds, "one", "/s2"), (image_of("/a"), false));
+    // So it does when the disk is exported.
+    bonds.keep("two", Some("/s4"), &image("/b"), none).expect("kept");
+    bonds.keep("two", None, &image("/c"), none).expect("kept");
+    assert_eq!(on(&bonds, "new", "/s4"), (image_of("/b"), false));
+    // It begins anew: what it was on is over.
+    bonds.keep("two", Some("/s1"), &image("/c"), none).expect("kept");
+    for _ in 0..2 {
+        assert_eq!(on(&bonds, "two", "/s1"), (image_of("/c"), true));
+        bonds = of_state(folder.path());
+    }
+    let left = std::fs::read_dir(folder.path().join("images")).expect("a folder").count();
+    assert_eq!(left, 3, "two, and of two sockets");
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_lets_no_driver_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut bonds = of_state(folder.path());
+    bonds.keep("vm1", Some("/s1"), &image("/a"), none).expect("kept");
+    let images = folder.path().join("images");
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(&images, mode(0o777)).expect("a mode");
+    let mut bonds = of_state(folder.path());
+    for (id, socket) in [("vm1", "/s1"), ("vm2", "/s2")] {
+        let found = bonds.of(id, socket).0;
+        let Remembered::Unreadable(why) = &found else { panic!("{found:?}") };
+        assert!(why.contains("images"), "{why}");
+        assert!(matches!(Bond::new(None, (found, true)).judge(id, 0, true), Verdict::Other(_)));
+    }
+    std::fs::set_permissions(&images, mode(0o700)).expect("a mode");
+    // What is kept from here on is known.
+    bonds.keep("vm2", Some("/s2"), &image("/b"), none).expect("kept");
+    assert_eq!(bonds.of("vm2", "/s2").0, Remembered::Image(image("/b")));
+    assert_eq!(of_state(folder.path()).of("vm1", "/s1").0, Remembered::Image(image("/a")));
+}
+
 #[test]
 fn what_is_known_by_a_socket_is_kept_under_the_name_of_the_disk() {
     let there = |name: &str| {

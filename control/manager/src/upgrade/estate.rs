@@ -76,6 +76,8 @@ pub(crate) struct Estate {
     pub(crate) api: Option<(String, OwnedFd)>,
     /// The same of the one that only shows.
     pub(crate) api_read: Option<(String, OwnedFd)>,
+    /// Where the predecessor keeps its state; an older one does not say.
+    pub(crate) state_dir: Option<String>,
     pub(crate) devices: BTreeMap<String, DeviceEstate>,
     pub(crate) rings: Vec<RingWords>,
     pub(crate) taps: BTreeMap<(String, u16), TapEstate>,
@@ -124,11 +126,11 @@ impl Estate {
         let packet = wire::read(bytes, fds.len()).map_err(|error| error.to_string())?;
         let mut fds = VecDeque::from(fds);
         match packet {
-            FromPredecessor::Begin { format, api, api_read } => {
+            FromPredecessor::Begin { format, api, api_read, state_dir } => {
                 if !wire::FORMATS.contains(&format) {
                     return Err(format!("format {format} is not known"));
                 }
-                self.format = format;
+                (self.format, self.state_dir) = (format, state_dir);
                 self.api = Some((api, one(&mut fds)?));
                 if let Some(path) = api_read {
                     self.api_read = Some((path, one(&mut fds)?));

@@ -321,6 +321,7 @@ impl Manager {
             format,
             api: self.plan.daemon.api.clone(),
             api_read: read.and(self.plan.daemon.api_read.clone()),
+            state_dir: (format >= wire::WITH_FOLDER).then(|| self.plan.daemon.state_dir.clone()),
         };
         let sockets: Vec<_> = [Some(&self.listening.api), read].into_iter().flatten().collect();
         let sockets: Vec<_> = sockets.into_iter().map(AsFd::as_fd).collect();

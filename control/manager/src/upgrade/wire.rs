@@ -13,11 +13,13 @@ use super::pause::PauseWords;
 use crate::start::Left;
 
 /// The formats that this program speaks, the best last. The first knows no links.
-pub(crate) const FORMATS: [u32; 3] = [1, WITH_LINKS, WITH_GUARD];
+pub(crate) const FORMATS: [u32; 4] = [1, WITH_LINKS, WITH_GUARD, WITH_FOLDER];
 /// The first format with links.
 pub(crate) const WITH_LINKS: u32 = 2;
 /// The first format whose heir says when it is settled, and takes counters of uplinks.
 pub(crate) const WITH_GUARD: u32 = 3;
+/// That is told where the predecessor keeps its state.
+pub(crate) const WITH_FOLDER: u32 = 4;
 /// Longest packet, bytes.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors with one packet: a table of memory has 32.
@@ -58,6 +60,9 @@ pub(crate) enum FromPredecessor {
         api: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         api_read: Option<String>,
+        /// Where it keeps its state; told from [`WITH_FOLDER`] on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state_dir: Option<String>,
     },
     /// A device; what follows is about it. With the descriptors that `handles` names, in its order.
     Device(DeviceWords),

@@ -1,0 +1,123 @@
+//! What an operator decides of a guest whose image is another one: that it goes on with it, or that its own is opened.
+
+use config::api::{Answer, ApiError, ErrorKind};
+use config::{Change, Plan};
+use tracing::info;
+
+use crate::device::Device;
+use crate::manager::Manager;
+use crate::shut::NotOpen;
+
+/// What the path of a disk names now.
+enum Named {
+    /// What is open, or it has no path.
+    Open,
+    /// Another image.
+    Another,
+    /// None.
+    Nothing,
+    /// Nobody knows.
+    Unknown(NotOpen),
+}
+
+impl Manager {
+    /// An operator has the guest of a disk go on with the image that is there.
+    pub(crate) fn accept_image(&mut self, id: &str) -> Result<Answer, ApiError> {
+        let number = self.number_of(id).ok_or_else(|| match self.plan.disk(id) {
+            Some(_) => {
+                let error = format!("disk {id:?} is not open");
+                ApiError::new(ErrorKind::Refused, error, "`sidecore show` says why")
+            }
+            None => self.plan.no_such_disk(id),
+        })?;
+        let parts = self.disk_parts(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        if parts.bond.is_served() && !parts.was_empty {
+            let error = format!("the guest of disk {id:?} is on the image that is there");
+            return Err(ApiError::new(ErrorKind::Conflict, error, "there is nothing to accept"));
+        }
+        self.may_accept(id, number)?;
+        let parts = self.disk_parts_mut(number).ok_or_else(|| ApiError::no_such_disk(id))?;
+        parts.was_empty = false;
+        if let Some(image) = parts.bond.accept() {
+            self.keep_image(id, &image);
+            info!(disk = id, "accepted: its guest goes on with {image}");
+        }
+        self.accept_remote(number);
+        self.judge_again(number);
+        self.settle();
+        self.show(id, true)
+    }
+
+    /// An image that its path does not name is lost with the daemon.
+    fn may_accept(&mut self, id: &str, number: u32) -> Result<(), ApiError> {
+        let refused = |error, hint| Err(ApiError::new(ErrorKind::Refused, error, hint));
+        match self.named(number) {
+            Named::Open => Ok(()),
+            Named::Another => refused(
+                format!("what the path of disk {id:?} names now is not the image that is open"),
+                "`sidecore reload` opens it; what was open may have no name any more, and be lost with the daemon",
+            ),
+            Named::Nothing => refused(
+                format!(
+                    "the path of disk {id:?} names nothing now: what is open may have no name any more"
+                ),
+                "put the image of its guest there, and `sidecore reload` opens it; what is open would be lost with \
+                 the daemon",
+            ),
+            Named::Unknown(why @ NotOpen::Late(_)) => {
+                let hint = "try again when its file system answers";
+                Err(ApiError::new(ErrorKind::Busy, why.to_string(), hint))
+            }
+            Named::Unknown(why) => {
+                refused(why.to_string(), "correct that first: the image could not be opened again")
+            }
+        }
+    }
+
+    /// The rings of a disk whose guest waits are judged once more.
+    pub(crate) fn judge_again(&mut self, number: u32) {
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        for queue in &mut device.queues {
+            (queue.gave_up, queue.problem) = (None, None);
+        }
+        self.touched.insert(number);
+    }
+
+    /// What the path of disk `number` names now.
+    fn named(&mut self, number: u32) -> Named {
+        let Some(parts) = self.disk_parts(number) else { return Named::Open };
+        let (plan, open) = (parts.plan.clone(), parts.file);
+        if plan.source.path().is_none() || open.is_none() {
+            return Named::Open;
+        }
+        match self.openers.check(&plan, &self.bonds) {
+            Ok(lies) if lies.file() == open => Named::Open,
+            Ok(lies) if lies.file().is_some() => Named::Another,
+            Ok(_) => Named::Nothing,
+            Err(why) => Named::Unknown(why),
+        }
+    }
+
+    /// Disks whose guests wait for their image, and whose paths name another one by now than is open: a reload opens
+    /// them anew, which takes nothing from a guest that waits.
+    pub(crate) fn opened_anew(&mut self, wanted: &Plan) -> Vec<Change> {
+        let waits = |device: &Device| {
+            let disk = device.kind.disk()?;
+            (disk.bond.refused().is_some() && !device.removing).then_some(device.number)
+        };
+        let waiting: Vec<u32> = self.devices.values().filter_map(waits).collect();
+        let mut changes = Vec::new();
+        for number in waiting {
+            let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
+                continue;
+            };
+            let Some(plan) = wanted.disk(&id).cloned() else { continue };
+            // What cannot be looked at is told when it is opened.
+            if let Named::Another = self.named(number) {
+                changes.push(Change::Remove { id });
+                changes.push(Change::Add(Box::new(plan)));
+            }
+        }
+        changes
+    }
+}
