@@ -165,9 +165,12 @@ impl Manager {
         if !is_served || !parts.is_here() {
             return;
         }
-        parts.disk = parts.disk.away();
+        let (plan, away) = (parts.plan.clone(), parts.disk.away());
+        let held = std::mem::replace(&mut parts.disk, away);
         parts.stand = Some(Stand::Away(None));
         parts.was_empty = false;
+        // A last close waits for as long as the file system does.
+        self.openers.let_go(&plan, held, None);
         self.take_locks(number);
     }
 }
