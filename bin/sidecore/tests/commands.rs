@@ -104,13 +104,12 @@ fn what_a_reload_leaves_to_a_restart_is_named_and_logged_once() {
     std::fs::write(&file, text.replace("\"state\"", "\"other\"")).unwrap();
     let (code, done, _) = daemon.run("reload");
     assert_eq!(code, 0);
-    let is_different = |name| {
-        format!("{name} is different: `sidecore upgrade`, or a restart, puts it into force\n")
-    };
-    let named = ["daemon.state_dir", "sidecores.urgency"].map(is_different).concat();
-    assert!(done.ends_with(&named), "{done}");
+    let named = "daemon.state_dir is different: a restart of the daemon puts it into force, and `sidecore upgrade` \
+                 refuses it\nsidecores.urgency is different: `sidecore upgrade`, or a restart, puts it into force\n";
+    assert!(done.ends_with(named), "{done}");
     let log = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap();
-    let said = "put into force by an upgrade or a restart: daemon.state_dir, sidecores.urgency\n";
+    let said = "put into force by an upgrade (not `api`, `api_read` and `state_dir`) or a restart: \
+                daemon.state_dir, sidecores.urgency\n";
     assert_eq!(log.matches(said).count(), 1, "{log}");
     assert_eq!(log.matches("or a restart").count(), 1, "{log}");
 }
