@@ -1,4 +1,4 @@
-//! What hostile guests and front-ends do, by the rows of the project's list of failures, as data: each
+//! What hostile guests and front-ends do, by the rows of `docs/security.md`, as data: each
 //! row has a test of its own beside one neighbour, and all of them in turn sit among many tenants
 //! (`tests/tests/crowd.rs`).
 //!
@@ -178,7 +178,7 @@ impl Misdeed {
     }
 }
 
-/// All there are, in the order of the list of failures.
+/// All there are, in the order of `docs/security.md`.
 pub fn all() -> Vec<Misdeed> {
     let mut all = Vec::new();
     macro_rules! take {

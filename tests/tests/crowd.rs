@@ -261,7 +261,7 @@ impl Round<'_> {
     }
 }
 
-/// Every kind, in the order of the list of failures.
+/// Every kind, in the order of `docs/security.md`.
 fn kinds(daemon: &Daemon) -> Vec<Kind> {
     let new = |name, act| Kind { name, act, variant: 0, times: 0, rates: Rates::default() };
     let mut kinds: Vec<Kind> = misdeeds::all()

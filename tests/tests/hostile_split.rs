@@ -1,4 +1,4 @@
-//! Rows A1 to A28, A33 and A34 of the project's list of failures: what a hostile guest writes in a
+//! Rows A1 to A28, A33 and A34 of `docs/security.md`: what a hostile guest writes in a
 //! split ring, over a real session, beside a neighbour on the same sidecore.
 //!
 //! What each row does is in `tests::misdeeds::split`. The same rows are unit tests of `virtqueue`; here

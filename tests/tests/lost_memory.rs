@@ -1,4 +1,4 @@
-//! Row C16, and E8, E17 and E18 of the project's list of failures: memory that its front-end lends and
+//! Row C16, and E8, E17 and E18 of `docs/security.md`: memory that its front-end lends and
 //! takes away, and descriptors on which a write would wait. Attacks 1 and 2 of
 //! `docs/decisions/0004-known-attacks.md`.
 //!

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # GROUP: kill -9 of the daemon, of the VMM and of both under load; the fence; upgrades
-# With --all as often as the issue asks for; without it, in some three minutes. Run by x.d/test.sh.
+# With --all thousands of deaths; without it, in some three minutes. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
 
 group_recover() {

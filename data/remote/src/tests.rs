@@ -1,6 +1,6 @@
 //! One client and one IOhost with a wire in between that a test holds in its hand; and a client that lies.
 //!
-//! Rows N1 to N20 of the list of failures have tests of that name: here, beside what they are about, and in
+//! Rows N1 to N20 of `docs/security.md` have tests of that name: here, beside what they are about, and in
 //! `tests/histories.rs`.
 
 use std::cell::RefCell;

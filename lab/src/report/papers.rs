@@ -51,7 +51,7 @@ const fn number(
     Number { what, said, source, here }
 }
 
-/// All experiments, in the order of the issue that asked for them; `./x lab --help` has the same.
+/// All experiments, in the order in which they are reported; `./x lab --help` has the same.
 pub(super) const MIRRORS: &[Mirror] = &[
     SMOKE,
     EXITS_BY_CAUSE,

@@ -1,4 +1,4 @@
-//! Rows C1 to C9, C11, C12, C14, C15 and C17 of the project's list of failures: block requests that
+//! Rows C1 to C9, C11, C12, C14, C15 and C17 of `docs/security.md`: block requests that
 //! no driver sends, over a real session.
 //!
 //! Those that last (C10, C13) are in `storms`; memory that cannot be touched (C16) in

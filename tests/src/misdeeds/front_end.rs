@@ -1,8 +1,8 @@
 //! Front-ends that break the protocol's form or send what no ring, memory or feature can be: each
 //! is refused, and its neighbour on the same sidecore notices nothing.
 //!
-//! The numbers are those of the project's list of failures, section "Malicious or broken vhost-user
-//! front-end". Not here: what a connection does over time (`connection`).
+//! The numbers are those of `docs/security.md`, section "Front-ends". Not here: what a
+//! connection does over time (`connection`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};

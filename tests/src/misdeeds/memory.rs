@@ -1,4 +1,4 @@
-//! Rows E15, E19 and E20 of the project's list of failures: memory that is announced anew, moved, taken
+//! Rows E15, E19 and E20 of `docs/security.md`: memory that is announced anew, moved, taken
 //! back or much too large while the device runs. Attack 11 of
 //! `docs/decisions/0004-known-attacks.md`.
 

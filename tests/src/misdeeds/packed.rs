@@ -1,4 +1,4 @@
-//! Rows B1 to B9 of the project's list of failures: what a hostile guest writes in a packed ring.
+//! Rows B1 to B9 of `docs/security.md`: what a hostile guest writes in a packed ring.
 
 use anyhow::ensure;
 

@@ -1,4 +1,4 @@
-//! Rows E11, E12, E22, E23, E29, E30 and E36 to E38 of the project's list of failures: front-ends
+//! Rows E11, E12, E22, E23, E29, E30 and E36 to E38 of `docs/security.md`: front-ends
 //! that change what runs, ask for it without end, or speak of what this device is not.
 //!
 //! What they send before anything runs is in `front_end`.

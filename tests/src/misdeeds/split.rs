@@ -1,4 +1,4 @@
-//! Rows A1 to A28, A33 and A34 of the project's list of failures: what a hostile guest writes in a
+//! Rows A1 to A28, A33 and A34 of `docs/security.md`: what a hostile guest writes in a
 //! split ring.
 //!
 //! Storms, which last, are in `storms`; packed rings in `packed`; requests in `blk`.

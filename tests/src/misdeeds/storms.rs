@@ -1,4 +1,4 @@
-//! Rows A29 to A32, C10 and C13 of the project's list of failures, and what else a guest can do
+//! Rows A29 to A32, C10 and C13 of `docs/security.md`, and what else a guest can do
 //! without end: a neighbour on the same sidecore must have nine tenths of what it has beside a
 //! guest that is as busy with what is right.
 //!

@@ -22,7 +22,7 @@ const ASKED: &str = "tests::misdeeds!(";
 /// How the outcome of a row begins that has no test.
 const WHY_NONE: [&str; 3] = ["not built", "not offered", "not tested"];
 
-/// One row of a list of failures.
+/// One row of the page.
 type Id = (char, u32);
 
 /// Names of tests and of shell functions, by file.
