@@ -229,7 +229,6 @@ const CONTROL: &[c_long] = &[
     libc::SYS_newfstatat,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
-    libc::SYS_getxattr,
     libc::SYS_statfs,
     // The label of an image.
     libc::SYS_fgetxattr,

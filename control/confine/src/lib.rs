@@ -61,7 +61,7 @@ impl Mode {
 pub enum Kind {
     /// Serves queues.
     Sidecore,
-    /// Owns the plan; opens what there is to open.
+    /// Owns the plan; opens sockets, interfaces and what the daemon keeps, and no image.
     Control,
     /// Speaks HTTP.
     Api,

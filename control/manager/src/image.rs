@@ -118,7 +118,8 @@ impl What {
         }
     }
 
-    /// Whether it can be told from others only while the host runs.
+    /// Whether both are one image (decision 0018). A kernel's numbers of devices count in one boot alone (`same_boot`), and
+    /// whoever cannot be told from another for certain is another.
     fn is_same(&self, other: &What, same_boot: bool) -> bool {
         match (self, other) {
             (

@@ -253,7 +253,6 @@ impl Manager {
                 Event::FromLink(key, said) => self.hear_link(core, key, *said),
                 Event::LinkDetached(key, link) => self.link_is_home(core, key, link),
                 Event::LinkRefused(key, _) => self.link_is_refused(key),
-                // No link is attached yet.
                 Event::Stalls(key) => self.say_stalls(key.device),
                 Event::Fenced => self.fences_open = self.fences_open.saturating_sub(1),
                 Event::Failed { key, violation } => self.queue_failed(key, &violation.to_string()),

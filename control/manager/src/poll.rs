@@ -194,6 +194,8 @@ mod tests {
             Token::Stop,
             Token::Reload,
             Token::Heir,
+            Token::Guard,
+            Token::Launcher(3),
             Token::Openers,
         ] {
             assert_eq!(Token::unpack(token.pack()), token);

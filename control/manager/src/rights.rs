@@ -131,8 +131,9 @@ impl Rights {
         Ok(Rights { uid, gid, told: told.collect::<Vec<_>>().join(" and "), ..own })
     }
 
-    /// Gives a socket its name, with these rights from the start or fewer until it has them. Only control
-    /// makes files, so nobody else is affected by the mask meanwhile.
+    /// Gives a socket its name, with these rights from the start or fewer until it has them. The
+    /// mask is all threads' meanwhile: the openers' too, which make images and ask for 0600, of which no mode here
+    /// takes anything away.
     ///
     /// # Errors
     /// As [`Rights::put`]; nothing of that name is left then.

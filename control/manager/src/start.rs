@@ -250,7 +250,6 @@ pub(crate) fn was_used(facts: &RingFacts<'_, Lent>, negotiated: u64, front_end: 
     }
 }
 
-/// The part of a record that belongs to queue `index`.
 /// Whether an earlier process has used the in-flight record of ring `index`: then it alone says where the
 /// ring stands. One that does not fit says nothing that can be understood, which is no reason to ignore it.
 pub(crate) fn is_recorded(
@@ -265,6 +264,7 @@ pub(crate) fn is_recorded(
     })
 }
 
+/// The part of a record that belongs to queue `index`.
 fn inflight_of(
     record: &InflightRecord,
     index: u16,
