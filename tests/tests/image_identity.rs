@@ -71,7 +71,7 @@ impl Bed {
         }
         ensure!(shown["state"] == "waiting" && shown["queues_attached"] == 0, "{shown}");
         ensure!(shown["refusals"].as_u64() >= Some(1), "{shown}");
-        let list = self.daemon.ask("disk ls").or_else(|_| self.daemon.ask("ls"))?.to_string();
+        let list = self.daemon.ask("disk ls")?.to_string();
         ensure!(list.contains("waiting"), "{list}");
         let log = self.daemon.last_words();
         ensure!(log.contains("its guest was on"), "{log}");
@@ -86,6 +86,13 @@ impl Bed {
         single.compare(BLOCK)?;
         single.exercise(self.guest.queue(0), BLOCK + 1)
     }
+}
+
+/// Its VMM has hung up, and that was heard.
+fn is_without_a_guest(daemon: &Daemon) -> Result<()> {
+    await_that(WITHIN, "the disk to be without a guest", || {
+        Ok(daemon.shown(DISK, "state")? == "waiting")
+    })
 }
 
 fn is_untouched(daemon: &Daemon, image: &str) -> Result<()> {
@@ -105,11 +112,19 @@ fn declare(daemon: &Daemon, image: &str) -> Result<()> {
     daemon.configure("cpus = \"0\"", &disk)
 }
 
-/// Whoever may not change a disk under its guest says so by `--force`, where that is asked for.
-fn reload(daemon: &Daemon) -> Result<()> {
-    if daemon.ask("reload").is_err() {
-        daemon.ask("reload --force")?;
-    }
+/// A reload that takes its image from a guest is for whoever insists.
+fn reload_under_its_guest(daemon: &Daemon) -> Result<()> {
+    let refused = daemon.refuses("reload")?;
+    ensure!(refused.contains("it would take from guests what they use"), "{refused}");
+    daemon.ask("reload --force")?;
+    Ok(())
+}
+
+/// So is `disk rm`.
+fn remove_under_its_guest(daemon: &Daemon) -> Result<()> {
+    let refused = daemon.refuses(&format!("disk rm {DISK}"))?;
+    ensure!(refused.contains("a guest uses disk \"vm1\""), "{refused}");
+    daemon.ask(&format!("disk rm {DISK} --force"))?;
     Ok(())
 }
 
@@ -117,7 +132,7 @@ fn reload(daemon: &Daemon) -> Result<()> {
 fn a_reload_with_another_path_leaves_the_guest_waiting_and_its_own_image_serves_it() -> Result<()> {
     let mut bed = Bed::start("identity-reload")?;
     declare(&bed.daemon, "b.raw")?;
-    reload(&bed.daemon)?;
+    reload_under_its_guest(&bed.daemon)?;
     bed.come_back()?;
     bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
     declare(&bed.daemon, "a.raw")?;
@@ -192,24 +207,20 @@ fn a_disk_removed_and_added_with_another_path_leaves_the_guest_waiting() -> Resu
     let mut bed = Bed::start("identity-api")?;
     // From here on it is a disk of the API's.
     bed.guest.disconnect()?;
+    is_without_a_guest(&bed.daemon)?;
     bed.daemon.configure("cpus = \"0\"", "")?;
-    reload(&bed.daemon)?;
+    bed.daemon.ask("reload")?;
     let add = |image| format!("disk add {DISK} --path {}", path(&bed.daemon, image).display());
     let (add_a, add_b) = (add("a.raw"), add("b.raw"));
     bed.daemon.ask(&add_a)?;
     bed.guest = Bed::boot(&bed.daemon)?;
-    let rm = format!("disk rm {DISK}");
-    if bed.daemon.ask(&rm).is_err() {
-        bed.daemon.ask(&format!("{rm} --force"))?;
-    }
+    remove_under_its_guest(&bed.daemon)?;
     bed.daemon.ask(&add_b)?;
     bed.come_back()?;
     bed.waits(&["a.raw", "b.raw (inode", "is another image"])?;
     // Another kind of disk is another image, too.
     for kind in ["--backend null --size 1M", "--backend memory --size 1M"] {
-        if bed.daemon.ask(&rm).is_err() {
-            bed.daemon.ask(&format!("{rm} --force"))?;
-        }
+        remove_under_its_guest(&bed.daemon)?;
         bed.daemon.ask(&format!("disk add {DISK} {kind}"))?;
         bed.come_back()?;
         bed.waits(&["a.raw"])?;
@@ -294,7 +305,7 @@ impl Bed {
 fn a_guest_that_starts_fresh_is_served_from_what_is_there() -> Result<()> {
     let mut bed = Bed::start("identity-fresh")?;
     declare(&bed.daemon, "b.raw")?;
-    reload(&bed.daemon)?;
+    reload_under_its_guest(&bed.daemon)?;
     bed.come_back()?;
     bed.waits(&["a.raw"])?;
     // Where its rings stand its in-flight record alone says, so it is not told that in order.
@@ -434,8 +445,9 @@ fn what_others_do_to_an_image_under_its_guest_is_said() -> Result<()> {
 fn a_resize_of_an_image_without_its_name_is_refused() -> Result<()> {
     let mut bed = Bed::start("identity-resize")?;
     bed.guest.disconnect()?;
+    is_without_a_guest(&bed.daemon)?;
     bed.daemon.configure("cpus = \"0\"", "")?;
-    reload(&bed.daemon)?;
+    bed.daemon.ask("reload")?;
     let image = path(&bed.daemon, "a.raw");
     bed.daemon.ask(&format!("disk add {DISK} --path {}", image.display()))?;
     std::fs::remove_file(&image)?;
