@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Nic, NicSpec};
+use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use bench::slots::{Kind, STATUS_OK};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -256,7 +256,7 @@ fn what_takes_a_disk_or_a_nic_from_its_guest_is_refused_unless_its_operator_insi
     let mut of_file = Guest::of(&daemon, "vm")?;
     let mut of_api = Guest::of(&daemon, "made")?;
     let nic = |id: &str| Nic::connect(&daemon.socket(id), NicSpec::default());
-    let (mut card, port) = (nic("card")?, nic("port")?);
+    let (mut card, mut port) = (nic("card")?, nic("port")?);
     for line in ["disk rm made", "nic rm port", "disk resize made 2M"] {
         let refused = daemon.refuses(line)?;
         ensure!(
@@ -299,7 +299,11 @@ fn what_takes_a_disk_or_a_nic_from_its_guest_is_refused_unless_its_operator_insi
     daemon.ask("reload")?;
     ensure!(daemon.shown("vm", "share")? == 9 && daemon.shown("vm", "size_bytes")? == 8 << 20);
     of_file.works()?;
-    ensure!(card.pair(0).receive_within(1).is_ok());
+    let frame = frames::small(frames::mac(1), [0xff; 6]);
+    ensure!(port.pair(0).send(&Header::default(), &frame, &[])?, "no slot is free");
+    await_that(WITHIN, "the frame to arrive", || {
+        Ok(card.pair(0).receive()?.is_some_and(|got| got.bytes == frame))
+    })?;
     // Whoever insists gets it.
     for line in ["disk resize made 2M --force", "disk rm made --force", "nic rm port --force"] {
         daemon.ask(line)?;
