@@ -12,11 +12,12 @@
 //! | `faulty` | a guest at work beside a disk that fails |
 //! | `fuse_disk` | a disk in the test's process, with a volatile cache and faults as told |
 //! | `killer` | daemons that are killed and started again |
+//! | `lacking` | what a test says that is not done here |
 //! | `ledger` | what each sector of a disk may hold |
 //! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
 //! | `load` | reads and writes that are compared, on a thread of their own |
-//! | `misdeeds` | what hostile guests and front-ends do, by the rows of the list of failures |
+//! | `misdeeds` | what hostile guests and front-ends do, by the rows of `docs/security.md` |
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
 //! | `mover` | an operator who moves queues between sidecores, many a second |
@@ -44,6 +45,7 @@ pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod killer;
+pub mod lacking;
 pub mod link_site;
 pub mod link_wire;
 pub mod misdeeds;

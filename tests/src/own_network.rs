@@ -1,9 +1,10 @@
 //! A network namespace of a test's own: what it makes there goes with it, and nobody else sees it.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+
+use crate::lacking::left_out;
 
 /// Tells a test that it is in its namespace already.
 const INSIDE: &str = "SIDECORE_TEST_INSIDE";
@@ -23,7 +24,7 @@ pub fn in_namespace(name: &str, body: impl FnOnce() -> Result<()>) -> Result<()>
         return body();
     }
     if !rustix::process::geteuid().is_root() {
-        let _ = writeln!(std::io::stderr(), "left out, since it needs root: {name}");
+        left_out("a network namespace needs root");
         return Ok(());
     }
     let status = Command::new("unshare")

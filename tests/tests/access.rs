@@ -1,5 +1,4 @@
 //! Who may open which socket: tried as real other users, who need no name for it. Takes root.
-#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,6 +11,7 @@ use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tests::daemon::{Daemon, await_that};
+use tests::lacking::left_out;
 use tests::single::Single;
 
 const CPU: &str = "[sidecores]\ncpus = \"0\"\n";
@@ -23,7 +23,7 @@ const GROUP: u32 = 61_009;
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        println!("left out, since it needs root: acting as another user");
+        left_out("acting as another user needs root");
     }
     is_root
 }

@@ -1,6 +1,6 @@
 //! What the daemon has given up: P24, S8, CVE-2026-1386; and that it serves as a user without rights.
 //! What is refused to a confined thread is attempted in `confine`'s own tests.
-#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
+#![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::daemon::{Daemon, await_that};
+use tests::lacking::left_out;
 use tests::single::Single;
 
 const ONE: &str = "[sidecores]\ncpus = \"0\"\n";
@@ -124,7 +125,7 @@ fn every_thread_of_a_working_daemon_is_confined() -> Result<()> {
 #[test]
 fn a_user_without_rights_serves_files_memory_and_switches() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        println!("left out, since it needs root: starting a daemon as another user");
+        left_out("starting a daemon as another user needs root");
         return Ok(());
     }
     let lines = "image_folders = [\"images\"]";

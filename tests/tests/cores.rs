@@ -9,6 +9,7 @@ use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::net_frontend::{Nic, NicSpec, frames};
 use serde_json::Value;
 use tests::daemon::{Daemon, await_that};
+use tests::lacking::left_out;
 use tests::single::Single;
 use tests::streams::{MEMORY_BYTES, Streams};
 use tests::timing;
@@ -56,7 +57,7 @@ fn check_disks(daemon: &Daemon) -> Result<()> {
 fn has_two_processors() -> Result<bool> {
     let count = rustix::thread::sched_getaffinity(None)?.count();
     if count < 2 {
-        println!("skipped: one processor only");
+        left_out("there is one processor only");
     }
     Ok(count >= 2)
 }

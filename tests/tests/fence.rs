@@ -19,6 +19,7 @@ use bench::load::Random;
 use bench::scratch::Scratch;
 use tests::daemon::{await_that, pause};
 use tests::killer::Host;
+use tests::lacking::left_out;
 use tests::ledger::{Found, SECTOR_SIZE, look};
 use tests::mixed::{Kind, MixSpec};
 use tests::tenant::{Tenant, TenantSpec};
@@ -45,7 +46,7 @@ fn what_a_dead_daemon_has_in_flight_lands_before_its_successor_begins() -> Resul
     let throttle = match Throttle::new(folder, BYTES_PER_SECOND)? {
         Ok(throttle) => throttle,
         Err(reason) => {
-            println!("skipped: {reason}");
+            left_out(reason);
             return Ok(());
         }
     };

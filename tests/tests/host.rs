@@ -13,6 +13,7 @@ use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::daemon::{Daemon, await_that, pause};
+use tests::lacking::left_out;
 use tests::load::Load;
 use tests::single::Single;
 use tests::timing;
@@ -160,7 +161,7 @@ impl Drop for MemoryGroup {
 #[test]
 fn h11_memory_that_is_short_ends_nothing() -> Result<()> {
     if !Path::new(MemoryGroup::ALL).join("cgroup.procs").exists() {
-        println!("skipped: there is no {} (cgroup v1 with memory)", MemoryGroup::ALL);
+        left_out(format_args!("there is no {} (cgroup v1 with memory)", MemoryGroup::ALL));
         return Ok(());
     }
     let group = MemoryGroup::new()?;

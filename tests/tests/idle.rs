@@ -6,6 +6,7 @@ use bench::clock::now_ns;
 use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, pause};
+use tests::lacking::left_out;
 use tests::single::Single;
 use tests::timing;
 
@@ -83,7 +84,7 @@ fn a_thousand_idle_queues_cost_less_than_a_hundredth_of_a_core() -> Result<()> {
 #[test]
 fn a_sidecore_shares_its_core_with_no_other_thread_of_the_daemon() -> Result<()> {
     if rustix::thread::sched_getaffinity(None)?.count() < 2 {
-        println!("skipped: one processor only, which all threads share");
+        left_out("there is one processor only, which all threads share");
         return Ok(());
     }
     let disk = "[[disk]]\nid = \"d\"\nbackend = \"file\"\npath = \"d.img\"\nsize = \"4M\"\n";

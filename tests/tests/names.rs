@@ -2,7 +2,6 @@
 //! would take to lead the daemon elsewhere. It goes on, and says why it does not follow.
 //!
 //! They are done as root, since the daemon is; otherwise they are skipped.
-#![expect(clippy::disallowed_macros, reason = "a test says what it left out")]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -14,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bench::frontend::FrontendSpec;
 use tests::daemon::{Daemon, await_that};
+use tests::lacking::left_out;
 
 const MALLORY: u32 = 54_321;
 const SECRET: &[u8; 4096] = &[0x5e; 4096];
@@ -34,7 +34,7 @@ impl Site {
 
     fn start_told(name: &str, lines: &str, rest: &str) -> Result<Option<Site>> {
         if !rustix::process::geteuid().is_root() {
-            println!("left out, since it needs root: files of other users");
+            left_out("files of other users are made by root alone");
             return Ok(None);
         }
         let daemon = Daemon::start_told(name, lines, &format!("{ONE}{rest}"))?;

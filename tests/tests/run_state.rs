@@ -1,7 +1,6 @@
 //! A daemon that is asked to go by which vCPUs run: where it may not see which do, it says so once, and all else is as
 //! it was; where it may, it leaves queues of guests that sleep alone, and nobody misses a request
 //! (docs/decisions/0016-runstate.md). What it decides is tested in `sidecore`, `schedule` and `runstate`.
-#![expect(clippy::disallowed_macros, reason = "a test says what it leaves out")]
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use bench::net_frontend::{Nic, NicSpec};
 use bench::server::sidecore_binary;
 use tests::crowd::nic;
 use tests::daemon::{Daemon, await_that, pause};
+use tests::lacking::left_out;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
 use tests::traffic::{self, LONGEST};
@@ -61,12 +61,12 @@ fn doctor(through: &[&str]) -> Result<serde_json::Value> {
 #[test]
 fn without_the_right_to_see_it_everything_else_works() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        println!("left out, since it needs root: starting a daemon with fewer rights");
+        left_out("starting a daemon with fewer rights needs root");
         return Ok(());
     }
     let here = doctor(&[])?;
     if here["state"] != "ok" {
-        println!("left out, since it lacks more than rights here: {here}");
+        left_out(format_args!("more than rights is lacking here: {here}"));
         return Ok(());
     }
     let without = ["setpriv", "--bounding-set", RIGHTS];

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::slots::{Kind, STATUS_OK};
 use tests::daemon::{Daemon, pause};
+use tests::lacking::left_out;
 use tests::single::Single;
 
 const DISK: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"1M\"\npolicy = \"poll\"\n";
@@ -28,7 +29,7 @@ fn a_sidecore_waits_on_a_line_only_where_it_can() -> Result<()> {
         let wanted = "sidecores.wait: this processor has neither WAITPKG (umwait) nor MONITORX";
         ensure!(said.contains(wanted), "{said}");
         daemon.is_alive()?;
-        println!("skipped: this processor has neither WAITPKG nor MONITORX");
+        left_out("this processor has neither WAITPKG nor MONITORX");
         return Ok(());
     }
     let answer = daemon.ask("reload")?.to_string();

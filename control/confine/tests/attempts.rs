@@ -204,7 +204,7 @@ fn the_strict_form_ends_the_process_instead() {
 #[test]
 fn files_outside_of_the_folders_are_not_reached_by_links_either() {
     if confine::landlock_abi().is_none_or(|abi| abi < 3) {
-        return say("left out: this kernel has no landlock, or an old one");
+        return say("skipped: this kernel has no landlock, or an old one");
     }
     let place = place();
     for what in ["open", "make", "listen"] {
@@ -222,7 +222,7 @@ fn files_outside_of_the_folders_are_not_reached_by_links_either() {
 #[test]
 fn an_image_that_was_given_up_is_named_with_what_to_do() {
     if confine::landlock_abi().is_none() {
-        return say("left out: this kernel has no landlock");
+        return say("skipped: this kernel has no landlock");
     }
     let place = place();
     let output = child("control file-refused", place.path());

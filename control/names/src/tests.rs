@@ -25,8 +25,9 @@ struct Site {
 impl Site {
     fn new() -> Option<Site> {
         if !rustix::process::geteuid().is_root() {
-            let why = "SKIPPED: files of other users are made by root alone";
-            let _ = writeln!(std::io::stderr(), "{why}");
+            let said = b"skipped: files of other users are made by root alone\n";
+            // Past the harness, in one piece; `./x test` counts it.
+            let _ = std::io::stderr().write_all(said);
             return None;
         }
         let root = tempfile::tempdir().expect("a folder");

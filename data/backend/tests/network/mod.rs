@@ -33,7 +33,8 @@ pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
         return body();
     }
     if !rustix::process::geteuid().is_root() {
-        let _ = writeln!(std::io::stderr(), "left out, since it needs root: {name}");
+        // Past the harness, in one piece; `./x test` counts it.
+        let _ = std::io::stderr().write_all(b"skipped: a network namespace needs root\n");
         return;
     }
     let status = again(name, &["--net", "--fork", "--kill-child"]).status().expect("unshare");
