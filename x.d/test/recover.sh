@@ -9,7 +9,7 @@ group_recover() {
     raw_case upgrade "UPGRADES=$(often 40 500)"
     raw_case upgrade_refused
     raw_case upgrade_killed
-    raw_case upgrade_kinds "UPGRADES=$(often 5 500)"
+    raw_case upgrade_kinds "UPGRADES=$(often 5 500)" "STARVED=$(often 3 10)"
     raw_case fence "FENCE_ROUNDS=$(often 10 200)"
     raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS=$(often 16 64)" "TENANTS_ROUNDS=$(often 5 100)"
     need_guests
