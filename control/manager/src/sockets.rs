@@ -98,23 +98,48 @@ fn clear(place: &SocketPlace, path: &Path) -> io::Result<()> {
 
 /// Whether a dead daemon left something there.
 fn is_left(place: &SocketPlace, path: &Path) -> io::Result<bool> {
-    let there = match place.taken() {
-        Ok(Some(there)) => there,
-        Ok(None) => return Ok(false),
-        Err(Refused::Kind { .. }) => {
+    match stands(place)? {
+        Standing::Nothing => Ok(false),
+        Standing::Left => Ok(true),
+        Standing::NoSocket => {
             let what = format!("{} exists and is not a socket: move it away", path.display());
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
         }
-        Err(error) => return Err(error.into()),
-    };
-    match connect_to(&there) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        _ => {
+        Standing::Taken(_) => {
             let what = format!("another process listens on {}", path.display());
             Err(io::Error::new(io::ErrorKind::AddrInUse, what))
         }
     }
+}
+
+/// What has the name that a socket is to get.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    Nothing,
+    /// A socket on which nobody listens any more: it may be replaced.
+    Left,
+    /// Something else, which nobody replaces.
+    NoSocket,
+    /// A socket on which somebody listens, or may listen: a connection to it, or why none is to be had.
+    Taken(io::Result<OwnedFd>),
+}
+
+/// What stands at that place.
+///
+/// # Errors
+/// It cannot be looked at.
+pub(crate) fn stands(place: &SocketPlace) -> io::Result<Standing> {
+    let there = match place.taken() {
+        Ok(Some(there)) => there,
+        Ok(None) => return Ok(Standing::Nothing),
+        Err(Refused::Kind { .. }) => return Ok(Standing::NoSocket),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(match connect_to(&there) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Standing::Left,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Nothing,
+        connected => Standing::Taken(connected),
+    })
 }
 
 /// A descriptor that is given up to accept and refuse a connection when none is left.

@@ -1,15 +1,17 @@
 //! The API's socket in the file system.
 
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use names::{Purpose, Refused, SocketPlace};
+use names::{Purpose, SocketPlace};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, listen as start, socket_with, sockopt::socket_peercred,
 };
 
 use crate::rights::Rights;
+use crate::sockets::{Standing, stands};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -34,27 +36,27 @@ pub(super) fn remove(path: &Path) {
 /// Takes away a socket that nobody listens on.
 fn remove_stale(place: &SocketPlace) -> io::Result<()> {
     let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
-    let there = match place.taken() {
-        Ok(Some(there)) => there,
-        Ok(None) => return Ok(()),
-        Err(Refused::Kind { .. }) => {
+    match stands(place)? {
+        Standing::Nothing => Ok(()),
+        Standing::Left => Ok(place.remove()?),
+        Standing::NoSocket => {
             let what = "something that is not a socket is in its place: move it away";
-            return Err(in_use(what.to_string()));
+            Err(in_use(what.to_string()))
         }
-        Err(error) => return Err(error.into()),
-    };
-    match UnixStream::connect(there.address()) {
-        Ok(stream) => Err(in_use(listener(&stream))),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(place.remove()?),
-        Err(error) => Err(error),
+        // So many wait for it that no more may.
+        Standing::Taken(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(in_use(listener(None)))
+        }
+        Standing::Taken(connection) => Err(in_use(listener(Some(&connection?)))),
     }
 }
 
 /// Who listens at the other end, and what to do. A process that was killed keeps its sockets until
 /// its last request has left the disk.
-fn listener(stream: &UnixStream) -> String {
+fn listener(connection: Option<&OwnedFd>) -> String {
     let apart = "or give this one its own `api`, `run_dir` and `state_dir` in `[daemon]`";
-    let Ok(pid) = socket_peercred(stream).map(|owner| owner.pid.as_raw_nonzero()) else {
+    let owner = connection.and_then(|connection| socket_peercred(connection).ok());
+    let Some(pid) = owner.map(|owner| owner.pid.as_raw_nonzero()) else {
         return format!("another daemon serves it: stop that one, {apart}");
     };
     let status = names::kernel_text(format!("/proc/{pid}/status")).unwrap_or_default();
