@@ -89,7 +89,8 @@ fn image_opens(disk: &DiskPlan, images: &Images) -> Result<(), Failure> {
     })
 }
 
-/// That every interface is there that a port is to be connected to. A tap may still be made.
+/// That every interface is there that a port is to be connected to, and is a tap where it is to be one. A tap may still
+/// be made.
 fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
     let of_nics = plan
         .nics
@@ -100,12 +101,18 @@ fn interfaces_are_there(plan: &Plan) -> Result<(), Failure> {
         switch.uplinks.iter().map(move |uplink| (name.clone(), &uplink.host))
     });
     for (who, host) in of_nics.chain(of_switches) {
-        let HostPlan::Interface { name, .. } = host else { continue };
-        if !is_there(name) {
-            let hint = "correct `interface` (`ip link` lists those there are), or write `tap` to have \
-                        one made";
-            return Err(Failure::usage(format!("{who}: there is no interface {name:?}"), hint));
-        }
+        manager::check::interface(host).map_err(|why| {
+            let hint = match host {
+                HostPlan::Tap { .. } => {
+                    "correct `tap` (`ip link` lists the interfaces there are), or write `interface` to \
+                     use this one"
+                }
+                _ => {
+                    "correct `interface` (`ip link` lists those there are), or write `tap` to have one made"
+                }
+            };
+            Failure::usage(format!("{who}: {why}"), hint)
+        })?;
     }
     Ok(())
 }

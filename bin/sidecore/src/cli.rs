@@ -230,7 +230,7 @@ Install the new program in the place of the old one first. It also puts fields i
 otherwise take a restart. A new process of the program that was started as the daemon takes over
 its sockets, its guests' memory, rings, images and taps; each queue stands still for a moment. It
 reads the configuration file anew, and refuses one that would take a device from its guest:
-`sidecore reload` does that. If it cannot take over, the daemon goes on as it is, and says why.")]
+`sidecore reload --force` does that. If it cannot take over, the daemon goes on as it is, and says why.")]
     Upgrade,
     /// Internal: starts a daemon's successor. Run by the daemon only.
     #[command(hide = true)]
@@ -454,7 +454,7 @@ Examples:
 /// Whether a guest may lose by it.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct ForceArgs {
-    /// Do it also while a guest uses it.
+    /// Do it also while a guest uses it; a resize also beyond the whole file system of the image.
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -54,6 +54,12 @@ fn keys_and_interfaces_of_links_are_looked_at() {
     let expected = "f.toml:1: link \"rack\": there is no interface \"nosuch0\"";
     assert!(error.contains(expected), "{error}");
     assert!(error.contains("correct `interface` (`ip link` lists those there are)"), "{error}");
+    // What a reload says of an interface that is no tap.
+    let tap = "[[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\n[[switch.uplink]]\ntap = \"lo\"\n";
+    let (code, _, error) = checked(&folder, tap);
+    assert_eq!(code, 2);
+    assert!(error.contains("switch \"s\": the interface \"lo\" is no tap"), "{error}");
+    assert!(error.contains("correct `tap`"), "{error}");
     // The one that is always there.
     assert_eq!(checked(&folder, &text.replace("nosuch0", "lo")).0, 0);
 }

@@ -2,9 +2,11 @@
 //!
 //! Nothing stays open here, and nothing is made or locked. Called by the program; `begin` and `shut` do the same when they start.
 
+use std::path::Path;
+
 use config::api::BoundsView;
 use config::plan::{DiskPlan, LinkPlan};
-use config::{Origin, Plan, Source};
+use config::{HostPlan, Origin, Plan, Source};
 
 use crate::bonds::{Bonds, Vetting};
 use crate::bounds::Bounds;
@@ -17,6 +19,29 @@ use crate::{images, remote};
 /// Whether this process's network namespace has that interface.
 pub fn has_interface(name: &str) -> bool {
     backend::net::index_of(name).is_ok_and(|index| index.is_some())
+}
+
+/// That an interface is there, and that what is to be a tap is one if it is there. A tap may still be made.
+///
+/// # Errors
+/// What a reload would say.
+pub fn interface(host: &HostPlan) -> Result<(), String> {
+    let (HostPlan::Interface { name, .. } | HostPlan::Tap { name }) = host else { return Ok(()) };
+    let index = backend::net::index_of(name).map_err(|error| error.to_string())?;
+    // /sys may show another network namespace.
+    let folder = Path::new("/sys/class/net").join(name);
+    let shown = |file: &str| names::kernel_text(folder.join(file)).ok();
+    let is_shown =
+        index.is_some() && shown("ifindex").and_then(|text| text.trim().parse().ok()) == index;
+    match host {
+        HostPlan::Tap { .. } if is_shown && shown("tun_flags").is_none() => {
+            Err(format!("the interface {name:?} is no tap"))
+        }
+        HostPlan::Interface { .. } if index.is_none() => {
+            Err(format!("there is no interface {name:?}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// That a link's key can be read, and is one.

@@ -7,7 +7,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 
-use backend::net::index_of;
 use config::api::{ApiError, ErrorKind};
 use config::plan::{DiskPlan, LinkPlan, Origin};
 use config::spec::Mode;
@@ -15,6 +14,7 @@ use config::{Change, HostPlan, Plan};
 use tracing::{error, info, warn};
 
 use crate::bounds::Claim;
+use crate::check;
 use crate::device::Device;
 use crate::images::FileId;
 use crate::kind::DevicePlan;
@@ -395,24 +395,9 @@ fn refusal(plan: &DevicePlan, why: &NotOpen) -> ApiError {
     ApiError::new(kind, what, PUT_RIGHT)
 }
 
-/// That an interface is there, and that what is to be a tap is one if it is there. It may still be made.
+/// As [`check::interface`] says.
 fn check_interface(host: &HostPlan) -> Result<(), NotOpen> {
-    let (HostPlan::Interface { name, .. } | HostPlan::Tap { name }) = host else { return Ok(()) };
-    let index = index_of(name).map_err(|error| NotOpen::Wrong(error.to_string()))?;
-    // /sys may show another network namespace.
-    let folder = Path::new("/sys/class/net").join(name);
-    let shown = |file: &str| names::kernel_text(folder.join(file)).ok();
-    let is_shown =
-        index.is_some() && shown("ifindex").and_then(|text| text.trim().parse().ok()) == index;
-    match host {
-        HostPlan::Tap { .. } if is_shown && shown("tun_flags").is_none() => {
-            Err(NotOpen::Wrong(format!("the interface {name:?} is no tap")))
-        }
-        HostPlan::Interface { .. } if index.is_none() => {
-            Err(NotOpen::Wrong(format!("there is no interface {name:?}")))
-        }
-        _ => Ok(()),
-    }
+    check::interface(host).map_err(NotOpen::Wrong)
 }
 
 fn added_disk(change: &Change) -> Option<&str> {
