@@ -358,6 +358,39 @@ fn a_size_that_its_medium_cannot_have_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// A dry run says it beside everything else; a reload refuses, and so does a check of the file.
+#[test]
+fn a_size_beyond_its_file_system_is_one_effect_of_a_dry_run() -> Result<()> {
+    let mut daemon = Daemon::start("under-beyond", "")?;
+    let mount = Mount::tmpfs(&daemon.dir().join("small"), 8 << 20)?;
+    let image = mount.path().join("vm.raw").display().to_string();
+    let of = |size: &str, more: &str| {
+        format!("[[disk]]\nid = \"vm\"\npath = \"{image}\"\nsize = \"{size}\"\n{more}")
+    };
+    write(&daemon, &of("4M", ""))?;
+    daemon.ask("reload")?;
+    let new = "[[disk]]\nid = \"new\"\nbackend = \"memory\"\nsize = \"1M\"\n";
+    write(&daemon, &of("16M", new))?;
+    let dry = daemon.ask("reload --dry-run")?;
+    let its = effect(&dry, "vm")?;
+    ensure!(its["needs_force"] == true && its["guest_loses"] == false, "{dry}");
+    let what = its["what"].as_str().unwrap_or_default();
+    let expected = "resized disk vm to 16M; the whole file system of its image has 8M";
+    ensure!(what == expected, "{dry}");
+    ensure!(effect(&dry, "new")?["needs_force"] == false, "{dry}");
+    let (status, answer) = http(&daemon, "GET", "/v1/reload", "")?;
+    ensure!(status == 200, "{answer}");
+    let refused = daemon.refuses("serve --config sidecore.toml --check")?;
+    ensure!(refused.contains("would not reload it") && refused.contains(expected), "{refused}");
+    let refused = daemon.refuses("reload")?;
+    ensure!(refused.contains("whole file system") && refused.contains("--force"), "{refused}");
+    ensure!(daemon.shown("vm", "size_bytes")? == 4 << 20);
+    daemon.ask("reload --force")?;
+    ensure!(daemon.shown("vm", "size_bytes")? == 16 << 20);
+    // Before the file system goes.
+    daemon.stop()
+}
+
 /// Sent as written: status and body.
 fn http(daemon: &Daemon, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
     let mut stream = UnixStream::connect(daemon.dir().join("api.sock"))?;

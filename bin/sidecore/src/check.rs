@@ -27,18 +27,22 @@ pub(crate) fn check(file: &str, path: &Path, plan: &Plan, output: &Output) -> Re
     manager::check::kept(plan).map_err(|error| Failure::usage(error, hint))?;
     let bounds = devices_fit(plan)?;
     let mut report = report(file, plan, &bounds);
+    let mut refused = None;
     let mut text = format!("{file}: right; {}\n", report["summary"].as_str().unwrap_or_default());
     if let Some((pid, asked)) = at_a_reload(path, plan) {
         match asked {
             Ok(view) => {
                 text += &format!("\nprocess {pid} runs with it. {}", reload::text(&view));
                 report["reload"] = serde_json::to_value(&view).unwrap_or_default();
+                refused = reload::beyond(&view).map(|refused| refused.at_a_reload(pid));
             }
             // It is right for a start, and whoever goes on to a reload has to know.
             Err(refused) => return Err(refused.at_a_reload(pid)),
         }
     }
-    output.show(&report, |_| text)
+    output.show(&report, |_| text)?;
+    // An upgrade would do it all the same.
+    refused.map_or(Ok(()), Err)
 }
 
 /// What the daemon that runs with this file would do at a reload, and its process. Nothing where none does, or none may

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use config::api::{EffectView, ReloadView};
+use config::api::{ApiError, EffectView, ErrorKind, ReloadView};
 use config::routes::Method;
 
 use crate::cli::ReloadArgs;
@@ -73,7 +73,25 @@ fn effects_text(done: &ReloadView) -> String {
              `sidecore reload --force` does it"
         );
     }
+    let beyond = done.effects.iter().filter(is_beyond).count();
+    if beyond > 0 {
+        let _ = writeln!(
+            text,
+            "\n{beyond} of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it"
+        );
+    }
     text
+}
+
+/// Why a daemon would not make a disk longer than its file system, if it is told to.
+pub(crate) fn beyond(done: &ReloadView) -> Option<Failure> {
+    let beyond = done.effects.iter().find(is_beyond)?;
+    let hint = "correct `size`, or say `sidecore reload --force`, which does it all the same";
+    Some(Failure::Refused(ApiError::new(ErrorKind::Conflict, beyond.what.clone(), hint)))
+}
+
+fn is_beyond(effect: &&EffectView) -> bool {
+    effect.needs_force && !effect.guest_loses
 }
 
 #[cfg(test)]
@@ -90,6 +108,7 @@ mod tests {
             action,
             guest,
             guest_loses,
+            needs_force: guest_loses || what.ends_with("has 1G"),
             what: what.to_string(),
         };
         let view = ReloadView {
@@ -99,6 +118,7 @@ mod tests {
                 effect("a", ActionView::Remade, (true, true), "source \"/a\" becomes \"/b\""),
                 effect("b", ActionView::Changed, (true, false), "resized disk b to 2G"),
                 effect("c", ActionView::Added, (false, false), "added disk c"),
+                effect("d", ActionView::Changed, (false, false), "the whole file system has 1G"),
             ],
             dry_run: true,
             ..ReloadView::default()
@@ -107,9 +127,11 @@ mod tests {
              WHAT     DEVICE  GUEST     HOW\n\
              remade   disk a  loses it  source \"/a\" becomes \"/b\"\n\
              changed  disk b  keeps it  resized disk b to 2G\n\
-             added    disk c  -         added disk c\n\n\
+             added    disk c  -         added disk c\n\
+             changed  disk d  -         the whole file system has 1G\n\n\
              1 of these take something from a guest: `sidecore reload` refuses, and `sidecore reload \
-             --force` does it\n";
+             --force` does it\n\n\
+             1 of these could not be filled: `sidecore reload` refuses, and `sidecore reload --force` does it\n";
         assert_eq!(text(&view), expected);
         let nothing = ReloadView { file: "f".into(), dry_run: true, ..ReloadView::default() };
         assert_eq!(text(&nothing), "f: a reload would change nothing\n");

@@ -33,18 +33,32 @@ impl Device {
     }
 }
 
-/// Refuses a size beyond the end of a file system.
-fn refuse_beyond(id: &str, size: u64, has: u64, holds: Option<u64>) -> Result<(), ApiError> {
-    let Some(holds) = holds.filter(|holds| size > has && size > *holds) else { return Ok(()) };
-    let error = format!(
-        "disk {id:?} would have {}, and the whole file system of its image has {}",
-        Size(size),
-        Size(holds / 512 * 512)
-    );
-    let hint = format!(
-        "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
-    );
-    Err(ApiError::new(ErrorKind::Conflict, error, hint))
+/// A disk that would be longer than the whole file system of its image.
+pub(crate) struct Beyond {
+    id: String,
+    size: u64,
+    /// Bytes of the file system.
+    holds: u64,
+}
+
+impl Beyond {
+    fn of(id: &str, size: u64, has: u64, holds: Option<u64>) -> Option<Beyond> {
+        let holds = holds.filter(|holds| size > has && size > *holds)?;
+        Some(Beyond { id: id.to_string(), size, holds })
+    }
+
+    fn has(&self) -> String {
+        format!("the whole file system of its image has {}", Size(self.holds / 512 * 512))
+    }
+
+    fn refusal(&self) -> ApiError {
+        let Beyond { id, size, .. } = self;
+        let error = format!("disk {id:?} would have {}, and {}", Size(*size), self.has());
+        let hint = format!(
+            "its guest would meet the end of that before the end of its disk; {INSIST} does it all the same"
+        );
+        ApiError::new(ErrorKind::Conflict, error, hint)
+    }
 }
 
 impl Manager {
@@ -97,7 +111,7 @@ impl Manager {
             );
             return Err(ApiError::new(ErrorKind::Conflict, error, hint));
         }
-        refuse_beyond(id, size, has, holds)
+        Beyond::of(id, size, has, holds).map_or(Ok(()), |beyond| Err(beyond.refusal()))
     }
 
     /// What a disk has, and what its medium holds, if that is known. Nothing of a disk that is not here.
@@ -141,20 +155,21 @@ impl Manager {
         self.openers.aside(image, look).map_err(late)?
     }
 
-    /// The same for every disk whose size a reload changes. What a guest would lose is not of this part.
-    pub(crate) fn check_resizes(
-        &mut self,
-        changes: &[Change],
-        force: bool,
-    ) -> Result<(), ApiError> {
+    /// The same for every disk whose size a reload changes. What a guest would lose is not of this part, and those that
+    /// only an operator who insists makes so long are given.
+    ///
+    /// # Errors
+    /// The first that cannot have its size.
+    pub(crate) fn check_resizes(&mut self, changes: &[Change]) -> Result<Vec<Beyond>, ApiError> {
+        let mut beyond = Vec::new();
         for change in changes {
             let Change::Resize { id, size_bytes } = change else { continue };
             let looked = self.look_at_sizes(id, *size_bytes).map_err(|refused| {
                 let hint = "correct `size` and reload again; nothing was changed";
                 ApiError::new(refused.kind, refused.error, hint)
             })?;
-            if let Some((has, holds)) = looked.filter(|_| !force) {
-                refuse_beyond(id, *size_bytes, has, holds)?;
+            if let Some((has, holds)) = looked {
+                beyond.extend(Beyond::of(id, *size_bytes, has, holds));
             }
             let disk = self.number_of(id).and_then(|number| self.disk_parts(number));
             if disk.is_some_and(|disk| disk.resizing.is_some()) {
@@ -162,7 +177,7 @@ impl Manager {
                 return Err(ApiError::new(ErrorKind::Busy, error, "try again in a moment"));
             }
         }
-        Ok(())
+        Ok(beyond)
     }
 
     /// What a reload would do to each thing that is different, in the order of its changes. `links` are those that are
@@ -239,7 +254,15 @@ impl Manager {
             }
             _ => false,
         };
-        EffectView { kind, id, action, guest, guest_loses: false, what: change.to_string() }
+        EffectView {
+            kind,
+            id,
+            action,
+            guest,
+            guest_loses: false,
+            needs_force: false,
+            what: change.to_string(),
+        }
     }
 
     fn switch_has_guest(&self, switch: &str) -> bool {
@@ -328,6 +351,26 @@ pub(crate) fn say_made(mut effects: Vec<EffectView>, made: &[String]) -> Vec<Eff
         }
     }
     effects
+}
+
+/// Says of each effect whether a reload is refused for it, and of those disks why that are `beyond` their file systems.
+pub(crate) fn say_refused(mut effects: Vec<EffectView>, beyond: &[Beyond]) -> Vec<EffectView> {
+    for effect in &mut effects {
+        effect.needs_force = effect.guest_loses;
+        let is_it = |beyond: &&Beyond| effect.kind == ThingView::Disk && beyond.id == effect.id;
+        // What else is changed of that disk has a row of its own.
+        let resizes = effect.what.starts_with("resized ");
+        if let Some(beyond) = beyond.iter().find(is_it).filter(|_| resizes) {
+            effect.needs_force = true;
+            effect.what += &format!("; {}", beyond.has());
+        }
+    }
+    effects
+}
+
+/// Refuses a reload that makes disks longer than their file systems.
+pub(crate) fn refuse_beyond(beyond: &[Beyond]) -> Result<(), ApiError> {
+    beyond.first().map_or(Ok(()), |beyond| Err(beyond.refusal()))
 }
 
 /// Refuses a reload by which a guest loses.

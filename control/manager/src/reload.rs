@@ -12,7 +12,7 @@ use config::{Change, Plan, Size};
 use tracing::{info, warn};
 
 use crate::api::Reply;
-use crate::effects::{refuse_losses, say_made};
+use crate::effects::{refuse_beyond, refuse_losses, say_made, say_refused};
 use crate::manager::{Manager, now};
 use crate::poll::Token;
 use crate::reload_net::Hosts;
@@ -111,13 +111,13 @@ impl Manager {
         Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
-        self.check_resizes(&difference.changes, false)?;
+        let beyond = self.check_resizes(&difference.changes)?;
         let made = self.check_additions(&difference.changes)?;
         let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
         Ok(ReloadView {
             file: self.options.file.clone(),
             changes: difference.changes.iter().map(ToString::to_string).collect(),
-            effects: say_made(effects, &made),
+            effects: say_refused(say_made(effects, &made), &beyond),
             restart_needed: difference.restart_needed,
             dry_run: true,
         })
@@ -145,11 +145,14 @@ impl Manager {
         Manager::check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
-        self.check_resizes(&difference.changes, force)?;
+        let beyond = self.check_resizes(&difference.changes)?;
+        if !force {
+            refuse_beyond(&beyond)?;
+        }
         let effects = self.effects(&difference.changes, &wanted, &self.plan.links);
         // First, since what is opened may be made by that.
         let made = self.check_additions(&difference.changes)?;
-        let effects = say_made(effects, &made);
+        let effects = say_refused(say_made(effects, &made), &beyond);
         if !force {
             refuse_losses(&effects)?;
         }

@@ -34,6 +34,10 @@ pub struct EffectView {
     /// That guest loses by it: the device goes, goes and comes, or becomes smaller. Without `force`
     /// the reload is refused.
     pub guest_loses: bool,
+    /// Without `force` the reload is refused for this: that guest loses, or a disk becomes longer than the whole
+    /// file system of its image.
+    #[serde(default)]
+    pub needs_force: bool,
     /// What is different, in words.
     pub what: String,
 }
