@@ -338,6 +338,50 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     let problem = problem.as_str().context("no problem")?;
     ensure!(problem.contains("takes CAP_CHOWN, which the daemon has not"), "{problem}");
     ensure!(!daemon.socket("a").exists() && daemon.shown("good", "state")? == "waiting");
+    // What is served is not said to be another's then.
+    let given = |lines: &str| disk("good", lines) + &disk("a", "");
+    for (lines, rest) in [
+        ("", given(&format!("socket_owner = \"{ALICE}\""))),
+        ("", given(&format!("socket_group = \"{GROUP}\""))),
+        (&*format!("api_owner = \"{ALICE}\""), given("")),
+    ] {
+        write_file(&daemon, lines, &rest)?;
+        for line in ["reload", "reload --dry-run"] {
+            let said = daemon.refuses(line)?;
+            let why = "takes CAP_CHOWN, which the daemon has not";
+            ensure!(said.contains(why) && said.contains("nothing was changed"), "{line}: {said}");
+        }
+        ensure!(daemon.shown("good", "socket_owner")?.is_null(), "it is as it was");
+    }
+    write_file(&daemon, "", &given("socket_mode = \"0660\""))?;
+    daemon.ask("reload")?;
+    ensure!(rights(&daemon.socket("good"))? == (0, 0, 0o660));
+    daemon.is_alive()
+}
+
+/// What only the attempt tells is told, shown, and tried again.
+#[test]
+fn a_socket_that_a_reload_could_not_give_away_is_a_problem_until_it_can() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let mut daemon = Daemon::start_told("ungiven", "", &format!("{CPU}{}", disk("d", "")))?;
+    let (socket, aside) = (daemon.socket("d"), daemon.dir().join("aside.sock"));
+    std::fs::rename(&socket, &aside)?;
+    std::fs::write(&socket, "")?;
+    let given = disk("d", &format!("socket_owner = \"{ALICE}\"")) + &disk("e", "");
+    write_file(&daemon, "", &given)?;
+    for _ in 0..2 {
+        let said = daemon.refuses("reload")?;
+        ensure!(said.contains("disk \"d\": its socket") && said.contains("reload again"), "{said}");
+        let problem = daemon.shown("d", "problem")?;
+        let problem = problem.as_str().context("no problem")?;
+        ensure!(problem.contains("is opened by those who could before"), "{problem}");
+    }
+    ensure!(daemon.shown("e", "problem")?.is_null(), "the rest is done");
+    std::fs::rename(&aside, &socket)?;
+    daemon.ask("reload")?;
+    ensure!(daemon.shown("d", "problem")?.is_null() && rights(&socket)? == (ALICE, 0, 0o600));
     daemon.is_alive()
 }
 

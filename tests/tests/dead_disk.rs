@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bench::clock::now_ns;
 use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use bench::slots::{Kind, STATUS_OK};
@@ -56,6 +56,59 @@ fn e31_a_disk_that_hangs_is_removed_when_it_answers() -> Result<()> {
         Ok(bed.daemon.ask(&format!("disk add again --path {}", disk.path().display())).is_ok())
     })?;
     bed.finish()
+}
+
+/// A new size waits for the requests in flight, and gives up: one that hangs stops one queue, and the next reload does it.
+#[test]
+fn a_resize_by_reload_gives_up_and_is_done_by_the_next_one() -> Result<()> {
+    let spec =
+        FuseDiskSpec { size_bytes: 4 << 20, writeback_cache: false, order: Order::default() };
+    let disk = FuseDisk::mount("dead-resize-disk", &spec)?;
+    let of_size = |size: &str| {
+        format!(
+            "[[disk]]\nid = \"bad\"\npath = \"{}\"\ncache = \"direct\"\nqueues = 2\nsize = \"{size}\"\n",
+            disk.path().display()
+        )
+    };
+    let daemon = Daemon::start("dead-resize", &of_size("4M"))?;
+    let spec = FrontendSpec { queues: 2, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let mut guest = daemon.frontend("bad", &spec)?;
+    let single = Single::new(&mut guest)?;
+    let mut queues = guest.take_queues();
+    let [first, second] = &mut queues[..] else { return Err(anyhow!("two queues")) };
+    single.exercise(second, 3)?;
+    daemon.configure("cpus = \"0\"\nmin = 1", &of_size("8M"))?;
+    let written = disk.counts().writes.calls;
+    disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
+    std::thread::scope(|scope| {
+        let hanging = scope.spawn(|| single.send(first, Kind::Write, 1));
+        let tried = await_that(Duration::from_secs(60), "the write to reach the disk", || {
+            Ok(disk.counts().writes.calls > written)
+        });
+        let tried = tried.and_then(|()| {
+            let said = daemon.refuses("reload")?;
+            ensure!(said.contains("it has 4M and not 8M: it waits for 1 request"), "{said}");
+            // The kernel makes a write to that file wait for the other one.
+            let ended =
+                single.send(second, Kind::Read, 3).context("the other queue stands still")?;
+            ensure!(ended.status == STATUS_OK, "{ended:?}");
+            let dry = daemon.ask("reload --dry-run")?;
+            ensure!(dry["changes"][0] == "resized disk bad to 8M", "{dry}");
+            Ok(())
+        });
+        disk.heal();
+        let _ = hanging.join().map_err(|_| anyhow!("the guest panicked"))?;
+        tried
+    })?;
+    await_that(Duration::from_secs(60), "the problem alone", || {
+        let problem = daemon.shown("bad", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.starts_with("it has 4M and not 8M: ")))
+    })?;
+    daemon.ask("reload")?;
+    let shown = daemon.ask("show bad")?;
+    ensure!(shown["size_bytes"] == 8 << 20 && shown["problem"].is_null(), "{shown}");
+    guest.put_queues(queues);
+    Ok(())
 }
 
 /// D2: reads that wait in the kernel's threads leave one to the flush of another disk.

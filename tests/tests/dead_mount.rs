@@ -93,6 +93,43 @@ fn a_resize_at_a_dead_file_system_stops_nobody_else() -> Result<()> {
     Ok(())
 }
 
+/// A reload that fails at last does not take its disk from a guest because the image before it is slow to come back.
+#[test]
+fn a_disk_whose_reload_failed_is_served_as_before_when_its_file_system_answers() -> Result<()> {
+    // Dropped last: they end when the file system is gone.
+    let (holder, daemon);
+    let slow = disk("dead-mount-before", false)?;
+    let folder = slow.path().with_file_name("").display().to_string();
+    let bad = format!("[[disk]]\nid = \"bad\"\npath = \"{}\"\n", slow.path().display());
+    let other =
+        |path: &str| format!("[[disk]]\nid = \"other\"\npath = \"{path}\"\nreadonly = true\n");
+    daemon = Daemon::start("dead-mount-restore", RAM)?;
+    let shared = daemon.dir().join("shared.raw");
+    std::fs::write(&shared, vec![0; 4 << 20])?;
+    let shared = shared.display().to_string();
+    // Another process has it too, which is found when it is locked.
+    holder = Daemon::start("dead-mount-holder", &other(&shared))?;
+    daemon.configure("cpus = \"0\"\nmin = 1", &format!("{RAM}{bad}{}", other(&shared)))?;
+    daemon.ask("reload")?;
+    works(&daemon, "bad")?;
+    let taken = format!("[[disk]]\nid = \"bad\"\npath = \"{shared}\"\n");
+    daemon.configure("cpus = \"0\"\nmin = 1", &format!("{RAM}{taken}"))?;
+    hang(&slow, Call::Open);
+    let said = daemon.refuses("reload --force")?;
+    ensure!(said.contains("shared.raw"), "{said}");
+    ensure!(daemon.shown("bad", "state")? == "waiting", "{}", daemon.ask("show bad")?);
+    works(&daemon, "ram")?;
+    slow.heal();
+    await_that(LONG, "the image before", || {
+        let shown = daemon.ask("show bad")?;
+        let is_it = shown["path"].as_str().is_some_and(|path| path.starts_with(&folder));
+        Ok(is_it && shown["problem"].is_null())
+    })?;
+    works(&daemon, "bad")?;
+    drop(holder);
+    Ok(())
+}
+
 /// The last close of an image, with which its file system is asked once more, is nobody's to wait for.
 #[test]
 fn a_last_close_that_hangs_stops_nobody_else() -> Result<()> {

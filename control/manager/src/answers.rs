@@ -219,6 +219,7 @@ impl Manager {
             let answer = self.finish_resize(number, size);
             if let Err(error) = &answer {
                 warn!("a resize was refused: {}", error.error);
+                self.is_not_resized(number, size, &error.error);
             }
             self.answer_waiting(number, answer);
         }
@@ -286,12 +287,14 @@ impl Manager {
             let answer = if removing {
                 Ok(self.shown(device))
             } else {
-                if let Some(disk) = self.disk_parts_mut(number) {
-                    disk.resizing = None;
-                }
-                let error = format!("disk {id:?} waits for {}", views::unanswered(requests));
+                let waits = format!("waits for {}", views::unanswered(requests));
+                let size = self.disk_parts_mut(number).and_then(|disk| disk.resizing.take());
+                let why = format!("it {waits}");
+                size.into_iter().for_each(|size| self.is_not_resized(number, size, &why));
+                // Those of its queues that are back go on.
+                self.touched.insert(number);
                 let hint = "its size is as it was; try again when it answers";
-                Err(ApiError::new(ErrorKind::Busy, error, hint))
+                Err(ApiError::new(ErrorKind::Busy, format!("disk {id:?} {waits}"), hint))
             };
             warn!(device = id, "an operator waits for {}", views::unanswered(requests));
             if let Some(reply) = reply {

@@ -236,6 +236,8 @@ pub(crate) struct Listening {
     pub(crate) api: OwnedFd,
     /// The one that only shows.
     pub(crate) read: Option<OwnedFd>,
+    /// They could not be given to those whom the plan names.
+    pub(crate) is_ungiven: bool,
 }
 
 impl Entrance {
@@ -252,7 +254,7 @@ impl Entrance {
     pub(crate) fn listening(&self) -> io::Result<Listening> {
         let duplicate = |socket: &Socket| Ok(OwnedFd::from(socket.listener.try_clone()?));
         let read: io::Result<_> = self.read.as_ref().map(duplicate).transpose();
-        Ok(Listening { api: duplicate(&self.api)?, read: read? })
+        Ok(Listening { api: duplicate(&self.api)?, read: read?, is_ungiven: false })
     }
 
     /// A thread of its own that can answer, and takes nobody in before [`Server::begin`]: it is known by

@@ -159,6 +159,8 @@ pub(crate) struct Device {
     pub(crate) runner: Option<u32>,
     pub(crate) queues: Vec<QueueState>,
     pub(crate) problem: Option<String>,
+    /// Why its socket is opened by others than its plan names.
+    pub(crate) ungiven: Option<String>,
     /// Why no front-end could be connected to (mode `connect`): it may not have started yet.
     pub(crate) unanswered: Option<String>,
     /// When to connect again (mode `connect`) or to accept again (mode `listen`).
@@ -219,6 +221,7 @@ impl Device {
             runner: None,
             queues,
             problem: None,
+            ungiven: None,
             unanswered: None,
             retry_at: None,
             connect_after: None,

@@ -44,6 +44,8 @@ pub(crate) struct DiskParts {
     pub(crate) failures: Failures,
     /// A new size, for when its queues are back.
     pub(crate) resizing: Option<u64>,
+    /// Why it has not the size that the file says.
+    pub(crate) unresized: Option<String>,
     /// Which file its image was when that was opened last.
     pub(crate) file: Option<FileId>,
     /// What it has of a link, if another machine has it.
@@ -181,7 +183,7 @@ impl DiskParts {
             false => follows.then_some(Stand::Here),
         };
         let (bond, astray) = (Box::default(), None);
-        let (stall_said, resizing, remote, file) = (None, None, None, None);
+        let (stall_said, resizing, unresized, remote, file) = (None, None, None, None, None);
         let failures = Failures::from(disk.faults());
         DiskParts {
             plan,
@@ -195,6 +197,7 @@ impl DiskParts {
             stall_said,
             failures,
             resizing,
+            unresized,
             remote,
             file,
         }

@@ -205,6 +205,11 @@ impl Manager {
             let hint = "the disk is as it was";
             ApiError::new(ErrorKind::Refused, format!("disk {id:?}: {error}"), hint)
         };
+        // What was asked of its file system is not taken back.
+        let late = |error: &dyn std::fmt::Display| {
+            let hint = "its guest sees the size that it had, and the image may still become longer";
+            ApiError::new(ErrorKind::Busy, format!("disk {id:?}: {error}"), hint)
+        };
         match disk.is_here() {
             // As its IOhost has said, which it was not asked for.
             _ if disk.remote.is_some() => {
@@ -218,14 +223,20 @@ impl Manager {
                 let resized = self.openers.aside(source_of(&plan), move || {
                     backend::Disk::resize(&mut longer, size).map(|()| longer)
                 });
-                let late = |_| refused(&"its file system does not answer; ask again");
-                disk.disk = resized.map_err(late)?.map_err(|error| refused(&error))?;
+                let slow = |_| late(&"its file system does not answer; ask again");
+                disk.disk = resized.map_err(slow)?.map_err(|error| refused(&error))?;
             }
             // Made longer under its locks, which are not kept.
             false => {
                 let opened =
                     disk.open_again(&plan, &self.bonds, &mut self.openers, Patience::First);
-                let opened = opened.map_err(|error| refused(&error))?;
+                let opened = opened.map_err(|error| match error {
+                    NotOpen::Late(_) => late(&error),
+                    NotOpen::Ended(_)
+                    | NotOpen::Ours(_)
+                    | NotOpen::Living(_)
+                    | NotOpen::Wrong(_) => refused(&error),
+                })?;
                 disk.disk = opened.away();
                 self.openers.let_go(&plan, opened, None);
             }
@@ -242,6 +253,26 @@ impl Manager {
             self.keep().map_err(|error| not_kept(&error, UNTIL_RESTART))?;
         }
         self.show(&id, true)
+    }
+
+    /// A disk that was to have the size of its plan has not got it: its plan says again what it has, so that the next
+    /// reload does it, and that is shown. An operator who asked is answered, and nothing is planned otherwise.
+    pub(crate) fn is_not_resized(&mut self, number: u32, size: u64, why: &str) {
+        let Some(disk) = self.disk_parts(number) else { return };
+        let has = disk.disk.size_bytes();
+        if disk.plan.source.size_bytes() != Some(size) || has == size {
+            return;
+        }
+        let mut plan = disk.plan.clone();
+        plan.resized(has);
+        let name = format!("disk {:?}: ", plan.id);
+        let why = why.strip_prefix(&name).unwrap_or(why);
+        let told = format!("it has {} and not {}: {why}", Size(has), Size(size));
+        self.set_plan(plan);
+        if let Some(disk) = self.disk_parts_mut(number) {
+            disk.unresized = Some(format!("{told}; `sidecore reload` tries it again"));
+        }
+        self.is_undone(number, format!("{name}{told}"));
     }
 
     /// The capacity of a disk is another now: its front-ends are told.
@@ -278,6 +309,7 @@ impl Manager {
             && let Some(disk) = device.kind.disk_mut()
         {
             disk.plan.clone_from(&plan);
+            disk.unresized = None;
             disk.disk.set_waits(waits_of(&plan));
             let facts = Facts::from(&plan);
             if facts.qmp != device.facts.qmp {

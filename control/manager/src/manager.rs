@@ -199,7 +199,7 @@ impl Manager {
     fn wait_time(&self) -> Option<Duration> {
         let retries = self.devices.values().filter_map(Device::due_at);
         let shut = self.shut.iter().filter_map(Shut::due_at);
-        let reload = self.reloading.as_ref().map(Reloading::due_at);
+        let reload = self.reloading.as_ref().and_then(Reloading::due_at);
         let answers = self.waiting.iter().map(|waiting| waiting.answer_by);
         let due = retries.chain(answers).chain(shut).chain(reload).chain(self.stop_by);
         let uplinks = self.network.uplinks.values().filter_map(Uplink::due_at);

@@ -23,18 +23,34 @@ use crate::shut::Shut;
 /// How long the answer waits for disks that take over from others.
 const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A reload that waits for disks that take over from others.
+/// A reload that waits for disks that take over from others, and for those that are resized.
 pub(crate) struct Reloading {
     late: Vec<Late>,
+    /// Disks that get another size when their queues are back.
+    resizing: Vec<u32>,
+    /// What could not be done though the rest was, in words.
+    undone: Vec<String>,
     done: ReloadView,
     reply: Option<Reply>,
-    answer_by: Instant,
+    /// Nothing: it is answered, and what is not open yet is still to be opened or restored.
+    answer_by: Option<Instant>,
 }
 
 impl Reloading {
     /// When the answer is given at the latest.
-    pub(crate) fn due_at(&self) -> Instant {
+    pub(crate) fn due_at(&self) -> Option<Instant> {
         self.answer_by
+    }
+
+    fn warn_of_restart(&self) {
+        let ReloadView { restart_needed, file, .. } = &self.done;
+        if !restart_needed.is_empty() {
+            let fields = restart_needed.join(", ");
+            warn!(
+                "different in {file}, and put into force by an upgrade (not `api`, `api_read` and `state_dir`) or a \
+                 restart: {fields}"
+            );
+        }
     }
 }
 
@@ -56,17 +72,11 @@ impl Manager {
     /// With `force` also where a guest loses by it.
     pub(crate) fn reload(&mut self, reply: Option<Reply>, force: bool) {
         match self.may_reload().and_then(|()| self.begin_reload(force)) {
-            Ok((late, done)) => {
-                if !done.restart_needed.is_empty() {
-                    let fields = done.restart_needed.join(", ");
-                    warn!(
-                        "different in {}, and put into force by an upgrade (not `api`, `api_read` and `state_dir`) or a \
-                         restart: {fields}",
-                        done.file
-                    );
+            Ok(()) => {
+                if let Some(reloading) = &mut self.reloading {
+                    reloading.reply = reply;
+                    reloading.warn_of_restart();
                 }
-                let answer_by = now() + TAKE_OVER_TIME_MAX;
-                self.reloading = Some(Reloading { late, done, reply, answer_by });
                 // A disk without queues is gone at once, and nothing would wake us for that.
                 self.settle();
                 self.open_shut();
@@ -91,10 +101,10 @@ impl Manager {
                 "another process is taking over, and reads the file itself",
                 "ask again in a moment",
             ),
-            (None, Some(_)) => {
+            (None, Some(reloading)) if reloading.answer_by.is_some() => {
                 busy("the configuration file is being read again already", "try again in a moment")
             }
-            (None, None) => Ok(()),
+            (None, _) => Ok(()),
         }
     }
 
@@ -108,7 +118,7 @@ impl Manager {
         let mut difference = config::diff(&self.plan, &wanted);
         self.add_reopenings(&mut difference.changes, &wanted);
         check_links(&self.plan, &wanted)?;
-        Manager::check_rights(&difference.changes, &wanted)?;
+        self.check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
         let beyond = self.check_resizes(&difference.changes)?;
@@ -137,12 +147,12 @@ impl Manager {
         }
     }
 
-    fn begin_reload(&mut self, force: bool) -> Result<(Vec<Late>, ReloadView), ApiError> {
+    fn begin_reload(&mut self, force: bool) -> Result<(), ApiError> {
         let wanted = (self.options.load)(&self.plan)?;
         let mut difference = config::diff(&self.plan, &wanted);
         self.add_reopenings(&mut difference.changes, &wanted);
         check_links(&self.plan, &wanted)?;
-        Manager::check_rights(&difference.changes, &wanted)?;
+        self.check_rights(&difference.changes, &wanted)?;
         let links = config::links_after(&self.plan, &wanted);
         self.check_exports(&difference.changes, &self.plan.links, &links)?;
         let beyond = self.check_resizes(&difference.changes)?;
@@ -189,13 +199,54 @@ impl Manager {
         self.plan.sidecores.policies = wanted.sidecores.policies;
         self.plan.daemon.follow_rights(&wanted.daemon);
         self.set_services(&difference.changes);
-        done.changes.extend(self.apply_rights(&difference.changes));
-        let late = self.serve_prepared(prepared, &mut done);
-        Ok((late, done))
+        let mut undone = self.apply_rights(&difference.changes);
+        let late = self.serve_prepared(prepared, &mut done, &mut undone);
+        let answer_by = Some(now() + TAKE_OVER_TIME_MAX);
+        self.reloading =
+            Some(Reloading { late, resizing: Vec::new(), undone, done, reply: None, answer_by });
+        self.begin_resizes(&difference.changes);
+        Ok(())
+    }
+
+    /// Begins to resize the disks whose plans have other sizes now.
+    fn begin_resizes(&mut self, changes: &[Change]) {
+        for change in changes {
+            let Change::Resize { id, size_bytes } = change else { continue };
+            let Some(number) = self.number_of(id) else { continue };
+            if let Some(reloading) = &mut self.reloading {
+                reloading.resizing.push(number);
+            }
+            self.resize_to_plan(number, Size(*size_bytes));
+        }
+    }
+
+    /// Gives a disk the size of its plan when its queues are back, which is waited for as for an operator.
+    pub(crate) fn resize_to_plan(&mut self, number: u32, size: Size) {
+        match self.begin_resize(number, size) {
+            Ok(number) => self.wait_for(number, None),
+            Err(error) => {
+                warn!("a disk is not resized: {}; {}", error.error, error.hint);
+                self.is_not_resized(number, size.0, &error.error);
+            }
+        }
+        self.touched.insert(number);
+    }
+
+    /// A disk has not got the size of its plan: the reload that waits for it is answered so.
+    pub(crate) fn is_undone(&mut self, number: u32, what: String) {
+        let reloading = self.reloading.as_mut();
+        if let Some(reloading) = reloading.filter(|it| it.resizing.contains(&number)) {
+            reloading.undone.push(what);
+        }
     }
 
     /// Serves what was opened; what is opened later stands among what is not open until then.
-    fn serve_prepared(&mut self, mut prepared: Prepared, done: &mut ReloadView) -> Vec<Late> {
+    fn serve_prepared(
+        &mut self,
+        mut prepared: Prepared,
+        done: &mut ReloadView,
+        undone: &mut Vec<String>,
+    ) -> Vec<Late> {
         for mut device in prepared.opened {
             prepared.hosts.wire(&mut device);
             let plan = device.kind.plan();
@@ -208,13 +259,12 @@ impl Manager {
             match self.serve_device(device) {
                 // It listens where another one did that had no socket, or with the listener of the one before.
                 Ok(number) => {
-                    if let Err(error) = self.put_rights(number) {
-                        warn!(device = plan.id(), "{error}");
-                    }
+                    undone.extend(self.put_rights_or_show(number).err());
                     self.touched.insert(number);
                 }
                 Err(error) => {
                     warn!(device = plan.id(), "cannot be served: {error}");
+                    undone.push(format!("{} cannot be served: {error}", plan.name()));
                     self.shut.push(Shut::failed(plan, error.to_string()));
                 }
             }
@@ -247,58 +297,89 @@ impl Manager {
             | Change::SetApiRights
             | Change::AddGroup(_)
             | Change::SetGroup(_)
-            | Change::RemoveGroup { .. } => {}
-            Change::Resize { id, size_bytes } => {
-                let Some(number) = self.number_of(id) else { return };
-                if let Err(error) = self.begin_resize(number, Size(*size_bytes)) {
-                    warn!(disk = id, "is not resized: {}; {}", error.error, error.hint);
-                }
-                self.touched.insert(number);
-            }
+            | Change::RemoveGroup { .. }
+            | Change::Resize { .. } => {}
             // Opened before, or shut until others are gone.
             Change::Add(_) => {}
             change => self.apply_net_change(change, hosts),
         }
     }
 
-    /// Answers a reload when what took over from others is open, or cannot be, or takes too long.
+    /// Answers a reload when what took over from others is open and what is resized has its size, or cannot be or have
+    /// it, or takes too long.
     pub(crate) fn go_on_reloading(&mut self) {
         let Some(reloading) = self.reloading.take() else { return };
         let late = |shut: &&Shut| reloading.late.iter().any(|late| late.is(shut));
         let waiting = self.shut.iter().filter(late).find(|shut| shut.retry.is_some());
-        if waiting.is_some() && now() < reloading.answer_by {
+        let is_resizing = |number: &u32| {
+            let device = self.devices.get(number).filter(|device| !device.removing);
+            device.is_some_and(|device| device.kind.is_resizing())
+        };
+        // A resize is given up in time by whoever waits for its queues (`answer_overdue`).
+        let resizes = reloading.resizing.iter().any(is_resizing);
+        let has_time = reloading.answer_by.is_some_and(|by| now() < by);
+        if resizes || waiting.is_some() && has_time {
             self.reloading = Some(reloading);
             return;
         }
         let failed = self.shut.iter().filter(late).find(|shut| shut.retry.is_none()).cloned();
         let waiting = waiting.cloned();
-        let Reloading { done, reply, late, .. } = reloading;
+        let Reloading { done, reply, late, undone, answer_by, .. } = reloading;
+        let late = self.keep_waiting(late);
+        if answer_by.is_none() {
+            self.restore(&late);
+            return;
+        }
         let answer = match (failed, waiting) {
-            (Some(shut), _) => {
-                let what =
-                    format!("{} ({}): {}", shut.plan.name(), shut.plan.origin(), shut.problem);
-                let restored = self.restore(&late);
-                let restored = match restored.is_empty() {
-                    true => String::new(),
-                    false => format!(", and served again as before: {}", restored.join(", ")),
-                };
-                let hint = format!(
-                    "put that right and reload again; it could be opened only after the others \
-                     were changed: {}{restored}",
-                    done.changes.join(", ")
-                );
-                Err(ApiError::new(ErrorKind::Refused, what, hint))
-            }
+            (Some(shut), _) => Err(self.refuse_late(&shut, &late, undone, &done)),
             (None, Some(shut)) => {
                 let what = format!("{} is not open yet: {}", shut.plan.name(), shut.problem);
                 let hint = "everything else was done, and it is opened as soon as that can be; \
                             `sidecore ls` shows it";
-                Err(ApiError::new(ErrorKind::Busy, what, hint))
+                Err(ApiError::new(ErrorKind::Busy, all_of(what, undone), hint))
             }
-            (None, None) => Ok(done),
+            (None, None) if undone.is_empty() => Ok(done),
+            (None, None) => {
+                let hint = "everything else was done; put that right and reload again, which tries it once more";
+                Err(ApiError::new(ErrorKind::Refused, undone.join("; "), hint))
+            }
         };
         finish(reply, answer);
     }
+
+    /// Goes on waiting for what is not open yet: it may still turn out that one of them cannot be opened. Gives the
+    /// others.
+    fn keep_waiting(&mut self, late: Vec<Late>) -> Vec<Late> {
+        let is_waiting =
+            |late: &Late| self.shut.iter().any(|shut| late.is(shut) && shut.retry.is_some());
+        let (late, over): (Vec<Late>, Vec<Late>) = late.into_iter().partition(is_waiting);
+        if !late.is_empty() {
+            let (resizing, undone, done) = (Vec::new(), Vec::new(), ReloadView::default());
+            self.reloading =
+                Some(Reloading { late, resizing, undone, done, reply: None, answer_by: None });
+        }
+        over
+    }
+
+    fn refuse_late(
+        &mut self,
+        shut: &Shut,
+        late: &[Late],
+        undone: Vec<String>,
+        done: &ReloadView,
+    ) -> ApiError {
+        let what = format!("{} ({}): {}", shut.plan.name(), shut.plan.origin(), shut.problem);
+        let restored = self.restore(late);
+        let hint = format!(
+            "put that right and reload again; it could be opened only after the others were changed: {}{restored}",
+            done.changes.join(", ")
+        );
+        ApiError::new(ErrorKind::Refused, all_of(what, undone), hint)
+    }
+}
+
+fn all_of(first: String, more: Vec<String>) -> String {
+    std::iter::once(first).chain(more).collect::<Vec<_>>().join("; ")
 }
 
 fn finish(reply: Option<Reply>, answer: Result<ReloadView, ApiError>) {

@@ -4,6 +4,7 @@
 //! device which goes listens on is passed on as it is, so that no VMM finds it missing. Called by `reload`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use crate::check;
 use crate::device::Device;
 use crate::images::FileId;
 use crate::kind::DevicePlan;
-use crate::manager::Manager;
+use crate::manager::{Manager, now};
 use crate::openers::Lies;
 use crate::reload_net::Hosts;
 use crate::rights::{self, Rights};
@@ -357,29 +358,71 @@ impl Manager {
         }
     }
 
-    /// Serves what went for devices that could not be opened after all; the names of those.
-    pub(crate) fn restore(&mut self, late: &[Late]) -> Vec<String> {
-        let mut restored = Vec::new();
+    /// Serves what went for devices that could not be opened after all, at once or as soon as it can be opened.
+    pub(crate) fn restore(&mut self, late: &[Late]) -> Restored {
+        let mut restored = Restored::default();
         for Late { plan, before, .. } in late {
-            let has_failed =
-                self.shut.iter().any(|shut| shut.plan.id() == plan.id() && shut.retry.is_none());
-            let Some(before) = before.clone().filter(|_| has_failed) else { continue };
+            let has_failed = |shut: &Shut| shut.plan.id() == plan.id() && shut.retry.is_none();
+            let Some(at) = self.shut.iter().position(has_failed) else { continue };
+            let Some(before) = before.clone() else { continue };
+            // What stands among those that are not open is tried again, with the patience for that.
+            let failed = self.shut.remove(at);
             let opened = self.open_device(before.clone());
-            match opened.and_then(|device| self.serve_device(device)) {
+            let why = match opened.and_then(|device| self.serve_device(device)) {
                 Ok(number) => {
-                    self.shut.retain(|shut| shut.plan.id() != plan.id());
-                    match &before {
-                        DevicePlan::Disk(disk) => self.set_plan(disk.clone()),
-                        DevicePlan::Nic(nic) => self.set_nic_plan(nic.clone()),
-                    }
+                    self.put_in_force(&before);
                     self.touched.insert(number);
                     info!(device = plan.id(), "served as before");
-                    restored.push(before.title());
+                    restored.served.push(before.title());
+                    continue;
                 }
-                Err(why) => error!(device = plan.id(), "cannot be served as before either: {why}"),
+                Err(why) => why,
+            };
+            match why {
+                NotOpen::Wrong(_) => {
+                    error!(device = plan.id(), "cannot be served as before either: {why}");
+                    self.shut.push(failed);
+                }
+                // Who has its image may be about to let go of it.
+                NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Ours(_) | NotOpen::Living(_) => {
+                    warn!(device = plan.id(), "waits to be served as before: {why}");
+                    restored.waiting.push(format!("{} ({why})", before.title()));
+                    self.put_in_force(&before);
+                    self.shut.push(Shut::waiting_for(before, &why, now()));
+                }
             }
         }
         restored
+    }
+
+    /// Puts the plan of a device that is planned otherwise into its place.
+    fn put_in_force(&mut self, plan: &DevicePlan) {
+        match plan {
+            DevicePlan::Disk(disk) => self.set_plan(disk.clone()),
+            DevicePlan::Nic(nic) => self.set_nic_plan(nic.clone()),
+        }
+    }
+}
+
+/// Devices that went for others which could not be opened, in words.
+#[derive(Default)]
+pub(crate) struct Restored {
+    /// Are served again.
+    served: Vec<String>,
+    /// Are as soon as they can be opened.
+    waiting: Vec<String>,
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.served.is_empty() {
+            write!(f, ", and served again as before: {}", self.served.join(", "))?;
+        }
+        if !self.waiting.is_empty() {
+            let names = self.waiting.join(", ");
+            write!(f, ", and served again as before as soon as it can be opened: {names}")?;
+        }
+        Ok(())
     }
 }
 

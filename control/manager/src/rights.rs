@@ -16,9 +16,11 @@ use names::{Purpose, Refused, Socket, SocketPlace};
 use rustix::fs::{AtFlags, Gid, Mode, Uid, chmod, chownat, fstat, getxattr_query, removexattr};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
-use rustix::process::{getegid, geteuid, umask};
+use rustix::process::{getegid, geteuid, getgroups, umask};
+use rustix::thread::{CapabilitySet, capabilities};
 use tracing::warn;
 
+use crate::device::Device;
 use crate::kind::Facts;
 use crate::manager::Manager;
 use crate::sockets;
@@ -164,6 +166,8 @@ impl Rights {
             return Ok(());
         }
         place.check_ours().map_err(RightsError::Folder)?;
+        // Or it would be half done.
+        self.check_may_give(path)?;
         self.give(&place)
     }
 
@@ -193,6 +197,38 @@ impl Rights {
             Err(refused) if refused.errno().is_none() => Err(RightsError::Folder(refused)),
             // Whoever makes the folder, or may not look, is told when the socket is made.
             _ => Ok(()),
+        }
+    }
+
+    /// That this process may give the socket that is or will be at that path to them: without CAP_CHOWN it may give
+    /// its own ones to groups that it is in.
+    ///
+    /// # Errors
+    /// [`RightsError::Refused`].
+    pub(crate) fn check_may_give(&self, path: &Path) -> Result<(), RightsError> {
+        let may = capabilities(None).map(|sets| sets.effective.contains(CapabilitySet::CHOWN));
+        // The kernel says so, if it is so.
+        let Ok(false) = may else { return Ok(()) };
+        let Ok(place) = SocketPlace::find(path, Purpose::Socket) else { return Ok(()) };
+        let there = found(&place).ok();
+        if let Some(there) = &there
+            && self.is_in_force(&place, there)?
+        {
+            return Ok(());
+        }
+        let own = geteuid().as_raw();
+        let (uid, gid) = match &there {
+            Some(there) => fstat(there).map(|stat| (stat.st_uid, stat.st_gid))?,
+            None => (own, Rights::own().gid_in(&place)?),
+        };
+        let wanted = self.gid_in(&place)?;
+        let mut groups = getgroups().unwrap_or_default();
+        groups.push(getegid());
+        let is_of = wanted == gid || groups.contains(&Gid::from_raw(wanted));
+        match uid == own && self.uid == own && is_of {
+            true => Ok(()),
+            false if self.names_somebody() => Err(RightsError::Refused(self.told.clone())),
+            false => Err(RightsError::Refused("its own user".to_string())),
         }
     }
 
@@ -266,8 +302,35 @@ impl Manager {
     ///
     /// # Errors
     /// Why not, with the socket's name.
-    pub(crate) fn put_rights(&self, number: u32) -> Result<(), String> {
-        self.put_device(number, Rights::put)
+    pub(crate) fn put_rights(&mut self, number: u32) -> Result<(), String> {
+        let put = self.put_device(number, Rights::put);
+        if put.is_ok()
+            && let Some(device) = self.devices.get_mut(&number)
+        {
+            device.ungiven = None;
+        }
+        put
+    }
+
+    /// The same where no call is to be refused: until a reload can do it, that is shown.
+    ///
+    /// # Errors
+    /// As [`Self::put_rights`], with the device's name.
+    pub(crate) fn put_rights_or_show(&mut self, number: u32) -> Result<(), String> {
+        let put = self.put_rights(number);
+        self.show_ungiven(number, put)
+    }
+
+    fn show_ungiven(&mut self, number: u32, put: Result<(), String>) -> Result<(), String> {
+        let (Err(error), Some(device)) = (&put, self.devices.get_mut(&number)) else {
+            return put;
+        };
+        let name = device.kind.plan().name();
+        device.ungiven = Some(format!(
+            "{error}; it is opened by those who could before, until that is put right and reloaded"
+        ));
+        warn!(device = device.facts.id, "is opened by those who could before: {error}");
+        Err(format!("{name}: {error}"))
     }
 
     fn put_device(&self, number: u32, how: How) -> Result<(), String> {
@@ -294,15 +357,16 @@ impl Manager {
     }
 
     /// After another process's sockets were taken over: its file may have been another.
-    pub(crate) fn keep_all_rights(&self) {
-        if let Err(error) = self.put_api(Rights::keep) {
+    pub(crate) fn keep_all_rights(&mut self) {
+        let put = self.put_api(Rights::keep);
+        self.listening.is_ungiven = put.is_err();
+        if let Err(error) = put {
             warn!("{error}");
         }
-        for number in self.devices.keys() {
-            if let Err(error) = self.put_device(*number, Rights::keep) {
-                let id = self.devices.get(number).map(|device| &device.facts.id);
-                warn!(device = id, "is opened by those who could before: {error}");
-            }
+        for number in self.devices.keys().copied().collect::<Vec<_>>() {
+            let put = self.put_device(number, Rights::keep);
+            // It is in the log, and shown.
+            let _ = self.show_ungiven(number, put);
         }
     }
 
@@ -310,7 +374,7 @@ impl Manager {
     ///
     /// # Errors
     /// Whose is not, and where it is declared.
-    pub(crate) fn check_rights(changes: &[Change], wanted: &Plan) -> Result<(), ApiError> {
+    pub(crate) fn check_rights(&self, changes: &[Change], wanted: &Plan) -> Result<(), ApiError> {
         let refuse = |whose: String, error: RightsError| {
             let hint = "put that right and reload again; nothing was changed";
             ApiError::new(ErrorKind::Refused, format!("{whose}: {error}"), hint)
@@ -323,8 +387,8 @@ impl Manager {
                     for (rights, path) in
                         [api, (daemon.api_read_rights(), daemon.api_read.as_ref())]
                     {
-                        let found = check_at(&rights, path);
-                        found.map_err(|error| refuse("[daemon]".to_string(), error))?;
+                        let given = check_at(&rights, path).and_then(|()| may_give(&rights, path));
+                        given.map_err(|error| refuse("[daemon]".to_string(), error))?;
                     }
                 }
                 Change::Add(it) => check_at(&it.rights, Some(&it.socket))
@@ -335,7 +399,11 @@ impl Manager {
                     let disk = wanted.disk(id).map(|it| (&it.rights, &it.socket, &it.origin));
                     let nic = || wanted.nic(id).map(|it| (&it.rights, &it.socket, &it.origin));
                     let Some((rights, socket, origin)) = disk.or_else(nic) else { continue };
+                    // What has no socket now is given it when it listens.
+                    let device = self.number_of(id).and_then(|number| self.devices.get(&number));
+                    let listens = device.is_some_and(|device| device.listener.is_some());
                     check_at(rights, Some(socket))
+                        .and_then(|()| may_give(rights, listens.then_some(socket)))
                         .map_err(|error| refuse(format!("{kind} {id:?} ({origin})"), error))?;
                 }
                 _ => {}
@@ -344,21 +412,33 @@ impl Manager {
         Ok(())
     }
 
-    /// Puts into force what [`Self::check_rights`] found possible; the plan is in force. What could not be
-    /// done, in words.
-    pub(crate) fn apply_rights(&self, changes: &[Change]) -> Vec<String> {
-        let put = |change: &Change| match change {
-            Change::SetApiRights => self.put_api(Rights::put).err(),
-            Change::SetRights { kind, id } => {
-                let put = self.number_of(id).map_or(Ok(()), |number| self.put_rights(number));
-                put.err().map(|error| format!("{kind} {id}: {error}"))
+    /// Puts into force what [`Self::check_rights`] found possible, and what could not be done before; the plan is in
+    /// force. What could not be done, in words.
+    pub(crate) fn apply_rights(&mut self, changes: &[Change]) -> Vec<String> {
+        let mut failed = Vec::new();
+        if self.listening.is_ungiven || changes.contains(&Change::SetApiRights) {
+            let put = self.put_api(Rights::put);
+            self.listening.is_ungiven = put.is_err();
+            if let Err(error) = put {
+                warn!("{error}");
+                failed.push(error);
             }
-            _ => None,
+        }
+        let set = |device: &Device| {
+            let is_it = |change: &Change| matches!(change, Change::SetRights { id, .. } if *id == device.facts.id);
+            let is_due = device.ungiven.is_some() || changes.iter().any(is_it);
+            (is_due && !device.removing).then_some(device.number)
         };
-        let failed: Vec<String> = changes.iter().filter_map(put).collect();
-        failed.iter().for_each(|error| warn!("{error}"));
+        let due: Vec<u32> = self.devices.values().filter_map(set).collect();
+        failed.extend(due.into_iter().filter_map(|number| self.put_rights_or_show(number).err()));
         failed
     }
+}
+
+/// That this process may give a socket there to those who are written, if there is one.
+fn may_give(written: &SocketRights, path: Option<&String>) -> Result<(), RightsError> {
+    let Some(path) = path else { return Ok(()) };
+    Rights::of(written)?.check_may_give(Path::new(path))
 }
 
 /// That its users and groups are there, and that its socket could be given to them.

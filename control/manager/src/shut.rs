@@ -200,6 +200,12 @@ impl Shut {
         Shut { plan, problem, retry: Some(Retry::from(now)), is_living: false, is_new: false }
     }
 
+    /// The same, of what may pass by itself.
+    pub(crate) fn waiting_for(plan: DevicePlan, why: &NotOpen, now: Instant) -> Shut {
+        let is_living = matches!(why, NotOpen::Living(_));
+        Shut { is_living, ..Shut::waiting(plan, why.to_string(), now) }
+    }
+
     /// A device that an operator has to see to.
     pub(crate) fn failed(plan: DevicePlan, problem: String) -> Shut {
         Shut { plan, problem, retry: None, is_living: false, is_new: false }
@@ -356,7 +362,8 @@ impl Manager {
         // Also of an heir's, which is to be found wrong before it serves.
         let rights = Rights::of(&device.facts.rights).map_err(|e| of_socket(&e))?;
         if socket == Socket::OfAnother {
-            rights.check_place(path).map_err(|e| of_socket(&e))?;
+            let given = rights.check_place(path).and_then(|()| rights.check_may_give(path));
+            given.map_err(|e| of_socket(&e))?;
         }
         // An heir makes no socket that its predecessor has not: it listens when it serves.
         if listens && device.listener.is_none() && self.estate.is_none() {
@@ -462,10 +469,9 @@ impl Manager {
         let Err(why) = opened else { return };
         self.shut.push(match why {
             NotOpen::Ended(_) | NotOpen::Late(_) | NotOpen::Living(_) => {
-                let is_living = matches!(why, NotOpen::Living(_));
-                Shut { is_living, ..Shut::waiting(plan, why.to_string(), now()) }
+                Shut::waiting_for(plan, &why, now())
             }
-            why => Shut::failed(plan, why.to_string()),
+            NotOpen::Ours(_) | NotOpen::Wrong(_) => Shut::failed(plan, why.to_string()),
         });
     }
 

@@ -215,7 +215,10 @@ pub(crate) fn problem_of(device: &Device) -> Option<String> {
         .iter()
         .enumerate()
         .find_map(|(index, queue)| Some(format!("queue {index} {}", queue.problem.as_ref()?)));
-    let of_device = || device.problem.clone().or_else(|| device.unanswered.clone());
+    let unresized = || device.kind.disk()?.unresized.clone();
+    let in_part = || device.ungiven.clone().or_else(unresized);
+    let of_device =
+        || device.problem.clone().or_else(in_part).or_else(|| device.unanswered.clone());
     let waits = waits_for(device);
     let astray = device.kind.disk().and_then(DiskParts::astray_text);
     let stalled = || Some(Stall::of(device)?.problem(&device.kind.disk()?.plan));

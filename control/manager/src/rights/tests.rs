@@ -267,3 +267,46 @@ fn no_step_of_the_way_is_one_that_others_can_change() {
     let is_loop = matches!(&error, RightsError::Name(why) if why.errno() == Some(Errno::LOOP));
     assert!(is_loop, "{error}");
 }
+
+#[test]
+fn what_takes_a_right_that_is_missing_is_known_before() {
+    if !is_root() {
+        return;
+    }
+    let folder = folder(0o755);
+    let path = folder.path().join("s");
+    let checked = |owner: Option<&str>, group: Option<&str>| {
+        let rights = rights(owner, group, SocketMode::Group);
+        rights.check_may_give(&path).map_err(|error| error.to_string())
+    };
+    let own_group = getegid().as_raw().to_string();
+    let without_the_right = || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::CHOWN);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        for is_there in [false, true] {
+            assert_eq!(checked(None, None), Ok(()), "{is_there}");
+            assert_eq!(checked(None, Some(&own_group)), Ok(()), "{is_there}");
+            let refused = checked(Some("1007"), None).unwrap_err();
+            let expected = "giving it to user 1007 takes CAP_CHOWN, which the daemon has not; ";
+            assert!(refused.starts_with(expected), "{refused}");
+            assert!(checked(None, Some("1008")).unwrap_err().contains("to group 1008 takes"));
+            if !is_there {
+                Rights::own().bind(socket(), &place(&path)).unwrap();
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    };
+    // Capabilities are a thread's.
+    std::thread::scope(|scope| scope.spawn(without_the_right).join().unwrap());
+    rights(Some("1007"), None, SocketMode::Owner).bind(socket(), &place(&path)).unwrap();
+    assert_eq!(checked(Some("1009"), None), Ok(()), "with the right");
+    let back = || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::CHOWN);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let refused = checked(None, None).unwrap_err();
+        assert!(refused.starts_with("giving it to its own user takes CAP_CHOWN"), "{refused}");
+    };
+    std::thread::scope(|scope| scope.spawn(back).join().unwrap());
+}

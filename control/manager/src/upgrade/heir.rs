@@ -343,10 +343,7 @@ impl Manager {
         };
         let changed: Vec<(u32, u64)> = self.devices.values().filter_map(changed).collect();
         for (number, size) in changed {
-            if let Err(error) = self.begin_resize(number, Size(size)) {
-                warn!("a disk is not resized: {}; {}", error.error, error.hint);
-            }
-            self.touched.insert(number);
+            self.resize_to_plan(number, Size(size));
         }
     }
 }
