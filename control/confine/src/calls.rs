@@ -285,6 +285,8 @@ const CONTROL: &[c_long] = &[
     libc::SYS_sysinfo,
     // What a closer, a thread made later, does to itself first.
     libc::SYS_capget,
+    // Whether a socket can be given to a group.
+    libc::SYS_getgroups,
     libc::SYS_capset,
     libc::SYS_seccomp,
     // Answered ENOSYS by a filter of its own, so that `clone` is called instead.
