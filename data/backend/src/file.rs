@@ -203,7 +203,7 @@ impl File {
         self.settle(started, tag)
     }
 
-    /// Goes on with a request that stalled, where it was.
+    /// Goes on with a request that stalled, where it was. Also how many bytes of it that takes.
     #[cold]
     pub(crate) fn resume(
         &mut self,
@@ -212,18 +212,23 @@ impl File {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
-    ) -> Started {
+    ) -> (u64, Started) {
         progress.tries = 0;
+        let left = request.len - progress.done.min(request.len);
+        let bytes = match request.op {
+            Op::Read | Op::Write { .. } => left.min(PART_BYTES),
+            Op::Flush | Op::Discard | Op::WriteZeroes { .. } => left,
+        };
         // Of the disk more may have become known, and its way may be new.
         if let Err(status) = self.check(request) {
-            return Started::Done(status);
+            return (0, Started::Done(status));
         }
         if let Err(error) = self.join(io) {
             self.opened.faults.count(errno(&error));
-            return Started::Done(Status::IoError);
+            return (0, Started::Done(Status::IoError));
         }
         let started = self.proceed(io, request, memory, tag, progress, false);
-        self.settle(started, tag)
+        (bytes, self.settle(started, tag))
     }
 
     pub(crate) fn completed(

@@ -176,7 +176,7 @@ impl Backend {
     }
 
     /// Tries a request again that stalled, and that has kept its `progress`. To be called with
-    /// [`Io::room`] and [`Self::has_room`].
+    /// [`Io::room`] and [`Self::has_room`]. Also how many bytes of the queue's share that takes.
     pub fn resume(
         &mut self,
         io: &mut Io,
@@ -184,12 +184,12 @@ impl Backend {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
-    ) -> Started {
+    ) -> (u64, Started) {
         match self {
             Backend::File(file) => file.resume(io, request, memory, tag, progress),
             // None of them stalls.
             Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
-                self.submit(io, request, memory, tag)
+                (request.len, self.submit(io, request, memory, tag))
             }
         }
     }

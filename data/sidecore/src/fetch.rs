@@ -54,12 +54,16 @@ impl DiskRole {
         let mut visited = Visited { more: true, ..Visited::default() };
         let slice_bytes = self.backend.slice_bytes(slice_bytes);
         if self.large.is_under_way() {
-            visited.held = self.stalls.has_large();
-            if !visited.held {
+            if !self.stalls.has_large() {
                 let how_far = (budget, slice_bytes);
                 (visited.requests, visited.bytes) = self.go_on(ring, io, how_far, now, &mut tally);
             }
+            if self.stalls.is_trying() && !self.large.has_turns() {
+                return self.fetch_beside(ring, io, chain, (budget, slice_bytes, visited), now);
+            }
             if self.large.is_under_way() {
+                // It stalled, or there was no room: a visit that does nothing must not go on.
+                visited.held = visited.requests == 0;
                 tally.add_to(ring);
                 return Done::new(visited, tally.ended);
             }

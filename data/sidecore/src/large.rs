@@ -24,7 +24,7 @@ const ZEROED_BYTES: u64 = 1 << 20;
 /// The place of a queue's large requests. Memory is taken with the queue.
 #[derive(Debug)]
 pub(crate) struct Large {
-    /// There is `owed`, or something in `turns`.
+    /// There is `owed`, or something in `turns`, or a round of requests that stalled (`stalls`).
     is_under_way: bool,
     /// Those that the back-end has, and that wait for a turn of this queue.
     turns: VecDeque<Tag>,
@@ -76,6 +76,16 @@ impl Large {
         self.is_under_way = true;
     }
 
+    /// Whether anything is under way, as far as it is known here or `also`.
+    pub(crate) fn keep_under_way(&mut self, also: bool) {
+        self.is_under_way = also || self.owed.is_some() || self.has_turns();
+    }
+
+    /// Whether one that the back-end has waits for a turn.
+    pub(crate) fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
     /// Gives up the one under way.
     pub(crate) fn forfeit(&mut self) {
         if let Some(owed) = self.owed.take() {
@@ -122,7 +132,7 @@ impl DiskRole {
             requests += 1;
             bytes += self.take_turn(ring, io, tag, now);
         }
-        self.large.is_under_way = !self.large.turns.is_empty();
+        self.large.keep_under_way(self.stalls.is_trying());
         (requests, bytes)
     }
 

@@ -400,9 +400,9 @@ impl Sidecore {
         reaped
     }
 
-    /// The next part of a request waits for a turn of this queue.
+    /// The next part of a request waits for a turn of this queue, or one that stalled does.
     #[cold]
-    fn poll_begun(&mut self, queue: u16, now: Nanos) {
+    pub(crate) fn poll_begun(&mut self, queue: u16, now: Nanos) {
         if self.schedule.has_begun(queue, now)
             && let Some((ring, _)) = disk_at(&mut self.places, queue)
             && !ring.health.is_lost()

@@ -17,12 +17,14 @@ use std::collections::VecDeque;
 
 use backend::{Io, Stall, Started};
 use request::{Status, Tag};
-use schedule::Nanos;
+use schedule::{Budget, Nanos, Visited};
+use virtqueue::Chain;
 
+use crate::done::Done;
 use crate::fetch::Tally;
 use crate::inbox::Event;
-use crate::places::disk_at;
-use crate::served::{DiskRole, Ring};
+use crate::places::{Place, disk_at};
+use crate::served::{DiskRole, Ring, Served};
 use crate::sidecore::Sidecore;
 
 /// Until the first try, nanoseconds; each further one waits twice as long as the one before.
@@ -35,6 +37,8 @@ const PAUSE_NS_MAX: u64 = 1_000_000_000;
 pub(crate) struct Stalls {
     /// Slots of those that are to be tried again, in the order in which they stalled.
     slots: VecDeque<u16>,
+    /// How many of them, from the front, are still to be tried in this round.
+    tries: u16,
     /// By slot: the generation of the last request there that stalled, and why. As long as that one lives, it
     /// waits: the try that is under way may take its time, and come to nothing.
     known: Box<[Option<(u32, Stall)>]>,
@@ -59,6 +63,7 @@ impl Stalls {
     pub(crate) fn new(slots: usize) -> Stalls {
         Stalls {
             slots: VecDeque::with_capacity(slots),
+            tries: 0,
             known: vec![None; slots].into_boxed_slice(),
             large: None,
             holds_large: false,
@@ -91,6 +96,18 @@ impl Stalls {
     /// Whether something is to be tried again. What is being tried is not here, but with the back-end.
     pub(crate) fn has_some(&self) -> bool {
         !self.slots.is_empty() || self.holds_large
+    }
+
+    /// Whether a round is under way.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.tries > 0
+    }
+
+    /// The slot that is to be tried next in this round. A slot is in the line once, and what comes to its end
+    /// meanwhile is of the next round.
+    fn next_try(&mut self) -> Option<u16> {
+        self.tries = self.tries.checked_sub(1)?;
+        self.slots.pop_front()
     }
 
     /// The ring stops, and may go on elsewhere.
@@ -164,6 +181,7 @@ impl DiskRole {
             }
         }
         (self.stalls.is_listed, self.stalls.due) = (false, Nanos(0));
+        self.end_round();
         if self.stalls.is_told || self.stalls.has_some() {
             self.stalls.list(io, self.place);
         }
@@ -190,38 +208,106 @@ impl DiskRole {
         full + failed
     }
 
-    /// Tries all again, as far as there is room. True when something ended or may be visited again.
-    fn retry(&mut self, ring: &mut Ring, io: &mut Io, now: Nanos) -> bool {
+    /// All that waits is to be tried again. Whether the large request may go on with its queue's next visit.
+    fn begin_round(&mut self, now: Nanos) -> bool {
         self.stalls.pause_ns = (self.stalls.pause_ns * 2).min(PAUSE_NS_MAX);
         self.stalls.due = now.after(self.stalls.pause_ns);
-        let mut goes_on = std::mem::take(&mut self.stalls.holds_large);
-        let mut tally = Tally::default();
-        for _ in 0..self.stalls.slots.len() {
-            if io.room() == 0 || !self.backend.has_room(io) {
-                self.stalls.due = now.after(PAUSE_NS_MIN);
-                break;
-            }
-            let Some(slot) = self.stalls.slots.pop_front() else { break };
-            if !self.slots.may_go_on(slot) {
-                self.stalls.slots.push_back(slot);
-                continue;
-            }
-            let Some(tag) = self.slots.tag(self.place, slot) else { continue };
-            let Some((request, owed)) = self.slots.find(tag) else { continue };
-            let progress = &mut owed.progress;
-            match self.backend.resume(io, &request, &ring.memory, tag, progress) {
-                Started::Pending => {}
-                Started::Stalled(stall) => self.stall(ring, io, slot, stall, now),
-                Started::Done(status) => {
-                    if let Some(owed) = self.slots.take(tag) {
-                        goes_on = true;
-                        self.finish(ring, owed.ticket, owed.work.reply, status, &mut tally);
-                    }
-                }
+        self.stalls.tries = self.stalls.in_slots();
+        self.large.keep_under_way(self.stalls.is_trying());
+        std::mem::take(&mut self.stalls.holds_large)
+    }
+
+    /// Nothing more is tried in this round.
+    fn end_round(&mut self) {
+        self.stalls.tries = 0;
+        self.large.keep_under_way(false);
+    }
+
+    /// The rest of a piece in which a round is under way, and in which `visited` was done so far: some are tried
+    /// again, within `budget`, and then new requests are taken, as many as if there were no round. Without that a
+    /// guest's reads would wait for all its writes that wait.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fetch_beside(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        chain: &mut Chain,
+        (budget, slice_bytes, visited): (Budget, u64, Visited),
+        now: Nanos,
+    ) -> Done {
+        let (requests, bytes) = self.try_again(ring, io, budget, now);
+        let (requests, bytes) = (visited.requests + requests, visited.bytes + bytes);
+        let is_trying = self.stalls.is_trying();
+        if ring.gate.is_some() {
+            // For new ones its limit was not asked.
+            let visited = Visited { requests, bytes, more: true, held: requests == 0, ..visited };
+            return Done::new(visited, 0);
+        }
+        self.large.keep_under_way(false);
+        let done = self.fetch(ring, io, chain, budget, slice_bytes, now);
+        self.large.keep_under_way(is_trying);
+        let beside = done.visited();
+        let goes_on = is_trying && requests > 0;
+        let visited = Visited {
+            requests: requests + beside.requests,
+            bytes: bytes + beside.bytes,
+            more: beside.more || is_trying,
+            // With no slot left what was tried may still go on.
+            held: beside.held && !goes_on,
+            ..beside
+        };
+        Done::new(visited, done.ended())
+    }
+
+    /// Goes on with the round, within `budget` and as far as there is room: how many requests that were, and how
+    /// many bytes.
+    fn try_again(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        budget: Budget,
+        now: Nanos,
+    ) -> (u32, u64) {
+        let (mut requests, mut bytes) = (0, 0);
+        while requests < budget.requests
+            && bytes < budget.bytes
+            && io.room() > 0
+            && self.backend.has_room(io)
+            && let Some(slot) = self.stalls.next_try()
+        {
+            requests += 1;
+            match self.slots.may_go_on(slot) {
+                true => bytes += self.try_slot(ring, io, slot, now),
+                false => self.stalls.slots.push_back(slot),
             }
         }
-        tally.add_to(ring);
-        goes_on
+        if !self.stalls.is_trying() {
+            self.end_round();
+            self.stalls.due = now.after(self.stalls.pause_ns);
+        }
+        (requests, bytes)
+    }
+
+    /// Tries one of them; how many bytes that was.
+    fn try_slot(&mut self, ring: &mut Ring, io: &mut Io, slot: u16, now: Nanos) -> u64 {
+        let Some(tag) = self.slots.tag(self.place, slot) else { return 0 };
+        let Some((request, owed)) = self.slots.find(tag) else { return 0 };
+        let progress = &mut owed.progress;
+        let (bytes, started) = self.backend.resume(io, &request, &ring.memory, tag, progress);
+        match started {
+            Started::Pending => {}
+            Started::Stalled(stall) => self.stall(ring, io, slot, stall, now),
+            Started::Done(status) => {
+                let took = self.end(ring, tag, status, now);
+                ring.counters.latency.add(took, 1);
+            }
+        }
+        if io.is_laden() {
+            // What it costs is this queue's. An error comes again at the pass's own `enter`.
+            let _ = io.hand_over();
+        }
+        bytes
     }
 
     /// Whether what waits may stay in the queue's record when it leaves.
@@ -236,6 +322,7 @@ impl DiskRole {
         if !self.stalls.has_some() {
             return;
         }
+        self.end_round();
         let stays_recorded = self.stays_recorded(ring);
         let mut tally = Tally::default();
         while let Some(slot) = self.stalls.slots.pop_front() {
@@ -264,7 +351,7 @@ impl DiskRole {
 }
 
 impl Sidecore {
-    /// Looks at the queues with requests that wait: tells of them, and tries again what is due.
+    /// Looks at the queues with requests that wait: tells of them, and begins the round that is due.
     #[cold]
     #[inline(never)]
     pub(crate) fn look_at_stalled(&mut self, now: Nanos) {
@@ -291,7 +378,8 @@ impl Sidecore {
             self.send(Event::Stalls(key));
             return true;
         }
-        if disk.stalls.due > now {
+        // Its visits go on with a round, and end it.
+        if disk.stalls.is_trying() || disk.stalls.due > now {
             return true;
         }
         if ring.leaving {
@@ -303,12 +391,11 @@ impl Sidecore {
             self.send(Event::Stalls(key));
             return false;
         }
-        if disk.retry(ring, &mut self.io, now) {
-            if ring.unshown && ring.publish_reaped(&mut self.alarm, now) {
-                self.put_off.push(place);
-            }
+        if disk.begin_round(now) {
             self.schedule.completed(place);
-            self.examine(place);
+        }
+        if disk_at(&mut self.places, place).is_some_and(|(_, disk)| disk.stalls.is_trying()) {
+            self.poll_begun(place, now);
         }
         true
     }
@@ -316,12 +403,18 @@ impl Sidecore {
     /// When a queue with requests that wait is looked at next.
     pub(crate) fn stalled_due(&self) -> Option<Nanos> {
         let due = |place: u16| {
-            let served = self.places.get(usize::from(place))?.served()?;
-            let stalls = &served.disk_role()?.stalls;
-            let is_due = !stalls.is_told || stalls.is_unshown;
-            Some(if is_due { Nanos(0) } else { stalls.due })
+            let served = self.places.get(usize::from(place)).and_then(Place::served);
+            // A place that has nobody any more is struck off by the next look.
+            let Some(stalls) = served.and_then(Served::disk_role).map(|disk| &disk.stalls) else {
+                return Some(Nanos(0));
+            };
+            match !stalls.is_told || stalls.is_unshown {
+                true => Some(Nanos(0)),
+                // Its visits say when that is over.
+                false if stalls.is_trying() => None,
+                false => Some(stalls.due),
+            }
         };
-        // A place that has nobody any more is struck off by the next look.
-        self.io.stalled_places().map(|place| due(place).unwrap_or(Nanos(0))).min()
+        self.io.stalled_places().filter_map(due).min()
     }
 }

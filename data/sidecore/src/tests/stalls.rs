@@ -464,3 +464,100 @@ fn notes_of_what_waits_take_no_memory_in_a_pass() {
     }
     assert_eq!(guests.iter_mut().map(Guest::take_ok).sum::<usize>(), 9);
 }
+
+/// How many writes of a round wait, in the tests of a round that takes many visits.
+const MANY: usize = 64;
+/// Bytes of each: as many as a visit may have.
+const PART: u64 = 1 << 20;
+
+/// A guest whose writes of [`PART`] wait, one behind the other on the disk.
+fn bed_of_many() -> (Bed, Arc<QueueCounters>) {
+    let mut bed = bed_of(MANY as u64 * PART);
+    let counters = bed.attach(false);
+    bed.kernel.refuse(Some(ENOSPC));
+    for number in 0..MANY {
+        let data = [Buffer { gpa: SPARE_AT, len: PART as u32, device_writes: false }];
+        bed.guest.add_over(number, WRITE, number as u64 * PART / 512, &data);
+    }
+    bed.guest.driver.publish();
+    bed.guest.kick();
+    bed.core.passes(4 * MANY as u32);
+    assert_eq!(counters.snapshot().waiting_full, MANY as u64);
+    (bed, counters)
+}
+
+/// What is tried again is done in visits of its queue: a part in each, and its neighbours have theirs in between.
+#[test]
+fn what_is_tried_again_is_no_more_a_pass_than_a_visit() {
+    let (mut bed, counters) = bed_of_many();
+    let mut modest = Guest::new(ring(16));
+    bed.core.attach(&modest, modest.spec(2, &memory()));
+    bed.kernel.refuse(None);
+    bed.core.now = bed.core.sidecore.stalled_due().unwrap();
+    let (before, mut passes) = (bed.kernel.asked(), 0);
+    let mut ended = Vec::new();
+    while ended.len() < MANY {
+        let asked = bed.kernel.asked();
+        modest.ask(4, READ);
+        bed.core.pass();
+        assert_eq!(modest.take_ok(), 4, "in every pass");
+        let tried = bed.kernel.asked() - asked;
+        assert!(tried <= 1, "{tried} of a MiB each in pass {passes}");
+        ended.extend(bed.guest.take());
+        passes += 1;
+        assert!(passes < 2 * MANY, "{} have ended", ended.len());
+    }
+    assert_eq!(ended, (0..MANY).map(|number| (number, 0)).collect::<Vec<_>>());
+    assert_eq!(bed.kernel.asked() - before, MANY as u64, "each is tried once");
+    let offsets: Vec<u64> = (0..MANY as u64).map(|number| number * PART).collect();
+    assert_eq!(bed.kernel.written(), offsets);
+    bed.wait_ms(1_100);
+    assert_eq!((counters.snapshot().waiting_full, counters.snapshot().in_flight), (0, 0));
+    assert_eq!(bed.core.sidecore.next_due(), None, "nothing is left to be looked at");
+}
+
+/// Nor do requests of the same queue that find what they need wait for a round.
+#[test]
+fn what_is_tried_again_holds_up_nothing_of_its_queue() {
+    let (mut bed, counters) = bed_of_many();
+    // There is no space still: all of it comes to nothing.
+    for round in 0..3 {
+        bed.core.now = bed.core.sidecore.stalled_due().unwrap();
+        bed.core.pass();
+        let mut reads = 0;
+        while bed.core.sidecore.is_slicing(0) {
+            bed.guest.add(MANY, READ, 0, 1);
+            bed.guest.driver.publish();
+            bed.guest.kick();
+            bed.core.passes(2);
+            assert_eq!(bed.guest.take(), [(MANY, 0)], "{reads} of round {round}");
+            reads += 1;
+        }
+        assert!(reads >= MANY / 4, "{reads} of round {round}");
+        bed.core.passes(4);
+        assert_eq!(counters.snapshot().waiting_full, MANY as u64);
+    }
+    bed.kernel.refuse(None);
+    bed.wait_ms(1_100);
+    let ended: Vec<usize> = bed.guest.take().iter().map(|(number, _)| *number).collect();
+    assert_eq!(ended, (0..MANY).collect::<Vec<_>>(), "in the order in which they came");
+}
+
+#[test]
+fn a_queue_that_leaves_in_the_middle_of_a_round_ends_it() {
+    let (mut bed, _) = bed_of_many();
+    bed.stalls();
+    bed.core.now = bed.core.sidecore.stalled_due().unwrap();
+    bed.core.passes(8);
+    assert!(bed.core.sidecore.is_slicing(0), "the round is under way");
+    let asked = bed.kernel.asked();
+    bed.core.send(Command::Detach(key(1)));
+    bed.core.passes(2);
+    let served = detached(bed.core.events(), 1);
+    assert_eq!((served.queue().in_flight(), bed.kernel.asked()), (0, asked));
+    let mut ended = bed.guest.take();
+    // Those that were tried in this round stand behind the others.
+    ended.sort_unstable();
+    assert_eq!(ended, (0..MANY).map(|number| (number, IOERR)).collect::<Vec<_>>());
+    assert_eq!(bed.core.sidecore.next_due(), None, "nothing is left to be looked at");
+}
