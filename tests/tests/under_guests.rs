@@ -247,6 +247,15 @@ fn a_disk_that_is_made_anew_keeps_the_socket_that_its_vmm_comes_back_to() -> Res
     Ok(())
 }
 
+/// What one sends the other one gets.
+fn reaches(port: &mut Nic, card: &mut Nic) -> Result<()> {
+    let frame = frames::small(frames::mac(1), [0xff; 6]);
+    ensure!(port.pair(0).send(&Header::default(), &frame, &[])?, "no slot is free");
+    await_that(WITHIN, "the frame to arrive", || {
+        Ok(card.pair(0).receive()?.is_some_and(|got| got.bytes == frame))
+    })
+}
+
 #[test]
 fn what_takes_a_disk_or_a_nic_from_its_guest_is_refused_unless_its_operator_insists() -> Result<()>
 {
@@ -299,11 +308,7 @@ fn what_takes_a_disk_or_a_nic_from_its_guest_is_refused_unless_its_operator_insi
     daemon.ask("reload")?;
     ensure!(daemon.shown("vm", "share")? == 9 && daemon.shown("vm", "size_bytes")? == 8 << 20);
     of_file.works()?;
-    let frame = frames::small(frames::mac(1), [0xff; 6]);
-    ensure!(port.pair(0).send(&Header::default(), &frame, &[])?, "no slot is free");
-    await_that(WITHIN, "the frame to arrive", || {
-        Ok(card.pair(0).receive()?.is_some_and(|got| got.bytes == frame))
-    })?;
+    reaches(&mut port, &mut card)?;
     // Whoever insists gets it.
     for line in ["disk resize made 2M --force", "disk rm made --force", "nic rm port --force"] {
         daemon.ask(line)?;

@@ -40,7 +40,7 @@ pub(crate) fn text(done: &ReloadView) -> String {
         (true, false) => effects_text(done),
     };
     for name in &done.restart_needed {
-        let what = match config::upgrade_refuses(name) {
+        let what = match config::api::upgrade_refuses(name) {
             true => "a restart of the daemon puts it into force, and `sidecore upgrade` refuses it",
             false => "`sidecore upgrade`, or a restart, puts it into force",
         };

@@ -214,12 +214,6 @@ pub struct Difference {
     pub restart_needed: Vec<String>,
 }
 
-/// Whether a field of [`Difference::restart_needed`] is put into force by a restart alone: a process that takes over
-/// listens where its predecessor did, and goes on with what that keeps.
-pub fn upgrade_refuses(field: &str) -> bool {
-    matches!(field, "daemon.api" | "daemon.api_read" | "daemon.state_dir")
-}
-
 /// What makes `wanted` of `running`.
 pub fn diff(running: &Plan, wanted: &Plan) -> Difference {
     let mut difference = Difference::default();

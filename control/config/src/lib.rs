@@ -29,7 +29,7 @@ pub mod size;
 pub mod spec;
 pub mod target;
 
-pub use diff::{Change, Difference, diff, links_after, upgrade_refuses};
+pub use diff::{Change, Difference, diff, links_after};
 pub use mac::Mac;
 pub use mistake::{Mistake, Refusal};
 pub use plan::{

@@ -123,17 +123,7 @@ fn begin(
     let openers = Openers::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
-    let state = match &estate {
-        Some(_) => Ok(StateFile::of_an_heir(&plan.daemon.state_dir, now())),
-        None => StateFile::of_a_start(&plan.daemon.state_dir, &plan.daemon.api),
-    };
-    let state = match state {
-        Ok(state) => state,
-        Err(why) => {
-            entrance.remove();
-            return Err(StartError(why));
-        }
-    };
+    let (state, entrance) = open_state(plan, estate.is_some(), entrance)?;
     let listening = entrance.listening().map_err(|e| failed("the API's sockets", &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
@@ -188,6 +178,26 @@ fn begin(
         plan: Plan { disks: Vec::new(), switches: Vec::new(), nics: Vec::new(), ..plan.clone() },
     };
     Ok((manager, entrance))
+}
+
+/// Where state is kept, which is this daemon's alone. The API's sockets go if it is another's.
+fn open_state(
+    plan: &Plan,
+    is_heir: bool,
+    entrance: Entrance,
+) -> Result<(StateFile, Entrance), StartError> {
+    let folder = &plan.daemon.state_dir;
+    let state = match is_heir {
+        true => Ok(StateFile::of_an_heir(folder, now())),
+        false => StateFile::of_a_start(folder, &plan.daemon.api),
+    };
+    match state {
+        Ok(state) => Ok((state, entrance)),
+        Err(why) => {
+            entrance.remove();
+            Err(StartError(why))
+        }
+    }
 }
 
 /// The API's sockets, not answered yet; those that a predecessor hands over where there is one.

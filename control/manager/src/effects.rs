@@ -287,6 +287,13 @@ impl Manager {
             let new = new.get(name).unwrap_or(word);
             (was != word).then(|| format!("{name} {old:?} becomes {new:?}"))
         });
+        // An heir takes it in place, so that it is not what the device is made of.
+        let folder = |plan: &Plan| plan.disk(id).is_some_and(|disk| disk.spec.allow_user_folder);
+        let folder = [&self.plan, wanted].map(folder);
+        let differs = differs.chain(
+            (folder[0] != folder[1])
+                .then(|| format!("allow_user_folder \"{}\" becomes \"{}\"", folder[0], folder[1])),
+        );
         match differs.collect::<Vec<_>>().join(", ") {
             none if none.is_empty() && self.waits_for_its_image(id) => {
                 "its path names another image than is open, and its guest waits".to_string()

@@ -94,7 +94,8 @@ mod tests {
     use schemars::{JsonSchema, schema_for};
 
     use super::*;
-    use crate::diff::{Difference, diff, upgrade_refuses};
+    use crate::api::upgrade_refuses;
+    use crate::diff::{Difference, diff};
     use crate::plan::{HostCpus, Plan, load};
     use crate::spec::{DaemonSpec, DiskSpec, NicSpec, SidecoresSpec};
 
