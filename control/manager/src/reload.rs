@@ -42,6 +42,11 @@ impl Reloading {
         self.answer_by
     }
 
+    /// Whether its answer is waited for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.answer_by.is_some()
+    }
+
     fn warn_of_restart(&self) {
         let ReloadView { restart_needed, file, .. } = &self.done;
         if !restart_needed.is_empty() {
@@ -101,7 +106,7 @@ impl Manager {
                 "another process is taking over, and reads the file itself",
                 "ask again in a moment",
             ),
-            (None, Some(reloading)) if reloading.answer_by.is_some() => {
+            (None, Some(reloading)) if reloading.is_asked() => {
                 busy("the configuration file is being read again already", "try again in a moment")
             }
             (None, _) => Ok(()),

@@ -25,6 +25,7 @@ use crate::api::Reply;
 use crate::device::Device;
 use crate::manager::{Manager, now};
 use crate::poll::Token;
+use crate::reload::Reloading;
 use crate::uplinks::State;
 
 /// How long a launcher may take to start an heir.
@@ -281,7 +282,7 @@ impl Manager {
         };
         let is_leaving = self.network.switches.iter().any(|switch| switch.leaving.is_some());
         let mut devices = self.devices.values();
-        if self.reloading.is_some() {
+        if self.reloading.as_ref().is_some_and(Reloading::is_asked) {
             return Some("a reload");
         }
         if is_leaving || devices.any(|device| device.is_held_back()) {
