@@ -230,7 +230,8 @@ Install the new program in the place of the old one first. It also puts fields i
 otherwise take a restart. A new process of the program that was started as the daemon takes over
 its sockets, its guests' memory, rings, images and taps; each queue stands still for a moment. It
 reads the configuration file anew, and refuses one that would take a device from its guest:
-`sidecore reload --force` does that. If it cannot take over, the daemon goes on as it is, and says why.")]
+`sidecore reload --force` does that. If it cannot take over, the daemon goes on as it is, and
+says why.")]
     Upgrade,
     /// Internal: starts a daemon's successor. Run by the daemon only.
     #[command(hide = true)]
