@@ -18,6 +18,8 @@ use crate::{Cache, Io, OpenError, Outcome, Progress, Started};
 const LEN: u64 = 5 << 20;
 const REQUESTS: u16 = 4;
 const SIZE: u64 = LEN * REQUESTS as u64;
+/// Of a look at the page cache.
+const ATTEMPTS: u32 = 5;
 const NO_DIRECT: &str = "this file system has no way past the page cache";
 
 struct Bed {
@@ -171,15 +173,24 @@ fn odd_buffers_of_a_direct_disk_leave_nothing_in_the_page_cache() {
             return leave_out(name, NO_DIRECT, folder.path());
         }
         let wanted = content(odd);
-        bed.put(odd, &wanted);
-        // What making it, or an earlier look, left there.
-        let file = OpenOptions::new().read(true).open(&path).expect("the file");
-        fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
-        let wrote = bed.run_all(Op::Write { sync: false }, odd);
-        bed.put(odd, &vec![0xee; SIZE as usize]);
-        let read = bed.run_all(Op::Read, odd);
-        let at_all = (0..SIZE).step_by(1 << 20);
-        let cached: Vec<u64> = at_all.filter(|at| is_cached(&path, *at) == Some(true)).collect();
+        let mut more = 1..ATTEMPTS;
+        let (wrote, read, cached) = loop {
+            bed.put(odd, &wanted);
+            // What making it, or an earlier look, left there.
+            let file = OpenOptions::new().read(true).open(&path).expect("the file");
+            fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
+            let wrote = bed.run_all(Op::Write { sync: false }, odd);
+            bed.put(odd, &vec![0xee; SIZE as usize]);
+            let read = bed.run_all(Op::Read, odd);
+            let at_all = (0..SIZE).step_by(1 << 20);
+            let cached = at_all.filter(|at| is_cached(&path, *at) == Some(true));
+            let cached: Vec<u64> = cached.collect();
+            // Where somebody else holds a page at that moment, such as the kernel's reclaim, the file system does
+            // a direct write through the cache.
+            if cached.is_empty() || more.next().is_none() {
+                break (wrote, read, cached);
+            }
+        };
         assert!(cached.is_empty(), "{odd}: in the page cache: {cached:?}");
         assert!(bed.bytes(odd) == wanted, "{odd}: other bytes than were written");
         let parts = SIZE / if odd == 0 { PART_BYTES } else { 64 << 10 };
