@@ -228,31 +228,38 @@ fn a_disk_removed_and_added_with_another_path_leaves_the_guest_waiting() -> Resu
     bed.daemon.stop()
 }
 
+/// Two disks, and where their guests come to.
+fn disks_at(sockets: [&str; 2]) -> String {
+    let disk = |id, image, socket| {
+        format!("[[disk]]\nid = \"{id}\"\npath = \"images/{image}\"\nsocket = \"{socket}\"\n")
+    };
+    disk(DISK, "a.raw", sockets[0]) + &disk("vm2", "b.raw", sockets[1])
+}
+
+/// The guest of the first image has come to the second disk, and is not served.
+fn waits_at_the_other(daemon: &Daemon) -> Result<()> {
+    let mut problem = serde_json::Value::Null;
+    await_that(WITHIN, "the guest to wait", || {
+        problem = daemon.shown("vm2", "problem")?;
+        Ok(problem.as_str().is_some_and(|text| text.contains("its guest was on")))
+    })?;
+    ensure!(problem.as_str().is_some_and(|text| text.contains("a.raw")), "{problem}");
+    is_untouched(daemon, "b.raw")
+}
+
 /// A guest is known by the socket that its VMM comes to: that knows nothing of disks' names.
 #[test]
 fn disks_that_swap_their_sockets_do_not_swap_their_guests() -> Result<()> {
     let mut bed = Bed::start("identity-sockets")?;
-    let disks = |sockets: [&str; 2]| {
-        let disk = |id, image, socket| {
-            format!("[[disk]]\nid = \"{id}\"\npath = \"images/{image}\"\nsocket = \"{socket}\"\n")
-        };
-        disk(DISK, "a.raw", sockets[0]) + &disk("vm2", "b.raw", sockets[1])
-    };
     let (own, other) = (format!("{DISK}.sock"), "vm2.sock");
     bed.daemon.kill()?;
-    bed.daemon.configure("cpus = \"0\"", &disks([other, &own]))?;
+    bed.daemon.configure("cpus = \"0\"", &disks_at([other, &own]))?;
     bed.daemon.start_again()?;
     bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
-    let mut problem = serde_json::Value::Null;
-    await_that(WITHIN, "the guest to wait", || {
-        problem = bed.daemon.shown("vm2", "problem")?;
-        Ok(problem.as_str().is_some_and(|text| text.contains("its guest was on")))
-    })?;
-    ensure!(problem.as_str().is_some_and(|text| text.contains("a.raw")), "{problem}");
-    is_untouched(&bed.daemon, "b.raw")?;
+    waits_at_the_other(&bed.daemon)?;
     // Another name of the same disk is no other guest.
     bed.daemon.kill()?;
-    let renamed = disks([&own, other]).replace(&format!("id = \"{DISK}\""), "id = \"renamed\"");
+    let renamed = disks_at([&own, other]).replace(&format!("id = \"{DISK}\""), "id = \"renamed\"");
     bed.daemon.configure("cpus = \"0\"", &renamed)?;
     bed.daemon.start_again()?;
     bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
@@ -467,15 +474,9 @@ fn a_resize_of_an_image_without_its_name_is_refused() -> Result<()> {
 #[test]
 fn a_guest_whose_disk_has_another_guest_meanwhile_waits() -> Result<()> {
     let mut bed = Bed::start("identity-swapped")?;
-    let disks = |sockets: [&str; 2]| {
-        let disk = |id, image, socket| {
-            format!("[[disk]]\nid = \"{id}\"\npath = \"images/{image}\"\nsocket = \"{socket}\"\n")
-        };
-        disk(DISK, "a.raw", sockets[0]) + &disk("vm2", "b.raw", sockets[1])
-    };
     let (own, other) = (format!("{DISK}.sock"), "vm2.sock");
     bed.daemon.kill()?;
-    bed.daemon.configure("cpus = \"0\"", &disks([other, &own]))?;
+    bed.daemon.configure("cpus = \"0\"", &disks_at([other, &own]))?;
     bed.daemon.start_again()?;
     // A VM that starts is served from what its socket leads to.
     let stream = UnixStream::connect(bed.daemon.dir().join(other))?;
@@ -492,13 +493,7 @@ fn a_guest_whose_disk_has_another_guest_meanwhile_waits() -> Result<()> {
             bed.daemon.start_again()?;
         }
         bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
-        let mut problem = serde_json::Value::Null;
-        await_that(WITHIN, "the guest to wait", || {
-            problem = bed.daemon.shown("vm2", "problem")?;
-            Ok(problem.as_str().is_some_and(|text| text.contains("its guest was on")))
-        })?;
-        ensure!(problem.as_str().is_some_and(|text| text.contains("a.raw")), "{problem}");
-        is_untouched(&bed.daemon, "b.raw")?;
+        waits_at_the_other(&bed.daemon)?;
     }
     bed.daemon.stop()
 }

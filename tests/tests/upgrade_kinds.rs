@@ -32,6 +32,8 @@ use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
 const WITHIN: Duration = Duration::from_secs(90);
+/// A busy machine refuses one attempt after the other.
+const UPGRADED: Duration = Duration::from_secs(600);
 /// Disks that guests write and read back.
 const WRITTEN: [&str; 10] = [
     "file",
@@ -280,7 +282,7 @@ const LATE: &str = "sidecores are late; try again";
 const UNANSWERED: &str = "their disk does not answer; try again when it does";
 
 fn replace(daemon: &mut Daemon) -> Result<()> {
-    await_that(WITHIN, "an upgrade", || try_to_replace(daemon))
+    await_that(UPGRADED, "an upgrade", || try_to_replace(daemon))
 }
 
 /// False: it was refused, since somebody was late.

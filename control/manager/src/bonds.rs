@@ -2,8 +2,9 @@
 //! that comes back is served from that image alone.
 //!
 //! A guest is known by the socket that it comes to, since its VMM knows nothing else, and where nobody came to that one
-//! before, by its disk's name. A file for each disk, and for each socket whose guest's disk has another guest since, written
-//! whole, synced and renamed before the guest's first request; all are read when the daemon starts. Not here: which images are the same, and the rule (`image`).
+//! before, by its disk's name. Each disk has a file, and each socket whose guest's disk has another guest since. A file is
+//! written whole, synced and renamed before the guest's first request. All are read when the daemon starts. Not here:
+//! which images are the same, and the rule (`image`); what an operator decides (`accept`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -170,9 +171,8 @@ impl Bonds {
         write(&self.kept, &whose, other)
     }
 
-    /// Disk `id` has another guest from here on, which comes to `socket`: what was kept under its name of a guest that
-    /// comes to another one is kept under that one's. Two disks may swap their sockets, one guest begin anew, and the other
-    /// one come back a day later.
+    /// Moves what is kept under the name of disk `id` to a file of its guest's socket, if that is not `socket`: another guest
+    /// begins there. Two disks may swap their sockets, and the guest that waits comes back a day later.
     fn set_apart(
         &mut self,
         id: &str,

@@ -72,8 +72,8 @@ pub fn rights(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// That what was made by command, and is kept in `state_dir`, can be read and goes with the file. True if this process
-/// may not look.
+/// That what was made by command, and is kept in `state_dir`, can be read and goes with the file. A process that may not
+/// look there finds nothing wrong.
 ///
 /// # Errors
 /// What a start would say.
