@@ -93,11 +93,14 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
     }
     std::fs::write(&file, text)?;
     daemon.upgrade()?;
-    // It has the lock of that folder as soon as the process before has ended.
+    // The lock of that folder was handed over: there is no moment without it.
     let own = format!("process {}, whose `api` is ", daemon.pid());
-    await_that(SOON, "the new process to lock its state", || {
-        Ok(std::fs::read_to_string(daemon.dir().join("state/lock"))?.starts_with(&own))
-    })?;
+    let lock = daemon.dir().join("state/lock");
+    let holder = std::fs::read_to_string(&lock)?;
+    ensure!(holder.starts_with(&own), "{holder}");
+    let lock = std::fs::File::open(&lock)?;
+    let taken = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    ensure!(taken == Err(rustix::io::Errno::AGAIN), "{taken:?}");
     for (load, _) in &loads {
         load.await_requests(50)?;
     }

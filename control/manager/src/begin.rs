@@ -123,7 +123,7 @@ fn begin(
     let openers = Openers::new().map_err(|e| failed("the control loop", &e))?;
     let workers = cores::leave(&plan.sidecores.cpus);
     let (entrance, calls) = open_api(plan, estate.as_mut())?;
-    let (state, entrance) = open_state(plan, estate.is_some(), entrance)?;
+    let (state, entrance) = open_state(plan, estate.as_mut(), entrance)?;
     let listening = entrance.listening().map_err(|e| failed("the API's sockets", &e))?;
     let cores =
         Cores::launch(&plan.sidecores, workers, now()).map_err(|e| failed("a sidecore", &e))?;
@@ -183,13 +183,13 @@ fn begin(
 /// Where state is kept, which is this daemon's alone. The API's sockets go if it is another's.
 fn open_state(
     plan: &Plan,
-    is_heir: bool,
+    estate: Option<&mut Estate>,
     entrance: Entrance,
 ) -> Result<(StateFile, Entrance), StartError> {
     let folder = &plan.daemon.state_dir;
-    let state = match is_heir {
-        true => Ok(StateFile::of_an_heir(folder, now())),
-        false => StateFile::of_a_start(folder, &plan.daemon.api),
+    let state = match estate {
+        Some(estate) => Ok(StateFile::of_an_heir(folder, estate.state_lock.take(), now())),
+        None => StateFile::of_a_start(folder, &plan.daemon.api),
     };
     match state {
         Ok(state) => Ok((state, entrance)),

@@ -2,7 +2,7 @@
 //! alone keeps its state in a folder.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ pub(crate) struct StateFile {
 /// Whether other daemons are kept out.
 enum Hold {
     /// Until this is closed.
-    Ours { _lock: OwnedFd },
-    /// This one may have to wait for its predecessor.
+    Ours(OwnedFd),
+    /// This one has to wait for its predecessor, whose program hands no lock over.
     Awaited { next: Instant, tries: u32 },
     /// The folder has no locks, or may not be written to: whoever writes to it is told.
     Unknown,
@@ -57,10 +57,29 @@ impl StateFile {
         Ok(StateFile { kept, hold })
     }
 
-    /// Of one that takes over, and locks it when its predecessor has ended.
-    pub(crate) fn of_an_heir(folder: &str, now: Instant) -> StateFile {
+    /// Of one that takes over, with its predecessor's `lock`. Without one it locks the folder when that has ended.
+    pub(crate) fn of_an_heir(folder: &str, lock: Option<OwnedFd>, now: Instant) -> StateFile {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
-        StateFile { kept, hold: Hold::Awaited { next: now + LOCK_INTERVAL, tries: 0 } }
+        let awaited = Hold::Awaited { next: now + LOCK_INTERVAL, tries: 0 };
+        StateFile { kept, hold: lock.map_or(awaited, Hold::Ours) }
+    }
+
+    /// What an heir is handed, so that the folder is never without its lock.
+    pub(crate) fn lock_held(&self) -> Option<BorrowedFd<'_>> {
+        match &self.hold {
+            Hold::Ours(lock) => Some(lock.as_fd()),
+            Hold::Awaited { .. } | Hold::Unknown => None,
+        }
+    }
+
+    /// Writes down that this process has the lock now. That it is held is what counts: a full file system keeps
+    /// what was written before.
+    pub(crate) fn note_holder(&self, api: &str) {
+        if let Hold::Ours(lock) = &self.hold {
+            let text = holder(api);
+            let _ = rustix::fs::ftruncate(lock, 0)
+                .and_then(|()| rustix::io::pwrite(lock, text.as_bytes(), 0));
+        }
     }
 
     /// Tries again, where a predecessor had the lock.
@@ -84,7 +103,7 @@ impl StateFile {
     pub(crate) fn lock_due_at(&self) -> Option<Instant> {
         match self.hold {
             Hold::Awaited { next, .. } => Some(next),
-            Hold::Ours { .. } | Hold::Unknown => None,
+            Hold::Ours(_) | Hold::Unknown => None,
         }
     }
 
@@ -126,14 +145,18 @@ impl StateFile {
     }
 }
 
+/// Whose the lock is, in words.
+fn holder(api: &str) -> String {
+    format!("process {}, whose `api` is {api}\n", std::process::id())
+}
+
 /// Takes the lock, and writes down who has it.
 ///
 /// # Errors
 /// Who has it.
 fn lock(kept: &Kept, api: &str) -> Result<Hold, String> {
-    let text = format!("process {}, whose `api` is {api}\n", std::process::id());
-    match kept.lock(LOCK, &text) {
-        Ok(Locking::Taken(lock)) => Ok(Hold::Ours { _lock: lock }),
+    match kept.lock(LOCK, &holder(api)) {
+        Ok(Locking::Taken(lock)) => Ok(Hold::Ours(lock)),
         Ok(Locking::Held(holder)) => Err(holder),
         Err(error) => {
             debug!("{}: not locked: {error}", kept.path(LOCK).display());

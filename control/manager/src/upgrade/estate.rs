@@ -78,6 +78,8 @@ pub(crate) struct Estate {
     pub(crate) api_read: Option<(String, OwnedFd)>,
     /// Where the predecessor keeps its state; an older one does not say.
     pub(crate) state_dir: Option<String>,
+    /// What keeps other daemons out of it.
+    pub(crate) state_lock: Option<OwnedFd>,
     pub(crate) devices: BTreeMap<String, DeviceEstate>,
     pub(crate) rings: Vec<RingWords>,
     pub(crate) taps: BTreeMap<(String, u16), TapEstate>,
@@ -126,7 +128,7 @@ impl Estate {
         let packet = wire::read(bytes, fds.len()).map_err(|error| error.to_string())?;
         let mut fds = VecDeque::from(fds);
         match packet {
-            FromPredecessor::Begin { format, api, api_read, state_dir } => {
+            FromPredecessor::Begin { format, api, api_read, state_dir, has_lock } => {
                 if !wire::FORMATS.contains(&format) {
                     return Err(format!("format {format} is not known"));
                 }
@@ -134,6 +136,9 @@ impl Estate {
                 self.api = Some((api, one(&mut fds)?));
                 if let Some(path) = api_read {
                     self.api_read = Some((path, one(&mut fds)?));
+                }
+                if has_lock {
+                    self.state_lock = Some(one(&mut fds)?);
                 }
             }
             FromPredecessor::Device(words) => self.add_device(words, &mut fds)?,

@@ -144,6 +144,7 @@ impl Manager {
         warn!("the new process took over, and {why}: its devices are taken back");
         self.frozen = false;
         self.saved_seats.clear();
+        self.state.note_holder(&self.plan.daemon.api);
         let numbers: Vec<u32> = self.devices.keys().copied().collect();
         for number in &numbers {
             self.fence_disk(*number);

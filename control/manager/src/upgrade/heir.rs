@@ -273,6 +273,7 @@ impl Manager {
     pub(crate) fn take_over(&mut self, heir: Heir) {
         let left = now();
         self.took_over_at = Some(left);
+        self.state.note_holder(&self.plan.daemon.api);
         self.bounds.be_lenient(false);
         let gone = self.estate.as_mut().map(|estate| {
             estate.doomed.clear();

@@ -318,17 +318,19 @@ impl Manager {
         let until = began + BEQUEST_TIME_MAX;
         upgrade.channel.end_by(Some(until));
         let read = self.listening.read.as_ref();
+        let lock = self.state.lock_held().filter(|_| format >= wire::WITH_FOLDER);
         let begin = FromPredecessor::Begin {
             format,
             api: self.plan.daemon.api.clone(),
             api_read: read.and(self.plan.daemon.api_read.clone()),
             state_dir: (format >= wire::WITH_FOLDER).then(|| self.plan.daemon.state_dir.clone()),
+            has_lock: lock.is_some(),
         };
-        let sockets: Vec<_> = [Some(&self.listening.api), read].into_iter().flatten().collect();
-        let sockets: Vec<_> = sockets.into_iter().map(AsFd::as_fd).collect();
+        let sockets = [Some(&self.listening.api), read].into_iter().flatten().map(AsFd::as_fd);
+        let fds: Vec<_> = sockets.chain(lock).collect();
         let Some(upgrade) = &self.upgrade else { return Err("there is none".to_string()) };
         let channel = &upgrade.channel;
-        let sent = channel.send(&begin, &sockets, SEND_TIME_MAX);
+        let sent = channel.send(&begin, &fds, SEND_TIME_MAX);
         sent.and_then(|()| self.send_estate(channel)).map_err(|error| {
             // What it said before it ended is better than that it has.
             let last = hear(channel, Duration::ZERO);

@@ -63,6 +63,9 @@ pub(crate) enum FromPredecessor {
         /// Where it keeps its state; told from [`WITH_FOLDER`] on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state_dir: Option<String>,
+        /// Whether the lock of that folder comes last: whoever has it open keeps other daemons out.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_lock: bool,
     },
     /// A device; what follows is about it. With the descriptors that `handles` names, in its order.
     Device(DeviceWords),
