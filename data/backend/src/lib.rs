@@ -106,6 +106,17 @@ pub enum Outcome {
     Stalled(Stall),
 }
 
+/// What became of a turn, and what that took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Bytes of the queue's share.
+    pub bytes: u64,
+    /// The caller's thread has copied a part, or will, of a request that takes many such turns.
+    pub copies: bool,
+    /// What became of the request.
+    pub outcome: Outcome,
+}
+
 /// Why a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
@@ -195,7 +206,7 @@ impl Backend {
     }
 
     /// Goes on with a request that waits for a turn: at most one part of it is copied, and the next one given
-    /// to the kernel. Also how many bytes of the queue's share that takes.
+    /// to the kernel.
     pub fn go_on(
         &mut self,
         io: &mut Io,
@@ -203,12 +214,12 @@ impl Backend {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
-    ) -> (u64, Outcome) {
+    ) -> Turn {
         match self {
             Backend::File(file) => file.go_on(io, request, memory, tag, progress),
             // None of them says that it waits for one.
             Backend::Null(_) | Backend::Memory(_) | Backend::Remote(_) => {
-                (0, Outcome::Done(Status::IoError))
+                Turn { bytes: 0, copies: false, outcome: Outcome::Done(Status::IoError) }
             }
         }
     }

@@ -62,8 +62,9 @@ impl DiskRole {
                 return self.fetch_beside(ring, io, chain, (budget, slice_bytes, visited), now);
             }
             if self.large.is_under_way() {
-                // It stalled, or there was no room: a visit that does nothing must not go on.
-                visited.held = visited.requests == 0;
+                // It stalled, or rests, or there was no room: a visit that does nothing must not go on.
+                visited.later = self.large.has_rest(slice_bytes, now);
+                visited.held = visited.requests == 0 && !visited.later;
                 tally.add_to(ring);
                 return Done::new(visited, tally.ended);
             }

@@ -18,6 +18,12 @@ use crate::served::{DiskRole, Ring};
 /// Bytes that are copied in one go at most: 256 KiB, some 25 us. A multiple of every page and block size, so
 /// that slices end where whole pages do.
 pub(crate) const SLICE_BYTES: u64 = schedule::Piece::ALONE.slice_bytes;
+/// A request in parts that are copied here rests after each for so many times what its visit took, where others
+/// ask little: these keep nine tenths of the time. Without it whoever asks for one block after the other waited for
+/// a copy each time.
+pub(crate) const RESTS: u64 = 9;
+/// What a visit took counts for so much at most, nanoseconds: what is longer was another's time.
+const COPY_NS_MAX: u64 = 100_000;
 /// Bytes that are discarded or zeroed in one go: the kernel does that by whole pages.
 const ZEROED_BYTES: u64 = 1 << 20;
 
@@ -28,6 +34,10 @@ pub(crate) struct Large {
     is_under_way: bool,
     /// Those that the back-end has, and that wait for a turn of this queue.
     turns: VecDeque<Tag>,
+    /// The next of them is not before.
+    rests_until: Nanos,
+    /// One of them was copied in this visit.
+    has_copied: bool,
     owed: Option<Owed>,
     /// What is left of its segments, from `Owed::next` on.
     segments: Box<[Span]>,
@@ -48,7 +58,8 @@ impl Large {
         let segments = if slots > 0 { 0 } else { CHAIN_SPANS_MAX };
         let segments = vec![Span::default(); segments].into_boxed_slice();
         let turns = VecDeque::with_capacity(slots);
-        Large { is_under_way: false, turns, owed: None, segments }
+        let (rests_until, has_copied) = (Nanos(0), false);
+        Large { is_under_way: false, turns, rests_until, has_copied, owed: None, segments }
     }
 
     /// Whether a request is under way that goes on when its queue is visited.
@@ -84,6 +95,26 @@ impl Large {
     /// Whether one that the back-end has waits for a turn.
     pub(crate) fn has_turns(&self) -> bool {
         !self.turns.is_empty()
+    }
+
+    /// Whether those that the back-end has leave the rest of a visit, in pieces of `slice_bytes`, to others.
+    pub(crate) fn has_rest(&self, slice_bytes: u64, now: Nanos) -> bool {
+        let is_watchful = slice_bytes < SLICE_BYTES;
+        is_watchful && (self.has_copied || self.rests_until(now).is_some())
+    }
+
+    /// A visit beside others that ask little ends, after `took_ns`. Whether it has copied.
+    pub(crate) fn visit_ended(&mut self, took_ns: u64, now: Nanos) -> bool {
+        let has_copied = std::mem::take(&mut self.has_copied);
+        if has_copied {
+            self.rests_until = now.after(took_ns.min(COPY_NS_MAX) * RESTS);
+        }
+        has_copied
+    }
+
+    /// Until when that is, where those that ask little are watched.
+    pub(crate) fn rests_until(&self, now: Nanos) -> Option<Nanos> {
+        (now < self.rests_until && self.has_turns()).then_some(self.rests_until)
     }
 
     /// Gives up the one under way.
@@ -127,6 +158,7 @@ impl DiskRole {
         while requests < budget.requests
             && bytes < budget.bytes
             && io.room() > 0
+            && !self.large.has_rest(slice_bytes, now)
             && let Some(tag) = self.large.turns.pop_front()
         {
             requests += 1;
@@ -140,8 +172,9 @@ impl DiskRole {
     fn take_turn(&mut self, ring: &mut Ring, io: &mut Io, tag: Tag, now: Nanos) -> u64 {
         let Some((request, owed)) = self.slots.find(tag) else { return 0 };
         let progress = &mut owed.progress;
-        let (bytes, outcome) = self.backend.go_on(io, &request, &ring.memory, tag, progress);
-        match outcome {
+        let turn = self.backend.go_on(io, &request, &ring.memory, tag, progress);
+        self.large.has_copied |= turn.copies;
+        match turn.outcome {
             Outcome::Pending => {}
             Outcome::Turn => self.large.turns.push_back(tag),
             Outcome::Stalled(stall) => self.stall(ring, io, tag.slot, stall, now),
@@ -154,7 +187,7 @@ impl DiskRole {
             // What it costs is this queue's. An error comes again at the pass's own `enter`.
             let _ = io.hand_over();
         }
-        bytes
+        turn.bytes
     }
 
     /// Does the next slice of the large request; how many bytes that was. Ends it when it was the

@@ -55,7 +55,7 @@ impl Bed {
                 Outcome::Done(status) => return status,
                 Outcome::Turn => {
                     let (io, memory) = (&mut self.io, &self.memory);
-                    outcome = self.file.go_on(io, &request, memory, TAG, &mut progress).1;
+                    outcome = self.file.go_on(io, &request, memory, TAG, &mut progress).outcome;
                     continue;
                 }
                 Outcome::Pending => {}

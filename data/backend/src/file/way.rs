@@ -17,7 +17,7 @@ use super::{Asks, File, Next, Progress, Sent, Step};
 use crate::io::{Io, Load, Place, Wait};
 use crate::segments::{fetch, store};
 use crate::sys::{BOUNCE_BYTES, Command};
-use crate::{Outcome, Started};
+use crate::{Started, Turn};
 
 /// Bytes of one part at most: 256 pages to pin. A multiple of every alignment, so that the next part is as
 /// aligned as this one.
@@ -205,8 +205,9 @@ impl File {
         memory: &GuestMap,
         tag: Tag,
         progress: &mut Progress,
-    ) -> (u64, Outcome) {
+    ) -> Turn {
         self.recall(tag, progress);
+        let copies = self.copies_in_turns(io, request, tag, progress);
         let held = self.flight(tag).held.take();
         let mut bytes = (request.len - progress.done.min(request.len)).min(PART_BYTES);
         let ended = match (held, self.place) {
@@ -230,7 +231,25 @@ impl File {
             Some(ended) => ended,
             None => self.proceed(io, request, memory, tag, progress, false),
         };
-        (bytes, self.settle(started, tag).into())
+        Turn { bytes, copies, outcome: self.settle(started, tag).into() }
+    }
+
+    /// Whether the next part of a request in parts is copied, by way of a buffer of ours.
+    fn copies_in_turns(
+        &mut self,
+        io: &Io,
+        request: &Request<'_>,
+        tag: Tag,
+        progress: &Progress,
+    ) -> bool {
+        if request.len <= BOUNCE_BYTES || self.flight(tag).held.is_some() {
+            return request.len > BOUNCE_BYTES;
+        }
+        let bounces = self.place.is_some_and(|place| io.bounces(place));
+        let asks = Asks { tag, room_for_slow: true, bounces };
+        request.op != Op::Read
+            && progress.step == Step::Start
+            && self.way(request, progress, Some(asks)) == Way::Bounced
     }
 
     /// Whether a transfer that was not ended by its last command is to wait for a turn before the next.

@@ -187,7 +187,7 @@ pub fn take_turns(
     mut outcome: Outcome,
 ) -> Outcome {
     while outcome == Outcome::Turn {
-        outcome = backend.go_on(io, request, memory, tag, progress).1;
+        outcome = backend.go_on(io, request, memory, tag, progress).outcome;
     }
     outcome
 }

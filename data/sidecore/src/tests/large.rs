@@ -1,11 +1,13 @@
 //! Requests that are larger than a visit may be.
 
+use std::io::Write;
+
 use guest_memory::Loss;
 use virtqueue::Violation;
 use virtqueue::driver::Buffer;
 
 use super::bed::*;
-use crate::large::SLICE_BYTES;
+use crate::large::{RESTS, SLICE_BYTES};
 use crate::{Command, Event};
 
 /// A slice takes as long as a visit may.
@@ -149,4 +151,62 @@ fn a_large_request_stops_when_its_memory_is_lost() {
     core.pass();
     assert_eq!((counters.snapshot().in_flight, guest.status(0)), (0, 0xff));
     assert!(matches!(core.events()[..], [Event::Failed { violation: Violation::MemoryLost, .. }]));
+}
+
+/// Copies of a request in parts leave nine tenths of the time to a neighbour that asks little, and all of it is
+/// theirs where there is none.
+#[test]
+fn what_is_copied_in_parts_rests_beside_others_alone() {
+    let (folder, disk) = super::file::file();
+    if disk.describe() != "file, direct" {
+        let name = "what_is_copied_in_parts_rests_beside_others_alone";
+        let why = format!("{} has no direct I/O", folder.path().display());
+        let _ = std::io::stderr().write_all(format!("skipped: {why}: {name}\n").as_bytes());
+        return;
+    }
+    const COPY_NS: u64 = 20_000;
+    let len = 16 * (64 << 10);
+    for is_beside in [true, false] {
+        let (mut greedy, mut modest) = (Guest::new(ring(16)), Guest::new(ring(16)));
+        let mut core = Core::new(2);
+        let counters = core.attach(&greedy, greedy.spec(1, &disk));
+        core.attach(&modest, modest.spec(2, &memory()));
+        // So often seen, it is known to ask little.
+        for _ in 0..64 {
+            modest.ask(1, READ);
+            core.pass();
+            assert_eq!(modest.take_ok(), 1);
+        }
+        if !is_beside {
+            core.detach(2);
+        }
+        // Of a visit that copies the clock is read once.
+        core.tick_ns = COPY_NS;
+        let begun = core.now;
+        greedy.add_over(
+            0,
+            READ,
+            0,
+            &[Buffer { gpa: SPARE_AT + 1, len: len as u32, device_writes: true }],
+        );
+        greedy.driver.publish();
+        let mut passes = 0;
+        while greedy.take_ok() == 0 {
+            passes += 1;
+            assert!(passes < 10_000_000, "it has not ended");
+            if is_beside {
+                modest.ask(1, READ);
+            } else {
+                // Who waited for a moment to come would wait for ever.
+                core.now = begun;
+            }
+            core.pass();
+            assert_eq!(modest.take_ok(), usize::from(is_beside), "in every pass");
+        }
+        assert_eq!(counters.snapshot().errors, 0);
+        if is_beside {
+            let took = core.now.since(begun);
+            assert!(took >= 15 * COPY_NS * RESTS, "{took} ns for 16 copies");
+        }
+    }
 }

@@ -35,6 +35,8 @@ struct Came {
     turns: u64,
     /// The most bytes of one turn.
     turn_bytes_max: u64,
+    /// Those of them that copied.
+    copies: u64,
 }
 
 fn folder() -> tempfile::TempDir {
@@ -97,10 +99,11 @@ impl Bed {
                 let request = request(tag.slot);
                 let mut outcome = file.completed(io, &request, memory, tag, result, progress);
                 while outcome == Outcome::Turn {
-                    let (bytes, next) = file.go_on(io, &request, memory, tag, progress);
+                    let turn = file.go_on(io, &request, memory, tag, progress);
                     came.turns += 1;
-                    came.turn_bytes_max = came.turn_bytes_max.max(bytes);
-                    outcome = next;
+                    came.turn_bytes_max = came.turn_bytes_max.max(turn.bytes);
+                    came.copies += u64::from(turn.copies);
+                    outcome = turn.outcome;
                 }
                 if let Outcome::Done(status) = outcome {
                     assert_eq!(status, Status::Ok, "{op:?} {odd}");
@@ -198,6 +201,9 @@ fn odd_buffers_of_a_direct_disk_leave_nothing_in_the_page_cache() {
         // Of a bounced read, each part waits for the copy, and then goes on at once.
         assert_eq!(wrote.turns, parts - first, "{odd}: {wrote:?}");
         assert_eq!(read.turns, if odd == 0 { parts - first } else { parts }, "{odd}: {read:?}");
+        // Of a write the first part is copied before there was a turn.
+        let copies = if odd == 0 { [0; 2] } else { [parts - first, parts] };
+        assert_eq!([wrote.copies, read.copies], copies, "{odd}");
         assert!(std::fs::read(&path).expect("the file") == wanted, "{odd}: elsewhere on the disk");
         // And this way of looking does see something.
         assert_ne!(is_cached(&path, 0), Some(false));
@@ -254,7 +260,7 @@ fn a_stable_write_in_parts_is_synced_once() {
                 outcome = file.completed(io, &request, memory, tag, result, &mut progress);
             }
             if outcome == Outcome::Turn {
-                outcome = file.go_on(io, &request, memory, tag, &mut progress).1;
+                outcome = file.go_on(io, &request, memory, tag, &mut progress).outcome;
             }
         }
         assert_eq!(outcome, Outcome::Done(Status::Ok), "{bytes} {odd}");
