@@ -469,6 +469,43 @@ fn a_resize_of_an_image_without_its_name_is_refused() -> Result<()> {
     bed.daemon.stop()
 }
 
+/// A backup is moved over the image of a VM that was stopped, and the VM is started: it has the backup, or waits for a
+/// reload that opens it, and never goes on with a file that has no name any more.
+#[test]
+fn a_vm_that_is_started_has_what_its_path_names() -> Result<()> {
+    let mut bed = Bed::start("identity-restored")?;
+    let (own, other) = (path(&bed.daemon, "a.raw"), path(&bed.daemon, "b.raw"));
+    for waits in [true, false] {
+        let backup = path(&bed.daemon, "backup.raw");
+        std::fs::copy(&other, &backup)?;
+        std::fs::rename(&backup, &own)?;
+        is_said(&bed.daemon, "is another image than the one that its guest is on")?;
+        // It goes on until then.
+        bed.goes_on()?;
+        drop(bed.guest);
+        is_without_a_guest(&bed.daemon)?;
+        let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+        if waits {
+            let _fresh = bed.daemon.frontend(DISK, &spec)?;
+            is_said(&bed.daemon, "is not what is open here, for which its guest waits")?;
+            ensure!(bed.daemon.shown(DISK, "queues_attached")? == 0);
+            let shown = bed.daemon.ask("reload --dry-run")?.to_string();
+            ensure!(shown.contains("its path names another image than is open"), "{shown}");
+            bed.daemon.ask("reload")?;
+        } else {
+            bed.daemon.ask("reload")?;
+        }
+        is_well_again(&bed.daemon)?;
+        bed.guest = Bed::boot(&bed.daemon)?;
+        let written = std::fs::read(&own)?;
+        let at = BLOCK as usize * 4096;
+        ensure!(written[at..at + 4096] != [FILLS[1].1; 4096], "it writes elsewhere");
+        ensure!(written[..at] == vec![FILLS[1].1; at], "it is on another image");
+    }
+    is_untouched(&bed.daemon, "b.raw")?;
+    bed.daemon.stop()
+}
+
 /// The disks of two guests swap their sockets, the one guest begins anew on the other's disk, and the daemon dies: what the
 /// other guest was on is known all the same.
 #[test]

@@ -45,6 +45,20 @@ fn loads(daemon: &Daemon) -> Result<Vec<(Load, bench::frontend::Frontend)>> {
     NAMES.iter().map(start).collect()
 }
 
+/// What a reload would not open, an heir could not either.
+fn refuses_what_cannot_be_opened(daemon: &Daemon) -> Result<()> {
+    for (more, words) in [
+        ("[[disk]]\nid = \"new\"\npath = \"nothing.raw\"\n", "nothing.raw"),
+        ("[[switch]]\nid = \"s\"\n[[switch.uplink]]\ninterface = \"nothing7\"\n", "nothing7"),
+    ] {
+        daemon.configure("cpus = \"0\"", &format!("{DISKS}{more}"))?;
+        let said = daemon.refuses("upgrade")?;
+        ensure!(said.contains("not replaced") && said.contains(words), "{said}");
+        ensure!(daemon.refuses("reload")?.contains(words));
+    }
+    daemon.configure("cpus = \"0\"", DISKS)
+}
+
 #[test]
 fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
     let mut daemon = Daemon::start_installed("upgrade-refused", "cpus = \"0\"", DISKS)?;
@@ -76,7 +90,7 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
     daemon.configure("cpus = \"0\"", &format!("{DISKS}[[disk]]\nid = \"file\"\n"))?;
     let said = daemon.refuses("upgrade")?;
     ensure!(said.contains("not replaced") && said.contains("file"), "{said}");
-    daemon.configure("cpus = \"0\"", DISKS)?;
+    refuses_what_cannot_be_opened(&daemon)?;
     // What is kept is where it is.
     let file = daemon.dir().join("sidecore.toml");
     let text = std::fs::read_to_string(&file)?;

@@ -86,9 +86,12 @@ fn images_are_there(plan: &Plan) -> Result<(), Failure> {
 fn image_opens(disk: &DiskPlan, images: &Images) -> Result<(), Failure> {
     images.check(disk).map_err(|why| {
         let user = rustix::process::geteuid().as_raw();
-        let hint = format!(
-            "images are opened as the user that checks, which is {user} here: check as the daemon's user"
-        );
+        let hint = match why.contains("ermission denied") {
+            true => format!(
+                "images are opened as the user that checks, which is {user} here: check as the daemon's user"
+            ),
+            false => "correct `path` or `size`, or put the image right".to_string(),
+        };
         Failure::usage(format!("{}: disk {:?}: {why}", disk.origin, disk.id), hint)
     })
 }

@@ -11,6 +11,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::table::{Align, Table};
 
+/// How an effect ends by which an image is made.
+const MADE: &str = "an empty one is made";
+
 /// `reload`
 pub(crate) fn run(args: ReloadArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     let done: ReloadView = match (args.dry_run, args.force) {
@@ -39,6 +42,10 @@ pub(crate) fn text(done: &ReloadView) -> String {
         (false, false) => done.changes.iter().map(|change| format!("{change}\n")).collect(),
         (true, false) => effects_text(done),
     };
+    let made = done.effects.iter().filter(|effect| !done.dry_run && effect.what.ends_with(MADE));
+    for EffectView { id, .. } in made {
+        let _ = writeln!(text, "disk {id}: its image was missing, and an empty one was made");
+    }
     for name in &done.restart_needed {
         let what = match config::api::upgrade_refuses(name) {
             true => "a restart of the daemon puts it into force, and `sidecore upgrade` refuses it",

@@ -80,7 +80,12 @@ pub(crate) fn serve(args: &ServeArgs, output: &Output) -> Result<(), Failure> {
         commit: crate::version::COMMIT,
         file: file.name.clone(),
         path: file.path.display().to_string(),
-        load: Box::new(move |running: &Plan| file.load(Some(running)).map_err(reload_error)),
+        load: Box::new(move |running: &Plan| {
+            let wanted = file.load(Some(running)).map_err(reload_error)?;
+            // One that goes unnoticed until the next start would leave every guest without its disks.
+            file.load(None).map_err(|why| start_error(&why))?;
+            Ok(wanted)
+        }),
         ready: Box::new(|| tell_systemd(NotifyState::Ready)),
         // Until then its predecessor is what ends, or goes on, for all.
         settled: Box::new(|| tell_systemd(NotifyState::MainPid(std::process::id()))),
@@ -303,6 +308,16 @@ fn reload_error(failure: Failure) -> ApiError {
         _ => "put the file back and reload again; nothing was changed",
     };
     ApiError::new(ErrorKind::Refused, failure.text(), hint)
+}
+
+/// The same of a file that a reload could do, and a start could not.
+fn start_error(failure: &Failure) -> ApiError {
+    let error = format!("a start would refuse this file: {}", failure.text());
+    ApiError::new(
+        ErrorKind::Refused,
+        error,
+        "correct the file and reload again; nothing was changed",
+    )
 }
 
 pub(crate) fn start_log() {

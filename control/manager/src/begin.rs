@@ -340,6 +340,7 @@ fn serve(mut manager: Manager, mut server: Server) -> Result<(), StartError> {
             }
         }
     };
+    manager.state.let_lock_go();
     // They have no queues, and must not be what takes this process's memory apart.
     manager.cores.end_all();
     if let Some((reply, answer)) = answered {

@@ -123,7 +123,7 @@ impl Bonds {
     /// The image that the guest was on last which comes to `socket`, or that of disk `id`; and whether that was that
     /// guest of that disk.
     pub(crate) fn of(&self, id: &str, socket: &str) -> (Remembered, bool) {
-        let by_socket = self.sockets.get(socket).map(String::as_str);
+        let by_socket = self.sockets.get(&real(socket)).map(String::as_str);
         let whose = by_socket.unwrap_or(id);
         let Some(entry) = self.entries.get(whose) else {
             let unread = self.unread.clone().map(Remembered::Unreadable);
@@ -149,6 +149,8 @@ impl Bonds {
         image: &Image,
         is_there: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
+        let socket = socket.map(real);
+        let socket = socket.as_deref();
         if !self.entries.contains_key(id) {
             self.make_room(&is_there)?;
         }
@@ -208,6 +210,7 @@ impl Bonds {
     /// # Errors
     /// What the file system said; it is still kept.
     pub(crate) fn forget(&mut self, id: &str, socket: &str) -> io::Result<()> {
+        let socket = &*real(socket);
         self.set_apart(id, Some(socket), |_| true)?;
         let by_socket = self.sockets.get(socket).cloned();
         for whose in by_socket.iter().map(String::as_str).chain([id]) {
@@ -232,6 +235,11 @@ impl Bonds {
         }
         Ok(())
     }
+}
+
+/// A socket's one name, however a file spells it: by a link, or with `..`.
+fn real(socket: &str) -> String {
+    names::real_name(Path::new(socket)).to_string_lossy().into_owned()
 }
 
 /// The name of what is kept of whose guest comes to that socket, and whose disk has another guest. A path has at most
@@ -277,7 +285,8 @@ fn parse(text: &str) -> Result<Entry, String> {
     let text: Text = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match (text.format.as_str(), text.version) {
         (FORMAT, VERSION) => {
-            Ok(Entry { remembered: Remembered::Image(text.image), socket: text.socket })
+            let socket = text.socket.as_deref().map(real);
+            Ok(Entry { remembered: Remembered::Image(text.image), socket })
         }
         (FORMAT, version) => Err(format!("it is of version {version}, of a newer program")),
         _ => Err(format!("`format` is not {FORMAT:?}")),

@@ -270,6 +270,11 @@ impl DiskParts {
         let was_running = was_running(queues, link);
         let verdict = self.bond.judge(&self.plan.id, number, was_running);
         let is_lost = self.was_empty && was_running;
+        // Who starts anew is to have what the path names: what is open may have no name any more.
+        let is_astray = self.astray == Some(Astray::Replaced);
+        if is_astray && !was_running && !self.bond.has_served(number) {
+            return Admission::Other(self.names_another());
+        }
         match verdict {
             // An image that was missing was made anew in its place.
             Verdict::Other(_) if is_lost && self.bond.has_same_name() => {
@@ -279,6 +284,15 @@ impl DiskParts {
             _ if is_lost => Admission::Lost(self.lost_by()),
             verdict => Admission::Served(verdict),
         }
+    }
+
+    /// What a guest is told that would have what its disk's path names, and not what is open.
+    pub(crate) fn names_another(&self) -> String {
+        let path = self.plan.source.path().unwrap_or_default();
+        format!(
+            "what is at {path} now is not what is open here, for which its guest waits: `sidecore reload` opens \
+             what is there"
+        )
     }
 
     /// What a guest is told whose disk holds nothing of what it wrote.

@@ -138,6 +138,25 @@ impl Manager {
         })
     }
 
+    /// That what is new in the file could be opened, as at a reload: an heir opens it when there is no way back. Where
+    /// it puts something into force that no reload does, or knows words that this program does not, it is judged there.
+    ///
+    /// # Errors
+    /// What a reload would be refused for.
+    pub(crate) fn check_file(&mut self) -> Result<(), ApiError> {
+        let Ok(wanted) = (self.options.load)(&self.plan) else { return Ok(()) };
+        let difference = config::diff(&self.plan, &wanted);
+        if !difference.restart_needed.is_empty() {
+            return Ok(());
+        }
+        let checked = self.check_resizes(&difference.changes).map(drop);
+        checked.and_then(|()| self.check_additions(&difference.changes)).map_err(|why| {
+            let error = format!("the daemon was not replaced: {}", why.error);
+            ApiError::new(why.kind, error, "correct the file, or put it back; it goes on as it is")
+        })?;
+        Ok(())
+    }
+
     /// Disks that are no different, and are to be opened anew.
     fn add_reopenings(&mut self, changes: &mut Vec<Change>, wanted: &Plan) {
         let goes = |id: &String, changes: &[Change]| {
@@ -375,9 +394,12 @@ impl Manager {
     ) -> ApiError {
         let what = format!("{} ({}): {}", shut.plan.name(), shut.plan.origin(), shut.problem);
         let restored = self.restore(late);
+        let others = match done.changes.is_empty() {
+            true => String::new(),
+            false => format!(": {}", done.changes.join(", ")),
+        };
         let hint = format!(
-            "put that right and reload again; it could be opened only after the others were changed: {}{restored}",
-            done.changes.join(", ")
+            "put that right and reload again; it could be opened only after all else was done{others}{restored}"
         );
         ApiError::new(ErrorKind::Refused, all_of(what, undone), hint)
     }

@@ -11,7 +11,8 @@ use config::api::ApiError;
 use config::plan::{DiskPlan, NicPlan, Origin, SwitchPlan};
 use config::saved::{self, Devices};
 use names::{Kept, Locking};
-use tracing::{debug, error};
+use rustix::io::Errno;
+use tracing::{error, warn};
 
 use crate::manager::Manager;
 
@@ -48,11 +49,15 @@ impl StateFile {
     /// Another daemon has it: which one, and what to do.
     pub(crate) fn of_a_start(folder: &str, api: &str) -> Result<StateFile, String> {
         let kept = Kept::in_folder(folder, STATE_BYTES_MAX);
-        let hold = lock(&kept, api).map_err(|holder| {
-            format!(
+        let hold = lock(&kept, api).map_err(|why| match why {
+            Unlocked::Held(holder) => format!(
                 "state_dir {folder} is kept by another daemon, {holder}: stop that one, or give this one its \
                  own `api`, `run_dir` and `state_dir` in `[daemon]`"
-            )
+            ),
+            Unlocked::Unknown(why) => format!(
+                "whether another daemon keeps state_dir {folder} cannot be told: {why}: remove that file if \
+                 none does"
+            ),
         })?;
         Ok(StateFile { kept, hold })
     }
@@ -72,6 +77,11 @@ impl StateFile {
         }
     }
 
+    /// The heir has the lock, and this process may take long to end.
+    pub(crate) fn let_lock_go(&mut self) {
+        self.hold = Hold::Unknown;
+    }
+
     /// Writes down that this process has the lock now. That it is held is what counts: a full file system keeps
     /// what was written before.
     pub(crate) fn note_holder(&self, api: &str) {
@@ -88,10 +98,11 @@ impl StateFile {
         if next > now {
             return;
         }
-        self.hold = lock(&self.kept, api).unwrap_or_else(|holder| {
+        self.hold = lock(&self.kept, api).unwrap_or_else(|why| {
             if tries + 1 == TRIES_SILENT {
+                let (Unlocked::Held(why) | Unlocked::Unknown(why)) = why;
                 error!(
-                    "another daemon keeps its state in the same folder, {holder}: each overwrites what the other \
+                    "another daemon may keep its state in the same folder, {why}: each overwrites what the other \
                      keeps; stop one of them"
                 );
             }
@@ -154,14 +165,49 @@ fn holder(api: &str) -> String {
 ///
 /// # Errors
 /// Who has it.
-fn lock(kept: &Kept, api: &str) -> Result<Hold, String> {
+fn lock(kept: &Kept, api: &str) -> Result<Hold, Unlocked> {
     match kept.lock(LOCK, &holder(api)) {
         Ok(Locking::Taken(lock)) => Ok(Hold::Ours(lock)),
-        Ok(Locking::Held(holder)) => Err(holder),
-        Err(error) => {
-            debug!("{}: not locked: {error}", kept.path(LOCK).display());
+        Ok(Locking::Held(holder)) => Err(Unlocked::Held(alive_or_not(holder))),
+        // Nothing is kept there either, or there are no locks.
+        Err(error) if kept.is_closed() || has_no_locks(&error) => {
+            warn!(
+                "{}: not locked, so another daemon may use that folder too: {error}",
+                kept.path(LOCK).display()
+            );
             Ok(Hold::Unknown)
         }
+        Err(error) => Err(Unlocked::Unknown(format!("{}: {error}", kept.path(LOCK).display()))),
+    }
+}
+
+/// Why a folder is not locked.
+enum Unlocked {
+    /// By whom it is.
+    Held(String),
+    /// Nobody knows whether it is, and why.
+    Unknown(String),
+}
+
+fn has_no_locks(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| {
+        [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS, Errno::ROFS].contains(&errno)
+    })
+}
+
+/// What `holder` says of a process, and that it has ended if it has: what is left of it has the lock then.
+fn alive_or_not(holder: String) -> String {
+    let pid = holder.strip_prefix("process ").and_then(|rest| rest.split(',').next());
+    let state = pid.and_then(|pid| names::kernel_text(format!("/proc/{pid}/stat")).ok());
+    let is_dead =
+        state.is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")));
+    match is_dead {
+        true => format!(
+            "{holder}, which has ended; a process before or after it is still in a call to the kernel \
+                         (`grep FLOCK /proc/locks` names it), as where a file system does not answer"
+        ),
+        false => holder,
     }
 }
 

@@ -185,10 +185,9 @@ impl DiskParts {
         let path = self.plan.source.path().filter(|_| self.is_here())?;
         let (id, size) = (&self.plan.id, self.disk.size_bytes());
         Some(match self.astray? {
-            Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => format!(
-                "what is at {path} now is not what is open here, for which its guest waits: `sidecore reload` \
-                 opens what is there"
-            ),
+            Astray::Replaced | Astray::Removed if self.bond.refused().is_some() => {
+                self.names_another()
+            }
             Astray::Removed => format!(
                 "{path} was removed or renamed: its guest goes on with a file that has no such name, and what \
                  has no name at all is lost when the daemon closes it; put it back, or {}",
@@ -197,7 +196,7 @@ impl DiskParts {
             Astray::Replaced => format!(
                 "{path} is another image than the one that its guest is on: the guest goes on with that one \
                  until the disk is opened again, and then waits; put it back, or, if it has no name any more, \
-                 {}; or restart the guest to have the new one",
+                 {}; or, to have the new one, stop the guest and say `sidecore reload`",
                 self.save_words()
             ),
             Astray::Cut { bytes } => format!(
@@ -260,6 +259,10 @@ impl Manager {
                 ),
                 None => info!(disk = id, "its image is as it was again"),
             }
+        }
+        if before == Some(Astray::Replaced) {
+            // Who waits for what the path names may have it now.
+            self.judge_again(number);
         }
     }
 }

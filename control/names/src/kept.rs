@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fsync, open, openat, renameat,
-    statat, unlinkat,
+    Access, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, accessat, flock, fsync, open,
+    openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -125,6 +125,13 @@ impl Kept {
             Some(Err(refused)) if refused.errno() != Some(Errno::ACCESS) => Err(refused.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether this process can keep nothing there: it may not write to the folder, or not even find it.
+    pub fn is_closed(&self) -> bool {
+        let may_write =
+            |folder: Folder| accessat(&folder.fd, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+        !Folder::find(&self.folder, Purpose::Own).is_ok_and(may_write)
     }
 
     /// Takes the lock of file `name`, which is made if it is missing, and writes `text` into it: who has it. It is

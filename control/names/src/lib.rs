@@ -28,7 +28,7 @@ pub use kept::{Kept, Locking};
 pub use medium::{Medium, Mounts};
 pub use refused::Refused;
 pub use socket::{Socket, SocketPlace};
-pub use walk::make_folder;
+pub use walk::{make_folder, real_name};
 
 /// What a name is for, and with that whose folders it may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

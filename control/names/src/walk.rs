@@ -71,6 +71,13 @@ pub fn make_folder(path: &Path, purpose: Purpose) -> Result<PathBuf, Refused> {
     Walk::of(path, purpose)?.folder(true).map(|folder| folder.real)
 }
 
+/// `path` without links and `..` in its folders; as it is where a step of it is not there, or others could change it.
+pub fn real_name(path: &Path) -> PathBuf {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.into() };
+    let real = Walk::of(folder, Purpose::Socket).and_then(|walk| walk.folder(false));
+    real.map_or_else(|_| path.into(), |folder| folder.real.join(name))
+}
+
 impl Folder {
     /// The folder at `path`.
     pub(crate) fn find(path: &Path, purpose: Purpose) -> Result<Folder, Refused> {

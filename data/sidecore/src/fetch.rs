@@ -62,10 +62,13 @@ impl DiskRole {
                 return self.fetch_beside(ring, io, chain, (budget, slice_bytes, visited), now);
             }
             if self.large.is_under_way() {
-                // It stalled, or rests, or there was no room: a visit that does nothing must not go on.
-                visited.later = self.large.has_rest(slice_bytes, now);
-                visited.held = visited.requests == 0 && !visited.later;
                 tally.add_to(ring);
+                if self.large.has_rest(slice_bytes, now) {
+                    let so_far = (budget, slice_bytes, visited);
+                    return self.fetch_resting(ring, io, chain, so_far, now);
+                }
+                // It stalled, or there was no room: a visit that does nothing must not go on.
+                visited.held = visited.requests == 0;
                 return Done::new(visited, tally.ended);
             }
         }

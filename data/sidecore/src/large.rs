@@ -9,21 +9,20 @@ use std::collections::VecDeque;
 use backend::{Io, Outcome, Started};
 use device::blk::{Reply, Work};
 use request::{Op, Request, Span, Status, Tag};
-use schedule::{Budget, Nanos};
+use schedule::{Budget, Nanos, Visited};
 use virtqueue::{CHAIN_SPANS_MAX, Chain, Ticket};
 
+use crate::done::Done;
 use crate::fetch::{NO_TAG, Tally};
 use crate::served::{DiskRole, Ring};
 
 /// Bytes that are copied in one go at most: 256 KiB, some 25 us. A multiple of every page and block size, so
 /// that slices end where whole pages do.
 pub(crate) const SLICE_BYTES: u64 = schedule::Piece::ALONE.slice_bytes;
-/// A request in parts that are copied here rests after each for so many times what its visit took, where others
-/// ask little: these keep nine tenths of the time. Without it whoever asks for one block after the other waited for
-/// a copy each time.
-pub(crate) const RESTS: u64 = 9;
-/// What a visit took counts for so much at most, nanoseconds: what is longer was another's time.
-const COPY_NS_MAX: u64 = 100_000;
+/// A request in parts that are copied here rests for so long after each, nanoseconds, where others ask little: a copy
+/// of 64 KiB takes some tenth of that, with all that belongs to it. Without it whoever asks for one block after the
+/// other waited for a copy each time.
+pub(crate) const REST_NS: u64 = 400_000;
 /// Bytes that are discarded or zeroed in one go: the kernel does that by whole pages.
 const ZEROED_BYTES: u64 = 1 << 20;
 
@@ -36,8 +35,6 @@ pub(crate) struct Large {
     turns: VecDeque<Tag>,
     /// The next of them is not before.
     rests_until: Nanos,
-    /// One of them was copied in this visit.
-    has_copied: bool,
     owed: Option<Owed>,
     /// What is left of its segments, from `Owed::next` on.
     segments: Box<[Span]>,
@@ -58,8 +55,8 @@ impl Large {
         let segments = if slots > 0 { 0 } else { CHAIN_SPANS_MAX };
         let segments = vec![Span::default(); segments].into_boxed_slice();
         let turns = VecDeque::with_capacity(slots);
-        let (rests_until, has_copied) = (Nanos(0), false);
-        Large { is_under_way: false, turns, rests_until, has_copied, owed: None, segments }
+        let rests_until = Nanos(0);
+        Large { is_under_way: false, turns, rests_until, owed: None, segments }
     }
 
     /// Whether a request is under way that goes on when its queue is visited.
@@ -97,24 +94,18 @@ impl Large {
         !self.turns.is_empty()
     }
 
-    /// Whether those that the back-end has leave the rest of a visit, in pieces of `slice_bytes`, to others.
+    /// Whether those that the back-end has leave a visit, in pieces of `slice_bytes`, to others. For [`REST_NS`] at most.
     pub(crate) fn has_rest(&self, slice_bytes: u64, now: Nanos) -> bool {
         let is_watchful = slice_bytes < SLICE_BYTES;
-        is_watchful && (self.has_copied || self.rests_until(now).is_some())
+        is_watchful && now < self.rests_until && self.has_turns()
     }
 
-    /// A visit beside others that ask little ends, after `took_ns`. Whether it has copied.
-    pub(crate) fn visit_ended(&mut self, took_ns: u64, now: Nanos) -> bool {
-        let has_copied = std::mem::take(&mut self.has_copied);
-        if has_copied {
-            self.rests_until = now.after(took_ns.min(COPY_NS_MAX) * RESTS);
-        }
-        has_copied
-    }
-
-    /// Until when that is, where those that ask little are watched.
-    pub(crate) fn rests_until(&self, now: Nanos) -> Option<Nanos> {
-        (now < self.rests_until && self.has_turns()).then_some(self.rests_until)
+    /// When its queue is visited next, where those that ask little are watched: once in the middle of the rest, for new
+    /// requests, and when it is over.
+    pub(crate) fn next_look(&self, now: Nanos) -> Option<Nanos> {
+        let rests_ns = self.rests_until.since(now);
+        let until = if rests_ns > REST_NS / 2 { rests_ns - REST_NS / 2 } else { rests_ns };
+        (rests_ns > 0 && self.has_turns()).then(|| now.after(until))
     }
 
     /// Gives up the one under way.
@@ -168,12 +159,41 @@ impl DiskRole {
         (requests, bytes)
     }
 
+    /// The rest of a piece in which `visited` was done so far, and in which copies rest: new requests are taken, within
+    /// `budget`. Those of a queue with a limit are not, which is not asked meanwhile.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fetch_resting(
+        &mut self,
+        ring: &mut Ring,
+        io: &mut Io,
+        chain: &mut Chain,
+        (budget, slice_bytes, visited): (Budget, u64, Visited),
+        now: Nanos,
+    ) -> Done {
+        let requests = budget.requests.saturating_sub(visited.requests);
+        let bytes = budget.bytes.saturating_sub(visited.bytes);
+        let rests = Visited { more: true, later: true, ..visited };
+        if ring.gate.is_some() || requests == 0 || bytes == 0 {
+            return Done::new(rests, 0);
+        }
+        self.large.is_under_way = false;
+        let left = Budget { requests, bytes, ..budget };
+        let done = self.fetch(ring, io, chain, left, slice_bytes, now);
+        self.large.is_under_way = true;
+        let beside = done.visited();
+        let (requests, bytes) = (visited.requests + beside.requests, visited.bytes + beside.bytes);
+        Done::new(Visited { requests, bytes, ..rests }, done.ended())
+    }
+
     /// The next part of a request that the back-end has; how many bytes that was.
     fn take_turn(&mut self, ring: &mut Ring, io: &mut Io, tag: Tag, now: Nanos) -> u64 {
         let Some((request, owed)) = self.slots.find(tag) else { return 0 };
         let progress = &mut owed.progress;
         let turn = self.backend.go_on(io, &request, &ring.memory, tag, progress);
-        self.large.has_copied |= turn.copies;
+        if turn.copies {
+            self.large.rests_until = now.after(REST_NS);
+        }
         match turn.outcome {
             Outcome::Pending => {}
             Outcome::Turn => self.large.turns.push_back(tag),

@@ -414,20 +414,11 @@ impl Sidecore {
         }
     }
 
-    /// The visit of a queue has taken so long, in which a part of a request may have been copied.
-    pub(crate) fn end_copies(&mut self, queue: u16, took_ns: u64, now: Nanos) {
-        if let Some((_, disk)) = disk_at(&mut self.places, queue)
-            && disk.large.visit_ended(took_ns, now)
-        {
-            self.rest_from_copies(queue, now);
-        }
-    }
-
     /// A queue whose next copy is not due is visited when it is. Those that ask little do not wait for looks at it.
     #[cold]
-    fn rest_from_copies(&mut self, queue: u16, now: Nanos) {
+    pub(crate) fn rest_from_copies(&mut self, queue: u16, now: Nanos) {
         let Some((_, disk)) = disk_at(&mut self.places, queue) else { return };
-        if let Some(until) = disk.large.rests_until(now) {
+        if let Some(until) = disk.large.next_look(now) {
             self.schedule.wait_until(queue, until);
         }
     }

@@ -43,11 +43,11 @@ impl Sidecore {
                 let Course { total, at, .. } = course;
                 self.end_visit(queue, total, at);
                 // What comes next may begin with a piece as long as this one was.
-                if is_watchful && total.took_long() {
+                if is_watchful && (total.took_long() || total.later) {
                     if visited.took_long() {
                         self.look_around(queue, &mut course, clock);
                     }
-                    self.end_copies(queue, total.nanos, course.at);
+                    self.rest_from_copies(queue, course.at);
                 }
                 return (total.requests, course.at);
             }

@@ -61,7 +61,10 @@ pub(super) fn checks(client: &Client, vmm: Option<&str>) -> Result<Vec<Check>, F
         Failure::usage(format!("there is no user {vmm:?} in /etc/passwd"), hint)
     })?;
     let groups = accounts.groups_of(&user);
-    let steps = try_as(&user, &groups, &devices)?;
+    let mut sockets: Vec<&str> = devices.iter().map(|device| device.socket.as_str()).collect();
+    sockets.push(client.socket());
+    let mut steps = try_as(&user, &groups, &sockets)?;
+    checks.extend(commands(&user, client.socket(), steps.pop().flatten().as_ref()));
     let of_device =
         |(device, step): (&Device, &Option<Step>)| match of_another(&user, daemon_uid, device) {
             Some(check) if step.is_some() => check,
@@ -73,6 +76,18 @@ pub(super) fn checks(client: &Client, vmm: Option<&str>) -> Result<Vec<Check>, F
         checks.push(check("reach", State::Ok, found, "nothing is to be reached", ""));
     }
     Ok(checks)
+}
+
+/// That a VMM's user does not command the daemon: whoever does has it open what root can.
+fn commands(user: &User, api: &str, step: Option<&Step>) -> Option<Check> {
+    if step.is_some() || user.uid == 0 {
+        return None;
+    }
+    let found = format!("{} may write to the API's socket {api}", user.name);
+    let means = "whoever breaks out of a VM of that user has every disk of this host";
+    let todo =
+        "take that user out of api_owner and api_group in [daemon]; a monitor reads at api_read";
+    Some(check("access", State::Warn, found, means, todo))
 }
 
 fn devices(client: &Client) -> Result<Vec<Device>, Failure> {
@@ -97,7 +112,7 @@ struct Step {
 }
 
 /// Has a process try as that user.
-fn try_as(user: &User, groups: &[u32], devices: &[Device]) -> Result<Vec<Option<Step>>, Failure> {
+fn try_as(user: &User, groups: &[u32], sockets: &[&str]) -> Result<Vec<Option<Step>>, Failure> {
     if !geteuid().is_root() && geteuid().as_raw() != user.uid {
         let hint = "run it as root, or as that user";
         let error = format!("only root can try what user {:?} may", user.name);
@@ -107,7 +122,7 @@ fn try_as(user: &User, groups: &[u32], devices: &[Device]) -> Result<Vec<Option<
     let output = Command::new("/proc/self/exe")
         .args([REACH_COMMAND, &user.uid.to_string(), &groups.join(",")])
         .arg("--")
-        .args(devices.iter().map(|device| &device.socket))
+        .args(sockets)
         .output();
     let failed = |error: &dyn std::fmt::Display| {
         Failure::usage(

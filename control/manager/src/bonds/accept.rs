@@ -1,5 +1,6 @@
 //! What an operator decides of a guest whose image is another one: that it goes on with it, or that its own is opened.
 
+use backend::Astray;
 use config::api::{Answer, ApiError, ErrorKind};
 use config::{Change, Plan};
 use tracing::info;
@@ -98,16 +99,28 @@ impl Manager {
         }
     }
 
-    /// Disks whose guests wait for their image, and whose paths name another one by now than is open: a reload opens
-    /// them anew, which takes nothing from a guest that waits.
+    /// Disks whose guests wait for their image, or that nobody has, and whose paths name another one by now than is open:
+    /// a reload opens them anew, which takes nothing from a guest.
     pub(crate) fn opened_anew(&mut self, wanted: &Plan) -> Vec<Change> {
-        let waits = |device: &Device| {
-            let disk = device.kind.disk()?;
-            (disk.bond.refused().is_some() && !device.removing).then_some(device.number)
+        let waits = |device: &&Device| {
+            let disk = device.kind.disk().filter(|_| !device.removing);
+            disk.is_some_and(|disk| disk.bond.refused().is_some())
         };
-        let waiting: Vec<u32> = self.devices.values().filter_map(waits).collect();
+        let anew = self.devices.values().filter(|device| waits(device) || self.is_left(device));
+        self.reopenings(anew.map(|device| device.number).collect(), wanted)
+    }
+
+    /// Whether nobody has a disk whose path names another image than is open.
+    pub(crate) fn is_left(&self, device: &Device) -> bool {
+        let disk = device.kind.disk().filter(|_| !device.removing && device.links.is_empty());
+        let is_astray = disk.is_some_and(|disk| disk.astray == Some(Astray::Replaced));
+        is_astray && !self.is_clients(device.number)
+    }
+
+    /// What opens those of `numbers` anew whose paths name another image.
+    pub(crate) fn reopenings(&mut self, numbers: Vec<u32>, wanted: &Plan) -> Vec<Change> {
         let mut changes = Vec::new();
-        for number in waiting {
+        for number in numbers {
             let Some(id) = self.devices.get(&number).map(|device| device.facts.id.clone()) else {
                 continue;
             };

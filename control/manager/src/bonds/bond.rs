@@ -23,6 +23,8 @@ pub(crate) struct Bond {
     /// That it is refused was not logged yet.
     is_news: bool,
     refusals: u64,
+    /// The front-end that was served last.
+    served: Option<u32>,
     /// What is remembered is kept under another name, or of another socket.
     is_elsewhere: bool,
 }
@@ -84,6 +86,7 @@ impl Bond {
         if !self.is_refused_there {
             self.refused = None;
         }
+        self.served = Some(link);
         let Some(found) = self.found.as_ref().filter(|_| *verdict == Verdict::Remember) else {
             return;
         };
@@ -97,6 +100,11 @@ impl Bond {
         if self.before.as_ref().is_none_or(|(of, _)| *of != link) {
             self.before = Some((link, before));
         }
+    }
+
+    /// Whether front-end `link` is the one that was served last.
+    pub(crate) fn has_served(&self, link: u32) -> bool {
+        self.served == Some(link)
     }
 
     /// The image that is to be kept before its guest is served, if it is not kept yet.

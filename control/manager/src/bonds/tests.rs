@@ -278,3 +278,31 @@ fn a_guest_that_seemed_to_be_new_is_on_the_image_before() {
     assert!(matches!(bond.judge("vm1", 4, true), Verdict::Other(_)));
     assert_eq!(bond.judge("vm1", 4, false), Verdict::Remember);
 }
+
+/// One socket by two names: a swap that is written with the other ones is a swap all the same.
+#[test]
+fn a_socket_is_one_however_it_is_spelled() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("text").to_string();
+    std::fs::create_dir(at("run")).expect("a folder");
+    std::os::unix::fs::symlink("run", at("var")).expect("a link");
+    let state = folder.path().join("state");
+    let mut bonds = of_state(&state);
+    bonds.keep("one", Some(&at("run/s1")), &image("/a"), none).expect("kept");
+    bonds.keep("two", Some(&at("var/s2")), &image("/b"), none).expect("kept");
+    for _ in 0..2 {
+        for (id, socket, name) in [
+            ("one", "var/s2", "/b"),
+            ("one", "run/../run/s2", "/b"),
+            ("two", "run/../var/s1", "/a"),
+            ("two", "run//./s1", "/a"),
+        ] {
+            let found = bonds.of(id, &at(socket));
+            assert_eq!(found, (Remembered::Image(image(name)), false), "{id} at {socket}");
+        }
+        assert!(bonds.of("one", &at("var/s1")).1 && bonds.of("two", &at("run/s2")).1);
+        bonds = of_state(&state);
+    }
+    bonds.forget("new", &at("var/s1")).expect("forgotten");
+    assert_eq!(bonds.of("new", &at("run/s1")).0, Remembered::Nothing);
+}

@@ -144,6 +144,7 @@ impl Manager {
         if self.is_stopping() {
             return Err(busy("the daemon is being stopped"));
         }
+        self.check_file()?;
         self.keep().map_err(|error| {
             refused(&format!("the devices that were made by commands cannot be kept: {error}"))
         })

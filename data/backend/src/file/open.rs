@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "simulated")]
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use rustix::fs::{
     Advice, FallocateFlags, FileType, OFlags, SeekFrom, Stat, fadvise, fallocate, fcntl_getfl,
@@ -74,6 +74,8 @@ pub(crate) struct Opened {
     lacks: AtomicU8,
     was_empty: bool,
     image: ImageFacts,
+    /// The most bytes that it was to have since it was opened: who makes it longer than that is somebody else.
+    longest: AtomicU64,
     /// A label was tried, whatever came of it.
     is_labelled: AtomicBool,
     sync_failed: AtomicBool,
@@ -424,6 +426,7 @@ impl<'a> How<'a> {
                 lacks: AtomicU8::new(0),
                 was_empty: false,
                 image,
+                longest: AtomicU64::new(0),
                 is_labelled: AtomicBool::new(true),
                 sync_failed: AtomicBool::new(false),
                 sync_failure: failure_fd().map_err(self.os("watch"))?,

@@ -35,7 +35,8 @@ impl Opened {
             Err(_) if stat.st_nlink == 0 => return Some(Astray::Removed),
             _ => {}
         }
-        let (bytes, usual) = (self.end().ok()?, self.image.bytes().max(size_bytes));
+        let longest = self.longest.load(Ordering::Relaxed);
+        let (bytes, usual) = (self.end().ok()?, self.image.bytes().max(longest).max(size_bytes));
         match bytes {
             _ if bytes < size_bytes => Some(Astray::Cut { bytes }),
             _ if bytes > usual => Some(Astray::Grown { bytes }),

@@ -69,6 +69,7 @@ impl Opened {
             lacks: AtomicU8::new(0),
             was_empty: facts.was_empty,
             image,
+            longest: AtomicU64::new(0),
             is_labelled: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
             sync_failure: failure_fd().map_err(os("watch"))?,

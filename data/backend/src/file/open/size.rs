@@ -1,5 +1,7 @@
 //! Which sizes an image can have: by its file, its file system, and this process's own limit.
 
+use std::sync::atomic::Ordering;
+
 use rustix::fs::{SeekFrom, fstatfs, ftruncate, seek};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -33,11 +35,12 @@ impl Opened {
 
     /// Sees to it that `size_bytes` can be served.
     pub(crate) fn ensure_size(&self, size_bytes: u64) -> Result<(), ResizeError> {
-        match self.grows_for(size_bytes)? {
-            true => ftruncate(&self.cached, size_bytes)
-                .map_err(|source| ResizeError::Os { path: self.path.clone(), source }),
-            false => Ok(()),
+        if self.grows_for(size_bytes)? {
+            ftruncate(&self.cached, size_bytes)
+                .map_err(|source| ResizeError::Os { path: self.path.clone(), source })?;
         }
+        self.longest.fetch_max(size_bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether [`Self::ensure_size`] would do that. Changes nothing.
@@ -70,6 +73,10 @@ impl Opened {
             _ if has >= size_bytes => return Ok(false),
             (true, _) => "grow the device first",
             (_, true) => "it is read-only",
+            // A text, a log: what is a disk is whole sectors.
+            _ if !has.is_multiple_of(SECTOR_SIZE) => {
+                "what ends within a sector may be no disk at all; `truncate -s %512` adds zeroes up to the next"
+            }
             _ => return Ok(true),
         };
         let path = self.path.clone();
