@@ -480,7 +480,9 @@ fn a_vm_that_is_started_has_what_its_path_names() -> Result<()> {
         std::fs::copy(&other, &backup)?;
         std::fs::rename(&backup, &own)?;
         is_said(&bed.daemon, "is another image than the one that its guest is on")?;
-        // It goes on until then.
+        // It goes on until then, also when its VMM connects anew.
+        bed.goes_on()?;
+        bed.come_back()?;
         bed.goes_on()?;
         drop(bed.guest);
         is_without_a_guest(&bed.daemon)?;

@@ -272,7 +272,8 @@ impl DiskParts {
         let is_lost = self.was_empty && was_running;
         // Who starts anew is to have what the path names: what is open may have no name any more.
         let is_astray = self.astray == Some(Astray::Replaced);
-        if is_astray && !was_running && !self.bond.has_served(number) {
+        let is_new = !is_running(queues.len() as u16, link) && !self.bond.has_served(number);
+        if is_astray && is_new {
             return Admission::Other(self.names_another());
         }
         match verdict {

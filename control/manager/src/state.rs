@@ -204,8 +204,9 @@ fn alive_or_not(holder: String) -> String {
         state.is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")));
     match is_dead {
         true => format!(
-            "{holder}, which has ended; a process before or after it is still in a call to the kernel \
-                         (`grep FLOCK /proc/locks` names it), as where a file system does not answer"
+            "{holder}, which has ended, or cannot be seen from here; of one that has ended, another process may \
+             still be in a call to the kernel (`grep FLOCK /proc/locks` names it), as where a file system does \
+             not answer"
         ),
         false => holder,
     }
