@@ -3,12 +3,12 @@
 //! Shared by `bench blk`, `bench many` and `bench schedule`. Between rounds the server is stopped by a signal.
 
 use anyhow::Result;
-use bench::frontend::Frontend;
-use bench::load::{Load, Round};
-use bench::report::Row;
-use bench::scratch::Scratch;
-use bench::server::{CpuTime, Server};
-use bench::slots::{Kind, Slots};
+use testing::frontend::Frontend;
+use testing::load::{Load, Round};
+use testing::report::Row;
+use testing::scratch::Scratch;
+use testing::server::{CpuTime, Server};
+use testing::slots::{Kind, Slots};
 
 /// The core of the server that is measured.
 pub(crate) const SERVER_CORE: u16 = 0;

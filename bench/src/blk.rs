@@ -6,16 +6,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bench::clock::now_ns;
-use bench::content;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::load::{BATCH, Random};
-use bench::report::{ROUNDS_MIN, Row};
-use bench::scratch::Scratch;
-use bench::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
-use bench::slots::Kind;
 use guest_memory::{Area, GuestMap};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use testing::clock::now_ns;
+use testing::content;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::load::{BATCH, Random};
+use testing::report::{ROUNDS_MIN, Row};
+use testing::scratch::Scratch;
+use testing::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
+use testing::slots::Kind;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -16,8 +16,8 @@ mod schedule;
 
 use std::process::ExitCode;
 
-use bench::report::{Row, table};
 use clap::{Parser, Subcommand};
+use testing::report::{Row, table};
 
 /// Measures sidecore, and what it is compared with, on this machine.
 #[derive(Debug, Parser)]

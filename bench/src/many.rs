@@ -6,13 +6,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::load::BATCH;
-use bench::report::{ROUNDS_MIN, Row};
-use bench::scratch::Scratch;
-use bench::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
-use bench::slots::Kind;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::load::BATCH;
+use testing::report::{ROUNDS_MIN, Row};
+use testing::scratch::Scratch;
+use testing::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
+use testing::slots::Kind;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

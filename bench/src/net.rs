@@ -18,8 +18,8 @@ mod switched;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bench::report::{ROUNDS_MIN, Row};
-use bench::server::sidecore_binary;
+use testing::report::{ROUNDS_MIN, Row};
+use testing::server::sidecore_binary;
 
 use crate::bed::DRIVER_CORE;
 

@@ -16,12 +16,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use backend::{Disk, Source};
-use bench::clock::now_ns;
-use bench::load::Load;
-use bench::report::{ROUNDS_MIN, Row};
-use bench::scratch::Scratch;
-use bench::server::Who;
-use bench::slots::{Kind, SECTOR_SIZE, Slots};
 use device::blk::{Blk, Live, Shape};
 use device::features;
 use guest_memory::GuestMap;
@@ -29,6 +23,12 @@ use schedule::{Nanos, Policy};
 use sidecore::{Command as Order, Handle, QueueKey, RoleSpec, Served, ServedSpec};
 use sidecore::{Sidecore, SidecoreSpec};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use testing::clock::now_ns;
+use testing::load::Load;
+use testing::report::{ROUNDS_MIN, Row};
+use testing::scratch::Scratch;
+use testing::server::Who;
+use testing::slots::{Kind, SECTOR_SIZE, Slots};
 use virtqueue::driver::{Arena, Driver, RingSpec, first_base};
 use virtqueue::{Format, Queue};
 

@@ -19,15 +19,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::content;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::histogram::Histogram;
-use bench::load::{BATCH, Random};
-use bench::report::{ROUNDS_MIN, Row};
-use bench::scratch::Scratch;
-use bench::server::{CpuTime, DiskSetup, Medium, Server, Who, sidecore_binary};
-use bench::slots::Kind;
+use testing::clock::now_ns;
+use testing::content;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::histogram::Histogram;
+use testing::load::{BATCH, Random};
+use testing::report::{ROUNDS_MIN, Row};
+use testing::scratch::Scratch;
+use testing::server::{CpuTime, DiskSetup, Medium, Server, Who, sidecore_binary};
+use testing::slots::Kind;
 
 use crate::bed::{Bed, DRIVER_CORE, RoundSpec, SERVER_CORE};
 use crate::blk::{Ring, pin, rounds};

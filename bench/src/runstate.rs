@@ -15,12 +15,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::report::Row;
-use bench::server::Who;
 use runstate::{Activity, Roster, Slot, State, Table, Tracker};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use testing::clock::now_ns;
+use testing::load::Random;
+use testing::report::Row;
+use testing::server::Who;
 
 /// Threads that are compared: more than there are processors on a small machine, so that they wait.
 const THREADS: usize = 6;

@@ -28,9 +28,9 @@ mod stalls;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bench::clock::now_ns;
-use bench::report::Row;
-use bench::server::{CpuTime, Who, sidecore_binary};
+use testing::clock::now_ns;
+use testing::report::Row;
+use testing::server::{CpuTime, Who, sidecore_binary};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -7,15 +7,15 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Nic, NicSpec, frames};
 use serde_json::Value;
+use testing::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::net_frontend::{Nic, NicSpec, frames};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use crate::daemon::{Daemon, await_that};
-use crate::load::{Load, LoadSpec};
 use crate::traffic::{self, LONGEST, Traffic};
+use testing::daemon::{Daemon, await_that};
+use testing::verified::{Load, LoadSpec};
 
 /// Tenants with a disk: each of split and packed, in memory and on a file, and every fourth with two queues.
 const DISKS: u16 = 17;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use anyhow::Result;
-use bench::frontend::{F_LOG_ALL, Frontend, MEMORY_BASE};
 use guest_memory::{Area, Health, Mapping, Seal};
+use testing::frontend::{F_LOG_ALL, Frontend, MEMORY_BASE};
 
 use crate::raw_front_end::sealed_memory;
 

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bench::frontend::{Frontend, FrontendSpec};
+use testing::frontend::{Frontend, FrontendSpec};
 
-use crate::daemon::{Daemon, await_that};
 use crate::hostile_guest::{Guest, Layout};
-use crate::load::Load;
 use crate::raw_front_end::Raw;
 use crate::single::Single;
+use testing::daemon::{Daemon, await_that};
+use testing::verified::Load;
 
 /// What a daemon has of its front-ends.
 #[derive(Clone, Debug, PartialEq, Eq)]

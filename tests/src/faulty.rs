@@ -7,16 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::{SECTOR_SIZE, STATUS_UNWRITTEN};
 use guest_memory::Area;
+use testing::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::slots::{SECTOR_SIZE, STATUS_UNWRITTEN};
 use virtqueue::driver::Buffer;
 
-use crate::daemon::{Daemon, await_that};
 use crate::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
 use crate::ledger::Order;
-use crate::load::Load;
 use crate::single::complete;
+use testing::daemon::{Daemon, await_that};
+use testing::verified::Load;
 
 /// Bytes of the medium that fails.
 pub const DISK_BYTES: u64 = 4 << 20;
@@ -130,7 +130,7 @@ impl Faulty {
         let errors = self.daemon.shown(VICTIM, "counters")?["errors"].clone();
         ensure!(errors == 0, "the neighbour has {errors} errors");
         let longest_ns = done.max_ns;
-        crate::timing::judge(longest_ns < NEIGHBOUR_NS_MAX, || {
+        testing::timing::judge(longest_ns < NEIGHBOUR_NS_MAX, || {
             format!("a request of the neighbour took {longest_ns} ns")
         })?;
         Ok(())

@@ -14,8 +14,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use bench::scratch::Scratch;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use testing::scratch::Scratch;
 
 pub use journal::{Journal, Survivors, Sync, Write};
 pub use rules::{Call, Counts, How, Rule, Tally, When};

@@ -13,15 +13,15 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use testing::clock::now_ns;
+use testing::frontend::{Frontend, FrontendSpec};
 
-use crate::daemon::{Daemon, await_that, pause};
 use crate::hostile_guest::{D, DATA, End, Guest, HEADER, Layout, STATUS, WRITE};
-use crate::load::Load;
 use crate::misdeeds::{RingRow, Storm};
 use crate::windows::{self, PAUSE_MIN, Rates};
+use testing::daemon::{Daemon, await_that, pause};
+use testing::verified::Load;
 
 /// The disk of the hostile guest.
 pub const BAD: &str = "bad";
@@ -207,7 +207,7 @@ impl Bed {
         let shown = Shown { misdeeds, rates, tries };
         // Whoever has nothing at all is held up, on whatever machine.
         ensure!(shown.rates.kept() > 0.0, "{shown}");
-        crate::timing::judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
+        testing::timing::judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
         Ok(shown)
     }
 

@@ -6,23 +6,17 @@
 //! |---|---|
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `crowd` | many tenants at work, all of whose bytes and frames are looked at |
-//! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
 //! | `dirty` | the pages that the daemon marks, and those that have changed |
 //! | `door` | where a hostile front-end gets in, and what must be true once it has gone |
 //! | `faulty` | a guest at work beside a disk that fails |
 //! | `fuse_disk` | a disk in the test's process, with a volatile cache and faults as told |
-//! | `killer` | daemons that are killed and started again |
-//! | `lacking` | what a test says that is not done here |
 //! | `ledger` | what each sector of a disk may hold |
 //! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
-//! | `load` | reads and writes that are compared, on a thread of their own |
 //! | `misdeeds` | what hostile guests and front-ends do, by the rows of `docs/security.md` |
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
-//! | `mover` | an operator who moves queues between sidecores, many a second |
 //! | `neighbour` | a guest at work beside a front-end that misbehaves |
-//! | `own_network` | a network namespace of a test's own |
 //! | `packets` | TCP and UDP packets, and what arrives of them put together again |
 //! | `power_cut` | loads a disk that may lose power at any moment, and judges each cut |
 //! | `raw_front_end` | a front-end that says anything at all |
@@ -31,28 +25,22 @@
 //! | `single` | one request, and how it ended |
 //! | `soak` | eight guests that stay, whatever happens to the daemon |
 //! | `tenant` | a guest whose memory outlives its back-ends |
-//! | `timing` | times and rates, judged only where the run asks for it |
 //! | `throttle` | a cgroup that writes slowly |
 //! | `windows` | rates beside one guest and beside another, in windows that take turns |
 
 pub mod blkio_client;
 pub mod crowd;
-pub mod daemon;
 pub mod dirty;
 pub mod door;
 pub mod faulty;
 pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
-pub mod killer;
-pub mod lacking;
 pub mod link_site;
-pub mod link_wire;
 pub mod misdeeds;
 pub mod mixed;
 pub mod mounts;
 pub mod neighbour;
-pub mod own_network;
 pub mod packets;
 pub mod power_cut;
 pub mod raw_front_end;
@@ -64,9 +52,7 @@ pub mod starved;
 pub mod streams;
 pub mod tenant;
 pub mod throttle;
-pub mod timing;
 pub mod traffic;
 pub mod windows;
 
-pub use bench::{mover, verified as load};
 pub use ledger;

@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, Result};
-use bench::load::Random;
-use bench::slots::{STATUS_OK, STATUS_UNWRITTEN};
 use guest_memory::Area;
+use testing::load::Random;
+use testing::slots::{STATUS_OK, STATUS_UNWRITTEN};
 use virtqueue::driver::{Arena, Buffer, Used};
 
 use crate::ledger::{Flushing, Ledger, Reading, SECTOR_SIZE, What, Writing, Wrong};

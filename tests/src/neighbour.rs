@@ -4,12 +4,12 @@
 //! and no mapping is left, and the abused disk serves the next front-end.
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec};
+use testing::frontend::{Frontend, FrontendSpec};
 
-use crate::daemon::Daemon;
 use crate::door::{Door, Held};
 use crate::hostile_bed::is_long;
-use crate::load::Load;
+use testing::daemon::Daemon;
+use testing::verified::Load;
 
 /// The abused disk.
 pub const BAD: &str = "bad";

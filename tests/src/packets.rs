@@ -1,10 +1,10 @@
 //! TCP and UDP packets with known payload, and what is left of them at a receiver, put together again.
 //!
 //! Everything is looked at with a plain implementation of its own: it shares no line with `frame`,
-//! whose work it judges. Not guests and not their rings: those are `bench::net_frontend`'s.
+//! whose work it judges. Not guests and not their rings: those are `testing::net_frontend`'s.
 
 use anyhow::{Context, Result, ensure};
-use bench::net_frontend::{Header, feature};
+use testing::net_frontend::{Header, feature};
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;

@@ -8,17 +8,17 @@
 mod guest;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::load::Random;
 use std::time::Duration;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::load::Random;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use crate::daemon::Daemon;
 use crate::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Journal, Rule, Survivors, When};
 use crate::ledger::{History, Order, What};
 use crate::mounts::Loop;
 use guest::Guest;
+use testing::daemon::Daemon;
 
 /// Sectors of the disk.
 pub const DISK_SECTORS: u64 = 1024;

@@ -4,8 +4,8 @@
 use std::io::Write;
 
 use anyhow::Result;
-use bench::report::Row;
-use bench::server::Who;
+use testing::report::Row;
+use testing::server::Who;
 
 /// Adds one, in `unit`, from all that was measured; nothing without the file.
 ///

@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use bench::server::sidecore_binary;
+use testing::server::sidecore_binary;
 
-use crate::lacking::left_out;
+use testing::lacking::left_out;
 
 /// Asks `sidecore doctor`, and prints why not.
 ///

@@ -1,10 +1,10 @@
 //! One request at a time: sent, waited for, and how it ended.
 
 use anyhow::{Result, ensure};
-use bench::clock::now_ns;
-use bench::content::block_content;
-use bench::frontend::{FrontQueue, Frontend};
-use bench::slots::{Kind, STATUS_OK, Slots};
+use testing::clock::now_ns;
+use testing::content::block_content;
+use testing::frontend::{FrontQueue, Frontend};
+use testing::slots::{Kind, STATUS_OK, Slots};
 use virtqueue::driver::Buffer;
 
 /// Bytes of each request.

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
+use testing::clock::now_ns;
+use testing::load::Random;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use crate::daemon::{Daemon, pause};
 use crate::mixed::MixSpec;
 use crate::tenant::{PATIENCE_NS, Tenant, TenantSpec};
+use testing::daemon::{Daemon, pause};
 
 /// How many there are.
 pub const TENANTS: usize = 8;

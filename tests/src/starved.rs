@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use testing::clock::now_ns;
+use testing::load::Random;
 
-use crate::daemon::pause;
+use testing::daemon::pause;
 
 /// For how long one is taken, and left, in milliseconds.
 const TAKEN: (u64, u64) = (5, 70);

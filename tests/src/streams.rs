@@ -1,17 +1,17 @@
 //! Guests that stream: large reads of several disks, all kept full by one thread, and looked into.
 //!
 //! So that a sidecore has more to do than whoever asks it. For small requests of every kind:
-//! [`crate::load`].
+//! [`testing::verified`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bench::clock::now_ns;
-use bench::content::{BLOCK_SIZE, block_content};
-use bench::frontend::{FrontQueue, Frontend};
-use bench::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
+use testing::clock::now_ns;
+use testing::content::{BLOCK_SIZE, block_content};
+use testing::frontend::{FrontQueue, Frontend};
+use testing::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 
 const DEPTH: u16 = 4;
 /// Bytes of a read.
@@ -40,7 +40,7 @@ struct Stream {
 }
 
 impl Streams {
-    /// Starts on the first queue of each of these disks, which were filled ([`bench::content::fill`]).
+    /// Starts on the first queue of each of these disks, which were filled ([`testing::content::fill`]).
     ///
     /// # Errors
     /// No memory left, or a disk that is too small.

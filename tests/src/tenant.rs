@@ -6,9 +6,9 @@
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::load::Random;
+use testing::clock::now_ns;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::load::Random;
 use virtqueue::driver::{Buffer, RingSpec};
 
 use crate::ledger::{Ledger, Order, SECTOR_SIZE};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::daemon::await_that;
+use testing::daemon::await_that;
 
 const BLKIO: &str = "/sys/fs/cgroup/blkio";
 const LIMIT: &str = "blkio.throttle.write_bps_device";

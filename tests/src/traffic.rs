@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bench::clock::now_ns;
-use bench::frontend::Frontend;
-use bench::net_frontend::{Header, Nic, Pair, Received, frames};
+use testing::clock::now_ns;
+use testing::frontend::Frontend;
+use testing::net_frontend::{Header, Nic, Pair, Received, frames};
 
-use crate::daemon::pause;
+use testing::daemon::pause;
 
 /// Frames under way to a guest; each takes at most two of its 256 buffers.
 const UNDER_WAY: u64 = 96;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::daemon::{Daemon, pause};
+use testing::daemon::{Daemon, pause};
 
 /// Of the windows of each kind, this part at either end does not count: the slowest and the fastest.
 const LEFT_OUT: f64 = 0.2;
@@ -55,7 +55,7 @@ impl Rates {
         for taken in 1..tries {
             self.take(each, &mut window)?;
             // Where rates are not judged, more windows would tell nobody anything.
-            if self.kept() >= kept_min || !crate::timing::are_judged() {
+            if self.kept() >= kept_min || !testing::timing::are_judged() {
                 return Ok(taken);
             }
         }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use tests::daemon::{Daemon, await_that};
-use tests::lacking::left_out;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
 use tests::single::Single;
 
 const CPU: &str = "[sidecores]\ncpus = \"0\"\n";

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::F_LOG_ALL;
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
-use tests::daemon::{Daemon, await_that};
-use tests::timing;
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::F_LOG_ALL;
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

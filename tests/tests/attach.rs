@@ -2,12 +2,12 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::Result;
-use bench::clock::now_ns;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::slots::Kind;
-use tests::daemon::Daemon;
+use testing::clock::now_ns;
+use testing::daemon::Daemon;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::slots::Kind;
+use testing::timing;
 use tests::single::Single;
-use tests::timing;
 
 const ROUNDS: usize = 5;
 const ATTACH_NS_MAX: u64 = 50_000_000;

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
-use tests::daemon::pause;
+use testing::daemon::pause;
+use testing::timing;
 use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
 use tests::hostile_bed::{BAD, Bed};
 use tests::hostile_guest::{End, WRITE};
 use tests::ledger::Order;
 use tests::misdeeds::FILE;
 use tests::misdeeds::storms::{beside_programs, prepare, wide_pair};
-use tests::timing;
 
 const VICTIM: &str = "path = \"victim.img\"\nsize = \"16M\"";
 const IN: u32 = 0;

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec};
-use bench::scratch::Scratch;
-use tests::daemon::Daemon;
+use testing::daemon::Daemon;
+use testing::frontend::{Frontend, FrontendSpec};
+use testing::scratch::Scratch;
 use tests::faulty::{Anywhere, Piece, sectors};
 use tests::mounts::Loop;
 

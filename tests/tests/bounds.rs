@@ -2,8 +2,8 @@
 //! what is promised to one is not taken by another.
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use tests::daemon::Daemon;
+use testing::daemon::Daemon;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use tests::raw_front_end::{Raw, VERSION, message, request, signal, words};
 use tests::single::Single;
 

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
-use tests::daemon::{Daemon, await_that};
-use tests::lacking::left_out;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::single::Single;
 
 const ONE: &str = "[sidecores]\ncpus = \"0\"\n";

@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tests::daemon::Daemon;
-use tests::load::Load;
+use testing::clock::now_ns;
+use testing::daemon::Daemon;
+use testing::frontend::{Frontend, FrontendSpec};
+use testing::verified::Load;
 use tests::single::Single;
 
 const DISKS: &str =
@@ -53,7 +53,7 @@ fn a_vmm_that_goes_and_comes_back_is_served_again() -> Result<()> {
         let single = Single::new(&mut frontend)?;
         if life > 0 {
             // What the life before has written is still there.
-            single.send(frontend.queue(0), bench::slots::Kind::Read, 900 + life - 1)?;
+            single.send(frontend.queue(0), testing::slots::Kind::Read, 900 + life - 1)?;
             single.compare(900 + life - 1)?;
         }
         single.exercise(frontend.queue(0), 900 + life)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tests::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Daemon, await_that, pause};
 use tests::hostile_bed::is_long;
 use tests::misdeeds::MEMORY;
 use tests::misdeeds::coming::{come_and_go, send, whole_session};

@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Nic, NicSpec, frames};
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that};
-use tests::lacking::left_out;
+use testing::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
+use testing::net_frontend::{Nic, NicSpec, frames};
+use testing::timing;
 use tests::single::Single;
 use tests::streams::{MEMORY_BYTES, Streams};
-use tests::timing;
 use tests::traffic::{self, LONGEST};
 
 const DISKS: u64 = 6;

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::crowd::{Crowd, TENANTS, nic};
-use tests::daemon::{Daemon, await_that, pause};
 use tests::door::{Door, Held};
 use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend, is_long};
 use tests::misdeeds::storms::beside_programs;

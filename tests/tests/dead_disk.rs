@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that, pause};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::slots::{Kind, STATUS_OK};
+use testing::timing;
 use tests::faulty::{BAD, Faulty};
 use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
 use tests::hostile_guest::{
@@ -14,7 +15,6 @@ use tests::hostile_guest::{
 };
 use tests::ledger::Order;
 use tests::single::Single;
-use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use bench::frontend::FrontendSpec;
-use tests::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::FrontendSpec;
 use tests::faulty::{disk, rule};
 use tests::fuse_disk::{Call, FuseDisk, How, When};
 use tests::single::Single;

@@ -8,17 +8,17 @@
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::content;
-use bench::frontend::{
+use guest_memory::Area;
+use testing::clock::now_ns;
+use testing::content;
+use testing::daemon::Daemon;
+use testing::frontend::{
     F_LOG_ALL, Frontend, FrontendSpec, LINUX_FEATURES, MEMORY_BASE, PROTOCOL_LOG_SHMFD,
 };
-use bench::load::Random;
-use bench::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
-use guest_memory::Area;
-use tests::daemon::Daemon;
+use testing::load::Random;
+use testing::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
+use testing::verified::Load;
 use tests::dirty::{Log, PAGE, changed, contents, pages, without};
-use tests::load::Load;
 use tests::raw_front_end::sealed_memory;
 use virtqueue::Format;
 use virtqueue::driver::{Buffer, RingSpec};

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::PROTOCOL_LOG_SHMFD;
-use bench::load::Random;
-use bench::net_frontend::{Header, Nic, NicSpec, Received, feature, frames};
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::PROTOCOL_LOG_SHMFD;
+use testing::load::Random;
+use testing::net_frontend::{Header, Nic, NicSpec, Received, feature, frames};
 use tests::dirty::{Log, changed, contents, without};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontQueue, FrontendSpec, LINUX_FEATURES};
-use bench::load::Random;
-use bench::scratch::Scratch;
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that, pause};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{FrontQueue, FrontendSpec, LINUX_FEATURES};
+use testing::load::Random;
+use testing::scratch::Scratch;
+use testing::slots::{Kind, STATUS_OK};
+use testing::timing;
 use tests::faulty::{
     Anywhere, BAD, DISK_BYTES, F_CONFIG_WCE, F_FLUSH, Faulty, Piece, STATUS_IOERR, disk, rule,
     sectors,
@@ -18,7 +19,6 @@ use tests::faulty::{
 use tests::fuse_disk::{Call, FuseDisk, How, When};
 use tests::mounts::{Loop, Mount};
 use tests::single::Single;
-use tests::timing;
 
 const BLOCKS: u64 = DISK_BYTES / 4096;
 const EINTR: i32 = 4;

@@ -14,12 +14,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::scratch::Scratch;
-use tests::daemon::{await_that, pause};
-use tests::killer::Host;
-use tests::lacking::left_out;
+use testing::clock::now_ns;
+use testing::daemon::{await_that, pause};
+use testing::killer::Host;
+use testing::lacking::left_out;
+use testing::load::Random;
+use testing::scratch::Scratch;
 use tests::ledger::{Found, SECTOR_SIZE, look};
 use tests::mixed::{Kind, MixSpec};
 use tests::tenant::{Tenant, TenantSpec};

@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use bench::content;
-use bench::frontend::{Frontend, FrontendSpec, MemoryMessage};
-use bench::scratch::Scratch;
-use bench::server::{DiskSetup, Medium, Server, sidecore_binary};
-use bench::slots::{Kind, STATUS_OK, Slots};
+use testing::content;
+use testing::frontend::{Frontend, FrontendSpec, MemoryMessage};
+use testing::scratch::Scratch;
+use testing::server::{DiskSetup, Medium, Server, sidecore_binary};
+use testing::slots::{Kind, STATUS_OK, Slots};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

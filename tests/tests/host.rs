@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use tests::daemon::{Daemon, await_that, pause};
-use tests::lacking::left_out;
-use tests::load::Load;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
+use testing::timing;
+use testing::verified::Load;
 use tests::single::Single;
-use tests::timing;
 
 const DISKS: &str = "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
                      [[disk]]\nid = \"file\"\npath = \"images/file.raw\"\nsize = \"4M\"\n";

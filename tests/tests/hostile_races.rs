@@ -5,8 +5,8 @@
 #![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
 
 use anyhow::{Result, anyhow, ensure};
-use bench::load::Random;
-use tests::daemon::Daemon;
+use testing::daemon::Daemon;
+use testing::load::Random;
 use tests::hostile_bed::is_long;
 use tests::hostile_guest::{
     BASE, D, DATA, END, End, Guest, HEADER, Layout, NEXT, STATUS, TABLE, WRITE,

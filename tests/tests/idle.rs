@@ -2,13 +2,13 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::{Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, pause};
-use tests::lacking::left_out;
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, pause};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
+use testing::slots::{Kind, STATUS_OK};
+use testing::timing;
 use tests::single::Single;
-use tests::timing;
 
 /// How long nothing is asked.
 const IDLE: std::time::Duration = std::time::Duration::from_secs(3);

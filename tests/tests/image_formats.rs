@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::scratch::Scratch;
-use tests::daemon::Daemon;
+use testing::daemon::Daemon;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::scratch::Scratch;
 use tests::single::Single;
 
 const BYTES: usize = 1 << 20;

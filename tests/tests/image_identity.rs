@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::slots::{Kind, STATUS_OK};
 use tests::single::Single;
 
 const DISK: &str = "vm1";

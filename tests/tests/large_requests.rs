@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontQueue, Frontend, FrontendSpec};
-use bench::slots::{Kind, STATUS_OK, Slots};
 use guest_memory::Area;
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::thread::CpuSet;
-use tests::daemon::{Daemon, pause};
-use tests::killer::Host;
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, pause};
+use testing::frontend::{FrontQueue, Frontend, FrontendSpec};
+use testing::killer::Host;
+use testing::slots::{Kind, STATUS_OK, Slots};
+use testing::timing::{PATIENCE, are_judged, judge};
 use tests::single::Single;
-use tests::timing::{PATIENCE, are_judged, judge};
 use virtqueue::Format;
 use virtqueue::driver::{Buffer, RingSpec};
 

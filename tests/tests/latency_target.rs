@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK, Slots};
-use tests::daemon::{Daemon, await_that};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::slots::{Kind, STATUS_OK, Slots};
 
 const STREAMS: u16 = 8;
 /// Requests of each stream, of 64 KiB: milliseconds of work together, so that it does not matter for how long

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use bench::content::block_content;
-use bench::load::Random;
-use bench::scratch::Scratch;
-use bench::server::{DiskSetup, Medium, Server, sidecore_binary};
+use testing::content::block_content;
+use testing::load::Random;
+use testing::scratch::Scratch;
+use testing::server::{DiskSetup, Medium, Server, sidecore_binary};
 use tests::blkio_client::{Buffer, Client, Ended};
 
 const DISK_BYTES: u64 = 64 << 20;

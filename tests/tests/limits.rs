@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use tests::daemon::{Daemon, pause};
-use tests::load::Load;
-use tests::timing;
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, pause};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::timing;
+use testing::verified::Load;
 
 /// How long a count runs.
 const COUNTED: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::daemon::pause;
+use testing::daemon::pause;
 use tests::hostile_bed::Bed;
 use tests::hostile_guest::Layout;
 use tests::misdeeds::MEMORY;

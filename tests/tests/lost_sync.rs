@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::slots::{Kind, STATUS_OK};
 use tests::faulty::{BAD, F_CONFIG_WCE, F_FLUSH, Faulty, STATUS_IOERR, disk, rule};
 use tests::fuse_disk::{Call, FuseDisk, How, When};
 use tests::mounts::{Loop, Mount};

@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, ensure};
-use bench::content::block_content;
-use bench::frontend::{
+use guest_memory::{Area, Health, Mapping, Seal};
+use testing::content::block_content;
+use testing::daemon::Daemon;
+use testing::frontend::{
     FrontQueue, Frontend, FrontendSpec, MEMORY_BASE, MemoryMessage, MemoryRegion,
 };
-use bench::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
-use guest_memory::{Area, Health, Mapping, Seal};
-use tests::daemon::Daemon;
-use tests::load::Load;
+use testing::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
+use testing::verified::Load;
 use tests::raw_front_end::sealed_memory;
 use tests::single::{Single, complete};
 use virtqueue::Format;
@@ -123,7 +123,7 @@ fn a_request_in_memory_that_was_removed_fails_alone() -> Result<()> {
     queue.driver.publish();
     queue.kick()?;
     let within = std::time::Duration::from_secs(5);
-    tests::daemon::await_that(within, "the broken queue to be shown", || {
+    testing::daemon::await_that(within, "the broken queue to be shown", || {
         Ok(daemon.shown("memory", "problem")?.as_str().is_some_and(|p| p.contains("queue 1")))
     })?;
     load.await_requests(200)?;

@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES, PROTOCOL_BACKEND_REQ};
-use bench::load::Random;
-use bench::scratch::Scratch;
 use rustix::fs::{FlockOperation, flock};
-use tests::daemon::{Daemon, await_that, pause};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES, PROTOCOL_BACKEND_REQ};
+use testing::load::Random;
+use testing::scratch::Scratch;
+use testing::timing;
 use tests::fuse_disk::{Call, How, Rule, When};
 use tests::mixed::MixSpec;
 use tests::single::Single;
 use tests::tenant::{Tenant, TenantSpec};
-use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::Kind;
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::mover::{Mover, Wish};
+use testing::slots::Kind;
+use testing::timing;
+use testing::verified::Load;
 use tests::hostile_bed::is_long;
-use tests::load::Load;
-use tests::mover::{Mover, Wish};
 use tests::single::Single;
-use tests::timing;
 
 const NAMES: [&str; 4] = ["memory0", "memory1", "file0", "file1"];
 const DISKS: &str = "\

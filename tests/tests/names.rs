@@ -11,9 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::FrontendSpec;
-use tests::daemon::{Daemon, await_that};
-use tests::lacking::left_out;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::FrontendSpec;
+use testing::lacking::left_out;
 
 const MALLORY: u32 = 54_321;
 const SECRET: &[u8; 4096] = &[0x5e; 4096];

@@ -6,13 +6,13 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that, pause};
-use tests::load::Load;
-use tests::own_network::{has_interface, in_namespace, ip, ip_says};
-use tests::timing;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::own_network::{has_interface, in_namespace, ip, ip_says};
+use testing::timing;
+use testing::verified::Load;
 
 /// A disk, and two NICs on a switch whose addresses are those of [`frames::mac`] 1 and 2.
 const LAN: &str = r#"

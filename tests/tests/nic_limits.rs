@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that};
-use tests::load::Load;
-use tests::timing;
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::timing;
+use testing::verified::Load;
 
 /// How long a count runs.
 const COUNTED_MS: u64 = 3_000;

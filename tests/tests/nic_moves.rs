@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Daemon, await_that, pause};
+use testing::mover::{Mover, Wish};
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::timing;
 use tests::hostile_bed::is_long;
-use tests::mover::{Mover, Wish};
-use tests::timing;
 use tests::traffic::{self, LONGEST, OTHERS, Traffic};
 
 const NAMES: [&str; 2] = ["one", "two"];

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use backend::net::{HostPort, HostSource};
-use bench::net_frontend::{Header, Nic, NicSpec, feature, frames};
-use tests::daemon::{Daemon, await_that};
-use tests::own_network::{in_namespace, ip};
+use testing::daemon::{Daemon, await_that};
+use testing::net_frontend::{Header, Nic, NicSpec, feature, frames};
+use testing::own_network::{in_namespace, ip};
 use tests::packets::{Can, Packet, Reassembly};
 use virtqueue::driver::RingSpec;
 

@@ -11,13 +11,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::net_frontend::{Header, Nic, NicSpec, Received, Stream, frames};
 use serde_json::Value;
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that};
+use testing::net_frontend::{Header, Nic, NicSpec, Received, Stream, frames};
+use testing::timing;
 use tests::crowd::lost_to_full_rings;
-use tests::daemon::{Daemon, await_that};
 use tests::hostile_bed::is_long;
-use tests::timing;
 use tests::windows::Rates;
 
 /// Guests 1 to 62 are 31 pairs, 63 takes no frame, 64 floods.

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::content::block_content;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::scratch::Scratch;
-use bench::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN, Slots};
-use tests::daemon::{Daemon, await_that};
+use testing::content::block_content;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::scratch::Scratch;
+use testing::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN, Slots};
 use tests::faulty::STATUS_IOERR;
 use tests::fuse_disk::{Call, FuseDisk, FuseDiskSpec, How, Rule, When};
 use tests::ledger::Order;

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::{Context, Result, ensure};
-use bench::load::Random;
+use testing::load::Random;
 use tests::power_cut::{Medium, Mode, Plan, record};
 use virtqueue::Format;
 

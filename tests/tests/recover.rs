@@ -9,15 +9,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::scratch::Scratch;
-use tests::killer::{Host, Running};
+use testing::clock::now_ns;
+use testing::killer::{Host, Running};
+use testing::load::Random;
+use testing::scratch::Scratch;
+use testing::timing;
 use tests::ledger::Wrong;
 use tests::mixed::{Failure, MixSpec};
 use tests::rows;
 use tests::tenant::{PATIENCE_NS, Tenant, TenantSpec};
-use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::scratch::Scratch;
-use tests::daemon::await_that;
-use tests::killer::{Host, Running};
+use testing::clock::now_ns;
+use testing::daemon::await_that;
+use testing::killer::{Host, Running};
+use testing::load::Random;
+use testing::scratch::Scratch;
+use testing::timing;
 use tests::mixed::MixSpec;
 use tests::tenant::{Tenant, TenantSpec};
-use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -8,17 +8,17 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
 use rustix::process::{Pid, Signal, kill_process};
-use tests::daemon::{Daemon, await_that, pause};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::link_wire::{Bad, Wire};
+use testing::load::Random;
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::timing;
 use tests::link_site::free_port;
-use tests::link_wire::{Bad, Wire};
 use tests::mixed::MixSpec;
 use tests::packets::{Can, Packet, Reassembly};
 use tests::tenant::{Tenant, TenantSpec};
-use tests::timing;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -237,7 +237,7 @@ fn what_a_guest_leaves_undone_is_done_before_the_link() -> Result<()> {
     let iohost = Daemon::start_on("nic-undone-iohost", "0", &iohost(port, "", ""))?;
     let client = Daemon::start_on("nic-undone-client", "1", &client(&[port], 1500))?;
     let spec = |can: Can| NicSpec {
-        features: can.as_sender() | can.as_receiver() | bench::net_frontend::feature::MRG_RXBUF,
+        features: can.as_sender() | can.as_receiver() | testing::net_frontend::feature::MRG_RXBUF,
         send_slots: 16,
         send_bytes: 65_570,
         receive_pieces: vec![4096],

@@ -4,10 +4,10 @@ use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES, PROTOCOL_BACKEND_REQ};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::Daemon;
-use tests::load::Load;
+use testing::daemon::Daemon;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES, PROTOCOL_BACKEND_REQ};
+use testing::slots::{Kind, STATUS_OK};
+use testing::verified::Load;
 use tests::single::{BLOCK_SIZE, Single};
 
 const MIB: u64 = 1 << 20;

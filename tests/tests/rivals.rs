@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::timing;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
-use tests::timing;
 
 const DISK: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"16M\"\n";
 const SAID: &str = "its guest runs on a sidecore's processor";

@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Nic, NicSpec};
-use bench::server::sidecore_binary;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
+use testing::net_frontend::{Nic, NicSpec};
+use testing::server::sidecore_binary;
 use tests::crowd::nic;
-use tests::daemon::{Daemon, await_that, pause};
-use tests::lacking::left_out;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
 use tests::traffic::{self, LONGEST};

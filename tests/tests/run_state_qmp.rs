@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::scratch::Scratch;
-use tests::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::scratch::Scratch;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
 

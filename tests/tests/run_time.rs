@@ -2,12 +2,12 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::{Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::Daemon;
-use tests::load::Load;
+use testing::daemon::Daemon;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::slots::{Kind, STATUS_OK};
+use testing::timing;
+use testing::verified::Load;
 use tests::single::Single;
-use tests::timing;
 
 const DISKS: &str = "[[disk]]\nid = \"steady\"\npath = \"steady.raw\"\nsize = \"4M\"\n";
 /// Longer than any detach or attach of others may hold a neighbour up, on a machine that also does

@@ -11,19 +11,19 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::load::Random;
-use bench::net_frontend::{Nic, NicSpec};
+use testing::clock::now_ns;
+use testing::daemon::{Daemon, await_that, pause};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::load::Random;
+use testing::net_frontend::{Nic, NicSpec};
+use testing::timing;
+use testing::verified::Load;
 use tests::crowd::nic;
-use tests::daemon::{Daemon, await_that, pause};
 use tests::door::{Door, Held};
 use tests::hostile_bed::{act_and_mend, is_long};
 use tests::hostile_guest::{Guest, Layout};
-use tests::load::Load;
 use tests::misdeeds::{self, How, Misdeed, READ_ONLY, SEATS};
 use tests::soak::{self, TENANTS, Tenants};
-use tests::timing;
 use tests::traffic::{self, LONGEST};
 
 const SECONDS: u64 = 20;

@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Header, Nic, NicSpec, frames};
-use bench::slots::{Kind, STATUS_OK};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::slots::{Kind, STATUS_OK};
 use tests::mounts::{Loop, Mount};
 use tests::single::Single;
 

@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bench::scratch::Scratch;
-use bench::server::sidecore_binary;
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that, copy_program};
+use testing::daemon::{Daemon, await_that, copy_program};
+use testing::scratch::Scratch;
+use testing::server::sidecore_binary;
+use testing::slots::{Kind, STATUS_OK};
 use tests::faulty::{BAD, Faulty};
 use tests::hostile_guest::{DATA, Guest, Layout};
 use tests::mounts::{Loop, Mount};
@@ -266,7 +266,7 @@ fn a_disk_of_the_file_that_cannot_be_opened_fails_alone() -> Result<()> {
     let disks = "[[disk]]\nid = \"good\"\npath = \"good.raw\"\nsize = \"1M\"\n\
                  [[disk]]\nid = \"missing\"\npath = \"missing.raw\"\n";
     let daemon = Daemon::start("unusable-start", disks)?;
-    let spec = bench::frontend::FrontendSpec::default();
+    let spec = testing::frontend::FrontendSpec::default();
     let mut guest = daemon.frontend("good", &spec)?;
     Single::new(&mut guest)?.exercise(guest.queue(0), 1)?;
     let shown = daemon.ask("show missing")?;

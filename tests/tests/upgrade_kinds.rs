@@ -15,16 +15,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::net_frontend::{Nic, NicSpec, frames};
-use bench::scratch::Scratch;
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::net_frontend::{Nic, NicSpec, frames};
+use testing::own_network::{in_namespace, ip};
+use testing::scratch::Scratch;
+use testing::slots::{Kind, STATUS_OK};
+use testing::verified::Load;
 use tests::hostile_bed::is_long;
 use tests::link_site::free_port;
-use tests::load::Load;
 use tests::mounts::Loop;
-use tests::own_network::{in_namespace, ip};
 use tests::single::Single;
 use tests::starved::Starved;
 use tests::traffic::{self, LONGEST, Traffic};
@@ -59,7 +59,7 @@ fn carrier_changes() -> Result<[u32; TAPS.len()]> {
     let mut changes = [0; TAPS.len()];
     for (tap, count) in TAPS.iter().zip(&mut changes) {
         // Not in /sys, which is of another network namespace.
-        let shown = tests::own_network::ip_says(&format!("-j -s -s link show {tap}"))?;
+        let shown = testing::own_network::ip_says(&format!("-j -s -s link show {tap}"))?;
         let shown: serde_json::Value = serde_json::from_str(&shown)?;
         let changes = shown[0]["stats64"]["tx"]["carrier_changes"].as_u64();
         *count = changes.with_context(|| format!("no count: {shown}"))? as u32;
@@ -72,7 +72,7 @@ fn mac(number: u16) -> String {
 }
 
 fn address_of(interface: &str) -> Result<String> {
-    let shown = tests::own_network::ip_says(&format!("-o link show {interface}"))?;
+    let shown = testing::own_network::ip_says(&format!("-o link show {interface}"))?;
     let address = shown.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
     Ok(address.with_context(|| shown.clone())?.to_string())
 }
@@ -265,7 +265,7 @@ fn lost(daemon: &Daemon, round: u32) -> String {
         format!("{id}: {} {}\n", view["counters"], view["drops"])
     });
     let ports = daemon.ask("switch show bridged").unwrap_or_default();
-    let of = |tap: &str| tests::own_network::ip_says(&format!("-s link show {tap}"));
+    let of = |tap: &str| testing::own_network::ip_says(&format!("-s link show {tap}"));
     let kernel = ["lan-tap", "up-tap"].map(|tap| of(tap).unwrap_or_default());
     format!(
         "upgrade {round}\n{}{}\n{}{}",

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use tests::daemon::{Daemon, await_that};
-use tests::load::Load;
+use testing::daemon::{Daemon, await_that};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::verified::Load;
 
 const DISKS: &str = "\
 [[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
@@ -35,7 +35,7 @@ fn spec() -> FrontendSpec {
     FrontendSpec { features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() }
 }
 
-fn loads(daemon: &Daemon) -> Result<Vec<(Load, bench::frontend::Frontend)>> {
+fn loads(daemon: &Daemon) -> Result<Vec<(Load, testing::frontend::Frontend)>> {
     let start = |name: &&str| -> Result<_> {
         let mut frontend = daemon.frontend(name, &spec())?;
         let (load, _) = Load::start(&mut frontend)?;

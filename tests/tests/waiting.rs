@@ -3,10 +3,10 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use anyhow::{Context, Result, ensure};
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::{Daemon, pause};
-use tests::lacking::left_out;
+use testing::daemon::{Daemon, pause};
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::lacking::left_out;
+use testing::slots::{Kind, STATUS_OK};
 use tests::single::Single;
 
 const DISK: &str = "[[disk]]\nid = \"d\"\nbackend = \"memory\"\nsize = \"1M\"\npolicy = \"poll\"\n";

@@ -1,10 +1,10 @@
 //! A server and `dpdk-testpmd` in front of it, measured in turn with the other server and its own.
 
 use anyhow::{Context, Result};
-use bench::report::Row;
-use bench::scratch::Scratch;
-use bench::server::{CpuTime, Server, Who};
-use bench::testpmd::{Counts, Mode, Side, Testpmd, TestpmdSpec};
+use testing::report::Row;
+use testing::scratch::Scratch;
+use testing::server::{CpuTime, Server, Who};
+use testing::testpmd::{Counts, Mode, Side, Testpmd, TestpmdSpec};
 
 use super::{Options, Peer, Ring, What};
 use crate::bed::{DRIVER_CORE, SERVER_CORE};

@@ -1,13 +1,13 @@
 //! Two guests on a switch: our driver's side of both on core 1, the daemon on core 0.
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::net_frontend::frames::{self, SEGMENT_BYTES};
-use bench::net_frontend::{Header, Nic, NicSpec, Stream, Sunk, feature};
-use bench::report::Row;
-use bench::scratch::Scratch;
-use bench::server::{Server, Who};
 use guest_memory::GuestMap;
+use testing::clock::now_ns;
+use testing::net_frontend::frames::{self, SEGMENT_BYTES};
+use testing::net_frontend::{Header, Nic, NicSpec, Stream, Sunk, feature};
+use testing::report::Row;
+use testing::scratch::Scratch;
+use testing::server::{Server, Who};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use backend::link::{Address, LinkSocket, LinkSource};
 use backend::{Backend, Disk, Io, Source, Started};
-use bench::load::Random;
 use device::blk::{Blk, Live, Shape};
 use device::features;
 use guest_memory::{Area, GuestMap};
@@ -20,6 +19,7 @@ use schedule::{Nanos, Policy};
 use sidecore::{AttachmentCounters, AttachmentMemory, Command, Event, FromLink, Handle, HostLink};
 use sidecore::{HostLinkCounters, HostLinkSpec, Link, LinkKey, Opened, QueueCounters, QueueKey};
 use sidecore::{RoleSpec, Served, ServedSpec, Sidecore, SidecoreSpec, ToLink};
+use testing::load::Random;
 
 use super::{BLOCK_BYTES, DEPTH, DISK_BYTES, TURN_NS, counted_pass};
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use bench::load::Random;
-use bench::slots::Slots;
 use guest_memory::GuestMap;
 use schedule::Nanos;
 use sidecore::{Command, Handle, QueueKey, Sidecore, SidecoreSpec};
+use testing::load::Random;
+use testing::slots::Slots;
 use virtqueue::Queue;
 use virtqueue::driver::{Arena, Driver, first_base};
 

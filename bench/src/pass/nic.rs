@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use backend::net::{HostPort, HostSource, NullMode};
-use bench::net_frontend::{Header, NicSpec, Pair, Stream, frames};
 use device::net::Net;
 use guest_memory::GuestMap;
 use schedule::{Nanos, Policy};
@@ -14,6 +13,7 @@ use sidecore::{
     QueueKey, RoleSpec, Served, ServedSpec, Sidecore, SidecoreSpec,
 };
 use switch::{Limits, PortId, Rules};
+use testing::net_frontend::{Header, NicSpec, Pair, Stream, frames};
 use virtqueue::driver::RingSpec;
 use virtqueue::{Format, Queue, QueueSpec};
 

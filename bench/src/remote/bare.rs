@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::histogram::Histogram;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
 
 use super::{Options, SERVER_CORE};
 use crate::blk::pin;

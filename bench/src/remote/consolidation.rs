@@ -25,12 +25,12 @@ use std::path::Path;
 use std::thread::scope;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::report::Row;
-use bench::scratch::Scratch;
-use bench::server::{CpuTime, Server};
 use remote::client::AttachSpec;
 use rustix::event::poll;
+use testing::clock::now_ns;
+use testing::report::Row;
+use testing::scratch::Scratch;
+use testing::server::{CpuTime, Server};
 
 use guests::{DEPTH, Ended, Guest, Times, time_to, work};
 

@@ -12,12 +12,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use backend::link::{Address, LinkSocket, LinkSource};
-use bench::clock::now_ns;
-use bench::slots::Kind;
 use remote::Assembly;
 use remote::client::{AttachSpec, Client, ClientSpec, Event, Request};
 use remote::handshake::{Identity, Initiator, Offer, PublicKey, Randomness, Step, public_key};
 use remote::wire::{Header, Kind as FrameKind, Op, Status};
+use testing::clock::now_ns;
+use testing::slots::Kind;
 
 use super::{BLOCK_BYTES, DEPTH_MAX, DISK_BYTES, DISK_ID, Far, SERVER_CORE, check, mark};
 

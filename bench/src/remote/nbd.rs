@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::slots::Kind;
+use testing::clock::now_ns;
+use testing::slots::Kind;
 
 use super::{BLOCK_BYTES, DEPTH_MAX, DISK_BYTES, Far, check, mark};
 

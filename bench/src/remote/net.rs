@@ -10,13 +10,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use backend::net::{HostPort, HostSource, Rest, Sent};
-use bench::clock::now_ns;
-use bench::histogram::Histogram;
-use bench::net_frontend::frames::{self, SMALL_BYTES};
-use bench::net_frontend::{Header, Nic, NicSpec, Received};
-use bench::report::Row;
-use bench::scratch::Scratch;
-use bench::server::Server;
+use testing::clock::now_ns;
+use testing::histogram::Histogram;
+use testing::net_frontend::frames::{self, SMALL_BYTES};
+use testing::net_frontend::{Header, Nic, NicSpec, Received};
+use testing::report::Row;
+use testing::scratch::Scratch;
+use testing::server::Server;
 
 use super::bare::Bare;
 use super::iohost::{Iohost, Site};

@@ -8,9 +8,9 @@
 use anyhow::{Context, Result, ensure};
 use backend::link::{Address, ETHER_TYPE, LinkSocket, LinkSource};
 use backend::net::{HostPort, HostSource};
-use bench::clock::now_ns;
-use bench::report::Row;
-use bench::server::{CpuTime, Who};
+use testing::clock::now_ns;
+use testing::report::Row;
+use testing::server::{CpuTime, Who};
 
 use super::Options;
 

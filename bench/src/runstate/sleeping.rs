@@ -11,16 +11,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::load::{Load, Random};
-use bench::report::Row;
-use bench::scratch::Scratch;
-use bench::server::{Server, Who, sidecore_binary};
-use bench::slots::{Kind, Slots};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::thread::set_name;
+use testing::clock::now_ns;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::load::{Load, Random};
+use testing::report::Row;
+use testing::scratch::Scratch;
+use testing::server::{Server, Who, sidecore_binary};
+use testing::slots::{Kind, Slots};
 use virtqueue::driver::RingSpec;
 
 use crate::bed::{DRIVER_CORE, SERVER_CORE};

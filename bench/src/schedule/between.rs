@@ -5,12 +5,12 @@
 //! latency runs from the moment at which the request was due, so a late driver is not left out.
 
 use anyhow::{Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::histogram::Histogram;
-use bench::load::Random;
-use bench::report::{ROUNDS_MIN, Row};
-use bench::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
+use testing::clock::now_ns;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::histogram::Histogram;
+use testing::load::Random;
+use testing::report::{ROUNDS_MIN, Row};
+use testing::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 use virtqueue::driver::Prepared;
 
 use super::daemon::{Daemon, Disk};

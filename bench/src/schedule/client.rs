@@ -2,12 +2,12 @@
 //! flight, taken a few at a time so that one thread can go round several of them.
 
 use anyhow::Result;
-use bench::clock::now_ns;
-use bench::content;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::histogram::Histogram;
-use bench::load::Load;
-use bench::slots::{Kind, Slots};
+use testing::clock::now_ns;
+use testing::content;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::histogram::Histogram;
+use testing::load::Load;
+use testing::slots::{Kind, Slots};
 
 use super::USUAL_RING;
 use super::daemon::Daemon;

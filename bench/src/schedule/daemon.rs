@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec};
-use bench::scratch::Scratch;
-use bench::server::{CpuTime, Server};
+use testing::clock::now_ns;
+use testing::frontend::{Frontend, FrontendSpec};
+use testing::scratch::Scratch;
+use testing::server::{CpuTime, Server};
 
 use super::counters::{self, Counters};
 use super::{Options, PATIENCE_NS};

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::report::Row;
-use bench::server::CpuTime;
+use testing::clock::now_ns;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::report::Row;
+use testing::server::CpuTime;
 use virtqueue::driver::RingSpec;
 
 use super::daemon::{Daemon, Disk};

@@ -4,8 +4,8 @@
 //! measured here; a queue has some hundred bytes on the driver's side, so that thousands fit.
 
 use anyhow::{Result, ensure};
-use bench::load::Random;
-use bench::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
+use testing::load::Random;
+use testing::slots::{Kind, SECTOR_SIZE, STATUS_OK, Slots};
 use virtqueue::Format;
 use virtqueue::driver::{Driver, Prepared, RingSpec};
 

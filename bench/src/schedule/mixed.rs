@@ -11,9 +11,9 @@
 //! the driver's turn, and the lines on their way.
 
 use anyhow::{Result, ensure};
-use bench::clock::now_ns;
-use bench::report::Row;
-use bench::slots::Kind;
+use testing::clock::now_ns;
+use testing::report::Row;
+use testing::slots::Kind;
 
 use super::client::{Client, Wants};
 use super::daemon::{Daemon, Disk};
@@ -247,7 +247,7 @@ impl Bed {
     fn rows(&mut self, times: Times) -> Result<Vec<Row>> {
         self.daemon.go_on()?;
         let (mut one_costs, mut stream_costs) = (Vec::new(), Vec::new());
-        for _ in 0..bench::report::ROUNDS_MIN {
+        for _ in 0..testing::report::ROUNDS_MIN {
             one_costs.push(self.cost_ns(ONE_ALONE, times)?);
             stream_costs.push(self.cost_ns(STREAMS_ALONE, times)?);
         }

@@ -9,11 +9,11 @@
 //! what a move takes. A request that failed, was lost or differs ends the bench with an error.
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::load::Random;
-use bench::mover::{Mover, Wish};
-use bench::report::Row;
-use bench::verified::Load;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::load::Random;
+use testing::mover::{Mover, Wish};
+use testing::report::Row;
+use testing::verified::Load;
 
 use super::counters::Counters;
 use super::daemon::{Daemon, Disk};

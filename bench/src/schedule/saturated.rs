@@ -1,10 +1,10 @@
 //! Kicks for each request on a queue that always has work, counted by the driver that makes them.
 
 use anyhow::Result;
-use bench::frontend::{FrontendSpec, LINUX_FEATURES};
-use bench::load::BATCH;
-use bench::report::{ROUNDS_MIN, Row};
-use bench::slots::Kind;
+use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::load::BATCH;
+use testing::report::{ROUNDS_MIN, Row};
+use testing::slots::Kind;
 
 use super::daemon::{Daemon, Disk};
 use super::{Options, USUAL_RING, row};

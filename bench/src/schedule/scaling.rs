@@ -15,11 +15,11 @@ use super::daemon::{Daemon, Disk};
 use super::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
 use super::{Options, PATIENCE_NS, row};
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::load::Random;
-use bench::report::Row;
-use bench::slots::{SECTOR_SIZE, Slots};
+use testing::clock::now_ns;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::load::Random;
+use testing::report::Row;
+use testing::slots::{SECTOR_SIZE, Slots};
 
 const COUNTS: [u16; 4] = [1, 16, 256, 4096];
 const QUEUES_PER_DISK: u16 = 64;

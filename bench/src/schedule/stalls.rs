@@ -5,10 +5,10 @@
 //! hypervisor has to look after the pages it touches), and what happens to a request then is the p99 of a mixed load
 //! wherever this is near 1%.
 
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::report::Row;
-use bench::server::Who;
+use testing::clock::now_ns;
+use testing::load::Random;
+use testing::report::Row;
+use testing::server::Who;
 
 use super::Options;
 
@@ -22,7 +22,7 @@ pub(super) fn measure(options: &Options) -> Vec<Row> {
     let mut random = Random(1);
     let (mut from, mut to) = (vec![1u8; BYTES], vec![2u8; BYTES]);
     let (mut spin, mut copy) = (Vec::new(), Vec::new());
-    for _ in 0..bench::report::ROUNDS_MIN {
+    for _ in 0..testing::report::ROUNDS_MIN {
         spin.push(stalled_percent(for_ns, || {}));
         copy.push(stalled_percent(for_ns, || {
             let mut at = || random.below((BYTES / PIECE) as u64) as usize * PIECE;

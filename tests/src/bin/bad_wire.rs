@@ -13,9 +13,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bench::clock::now_ns;
-use bench::load::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testing::clock::now_ns;
+use testing::load::Random;
 
 /// Senders that are known: a test has two at a time. One more takes the place of the one that came first, which is taken
 /// for gone.

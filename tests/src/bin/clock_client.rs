@@ -13,10 +13,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use tests::daemon::pause;
-use tests::load::Load;
+use testing::clock::now_ns;
+use testing::daemon::pause;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::verified::Load;
 
 /// What is done to the clock, one after the other: nothing, an hour back, an hour ahead, and right again.
 const STEPS: [&str; 4] = ["now", "1 hour ago", "2 hours", "1 hour ago"];
@@ -51,10 +51,10 @@ fn main() -> Result<()> {
         set_clock(step)?;
         let (rate, worst_ns) = count(&load)?;
         println!("date -s '{step}': {rate:.1} requests a second, one took {worst_ns} ns at most");
-        tests::timing::judge(RATE.contains(&(rate / wanted)), || {
+        testing::timing::judge(RATE.contains(&(rate / wanted)), || {
             format!("{rate:.1} a second after '{step}'")
         })?;
-        tests::timing::judge(worst_ns < AWAY_NS, || {
+        testing::timing::judge(worst_ns < AWAY_NS, || {
             format!("a request took {worst_ns} ns after '{step}'")
         })?;
         if now_ns() - silent_ns < SILENCE_NS - COUNTED.as_nanos() as u64 / 2 {

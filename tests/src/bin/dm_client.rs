@@ -10,10 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
-use bench::slots::{Kind, STATUS_OK};
-use tests::daemon::Daemon;
+use testing::clock::now_ns;
+use testing::daemon::Daemon;
+use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::slots::{Kind, STATUS_OK};
 use tests::single::Single;
 
 const DATA: &str = "/dev/vda";

@@ -15,9 +15,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::load::Random;
-use bench::scratch::Scratch;
-use tests::daemon::pause;
+use testing::daemon::pause;
+use testing::load::Random;
+use testing::scratch::Scratch;
 use tests::fuse_disk::{FuseDisk, FuseDiskSpec, Survivors};
 use tests::ledger::{Order, SECTOR_SIZE};
 use tests::mounts::Mount;

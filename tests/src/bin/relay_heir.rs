@@ -21,7 +21,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tests::daemon::await_that;
+use testing::daemon::await_that;
 
 /// For each wait of it: it must not outlive its test.
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -21,9 +21,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
 use serde_json::{Value, json};
-use tests::daemon::pause;
+use testing::clock::now_ns;
+use testing::daemon::pause;
 
 const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Result;
-use bench::clock::now_ns;
+use testing::clock::now_ns;
 
 /// Gives an answer to the kernel.
 pub(super) type Answer = Box<dyn FnOnce() + Send>;

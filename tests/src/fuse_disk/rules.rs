@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::load::Random;
+use testing::load::Random;
 
 /// A call of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! How what a hostile guest has offered ends: in the used ring, on the error descriptor, or not at all.
 
 use anyhow::{Result, ensure};
-use bench::clock::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testing::clock::now_ns;
 
 use super::{AVAIL, End, Guest, Ring, USED, WAIT_MS, drain};
 

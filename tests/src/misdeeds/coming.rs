@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::daemon::await_that;
 use crate::door::Door;
-use crate::load::Load;
 use crate::raw_front_end::{
     Raw, VERSION, message, request, ring_addresses, ring_state, sealed_memory, signal, table, words,
 };
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::FrontendSpec;
+use testing::clock::now_ns;
+use testing::daemon::await_that;
+use testing::frontend::FrontendSpec;
+use testing::verified::Load;
 
 const MEMORY: u64 = 1 << 20;
 const BASE: u64 = 1 << 32;
@@ -172,7 +172,7 @@ pub fn e34_starts_and_stops_without_end(door: &Door<'_>) -> Result<()> {
         }
     }
     door.note(&format!("{turns} starts; the slowest `ls` beside them took {slowest} ns"));
-    crate::timing::judge(slowest < 2_000_000_000, || "control answers nobody else".to_string())?;
+    testing::timing::judge(slowest < 2_000_000_000, || "control answers nobody else".to_string())?;
     drop(raw);
     Ok(())
 }
@@ -204,7 +204,7 @@ pub fn attack_03_descriptor_whose_close_waits(door: &Door<'_>) -> Result<()> {
         drop(peer);
     }
     door.note(&format!("control answers after {slowest} ns at most"));
-    crate::timing::judge(slowest < 2_000_000_000, || {
+    testing::timing::judge(slowest < 2_000_000_000, || {
         format!("control waited {slowest} ns for a descriptor's close")
     })?;
     drop(raw);

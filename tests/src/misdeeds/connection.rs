@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use crate::door::Door;
-use crate::load::Load;
 use crate::raw_front_end::{
     Answer, NEED_REPLY, Raw, VERSION, message, request, ring_addresses, ring_state, sealed_memory,
     signal, table, words,
 };
 use anyhow::{Context, Result, ensure};
-use bench::frontend::FrontendSpec;
+use testing::frontend::FrontendSpec;
+use testing::verified::Load;
 
 const MEMORY: u64 = 1 << 20;
 const BASE: u64 = 1 << 32;

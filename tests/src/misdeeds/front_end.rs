@@ -13,8 +13,8 @@ use crate::raw_front_end::{
     signal, table, words,
 };
 use anyhow::{Context, Result, ensure};
-use bench::frontend::FrontendSpec;
-use bench::slots::{Kind, Slots};
+use testing::frontend::FrontendSpec;
+use testing::slots::{Kind, Slots};
 
 /// `VIRTIO_F_RING_RESET` (VIRTIO 1.3, 6).
 const VIRTIO_F_RING_RESET: u32 = 40;

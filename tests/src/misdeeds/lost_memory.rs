@@ -8,7 +8,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::daemon::{await_that, pause};
 use crate::door::Door;
 use crate::hostile_guest::{
     BASE, D, DATA, End, F_INDIRECT, Guest, HEADER, INDIRECT, Layout, MEMORY, NEXT, STATUS, USER,
@@ -20,6 +19,7 @@ use rustix::fs::{
     FallocateFlags, MemfdFlags, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_getfl,
     fcntl_setfl, ftruncate, memfd_create,
 };
+use testing::daemon::{await_that, pause};
 
 /// Where memory without pages is seen by the guest.
 pub const LOST: u64 = 1 << 36;

@@ -5,7 +5,6 @@
 use std::os::fd::AsFd;
 
 use super::{RingRow, ring};
-use crate::daemon::pause;
 use crate::door::Door;
 use crate::hostile_bed::Expect;
 use crate::hostile_guest::{
@@ -13,8 +12,9 @@ use crate::hostile_guest::{
 };
 use crate::raw_front_end::{Raw, request, ring_addresses, sealed_memory, table, words};
 use anyhow::{Context, Result, ensure};
-use bench::clock::now_ns;
-use bench::frontend::FrontendSpec;
+use testing::clock::now_ns;
+use testing::daemon::pause;
+use testing::frontend::FrontendSpec;
 
 fn tell_table(guest: &mut Guest, regions: &[[u64; 4]]) -> Result<crate::raw_front_end::Answer> {
     let file = guest.file().try_clone()?;

@@ -3,13 +3,13 @@
 use anyhow::ensure;
 
 use super::{RingRow, ring};
-use crate::daemon::pause;
 use crate::hostile_bed::{Expect, done};
 use crate::hostile_guest::{
     AVAIL, D, DATA, END, End, F_EVENT_IDX, F_INDIRECT, HEADER, INDIRECT, Layout, NEXT, STATUS,
     TABLE, USED, WRITE,
 };
 use crate::raw_front_end::{VERSION, request, ring_state};
+use testing::daemon::pause;
 
 fn breaks(layout: Layout, words: &'static str, chains: &[&[D]]) -> RingRow {
     let chains: Vec<Vec<D>> = chains.iter().map(|chain| chain.to_vec()).collect();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, anyhow, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
 use guest_memory::Area;
+use testing::clock::now_ns;
+use testing::load::Random;
 
 use crate::door::Door;
 use crate::hostile_guest::{

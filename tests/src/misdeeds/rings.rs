@@ -178,7 +178,7 @@ pub fn e30_owner_and_resets_in_the_middle_of_requests() -> RingRow {
             // After the reply nothing of it moves any more.
             let before = guest.get(guest.places()[2], 256);
             guest.kick()?;
-            crate::daemon::pause(std::time::Duration::from_micros(500));
+            testing::daemon::pause(std::time::Duration::from_micros(500));
             ensure!(guest.get(guest.places()[2], 256) == before, "a stale completion");
         }
         Ok(Expect::Spoiled)
@@ -261,11 +261,11 @@ pub fn attack_06_call_descriptor_watched_by_very_many(door: &Door<'_>) -> Result
         epoll::add(&set, call, data, epoll::EventFlags::IN).context("watching")?;
         sets.push(set);
     }
-    let start = bench::clock::now_ns();
+    let start = testing::clock::now_ns();
     for _ in 0..200 {
         guest.honest(0, 0, 512)?;
     }
-    let each = (bench::clock::now_ns() - start) / 200;
+    let each = (testing::clock::now_ns() - start) / 200;
     door.note(&format!(
         "with {} sets that watch its call descriptor, a request of that guest takes {each} ns; each \
          call wakes them all in the sidecore",

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use bench::clock::now_ns;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use testing::clock::now_ns;
 
 use super::{FILE, LARGE, Storm};
-use crate::daemon::pause;
 use crate::hostile_bed::{Waits, pump};
 use crate::hostile_guest::{D, DATA, Guest, HEADER, INDIRECT, Layout, NEXT, TABLE, WRITE};
+use testing::daemon::pause;
 
 /// A little less than a window.
 const FOR_NS: u64 = 12_000_000;

@@ -1,10 +1,10 @@
 //! The guest of a recording: one thread, several queues, writes of many sizes over one another.
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{FrontQueue, Frontend};
-use bench::load::Random;
 use guest_memory::Area;
+use testing::clock::now_ns;
+use testing::frontend::{FrontQueue, Frontend};
+use testing::load::Random;
 use virtqueue::driver::Buffer;
 
 use super::{DISK_SECTORS, Mode, Plan, WCE_AT};

@@ -22,7 +22,7 @@ struct Rule {
 }
 
 /// Programs and proofs: they may print, wait, and look at the clock.
-const PROGRAMS: [&str; 5] = ["bin", "bench", "lab", "tests", "xtask"];
+const PROGRAMS: [&str; 6] = ["bin", "bench", "lab", "testing", "tests", "xtask"];
 
 /// What opens, makes, moves or removes by a path, or follows it to look.
 const BY_NAME: [&str; 32] = [
@@ -79,6 +79,7 @@ const RULES: [Rule; 8] = [
             "bin",
             "bench",
             "lab",
+            "testing",
             "tests",
             "xtask",
         ],
@@ -90,7 +91,7 @@ const RULES: [Rule; 8] = [
         name: "sleep",
         words: &["thread::sleep", "time::sleep"],
         within: &[],
-        except: &["bench", "lab", "tests"],
+        except: &["bench", "lab", "testing", "tests"],
         tests_too: false,
         instead: "wait for the thing itself (a descriptor, a channel, a deadline)",
     },

@@ -5,12 +5,12 @@
 use std::array::from_fn;
 
 use anyhow::{Result, ensure};
-use bench::clock::now_ns;
-use bench::load::Random;
-use bench::server::CpuTime;
-use bench::slots::Kind;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
+use testing::clock::now_ns;
+use testing::load::Random;
+use testing::server::CpuTime;
+use testing::slots::Kind;
 
 use super::{BUSY, DISK_BYTES, GUESTS};
 use crate::blk::pin;

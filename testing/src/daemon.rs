@@ -1,6 +1,6 @@
 //! A `sidecore` daemon of a test's own, started, asked and stopped as an operator does it.
 //!
-//! Not the daemons that are measured: those are `bench::server`'s.
+//! Not the daemons that are measured: those are `crate::server`'s.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::clock::now_ns;
+use crate::frontend::{Frontend, FrontendSpec};
+use crate::scratch::Scratch;
+use crate::server::sidecore_binary;
 use crate::timing;
 use anyhow::{Context, Result, bail, ensure};
-use bench::clock::now_ns;
-use bench::frontend::{Frontend, FrontendSpec};
-use bench::scratch::Scratch;
-use bench::server::sidecore_binary;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::clock::now_ns;
+use crate::scratch::Scratch;
+use crate::server::sidecore_binary;
 use anyhow::{Context, Result, bail};
-use bench::clock::now_ns;
-use bench::scratch::Scratch;
-use bench::server::sidecore_binary;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemon::pause;

@@ -1,0 +1,45 @@
+//! The harness: what tests, benches, the lab and the demo start, ask and end.
+//!
+//! No crate that ships may depend on it (tidy, `unshipped`).
+//!
+//! | module | what |
+//! |---|---|
+//! | `clock` | the monotonic clock, nanoseconds |
+//! | `content` | fills a disk, and looks whether it kept what was written |
+//! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `frontend` | a vhost-user front-end of our own: guest memory, rings, kicks and calls |
+//! | `histogram` | latencies, with quantiles |
+//! | `killer` | daemons that are killed and started again |
+//! | `lacking` | what a test says that is not done here |
+//! | `link_wire` | a wire between two daemons that loses, doubles and delays datagrams |
+//! | `load` | keeps a number of requests in flight and measures |
+//! | `mover` | an operator who moves queues between sidecores, many a second |
+//! | `net_frontend` | a NIC's driver on such a front-end: frames out and in |
+//! | `own_network` | a network namespace of a test's own |
+//! | `report` | the table and the JSON lines of what was measured |
+//! | `scratch` | folders that go away, also after a crash |
+//! | `server` | starts the servers that are measured, and ends them again |
+//! | `slots` | virtio-blk requests at fixed places of guest memory |
+//! | `testpmd` | starts DPDK's `dpdk-testpmd`, on either side of a NIC's socket |
+//! | `timing` | times and rates, judged only where the run asks for it |
+//! | `verified` | reads and writes that are compared, on a thread of their own |
+
+pub mod clock;
+pub mod content;
+pub mod daemon;
+pub mod frontend;
+pub mod histogram;
+pub mod killer;
+pub mod lacking;
+pub mod link_wire;
+pub mod load;
+pub mod mover;
+pub mod net_frontend;
+pub mod own_network;
+pub mod report;
+pub mod scratch;
+pub mod server;
+pub mod slots;
+pub mod testpmd;
+pub mod timing;
+pub mod verified;
