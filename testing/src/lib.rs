@@ -4,6 +4,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `bed` | what a case of `./x test` is given, and where its outcomes go |
 //! | `clock` | the monotonic clock, nanoseconds |
 //! | `content` | fills a disk, and looks whether it kept what was written |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
@@ -24,6 +25,7 @@
 //! | `timing` | times and rates, judged only where the run asks for it |
 //! | `verified` | reads and writes that are compared, on a thread of their own |
 
+pub mod bed;
 pub mod clock;
 pub mod content;
 pub mod daemon;
