@@ -108,6 +108,8 @@ pub struct Bed {
     folder: PathBuf,
     outcomes: File,
     wanted: Vec<String>,
+    /// What comes before the names of checks: of a part, its name and a slash.
+    part: String,
 }
 
 impl Bed {
@@ -122,7 +124,17 @@ impl Bed {
             .append(true)
             .open(&path)
             .with_context(|| format!("making {}", path.display()))?;
-        Ok(Bed { folder: folder.to_owned(), outcomes, wanted })
+        Ok(Bed { folder: folder.to_owned(), outcomes, wanted, part: String::new() })
+    }
+
+    /// The bed of one part of a case: its checks have the part's name before theirs.
+    ///
+    /// # Errors
+    /// The file of outcomes cannot be opened once more.
+    pub fn part(&self, name: &str) -> Result<Bed> {
+        let outcomes = self.outcomes.try_clone()?;
+        let (folder, part) = (self.folder.clone(), format!("{}{name}/", self.part));
+        Ok(Bed { folder, outcomes, wanted: Vec::new(), part })
     }
 
     /// The case's folder, for images, sockets and logs. It is removed when the case has passed.
@@ -197,6 +209,9 @@ impl Bed {
     }
 
     fn record(&self, kind: Kind, check: &str, detail: &dyn Display) {
+        // A part as a whole has its name alone.
+        let check = format!("{}{check}", self.part);
+        let check = check.trim_end_matches('/');
         let outcome = Outcome::new(kind, check, detail);
         let word = match kind {
             Kind::Pass => "ok",

@@ -274,6 +274,16 @@ impl Daemon {
         Ok(err)
     }
 
+    /// Runs a command of the program, which must succeed: what it prints.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn says(&self, line: &str) -> Result<String> {
+        let (status, out, err) = self.run(line)?;
+        ensure!(status.success(), "`sidecore {line}` gave {status}: {err}");
+        Ok(out)
+    }
+
     fn run(&self, line: &str) -> Result<(ExitStatus, String, String)> {
         let output = Command::new(&self.binary)
             .args(line.split(' '))

@@ -10,6 +10,7 @@
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
 //! | `frontend` | a vhost-user front-end of our own: guest memory, rings, kicks and calls |
 //! | `histogram` | latencies, with quantiles |
+//! | `image` | guests' images: programs, scripts and modules as an initramfs |
 //! | `killer` | daemons that are killed and started again |
 //! | `lacking` | what a test says that is not done here |
 //! | `link_wire` | a wire between two daemons that loses, doubles and delays datagrams |
@@ -17,6 +18,8 @@
 //! | `mover` | an operator who moves queues between sidecores, many a second |
 //! | `net_frontend` | a NIC's driver on such a front-end: frames out and in |
 //! | `own_network` | a network namespace of a test's own |
+//! | `place` | a guest or a namespace, where commands run |
+//! | `qmp` | QEMU's monitor |
 //! | `report` | the table and the JSON lines of what was measured |
 //! | `scratch` | folders that go away, also after a crash |
 //! | `server` | starts the servers that are measured, and ends them again |
@@ -24,6 +27,7 @@
 //! | `testpmd` | starts DPDK's `dpdk-testpmd`, on either side of a NIC's socket |
 //! | `timing` | times and rates, judged only where the run asks for it |
 //! | `verified` | reads and writes that are compared, on a thread of their own |
+//! | `vm` | a guest: QEMU with a stock kernel |
 
 pub mod bed;
 pub mod clock;
@@ -31,6 +35,7 @@ pub mod content;
 pub mod daemon;
 pub mod frontend;
 pub mod histogram;
+pub mod image;
 pub mod killer;
 pub mod lacking;
 pub mod link_wire;
@@ -38,6 +43,8 @@ pub mod load;
 pub mod mover;
 pub mod net_frontend;
 pub mod own_network;
+pub mod place;
+pub mod qmp;
 pub mod report;
 pub mod scratch;
 pub mod server;
@@ -45,3 +52,4 @@ pub mod slots;
 pub mod testpmd;
 pub mod timing;
 pub mod verified;
+pub mod vm;

@@ -1,0 +1,328 @@
+//! Guests' images: a folder with busybox, scripts, programs and kernel modules, packed as an initramfs.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What guests' scripts run besides busybox.
+const PROGRAMS: [&str; 15] = [
+    "/usr/bin/fio",
+    "/usr/bin/cksum",
+    "/usr/sbin/mkfs.ext4",
+    "/usr/sbin/e2fsck",
+    "/usr/sbin/blkdiscard",
+    "/usr/sbin/fstrim",
+    "/usr/bin/sync",
+    "/usr/bin/sqlite3",
+    "/usr/bin/ip",
+    "/usr/bin/ping",
+    "/usr/sbin/ethtool",
+    "/usr/bin/iperf3",
+    "/usr/bin/sockperf",
+    "/usr/bin/memcached",
+    "/usr/bin/memcslap",
+];
+/// Modules that guests need and Debian's cloud kernel has not built in.
+const MODULES: [&str; 6] =
+    ["virtio_pci", "virtio_blk", "virtio_net", "8021q", "af_packet", "crc32c-intel"];
+/// The folder that `init` loads modules from.
+const LOADED: &str = "modules";
+
+/// A folder that is to become an initramfs.
+#[derive(Debug)]
+pub struct Tree {
+    folder: PathBuf,
+    /// Its modules' kernel package, unpacked.
+    kernel: PathBuf,
+}
+
+impl Tree {
+    /// An empty one, for the kernel package that is unpacked in `kernel`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(folder: &Path, kernel: &Path) -> Result<Tree> {
+        let _ = std::fs::remove_dir_all(folder);
+        std::fs::create_dir_all(folder)?;
+        Ok(Tree { folder: folder.to_path_buf(), kernel: kernel.to_path_buf() })
+    }
+
+    /// What any guest has: busybox, `init`, the scripts, and the stock modules.
+    ///
+    /// # Errors
+    /// Something of it is missing; what to install is in the message.
+    pub fn guest(folder: &Path, kernel: &Path) -> Result<Tree> {
+        let mut tree = Tree::bare(folder, kernel)?;
+        for program in PROGRAMS {
+            tree.program(Path::new(program))?;
+        }
+        tree.own_programs()?;
+        tree.modules(LOADED, &MODULES)?;
+        Ok(tree)
+    }
+
+    /// The same without programs and modules.
+    ///
+    /// # Errors
+    /// As [`Tree::guest`].
+    pub fn bare(folder: &Path, kernel: &Path) -> Result<Tree> {
+        let tree = Tree::new(folder, kernel)?;
+        for name in ["bin", "sbin", "usr/bin", "usr/sbin", LOADED, "scripts", "dev", "etc"] {
+            std::fs::create_dir_all(tree.folder.join(name))?;
+        }
+        let copied = std::fs::copy("/bin/busybox", tree.folder.join("bin/busybox"));
+        copied.context("no /bin/busybox (Debian: apt-get install busybox-static)")?;
+        let sources = sources();
+        std::fs::copy(sources.join("init"), tree.folder.join("init"))?;
+        for script in std::fs::read_dir(sources.join("scripts"))? {
+            let script = script?;
+            std::fs::copy(script.path(), tree.folder.join("scripts").join(script.file_name()))?;
+        }
+        File::create(tree.folder.join("etc/mtab"))?;
+        File::create(tree.folder.join(LOADED).join("order"))?;
+        Ok(tree)
+    }
+
+    /// A file at that place of the tree.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn file(&mut self, from: &Path, to: &str) -> Result<()> {
+        let to = self.folder.join(to);
+        std::fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        std::fs::copy(from, &to).with_context(|| format!("copying {}", from.display()))?;
+        Ok(())
+    }
+
+    /// A program where the host has it, with the libraries that it names.
+    ///
+    /// # Errors
+    /// It is not installed.
+    pub fn program(&mut self, path: &Path) -> Result<()> {
+        let inside = path.to_string_lossy();
+        self.file(path, inside.trim_start_matches('/'))?;
+        self.libraries(path)
+    }
+
+    /// A program of this project without debug information, at that place, with the libraries that it names.
+    ///
+    /// # Errors
+    /// It is not built.
+    pub fn stripped(&mut self, program: &Path, to: &str) -> Result<()> {
+        let to = self.folder.join(to);
+        std::fs::create_dir_all(to.parent().context("a program has a folder")?)?;
+        let status = Command::new("strip").arg("-o").arg(&to).arg(program).status();
+        let status = status.context("starting strip (Debian: apt-get install binutils)")?;
+        ensure!(status.success(), "{} cannot be stripped: {status}", program.display());
+        self.libraries(program)
+    }
+
+    /// The shared libraries of a program, where the host has them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn libraries(&mut self, program: &Path) -> Result<()> {
+        let output = Command::new("ldd").arg(program).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        for path in said.split_whitespace().filter(|word| word.starts_with('/')) {
+            if !self.folder.join(&path[1..]).exists() {
+                self.file(Path::new(path), &path[1..])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The programs of `tests/guest/programs`, built.
+    fn own_programs(&mut self) -> Result<()> {
+        for source in std::fs::read_dir(sources().join("programs"))? {
+            let source = source?.path();
+            let name = source.file_stem().context("a source has a name")?;
+            let status = Command::new("cc")
+                .args(["-O2", "-Wall", "-Werror", "-static", "-o"])
+                .arg(self.folder.join("usr/bin").join(name))
+                .arg(&source)
+                .status()
+                .context("starting cc (Debian: apt-get install gcc libc6-dev linux-libc-dev)")?;
+            ensure!(status.success(), "{} does not compile", source.display());
+        }
+        Ok(())
+    }
+
+    /// Modules, and what they depend on, in a folder of the tree; its file `order` is the order of loading. `init`
+    /// loads those of `modules`. A module that the kernel has built in is left out.
+    ///
+    /// # Errors
+    /// The kernel has no such module.
+    pub fn modules(&mut self, folder: &str, names: &[&str]) -> Result<()> {
+        let built_in = self.built_in()?;
+        let target = self.folder.join(folder);
+        std::fs::create_dir_all(&target)?;
+        let order = target.join("order");
+        let mut loaded: Vec<String> =
+            std::fs::read_to_string(&order).unwrap_or_default().lines().map(String::from).collect();
+        for name in names {
+            self.module(name, &target, &built_in, &mut loaded)?;
+        }
+        Ok(std::fs::write(
+            order,
+            loaded.iter().map(|name| format!("{name}\n")).collect::<String>(),
+        )?)
+    }
+
+    fn module(
+        &self,
+        name: &str,
+        target: &Path,
+        built_in: &BTreeSet<String>,
+        loaded: &mut Vec<String>,
+    ) -> Result<()> {
+        let name = name.replace('-', "_");
+        if built_in.contains(&name) {
+            return Ok(());
+        }
+        let folder = self.kernel.join("lib/modules");
+        let found = find(&folder, &name)?;
+        let Some(found) = found else {
+            bail!("the kernel has no module {name}: look for its new name in {}", folder.display());
+        };
+        let file = found.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let plain = file.trim_end_matches(".xz").to_string();
+        if loaded.contains(&plain) {
+            return Ok(());
+        }
+        let to = target.join(&plain);
+        if file.ends_with(".xz") {
+            let out = File::create(&to)?;
+            let status = Command::new("xz").arg("-dc").arg(&found).stdout(out).status();
+            let status = status.context("starting xz (Debian: apt-get install xz-utils)")?;
+            ensure!(status.success(), "{} cannot be unpacked", found.display());
+        } else {
+            std::fs::copy(&found, &to)?;
+        }
+        for need in dependencies(&std::fs::read(&to)?) {
+            self.module(&need, target, built_in, loaded)?;
+        }
+        loaded.push(plain);
+        Ok(())
+    }
+
+    /// The modules that this kernel has built in, with underscores.
+    fn built_in(&self) -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        let modules = self.kernel.join("lib/modules");
+        let releases = std::fs::read_dir(&modules)
+            .with_context(|| format!("no kernel is unpacked in {}", self.kernel.display()))?;
+        for release in releases {
+            let list = std::fs::read_to_string(release?.path().join("modules.builtin"));
+            for line in list.unwrap_or_default().lines() {
+                let file = line.rsplit('/').next().unwrap_or_default();
+                names.insert(file.trim_end_matches(".ko").replace('-', "_"));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Packs it into `image` and removes the folder. Not compressed: under emulation unpacking takes longer than
+    /// loading.
+    ///
+    /// # Errors
+    /// `cpio` fails.
+    pub fn pack(self, image: &Path) -> Result<()> {
+        let part = image.with_extension("part");
+        let mut find = Command::new("sh")
+            .args(["-c", "find . -print0 | sort -z"])
+            .current_dir(&self.folder)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let names = find.stdout.take().context("find has an output")?;
+        let status = Command::new("cpio")
+            .args(["--null", "--quiet", "--create", "--format=newc", "--owner=0:0"])
+            .current_dir(&self.folder)
+            .stdin(names)
+            .stdout(File::create(&part)?)
+            .status()
+            .context("starting cpio (Debian: apt-get install cpio)")?;
+        ensure!(status.success() && find.wait()?.success(), "cpio: {status}");
+        std::fs::rename(&part, image)?;
+        Ok(std::fs::remove_dir_all(&self.folder)?)
+    }
+
+    /// Packs it as a second part after the initramfs `first`.
+    ///
+    /// # Errors
+    /// As [`Tree::pack`].
+    pub fn pack_after(self, first: &Path, image: &Path) -> Result<()> {
+        let more = image.with_extension("more");
+        self.pack(&more)?;
+        let mut out = File::create(image)?;
+        for part in [first, &more] {
+            std::io::copy(&mut File::open(part)?, &mut out)?;
+        }
+        Ok(std::fs::remove_file(more)?)
+    }
+
+    /// Makes a symbolic link in it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn link(&mut self, target: &str, at: &str) -> Result<()> {
+        Ok(symlink(target, self.folder.join(at))?)
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// The guest's own files in the repository.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/guest")
+}
+
+/// The file of a module, whichever way its name is spelled.
+fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            if let Some(found) = find(&path, name)? {
+                return Ok(Some(found));
+            }
+            continue;
+        }
+        let file = path.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
+        let stem = file.strip_suffix(".xz").unwrap_or(&file).strip_suffix(".ko");
+        if stem == Some(name) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// What a module says that it depends on (`depends=` of its section `.modinfo`).
+fn dependencies(module: &[u8]) -> Vec<String> {
+    const WORD: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(WORD.len()).position(|window| window == WORD) else {
+        return Vec::new();
+    };
+    let rest = &module[at + WORD.len()..];
+    let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
+    let names = String::from_utf8_lossy(&rest[..end]).into_owned();
+    names.split(',').filter(|name| !name.is_empty()).map(String::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_names_what_it_depends_on() {
+        assert_eq!(dependencies(b"x\0depends=a,b_c\0y"), ["a", "b_c"]);
+        assert!(dependencies(b"x\0depends=\0y").is_empty());
+        assert!(dependencies(b"nothing").is_empty());
+    }
+}
