@@ -7,6 +7,7 @@ use std::fmt::{Debug, Display};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -110,6 +111,7 @@ pub struct Bed {
     wanted: Vec<String>,
     /// What comes before the names of checks: of a part, its name and a slash.
     part: String,
+    has_failed: AtomicBool,
 }
 
 impl Bed {
@@ -124,7 +126,13 @@ impl Bed {
             .append(true)
             .open(&path)
             .with_context(|| format!("making {}", path.display()))?;
-        Ok(Bed { folder: folder.to_owned(), outcomes, wanted, part: String::new() })
+        Ok(Bed {
+            folder: folder.to_owned(),
+            outcomes,
+            wanted,
+            part: String::new(),
+            has_failed: AtomicBool::new(false),
+        })
     }
 
     /// The bed of one part of a case: its checks have the part's name before theirs.
@@ -134,7 +142,7 @@ impl Bed {
     pub fn part(&self, name: &str) -> Result<Bed> {
         let outcomes = self.outcomes.try_clone()?;
         let (folder, part) = (self.folder.clone(), format!("{}{name}/", self.part));
-        Ok(Bed { folder, outcomes, wanted: Vec::new(), part })
+        Ok(Bed { folder, outcomes, wanted: Vec::new(), part, has_failed: AtomicBool::new(false) })
     }
 
     /// The case's folder, for images, sockets and logs. It is removed when the case has passed.
@@ -177,6 +185,11 @@ impl Bed {
         is_same
     }
 
+    /// Whether a check of this bed, apart from its parts', has failed.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
     /// Says a word for the line of progress and for the log.
     pub fn say(&self, words: impl Display) {
         let words = words.to_string();
@@ -209,6 +222,9 @@ impl Bed {
     }
 
     fn record(&self, kind: Kind, check: &str, detail: &dyn Display) {
+        if kind == Kind::Fail {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
         // A part as a whole has its name alone.
         let check = format!("{}{check}", self.part);
         let check = check.trim_end_matches('/');

@@ -138,15 +138,17 @@ impl Boot {
         self
     }
 
-    /// A disk at that socket: device `dN`, N from 0. `properties` are those of vhost-user-blk-pci.
+    /// A disk at that socket: device `dN`, N from 0. `properties` are those of
+    /// vhost-user-blk-pci; without `num-queues` it has one queue.
     pub fn disk(mut self, socket: impl AsRef<Path>, properties: &str) -> Boot {
         let (number, socket) = (self.disks.len(), socket.as_ref());
         let comma = if properties.is_empty() { "" } else { "," };
+        let queues = if properties.contains("num-queues") { "" } else { ",num-queues=1" };
         self.devices.extend([
             "-chardev".to_string(),
             format!("socket,id=c{number},path={},reconnect=1", socket.display()),
             "-device".to_string(),
-            format!("vhost-user-blk-pci,id=d{number},chardev=c{number}{comma}{properties}"),
+            format!("vhost-user-blk-pci,id=d{number},chardev=c{number}{queues}{comma}{properties}"),
         ]);
         self.disks.push(socket.to_path_buf());
         self

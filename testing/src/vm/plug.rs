@@ -11,7 +11,8 @@ use super::{NicOptions, Vm};
 const BUSY: &str = "is busy";
 
 impl Vm {
-    /// Plugs a disk of that socket into a port; the device is `id`. `properties` are JSON's of vhost-user-blk-pci.
+    /// Plugs a disk of that socket into a port; the device is `id`. `properties` are those of
+    /// vhost-user-blk-pci; without `num-queues` it has one queue.
     ///
     /// # Errors
     /// QEMU refuses it.
@@ -25,7 +26,7 @@ impl Vm {
         let chardev = format!("c-{id}");
         self.add_chardev(&chardev, socket)?;
         let mut device = json!({
-            "driver": "vhost-user-blk-pci", "id": id, "chardev": chardev, "bus": format!("slot{slot}"),
+            "driver": "vhost-user-blk-pci", "id": id, "chardev": chardev, "bus": format!("slot{slot}"), "num-queues": 1,
         });
         if let (Some(device), Some(more)) = (device.as_object_mut(), properties.as_object()) {
             device.extend(more.clone());
