@@ -24,6 +24,7 @@
 //! | `sight` | whether it can be seen here which vCPUs run |
 //! | `single` | one request, and how it ended |
 //! | `soak` | eight guests that stay, whatever happens to the daemon |
+//! | `suite` | the groups of `./x test` and their cases |
 //! | `tenant` | a guest whose memory outlives its back-ends |
 //! | `throttle` | a cgroup that writes slowly |
 //! | `windows` | rates beside one guest and beside another, in windows that take turns |
@@ -50,6 +51,7 @@ pub mod single;
 pub mod soak;
 pub mod starved;
 pub mod streams;
+pub mod suite;
 pub mod tenant;
 pub mod throttle;
 pub mod traffic;

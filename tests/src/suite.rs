@@ -1,0 +1,233 @@
+//! The groups of `./x test` and their cases: what each one is, and what it takes to run it.
+//!
+//! Run by `suite` (`tests/src/bin/suite.rs`). The cases stand in `cases`, a file a group.
+//!
+//! | module | what |
+//! |---|---|
+//! | `cases` | the table of groups, and the cases that are functions |
+
+pub mod cases;
+
+use anyhow::Result;
+use testing::bed::{Bed, Need};
+
+/// Seconds after which a case is ended, unless it says more.
+const BOUND_SECONDS: u64 = 600;
+
+/// A group of cases, as it is named on the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    name: &'static str,
+    about: &'static str,
+    cases: &'static [Case],
+    by_name: bool,
+}
+
+impl Group {
+    /// A group of `cases`; `about` is its line in `./x test --list`.
+    pub const fn new(name: &'static str, about: &'static str, cases: &'static [Case]) -> Group {
+        Group { name, about, cases, by_name: false }
+    }
+
+    /// Left out of a run that names no group, unless all is asked for.
+    pub const fn only_by_name(mut self) -> Group {
+        self.by_name = true;
+        self
+    }
+
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it shows, in a line.
+    pub const fn about(&self) -> &'static str {
+        self.about
+    }
+
+    /// Its cases, in no particular order.
+    pub const fn cases(&self) -> &'static [Case] {
+        self.cases
+    }
+
+    /// Whether only `--all` or its name runs it.
+    pub const fn is_only_by_name(&self) -> bool {
+        self.by_name
+    }
+}
+
+/// What a case is.
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    /// A function, called in a process of its own.
+    Run(fn(&Bed) -> Result<()>),
+    /// The tests of one module of a program of `tests/tests`.
+    Raw(Raw),
+    /// A command with its words.
+    Command(&'static [&'static str]),
+    /// A case that is still shell: `x.d/test/GROUP.sh`.
+    Shell,
+}
+
+/// The tests of one module of a program of `tests/tests`.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw {
+    program: &'static str,
+    module: &'static str,
+    threads: Option<u32>,
+}
+
+impl Raw {
+    /// The program, a folder of `tests/tests`.
+    pub const fn program(&self) -> &'static str {
+        self.program
+    }
+
+    /// The module in it, a file of that folder.
+    pub const fn module(&self) -> &'static str {
+        self.module
+    }
+
+    /// How many tests run at a time; as many as there are processors if it is not said.
+    pub const fn threads(&self) -> Option<u32> {
+        self.threads
+    }
+}
+
+/// What must be built before a case can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Built {
+    /// The tests and their programs.
+    Tests,
+    /// The daemon, optimised.
+    Daemon,
+    /// The benches, optimised.
+    Bench,
+}
+
+/// What a case takes of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Next to nothing: it waits for most of its time.
+    Little,
+    /// One lane: a guest, or tests of a daemon.
+    Lane,
+    /// The whole machine: it compares rates.
+    Machine,
+}
+
+/// A variable of a case, and its value without and with `--all`.
+pub type Variable = (&'static str, &'static str, &'static str);
+
+/// One case of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    name: &'static str,
+    what: What,
+    takes: Takes,
+    built: Built,
+    needs: &'static [Need],
+    variables: &'static [Variable],
+    only_all: Option<&'static str>,
+    bound_seconds: u64,
+    usual_seconds: u64,
+}
+
+impl Case {
+    const fn new(name: &'static str, what: What) -> Case {
+        Case {
+            name,
+            what,
+            takes: Takes::Lane,
+            built: Built::Daemon,
+            needs: &[],
+            variables: &[],
+            only_all: None,
+            bound_seconds: BOUND_SECONDS,
+            usual_seconds: 15,
+        }
+    }
+
+    /// Its name; empty if it is all of its group.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A case that is a function. An error of it is a failure of the case.
+    pub const fn run(name: &'static str, run: fn(&Bed) -> Result<()>) -> Case {
+        Case::new(name, What::Run(run))
+    }
+
+    /// A case of the tests of module `name` in `program`.
+    pub const fn raw(program: &'static str, name: &'static str) -> Case {
+        Case::new(name, What::Raw(Raw { program, module: name, threads: None }))
+    }
+
+    /// A case that is a command, which needs no daemon.
+    pub const fn command(name: &'static str, words: &'static [&'static str]) -> Case {
+        Case::new(name, What::Command(words)).needs_built(Built::Tests)
+    }
+
+    /// A case that is still shell: `case_NAME` of `x.d/test/GROUP.sh`.
+    pub const fn shell(name: &'static str) -> Case {
+        Case::new(name, What::Shell)
+    }
+
+    /// Of a raw case: the module, where it is not named as the case is.
+    pub const fn module(mut self, module: &'static str) -> Case {
+        if let What::Raw(raw) = &mut self.what {
+            raw.module = module;
+        }
+        self
+    }
+
+    /// Of a raw case: how many tests run at a time.
+    pub const fn threads(mut self, threads: u32) -> Case {
+        if let What::Raw(raw) = &mut self.what {
+            raw.threads = Some(threads);
+        }
+        self
+    }
+
+    /// Says what it takes of the machine; a lane if it does not.
+    pub const fn takes(mut self, takes: Takes) -> Case {
+        self.takes = takes;
+        self
+    }
+
+    /// Says what must be built before; the daemon if it does not.
+    pub const fn needs_built(mut self, built: Built) -> Case {
+        self.built = built;
+        self
+    }
+
+    /// Says what the machine must have; without it the case is skipped.
+    pub const fn needs(mut self, needs: &'static [Need]) -> Case {
+        self.needs = needs;
+        self
+    }
+
+    /// Sets variables: name, value, value with `--all`.
+    pub const fn variables(mut self, variables: &'static [Variable]) -> Case {
+        self.variables = variables;
+        self
+    }
+
+    /// Leaves it to `--all` and to its name; `why` it is not run otherwise.
+    pub const fn only_all(mut self, why: &'static str) -> Case {
+        self.only_all = Some(why);
+        self
+    }
+
+    /// Says after how many seconds it is ended; with `--all` six times as long.
+    pub const fn within(mut self, seconds: u64) -> Case {
+        self.bound_seconds = seconds;
+        self
+    }
+
+    /// Says how many seconds it usually takes: the longest cases are begun first.
+    pub const fn usually(mut self, seconds: u64) -> Case {
+        self.usual_seconds = seconds;
+        self
+    }
+}

@@ -1,0 +1,30 @@
+//! Deaths of the daemon, of the VMM and of both under load; the fence; upgrades.
+
+use crate::suite::{Case, Group, Takes};
+
+const PROGRAM: &str = "recover";
+
+/// The group.
+pub(super) const GROUP: Group = Group::new(
+    PROGRAM,
+    "kill -9 of the daemon, of the VMM and of both under load; the fence; upgrades",
+    &[
+        Case::raw(PROGRAM, "recover").variables(&[("RECOVER_KILLS", "500", "10000")]).usually(60),
+        Case::raw(PROGRAM, "upgrade").variables(&[("UPGRADES", "40", "500")]),
+        Case::raw(PROGRAM, "upgrade_refused"),
+        Case::raw(PROGRAM, "upgrade_killed"),
+        Case::raw(PROGRAM, "upgrade_kinds")
+            .variables(&[("UPGRADES", "5", "500"), ("STARVED", "3", "10")])
+            .takes(Takes::Little)
+            .usually(134),
+        Case::raw(PROGRAM, "fence").variables(&[("FENCE_ROUNDS", "10", "200")]),
+        Case::raw(PROGRAM, "recover_many").variables(&[
+            ("VANISH_ROUNDS", "500", "500"),
+            ("TENANTS", "16", "64"),
+            ("TENANTS_ROUNDS", "5", "100"),
+        ]),
+        Case::shell("daemon-killed"),
+        Case::shell("vmm-killed"),
+        Case::shell("both-killed"),
+    ],
+);
