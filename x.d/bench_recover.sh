@@ -35,12 +35,12 @@ bench_recover() {
     fi
 }
 
-# recover_run WHAT FILE TEST VARIABLE=VALUE
+# recover_run WHAT MODULE TEST VARIABLE=VALUE
 recover_run() {
     local log=$BUILD/recover-$2.log
     say "$1"
     if ! env SIDECORE_BIN="$SIDECORE" RECOVER_ROWS="$BUILD/recover.rows" "$4" \
-        cargo test --quiet --profile driver -p tests --test "$2" -- --nocapture "$3" >"$log" 2>&1; then
+        cargo test --quiet --profile driver -p tests --test recover -- --nocapture "$2::$3" >"$log" 2>&1; then
         show_tail "$log" 'the end of what it said' 30
         die "$1: a guest noticed" "$log says more"
     fi

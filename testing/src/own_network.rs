@@ -9,12 +9,13 @@ use crate::lacking::left_out;
 /// Tells a test that it is in its namespace already.
 const INSIDE: &str = "SIDECORE_TEST_INSIDE";
 
-/// Runs `body` in a namespace of its own: the test `name` of this program once more. Without root it
-/// is left out.
+/// Runs `body` in a namespace of its own: the test whose closure it is, of this program once more.
+/// Without root it is left out.
 ///
 /// # Errors
-/// That of `body`, or no namespace could be made.
-pub fn in_namespace(name: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
+/// That of `body`, no namespace could be made, or `body` is not a test's own closure.
+pub fn in_namespace<Body: FnOnce() -> Result<()>>(body: Body) -> Result<()> {
+    let name = test_of::<Body>();
     if std::env::var(INSIDE).is_ok_and(|inside| inside == name) {
         // Fewer frames that nobody asked for; the tests bear those that come.
         for which in ["all", "default"] {
@@ -27,15 +28,26 @@ pub fn in_namespace(name: &str, body: impl FnOnce() -> Result<()>) -> Result<()>
         left_out("a network namespace needs root");
         return Ok(());
     }
+    let own = std::env::current_exe()?;
+    // Of a name that no test has none would run, and all would seem well.
+    let listed = Command::new(&own).args(["--exact", name, "--list"]).output()?;
+    let is_there = listed.stdout.starts_with(format!("{name}: test\n").as_bytes());
+    ensure!(is_there, "{name} is no test: call in_namespace with a closure of the test itself");
     let status = Command::new("unshare")
         .args(["--net", "--fork", "--kill-child"])
-        .arg(std::env::current_exe()?)
+        .arg(own)
         .args(["--exact", name, "--nocapture"])
         .env(INSIDE, name)
         .status()
         .context("starting unshare (Debian: apt-get install util-linux)")?;
     ensure!(status.success(), "{name}, in its namespace: {status}");
     Ok(())
+}
+
+/// The name of the test that has this closure, as its program lists it: a path without the crate.
+fn test_of<Body>() -> &'static str {
+    let path = std::any::type_name::<Body>().trim_end_matches("::{{closure}}");
+    path.split_once("::").map_or(path, |(_, test)| test)
 }
 
 /// Runs `ip` with these words.

@@ -1,7 +1,7 @@
 //! 23 tenants at work, all of whose bytes and frames are looked at: disks of each kind, and NICs in pairs.
 //!
 //! Each rests between its requests, so that two processors carry them all and what one of them gets is
-//! what it asks for. Not who sits beside them (`tests/tests/crowd.rs`).
+//! what it asks for. Not who sits beside them (`tests/tests/hostile/crowd.rs`).
 
 use std::fmt::Write;
 use std::time::Duration;

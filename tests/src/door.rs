@@ -1,7 +1,7 @@
 //! Where a hostile front-end gets in: one disk of a daemon that serves others as well, and what must be
 //! true once such a front-end has gone.
 //!
-//! Not what it does (`misdeeds`), nor who is beside it (`neighbour`, and `tests/tests/crowd.rs`).
+//! Not what it does (`misdeeds`), nor who is beside it (`neighbour`, and `tests/tests/hostile/crowd.rs`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! What hostile guests and front-ends do, by the rows of `docs/security.md`, as data: each
 //! row has a test of its own beside one neighbour, and all of them in turn sit among many tenants
-//! (`tests/tests/crowd.rs`).
+//! (`tests/tests/hostile/crowd.rs`).
 //!
 //! | module | rows | are |
 //! |---|---|---|

@@ -2,7 +2,7 @@
 //! outlives its processes, and each has a ledger of what its disk must hold.
 //!
 //! On a thread of their own. Whoever ends the daemon's process holds them still meanwhile
-//! ([`Tenants::hold`]). Not what happens to them (`tests/tests/soak.rs`).
+//! ([`Tenants::hold`]). Not what happens to them (`tests/tests/hostile/soak.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -26,13 +26,13 @@ group_durable() {
 # durable_often DEFAULT ALL
 durable_often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s' "$1"; fi; }
 
-# durable_tests VARIABLE=VALUE...: the files of tests/tests, and the table of syncs.
+# durable_tests VARIABLE=VALUE...: the modules of tests/tests/durable, and the table of syncs.
 durable_tests() {
-    local file
-    for file in power_cut failing_disk no_space lost_sync unusable_disk; do
-        [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
-        run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
-            cargo test --profile driver -p tests --test "$file" -- --nocapture || true
+    local module
+    for module in power_cut failing_disk no_space lost_sync unusable_disk; do
+        [[ -z $CASES || " $CASES " == *" $module "* ]] || continue
+        run_command "$module" env SIDECORE_BIN="$SIDECORE" "$@" \
+            cargo test --profile driver -p tests --test durable -- "$module::" --nocapture || true
     done
     [[ ! -f $BUILD/test/$GROUP-power_cut.log ]] ||
         grep -E '^(mode|NoFlush|Flush|Write|Switching|seed|[0-9]+ power cuts)' \

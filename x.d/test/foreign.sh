@@ -13,7 +13,7 @@ group_foreign() {
     if [[ -z $CASES || " $CASES " == *' libblkio '* ]]; then
         need_rust
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command libblkio cargo test --profile driver -p tests --test libblkio
+        SIDECORE_BIN=$SIDECORE run_command libblkio cargo test --profile driver -p tests --test foreign -- libblkio::
     fi
 }
 

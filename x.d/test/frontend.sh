@@ -3,7 +3,7 @@
 # Run by x.d/test.sh.
 
 FRONTEND_CASES=(front_end dirty_log dirty_log_net memory resize block_size large_requests run_time limits latency_target moves cores connect attach
-    idle waiting arrival nic_control nic_offloads nic_limits nic_moves confined access run_state run_state_qmp rivals host under_guests
+    idle waiting arrival nic_control nic_offloads limits_nic moves_nic confined access run_state run_state_qmp rivals host under_guests
     image_identity image_formats image_remote)
 
 group_frontend() {
@@ -11,12 +11,12 @@ group_frontend() {
     daemon_tests "${FRONTEND_CASES[@]}"
 }
 
-# daemon_tests FILE...: each file of tests/tests that was asked for, against the built daemon.
+# daemon_tests MODULE...: each module of tests/tests/frontend that was asked for, against the built daemon.
 daemon_tests() {
-    local file
-    for file; do
-        [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
+    local module
+    for module; do
+        [[ -z $CASES || " $CASES " == *" $module "* ]] || continue
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --profile driver -p tests --test "$file" -- --nocapture || true
+        SIDECORE_BIN=$SIDECORE run_command "$module" cargo test --profile driver -p tests --test frontend -- "$module::" --nocapture || true
     done
 }

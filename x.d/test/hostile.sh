@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # GROUP: guests and front-ends that lie, stall, storm and vanish, beside a disk that must not notice
-# Run by x.d/test.sh. Each file of tests/tests named here is an outcome; docs/security.md says which row is where.
+# Run by x.d/test.sh. Each module of tests/tests/hostile named here is an outcome; docs/security.md says which row is where.
 
 HOSTILE_CASES=(hostile_split hostile_packed hostile_blk hostile_storm hostile_races lost_memory
     bad_front_end bad_memory bad_rings bad_connection names connections bounds nic_storm soak)
@@ -17,9 +17,9 @@ group_hostile() {
         skipped crowd 'takes minutes: ./x test --all, or ./x test hostile/crowd'
     fi
     if ((EUID != 0)) || [[ ! -e /dev/fuse ]]; then
-        local file
-        for file in "${HOSTILE_FUSE_CASES[@]}"; do
-            skipped "$file" 'needs root and /dev/fuse: the disk that hangs is a FUSE file'
+        local module
+        for module in "${HOSTILE_FUSE_CASES[@]}"; do
+            skipped "$module" 'needs root and /dev/fuse: the disk that hangs is a FUSE file'
         done
     else
         need_packages util-linux mount
@@ -28,14 +28,14 @@ group_hostile() {
     show_measured
 }
 
-# hostile_tests FILE...: one test at a time, because they measure; what they print is kept.
+# hostile_tests MODULE...: one test at a time, because they measure; what they print is kept.
 hostile_tests() {
-    local file
-    for file; do
-        [[ -z $CASES || " $CASES " == *" $file "* ]] || continue
+    local module
+    for module; do
+        [[ -z $CASES || " $CASES " == *" $module "* ]] || continue
         # `--release` shares what need_sidecore has built.
-        SIDECORE_BIN=$SIDECORE run_command "$file" cargo test --profile driver -p tests --test "$file" -- \
-            --nocapture --test-threads=1 || true
+        SIDECORE_BIN=$SIDECORE run_command "$module" cargo test --profile driver -p tests --test hostile -- \
+            "$module::" --nocapture --test-threads=1 || true
     done
 }
 

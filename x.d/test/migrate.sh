@@ -33,7 +33,7 @@ migrate_raw() {
     [[ -z $CASES || " $CASES " == *" migrate "* ]] || return 0
     run_command migrate env SIDECORE_BIN="$SIDECORE" "MIGRATE_ROUNDS=$(migrate_often 200 5000)" \
         "MIGRATE_STOPS=$(migrate_often 300 1000)" \
-        cargo test --profile driver -p tests --test migrate -- --nocapture || true
+        cargo test --profile driver -p tests --test migrate -- migrate:: --nocapture || true
     grep -E '^migrate: ' "$BUILD/test/$GROUP-migrate.log" >&2 || true
 }
 

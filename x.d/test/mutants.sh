@@ -9,7 +9,7 @@
 # Run by x.d/test.sh; `./x test mutants/NAME` tries one.
 
 # Folders that the daemon is built of.
-MUTANT_SOURCES=(data control host bin bench tests xtask)
+MUTANT_SOURCES=(data control host bin bench testing tests xtask)
 
 group_mutants() {
     need_rust

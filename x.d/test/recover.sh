@@ -20,13 +20,13 @@ group_recover() {
 # often DEFAULT ALL
 often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s' "$1"; fi; }
 
-# raw_case FILE VARIABLE=VALUE...: a file of tests/tests, and what it says in one line each.
+# raw_case MODULE VARIABLE=VALUE...: a module of tests/tests/recover, and what it says in one line each.
 raw_case() {
-    local file=$1 log=$BUILD/test/$GROUP-$1.log
+    local module=$1 log=$BUILD/test/$GROUP-$1.log
     shift
-    [[ -z $CASES || " $CASES " == *" $file "* ]] || return 0
-    run_command "$file" env SIDECORE_BIN="$SIDECORE" "$@" \
-        cargo test --profile driver -p tests --test "$file" -- --nocapture || true
+    [[ -z $CASES || " $CASES " == *" $module "* ]] || return 0
+    run_command "$module" env SIDECORE_BIN="$SIDECORE" "$@" \
+        cargo test --profile driver -p tests --test recover -- "$module::" --nocapture || true
     # What a test that passed was about.
     local line
     while read -r line; do say "$line"; done < <(grep -E '^(recover|fence|vanish|tenants): ' "$log")

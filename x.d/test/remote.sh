@@ -30,14 +30,14 @@ group_remote() {
     fi
 }
 
-# Two daemons and a front-end of ours: tests/tests/remote.rs, and what it counted. With --all they are killed for ten
+# Two daemons and a front-end of ours: tests/tests/remote/remote.rs, and what it counted. With --all they are killed for ten
 # minutes on a wire that loses one frame in a hundred.
 remote_driver() {
     [[ -z $CASES || " $CASES " == *' driver '* ]] || return 0
     local seconds=6 loss=0
     [[ -z $TEST_ALL ]] || { seconds=600 && loss=1; }
     run_command driver env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" "REMOTE_LOSS=$loss" \
-        cargo test --profile driver -p tests --test remote -- --nocapture || true
+        cargo test --profile driver -p tests --test remote -- remote:: --nocapture || true
     remote_said driver
 }
 
@@ -48,30 +48,30 @@ remote_moves() {
     run_cases case_moves
 }
 
-# The same with a NIC: tests/tests/remote_nic.rs.
+# The same with a NIC: tests/tests/remote/remote_nic.rs.
 remote_nics() {
     [[ -z $CASES || " $CASES " == *' nics '* ]] || return 0
-    run_command nics env SIDECORE_BIN="$SIDECORE" cargo test --profile driver -p tests --test remote_nic -- --nocapture || true
+    run_command nics env SIDECORE_BIN="$SIDECORE" cargo test --profile driver -p tests --test remote -- remote_nic:: --nocapture || true
     remote_said nics
 }
 
-# Four clients of an IOhost with two sidecores: tests/tests/remote_seats.rs.
+# Four clients of an IOhost with two sidecores: tests/tests/remote/remote_seats.rs.
 remote_seats() {
     [[ -z $CASES || " $CASES " == *' seats '* ]] || return 0
     local seconds=6
     [[ -z $TEST_ALL ]] || seconds=300
     run_command seats env SIDECORE_BIN="$SIDECORE" "REMOTE_SECONDS=$seconds" \
-        cargo test --profile driver -p tests --test remote_seats -- --nocapture || true
+        cargo test --profile driver -p tests --test remote -- remote_seats:: --nocapture || true
     remote_said seats
 }
 
-# Either daemon replaced by another one under load, on a wire that loses: tests/tests/remote_upgrade.rs.
+# Either daemon replaced by another one under load, on a wire that loses: tests/tests/remote/remote_upgrade.rs.
 remote_upgrade() {
     [[ -z $CASES || " $CASES " == *' upgrade '* ]] || return 0
     local times=4
     [[ -z $TEST_ALL ]] || times=100
     run_command upgrade env SIDECORE_BIN="$SIDECORE" "REMOTE_UPGRADES=$times" \
-        cargo test --profile driver -p tests --test remote_upgrade -- --nocapture --test-threads 2 || true
+        cargo test --profile driver -p tests --test remote -- remote_upgrade:: --nocapture --test-threads 2 || true
     remote_said upgrade
 }
 
@@ -129,10 +129,10 @@ ethernet_pair() {
     ip -n "$1" link set iohost up
 }
 
-# ethernet_run NAMESPACE NAME TEST [WORD=VALUE...]
+# ethernet_run NAMESPACE NAME MODULE [WORD=VALUE...]
 ethernet_run() {
     run_command "$2" env SIDECORE_BIN="$SIDECORE" REMOTE_INTERFACES=vmhost,iohost "${@:4}" \
-        ip netns exec "$1" cargo test --profile driver -p tests --test "$3" -- --nocapture --ignored ethernet || true
+        ip netns exec "$1" cargo test --profile driver -p tests --test remote -- --nocapture --ignored "$3::ethernet" || true
     sed -n 's/^\(test [^ ]* \.\.\. \)\{0,1\}\(remote: .*\)/\2/p' "$BUILD/test/$GROUP-${2//\//-}.log" >&2
 }
 

@@ -71,6 +71,8 @@ fn is_root(path: &str) -> bool {
         "bin" => above == "src",
         // `x/tests/a.rs`, but not `x/src/a/tests/b.rs`.
         "tests" | "benches" | "examples" | "fuzz_targets" => !path.contains("/src/"),
+        // `x/tests/group/main.rs`.
+        _ if above == "tests" && file == "main.rs" => !path.contains("/src/"),
         _ => file == "build.rs",
     }
 }
@@ -167,12 +169,17 @@ mod tests {
             ("data/a/src/tests.rs", "//! t\n"),
             ("data/a/src/b/lost.rs", "//! l\n"),
             ("data/a/tests/whole.rs", "//! w\n"),
+            ("data/a/tests/group/main.rs", "//! g\nmod part;\n"),
+            ("data/a/tests/group/part.rs", "//! p\n"),
+            ("data/a/tests/group/other.rs", "//! o\n"),
         ];
         assert_eq!(
             messages(&files),
             [
                 "data/a/src/b/lost.rs:1: no `mod` declares the file, so nothing compiles it: declare \
-              or delete it [orphan]"
+              or delete it [orphan]",
+                "data/a/tests/group/other.rs:1: no `mod` declares the file, so nothing compiles it: \
+              declare or delete it [orphan]"
             ]
         );
     }

@@ -1,7 +1,7 @@
 //! The tables of `docs/security.md` are true: what they name is there, and each row has its place.
 //!
 //! Not whether a test asserts what its row says; that takes a reader. Three columns are understood:
-//! - `tests` beside `rows`: files (`hostile_split` for `tests/tests/hostile_split.rs`, `recover.sh` for
+//! - `tests` beside `rows`: files (`hostile_split` for a module of a group of `tests/tests`, `recover.sh` for
 //!   `x.d/test/recover.sh`, or a path), each followed by tests in it. Of a file that stands alone each row
 //!   must be a test's name (`a09_..` for A9). `-` for none; then the next column says why.
 //! - `tests` in other tables: files, tests anywhere, beginnings of their names (`a12`, `p23_*`).
@@ -164,8 +164,16 @@ impl<'a> Known<'a> {
 
     /// The path of what a table calls a file.
     fn file(&self, word: &str) -> Option<&'a str> {
-        let paths = [word.to_owned(), format!("tests/tests/{word}.rs"), format!("x.d/test/{word}")];
-        paths.iter().find_map(|path| self.files.get_key_value(&**path)).map(|(path, _)| *path)
+        let paths = [word.to_owned(), format!("x.d/test/{word}")];
+        let named = paths.iter().find_map(|path| self.files.get_key_value(&**path));
+        let of_group = || {
+            let is_module = |path: &str| {
+                let (_, file) = path.strip_prefix("tests/tests/")?.split_once('/')?;
+                (file.strip_suffix(".rs")? == word).then_some(())
+            };
+            self.files.keys().find(|path| is_module(path).is_some())
+        };
+        named.map(|(path, _)| path).or_else(of_group).copied()
     }
 
     fn has(&self, file: &str, name: &str) -> bool {
@@ -289,13 +297,13 @@ mod tests {
     fn messages(page: &str) -> Vec<String> {
         let sources = [
             Source::new(PAGE, page),
-            Source::new("tests/tests/hostile.rs", TEST),
+            Source::new("tests/tests/rings/hostile.rs", TEST),
             Source::new(
                 LIST,
                 "(split $form:ident) => {\n$crate::each_row! { $form\na07_left_out\n}\n};\n\
                  (blk $form:ident) => {\nc01_short\n};\n",
             ),
-            Source::new("tests/tests/listed.rs", "//! t\ntests::misdeeds!(blk tests);\n"),
+            Source::new("tests/tests/rings/listed.rs", "//! t\ntests::misdeeds!(blk tests);\n"),
             Source::new("x.d/test/recover.sh", "case_killed() {\n"),
             Source::new("fuzz/src/bin/session.rs", "//! f\n"),
             Source::new("tests/mutants/no-sync.patch", ""),
@@ -316,12 +324,15 @@ mod tests {
     fn what_is_not_there_is_found() {
         let head = "| rows | tests | outcome |\n|---|---|---|\n";
         for (line, says) in [
-            ("| A3 | `hostile` | x |", "no test in tests/tests/hostile.rs begins with a3_"),
-            ("| C2 | `listed` | x |", "no test in tests/tests/listed.rs begins with c2_"),
-            ("| A1 | `hostile`: `a09_no` | x |", "`a09_no` is no test in tests/tests/hostile.rs"),
+            ("| A3 | `hostile` | x |", "no test in tests/tests/rings/hostile.rs begins with a3_"),
+            ("| C2 | `listed` | x |", "no test in tests/tests/rings/listed.rs begins with c2_"),
+            (
+                "| A1 | `hostile`: `a09_no` | x |",
+                "`a09_no` is no test in tests/tests/rings/hostile.rs",
+            ),
             (
                 "| A1 | `hostile`: `a3_helper` | x |",
-                "`a3_helper` is no test in tests/tests/hostile.rs",
+                "`a3_helper` is no test in tests/tests/rings/hostile.rs",
             ),
             ("| A1 | `gone` | x |", "there is no file `gone`"),
             ("| A1 | soon | x |", "no file is named: write `-` and why there is no test"),

@@ -255,7 +255,10 @@ fn has_not_warned(daemon: &Daemon, since: usize, but: &[&str]) -> Result<()> {
 
 #[test]
 fn every_kind_of_device_port_and_link_is_taken_over() -> Result<()> {
-    in_namespace("every_kind_of_device_port_and_link_is_taken_over", every_kind)
+    in_namespace(|| {
+        lay_cables()?;
+        every_kind()
+    })
 }
 
 /// What ports have counted, for who looks for a frame.
@@ -392,7 +395,6 @@ fn times(name: &str, unless_told: u32) -> Result<u32> {
 fn every_kind() -> Result<()> {
     let wanted = times("UPGRADES", if is_long() { 500 } else { 5 })?;
     let starved = times("STARVED", if is_long() { 10 } else { 1 })?;
-    lay_cables()?;
     let ports = [free_port()?, free_port()?];
     let [lends, uses] = ports;
     let backing = Scratch::new(&std::env::temp_dir(), "upgrade-kinds-block")?;

@@ -340,7 +340,7 @@ mtu = 2000
 
 #[test]
 fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
-    in_namespace("taps_are_made_kept_found_again_and_removed", || {
+    in_namespace(|| {
         let mut daemon = Daemon::start("nic-taps", WIRED)?;
         ensure!(has_interface("sc-up")? && has_interface("sc-wire")?, "no taps were made");
         ensure!(ip_says("link show sc-wire")?.contains("mtu 2000"));
@@ -380,7 +380,7 @@ const FLOWS: u8 = 64;
 
 #[test]
 fn a_nic_of_several_pairs_has_as_many_queues_of_its_tap() -> Result<()> {
-    in_namespace("a_nic_of_several_pairs_has_as_many_queues_of_its_tap", || {
+    in_namespace(|| {
         let daemon = Daemon::start("nic-many", LAN)?;
         daemon.ask("nic add m --tap sc-many --queues 4 --mac 52:54:00:00:00:01")?;
         let shown = ip_says("-d link show sc-many")?;
@@ -425,7 +425,7 @@ const BURST: u16 = 600;
 
 #[test]
 fn what_the_host_sends_waits_for_a_slow_guest_and_costs_no_core_meanwhile() -> Result<()> {
-    in_namespace("what_the_host_sends_waits_for_a_slow_guest_and_costs_no_core_meanwhile", || {
+    in_namespace(|| {
         let daemon = Daemon::start("nic-slow", LAN)?;
         daemon.ask("nic add s --tap sc-slow --mac 52:54:00:00:00:01")?;
         ip("address add 10.97.0.1/24 dev sc-slow")?;
@@ -470,7 +470,7 @@ fn what_the_host_sends_waits_for_a_slow_guest_and_costs_no_core_meanwhile() -> R
 
 #[test]
 fn an_interface_that_goes_is_shown_and_found_again() -> Result<()> {
-    in_namespace("an_interface_that_goes_is_shown_and_found_again", || {
+    in_namespace(|| {
         let config = WIRED.replace("tap = \"sc-up\"", "interface = \"sc-v0\"");
         // It is not there at the start: the others are served.
         let mut daemon = Daemon::start("nic-gone", &config)?;

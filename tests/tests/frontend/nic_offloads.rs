@@ -220,7 +220,7 @@ fn every_offload_to_every_receiver_at_the_smallest_mtu() -> Result<()> {
 /// The longest packet that a tap's device may have, as the host's kernel gives it to whoever looks.
 #[test]
 fn every_offload_to_a_tap() -> Result<()> {
-    in_namespace("every_offload_to_a_tap", || {
+    in_namespace(|| {
         let senders = SETS.len() as u16;
         let config = lan(senders, WIDEST.mtu)?.replacen(
             "id = \"lan\"\n",
