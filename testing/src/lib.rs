@@ -13,9 +13,9 @@
 //! | `image` | guests' images: programs, scripts and modules as an initramfs |
 //! | `killer` | daemons that are killed and started again |
 //! | `lacking` | what a test says that is not done here |
-//! | `link_wire` | a wire between two daemons that loses, doubles and delays datagrams |
 //! | `load` | keeps a number of requests in flight and measures |
 //! | `mover` | an operator who moves queues between sidecores, many a second |
+//! | `namespace` | network namespaces by name, and what runs in them |
 //! | `net_frontend` | a NIC's driver on such a front-end: frames out and in |
 //! | `own_network` | a network namespace of a test's own |
 //! | `place` | a guest or a namespace, where commands run |
@@ -26,8 +26,10 @@
 //! | `slots` | virtio-blk requests at fixed places of guest memory |
 //! | `testpmd` | starts DPDK's `dpdk-testpmd`, on either side of a NIC's socket |
 //! | `timing` | times and rates, judged only where the run asks for it |
+//! | `traffic` | TCP, UDP, bytes, numbered lines and load between two places |
 //! | `verified` | reads and writes that are compared, on a thread of their own |
 //! | `vm` | a guest: QEMU with a stock kernel |
+//! | `wire` | a wire that loses, doubles and delays |
 
 pub mod bed;
 pub mod clock;
@@ -38,9 +40,9 @@ pub mod histogram;
 pub mod image;
 pub mod killer;
 pub mod lacking;
-pub mod link_wire;
 pub mod load;
 pub mod mover;
+pub mod namespace;
 pub mod net_frontend;
 pub mod own_network;
 pub mod place;
@@ -51,5 +53,7 @@ pub mod server;
 pub mod slots;
 pub mod testpmd;
 pub mod timing;
+pub mod traffic;
 pub mod verified;
 pub mod vm;
+pub mod wire;
