@@ -5,11 +5,13 @@
 //! | `boot` | what a QEMU is started with |
 //! | `examine` | what is looked at when a guest does not do what it should |
 //! | `line` | the serial ports by which a guest takes orders and answers |
+//! | `moves` | a guest that goes from one VM to another |
 //! | `plug` | devices that come and go while a guest runs |
 
 mod boot;
 mod examine;
 mod line;
+mod moves;
 mod plug;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -28,6 +30,8 @@ use crate::place::Place;
 use crate::qmp::Qmp;
 
 pub use boot::{Boot, Kernel, NicOptions, boot_words, build_folder, has_kvm};
+pub use moves::{Compared, Guest, Move, Moved, Phase};
+
 use line::{Answer, Line};
 
 /// The longest wait for a guest that starts, or says that it is somewhere.
