@@ -30,8 +30,8 @@ use crate::place::Place;
 use crate::qmp::Qmp;
 
 pub use boot::{Boot, Kernel, NicOptions, boot_words, build_folder, has_kvm};
+pub use line::record;
 pub use moves::{Compared, Guest, Move, Moved, Phase};
-
 use line::{Answer, Line};
 
 /// The longest wait for a guest that starts, or says that it is somewhere.
@@ -363,7 +363,9 @@ impl Vm {
     }
 
     fn await_off(&self) -> Result<()> {
-        let status = self.await_exit(END)?;
+        // Firmware comes before its kernel.
+        let within = if self.boot.is_by_firmware() { END * 2 } else { END };
+        let status = self.await_exit(within)?;
         ensure!(
             status.success(),
             "QEMU of guest {} ended with {status}: {}",

@@ -209,7 +209,12 @@ impl Boot {
     /// Whether an emulated machine that stands still before its kernel may be booted again: firmware asks much of
     /// the daemon's devices, and a guest that moves in has its kernel already.
     pub(super) fn may_boot_again(&self) -> bool {
-        !has_kvm() && self.firmware.is_none() && self.after.is_none()
+        !has_kvm() && !self.is_by_firmware() && self.after.is_none()
+    }
+
+    /// Whether firmware loads its kernel, from a device.
+    pub(super) fn is_by_firmware(&self) -> bool {
+        self.firmware.is_some()
     }
 
     /// The sockets of its disks.

@@ -88,7 +88,7 @@ pub(super) fn answer(lines: &[String], number: u64) -> Option<Answer> {
 
 /// Records the checks among the lines, `RESULT name ok|FAIL detail`: whether all of them passed, and how many
 /// there are.
-pub(super) fn record(lines: &[String], bed: &Bed, prefix: &str) -> (bool, usize) {
+pub fn record(lines: &[String], bed: &Bed, prefix: &str) -> (bool, usize) {
     let (mut all, mut count) = (true, 0);
     for line in lines.iter().filter_map(|line| line.strip_prefix("RESULT ")) {
         let (name, said) = line.split_once(' ').unwrap_or((line, ""));
