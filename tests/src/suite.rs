@@ -5,8 +5,10 @@
 //! | module | what |
 //! |---|---|
 //! | `cases` | the table of groups, and the cases that are functions |
+//! | `host` | programs of the host that cases run |
 
 pub mod cases;
+pub mod host;
 
 use anyhow::Result;
 use testing::bed::{Bed, Need};

@@ -2,7 +2,7 @@
 # 64 sectors by number and 8 by cylinder, adds them up, writes a sector, reads it back, and says
 # DISKOK on the first serial port, or DISKBAD and the letter of the step that failed.
 #
-# x.d/test/foreign.sh assembles it and fills in the two sums and the sectors. Layout of the disk:
+# tests/src/suite/cases/foreign/seabios.rs assembles it and fills in the two sums and the sectors. Layout of the disk:
 # sector 0 this; 1-8 read by cylinder; 2048-2111 read by number; 4096 written.
 
         .code16
