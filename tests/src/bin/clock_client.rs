@@ -2,7 +2,7 @@
 //! machine is set back and ahead: neither notices (reliability O15).
 //!
 //! `clock_client SOCKET IOPS`: of a disk whose limit is so many requests a second. It sets the clock of the machine that
-//! it runs in, so it belongs into an emulated one: started there by x.d/service/run. It prints what it found, and ends
+//! it runs in, so it belongs into an emulated one: started there by tests/guest/service/run. It prints what it found, and ends
 //! with an error at the first thing that was wrong.
 #![expect(clippy::disallowed_macros, reason = "a program of the tests prints what it found")]
 
