@@ -1,5 +1,5 @@
 # What a file system does for a guest, each step told of when its fsync has ended, for arg_seconds, while others work
-# that ask for no sync. The disk may have lost its power at any moment (tests/src/bin/power_disk.rs knows what each
+# that ask for no sync. The disk may have lost its power at any moment (tests/src/suite/cases/durable/cuts.rs knows what each
 # step has written). The disk is as it is left: not unmounted.
 # shellcheck source=tests/guest/scripts/lines.sh disable=SC2154
 . /scripts/lines.sh

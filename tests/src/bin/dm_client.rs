@@ -1,7 +1,7 @@
 //! A front-end inside a test guest: the daemon serves devices of the kernel's device mapper that fail
 //! (dm-flakey) and that log in which order things became stable (dm-log-writes).
 //!
-//! Started by tests/guest/scripts/mapper.sh; x.d/test/durable.sh puts it into the guest. It prints a
+//! Started by tests/guest/scripts/mapper.sh; the case `durable/mapper` puts it there. It prints a
 //! line for each check that held, and ends with an error at the first that did not.
 #![expect(clippy::disallowed_macros, reason = "a program prints")]
 

@@ -1,4 +1,16 @@
 //! Power cuts, failing disks, and the host's syncs for each write cache mode of a real guest.
+//!
+//! | module | what |
+//! |---|---|
+//! | `caches` | the write cache modes of a guest, and what is synced for each |
+//! | `cuts` | images of a disk that has lost its power, and what must be in them |
+//! | `file_system` | a guest's file system and databases on a disk that loses power |
+//! | `mapper` | the daemon in a guest, on the kernel's own failing and logging devices |
+
+mod caches;
+mod cuts;
+mod file_system;
+mod mapper;
 
 use testing::bed::Need;
 
@@ -21,10 +33,8 @@ pub(super) const GROUP: Group = Group::new(
         on_fuse("no_space"),
         on_fuse("lost_sync"),
         on_fuse("unusable_disk"),
-        Case::shell("write-back"),
-        Case::shell("write-through"),
-        Case::shell("no-choice"),
-        Case::shell("mapper"),
-        Case::shell("file-system").needs(&[Need::Fuse]),
+        Case::run("caches", caches::caches).usually(20),
+        Case::run("mapper", mapper::mapper).usually(25),
+        Case::run("file-system", file_system::file_system).needs(&[Need::Fuse]).usually(60),
     ],
 );
