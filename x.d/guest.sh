@@ -11,7 +11,6 @@
 #                                     which are eth0, eth1, .. in the guest;
 #                                     GUEST_FROM (a guest's name) says that this one goes on where that
 #                                     one ends: what both say is in the same files
-#                                     GUEST_BOOT (options) takes the place of QEMU's loading the kernel
 #   guest_do NAME COMMAND             a shell command in a guest that runs the script `orders`: its
 #                                     output and status; DO_SECONDS is how long it may take
 #   guest_ready NAME WORD [SECONDS]   until the script says READY WORD
@@ -25,7 +24,6 @@ GUEST_WORDS=()
 GUEST_PASTED=
 GUEST_NICS=()
 GUEST_FROM=
-GUEST_BOOT=()
 declare -A GUEST_PIDS=()
 
 # KVM only where the hardware's module is loaded: /dev/kvm alone does not say that stock kernels run.
@@ -35,6 +33,12 @@ accelerator() {
     else
         printf 'tcg,thread=multi'
     fi
+}
+
+# boot_words WORDS...: the command line of a guest's kernel.
+boot_words() {
+    printf '%s' "console=ttyS0 quiet mitigations=off no_timer_check panic=-1" \
+        " sysctl.kernel.hung_task_timeout_secs=40 $*"
 }
 
 guest_start() {
@@ -57,7 +61,6 @@ guest_start() {
         -machine memory-backend=memory)
     [[ -z $GUEST_PASTED ]] || eval "memory=($GUEST_PASTED)"
     local boot=(-kernel "$KERNEL" -initrd "$INITRAMFS" -append "$(boot_words "run=$script ${GUEST_WORDS[*]}")")
-    ((${#GUEST_BOOT[@]} == 0)) || boot=("${GUEST_BOOT[@]}")
     rm -f "$SERVER_DIR/$name".{console,results,orders.in,orders.out}
     mkfifo "$SERVER_DIR/$name".orders.{in,out}
     local said
@@ -183,9 +186,8 @@ guest_examine() {
     show_tail "$said" "guest $1, as it was when its time was over"
     # Its script has not begun (init says BEGIN), so it asked nothing of a disk but what the kernel does as it finds one,
     # and of that the kernel says when it waits for 40 s; it said nothing. The daemon has nothing of it under way.
-    # Firmware that boots from the daemon's devices asks much of them: then there is no second try.
     if [[ $(accelerator) != kvm && ! -s $SERVER_DIR/$1.console && ! -s $SERVER_DIR/$1.results ]] &&
-        ((${#GUEST_BOOT[@]} == 0 && $2 >= 120)) &&
+        (($2 >= 120)) &&
         grep -qE 'CPU#0 RIP=' "$said" && ! grep -qE '(answer|,[1-9][0-9]*\])$' "$said"; then
         touch "$SERVER_DIR/$1.stands"
     fi

@@ -7,8 +7,8 @@ group_unit() {
     need_packages shellcheck e2fsprogs util-linux
     check_command rustfmt cargo fmt --all --check
     check_command tidy cargo run --quiet -p xtask -- tidy
-    check_command shellcheck shellcheck -x -a x .ci/run x.d/test/*.sh x.d/lab/l1_run x.d/service/run
-    check_command shellcheck-guest shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh x.d/lab/*_init x.d/service/init
+    check_command shellcheck shellcheck -x -a x .ci/run x.d/test/*.sh x.d/lab/l1_run tests/guest/service/run
+    check_command shellcheck-guest shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh x.d/lab/*_init tests/guest/service/init
     check_command clippy cargo clippy --workspace --all-targets -- -D warnings
     # The groups foreign, frontend and hostile have the tests that need the daemon.
     check_command cargo-test cargo test --workspace --exclude tests
