@@ -4,11 +4,35 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `build` | what is built first, by cargo, and how far that is |
 //! | `cases` | the table of groups, and the cases that are functions |
 //! | `host` | programs of the host that cases run |
+//! | `child` | a case as a process: started, bounded, ended with all that it started |
+//! | `choose` | which cases the words of the command line ask for |
+//! | `found` | what a case has found: its outcomes, or what its program printed |
+//! | `lanes` | which case begins next |
+//! | `options` | the command line |
+//! | `programs` | where the built programs are |
+//! | `run` | a whole run |
+//! | `screen` | progress, on a terminal and in a log |
+//! | `session` | processes of a case, found by their session |
+//! | `shelf` | what is kept between cases and runs: logs, times |
+//! | `summary` | the table at the end |
 
+pub mod build;
 pub mod cases;
+pub mod child;
+pub mod choose;
+pub mod found;
 pub mod host;
+pub mod lanes;
+pub mod options;
+pub mod programs;
+pub mod run;
+pub mod screen;
+pub mod session;
+pub mod shelf;
+pub mod summary;
 
 use anyhow::Result;
 use testing::bed::{Bed, Need};
@@ -63,7 +87,7 @@ impl Group {
 pub enum What {
     /// A function, called in a process of its own.
     Run(fn(&Bed) -> Result<()>),
-    /// The tests of one module of a program of `tests/tests`.
+    /// Tests of a program that cargo makes.
     Raw(Raw),
     /// A command with its words.
     Command(&'static [&'static str]),
@@ -71,39 +95,33 @@ pub enum What {
     Shell,
 }
 
-/// The tests of one module of a program of `tests/tests`.
+/// Tests of a program that cargo makes, in a process of their own.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw {
+    /// A crate.
+    package: &'static str,
+    /// One of its programs of tests; the crate's own name for those in its library.
     program: &'static str,
+    /// A module, all of whose tests are run; empty for all modules.
     module: &'static str,
+    /// More words for the program.
+    words: &'static [&'static str],
+    /// How many tests run at a time; as many as there are processors if it is not said.
     threads: Option<u32>,
 }
 
-impl Raw {
-    /// The program, a folder of `tests/tests`.
-    pub const fn program(&self) -> &'static str {
-        self.program
-    }
-
-    /// The module in it, a file of that folder.
-    pub const fn module(&self) -> &'static str {
-        self.module
-    }
-
-    /// How many tests run at a time; as many as there are processors if it is not said.
-    pub const fn threads(&self) -> Option<u32> {
-        self.threads
-    }
-}
-
 /// What must be built before a case can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Built {
-    /// The tests and their programs.
+    /// Nothing.
+    Nothing,
+    /// The tests of the daemon, and their programs.
     Tests,
-    /// The daemon, optimised.
+    /// The tests of all crates.
+    Crates,
+    /// The tests of the daemon, and the daemon, optimised.
     Daemon,
-    /// The benches, optimised.
+    /// The daemon and the benches, optimised.
     Bench,
 }
 
@@ -162,12 +180,24 @@ impl Case {
 
     /// A case of the tests of module `name` in `program`.
     pub const fn raw(program: &'static str, name: &'static str) -> Case {
-        Case::new(name, What::Raw(Raw { program, module: name, threads: None }))
+        let raw = Raw { package: "tests", program, module: name, words: &[], threads: None };
+        Case::new(name, What::Raw(raw))
     }
 
-    /// A case that is a command, which needs no daemon.
+    /// A case of tests of a crate, in `program` of it, which need no daemon; `words` choose them.
+    pub const fn of_crate(
+        name: &'static str,
+        package: &'static str,
+        program: &'static str,
+        words: &'static [&'static str],
+    ) -> Case {
+        let raw = Raw { package, program, module: "", words, threads: None };
+        Case::new(name, What::Raw(raw)).needs_built(Built::Crates)
+    }
+
+    /// A case that is a command, which needs nothing built.
     pub const fn command(name: &'static str, words: &'static [&'static str]) -> Case {
-        Case::new(name, What::Command(words)).needs_built(Built::Tests)
+        Case::new(name, What::Command(words)).needs_built(Built::Nothing)
     }
 
     /// A case that is still shell: `case_NAME` of `x.d/test/GROUP.sh`.
@@ -221,7 +251,7 @@ impl Case {
         self
     }
 
-    /// Says after how many seconds it is ended; with `--all` six times as long.
+    /// Says after how many seconds it is ended; with `--all` it has longer.
     pub const fn within(mut self, seconds: u64) -> Case {
         self.bound_seconds = seconds;
         self

@@ -1,0 +1,213 @@
+//! What is built before cases can run, by cargo, and how far that is.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
+
+use crate::suite::Built;
+use crate::suite::child::apart;
+use crate::suite::programs::Program;
+use crate::suite::session::{Sessions, kill_rest};
+
+/// One call of cargo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The tests of the daemon.
+    Tests,
+    /// The tests of all crates, those of the daemon included.
+    Crates,
+    /// The daemon, as it is shipped.
+    Daemon,
+    /// The benches, as fast as they can be.
+    Bench,
+}
+
+impl Step {
+    /// What it is called, in progress and in a failure.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Tests => "tests",
+            Step::Crates => "crates",
+            Step::Daemon => "daemon",
+            Step::Bench => "bench",
+        }
+    }
+
+    /// Cargo's words.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Step::Tests => &["test", "--no-run", "-p", "tests"],
+            Step::Crates => &["test", "--no-run", "--workspace"],
+            Step::Daemon => &["build", "--release", "-p", "sidecore-bin"],
+            Step::Bench => &["build", "--release", "-p", "bench"],
+        }
+    }
+}
+
+/// The steps that cases with such needs take, in their order: tests first, since most cases that need no daemon are tests.
+pub fn steps(needs: impl IntoIterator<Item = Built>, is_daemon_given: bool) -> Vec<Step> {
+    let needs: Vec<Built> = needs.into_iter().collect();
+    let any = |of: &[Built]| needs.iter().any(|need| of.contains(need));
+    let tests = any(&[Built::Tests, Built::Daemon]);
+    let crates = any(&[Built::Crates]);
+    let daemon = any(&[Built::Daemon, Built::Bench]) && !is_daemon_given;
+    let all = [
+        (Step::Tests, tests && !crates),
+        (Step::Crates, crates),
+        (Step::Daemon, daemon),
+        (Step::Bench, any(&[Built::Bench])),
+    ];
+    all.into_iter().filter(|(_, is_needed)| *is_needed).map(|(step, _)| step).collect()
+}
+
+/// Whether a case with that need has to wait for a step.
+pub fn waits_for(need: Built, step: Step) -> bool {
+    match need {
+        Built::Nothing => false,
+        Built::Tests => step == Step::Tests || step == Step::Crates,
+        Built::Crates => step == Step::Crates,
+        Built::Daemon => step != Step::Bench,
+        Built::Bench => step == Step::Daemon || step == Step::Bench,
+    }
+}
+
+/// How far the build is: told by whoever builds, shown by whoever shows.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<String>>);
+
+impl Progress {
+    /// What there is to say now; nothing if nothing is being built.
+    pub fn words(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn say(&self, words: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = words;
+    }
+}
+
+/// Builds one step; what cargo says is in `log`.
+///
+/// # Errors
+/// Cargo cannot be started, or it fails.
+pub fn build(
+    step: Step,
+    root: &Path,
+    log: &Path,
+    sessions: &Sessions,
+    progress: &Progress,
+) -> Result<Vec<Program>> {
+    progress.say(format!("building {}", step.name()));
+    let mut log_file = std::fs::File::create(log)?;
+    let mut command: Command = apart(["nice", "cargo"].iter().chain(step.words()));
+    command
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .env("CARGO_TERM_PROGRESS_WHEN", "always")
+        .env("CARGO_TERM_PROGRESS_WIDTH", "120")
+        .env("CARGO_TERM_COLOR", "never")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut cargo = command.spawn().context("starting cargo")?;
+    let leader = Pid::from_child(&cargo);
+    sessions.add(leader);
+    let (stdout, stderr) = (cargo.stdout.take(), cargo.stderr.take());
+    let reader = std::thread::spawn(move || stdout.map(programs).unwrap_or_default());
+    if let Some(stderr) = stderr {
+        follow(stderr, &mut log_file, |words| {
+            progress.say(format!("building {}: {words}", step.name()));
+        });
+    }
+    let status = cargo.wait();
+    kill_rest(leader);
+    sessions.remove(leader);
+    progress.say(String::new());
+    let programs = reader.join().unwrap_or_default();
+    let status = status?;
+    ensure!(status.success(), "`cargo {}`: {status}", step.words().join(" "));
+    Ok(programs)
+}
+
+fn programs(stdout: ChildStdout) -> Vec<Program> {
+    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    lines.filter_map(|line| Program::of_line(&line)).collect()
+}
+
+/// Tells how far cargo is, and writes the rest of what it says to its log.
+fn follow(mut said: impl Read, log: &mut impl Write, mut tell: impl FnMut(&str)) {
+    let mut line = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(length @ 1..) = said.read(&mut bytes) {
+        for byte in &bytes[..length] {
+            if !matches!(byte, b'\r' | b'\n') {
+                line.push(*byte);
+                continue;
+            }
+            let text = String::from_utf8_lossy(&line);
+            // It wipes its line of progress before others.
+            let text = text.trim_start_matches("\x1b[K").trim_end();
+            match crates_done(text) {
+                Some(words) => tell(&words),
+                None if text.trim().is_empty() => {}
+                None => {
+                    let _ = writeln!(log, "{text}");
+                }
+            }
+            line.clear();
+        }
+    }
+}
+
+/// How many crates are done of all, in a line of cargo's progress.
+fn crates_done(line: &str) -> Option<String> {
+    let (_, rest) = line.trim_start().strip_prefix("Building [")?.split_once("] ")?;
+    let (counts, names) = rest.split_once(": ").unwrap_or((rest, ""));
+    let (done, all) = counts.split_once('/')?;
+    let count = |text: &str| text.trim().parse::<u32>().ok();
+    let (done, all) = (count(done)?, count(all)?);
+    Some(format!("{done} of {all} crates, {}", names.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_needed_is_built() {
+        assert_eq!(steps([Built::Nothing], false), []);
+        assert_eq!(steps([Built::Tests], false), [Step::Tests]);
+        assert_eq!(steps([Built::Daemon], true), [Step::Tests]);
+        assert_eq!(
+            steps([Built::Daemon, Built::Crates, Built::Nothing], false),
+            [Step::Crates, Step::Daemon]
+        );
+        assert_eq!(steps([Built::Bench], false), [Step::Daemon, Step::Bench]);
+    }
+
+    #[test]
+    fn a_case_waits_for_what_it_needs() {
+        let waits = |need| {
+            [Step::Tests, Step::Crates, Step::Daemon, Step::Bench].map(|step| waits_for(need, step))
+        };
+        assert_eq!(waits(Built::Nothing), [false; 4]);
+        assert_eq!(waits(Built::Tests), [true, true, false, false]);
+        assert_eq!(waits(Built::Crates), [false, true, false, false]);
+        assert_eq!(waits(Built::Daemon), [true, true, true, false]);
+        assert_eq!(waits(Built::Bench), [false, false, true, true]);
+    }
+
+    #[test]
+    fn progress_is_told_and_the_rest_is_kept() {
+        let said = "\x1b[K   Compiling a v1\n    Building [=>  ] 45/120: a, b(test)\r\
+                    \x1b[K    Building [==> ] 46/120\rerror: no\n";
+        let (mut log, mut told) = (Vec::new(), Vec::new());
+        follow(said.as_bytes(), &mut log, |words| told.push(words.to_owned()));
+        assert_eq!(told, ["45 of 120 crates, a, b(test)", "46 of 120 crates, "]);
+        assert_eq!(String::from_utf8(log).unwrap(), "   Compiling a v1\nerror: no\n");
+    }
+}

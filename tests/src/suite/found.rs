@@ -1,0 +1,289 @@
+//! What a case has found: the outcomes that it recorded, or what its program printed and how it ended.
+
+use std::collections::BTreeMap;
+use std::process::ExitStatus;
+
+use testing::bed::{Kind, Outcome};
+
+/// What checks are named that compare bytes: a failure of them is never tried again.
+const OF_BYTES: [&str; 10] =
+    ["verif", "fsck", "bytes", "lines", "whole", "unchanged", "written", "same", "works", "synced"];
+/// Most names of failed tests that are told.
+const NAMES_MAX: usize = 8;
+
+/// Reads the file of outcomes. A line that is none is a failure: its writer died in the midst of it.
+pub fn recorded(text: &str) -> Vec<Outcome> {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let read = |line: &str| {
+        serde_json::from_str(line).unwrap_or_else(|error| {
+            Outcome::new(Kind::Fail, "", format_args!("no outcome: {line:?} ({error})"))
+        })
+    };
+    lines.map(read).collect()
+}
+
+/// Reads what a case in shell has recorded: kind, name and detail with tabs between them, the case's own name
+/// before a check's.
+pub fn recorded_by_shell(case: &str, text: &str) -> Vec<Outcome> {
+    let lines = text.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, '\t');
+        let kind = match fields.next()? {
+            "pass" => Kind::Pass,
+            "fail" => Kind::Fail,
+            "skip" => Kind::Skip,
+            _ => return None,
+        };
+        let name = fields.next()?;
+        let check = match name.strip_prefix(case) {
+            Some("") => "",
+            Some(rest) if !case.is_empty() => rest.strip_prefix('/').unwrap_or(name),
+            _ => name,
+        };
+        Some(Outcome::new(kind, check, fields.next().unwrap_or_default()))
+    });
+    lines.collect()
+}
+
+/// Adds what the end of a case says beside its outcomes: it died, was ended, or has recorded nothing.
+pub fn with_its_end(mut outcomes: Vec<Outcome>, end: &End) -> Vec<Outcome> {
+    let has_failed = outcomes.iter().any(|outcome| outcome.kind() == Kind::Fail);
+    match end.failure() {
+        Some(why) if !has_failed || end.was_ended => {
+            outcomes.push(Outcome::new(Kind::Fail, "", why));
+        }
+        None if outcomes.is_empty() => {
+            outcomes.push(Outcome::new(Kind::Fail, "", "no check ran"));
+        }
+        _ => {}
+    }
+    outcomes
+}
+
+/// How a case's process ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Its status.
+    pub status: ExitStatus,
+    /// Whether it was ended, since its time was over.
+    pub was_ended: bool,
+    /// For how many seconds it ran.
+    pub seconds: f64,
+}
+
+impl End {
+    /// What was wrong with it.
+    fn failure(&self) -> Option<String> {
+        if self.was_ended {
+            return Some(format!("it was ended after {:.0} s: its time was over", self.seconds));
+        }
+        (!self.status.success()).then(|| self.status.to_string())
+    }
+}
+
+/// What a command came to: one outcome, and one for each reason for which something was left out.
+pub fn of_command(log: &str, end: &End) -> Vec<Outcome> {
+    let mut outcomes: Vec<Outcome> =
+        left_out(log).into_iter().map(|why| Outcome::new(Kind::Skip, "", why)).collect();
+    match end.failure() {
+        Some(why) => outcomes.push(Outcome::new(Kind::Fail, "", why)),
+        None => outcomes.push(Outcome::new(Kind::Pass, "", format_args!("{:.1} s", end.seconds))),
+    }
+    outcomes
+}
+
+/// What a program of tests came to. It is skipped if each of its tests has left out what it is about.
+pub fn of_tests(log: &str, end: &End) -> Vec<Outcome> {
+    let reasons = left_out(log);
+    let left_out = skips(log).count();
+    let mut outcomes: Vec<Outcome> =
+        reasons.into_iter().map(|why| Outcome::new(Kind::Skip, "", why)).collect();
+    let passed = tests_passed(log);
+    match end.failure() {
+        Some(why) => {
+            let names = tests_failed(log);
+            let why = if names.is_empty() { why } else { names };
+            outcomes.push(Outcome::new(Kind::Fail, "", why));
+        }
+        None if passed == 0 => {
+            outcomes.push(Outcome::new(Kind::Fail, "", "no test of that name ran"));
+        }
+        None if left_out >= passed => {}
+        None => {
+            let detail = format!("{passed} tests, {:.1} s", end.seconds);
+            outcomes.push(Outcome::new(Kind::Pass, "", detail));
+        }
+    }
+    outcomes
+}
+
+/// How many times or rates did not hold that this run does not judge.
+pub fn not_judged(log: &str) -> usize {
+    log.lines().filter(|line| line.contains("not judged here")).count()
+}
+
+/// Whether a case that an emulated machine stood still in may be run once more: some of it failed, and no bytes were
+/// found wrong.
+pub fn may_be_tried_again(outcomes: &[Outcome]) -> bool {
+    let mut failed = outcomes.iter().filter(|outcome| outcome.kind() == Kind::Fail).peekable();
+    let is_of_bytes =
+        |outcome: &Outcome| OF_BYTES.iter().any(|word| outcome.check().contains(word));
+    failed.peek().is_some() && !failed.any(is_of_bytes)
+}
+
+/// Whether an emulated guest's kernel says that a processor of it had no timer interrupts for 21 s, which QEMU 7.2 does
+/// now and then to a machine that it emulates (docs/decisions/0008-lab.md).
+pub fn stood_still(console: &str) -> bool {
+    let is_so =
+        |line: &str| line.contains("rcu: ") && line.contains(" kthread timer wakeup didn't happen");
+    console.lines().any(is_so)
+}
+
+/// Reasons of tests for what they have left out (`testing::lacking`), each once, with how many say so.
+fn left_out(log: &str) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for why in skips(log) {
+        *reasons.entry(why).or_default() += 1;
+    }
+    let said = reasons.into_iter().map(|(why, count)| match count {
+        1 => why.to_owned(),
+        _ => format!("{why} ({count} tests)"),
+    });
+    said.collect()
+}
+
+fn skips(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter_map(|line| {
+        // One test at a time, its name is on the line before what it says has an end.
+        let line = match line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            Some((_, rest)) => rest,
+            None => line,
+        };
+        line.strip_prefix("skipped: ")
+    })
+}
+
+/// How many tests passed, over all programs whose lines are there.
+fn tests_passed(log: &str) -> usize {
+    let passed = log.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("test result: ")?;
+        let (_, rest) = rest.split_once(". ")?;
+        rest.split_once(" passed")?.0.parse::<usize>().ok()
+    });
+    passed.sum()
+}
+
+/// The names of tests that failed: the last list that libtest made of them.
+fn tests_failed(log: &str) -> String {
+    let Some((_, list)) = log.rsplit_once("\nfailures:\n") else { return String::new() };
+    let names: Vec<&str> =
+        list.lines().map_while(|line| line.strip_prefix("    ")).map(str::trim).collect();
+    let more = names.len().saturating_sub(NAMES_MAX);
+    let shown = names[..names.len() - more].join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn end(status: i32) -> End {
+        End { status: ExitStatus::from_raw(status), was_ended: false, seconds: 2.04 }
+    }
+
+    fn outcome(kind: Kind, check: &str, detail: &str) -> Outcome {
+        Outcome::new(kind, check, detail)
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_a_failure() {
+        let text = "{\"kind\":\"pass\",\"check\":\"a\",\"detail\":\"\"}\n{\"kind\":\"pa";
+        let found = recorded(text);
+        assert_eq!(found[0], outcome(Kind::Pass, "a", ""));
+        assert_eq!((found.len(), found[1].kind()), (2, Kind::Fail));
+    }
+
+    #[test]
+    fn what_shell_records_has_the_name_of_its_case_no_more() {
+        let text = "pass\tfio/verify\t3 jobs\nskip\tfio\tno fio\t here\nfail\tgroup\tstatus 1\n";
+        let wanted = [
+            outcome(Kind::Pass, "verify", "3 jobs"),
+            outcome(Kind::Skip, "", "no fio\t here"),
+            outcome(Kind::Fail, "group", "status 1"),
+        ];
+        assert_eq!(recorded_by_shell("fio", text), wanted);
+        let whole = recorded_by_shell("", "pass\tstart\t\npass\tdied/twice\t\n");
+        assert_eq!(
+            whole,
+            [outcome(Kind::Pass, "start", ""), outcome(Kind::Pass, "died/twice", "")]
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_case_is_a_failure_only_where_it_tells_something() {
+        let (pass, fail) = (outcome(Kind::Pass, "a", ""), outcome(Kind::Fail, "a", ""));
+        let last = |outcomes: &[Outcome], end: &End| {
+            with_its_end(outcomes.to_vec(), end).last().unwrap().detail().to_owned()
+        };
+        assert_eq!(last(&[], &end(0)), "no check ran");
+        assert_eq!(last(std::slice::from_ref(&pass), &end(0)), "");
+        assert_eq!(last(std::slice::from_ref(&pass), &end(9)), "signal: 9 (SIGKILL)");
+        assert_eq!(last(std::slice::from_ref(&fail), &end(1 << 8)), "");
+        let ended = End { was_ended: true, ..end(9) };
+        assert_eq!(last(&[fail], &ended), "it was ended after 2 s: its time was over");
+    }
+
+    #[test]
+    fn what_tests_leave_out_is_skipped_with_its_reasons() {
+        let log = "test a ... skipped: no loop device\nok\ntest b ... ok\nskipped: no loop device\n\
+                   skipped: no vsock\n\
+                   test result: ok. 4 passed; 0 failed; 0 ignored; finished in 0.00s\n";
+        let skip = |why: &str| outcome(Kind::Skip, "", why);
+        let wanted = [
+            skip("no loop device (2 tests)"),
+            skip("no vsock"),
+            outcome(Kind::Pass, "", "4 tests, 2.0 s"),
+        ];
+        assert_eq!(of_tests(log, &end(0)), wanted);
+        let all = log.replace("4 passed", "3 passed");
+        assert_eq!(of_tests(&all, &end(0)), wanted[..2]);
+    }
+
+    #[test]
+    fn tests_that_fail_are_named_and_none_at_all_is_a_failure() {
+        let log = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\nno\n\nfailures:\n    a\n    \
+                   rows::b\n\ntest result: FAILED. 3 passed; 2 failed; 0 ignored\n";
+        assert_eq!(of_tests(log, &end(101 << 8)), [outcome(Kind::Fail, "", "a, rows::b")]);
+        assert_eq!(of_tests("", &end(101 << 8)), [outcome(Kind::Fail, "", "exit status: 101")]);
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 9 filtered out\n";
+        assert_eq!(of_tests(none, &end(0)), [outcome(Kind::Fail, "", "no test of that name ran")]);
+    }
+
+    #[test]
+    fn a_command_passes_by_its_status() {
+        assert_eq!(of_command("", &end(0)), [outcome(Kind::Pass, "", "2.0 s")]);
+        assert_eq!(of_command("", &end(1 << 8)), [outcome(Kind::Fail, "", "exit status: 1")]);
+    }
+
+    #[test]
+    fn wrong_bytes_are_never_tried_again() {
+        let fail = |check| outcome(Kind::Fail, check, "");
+        assert!(may_be_tried_again(&[fail("one-ready-fio"), outcome(Kind::Pass, "verify", "")]));
+        assert!(!may_be_tried_again(&[fail("one-ready-fio"), fail("fio-verify")]));
+        assert!(!may_be_tried_again(&[outcome(Kind::Pass, "ready", "")]));
+    }
+
+    #[test]
+    fn a_kernel_without_timer_interrupts_stands_still() {
+        let console =
+            "a\r\n[   21.0] rcu: rcu_preempt kthread timer wakeup didn't happen for 5252 jiffies!";
+        assert!(stood_still(console));
+        assert!(!stood_still("[ 21.0] rcu: INFO: rcu_preempt self-detected stall on CPU"));
+    }
+
+    #[test]
+    fn times_that_were_not_judged_are_counted() {
+        assert_eq!(not_judged("a\nnot judged here: 3 s\ntest b ... not judged here: 1 s\n"), 2);
+    }
+}

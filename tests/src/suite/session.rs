@@ -1,0 +1,112 @@
+//! The processes of a case. Each case has a session of its own, so they are found however they were started, if only
+//! they made no session themselves.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use testing::daemon::pause;
+
+/// How often what is left of a session is looked for once more: what was killed takes a moment to go.
+const LOOKS: u32 = 100;
+/// Between two looks.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// The sessions that run now, to end them all.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    leaders: Mutex<BTreeSet<i32>>,
+}
+
+impl Sessions {
+    /// Notes a session.
+    pub fn add(&self, leader: Pid) {
+        self.leaders().insert(leader.as_raw_nonzero().get());
+    }
+
+    /// Forgets one that has ended.
+    pub fn remove(&self, leader: Pid) {
+        self.leaders().remove(&leader.as_raw_nonzero().get());
+    }
+
+    /// Sends a signal to every process of every session.
+    pub fn signal(&self, signal: Signal) {
+        let leaders: Vec<i32> = self.leaders().iter().copied().collect();
+        for leader in leaders.into_iter().filter_map(Pid::from_raw) {
+            signal_all(leader, signal);
+        }
+    }
+
+    fn leaders(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {
+        self.leaders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Kills what is left of a session, whose leader has not been waited for yet: until then its number is nobody else's.
+pub fn kill_rest(leader: Pid) {
+    for _ in 0..LOOKS {
+        if signal_all(leader, Signal::KILL) == 0 {
+            return;
+        }
+        pause(MOMENT);
+    }
+}
+
+/// Sends a signal to each process of a session that has not ended; to how many.
+pub fn signal_all(leader: Pid, signal: Signal) -> usize {
+    let members = members(leader);
+    for member in &members {
+        let _ = rustix::process::kill_process(*member, signal);
+    }
+    members.len()
+}
+
+fn members(leader: Pid) -> Vec<Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let members = entries.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let is_of_it = session_of(&stat)? == leader.as_raw_nonzero().get();
+        is_of_it.then(|| Pid::from_raw(number)).flatten()
+    });
+    members.collect()
+}
+
+/// The session of a process that has not ended, from its `/proc/PID/stat`.
+fn session_of(stat: &str) -> Option<i32> {
+    // The name, in parentheses, may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    // Of the parent and the process group.
+    let session = fields.nth(2)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_read_behind_any_name() {
+        assert_eq!(session_of("42 (a) b) (c) S 1 40 39 0 -1"), Some(39));
+        assert_eq!(session_of("42 (gone) Z 1 40 39 0 -1"), None);
+        assert_eq!(session_of("42 (short) S 1"), None);
+    }
+
+    #[test]
+    fn what_a_leader_leaves_behind_is_found_and_killed() {
+        let mut leader = std::process::Command::new("setsid")
+            .args(["sh", "-c", "sleep 1000 & echo started; exec sleep 1001"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 8];
+        std::io::Read::read_exact(&mut leader.stdout.take().unwrap(), &mut said).unwrap();
+        let pid = Pid::from_child(&leader);
+        assert_eq!(members(pid).len(), 2);
+        kill_rest(pid);
+        assert_eq!(members(pid).len(), 0);
+        leader.wait().unwrap();
+    }
+}
