@@ -8,6 +8,7 @@
 //! | `clock` | the monotonic clock, nanoseconds |
 //! | `content` | fills a disk, and looks whether it kept what was written |
 //! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `fio` | `fio --verify` in a guest's file system, in rounds |
 //! | `frontend` | a vhost-user front-end of our own: guest memory, rings, kicks and calls |
 //! | `histogram` | latencies, with quantiles |
 //! | `image` | guests' images: programs, scripts and modules as an initramfs |
@@ -35,6 +36,7 @@ pub mod bed;
 pub mod clock;
 pub mod content;
 pub mod daemon;
+pub mod fio;
 pub mod frontend;
 pub mod histogram;
 pub mod image;

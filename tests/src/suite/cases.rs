@@ -8,7 +8,7 @@ mod hostile;
 mod migrate;
 mod net;
 mod recover;
-mod remote;
+pub mod remote;
 mod service;
 mod unit;
 

@@ -1,6 +1,21 @@
 //! Disks and NICs of other machines.
+//!
+//! | module | what |
+//! |---|---|
+//! | `client` | a machine without guests |
+//! | `guest` | a guest whose IOhost dies; also of `./x demo remote` |
+//! | `moves` | a guest that moves |
+//! | `world` | the machines, as network namespaces |
 
-use testing::bed::Need;
+mod client;
+pub mod guest;
+mod moves;
+pub mod world;
+
+use std::fmt::Display;
+
+use anyhow::{Result, ensure};
+use testing::bed::{Bed, Need};
 
 use crate::suite::{Case, Group};
 
@@ -28,8 +43,17 @@ pub(super) const GROUP: Group = Group::new(
         )]),
         Case::shell("ethernet").needs(&[Need::Root]),
         Case::shell("xdp").needs(&[Need::Root]),
-        Case::shell("guest").needs(&[Need::Root]),
-        Case::shell("client").needs(&[Need::Root]),
-        Case::shell("moves").needs(&[Need::Root]),
+        Case::run("guest", guest::guest).needs(&[Need::Root]).usually(60),
+        Case::run("client", client::client).needs(&[Need::Root]).usually(60),
+        Case::run("moves", moves::moves).needs(&[Need::Root]).usually(40),
     ],
 );
+
+/// Records a check that the following ones rest upon.
+///
+/// # Errors
+/// It did not hold.
+fn must<T: Display>(bed: &Bed, check: &str, result: Result<T>) -> Result<()> {
+    ensure!(bed.check(check, result), "`{check}` failed: what comes after it was not done");
+    Ok(())
+}
