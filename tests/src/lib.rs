@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `blkio_client` | libblkio, a driver that this project did not write |
 //! | `crowd` | many tenants at work, all of whose bytes and frames are looked at |
+//! | `demo` | what `./x demo` shows to a person |
 //! | `dirty` | the pages that the daemon marks, and those that have changed |
 //! | `door` | where a hostile front-end gets in, and what must be true once it has gone |
 //! | `faulty` | a guest at work beside a disk that fails |
@@ -13,6 +14,7 @@
 //! | `ledger` | what each sector of a disk may hold |
 //! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
+//! | `link_site` | keys and files of two daemons with a link between them |
 //! | `misdeeds` | what hostile guests and front-ends do, by the rows of `docs/security.md` |
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
@@ -31,6 +33,7 @@
 
 pub mod blkio_client;
 pub mod crowd;
+pub mod demo;
 pub mod dirty;
 pub mod door;
 pub mod faulty;
