@@ -15,6 +15,7 @@
 //! | `hostile_bed` | a hostile guest beside a good one, and what that one keeps |
 //! | `hostile_guest` | a guest that writes whatever bytes in its rings |
 //! | `link_site` | keys and files of two daemons with a link between them |
+//! | `link_stations` | a pair of interfaces, for a link without IP |
 //! | `misdeeds` | what hostile guests and front-ends do, by the rows of `docs/security.md` |
 //! | `mixed` | requests of all kinds, known to a ledger |
 //! | `mounts` | small file systems and loop devices |
@@ -41,6 +42,7 @@ pub mod fuse_disk;
 pub mod hostile_bed;
 pub mod hostile_guest;
 pub mod link_site;
+pub mod link_stations;
 pub mod misdeeds;
 pub mod mixed;
 pub mod mounts;

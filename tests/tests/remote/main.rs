@@ -3,7 +3,9 @@
 //! `./x test remote` runs each module in a process of its own: its tests may count what the process
 //! has, and take its processors for themselves.
 
+mod ethernet;
 mod remote;
 mod remote_nic;
 mod remote_seats;
 mod remote_upgrade;
+mod xdp;

@@ -3,9 +3,7 @@
 //! lost, done twice or served by two.
 //!
 //! `REMOTE_SECONDS` says how long the daemons are killed (6 unless told), `REMOTE_LOSS` what the wire loses meanwhile, in
-//! per cent (nothing), `REMOTE_EVERY` one in how many seconds dies (as soon as 300 requests have ended). `REMOTE_INTERFACES` names the two ends of a
-//! pair of interfaces, for `--ignored ethernet`: `x.d/test/remote.sh` makes them. With `REMOTE_SECURITY=none` that is done
-//! without keys, with `REMOTE_VIA=xdp` by AF_XDP.
+//! per cent (nothing), `REMOTE_EVERY` one in how many seconds dies (as soon as 300 requests have ended).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::{Path, PathBuf};
@@ -21,6 +19,7 @@ use testing::slots::{Kind, STATUS_OK};
 use testing::wire::{Bad, Wire};
 use tests::faulty::STATUS_IOERR;
 use tests::link_site::{Site, free_port, key, plain};
+use tests::link_stations::{Stations, Via};
 use tests::mixed::MixSpec;
 use tests::single::{BLOCK_SIZE, Single};
 use tests::tenant::{Tenant, TenantSpec};
@@ -95,32 +94,20 @@ fn a_guest_has_its_disk_from_another_machine() -> Result<()> {
     Ok(())
 }
 
-/// Without IP, over a pair of interfaces that somebody has made.
-#[test]
-#[ignore = "asks for a pair of interfaces, which needs root"]
-fn ethernet() -> Result<()> {
-    let names = std::env::var("REMOTE_INTERFACES").context("REMOTE_INTERFACES is not set")?;
-    let (here, there) = names.split_once(',').context("REMOTE_INTERFACES has two names")?;
-    let of_station = |name: &str, what: &str| -> Result<String> {
-        let file = format!("/sys/class/net/{name}/{what}");
-        Ok(std::fs::read_to_string(&file).context(file)?.trim().to_string())
-    };
+/// Without IP, over a pair of interfaces.
+pub(super) fn without_ip(stations: &Stations) -> Result<()> {
     let site = site("remote-ethernet")?;
-    let mtu = of_station(there, "mtu")?;
-    let at = format!("interface = \"{there}\"\nmtu = {mtu}");
-    let from = format!(
-        "interface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{}\"]",
-        of_station(there, "address")?
-    );
-    let via = std::env::var("REMOTE_VIA").unwrap_or_else(|_| "packet".to_string());
-    let [at, from] = [at, from].map(|end| format!("via = \"{via}\"\n{end}"));
-    let mut iohost = site.iohost(1).replace("udp = \"127.0.0.1:1\"", &at);
+    let (mtu, via, address) = (stations.mtu(), stations.via().word(), stations.address()?);
+    let here = Stations::HERE;
+    let from =
+        format!("via = \"{via}\"\ninterface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{address}\"]");
+    let mut iohost = site.iohost(1).replace("udp = \"127.0.0.1:1\"", &stations.at());
     let mut client = site.client(&[1]).replace("iohosts = [\"127.0.0.1:1\"]", &from);
-    if std::env::var("REMOTE_SECURITY").is_ok_and(|word| word == "none") {
+    if stations.via() == Via::PlainPacket {
         (iohost, client) = (plain(&iohost), plain(&client));
     }
     // A longer packet than the interface carries is refused with a word, and nothing is lost on the way.
-    let longer = if via == "xdp" { "3826" } else { "9000" };
+    let longer = if via == "xdp" { 3826 } else { 9000 };
     let long = client.replace(&format!("mtu = {mtu}"), &format!("mtu = {longer}"));
     if mtu != longer {
         let refused = Daemon::start_on("remote-ethernet-long", "1", &long)?;
@@ -141,9 +128,9 @@ fn ethernet() -> Result<()> {
     tenant.compare_all(&mut random)?;
     let status = client.ask("remote status")?;
     let way = &status["links"][0]["ways"][0];
-    ensure!(way["peer"] == of_station(there, "address")?, "{status}");
+    ensure!(way["peer"] == address.as_str(), "{status}");
     let socket = status["links"][0]["sockets"][0].as_str().unwrap_or_default();
-    ensure!(socket.starts_with(&via), "{status}");
+    ensure!(socket.starts_with(via), "{status}");
     let counters = client.shown("root", "counters")?;
     ensure!(counters["errors"] == 0, "{counters}");
     println!("remote: EtherType 0x88b5 by {socket}, MTU {mtu}: {}", status["links"][0]);

@@ -2,8 +2,7 @@
 //! each; what goes from a machine at one to a machine at the other goes whole; and whichever daemon is killed, nothing
 //! is lost.
 //!
-//! `REMOTE_SECONDS` says how long daemons are killed (6 unless told). `REMOTE_INTERFACES` names the two ends of a pair of
-//! interfaces, for `--ignored ethernet`, as in `remote`.
+//! `REMOTE_SECONDS` says how long daemons are killed (6 unless told).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::fmt::Write;
@@ -20,6 +19,7 @@ use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
 use tests::ledger::Ledger;
 use tests::link_site::{free_port, key};
+use tests::link_stations::Stations;
 use tests::mixed::MixSpec;
 use tests::single::Single;
 use tests::tenant::{Tenant, TenantSpec};
@@ -468,24 +468,14 @@ fn a_link_may_have_one_sidecore_of_two() -> Result<()> {
     ensure_whole(&iohost, &clients)
 }
 
-/// Without IP, over a pair of interfaces that somebody has made: all clients are one station, and have a session each.
-#[test]
-#[ignore = "asks for a pair of interfaces, which needs root"]
-fn ethernet() -> Result<()> {
-    let names = std::env::var("REMOTE_INTERFACES").context("REMOTE_INTERFACES is not set")?;
-    let (here, there) = names.split_once(',').context("REMOTE_INTERFACES has two names")?;
-    let of_station = |name: &str, what: &str| -> Result<String> {
-        let file = format!("/sys/class/net/{name}/{what}");
-        Ok(std::fs::read_to_string(&file).context(file)?.trim().to_string())
-    };
+/// Without IP, over a pair of interfaces: all clients are one station, and have a session each.
+pub(super) fn without_ip(stations: &Stations) -> Result<()> {
     let site = Site::new("seats-ethernet")?;
-    let mtu = of_station(there, "mtu")?;
+    let (mtu, via, address) = (stations.mtu(), stations.via().word(), stations.address()?);
+    let mut iohost = site.iohost_at(&stations.at(), "")?;
     // Of the clients only one could have a program on their interface.
-    let via = std::env::var("REMOTE_VIA").unwrap_or_else(|_| "packet".to_string());
-    let at = format!("interface = \"{there}\"\nvia = \"{via}\"\nmtu = {mtu}");
-    let mut iohost = site.iohost_at(&at, "")?;
-    let station = of_station(there, "address")?;
-    let at = format!("interface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{station}\"]");
+    let here = Stations::HERE;
+    let at = format!("interface = \"{here}\"\nmtu = {mtu}\niohosts = [\"{address}\"]");
     let clients = (0..CLIENTS).map(|one| site.client_at(&at, one, &[one], &[]));
     let clients: Vec<Daemon> = clients.collect::<Result<_>>()?;
     ensure_even(&await_places(&iohost)?)?;
@@ -502,7 +492,7 @@ fn ethernet() -> Result<()> {
     let done = finish(&mut tenants, &mut random)?;
     ensure_whole(&iohost, &clients)?;
     let sockets = link(&iohost)?["sockets"].clone();
-    ensure!(sockets[0].as_str().is_some_and(|first| first.starts_with(&via)), "{sockets}");
+    ensure!(sockets[0].as_str().is_some_and(|first| first.starts_with(via)), "{sockets}");
     println!(
         "remote: EtherType 0x88b5 by {sockets}, MTU {mtu}: {done} requests of {CLIENTS} clients on two sidecores, whose \
          daemon was killed 3 times"
