@@ -10,9 +10,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::place::{Place, end_of};
 use crate::scratch::Scratch;
@@ -83,6 +84,21 @@ impl Namespace {
         command
     }
 
+    /// Calls `work` on a thread that is inside: a socket that it makes belongs there for good.
+    ///
+    /// # Errors
+    /// The system's, or `work` panicked.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let there = File::open(Path::new("/run/netns").join(&self.netns))?;
+        let there = there.as_fd();
+        let enter = || move_into_link_name_space(there, Some(LinkNameSpaceType::Network));
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| enter().map(|()| work()));
+            let done = worker.join().map_err(|_| anyhow!("it panicked in a namespace"))?;
+            done.context("entering a network namespace")
+        })
+    }
+
     /// Runs `ip` on its interfaces and addresses with these words.
     ///
     /// # Errors
@@ -118,7 +134,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Namespace::ip`].
-    pub fn address(&self, interface: &str, network: u32, host: u32) -> Result<()> {
+    pub fn address(&self, interface: &str, network: u8, host: u8) -> Result<()> {
         self.ip(&format!("link set {interface} up"))?;
         self.ip(&format!("addr add 10.9.{network}.{host}/24 dev {interface}"))?;
         self.ip(&format!("addr add fd09:{network}::{host}/64 dev {interface} nodad"))

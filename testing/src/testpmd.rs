@@ -8,12 +8,14 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::now_ns;
+use crate::namespace::ended_within;
 
 /// How long an answer, or the start, may take.
 const PATIENCE_NS: u64 = 90_000_000_000;
@@ -40,6 +42,8 @@ pub enum Mode {
     Io,
     /// The same with both addresses swapped.
     MacSwap,
+    /// Answers pings to whatever address.
+    IcmpEcho,
 }
 
 impl Mode {
@@ -49,6 +53,7 @@ impl Mode {
             Mode::TxOnly => "txonly",
             Mode::Io => "io",
             Mode::MacSwap => "macswap",
+            Mode::IcmpEcho => "icmpecho",
         }
     }
 }
@@ -78,6 +83,8 @@ pub struct TestpmdSpec {
     pub pairs: u16,
     /// More of what its device takes, such as `,mac=52:54:00:00:00:01`.
     pub device_options: String,
+    /// More of its own options, such as `--enable-scatter`.
+    pub options: String,
 }
 
 impl TestpmdSpec {
@@ -95,6 +102,7 @@ impl TestpmdSpec {
             in_order: true,
             pairs: 1,
             device_options: String::new(),
+            options: String::new(),
         }
     }
 
@@ -121,7 +129,8 @@ impl TestpmdSpec {
             "{lcores} --no-pci --no-huge -m 256 --no-shconf --no-telemetry \
              --single-file-segments --vdev {device} -- -i --nb-cores=1 --total-num-mbufs=4096 \
              --forward-mode={mode} --rxq={pairs} --txq={pairs} --rxd={ring_size} \
-             --txd={ring_size} --txpkts={frame_bytes}"
+             --txd={ring_size} --txpkts={frame_bytes} {}",
+            self.options
         );
         words.split_whitespace().map(String::from).collect()
     }
@@ -208,6 +217,18 @@ impl Testpmd {
             received_bytes: number("RX-bytes:")?,
             at_ns,
         })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It does not end in order, or in time.
+    pub fn quit(mut self) -> Result<()> {
+        writeln!(self.stdin, "quit").with_context(|| self.ended())?;
+        let status = ended_within(&mut self.child, Duration::from_nanos(PATIENCE_NS))?;
+        let status = status.context("dpdk-testpmd does not end")?;
+        ensure!(status.success(), "dpdk-testpmd ended with {status}:\n{}", self.last_words());
+        Ok(())
     }
 
     /// The process, for looking at it.

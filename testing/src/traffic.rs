@@ -13,12 +13,12 @@ use crate::place::{Place, end_of, until_listened};
 use crate::timing;
 
 pub use lines::{Lines, Stream};
-pub use load::{Load, MINUTE};
+pub use load::Load;
 
 /// Where bytes are listened for.
 const PORT: u16 = 6000;
 /// Bytes that are sent and compared.
-const BYTES: u32 = 4 << 20;
+const BYTES: u32 = 2 << 20;
 /// Datagrams, and how many a second: a rate that an emulated guest can take, also when it has to wait for its core.
 const DATAGRAMS: &str = "-u -b 5M -k 200";
 
@@ -57,7 +57,7 @@ pub fn udp(from: &dyn Place, words: &str) -> Result<String> {
     Ok(told)
 }
 
-/// Sends 4 MiB of noise by TCP, and compares. The noise is made once for each place that sends.
+/// Sends 2 MiB of noise by TCP, and compares. The noise is made once for each place that sends.
 ///
 /// # Errors
 /// Other bytes came, or none.
@@ -76,7 +76,8 @@ pub fn same_bytes(from: &dyn Place, to: &dyn Place, address: &str) -> Result<&'s
     ))?;
     let got = to.run("cksum <got")?;
     let (here, there) = (from.name(), to.name());
-    ensure!(sent == got, "{here} sent {}, {there} got {}", end_of(&sent), end_of(&got));
+    let (sent, got) = (end_of(&sent), end_of(&got));
+    ensure!(sent == got, "{here} sent {sent}, {there} got {got}");
     Ok("")
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::clock::now_ns;
 use crate::daemon::pause;
@@ -46,21 +46,6 @@ impl<'a> Stream<'a> {
             echo over >ended-{port}; }} >/dev/null 2>&1 &"
         ))?;
         Ok(Stream { from, to, port })
-    }
-
-    /// The number of the last line that came; 0 before the first one.
-    ///
-    /// # Errors
-    /// The place does not answer, or what came is no number.
-    pub fn at(&self) -> Result<u64> {
-        // The last one may not be whole yet.
-        let last = format!("tail -n 2 stream-{} | head -n 1", self.port);
-        let last = self.to.run(&last)?;
-        let last = last.trim();
-        if last.is_empty() {
-            return Ok(0);
-        }
-        last.parse().with_context(|| format!("{last:?} came on {self}"))
     }
 
     /// Ends it and waits for its end; every number came once and in order.
@@ -121,11 +106,10 @@ impl<'a> Lines<'a> {
     /// They did not in time.
     pub fn go_on(&self) -> Result<String> {
         let start = now_ns();
-        let all = || self.streams.iter().map(Stream::at).collect::<Result<Vec<u64>>>();
-        let before = all()?;
+        let before = self.last()?;
         loop {
             pause(LOOK);
-            let now = all()?;
+            let now = self.last()?;
             let waited = Duration::from_nanos(now_ns() - start);
             if before.iter().zip(&now).all(|(before, now)| now > before) {
                 return Ok(format!("after {:.1} s", waited.as_secs_f64()));
@@ -135,6 +119,28 @@ impl<'a> Lines<'a> {
                 "last lines of the connections: {before:?}, and after {waited:?} {now:?}"
             );
         }
+    }
+
+    /// The number of each one's last line; 0 before the first. One question to each place.
+    fn last(&self) -> Result<Vec<u64>> {
+        let mut last = vec![0; self.streams.len()];
+        let mut left: Vec<usize> = (0..last.len()).collect();
+        while let Some(first) = left.first() {
+            let place = self.streams[*first].to;
+            let is_here = |at: &usize| self.streams[*at].to.name() == place.name();
+            let (here, elsewhere) = left.into_iter().partition::<Vec<usize>, _>(is_here);
+            let ports = here.iter().map(|at| format!(" {}", self.streams[*at].port));
+            // The last one may not be whole yet.
+            let said = place.run(&format!(
+                "for port in{}; do echo $(tail -n 2 stream-$port | head -n 1); done",
+                ports.collect::<String>()
+            ))?;
+            for (at, line) in here.into_iter().zip(said.lines().chain(std::iter::repeat(""))) {
+                last[at] = line.trim().parse().unwrap_or(0);
+            }
+            left = elsewhere;
+        }
+        Ok(last)
     }
 
     /// Ends each: the name of a check, and its outcome.

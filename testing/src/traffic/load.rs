@@ -9,8 +9,8 @@ use crate::daemon::pause;
 use crate::place::{Place, end_of};
 use crate::timing::PATIENCE;
 
-/// How long it lasts at most, seconds, for what takes less than a minute.
-pub const MINUTE: u32 = 60;
+/// How long it lasts at most, seconds: longer than whatever it is in the background of.
+const SECONDS: u32 = 600;
 /// Between two looks at what it says.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -20,12 +20,12 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Starts it, to the iperf3 server at `address`, at 20 Mbit/s each way.
+    /// Starts it, to the iperf3 server at `address`, at 10 Mbit/s each way.
     ///
     /// # Errors
     /// The place does not answer.
-    pub fn start(place: &'a dyn Place, address: &str, seconds: u32) -> Result<Load<'a>> {
-        let words = format!("-f k -i 1 --forceflush --bidir -b 20M -t {seconds} -c {address}");
+    pub fn start(place: &'a dyn Place, address: &str) -> Result<Load<'a>> {
+        let words = format!("-f k -i 1 --forceflush --bidir -b 10M -t {SECONDS} -c {address}");
         place.run(&format!("iperf3 {words} >load 2>&1 & echo $! >load-pid"))?;
         Ok(Load { place })
     }

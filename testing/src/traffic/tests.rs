@@ -24,7 +24,7 @@ fn everything_goes_over_a_veth_pair_and_what_does_not_is_found() -> Result<()> {
     let mut lines = Lines::new();
     lines.open(&one, &two, "10.9.0.2")?;
     lines.open(&two, &one, "10.9.0.1")?;
-    let load = Load::start(&one, "10.9.0.2", MINUTE)?;
+    let load = Load::start(&one, "10.9.0.2")?;
     lines.go_on()?;
     load.end()?;
     two.run("printf 9 | dd of=stream-7101 conv=notrunc bs=1")?;

@@ -124,7 +124,7 @@ fn work(bed: &Bed, daemon: &mut Daemon, vms: [&Vm; 2], host: Option<&Namespace>)
         lines.open(vm1, host, HOST)?;
         lines.open(host, vm2, VM2)?;
     }
-    let load = Load::start(vm1, VM2, 120)?;
+    let load = Load::start(vm1, VM2)?;
     for vm in vms {
         vm.run(
             "{ arg_size=40m sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over; } &",
