@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What a test group found: one line a check in the file OUTCOMES, and the summary over all groups.
+# What a test group found: one line a check in the file OUTCOMES.
 # Sourced by ./x.
 #
 # A line is: pass|fail|skip TAB NAME TAB DETAIL. CASE, if set, goes before the name.
@@ -34,79 +34,21 @@ case_failures() {
     grep -cE "$pattern" "$OUTCOMES" 2>/dev/null || true
 }
 
-# run_cases_together COUNT FUNCTION...: as run_cases, so many of them at a time, for cases that wait more than
-# they work.
-run_cases_together() {
-    local most=$1 function pid running=()
-    shift
-    for function; do
-        while ((${#running[@]} >= most)); do
-            sleep 0.1
-            still_running "${running[@]}"
-        done
-        run_case_alone "$function" &
-        running+=("$!")
-        own_shell "$!"
-    done
-    for pid in "${running[@]}"; do
-        wait "$pid" || true
-        disown_pid "$pid"
-    done
-}
-
-# run_case_alone FUNCTION: in a shell of its own; what is owned outside is not the case's to end.
-run_case_alone() {
-    OWN_PIDS=() OWN_SHELLS=() OWN_NAMESPACES=()
-    run_cases "$1"
-}
-
-# still_running PID...: keeps those of them that are, in `running`.
-still_running() {
-    local pid
-    running=()
-    for pid; do
-        if alive "$pid"; then
-            running+=("$pid")
-        else
-            disown_pid "$pid"
-        fi
-    done
-}
-
 # run_cases FUNCTION...: each in a shell of its own, in a folder of its own, its processes ended
 # after it. `case_NAME` is the case NAME; CASES (from `./x test guest/NAME`) chooses.
 run_cases() {
-    local function name all=$OUTCOMES
+    local function name
     for function; do
         name=${function#case_}
         name=${name//_/-}
         [[ -z ${CASES:-} || " $CASES " == *" $name "* ]] || continue
-        # Those of a try are kept apart, so that they can be dropped.
-        local OUTCOMES=$all.$name
         try_case "$function" "$name"
-        if stood_alone "$name"; then
-            say "$GROUP/$name: once more, since an emulated machine stood still (docs/decisions/0008-lab.md)"
-            printf '%s\n' "$GROUP/$name" >>"$BUILD/test/booted-again"
-            try_case "$function" "$name"
-        fi
-        cat "$OUTCOMES" >>"$all"
-        rm -f "$OUTCOMES"
-        OUTCOMES=$all
     done
-}
-
-# stood_alone NAME: whether the case failed while a machine stood still. Bytes that were found wrong are no matter of
-# time: then it is not tried again.
-stood_alone() {
-    [[ -e $BUILD/test/$1.stood-still ]] && (($(case_failures "$1"))) &&
-        ! grep -E '^fail' "$OUTCOMES" | cut -f 2 | grep -qE 'verif|fsck|bytes|lines|whole|unchanged|written|same|works'
 }
 
 # try_case FUNCTION NAME
 try_case() {
     local name=$2 status started
-    : >"$OUTCOMES"
-    rm -f "$BUILD/test/$name.stood-still"
     started=$(now_ms)
     set +e
     (
@@ -135,7 +77,7 @@ try_case() {
 
 # stood_still FOLDER: an emulated guest's kernel says that a processor of it had no timer interrupts for
 # 21 s, which QEMU 7.2 does now and then to a machine that it emulates; or it stood before it had timers (guest_examine).
-# What a daemon can do to a guest does not look like that; a case that failed beside it is tried once more.
+# What a daemon can do to a guest does not look like that; `suite` tries a case that failed beside it once more.
 stood_still() {
     [[ $(accelerator) != kvm ]] || return 1
     compgen -G "$1/*.stands" >/dev/null || grep -qsE "rcu: .* kthread timer wakeup didn't happen" "$1"/*.console
@@ -146,19 +88,18 @@ stood_still() {
 end_case() {
     local status=$?
     end_own
-    if stood_still "$1"; then touch "$BUILD/test/$CASE.stood-still"; fi
+    if stood_still "$1"; then touch "$TEST_DIR/stood-still"; fi
     rm -rf "$1/images"
     if ((status != 0 && status != 130)); then
-        rm -rf "$BUILD/test/failed/$CASE"
-        mkdir -p "$BUILD/test/failed"
-        mv "$1" "$BUILD/test/failed/$CASE"
-        printf '  its logs: %s\n' "$BUILD/test/failed/$CASE" >&2
+        rm -rf "$TEST_DIR/failed/$CASE"
+        mkdir -p "$TEST_DIR/failed"
+        mv "$1" "$TEST_DIR/failed/$CASE"
     fi
     rm -rf "$1"
     exit "$status"
 }
 
-# left_out NAME LOG: what tests say that they have left out (`skipped: WHY`, tests/src/lacking.rs), each reason once, is
+# left_out NAME LOG: what tests say that they have left out (`skipped: WHY`, testing/src/lacking.rs), each reason once, is
 # skipped. True if that is all there was to do: as many as the largest number of tests that passed in one go.
 left_out() {
     local line number most count=0
@@ -175,7 +116,7 @@ left_out() {
 # run_command NAME COMMAND...: one check that is a command; its output is kept, its end shown on
 # failure. What its tests have left out is skipped.
 run_command() {
-    local name=$1 log=$BUILD/test/$GROUP-${1//\//-}.log started status=0
+    local name=$1 log=$TEST_DIR/$GROUP-${1//\//-}.log started status=0
     shift
     say "$GROUP/$name: $*"
     started=$(now_ms)

@@ -139,7 +139,7 @@ remote_way() {
         REMOTE_WAYS+=("$to")
         return
     fi
-    ip netns exec "$NET_HOST" "${CARGO_TARGET_DIR:-$ROOT/target}/driver/bad_wire" "127.0.0.1:$port" "$to" "$port" \
+    ip netns exec "$NET_HOST" "${CARGO_TARGET_DIR:-$ROOT/target}/debug/bad_wire" "127.0.0.1:$port" "$to" "$port" \
         "${REMOTE_BAD[@]}" <"$SERVER_DIR/wire" >"$SERVER_DIR/wire-$1" 2>&1 3>&- &
     WIRE_PIDS+=("$!")
     own "$!"
@@ -153,7 +153,7 @@ remote_ways() {
     if [[ -n $REMOTE_LOSS ]] && kernel_loses; then REMOTE_LOSS=kernel; fi
     if [[ $REMOTE_LOSS == yes ]]; then
         say "this kernel has no netem: ${REMOTE_BAD[0]}% of datagrams are lost by bad_wire"
-        cargo_quietly build --profile driver -p tests --bin bad_wire
+        cargo_quietly build -p tests --bin bad_wire
         # The relays end with their input.
         mkfifo "$SERVER_DIR/wire"
         sleep 100000 >"$SERVER_DIR/wire" 3>&- &

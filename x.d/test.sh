@@ -1,117 +1,86 @@
 # shellcheck shell=bash
-# ./x test: runs groups of x.d/test/, each in a shell of its own, and tells the outcome in a table.
-# A group is named on the command line as GROUP or GROUP/CASE. Sourced by ./x.
+# ./x test: installs what the groups that were asked for need, and hands over to `suite` (tests/src/suite), which
+# builds, runs and sums up. Sourced by ./x.
 
-# group_files: every group, in the order in which they are run.
-GROUP_ORDER=(unit sim guest net foreign frontend hostile fuzz recover remote migrate service durable bench lab
-    mutants coverage)
-
-groups() {
-    local group
-    for group in "${GROUP_ORDER[@]}"; do
-        [[ ! -f $ROOT/x.d/test/$group.sh ]] || printf '%s\n' "$group"
-    done
-}
-
-# groups_by_default: without those that say `# ONLY: --all`, unless that was said.
-groups_by_default() {
-    local group
-    for group in $(groups); do
-        [[ -z $TEST_ALL ]] && grep -q '^# ONLY: --all' "$ROOT/x.d/test/$group.sh" ||
-            printf '%s\n' "$group"
-    done
-}
-
-list_groups() {
-    local group
-    for group in $(groups); do
-        printf '%-10s %s\n' "$group" "$(sed -n 's/^# GROUP: //p' "$ROOT/x.d/test/$group.sh")"
-    done
-}
+# Groups whose cases have guests.
+GUEST_GROUPS=(guest net foreign recover remote migrate durable)
 
 cmd_test() {
-    local order=() word group started
-    # Cases that are asked for, by group; none means all of them.
-    local -A wanted=()
-    export TEST_ALL=''
-    # A system call that a daemon's lists lack ends it, and so fails a test (docs/decisions/0011).
-    export SIDECORE_CONFINE=strict
-    # Of an error in a test, what it says and not where: only the end of a log is shown.
-    export RUST_LIB_BACKTRACE=0
+    local word groups=() command=run
     for word; do
         case $word in
-            --list) list_groups; return ;;
+            --list | --help | -h) command=tell ;;
             --all) TEST_ALL=yes ;;
-            -*) die "./x test does not know $word" './x help' ;;
-            *)
-                [[ -f $ROOT/x.d/test/${word%%/*}.sh ]] ||
-                    die "there is no test group ${word%%/*}" "./x test --list"
-                group=${word%%/*}
-                [[ -v wanted[$group] ]] || order+=("$group")
-                wanted[$group]+=" ${word#"$group"}" ;;
+            -*) ;;
+            *) groups+=("${word%%/*}") ;;
         esac
     done
-    # Times and rates are judged only there: the default depends on no machine's speed (tests/src/timing.rs).
-    export JUDGE_TIMES=${JUDGE_TIMES:-$TEST_ALL}
-    ((${#order[@]})) || mapfile -t order < <(groups_by_default)
-    rm -rf "$BUILD/test"
-    mkdir -p "$BUILD/test"
-    local rows=()
-    for group in "${order[@]}"; do
-        started=$(now_ms)
-        word=${wanted[$group]:-}
-        run_group "$group" "${word//\//}"
-        rows+=("$group $(seconds_since "$started")")
-    done
-    summarize "${rows[@]}"
+    need_rust
+    if [[ $command == run ]]; then
+        ((${#groups[@]})) || groups=(unit "${GUEST_GROUPS[@]}" frontend hostile fuzz service bench)
+        for word in "${groups[@]}"; do need_for_group "$word"; done
+    fi
+    build_suite
+    "${CARGO_TARGET_DIR:-$ROOT/target}/debug/suite" "$@"
 }
 
-# run_group GROUP CASES: in a shell of its own, so that `set -e` ends a group and not the run.
-run_group() {
-    local status
-    set +e
-    (
-        set -e
-        GROUP=$1
-        read -r CASES <<<"$2"
-        OUTCOMES=$BUILD/test/$GROUP.outcomes
-        touch "$OUTCOMES"
-        # shellcheck source=/dev/null
-        . "$ROOT/x.d/test/$GROUP.sh"
-        "group_$GROUP"
-        if [[ ! -s $OUTCOMES ]]; then failed group "no case ran${CASES:+ (is there a case $CASES?)}"; fi
-    )
-    status=$?
-    set -e
-    ((status != 130)) || exit 130
-    if ((status != 0)) && ! grep -q '^fail' "$BUILD/test/$1.outcomes"; then
-        OUTCOMES=$BUILD/test/$1.outcomes failed group "ended with status $status"
+# need_for_group GROUP: its packages, and the guest's kernel and initramfs.
+need_for_group() {
+    if [[ " ${GUEST_GROUPS[*]} " == *" $1 "* ]]; then
+        need_guests
+        need_guest_image
     fi
+    case $1 in
+        unit) need_packages shellcheck e2fsprogs util-linux ;;
+        guest) need_packages fdisk libxenmisc4.17 ;;
+        net) need_testpmd ;;
+        foreign) need_firmware ;;
+        hostile) need_packages util-linux mount ;;
+        fuzz | coverage) need_packages g++ ;;
+        recover) [[ -z ${TEST_ALL:-} ]] || need_packages xfsprogs btrfs-progs ;;
+        remote)
+            need_packages iproute2 util-linux xz-utils
+            [[ -z ${TEST_ALL:-} ]] || need_packages tshark
+            ;;
+        migrate) need_packages qemu-utils ;;
+        service) need_packages systemd xz-utils qemu-system-x86 ;;
+        durable) need_packages e2fsprogs util-linux mount dmsetup binutils cpio ;;
+        bench) need_packages valgrind util-linux jq ;;
+        lab) need_packages jq ;;
+        mutants) need_packages patch ;;
+    esac
 }
 
-# summarize "GROUP SECONDS"...: the table; status 1 if anything failed.
-summarize() {
-    local row group seconds file failures=0
-    printf '\n%-10s %8s %8s %8s %9s\n' group passed failed skipped seconds
-    for row; do
-        read -r group seconds <<<"$row"
-        file=$BUILD/test/$group.outcomes
-        printf '%-10s %8d %8d %8d %9s\n' "$group" "$(count_outcomes pass "$file")" \
-            "$(count_outcomes fail "$file")" "$(count_outcomes skip "$file")" "$seconds"
-        failures=$((failures + $(count_outcomes fail "$file")))
-    done
-    for row; do
-        group=${row%% *}
-        awk -F'\t' -v group="$group" '$1 != "pass" { printf "%s  %s/%s: %s\n", $1, group, $2, $3 }' \
-            "$BUILD/test/$group.outcomes"
-    done
-    [[ ! -s $BUILD/test/booted-again ]] ||
-        printf 'cases tried once more, since an emulated machine stood still: %d (%s)\n' \
-            "$(wc -l <"$BUILD/test/booted-again")" "$(sort -u "$BUILD/test/booted-again" | paste -s -d ' ')"
-    printf 'times and rates that did not hold, and were not judged: %d\n' "$(cat "$BUILD"/test/*.log 2>/dev/null | grep -c 'not judged here')"
-    if ((failures)); then
-        printf '\n%s%d failed%s; logs are in %s\n' "$red$bold" "$failures" "$plain" "$BUILD/test"
-        return 1
+# build_suite: with cargo's own progress on a terminal, elsewhere with a line each ten seconds.
+build_suite() {
+    local pid status=0 log=$BUILD/suite.log
+    say 'building the runner of the tests'
+    if [[ -t 2 ]]; then
+        cargo build -p tests --bin suite || die 'cargo build failed' 'mend what it says above'
+        return
     fi
-    printf '\n%sall passed%s\n' "$green$bold" "$plain"
+    cargo build -p tests --bin suite >"$log" 2>&1 &
+    pid=$!
+    own "$pid"
+    while ! gone_within 10 "$pid"; do say "$(grep -c Compiling "$log") crates: $(tail -n 1 "$log")"; done
+    wait "$pid" || status=$?
+    disown_pid "$pid"
+    ((status == 0)) || {
+        show_tail "$log" 'the end of what cargo said' 60
+        die 'cargo build failed' 'cargo build -p tests --bin suite'
+    }
+}
+
+# cmd_test_shell GROUP [CASE...]: cases that are still shell, for `suite`; what they find goes into a file in TEST_DIR.
+cmd_test_shell() {
+    [[ -n ${TEST_DIR:-} && -f $ROOT/x.d/test/${1:-}.sh ]] || die "no group ${1:-} in shell" './x test --list'
+    GROUP=$1
+    shift
+    CASES=$*
+    OUTCOMES=$TEST_DIR/outcomes.tsv
+    touch "$OUTCOMES"
+    # shellcheck source=/dev/null
+    . "$ROOT/x.d/test/$GROUP.sh"
+    "group_$GROUP"
+    [[ -s $OUTCOMES ]] || failed group "no case ran${CASES:+ (is there a case $CASES?)}"
 }

@@ -18,6 +18,7 @@
 //! | `session` | processes of a case, found by their session |
 //! | `shelf` | what is kept between cases and runs: logs, times |
 //! | `summary` | the table at the end |
+//! | `tools` | commands and programs of tests that a case runs as its checks |
 
 pub mod build;
 pub mod cases;
@@ -33,6 +34,7 @@ pub mod screen;
 pub mod session;
 pub mod shelf;
 pub mod summary;
+pub mod tools;
 
 use anyhow::Result;
 use testing::bed::{Bed, Need};

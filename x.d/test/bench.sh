@@ -30,7 +30,7 @@ runstate_may() {
 # Wherever a switch is not seen the next one mends it; what times are is not judged. Of a kernel that hides some threads
 # from tracing (docs/decisions/0016-runstate.md) one sample in a thousand differs; a rule that is wrong is wrong everywhere.
 runstate_rows() {
-    local rows=$BUILD/test/bench-runstate.json
+    local rows=$TEST_DIR/bench-runstate.json
     SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- runstate --quick --json >"$rows" || return
     cat "$rows"
     jq --exit-status --slurp '
@@ -54,7 +54,7 @@ bench_case() { [[ -z $CASES || " $CASES " == *" $1 "* ]]; }
 
 # What it says is there and a number; how large it is, is not judged.
 schedule_rows() {
-    local rows=$BUILD/test/bench-schedule.json
+    local rows=$TEST_DIR/bench-schedule.json
     SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- schedule --quick --json >"$rows" || return
     jq --exit-status --slurp '
         def mixed: "rr.p50_ratio", "rr.p99_ratio", "rr.alone.p50_ns", "rr.alone.p99_ns",

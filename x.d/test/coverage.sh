@@ -57,7 +57,7 @@ coverage_fuzz() {
 
 # coverage_objects: the programs that were run, for llvm-cov.
 coverage_objects() {
-    sed -n 's/^ *Running .*(\(.*\))$/\1/p' "$BUILD/test/coverage-tests.log"
+    sed -n 's/^ *Running .*(\(.*\))$/\1/p' "$TEST_DIR/coverage-tests.log"
     printf '%s\n' "$COVERAGE/target/$COVERAGE_HOST/debug/world"
     printf "$COVERAGE/target/$COVERAGE_HOST/release/%s\n" "${COVERAGE_FUZZ[@]}"
 }

@@ -34,7 +34,7 @@ build_targets() {
 
 # fuzz_one TARGET SECONDS: from the seeds and from what earlier runs on this machine have found.
 fuzz_one() {
-    local target=$1 seconds=$2 log=$BUILD/test/fuzz-$1.log status=0 corpus=$BUILD/fuzz/$1 found
+    local target=$1 seconds=$2 log=$TEST_DIR/fuzz-$1.log status=0 corpus=$BUILD/fuzz/$1 found
     mkdir -p "$corpus" "$BUILD/fuzz-findings"
     say "fuzz/$target: $seconds s"
     nice "$BUILD/fuzz-target/$FUZZ_HOST/release/$target" -max_total_time="$seconds" -timeout=60 \

@@ -20,7 +20,7 @@ group_lab() {
 # A kick is an exit with those who wait for kicks, and there is none with a sidecore that polls. The counts of the
 # others show that something was counted.
 lab_smoke() {
-    local rows=$BUILD/test/lab-smoke.json
+    local rows=$TEST_DIR/lab-smoke.json
     "$ROOT/x" lab smoke --quick --json >"$rows" || return
     jq --exit-status --slurp '
         def at($load; $who): [.[] | select(.name == "lab.\($load).doorbell_exits_per_op" and .who == $who)]
@@ -37,4 +37,4 @@ lab_smoke() {
     ' "$rows"
 }
 
-lab_quick() { "$ROOT/x" lab exits --quick --json >"$BUILD/test/lab-quick.json"; }
+lab_quick() { "$ROOT/x" lab exits --quick --json >"$TEST_DIR/lab-quick.json"; }

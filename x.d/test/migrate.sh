@@ -13,29 +13,13 @@ group_migrate() {
     need_guests
     need_packages qemu-utils
     need_guest_image
-    cargo_quietly build --profile driver -p tests --bin vm_mover
-    MOVER=${CARGO_TARGET_DIR:-$ROOT/target}/driver/vm_mover
-    # Guests wait more than they work; side by side they are done sooner.
-    migrate_raw &
-    local raw=$!
-    own_shell "$raw"
-    [[ -z $TEST_ALL ]] || wait "$raw" || true
-    run_cases_together "$(migrate_often 3 1)" case_deaths case_moves case_called_off case_saved case_snapshot
-    wait "$raw" || true
-    disown_pid "$raw"
+    MOVER=${CARGO_TARGET_DIR:-$ROOT/target}/debug/vm_mover
+    run_cases case_deaths case_moves case_called_off case_saved case_snapshot
     # Beside QEMU's own devices; takes minutes.
-    [[ -z $TEST_ALL && " $CASES " != *' pause '* ]] || run_cases case_pause
+    [[ " $CASES " != *' pause '* ]] || run_cases case_pause
 }
 
 migrate_often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s' "$1"; fi; }
-
-migrate_raw() {
-    [[ -z $CASES || " $CASES " == *" migrate "* ]] || return 0
-    run_command migrate env SIDECORE_BIN="$SIDECORE" "MIGRATE_ROUNDS=$(migrate_often 200 5000)" \
-        "MIGRATE_STOPS=$(migrate_often 300 1000)" \
-        cargo test --profile driver -p tests --test migrate -- migrate:: --nocapture || true
-    grep -E '^migrate: ' "$BUILD/test/$GROUP-migrate.log" >&2 || true
-}
 
 # Back and forth; split rings, then packed ones.
 case_moves() {
@@ -59,7 +43,7 @@ case_moves() {
         vm_over "${property:+packed-}"
     done
     report=$(moves_report "$wanted")
-    printf '%s\n' "$report" >"$BUILD/test/migrate-moves.json"
+    printf '%s\n' "$report" >"$TEST_DIR/migrate-moves.json"
     passed moves "$report"
     say "migrate: $report"
 }
@@ -377,7 +361,7 @@ case_pause() {
         --argjson e "$(spread ${pauses[sidecore]})" --argjson f "$(spread ${pauses[qemu]})" \
         '{ "migrate.pause_ms": { sidecore: $e, qemu: $f }, "migrate.gap_ms": { sidecore: $c, qemu: $d },
            "migrate.downtime_ms": { sidecore: $a, qemu: $b } }')
-    printf '%s\n' "$report" >"$BUILD/test/migrate.json"
+    printf '%s\n' "$report" >"$TEST_DIR/migrate.json"
     say "migrate: $report"
     if [[ $(jq '[."migrate.pause_ms", ."migrate.gap_ms"] | all(.sidecore.median <= 1.2 * .qemu.median)' <<<"$report") == true ]]; then
         passed pause "$report"

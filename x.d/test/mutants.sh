@@ -50,7 +50,7 @@ build_mutant() {
 
 # try_mutant NAME PATCH TREE
 try_mutant() {
-    local name=$1 patch=$2 tree=$3 log=$BUILD/test/mutants-$1.log started built=0 status=0
+    local name=$1 patch=$2 tree=$3 log=$TEST_DIR/mutants-$1.log started built=0 status=0
     local command unit says
     started=$(now_ms)
     command=$(sed -n 's/^# test: //p' "$patch")

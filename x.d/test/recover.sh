@@ -1,17 +1,10 @@
 # shellcheck shell=bash
-# GROUP: kill -9 of the daemon, of the VMM and of both under load; the fence; upgrades
+# GROUP: kill -9 of the daemon, of the VMM and of both under load
 # With --all thousands of deaths; without it, in some three minutes. Run by x.d/test.sh.
 # shellcheck disable=SC2034  # variables here are read by x.d/guest.sh and x.d/server.sh
 
 group_recover() {
     need_sidecore
-    raw_case recover "RECOVER_KILLS=$(often 500 10000)"
-    raw_case upgrade "UPGRADES=$(often 40 500)"
-    raw_case upgrade_refused
-    raw_case upgrade_killed
-    raw_case upgrade_kinds "UPGRADES=$(often 5 500)" "STARVED=$(often 3 10)"
-    raw_case fence "FENCE_ROUNDS=$(often 10 200)"
-    raw_case recover_many "VANISH_ROUNDS=$(often 500 500)" "TENANTS=$(often 16 64)" "TENANTS_ROUNDS=$(often 5 100)"
     need_guests
     need_guest_image
     run_cases case_daemon_killed case_vmm_killed case_both_killed
@@ -19,18 +12,6 @@ group_recover() {
 
 # often DEFAULT ALL
 often() { if [[ -n $TEST_ALL ]]; then printf '%s' "$2"; else printf '%s' "$1"; fi; }
-
-# raw_case MODULE VARIABLE=VALUE...: a module of tests/tests/recover, and what it says in one line each.
-raw_case() {
-    local module=$1 log=$BUILD/test/$GROUP-$1.log
-    shift
-    [[ -z $CASES || " $CASES " == *" $module "* ]] || return 0
-    run_command "$module" env SIDECORE_BIN="$SIDECORE" "$@" \
-        cargo test --profile driver -p tests --test recover -- "$module::" --nocapture || true
-    # What a test that passed was about.
-    local line
-    while read -r line; do say "$line"; done < <(grep -E '^(recover|fence|vanish|tenants): ' "$log")
-}
 
 # random_pause MOST_MS
 random_pause() { sleep "$(printf '0.%03d' $((RANDOM % $1)))"; }

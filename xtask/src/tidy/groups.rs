@@ -8,20 +8,20 @@ use crate::tidy::source::Source;
 
 const RULE: &str = "unrun";
 
-/// Finds modules of `tests/tests` that no file of `x.d/test` names, or that are run when another is asked for.
+/// The table of groups.
+const TABLE: &str = "tests/src/suite/cases/";
+
+/// Finds modules of `tests/tests` that no group's table names, or that are run when another is asked for.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let groups: Vec<&str> = sources
         .iter()
-        .filter(|source| source.path.starts_with("x.d/test/"))
+        .filter(|source| source.path.starts_with(TABLE))
         .map(|source| source.text.as_str())
         .collect();
-    let is_named = |name: &str| {
-        let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
-        groups.iter().any(|text| text.split(|letter| !is_part(letter)).any(|word| word == name))
-    };
+    let is_named = |name: &str| groups.iter().any(|text| text.contains(&format!("\"{name}\"")));
     let modules: Vec<(&Source, &str, &str)> = sources.iter().filter_map(module).collect();
     let unrun = modules.iter().filter(|(_, _, name)| !is_named(name)).map(|(source, _, name)| {
-        let message = format!("no group of x.d/test names {name}: nobody runs it");
+        let message = format!("no group in {TABLE} names {name:?}: nobody runs it");
         source.finding(RULE, 1, message)
     });
     let chosen = modules.iter().filter_map(|(source, group, name)| {
@@ -54,10 +54,10 @@ mod tests {
             Source::new("tests/tests/frontend/idle.rs", "//! a"),
             Source::new("tests/tests/frontend/idl.rs", "//! b"),
             Source::new("tests/tests/frontend/idle/part.rs", "//! c"),
-            Source::new("x.d/test/frontend.sh", "CASES=(front_end idle)"),
+            Source::new("tests/src/suite/cases/frontend.rs", "raw(\"front_end\") raw(\"idle\")"),
         ];
         let found: Vec<String> = check(&sources).iter().map(ToString::to_string).collect();
-        let wanted = "no group of x.d/test names idl: nobody runs it";
+        let wanted = "no group in tests/src/suite/cases/ names \"idl\": nobody runs it";
         assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
     }
 
@@ -68,7 +68,10 @@ mod tests {
             Source::new("tests/tests/frontend/nic_moves.rs", "//! b"),
             Source::new("tests/tests/frontend/moves_nic.rs", "//! c"),
             Source::new("tests/tests/recover/old_moves_nic.rs", "//! d"),
-            Source::new("x.d/test/all.sh", "moves nic_moves moves_nic old_moves_nic"),
+            Source::new(
+                "tests/src/suite/cases/all.rs",
+                r#""moves" "nic_moves" "moves_nic" "old_moves_nic""#,
+            ),
         ];
         let found: Vec<String> = check(&sources).iter().map(ToString::to_string).collect();
         let wanted = "nic_moves is run with moves, whose name it ends in";

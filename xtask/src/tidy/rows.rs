@@ -2,7 +2,7 @@
 //!
 //! Not whether a test asserts what its row says; that takes a reader. Three columns are understood:
 //! - `tests` beside `rows`: files (`hostile_split` for a module of a group of `tests/tests`, `recover.sh` for
-//!   `x.d/test/recover.sh`, or a path), each followed by tests in it. Of a file that stands alone each row
+//!   `x.d/test/recover.sh`, `guest/fio` for a case of `./x test`, or a path), each followed by tests in it. Of a file that stands alone each row
 //!   must be a test's name (`a09_..` for A9). `-` for none; then the next column says why.
 //! - `tests` in other tables: files, tests anywhere, beginnings of their names (`a12`, `p23_*`).
 //! - `mutants`: of `tests/mutants`.
@@ -16,6 +16,8 @@ use crate::tidy::source::Source;
 
 const PAGE: &str = "docs/security.md";
 const RULE: &str = "row";
+/// The table of groups of `./x test`: a file, and a folder, for each.
+const TABLE: &str = "tests/src/suite/cases/";
 /// Names of tests that a macro makes, by the list that they are in, and how a file asks for a list.
 const LIST: &str = "tests/src/misdeeds/rows.rs";
 const ASKED: &str = "tests::misdeeds!(";
@@ -152,7 +154,11 @@ impl<'a> Known<'a> {
         let listed = sources.iter().find(|source| source.path == LIST).map(listed);
         let listed = listed.unwrap_or_default();
         let files = sources.iter().map(|source| {
-            let mut names = if source.is_rust() { tests_of(source) } else { functions_of(source) };
+            let mut names = match source {
+                of if of.path.starts_with(TABLE) => words_of(of),
+                of if of.is_rust() => tests_of(of),
+                of => functions_of(of),
+            };
             let asked = source.text.lines().filter_map(|line| line.strip_prefix(ASKED));
             for list in asked.filter_map(|rest| rest.strip_suffix(" tests);")) {
                 names.extend(listed.get(list).into_iter().flatten());
@@ -173,7 +179,20 @@ impl<'a> Known<'a> {
             };
             self.files.keys().find(|path| is_module(path).is_some())
         };
-        named.map(|(path, _)| path).or_else(of_group).copied()
+        named.map(|(path, _)| *path).or_else(|| of_group().copied()).or_else(|| self.case(word))
+    }
+
+    /// The file of a case of `./x test`, `group/case` or `group/case/check`: all parts are words of the group's files.
+    fn case(&self, word: &str) -> Option<&'a str> {
+        let (group, rest) = word.split_once('/')?;
+        let (file, folder) = (format!("{TABLE}{group}.rs"), format!("{TABLE}{group}/"));
+        let is_of_group = |path: &str| path == file || path.starts_with(&folder);
+        let of_group: Vec<&&str> = self.files.keys().filter(|path| is_of_group(path)).collect();
+        let is_there = |part: &str| of_group.iter().any(|path| self.has(path, part));
+        rest.split('/')
+            .all(is_there)
+            .then(|| self.files.get_key_value(&*file))?
+            .map(|(path, _)| *path)
     }
 
     fn has(&self, file: &str, name: &str) -> bool {
@@ -198,8 +217,10 @@ impl<'a> Known<'a> {
             }
         }
         let alone: Vec<&str> = files.iter().filter(|(_, named)| !named).map(|(f, _)| *f).collect();
-        // A fuzz target and a group of the shell are one test as a whole.
-        let is_one = |file: &&str| file.starts_with("fuzz/src/bin/") || file.ends_with(".sh");
+        // A fuzz target, a group and a case of `./x test` are one test as a whole.
+        let is_one = |file: &&str| {
+            file.starts_with("fuzz/src/bin/") || file.starts_with(TABLE) || file.ends_with(".sh")
+        };
         if files.is_empty() {
             wrong.push("no file is named: write `-` and why there is no test".to_owned());
         } else if !alone.is_empty() && !alone.iter().any(is_one) {
@@ -280,6 +301,12 @@ fn function_name(line: &str) -> Option<&str> {
     rest.split(['(', '<']).next()
 }
 
+/// What stands between quotes and has no space.
+fn words_of(source: &Source) -> Vec<&str> {
+    let quoted = source.text.split('"').skip(1).step_by(2);
+    quoted.filter(|word| !word.is_empty() && !word.contains(char::is_whitespace)).collect()
+}
+
 /// Functions of a shell's file.
 fn functions_of(source: &Source) -> Vec<&str> {
     if !source.path.ends_with(".sh") {
@@ -305,6 +332,8 @@ mod tests {
             ),
             Source::new("tests/tests/rings/listed.rs", "//! t\ntests::misdeeds!(blk tests);\n"),
             Source::new("x.d/test/recover.sh", "case_killed() {\n"),
+            Source::new("tests/src/suite/cases/guest.rs", "Case::run(\"fio\", fio)"),
+            Source::new("tests/src/suite/cases/guest/parts.rs", "bed.passed(\"verify\")"),
             Source::new("fuzz/src/bin/session.rs", "//! f\n"),
             Source::new("tests/mutants/no-sync.patch", ""),
         ];
@@ -315,6 +344,7 @@ mod tests {
     fn a_page_whose_names_are_there_is_true() {
         let page = "### Rings (A1-A4)\n\n| rows | tests | outcome |\n|---|---|---|\n\
                     | A1-A2 | `hostile` | stopped |\n| A3 | `hostile`: `a01_loop`; `recover.sh`: `case_killed` | x |\n\
+                    | A2 | `guest/fio`; `guest/fio/verify` | x |\n\
                     | A4 | - | not built |\n| C1 | `listed` | x |\n\n| promise | tests | mutants |\n|---|---|---|\n\
                     | p | `a1`, `a01`, `a2_*`, `hostile`, `session`, `recover.sh`, `cargo test` | `no-sync` |\n";
         assert_eq!(messages(&page.replace("`a1`, ", "")), [""; 0]);
@@ -335,6 +365,7 @@ mod tests {
                 "`a3_helper` is no test in tests/tests/rings/hostile.rs",
             ),
             ("| A1 | `gone` | x |", "there is no file `gone`"),
+            ("| A1 | `guest/trim` | x |", "there is no file `guest/trim`"),
             ("| A1 | soon | x |", "no file is named: write `-` and why there is no test"),
             ("| A1 | - | x |", "no test, and why not does not begin"),
             ("| 1A | `recover.sh` | x |", "\"1A\" are no rows"),

@@ -1,10 +1,136 @@
 //! What is checked of the sources, and the tests of the crates.
 
-use crate::suite::{Case, Group};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use testing::bed::{Bed, Need, tests_all};
+
+use crate::suite::programs::{Kind, Programs};
+use crate::suite::tools::{command, done, said, test_command, tested};
+use crate::suite::{Built, Case, Group, Takes};
+
+/// Tests of what sidecores share, which loom runs in every interleaving.
+const LOOM_TESTS: usize = 5;
+
+/// Of a loop device.
+const fn as_root(
+    name: &'static str,
+    program: &'static str,
+    words: &'static [&'static str],
+) -> Case {
+    Case::of_crate(name, "backend", program, words).needs(&[Need::Root])
+}
 
 /// The group.
 pub(super) const GROUP: Group = Group::new(
     "unit",
     "cargo test, rustfmt, clippy, tidy, shellcheck (with --all also loom and cargo deny)",
-    &[Case::shell("")],
+    &[
+        Case::command("rustfmt", &["cargo", "fmt", "--all", "--check"]).takes(Takes::Little),
+        Case::command("tidy", &["cargo", "run", "--quiet", "-p", "xtask", "--", "tidy"])
+            .needs_built(Built::Crates),
+        Case::command("shellcheck", &["sh", "-c", SHELLCHECK]),
+        Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
+        Case::command("clippy", CLIPPY).usually(60),
+        Case::run("crates", crates).needs_built(Built::Crates).usually(110),
+        Case::command("docs", &["cargo", "test", "--workspace", "--doc"])
+            .needs_built(Built::Crates)
+            .usually(20),
+        as_root("lost-flush", "faults", &["--ignored", "lost"]),
+        as_root("block-devices", "model", &["--ignored", "block"]),
+        as_root("held-devices", "backend", &["--ignored", "block_device"]),
+        Case::run("loom", loom)
+            .needs_built(Built::Nothing)
+            .only_all("a build of its own, a minute or two"),
+        Case::run("waiting-on-a-line", waiting_on_a_line).needs_built(Built::Crates),
+        Case::run("deny", deny).needs_built(Built::Nothing).within(1800),
+    ],
 );
+
+const SHELLCHECK: &str = "shellcheck -x -a x .ci/run x.d/*.sh x.d/test/*.sh x.d/lab/l1_run tests/guest/service/run";
+const SHELLCHECK_GUEST: &str = "shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh \
+                                x.d/lab/*_init tests/guest/service/init";
+const CLIPPY: &[&str] =
+    &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+
+/// The tests of all crates, but those of the daemon, which are groups of their own.
+fn crates(bed: &Bed) -> Result<()> {
+    let programs = Programs::known()?;
+    for program in programs.all() {
+        let is_unit = program.kind == Kind::Unit;
+        if program.kind == Kind::Plain || program.package == "tests" && !is_unit {
+            continue;
+        }
+        let is_library = is_unit && program.name.replace('-', "_") == program.package;
+        let check = match is_library {
+            true => program.package.clone(),
+            false => format!("{}/{}", program.package, program.name),
+        };
+        if bed.wants(&check) || bed.wants(&program.package) {
+            tested(bed, &check, &mut test_command(&[], program, &[]))?;
+        }
+    }
+    Ok(())
+}
+
+/// What sidecores share, in every interleaving. A filter that finds no test is no failure to cargo.
+fn loom(bed: &Bed) -> Result<()> {
+    let words = "cargo test -p schedule -p sidecore --lib loom_";
+    let target = Path::new(&std::env::var_os("BUILD").context("BUILD is not set")?).join("loom");
+    let mut loom = command(&words.split(' ').collect::<Vec<_>>());
+    let text = said(loom.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target))?;
+    let is_one = |line: &&str| {
+        line.starts_with("test ") && line.contains("loom_") && line.ends_with(" ... ok")
+    };
+    bed.same("tests", text.lines().filter(is_one).count(), LOOM_TESTS);
+    Ok(())
+}
+
+/// The tests that run umwait or mwaitx.
+fn waiting_on_a_line(bed: &Bed) -> Result<()> {
+    let processor = std::fs::read_to_string("/proc/cpuinfo")?;
+    if !processor.split_whitespace().any(|flag| flag == "waitpkg" || flag == "mwaitx") {
+        bed.skipped("", "this processor has neither WAITPKG nor MONITORX");
+        return Ok(());
+    }
+    let programs = Programs::known()?;
+    let program = programs.tests("guest_memory", "guest_memory")?;
+    tested(bed, "", &mut test_command(&[], program, &["--ignored", "line::"]))
+}
+
+/// Licences, sources and advisories. Installing cargo-deny means building it for many minutes, so it is only used where
+/// it is there or everything was asked for.
+fn deny(bed: &Bed) -> Result<()> {
+    let build = std::env::var_os("BUILD").context("BUILD is not set")?;
+    let installed = Path::new(&build).join("cargo");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(
+        std::iter::once(installed.join("bin")).chain(std::env::split_paths(&path)),
+    )?;
+    let deny = |words: &str| {
+        let mut command = Command::new("cargo");
+        command.arg("deny").args(words.split(' ')).env("PATH", &path);
+        command
+    };
+    if said(&mut deny("--version")).is_err() {
+        if !tests_all() {
+            let why = "cargo-deny is not installed, and building it takes minutes: ./x test --all";
+            bed.skipped("", why);
+            return Ok(());
+        }
+        let mut install = command(&["cargo", "install", "--locked", "cargo-deny", "--root"]);
+        ensure!(bed.check("install", done(install.arg(&installed))), "cargo-deny is not there");
+    }
+    bed.check("licences", done(&mut deny("check bans licenses sources")));
+    match said(&mut deny("fetch db")) {
+        Ok(_) => {
+            bed.check("advisories", done(&mut deny("check advisories")));
+        }
+        Err(error) => {
+            let why = format_args!("the advisory database cannot be fetched: {error:#}");
+            bed.skipped("advisories", why);
+        }
+    }
+    Ok(())
+}
