@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::vm::{Kernel, build_folder};
 
 /// What guests' scripts run besides busybox.
 const PROGRAMS: [&str; 15] = [
@@ -256,6 +259,9 @@ impl Tree {
     /// # Errors
     /// As [`Tree::pack`].
     pub fn pack_after(self, first: &Path, image: &Path) -> Result<()> {
+        if first == Kernel::stock().initramfs {
+            pack_guest()?;
+        }
         let more = image.with_extension("more");
         self.pack(&more)?;
         let mut out = File::create(image)?;
@@ -277,6 +283,48 @@ impl Tree {
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+}
+
+/// Packs the stock guest beside its kernel, `build/guest/initramfs.cpio`, if what it is made of has changed.
+///
+/// # Errors
+/// No kernel is unpacked there, or something of the guest is not installed.
+pub fn pack_guest() -> Result<()> {
+    let guest = build_folder().join("guest");
+    // One at a time: programs of several cases may come here at once.
+    let lock = File::create(guest.join("lock")).with_context(|| {
+        format!("no kernel is unpacked in {} (./x test guest)", guest.display())
+    })?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    let (image, stamp) = (guest.join("initramfs.cpio"), guest.join("initramfs.stamp"));
+    let wanted = made_of(&guest)?;
+    if image.exists() && std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(());
+    }
+    Tree::guest(&guest.join("tree"), &guest.join("kernel"))?.pack(&image)?;
+    Ok(std::fs::write(stamp, wanted)?)
+}
+
+/// What the guest is made of, as a number: a change of any of it makes another.
+fn made_of(guest: &Path) -> Result<String> {
+    let mut hash = DefaultHasher::new();
+    std::fs::read(guest.join("package")).context("no kernel was unpacked")?.hash(&mut hash);
+    let mut files = vec![sources().join("init")];
+    for folder in ["scripts", "programs"] {
+        let entries = std::fs::read_dir(sources().join(folder))?;
+        files.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    files.sort();
+    for file in files {
+        std::fs::read(&file)?.hash(&mut hash);
+    }
+    for program in PROGRAMS.iter().chain(&["/bin/busybox"]) {
+        let found = std::fs::metadata(program)
+            .with_context(|| format!("the guest needs {program}, which is not installed"))?;
+        (program, found.len(), found.modified()?).hash(&mut hash);
+    }
+    MODULES.hash(&mut hash);
+    Ok(hash.finish().to_string())
 }
 
 /// The guest's own files in the repository.

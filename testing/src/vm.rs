@@ -26,13 +26,14 @@ use serde_json::Value;
 use crate::bed::Bed;
 use crate::clock::now_ns;
 use crate::daemon::pause;
+use crate::image::pack_guest;
 use crate::place::Place;
 use crate::qmp::Qmp;
 
 pub use boot::{Boot, Kernel, NicOptions, boot_words, build_folder, has_kvm};
 pub use line::record;
-pub use moves::{Compared, Guest, Move, Moved, Phase};
 use line::{Answer, Line};
+pub use moves::{Compared, Guest, Move, Moved, Phase};
 
 /// The longest wait for a guest that starts, or says that it is somewhere.
 const HELLO: Duration = Duration::from_secs(240);
@@ -70,6 +71,9 @@ impl Vm {
     /// # Errors
     /// QEMU does not start.
     pub fn start(folder: &Path, boot: Boot) -> Result<Vm> {
+        if boot.is_stock() {
+            pack_guest().context("packing the guest")?;
+        }
         let line = Line::lay(folder, &boot.name, boot.after.as_deref())?;
         let process = launch(folder, &boot)?;
         // A guest that moves in goes on with the numbers of its orders.

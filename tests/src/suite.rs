@@ -153,6 +153,7 @@ pub struct Case {
     only_all: Option<&'static str>,
     bound_seconds: u64,
     usual_seconds: u64,
+    parts: &'static [&'static str],
 }
 
 impl Case {
@@ -167,6 +168,7 @@ impl Case {
             only_all: None,
             bound_seconds: BOUND_SECONDS,
             usual_seconds: 15,
+            parts: &[],
         }
     }
 
@@ -259,9 +261,26 @@ impl Case {
         self
     }
 
+    /// Names its parts: `GROUP/PART` asks for one of them.
+    pub const fn parts(mut self, parts: &'static [&'static str]) -> Case {
+        self.parts = parts;
+        self
+    }
+
     /// Says how many seconds it usually takes: the longest cases are begun first.
     pub const fn usually(mut self, seconds: u64) -> Case {
         self.usual_seconds = seconds;
         self
     }
+}
+
+/// The names of a case's parts.
+pub const fn names<T: Copy, const N: usize>(parts: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = parts[at].0;
+        at += 1;
+    }
+    names
 }

@@ -217,6 +217,11 @@ impl Boot {
         self.firmware.is_some()
     }
 
+    /// Whether it is started with the stock guest, which is packed when it is needed.
+    pub(super) fn is_stock(&self) -> bool {
+        self.firmware.is_none() && self.kernel.initramfs == Kernel::stock().initramfs
+    }
+
     /// The sockets of its disks.
     pub(super) fn disks(&self) -> &[PathBuf] {
         &self.disks

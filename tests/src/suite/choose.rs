@@ -87,7 +87,7 @@ pub fn choose(groups: &'static [Group], words: &[String], all: bool) -> Result<V
 }
 
 /// The places of the cases that `rest` of a word names in a group, each with the checks that are asked for.
-fn cases_of(group: &Group, rest: &str) -> Result<Vec<(usize, Vec<String>)>> {
+fn cases_of(group: &'static Group, rest: &str) -> Result<Vec<(usize, Vec<String>)>> {
     let all = group.cases.iter().enumerate();
     if rest.is_empty() {
         return Ok(all.map(|(at, _)| (at, Vec::new())).collect());
@@ -97,6 +97,7 @@ fn cases_of(group: &Group, rest: &str) -> Result<Vec<(usize, Vec<String>)>> {
         let checks = match case.name {
             "" => Some(rest),
             name if name == rest => Some(""),
+            _ if case.parts.contains(&rest) => Some(rest),
             name => rest.strip_prefix(name).and_then(|rest| rest.strip_prefix('/')),
         }?;
         let checks = (!checks.is_empty()).then(|| checks.to_owned());
@@ -104,7 +105,8 @@ fn cases_of(group: &Group, rest: &str) -> Result<Vec<(usize, Vec<String>)>> {
     });
     let found: Vec<(usize, Vec<String>)> = found.collect();
     if found.is_empty() {
-        let names: Vec<&str> = group.cases.iter().map(|case| case.name).collect();
+        let parts = |case: &'static Case| std::iter::once(&case.name).chain(case.parts);
+        let names: Vec<&str> = group.cases.iter().flat_map(parts).copied().collect();
         bail!("the group {} has no case {rest}; it has: {}", group.name, names.join(", "));
     }
     Ok(found)

@@ -33,7 +33,7 @@ pub(super) const GROUP: Group = Group::new(
         on_fuse("no_space"),
         on_fuse("lost_sync"),
         on_fuse("unusable_disk"),
-        Case::run("caches", caches::caches).usually(20),
+        Case::run("caches", caches::caches).parts(&caches::NAMES).usually(20),
         Case::run("mapper", mapper::mapper).usually(25),
         Case::run("file-system", file_system::file_system).needs(&[Need::Fuse]).usually(60),
     ],

@@ -22,7 +22,7 @@ pub(super) const GROUP: Group = Group::new(
     "guest",
     "real guests (stock Debian kernel in QEMU) on disks of the daemon",
     &[
-        Case::run("shared", parts::shared).usually(100),
+        Case::run("shared", parts::shared).parts(&parts::NAMES).usually(100),
         Case::run("fio", fio).usually(25),
         Case::run("queues-64", queues_64),
         Case::run("two-guests", two_guests).usually(35),

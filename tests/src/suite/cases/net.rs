@@ -35,8 +35,8 @@ pub(super) const GROUP: Group = Group::new(
     "net",
     "NICs: guests on switches, VLANs, host ports in namespaces, DPDK's driver (root)",
     &[
-        root("pair", pair::pair).usually(60),
-        root("outside", outside::outside).usually(30),
+        root("pair", pair::pair).parts(&["guests", "drivers", "killed"]).usually(60),
+        root("outside", outside::outside).parts(&["host-ports", "pasted-nic"]).usually(30),
         root("tunnels", tunnels::tunnels),
         root("testpmd", testpmd::rings),
         root("testpmd-pair", testpmd::pair),

@@ -48,7 +48,8 @@ pub(super) const GROUP: Group = Group::new(
     ],
 );
 
-const SHELLCHECK: &str = "shellcheck -x -a x .ci/run x.d/*.sh x.d/test/*.sh x.d/lab/l1_run tests/guest/service/run";
+const SHELLCHECK: &str =
+    "shellcheck -x -a x .ci/run x.d/*.sh x.d/test/*.sh x.d/lab/l1_run tests/guest/service/run";
 const SHELLCHECK_GUEST: &str = "shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh \
                                 x.d/lab/*_init tests/guest/service/init";
 const CLIPPY: &[&str] =

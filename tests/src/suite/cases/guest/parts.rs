@@ -10,12 +10,13 @@ use testing::place::until;
 use testing::vm::{Boot, Vm};
 
 use super::{disk, file, host, memory};
+use crate::suite::names;
 
 /// A case of the shared guest.
 type Part = fn(&Bed, &Vm) -> Result<()>;
 
-/// Each by its name.
-const PARTS: [(&str, Part); 9] = [
+/// Each by its name. The kernel complains of the last one's writes, so nothing comes after it.
+const PARTS: [(&str, Part); 10] = [
     ("fio-memory", fio_memory),
     ("ext4", ext4),
     ("dd", dd),
@@ -25,10 +26,11 @@ const PARTS: [(&str, Part); 9] = [
     ("discard", discard),
     ("identity", identity),
     ("block-size", block_size),
+    ("readonly", readonly),
 ];
 
-/// Those whose guest complains, so that none comes after them: its kernel's word is to be known as theirs.
-const LAST: [(&str, Part); 1] = [("readonly", readonly)];
+/// Their names.
+pub(super) const NAMES: [&str; PARTS.len()] = names(&PARTS);
 
 /// One guest for all of them. A part that fails takes its guest with it, and the next one boots another.
 ///
@@ -37,7 +39,7 @@ const LAST: [(&str, Part); 1] = [("readonly", readonly)];
 pub(super) fn shared(bed: &Bed) -> Result<()> {
     let mut guest: Option<Vm> = None;
     let mut boots = 0;
-    for (name, part) in PARTS.iter().chain(&LAST).filter(|(name, _)| bed.wants(name)) {
+    for (name, part) in PARTS.iter().filter(|(name, _)| bed.wants(name)) {
         bed.say(name);
         let part_bed = bed.part(name)?;
         let vm = match guest.take() {
