@@ -39,7 +39,10 @@ need_for_group() {
         fuzz | coverage) need_packages g++ ;;
         recover) [[ -z ${TEST_ALL:-} ]] || need_packages xfsprogs btrfs-progs ;;
         remote)
-            need_packages iproute2 util-linux xz-utils
+            need_packages iproute2 util-linux xz-utils binutils
+            # Of the machine without guests.
+            mkdir -p "$LAB"
+            need_lab_kernel
             [[ -z ${TEST_ALL:-} ]] || need_packages tshark
             ;;
         migrate) need_packages qemu-utils ;;

@@ -2,7 +2,8 @@
 //! and one for the IOhost.
 
 use anyhow::{Context, Result};
-use testing::own_network::ip;
+use serde_json::Value;
+use testing::own_network::{ip, ip_says};
 
 /// How a link reaches its interface, and what protects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +65,10 @@ impl Stations {
     /// # Errors
     /// There is none.
     pub fn address(&self) -> Result<String> {
-        let file = format!("/sys/class/net/{}/address", Stations::THERE);
-        Ok(std::fs::read_to_string(&file).context(file)?.trim().to_string())
+        let said = ip_says(&format!("-json link show {}", Stations::THERE))?;
+        let shown: Value = serde_json::from_str(&said)?;
+        let address = shown[0]["address"].as_str();
+        Ok(address.with_context(|| format!("no address in {said}"))?.to_string())
     }
 
     /// Where the IOhost listens, as lines of its link.

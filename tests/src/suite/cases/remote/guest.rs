@@ -19,6 +19,7 @@ use testing::wire::{Bad, Wire, netem, netem_lost};
 
 use super::must;
 use super::world::{self, GUEST, IoHost, Keys, LAN, PORT, address};
+use crate::suite::host::program;
 
 const MAC: &str = "52:54:00:51:00:01";
 /// More requests than are under way: who has done so many serves the guest.
@@ -264,7 +265,7 @@ fn lay(
     }
     bed.say(format!("this kernel has no netem: {percent}% of datagrams are lost by bad_wire"));
     let from = format!("127.0.0.1:{}", 7000 + u16::from(network));
-    let program = std::env::current_exe()?.with_file_name("bad_wire");
+    let program = program("bad_wire")?;
     let program = host.command(&program.display().to_string());
     Ok((Way::Relay(Wire::lay_by(program, &from, &to, network.into(), BAD)?), from))
 }
