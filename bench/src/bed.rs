@@ -2,7 +2,10 @@
 //!
 //! Shared by `bench blk`, `bench many` and `bench schedule`. Between rounds the server is stopped by a signal.
 
+use std::path::Path;
+
 use anyhow::Result;
+use testing::daemon::{Config, Daemon};
 use testing::frontend::Frontend;
 use testing::load::{Load, Round};
 use testing::report::Row;
@@ -25,7 +28,7 @@ pub(crate) struct Bed {
     capacity_sectors: u64,
     server: Server,
     /// What must go away after the server.
-    _kept: Vec<Scratch>,
+    _kept: Option<Scratch>,
 }
 
 /// What a round is like.
@@ -52,13 +55,19 @@ pub(crate) struct Measured {
     disturbed: f64,
 }
 
+/// This project's daemon with these devices, all of it on the core of the server.
+pub(crate) fn sidecore(name: &str, devices: &str, program: Option<&Path>) -> Config {
+    let core = SERVER_CORE.to_string();
+    Daemon::with(name, devices).program(program).cpus(&core).pinned(&core)
+}
+
 impl Bed {
     /// Over a server that has been filled and compared; stops it. `kept` is dropped last.
     pub(crate) fn new(
         server: Server,
         mut frontend: Frontend,
         [depth, block_bytes]: [u32; 2],
-        kept: Vec<Scratch>,
+        kept: Option<Scratch>,
     ) -> Result<Bed> {
         let capacity_sectors = frontend.capacity_sectors()?;
         let slots = Slots::new(frontend.memory(), depth as u16, block_bytes)?;

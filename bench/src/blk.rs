@@ -14,12 +14,12 @@ use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use testing::load::{BATCH, Random};
 use testing::report::{ROUNDS_MIN, Row};
 use testing::scratch::Scratch;
-use testing::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
+use testing::server::{DiskSetup, Medium, Server, Who};
 use testing::slots::Kind;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use crate::bed::{Bed, DRIVER_CORE, Measured, RoundSpec, SERVER_CORE, warn_if_disturbed};
+use crate::bed::{Bed, DRIVER_CORE, Measured, RoundSpec, SERVER_CORE, sidecore, warn_if_disturbed};
 
 const DEPTHS: [u16; 3] = [1, 32, 128];
 const BLOCK_BYTES: u32 = 4096;
@@ -175,7 +175,6 @@ fn measure(
 fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
     let temporary = std::env::temp_dir();
     let name = format!("{}-{who:?}", backend.word()).to_lowercase();
-    let dir = Scratch::new(&temporary, &name)?;
     let parent = if backend == Backend::Plainfile { &temporary } else { Path::new("/dev/shm") };
     let files = Scratch::new(parent, &format!("{name}-files"))?;
     let image = files.path().join("disk.raw");
@@ -191,13 +190,10 @@ fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
     let id = DISK_ID.to_string();
     let disk = DiskSetup { id, medium, size_bytes, queues: 1, unsealed_memory: false };
     let mut server = match who {
-        Peer::Qemu => Server::qemu_storage_daemon(dir.path(), SERVER_CORE, &disk)?,
+        Peer::Qemu => Server::qemu_storage_daemon(files.path(), SERVER_CORE, &disk)?,
         Peer::Sidecore => {
-            let binary = match &options.sidecore {
-                Some(path) => path.clone(),
-                None => sidecore_binary()?,
-            };
-            Server::sidecore(&binary, dir.path(), SERVER_CORE, &[disk])?
+            let config = sidecore(&name, &disk.declared(), options.sidecore.as_deref());
+            Server::ours(Who::Sidecore, config.start()?)
         }
     };
     let depth = options.depth.iter().copied().max().unwrap_or(1);
@@ -218,7 +214,7 @@ fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
     if backend == Backend::Plainfile {
         std::fs::File::open(&image)?.sync_all()?;
     }
-    Bed::new(server, frontend, [depth.into(), BLOCK_BYTES], vec![dir, files])
+    Bed::new(server, frontend, [depth.into(), BLOCK_BYTES], Some(files))
 }
 
 /// The machine's own rate of copying 4 KiB from anywhere in a disk's worth of memory to a few

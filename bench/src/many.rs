@@ -10,13 +10,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use testing::load::BATCH;
 use testing::report::{ROUNDS_MIN, Row};
-use testing::scratch::Scratch;
-use testing::server::{DiskSetup, Medium, Server, Who, sidecore_binary};
+use testing::server::{DiskSetup, Medium, Server, Who};
 use testing::slots::Kind;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-use crate::bed::{Bed, DRIVER_CORE, RoundSpec, SERVER_CORE, warn_if_disturbed};
+use crate::bed::{Bed, DRIVER_CORE, RoundSpec, sidecore, warn_if_disturbed};
 
 const IDLE_DEVICES: u16 = 16;
 const QUEUES_PER_DEVICE: u16 = 64;
@@ -73,16 +72,13 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
 
 /// Starts a daemon with one disk to be busy and some to be idle, all attached.
 fn start(options: &Options, name: &str, idle_devices: u16) -> Result<(Bed, Vec<Frontend>)> {
-    let binary = match &options.sidecore {
-        Some(path) => path.clone(),
-        None => sidecore_binary()?,
-    };
-    let dir = Scratch::new(&std::env::temp_dir(), name)?;
     let mut disks = vec![null_disk(BUSY, 1)];
     for device in 0..idle_devices {
         disks.push(null_disk(&idle_id(device), QUEUES_PER_DEVICE));
     }
-    let mut server = Server::sidecore(&binary, dir.path(), SERVER_CORE, &disks)?;
+    let disks: String = disks.iter().map(DiskSetup::declared).collect();
+    let config = sidecore(name, &disks, options.sidecore.as_deref());
+    let mut server = Server::ours(Who::Sidecore, config.start()?);
     let mut idle = Vec::new();
     for device in 0..idle_devices {
         let spec = FrontendSpec {
@@ -97,7 +93,7 @@ fn start(options: &Options, name: &str, idle_devices: u16) -> Result<(Bed, Vec<F
         RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 3 };
     let spec = FrontendSpec { ring, features: LINUX_FEATURES, ..FrontendSpec::default() };
     let busy = server.frontend(BUSY, &spec)?;
-    Ok((Bed::new(server, busy, [DEPTH.into(), BLOCK_BYTES], vec![dir])?, idle))
+    Ok((Bed::new(server, busy, [DEPTH.into(), BLOCK_BYTES], None)?, idle))
 }
 
 fn null_disk(id: &str, queues: u16) -> DiskSetup {

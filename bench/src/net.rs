@@ -18,8 +18,8 @@ mod switched;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use testing::daemon::Daemon;
 use testing::report::{ROUNDS_MIN, Row};
-use testing::server::sidecore_binary;
 
 use crate::bed::DRIVER_CORE;
 
@@ -78,11 +78,9 @@ enum Ring {
 }
 
 impl Options {
-    fn sidecore(&self) -> Result<PathBuf> {
-        match &self.sidecore {
-            Some(path) => Ok(path.clone()),
-            None => sidecore_binary(),
-        }
+    /// This project's daemon with these devices.
+    fn start(&self, name: &str, devices: &str) -> Result<Daemon> {
+        crate::bed::sidecore(name, devices, self.sidecore.as_deref()).start()
     }
 
     /// Unmeasured and measured time of a round, milliseconds.

@@ -21,15 +21,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use testing::clock::now_ns;
 use testing::content;
+use testing::daemon::sidecore_binary;
 use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use testing::histogram::Histogram;
 use testing::load::{BATCH, Random};
 use testing::report::{ROUNDS_MIN, Row};
 use testing::scratch::Scratch;
-use testing::server::{CpuTime, DiskSetup, Medium, Server, Who, sidecore_binary};
+use testing::server::{CpuTime, Server, Who};
 use testing::slots::Kind;
 
-use crate::bed::{Bed, DRIVER_CORE, RoundSpec, SERVER_CORE};
+use crate::bed::{Bed, DRIVER_CORE, RoundSpec, SERVER_CORE, sidecore};
 use crate::blk::{Ring, pin, rounds};
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -182,12 +183,6 @@ impl Options {
     fn times_ms(&self) -> [u64; 2] {
         if self.quick { [20, 180] } else { [100, 900] }
     }
-
-    /// An IOhost in the other namespace.
-    fn serve(&self, peer: Peer, dir: &Path, binary: &Path, site: &iohost::Site) -> Result<Server> {
-        let program = binary.display().to_string();
-        Server::inside(peer.who(), dir, site.cores(), &self.inside, &program, &site.arguments())
-    }
 }
 
 fn disks(options: &Options) -> Result<Vec<Row>> {
@@ -265,19 +260,20 @@ impl Peer {
     /// Starts it with a disk that is full of marked blocks.
     fn start(self, options: &Options) -> Result<Bench> {
         let binary = options.binary()?;
-        let dir = Scratch::new(&std::env::temp_dir(), &format!("remote-{self:?}").to_lowercase())?;
+        let name = format!("remote-{self:?}").to_lowercase();
         let at = SocketAddr::new(options.at, self.port(0));
         let core = SERVER_CORE.to_string();
+        let dir = Scratch::new(&std::env::temp_dir(), &format!("{name}-other"))?;
         let start = |program: &str, arguments: &[&str]| {
             Server::inside(self.who(), dir.path(), &core, &options.inside, program, arguments)
         };
         let (mut far, server, kept): (Box<dyn Far>, Server, _) = match self {
-            Peer::Local => return Ok(Bench::Near(Box::new(local(&binary, dir)?))),
+            Peer::Local => return Ok(Bench::Near(Box::new(local(options)?))),
             Peer::Bare => bail!("it has no disk"),
             Peer::Sidecore | Peer::Sealed | Peer::Packet | Peer::Xdp => {
                 let over = self.over(options, 0);
-                let site = iohost::Site::new(&binary, dir.path(), over, options.mtu, "")?;
-                let server = options.serve(self, dir.path(), &binary, &site)?;
+                let site = iohost::Site::new(&binary, &name, over, options.mtu, "")?;
+                let server = site.serve(self.who(), &options.inside)?;
                 let far = site.connect().with_context(|| server.last_words())?;
                 (Box::new(far), server, vec![dir])
             }
@@ -310,15 +306,11 @@ impl Peer {
 }
 
 /// The same disk by a ring of this machine.
-fn local(binary: &Path, dir: Scratch) -> Result<Bed> {
-    let disk = DiskSetup {
-        id: DISK_ID.to_string(),
-        medium: Medium::Memory(dir.path().join("unused")),
-        size_bytes: DISK_BYTES,
-        queues: 1,
-        unsealed_memory: false,
-    };
-    let mut server = Server::sidecore(binary, dir.path(), SERVER_CORE, &[disk])?;
+fn local(options: &Options) -> Result<Bed> {
+    let disk =
+        format!("[[disk]]\nid = \"{DISK_ID}\"\nbackend = \"memory\"\nsize = \"{DISK_BYTES}\"\n");
+    let config = sidecore("remote-local", &disk, options.sidecore.as_deref());
+    let mut server = Server::ours(Who::Sidecore, config.start()?);
     let memory = u64::from(DEPTH_MAX) * BLOCK_BYTES as u64 + content::MEMORY_BYTES;
     let spec = FrontendSpec {
         memory_bytes: (memory + (1 << 20)).next_multiple_of(2 << 20),
@@ -329,7 +321,7 @@ fn local(binary: &Path, dir: Scratch) -> Result<Bed> {
     let mut frontend = server.frontend(DISK_ID, &spec)?;
     let capacity_sectors = frontend.capacity_sectors()?;
     content::fill(&mut frontend, capacity_sectors)?;
-    Bed::new(server, frontend, [DEPTH_MAX.into(), BLOCK_BYTES as u32], vec![dir])
+    Bed::new(server, frontend, [DEPTH_MAX.into(), BLOCK_BYTES as u32], None)
 }
 
 impl Bench {

@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use testing::clock::now_ns;
 use testing::report::Row;
-use testing::server::{CpuTime, Who, sidecore_binary};
+use testing::server::{CpuTime, Who};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -73,15 +73,6 @@ enum Part {
     Scaling,
     /// Queues that move between two sidecores.
     Moving,
-}
-
-impl Options {
-    fn sidecore(&self) -> Result<PathBuf> {
-        match &self.sidecore {
-            Some(path) => Ok(path.clone()),
-            None => sidecore_binary(),
-        }
-    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {

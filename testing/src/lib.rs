@@ -7,12 +7,11 @@
 //! | `bed` | what a case of `./x test` is given, and where its outcomes go |
 //! | `clock` | the monotonic clock, nanoseconds |
 //! | `content` | fills a disk, and looks whether it kept what was written |
-//! | `daemon` | a `sidecore` of a test's own: its configuration, its commands, its descriptors |
+//! | `daemon` | a `sidecore`: how it is started, asked, replaced, killed and ended; what the kernel says of it |
 //! | `fio` | `fio --verify` in a guest's file system, in rounds |
 //! | `frontend` | a vhost-user front-end of our own: guest memory, rings, kicks and calls |
 //! | `histogram` | latencies, with quantiles |
 //! | `image` | guests' images: programs, scripts and modules as an initramfs |
-//! | `killer` | daemons that are killed and started again |
 //! | `lacking` | what a test says that is not done here |
 //! | `load` | keeps a number of requests in flight and measures |
 //! | `mover` | an operator who moves queues between sidecores, many a second |
@@ -23,7 +22,7 @@
 //! | `qmp` | QEMU's monitor |
 //! | `report` | the table and the JSON lines of what was measured |
 //! | `scratch` | folders that go away, also after a crash |
-//! | `server` | starts the servers that are measured, and ends them again |
+//! | `server` | whoever is measured, this project's daemon or another one |
 //! | `slots` | virtio-blk requests at fixed places of guest memory |
 //! | `testpmd` | starts DPDK's `dpdk-testpmd`, on either side of a NIC's socket |
 //! | `timing` | times and rates, judged only where the run asks for it |
@@ -40,7 +39,6 @@ pub mod fio;
 pub mod frontend;
 pub mod histogram;
 pub mod image;
-pub mod killer;
 pub mod lacking;
 pub mod load;
 pub mod mover;

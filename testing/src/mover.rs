@@ -6,12 +6,10 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How long an answer may take: a move waits for the sidecores, and they for their turn on busy processors.
-const ANSWER: Duration = Duration::from_secs(20);
+use crate::timing::PATIENCE;
 
 /// What became of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +63,7 @@ impl Mover {
 
     fn post(&self, path: &str, body: &str) -> Result<String> {
         let mut stream = UnixStream::connect(&self.socket).context("the API")?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         write!(
             stream,
             "POST {path} HTTP/1.1\r\nHost: sidecore\r\nConnection: close\r\n\

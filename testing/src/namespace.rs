@@ -71,7 +71,7 @@ impl Namespace {
         self.folder.path()
     }
 
-    /// What comes before a command that is to run inside, for `Daemon::start_through`.
+    /// What comes before a command that is to run inside, for `Config::through`.
     pub fn through(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.netns]
     }

@@ -1,4 +1,4 @@
-//! Starts the servers that are measured, each as a process of its own, and ends them again.
+//! Servers that are measured, each a process of its own: this project's daemon, and others.
 //!
 //! A server is pinned with `taskset` and dies with the bench (`setpriv --pdeathsig`). While another
 //! one is measured it is stopped by a signal, so that neither sees the other's idle work.
@@ -7,16 +7,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::clock::now_ns;
+use crate::daemon::{Daemon, await_that, last_words};
 use crate::frontend::{Frontend, FrontendSpec};
-
-/// How long a server may take until its sockets answer.
-const START_NS: u64 = 90_000_000_000;
-/// Between two looks for a socket.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Whose numbers these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,12 +144,35 @@ impl CpuTime {
     }
 }
 
+impl DiskSetup {
+    /// As it stands in the file of this project's daemon.
+    pub fn declared(&self) -> String {
+        let DiskSetup { id, medium, size_bytes, queues, .. } = self;
+        let what = match medium {
+            Medium::Null => "backend = \"null\"".to_string(),
+            Medium::Memory(_) => "backend = \"memory\"".to_string(),
+            Medium::File(path) => format!("path = \"{}\"\ncache = \"page\"", path.display()),
+        };
+        let unsealed = self.unsealed_memory;
+        format!(
+            "[[disk]]\nid = \"{id}\"\nsize = \"{size_bytes}\"\nqueues = {queues}\n\
+             allow_unsealed_memory = {unsealed}\n{what}\n"
+        )
+    }
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
     who: Who,
-    child: Child,
-    dir: PathBuf,
+    process: Process,
+}
+
+#[derive(Debug)]
+enum Process {
+    Ours(Box<Daemon>),
+    /// In this folder it has its log and its sockets.
+    Theirs(Child, PathBuf),
 }
 
 impl Server {
@@ -185,57 +203,9 @@ impl Server {
             .context("starting qemu-storage-daemon (Debian: apt-get install qemu-utils)")
     }
 
-    /// `sidecore serve` with these disks and one sidecore on `core`.
-    ///
-    /// # Errors
-    /// The system's errors.
-    pub fn sidecore(binary: &Path, dir: &Path, core: u16, disks: &[DiskSetup]) -> Result<Server> {
-        let devices = disks.iter().map(|disk| disk_config(dir, disk)).collect::<String>();
-        Server::sidecore_with(binary, dir, core, &devices)
-    }
-
-    /// `sidecore serve` with one sidecore on `core` and these devices, as they stand in its
-    /// configuration file; lines before the first of them are options of `[sidecores]`. A device
-    /// that is waited for has its socket at `ID.sock` in `dir`.
-    ///
-    /// # Errors
-    /// The system's errors.
-    pub fn sidecore_with(binary: &Path, dir: &Path, core: u16, devices: &str) -> Result<Server> {
-        let config = dir.join("sidecore.toml");
-        std::fs::write(&config, daemon_config(dir, &core.to_string()) + devices)?;
-        let config = config.display().to_string();
-        Server::start(
-            Who::Sidecore,
-            dir,
-            &core.to_string(),
-            binary,
-            &["serve", "--config", &config],
-        )
-        .with_context(|| format!("starting {}", binary.display()))
-    }
-
-    /// The same with a sidecore on each of `cores`, each at real-time priority if `ahead`: then what else
-    /// runs on its core waits while it has something to do, as if the core were its own.
-    ///
-    /// # Errors
-    /// The system's errors.
-    pub fn sidecores_with(
-        binary: &Path,
-        dir: &Path,
-        cores: &str,
-        ahead: bool,
-        devices: &str,
-    ) -> Result<Server> {
-        let config = dir.join("sidecore.toml");
-        std::fs::write(&config, daemon_config(dir, cores) + devices)?;
-        let config = config.display().to_string();
-        let program = binary.display().to_string();
-        let (wrapper, arguments): (&Path, Vec<&str>) = match ahead {
-            true => (Path::new("chrt"), vec!["-f", "20", &program, "serve", "--config", &config]),
-            false => (binary, vec!["serve", "--config", &config]),
-        };
-        Server::start(Who::Sidecore, dir, cores, wrapper, &arguments)
-            .with_context(|| format!("starting {}", binary.display()))
+    /// This project's daemon, to be measured as the others are.
+    pub fn ours(who: Who, daemon: Daemon) -> Server {
+        Server { who, process: Process::Ours(Box::new(daemon)) }
     }
 
     /// Any program, in the network namespace of that name, on `cores`.
@@ -264,19 +234,18 @@ impl Server {
     /// # Errors
     /// The server ended or does not listen in time; its last words are in the message.
     pub fn wait_for(&mut self, id: &str) -> Result<PathBuf> {
-        let socket = socket_path(&self.dir, id);
-        let start = now_ns();
-        while !is_listening(&socket) {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("{} ended with {status}:\n{}", self.who.word(), self.last_words());
-            }
-            if now_ns() - start > START_NS {
-                let words = self.last_words();
-                bail!("{} does not listen on {}:\n{words}", self.who.word(), socket.display());
-            }
-            #[expect(clippy::disallowed_methods, reason = "a socket has no descriptor yet")]
-            std::thread::sleep(LOOK);
-        }
+        let (child, dir) = match &mut self.process {
+            // It was ready when it had been started.
+            Process::Ours(daemon) => return Ok(daemon.socket(id)),
+            Process::Theirs(child, dir) => (child, dir),
+        };
+        let socket = socket_path(dir, id);
+        await_that(&socket.display().to_string(), || {
+            let status = child.try_wait()?;
+            ensure!(status.is_none(), "it ended with {status:?}");
+            Ok(is_listening(&socket))
+        })
+        .with_context(|| format!("{} says:\n{}", self.who.word(), self.last_words()))?;
         Ok(socket)
     }
 
@@ -297,12 +266,15 @@ impl Server {
     /// # Errors
     /// The process is gone.
     pub fn cpu(&self) -> Result<CpuTime> {
-        CpuTime::of_process(self.child.id())
+        CpuTime::of_process(self.pid())
     }
 
     /// The process, for looking at it.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.process {
+            Process::Ours(daemon) => daemon.pid(),
+            Process::Theirs(child, _) => child.id(),
+        }
     }
 
     /// Keeps it from running until [`Server::resume`].
@@ -338,68 +310,30 @@ impl Server {
             .stderr(log)
             .spawn()
             .context("starting setpriv (Debian: apt-get install util-linux)")?;
-        Ok(Server { who, child, dir: dir.to_path_buf() })
+        Ok(Server { who, process: Process::Theirs(child, dir.to_path_buf()) })
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         kill_process(pid.context("no process")?, signal).context("signalling a server")
     }
 
     /// The end of what it printed.
     pub fn last_words(&self) -> String {
-        let text = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        match &self.process {
+            Process::Ours(daemon) => daemon.last_words(),
+            Process::Theirs(_, dir) => last_words(dir),
+        }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Where the `sidecore` program is, unless told: `SIDECORE_BIN`, or beside the running program
-/// (a test runs one folder below it).
-pub fn sidecore_binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("SIDECORE_BIN") {
-        return Ok(PathBuf::from(path));
-    }
-    let own = std::env::current_exe()?;
-    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("sidecore"));
-    let found = found.into_iter().find(|path| path.is_file());
-    found.context(
-        "the sidecore program is not beside this one: build it (cargo build --release \
-         -p sidecore-bin) or name it in SIDECORE_BIN",
-    )
-}
-
-fn daemon_config(dir: &Path, cores: &str) -> String {
-    let place = dir.display();
-    format!(
-        "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\n\
-         state_dir = \"{place}/state\"\n\n[sidecores]\ncpus = \"{cores}\"\n"
-    )
-}
-
-fn disk_config(dir: &Path, disk: &DiskSetup) -> String {
-    let DiskSetup { id, medium, size_bytes, queues, .. } = disk;
-    let what = match medium {
-        Medium::Null => format!("backend = \"null\"\nsize = \"{size_bytes}\""),
-        Medium::Memory(_) => format!("backend = \"memory\"\nsize = \"{size_bytes}\""),
-        Medium::File(path) => {
-            format!("backend = \"file\"\npath = \"{}\"\ncache = \"page\"", path.display())
+        if let Process::Theirs(child, _) = &mut self.process {
+            let _ = child.kill();
+            let _ = child.wait();
         }
-    };
-    let socket = socket_path(dir, id);
-    format!(
-        "\n[[disk]]\nid = \"{id}\"\nsocket = \"{}\"\nqueues = {queues}\n\
-         allow_unsealed_memory = {}\n{what}\n",
-        socket.display(),
-        disk.unsealed_memory,
-    )
+    }
 }
 
 fn socket_path(dir: &Path, id: &str) -> PathBuf {

@@ -95,7 +95,7 @@ impl Crowd {
             });
             let [one, two] = pair;
             let (one, two) = (one?, two?);
-            await_that(Duration::from_secs(10), "all queues to be attached", || {
+            await_that("all queues to be attached", || {
                 let shown = daemon.ask("ls")?;
                 let nics = shown["nics"].as_array().context("no NICs")?;
                 Ok((number..number + 2).all(|at| nics[usize::from(at)]["queues_attached"] == 2))

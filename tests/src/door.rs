@@ -5,16 +5,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
+use testing::clock::now_ns;
 use testing::frontend::{Frontend, FrontendSpec};
 
 use crate::hostile_guest::{Guest, Layout};
 use crate::raw_front_end::Raw;
 use crate::single::Single;
 use testing::daemon::{Daemon, await_that};
+use testing::timing::judge;
 use testing::verified::Load;
+
+/// Hundreds of mappings are not undone in one moment.
+const GIVEN_BACK_NS: u64 = 1_000_000_000;
 
 /// What a daemon has of its front-ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,13 +59,14 @@ impl Held {
     pub fn awaited(&self, daemon: &Daemon) -> Result<()> {
         let waited = daemon.await_descriptors(self.descriptors());
         waited.with_context(|| format!("before it was {:?}", self.open))?;
-        // Hundreds of them are not unmapped in one moment.
-        let mut found = 0;
-        let waited = await_that(Duration::from_secs(1), "memory to be given back", || {
+        let (mut found, start) = (0, now_ns());
+        let waited = await_that("memory to be given back", || {
             found = guest_mappings(daemon)?;
             Ok(found == self.mappings)
         });
-        waited.with_context(|| format!("{found} guest mappings, not {}", self.mappings))
+        waited.with_context(|| format!("{found} guest mappings, not {}", self.mappings))?;
+        let took_ns = now_ns() - start;
+        judge(took_ns < GIVEN_BACK_NS, || format!("memory was given back after {took_ns} ns"))
     }
 }
 
@@ -144,7 +149,7 @@ impl Door<'_> {
         let spec = FrontendSpec { queues: 2, ..FrontendSpec::default() };
         let mut frontend = None;
         // One that did what costs others time is kept out for 10 s.
-        let waited = await_that(Duration::from_secs(15), "the next front-end", || {
+        let waited = await_that("the next front-end", || {
             frontend = self.frontend(&spec).ok();
             Ok(frontend.is_some())
         });

@@ -4,7 +4,6 @@
 //! As [`crate::neighbour`], where the front-end is what misbehaves.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use guest_memory::Area;
@@ -101,10 +100,10 @@ impl Faulty {
     /// Waits until the operator is shown a problem of that disk that says `what`.
     ///
     /// # Errors
-    /// None is within 5 s.
+    /// None is in time.
     pub fn await_problem(&self, what: &str) -> Result<()> {
         let mut shown = serde_json::Value::Null;
-        await_that(Duration::from_secs(5), "the problem to be shown", || {
+        await_that("the problem to be shown", || {
             shown = self.daemon.shown(BAD, "problem")?;
             Ok(shown.as_str().is_some_and(|problem| problem.contains(what)))
         })

@@ -141,11 +141,12 @@ impl Bed {
 
     fn start_as(name: &str, victim: &str, disk: &str, apart: bool) -> Result<Bed> {
         let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let daemon = Daemon::start_on(
+        let daemon = Daemon::with(
             name,
-            &SIDECORE_CPU.to_string(),
             &format!("[[disk]]\nid = \"{VICTIM}\"\n{victim}\n[[disk]]\nid = \"{BAD}\"\n{disk}\n"),
-        )?;
+        )
+        .cpus(&SIDECORE_CPU.to_string())
+        .start()?;
         let off = if apart { Some(OffSidecore::new()?) } else { None };
         let mut victim = daemon.frontend(VICTIM, &FrontendSpec::default())?;
         let (load, _) = Load::start(&mut victim)?;
@@ -238,7 +239,7 @@ impl Bed {
         let plain = Layout { features: 0, ..Layout::default() };
         // One whose front-end did what costs others time is kept out for 10 s.
         let mut next = None;
-        let waited = await_that(Duration::from_secs(15), "the next front-end", || {
+        let waited = await_that("the next front-end", || {
             next = Guest::start(&self.daemon.socket(BAD), plain).ok();
             Ok(next.is_some())
         });

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use testing::daemon::sidecore_binary;
 use testing::scratch::Scratch;
-use testing::server::sidecore_binary;
 
 /// Bytes of the image.
 pub const IMAGE_BYTES: u64 = 16 << 20;

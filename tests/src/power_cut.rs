@@ -139,7 +139,7 @@ pub fn record(plan: &Plan) -> Result<Recording> {
         "[[disk]]\nid = \"cut\"\npath = \"{}\"\ncache = \"{cache}\"\nqueues = {QUEUES}\n",
         path.display()
     );
-    let daemon = Daemon::start_on("power", plan.cpus, &text)?;
+    let daemon = Daemon::with("power", &text).cpus(plan.cpus).start()?;
     let ring = RingSpec { size: 64, format: plan.format, event_index: true, indirect_entries: 0 };
     let spec = FrontendSpec {
         queues: QUEUES,

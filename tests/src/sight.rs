@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use testing::server::sidecore_binary;
+use testing::daemon::sidecore_binary;
 
 use testing::lacking::left_out;
 

@@ -3,7 +3,6 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -56,7 +55,7 @@ impl Drop for Throttle {
     fn drop(&mut self) {
         let gone = || Ok(std::fs::remove_dir(&self.dir).is_ok());
         // An empty cgroup that is left harms nobody, and there is nobody to tell.
-        let _ = await_that(Duration::from_secs(2), "the cgroup to be removed", gone);
+        let _ = await_that("the cgroup to be removed", gone);
     }
 }
 

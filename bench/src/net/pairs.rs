@@ -1,9 +1,10 @@
 //! A server and `dpdk-testpmd` in front of it, measured in turn with the other server and its own.
 
 use anyhow::{Context, Result};
+use testing::daemon::Daemon;
 use testing::report::Row;
 use testing::scratch::Scratch;
-use testing::server::{CpuTime, Server, Who};
+use testing::server::{CpuTime, Who};
 use testing::testpmd::{Counts, Mode, Side, Testpmd, TestpmdSpec};
 
 use super::{Options, Peer, Ring, What};
@@ -19,7 +20,7 @@ const DISTURBED_MAX: f64 = 0.02;
 
 /// Whoever serves.
 enum Back {
-    Sidecore(Server),
+    Sidecore(Box<Daemon>),
     Dpdk(Testpmd),
 }
 
@@ -33,14 +34,14 @@ impl Back {
 
     fn pause(&self) -> Result<()> {
         match self {
-            Back::Sidecore(server) => server.pause(),
+            Back::Sidecore(daemon) => daemon.halt(),
             Back::Dpdk(server) => server.pause(),
         }
     }
 
     fn resume(&self) -> Result<()> {
         match self {
-            Back::Sidecore(server) => server.resume(),
+            Back::Sidecore(daemon) => daemon.resume(),
             Back::Dpdk(server) => server.resume(),
         }
     }
@@ -104,10 +105,7 @@ impl Bed {
         let back = match who {
             Peer::Sidecore => {
                 let nic = nic_config(&socket.display().to_string(), what, frame_bytes);
-                let binary = options.sidecore()?;
-                let mut server = Server::sidecore_with(&binary, dir.path(), SERVER_CORE, &nic)?;
-                server.wait_for(NIC_ID)?;
-                Back::Sidecore(server)
+                Back::Sidecore(Box::new(options.start("net-back", &nic)?))
             }
             Peer::Dpdk => {
                 let spec = TestpmdSpec::new(Side::Vhost, what.server(), &socket, SERVER_CORE);
@@ -156,7 +154,7 @@ impl Bed {
     /// How long the threads of both sides were ready and had no core, nanoseconds.
     fn waited(&self) -> u64 {
         let back = match &self.back {
-            Back::Sidecore(server) => server.cpu().unwrap_or_default(),
+            Back::Sidecore(daemon) => CpuTime::of_process(daemon.pid()).unwrap_or_default(),
             Back::Dpdk(server) => CpuTime::of_process(server.pid()).unwrap_or_default(),
         };
         let driver = CpuTime::of_process(self.driver.pid()).unwrap_or_default();

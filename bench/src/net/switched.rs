@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use guest_memory::GuestMap;
 use testing::clock::now_ns;
+use testing::daemon::Daemon;
 use testing::net_frontend::frames::{self, SEGMENT_BYTES};
 use testing::net_frontend::{Header, Nic, NicSpec, Stream, Sunk, feature};
 use testing::report::Row;
-use testing::scratch::Scratch;
-use testing::server::{Server, Who};
+use testing::server::Who;
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
@@ -58,8 +58,7 @@ impl Load {
 /// A daemon with two NICs on a switch, and their drivers.
 struct Bed {
     nics: [Nic; 2],
-    server: Server,
-    _dir: Scratch,
+    daemon: Daemon,
 }
 
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
@@ -113,33 +112,28 @@ fn rounds(
 
 impl Bed {
     fn start(options: &Options, load: Load, ring: RingSpec) -> Result<Bed> {
-        let dir = Scratch::new(&std::env::temp_dir(), "switch")?;
         let mut config = "\n[[switch]]\nid = \"lan\"\n".to_string();
         for number in 0..2 {
             let mac: Vec<String> =
                 frames::mac(number).iter().map(|byte| format!("{byte:02x}")).collect();
-            let socket = dir.path().join(format!("vm{number}.sock"));
             config += &format!(
-                "\n[[nic]]\nid = \"vm{number}\"\nsocket = \"{}\"\nswitch = \"lan\"\nmac = \"{}\"\n",
-                socket.display(),
+                "\n[[nic]]\nid = \"vm{number}\"\nswitch = \"lan\"\nmac = \"{}\"\n",
                 mac.join(":")
             );
         }
-        let binary = options.sidecore()?;
-        let mut server = Server::sidecore_with(&binary, dir.path(), SERVER_CORE, &config)?;
-        let mut nic = |id: &str| -> Result<Nic> {
-            let socket = server.wait_for(id)?;
-            Nic::connect(&socket, load.spec(ring))
-                .with_context(|| format!("sidecore says:\n{}", server.last_words()))
+        let daemon = options.start("switch", &config)?;
+        let nic = |id: &str| -> Result<Nic> {
+            Nic::connect(&daemon.socket(id), load.spec(ring))
+                .with_context(|| format!("sidecore says:\n{}", daemon.last_words()))
         };
         let mut nics = [nic("vm0")?, nic("vm1")?];
         compare(&mut nics, load).with_context(|| format!("{load:?} frames on a switch"))?;
-        server.pause()?;
-        Ok(Bed { nics, server, _dir: dir })
+        daemon.halt()?;
+        Ok(Bed { nics, daemon })
     }
 
     fn round(&mut self, load: Load, [warm_ms, measured_ms]: [u64; 2]) -> Result<(Sunk, u64)> {
-        self.server.resume()?;
+        self.daemon.resume()?;
         let [one, two] = &mut self.nics;
         let (one, two) = (one.pair(0), two.pair(0));
         let (header, frame) = load.frame([0, 1]);
@@ -162,7 +156,7 @@ impl Bed {
         out.end(one)?;
         while back.sink(two)? > 0 {}
         back.end(two)?;
-        self.server.pause()?;
+        self.daemon.halt()?;
         let frames = after.frames - before.frames;
         ensure!(frames > 0, "nothing arrived");
         Ok((Sunk { frames, bytes: after.bytes - before.bytes }, end_ns - start_ns))

@@ -29,7 +29,6 @@ use remote::client::AttachSpec;
 use rustix::event::poll;
 use testing::clock::now_ns;
 use testing::report::Row;
-use testing::scratch::Scratch;
 use testing::server::{CpuTime, Server};
 
 use guests::{DEPTH, Ended, Guest, Times, time_to, work};
@@ -54,7 +53,6 @@ const SIDECORES: &str = "policy = \"notify\"\n";
 struct Serving {
     server: Server,
     cores: &'static str,
-    _dir: Scratch,
 }
 
 /// IOhosts, and the guests of each core's thread.
@@ -191,7 +189,6 @@ impl Layout {
         for (at, (cores, hosts)) in cores.iter().zip(hosts).enumerate() {
             // Each has a port of its own, since all live at once.
             let number = (20 * hosts.len() + 10 * at) as u16;
-            let dir = Scratch::new(&std::env::temp_dir(), &format!("consolidation-{number}"))?;
             let disks: Vec<String> = hosts.iter().flat_map(|host| disks_of(host)).collect();
             let over = peer.over(options, 300 + number);
             let sidecores = format!("min = {}\n{SIDECORES}", cores.split(',').count());
@@ -203,10 +200,10 @@ impl Layout {
                 disks: (&disks, DISK_BYTES),
                 devices: "",
             };
-            let site = Site::with(&binary, dir.path(), &spec)?;
-            let server = options.serve(peer, dir.path(), &binary, &site)?;
-            sites.push((site, dir.path().join("api.sock")));
-            iohosts.push(Serving { server, cores, _dir: dir });
+            let site = Site::with(&binary, &format!("consolidation-{number}"), &spec)?;
+            let mut server = site.serve(peer.who(), &options.inside)?;
+            sites.push((site, server.wait_for("api")?));
+            iohosts.push(Serving { server, cores });
         }
         let mut guests: [Vec<Guest>; 2] = Default::default();
         for (core, guests) in guests.iter_mut().enumerate() {

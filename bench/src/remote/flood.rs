@@ -19,7 +19,7 @@ use testing::clock::now_ns;
 use testing::load::Random;
 use testing::net_frontend::Header;
 use testing::report::Row;
-use testing::scratch::Scratch;
+use testing::server::Who;
 use testing::slots::Kind as Access;
 
 use super::iohost::{Iohost, STATION, Site};
@@ -37,7 +37,7 @@ const FRAME_BYTES: usize = 100;
 const MARGIN: f64 = 0.05;
 /// An EtherType that nobody hears: IEEE 802, local experimental 2.
 const DEAF_TYPE: u16 = 0x88b6;
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = testing::timing::PATIENCE;
 
 /// What a stranger sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,21 +103,19 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
 
 fn of_peer(peer: Peer, options: &Options) -> Result<Vec<Row>> {
     let binary = options.binary()?;
-    let temp = std::env::temp_dir();
-    let dir = Scratch::new(&temp, &format!("flood-{peer:?}").to_lowercase())?;
-    let site = Site::new(&binary, dir.path(), peer.over(options, 200), options.mtu, "")?;
-    let server = options.serve(peer, dir.path(), &binary, &site)?;
+    let name = format!("flood-{peer:?}").to_lowercase();
+    let site = Site::new(&binary, &name, peer.over(options, 200), options.mtu, "")?;
+    let mut server = site.serve(peer.who(), &options.inside)?;
     let mut good = site.connect().with_context(|| server.last_words())?;
     good.keep_sent();
     super::fill(&mut good)?;
     // A second one, that stands still: its port is where nobody looks.
-    let deaf_dir = Scratch::new(&temp, &format!("flood-deaf-{peer:?}").to_lowercase())?;
     let mut deaf = None;
     let mut stranger = match peer {
         Peer::Sealed => {
             let over = Peer::Sidecore.over(options, 200);
-            let other = Site::new(&binary, deaf_dir.path(), over, options.mtu, "")?;
-            let stopped = options.serve(Peer::Sidecore, deaf_dir.path(), &binary, &other)?;
+            let other = Site::new(&binary, &format!("{name}-deaf"), over, options.mtu, "")?;
+            let stopped = other.serve(Who::Sidecore, &options.inside)?;
             other.connect().with_context(|| stopped.last_words())?;
             stopped.pause()?;
             deaf = Some(stopped);
@@ -135,7 +133,7 @@ fn of_peer(peer: Peer, options: &Options) -> Result<Vec<Row>> {
             Stranger::Wire(Box::new(HostPort::open(&HostSource::Packet { interface })?), from)
         }
     };
-    let api = dir.path().join("api.sock");
+    let api = server.wait_for("api")?;
     let mut rows = Vec::new();
     for (kind, word) in KINDS {
         let frames = kind.frames(good.sent())?;

@@ -17,12 +17,15 @@ use remote::client::{AttachSpec, Client, ClientSpec, Event, Request};
 use remote::handshake::{Identity, Initiator, Offer, PublicKey, Randomness, Step, public_key};
 use remote::wire::{Header, Kind as FrameKind, Op, Status};
 use testing::clock::now_ns;
+use testing::daemon::{Config, Daemon};
+use testing::scratch::Scratch;
+use testing::server::{Server, Who};
 use testing::slots::Kind;
 
 use super::{BLOCK_BYTES, DEPTH_MAX, DISK_BYTES, DISK_ID, Far, SERVER_CORE, check, mark};
 
 const RING_FRAMES: u32 = 512;
-const START_NS: u64 = 20_000_000_000;
+const START_NS: u64 = 90_000_000_000;
 const HELLO_NS: u64 = 100_000_000;
 /// Headers of IP, of version 4 and 6, and UDP; and what goes before a frame without them.
 const HEADERS_BYTES: [u16; 2] = [28, 48];
@@ -58,8 +61,9 @@ pub(super) struct Site {
     over: Over,
     is_sealed: bool,
     mtu: u16,
-    cores: String,
-    config: String,
+    config: Config,
+    /// Keys, which the daemon reads.
+    _dir: Scratch,
     /// Of each client.
     identities: Vec<Identity>,
     iohost: PublicKey,
@@ -83,7 +87,7 @@ impl Site {
     /// With one sidecore, one disk, and one client.
     pub(super) fn new(
         binary: &Path,
-        dir: &Path,
+        name: &str,
         over: (Over, bool),
         mtu: u16,
         devices: &str,
@@ -91,16 +95,17 @@ impl Site {
         let (cores, disk) = (SERVER_CORE.to_string(), [DISK_ID.to_string()]);
         let disks = (&disk[..], DISK_BYTES);
         let spec = SiteSpec { over, mtu, cores: &cores, sidecores: "", disks, devices };
-        Site::with(binary, dir, &spec)
+        Site::with(binary, name, &spec)
     }
 
-    pub(super) fn with(binary: &Path, dir: &Path, spec: &SiteSpec<'_>) -> Result<Site> {
+    pub(super) fn with(binary: &Path, name: &str, spec: &SiteSpec<'_>) -> Result<Site> {
+        let dir = Scratch::new(&std::env::temp_dir(), &format!("{name}-keys"))?;
         let SiteSpec { over: (over, is_sealed), mtu, cores, sidecores, .. } = *spec;
         let ((names, disk_bytes), devices) = (spec.disks, spec.devices);
         let (mut identities, mut iohost) = (vec![Identity::None], [0; 32]);
         let (mut security, mut keys) = ("security = \"none\"".to_string(), vec![String::new()]);
         if is_sealed {
-            let file = dir.join("iohost.key");
+            let file = dir.path().join("iohost.key");
             iohost = key_in(binary, &file)?;
             security = format!("key_file = \"{}\"", file.display());
             (identities, keys) = (Vec::new(), Vec::new());
@@ -124,30 +129,24 @@ impl Site {
             let name = &of_one[0];
             write!(clients, "[[link.client]]\nname = \"{name}\"\n{key}disks = {of_one:?}\n{nics}")?;
         }
-        let place = dir.display();
         let at = match over {
             Over::Udp(at) => format!("udp = \"{at}\""),
             Over::Ethernet(name) => format!("interface = \"{name}\"\nvia = \"{name}\""),
         };
-        let text = format!(
-            "[daemon]\napi = \"{place}/api.sock\"\nrun_dir = \"{place}\"\nstate_dir = \"{place}/state\"\n\
-             [sidecores]\ncpus = \"{cores}\"\n{sidecores}{disks}{devices}[[link]]\nid = \"bench\"\n\
-             role = \"iohost\"\nlease_s = 600\n{at}\nmtu = {mtu}\n{security}\n{clients}"
+        let devices = format!(
+            "{disks}{devices}[[link]]\nid = \"bench\"\nrole = \"iohost\"\nlease_s = 600\n{at}\n\
+             mtu = {mtu}\n{security}\n{clients}"
         );
-        let config = dir.join("sidecore.toml");
-        std::fs::write(&config, text)?;
-        let (config, cores) = (config.display().to_string(), cores.to_string());
-        Ok(Site { over, is_sealed, mtu, cores, config, identities, iohost })
+        let sidecores = format!("cpus = \"{cores}\"\n{sidecores}");
+        let config = Daemon::with(name, &devices).program(Some(binary)).sidecores(&sidecores);
+        let config = config.pinned(cores);
+        Ok(Site { over, is_sealed, mtu, config, _dir: dir, identities, iohost })
     }
 
-    /// Where it is to run.
-    pub(super) fn cores(&self) -> &str {
-        &self.cores
-    }
-
-    /// Of the `sidecore` program.
-    pub(super) fn arguments(&self) -> [&str; 3] {
-        ["serve", "--config", &self.config]
+    /// Starts it in the network namespace of that name.
+    pub(super) fn serve(&self, who: Who, namespace: &str) -> Result<Server> {
+        let inside = ["ip", "netns", "exec", namespace];
+        Ok(Server::ours(who, self.config.clone().through(&inside).start()?))
     }
 
     /// Where the link's frames go.

@@ -13,7 +13,7 @@ use testing::slots::Kind;
 use super::{BLOCK_BYTES, DEPTH_MAX, DISK_BYTES, Far, check, mark};
 
 const START_NS: u64 = 10_000_000_000;
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = testing::timing::PATIENCE;
 const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const FIXED_NEWSTYLE: u16 = 1;
 const NO_ZEROES: u16 = 2;

@@ -6,8 +6,6 @@
 //!
 //! Called by `remote`. Both ends, drivers, client, or who is outside, are this thread; the daemon has the other core.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use backend::net::{HostPort, HostSource, Rest, Sent};
 use testing::clock::now_ns;
@@ -15,12 +13,12 @@ use testing::histogram::Histogram;
 use testing::net_frontend::frames::{self, SMALL_BYTES};
 use testing::net_frontend::{Header, Nic, NicSpec, Received};
 use testing::report::Row;
-use testing::scratch::Scratch;
-use testing::server::Server;
+use testing::server::{Server, Who};
 
 use super::bare::Bare;
 use super::iohost::{Iohost, Site};
-use super::{Options, Peer, SERVER_CORE};
+use super::{Options, Peer};
+use crate::bed::sidecore;
 
 /// Bytes of the frames: the smallest that are common, and a full one of Ethernet's with its header.
 const LENGTHS: [usize; 2] = [SMALL_BYTES, 1514];
@@ -61,7 +59,6 @@ struct Pair {
     near: Near,
     echo: Echo,
     _server: Server,
-    _dir: Scratch,
 }
 
 enum Bench {
@@ -122,19 +119,14 @@ fn mac(number: u16) -> String {
     frames::mac(number).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-fn nic(dir: &Path, id: &str, number: u16) -> String {
-    format!(
-        "\n[[nic]]\nid = \"{id}\"\nsocket = \"{}\"\nswitch = \"lan\"\nmac = \"{}\"\n",
-        dir.join(format!("{id}.sock")).display(),
-        mac(number)
-    )
+fn nic(id: &str, number: u16) -> String {
+    format!("\n[[nic]]\nid = \"{id}\"\nswitch = \"lan\"\nmac = \"{}\"\n", mac(number))
 }
 
 impl Pair {
     fn start(peer: Peer, answers: Answers, options: &Options) -> Result<Pair> {
         let binary = options.binary()?;
         let name = format!("{answers:?}-{peer:?}").to_lowercase();
-        let dir = Scratch::new(&std::env::temp_dir(), &name)?;
         let spec = NicSpec { send_slots: 16, ..NicSpec::default() };
         let connect = |server: &mut Server, id: &str| -> Result<Nic> {
             let socket = server.wait_for(id)?;
@@ -145,14 +137,15 @@ impl Pair {
             _ => [(); 2].map(|()| format!("out{}", peer as u16)),
         };
         let answering = match answers {
-            Answers::Guest => nic(dir.path(), ECHO, 1),
+            Answers::Guest => nic(ECHO, 1),
             Answers::Outside => format!("[[switch.uplink]]\ninterface = \"{inner}\"\n"),
         };
         let (near, mut server) = if peer == Peer::Local {
             // A switch's uplinks come before the next table.
-            let nic = nic(dir.path(), FAR, 0);
+            let nic = nic(FAR, 0);
             let devices = format!("\n[[switch]]\nid = \"lan\"\n{answering}{nic}");
-            let mut server = Server::sidecore_with(&binary, dir.path(), SERVER_CORE, &devices)?;
+            let config = sidecore(&name, &devices, options.sidecore.as_deref());
+            let mut server = Server::ours(Who::SidecoreLocal, config.start()?);
             (Near::Here(Box::new(connect(&mut server, FAR)?)), server)
         } else {
             let devices = format!(
@@ -161,30 +154,19 @@ impl Pair {
             );
             // A port of a link each, since all of them live at once.
             let more = if answers == Answers::Guest { 100 } else { 120 };
-            let site =
-                Site::new(&binary, dir.path(), peer.over(options, more), options.mtu, &devices)?;
-            let server = options.serve(peer, dir.path(), &binary, &site)?;
+            let site = Site::new(&binary, &name, peer.over(options, more), options.mtu, &devices)?;
+            let server = site.serve(peer.who(), &options.inside)?;
             let near = site.connect_nic(FAR).with_context(|| server.last_words())?;
             (Near::Far(Box::new(near)), server)
         };
         let echo = match answers {
-            Answers::Guest => {
-                // Who listens in another namespace is not seen in this one; a NIC listens before its link answers.
-                let socket = dir.path().join(format!("{ECHO}.sock"));
-                let nic = match peer {
-                    Peer::Local => connect(&mut server, ECHO)?,
-                    _ => {
-                        Nic::connect(&socket, spec.clone()).with_context(|| server.last_words())?
-                    }
-                };
-                Echo::Guest(Box::new(nic))
-            }
+            Answers::Guest => Echo::Guest(Box::new(connect(&mut server, ECHO)?)),
             Answers::Outside => {
                 let source = HostSource::Packet { interface: outer };
                 Echo::Outside(Box::new(HostPort::open(&source)?))
             }
         };
-        Ok(Pair { near, echo, _server: server, _dir: dir })
+        Ok(Pair { near, echo, _server: server })
     }
 
     fn round(&mut self, len: usize, [warm_ms, measured_ms]: [u64; 2]) -> Result<Histogram> {

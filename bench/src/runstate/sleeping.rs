@@ -18,12 +18,11 @@ use testing::clock::now_ns;
 use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use testing::load::{Load, Random};
 use testing::report::Row;
-use testing::scratch::Scratch;
-use testing::server::{Server, Who, sidecore_binary};
+use testing::server::Who;
 use testing::slots::{Kind, Slots};
 use virtqueue::driver::RingSpec;
 
-use crate::bed::{DRIVER_CORE, SERVER_CORE};
+use crate::bed::{DRIVER_CORE, SERVER_CORE, sidecore};
 use crate::blk::pin;
 use crate::schedule::counters::{self, Counters};
 
@@ -131,22 +130,15 @@ pub(super) fn measure(is_quick: bool) -> Result<Vec<Row>> {
 }
 
 fn round(policy: &str, skips: bool, time: Duration) -> Result<Round> {
-    let dir = Scratch::new(&std::env::temp_dir(), "sleeping")?;
-    let place = dir.path().display();
     let disks: String = (0..GUESTS)
-        .map(|number| {
-            format!(
-                "[[disk]]\nid = \"d{number}\"\nsocket = \"{place}/d{number}.sock\"\nbackend = \"null\"\n\
-                 size = \"1G\"\n"
-            )
-        })
+        .map(|number| format!("[[disk]]\nid = \"d{number}\"\nbackend = \"null\"\nsize = \"1G\"\n"))
         .collect();
-    let config = format!("policy = \"{policy}\"\nskip_sleeping = {skips}\n{disks}");
-    let mut server = Server::sidecore_with(&sidecore_binary()?, dir.path(), SERVER_CORE, &config)?;
-    server.wait_for(&format!("d{}", GUESTS - 1))?;
-    let guest = |number| Guest::start(dir.path().join(format!("d{number}.sock")), number < AWAKE);
+    let sidecores =
+        format!("cpus = \"{SERVER_CORE}\"\npolicy = \"{policy}\"\nskip_sleeping = {skips}\n");
+    let daemon = sidecore("sleeping", &disks, None).sidecores(&sidecores).start()?;
+    let guest = |number| Guest::start(daemon.socket(&format!("d{number}")), number < AWAKE);
     let mut guests = (0..GUESTS).map(guest).collect::<Result<Vec<Guest>>>()?;
-    let api = dir.path().join("api.sock");
+    let api = daemon.socket("api");
     let look = || -> Result<(u64, Counters)> {
         let all = counters::ask(&api)?;
         Ok((now_ns(), *all.first().context("no sidecore")?))

@@ -94,7 +94,7 @@ fn rows_of(name: &str, seen: &[Seen]) -> Vec<Row> {
 impl Bed {
     fn start(options: &Options, policy: &'static str) -> Result<Bed> {
         let disk = Disk { policy: Some(policy), ..Disk::null(DISK.to_string(), 1) };
-        let mut daemon = Daemon::start(options, &format!("between-{policy}"), "", &[disk])?;
+        let daemon = Daemon::start(options, &format!("between-{policy}"), "", &[disk])?;
         let spec =
             FrontendSpec { ring: USUAL_RING, features: LINUX_FEATURES, ..Default::default() };
         let mut frontend = daemon.frontend(DISK, &spec)?;

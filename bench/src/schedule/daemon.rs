@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
+use testing::daemon::Config;
 use testing::frontend::{Frontend, FrontendSpec};
-use testing::scratch::Scratch;
-use testing::server::{CpuTime, Server};
+use testing::server::{CpuTime, Server, Who};
 
 use super::counters::{self, Counters};
 use super::{Options, PATIENCE_NS};
@@ -35,22 +35,19 @@ impl Disk {
         Disk { id, backend: "null", size_bytes: 1 << 30, queues, policy: None }
     }
 
-    fn config(&self, place: &str) -> String {
+    fn config(&self) -> String {
         let Disk { id, backend, size_bytes, queues, policy } = self;
         let policy = policy.map(|policy| format!("policy = \"{policy}\"\n")).unwrap_or_default();
         format!(
-            "\n[[disk]]\nid = \"{id}\"\nsocket = \"{place}/{id}.sock\"\nqueues = {queues}\n\
-             backend = \"{backend}\"\nsize = \"{size_bytes}\"\n{policy}"
+            "[[disk]]\nid = \"{id}\"\nqueues = {queues}\nbackend = \"{backend}\"\n\
+             size = \"{size_bytes}\"\n{policy}"
         )
     }
 }
 
-/// A running daemon. The folder goes away after it.
+/// A running daemon.
 #[derive(Debug)]
-pub(super) struct Daemon {
-    server: Server,
-    dir: Scratch,
-}
+pub(super) struct Daemon(testing::daemon::Daemon);
 
 impl Daemon {
     /// Starts one; `sidecores` are lines of that part of the configuration file. `name` tells the
@@ -61,63 +58,42 @@ impl Daemon {
         sidecores: &str,
         disks: &[Disk],
     ) -> Result<Daemon> {
-        let dir = Scratch::new(&std::env::temp_dir(), name)?;
-        let place = dir.path().display().to_string();
-        let disks: String = disks.iter().map(|disk| disk.config(&place)).collect();
-        let config = format!("{sidecores}{disks}");
-        let binary = options.sidecore()?;
-        let server = Server::sidecore_with(&binary, dir.path(), SERVER_CORE, &config)?;
-        Ok(Daemon { server, dir })
+        let cores = SERVER_CORE.to_string();
+        Ok(Daemon(config(options, name, &cores, sidecores, disks).start()?))
     }
 
-    /// Starts one with a sidecore on each core, as [`Server::sidecores_with`].
+    /// Starts one with a sidecore on each core, each at real-time priority if `ahead`: then what else runs on its
+    /// core waits while it has something to do, as if the core were its own.
     pub(super) fn start_on_all(
         options: &Options,
         name: &str,
         ahead: bool,
         disks: &[Disk],
     ) -> Result<Daemon> {
-        let dir = Scratch::new(&std::env::temp_dir(), name)?;
-        let place = dir.path().display().to_string();
-        let disks: String = disks.iter().map(|disk| disk.config(&place)).collect();
         let cores = format!("{SERVER_CORE},{DRIVER_CORE}");
-        let binary = options.sidecore()?;
-        let server = Server::sidecores_with(&binary, dir.path(), &cores, ahead, &disks)?;
-        Ok(Daemon { server, dir })
+        let config = config(options, name, &cores, "", disks);
+        let config = if ahead { config.through(&["chrt", "-f", "20"]) } else { config };
+        Ok(Daemon(config.start()?))
     }
 
     /// Where its files are.
     pub(super) fn place(&self) -> &Path {
-        self.dir.path()
+        self.0.dir()
     }
 
     /// Connects to a disk as soon as it listens.
-    pub(super) fn frontend(&mut self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
-        self.server.frontend(id, spec).with_context(|| format!("disk {id}"))
+    pub(super) fn frontend(&self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
+        self.0.frontend(id, spec).with_context(|| format!("disk {id}"))
     }
 
-    /// Connects to all these disks, which were started in this order. Looks only for the last one's
-    /// socket: looking for each of a thousand takes seconds.
-    pub(super) fn frontends(
-        &mut self,
-        ids: &[String],
-        spec: &FrontendSpec,
-    ) -> Result<Vec<Frontend>> {
-        if let Some(last) = ids.last() {
-            self.server.wait_for(last)?;
-        }
-        let place = self.dir.path();
-        let connect = |id: &String| {
-            Frontend::connect(&place.join(format!("{id}.sock")), spec.clone()).with_context(|| {
-                format!("disk {id}; the daemon says:\n{}", self.server.last_words())
-            })
-        };
-        ids.iter().map(connect).collect()
+    /// Connects to all these disks.
+    pub(super) fn frontends(&self, ids: &[String], spec: &FrontendSpec) -> Result<Vec<Frontend>> {
+        ids.iter().map(|id| self.frontend(id, spec)).collect()
     }
 
-    /// The process, and what must go away after it.
-    pub(super) fn into_parts(self) -> (Server, Scratch) {
-        (self.server, self.dir)
+    /// To be measured as others are.
+    pub(super) fn into_server(self) -> Server {
+        Server::ours(Who::Sidecore, self.0)
     }
 
     /// What its sidecore counted so far.
@@ -129,20 +105,20 @@ impl Daemon {
 
     /// What each of its sidecores counted so far.
     pub(super) fn counters_of_all(&self) -> Result<Vec<Counters>> {
-        counters::ask(&self.dir.path().join("api.sock"))
+        counters::ask(&self.0.socket("api"))
     }
 
     /// CPU time so far of all its threads, and of its sidecore alone.
     pub(super) fn cpu(&self) -> Result<[CpuTime; 2]> {
-        let pid = self.server.pid();
+        let pid = self.0.pid();
         Ok([CpuTime::of_process(pid)?, CpuTime::of_threads(pid, "sidecore-")?])
     }
 
     /// Keeps it from running, and returns when no thread of it runs any more.
     pub(super) fn stop(&self) -> Result<()> {
-        self.server.pause()?;
+        self.0.halt()?;
         let start = now_ns();
-        while !is_stopped(self.server.pid())? {
+        while !is_stopped(self.0.pid())? {
             ensure!(now_ns() - start < PATIENCE_NS, "the daemon does not stop at a signal");
         }
         Ok(())
@@ -150,8 +126,14 @@ impl Daemon {
 
     /// Lets it run again.
     pub(super) fn go_on(&self) -> Result<()> {
-        self.server.resume()
+        self.0.resume()
     }
+}
+
+fn config(options: &Options, name: &str, cores: &str, sidecores: &str, disks: &[Disk]) -> Config {
+    let disks: String = disks.iter().map(Disk::config).collect();
+    let config = testing::daemon::Daemon::with(name, &disks).program(options.sidecore.as_deref());
+    config.sidecores(&format!("cpus = \"{cores}\"\n{sidecores}")).pinned(cores)
 }
 
 /// Whether every thread of a process is stopped by a signal.
@@ -184,10 +166,10 @@ mod tests {
     #[test]
     fn a_disk_says_its_policy_only_if_it_has_one() {
         let mut disk = Disk::null("d".to_string(), 2);
-        assert!(!disk.config("/p").contains("policy"));
+        assert!(!disk.config().contains("policy"));
         disk.policy = Some("poll");
-        let text = disk.config("/p");
+        let text = disk.config();
         assert!(text.ends_with("size = \"1073741824\"\npolicy = \"poll\"\n"), "{text}");
-        assert!(text.contains("socket = \"/p/d.sock\"\nqueues = 2\n"), "{text}");
+        assert!(text.contains("id = \"d\"\nqueues = 2\n"), "{text}");
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     eprintln!("bench: schedule.idle1000: attaching {DEVICES} devices");
     let ids: Vec<String> = (0..DEVICES).map(|number| format!("idle{number}")).collect();
     let disks: Vec<Disk> = ids.iter().map(|id| Disk::null(id.clone(), 1)).collect();
-    let mut daemon = Daemon::start(options, "idle1000", "", &disks)?;
+    let daemon = Daemon::start(options, "idle1000", "", &disks)?;
     let spec = FrontendSpec {
         memory_bytes: 64 << 10,
         ring: RingSpec { indirect_entries: 0, ..USUAL_RING },

@@ -58,7 +58,7 @@ fn run(options: &Options, ahead: bool, wanted: u64) -> Result<Vec<Counters>> {
         ..Disk::null(format!("disk{number}"), 1)
     };
     let disks: Vec<Disk> = (0..DISKS).map(disk).collect();
-    let mut daemon = Daemon::start_on_all(options, name, ahead, &disks)?;
+    let daemon = Daemon::start_on_all(options, name, ahead, &disks)?;
     let spec = FrontendSpec { ring: USUAL_RING, features: LINUX_FEATURES, ..Default::default() };
     let (mut frontends, mut loads): (Vec<Frontend>, Vec<Load>) = Default::default();
     for disk in &disks {

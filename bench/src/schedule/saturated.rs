@@ -16,12 +16,11 @@ const DISK: &str = "busy";
 
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     eprintln!("bench: schedule.saturated: starting a daemon");
-    let mut daemon = Daemon::start(options, "saturated", "", &[Disk::null(DISK.to_string(), 1)])?;
+    let daemon = Daemon::start(options, "saturated", "", &[Disk::null(DISK.to_string(), 1)])?;
     let spec = FrontendSpec { ring: USUAL_RING, features: LINUX_FEATURES, ..Default::default() };
     let frontend = daemon.frontend(DISK, &spec)?;
-    let (server, dir) = daemon.into_parts();
     let deepest = DEPTHS.into_iter().max().unwrap_or(1);
-    let mut bed = Bed::new(server, frontend, [deepest.into(), BLOCK_BYTES], vec![dir])?;
+    let mut bed = Bed::new(daemon.into_server(), frontend, [deepest.into(), BLOCK_BYTES], None)?;
     let times_ms = if options.quick { [50, 150] } else { [100, 500] };
     let mut rows = Vec::new();
     for depth in DEPTHS {

@@ -74,7 +74,7 @@ impl Bed {
         let ids: Vec<String> = (0..disks).map(|number| format!("disk{number}")).collect();
         let disk = |id: &String| Disk { policy: Some("poll"), ..Disk::null(id.clone(), queues) };
         let disks: Vec<Disk> = ids.iter().map(disk).collect();
-        let mut daemon = Daemon::start(options, &format!("scaling-{count}"), "", &disks)?;
+        let daemon = Daemon::start(options, &format!("scaling-{count}"), "", &disks)?;
         let spec = FrontendSpec {
             memory_bytes: (u64::from(queues) * LANE_BYTES).next_multiple_of(2 << 20),
             queues,

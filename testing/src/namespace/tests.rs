@@ -18,7 +18,7 @@ fn what_runs_in_a_namespace_goes_with_it() -> Result<()> {
     let process = Path::new("/proc").join(pid.trim());
     assert!(process.exists());
     drop(namespace);
-    crate::daemon::await_that(Duration::from_secs(60), "the process to go", || {
+    crate::daemon::await_that("the process to go", || {
         // Its parent is init, which may take its time.
         let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
         Ok(stat.is_empty() || stat.contains(") Z "))

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::Vm;
-use crate::server::sidecore_binary;
+use crate::daemon::sidecore_binary;
 
 /// Lines of a console that are shown.
 const LINES: usize = 15;

@@ -152,7 +152,7 @@ fn as_older(packet: &mut Packet) -> Result<()> {
 /// What became of the heir: it ended, or the API says that it is the daemon.
 fn outcome(heir: &mut Child) -> Result<String> {
     let mut became = None;
-    await_that(PATIENCE / 3, "the heir to end or to serve", || {
+    await_that("the heir to end or to serve", || {
         became = match heir.try_wait()? {
             Some(_) => Some("ended".to_string()),
             None if is_daemon(heir.id()) => Some(format!("serves {}", heir.id())),

@@ -17,7 +17,6 @@ use testing::load::Random;
 use testing::namespace::Namespace;
 use testing::place::Place;
 use testing::scratch::Scratch;
-use testing::timing::PATIENCE;
 use testing::traffic::{self, Lines, Load};
 use testing::vm::{Boot, NicOptions, Vm, has_kvm};
 
@@ -72,7 +71,7 @@ pub fn show(bed: &Bed) -> Result<()> {
 /// The daemon, and an address of the host's.
 fn start(bed: &Bed, memory: &Path, host: Option<&Namespace>) -> Result<Daemon> {
     let in_memory = memory.join("vm1-root.img");
-    let mut file = "[sidecores]\ncpus = \"auto\"\n".to_string();
+    let mut file = String::new();
     for (id, path) in
         [("vm1-root", in_memory.as_path()), ("vm2-root", Path::new("images/vm2-root.img"))]
     {
@@ -90,11 +89,12 @@ fn start(bed: &Bed, memory: &Path, host: Option<&Namespace>) -> Result<Daemon> {
     bed.say(
         "starting the daemon: vm1-root is a file in memory, vm2-root one on disk; switch lan has both guests",
     );
+    let config = Daemon::with("demo", &file).cpus("auto");
     let Some(host) = host else {
         bed.say("without root there is no uplink to a host");
-        return Daemon::start_through("demo", &[], &file);
+        return config.start();
     };
-    let daemon = Daemon::start_through("demo", &host.through(), &file)?;
+    let daemon = config.through(&host.through()).start()?;
     host.ip(&format!("addr add {HOST}/24 dev lan0"))?;
     traffic::serve(host)?;
     bed.say(format!("its uplink lan0 has {HOST} in a namespace that stands for the host"));
@@ -130,7 +130,7 @@ fn work(bed: &Bed, daemon: &mut Daemon, vms: [&Vm; 2], host: Option<&Namespace>)
             "{ arg_size=40m sh /scripts/together.sh >/tmp/together 2>&1; touch /tmp/together-over; } &",
         )?;
     }
-    let both = await_that(PATIENCE, "both guests to come to fio", || {
+    let both = await_that("both guests to come to fio", || {
         ensure!(!vms.into_iter().any(has_verified), "one was done before the other one had begun");
         Ok(vms.into_iter().all(|vm| vm.has_said("fio")))
     });
@@ -170,7 +170,7 @@ fn kill_in_the_middle(bed: &Bed, daemon: &mut Daemon, vms: [&Vm; 2]) -> Result<S
     daemon.start_again()?;
     let listening_ms = since_ms();
     for id in ["vm1-root", "vm2-root"] {
-        await_that(PATIENCE, &format!("the second daemon to serve {id}"), || {
+        await_that(&format!("the second daemon to serve {id}"), || {
             let counters = daemon.shown(id, "counters");
             Ok(counters.is_ok_and(|counters| counters["requests"].as_u64() > Some(0)))
         })?;

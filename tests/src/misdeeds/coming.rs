@@ -136,7 +136,7 @@ pub fn e34_links_that_spoke_once_and_stay(door: &Door<'_>) -> Result<()> {
     }
     let spec = FrontendSpec { queues: 2, ..FrontendSpec::default() };
     let mut good = None;
-    await_that(Duration::from_secs(15), "the VMM to get in", || {
+    await_that("the VMM to get in", || {
         good = door.frontend(&spec).ok();
         Ok(good.is_some())
     })?;

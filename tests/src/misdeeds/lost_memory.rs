@@ -206,7 +206,7 @@ pub fn e18_memory_that_may_only_be_read_or_is_no_memory_file(door: &Door<'_>) ->
 
 /// Makes the counter as large as it can be. The daemon may add to it meanwhile: then again.
 fn fill(signal: &OwnedFd) -> Result<()> {
-    await_that(Duration::from_secs(5), "the counter to be full", || {
+    await_that("the counter to be full", || {
         match rustix::io::read(signal, &mut [0; 8]) {
             Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),

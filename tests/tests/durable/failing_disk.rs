@@ -365,9 +365,7 @@ fn a_disk_that_hangs_keeps_its_front_end_for_a_bounded_time() -> Result<()> {
     disk.obey(rule(Call::Write, When::Next(1), How::Hang));
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| single.send(&mut queues[0], Kind::Write, 1));
-        await_that(Duration::from_secs(5), "the write to reach the disk", || {
-            Ok(disk.counts().writes.calls == 1)
-        })?;
+        await_that("the write to reach the disk", || Ok(disk.counts().writes.calls == 1))?;
         let start = now_ns();
         let stopped = guest.stop_queue(0);
         let took_ns = now_ns() - start;
@@ -403,9 +401,7 @@ fn a_disk_that_vanishes_ends_every_request() -> Result<()> {
         disk.obey(rule(Call::Write, When::Next(1), How::Hang));
         let caught = std::thread::scope(|scope| {
             let hanging = scope.spawn(|| single.send(guest.queue(0), Kind::Write, 6));
-            await_that(Duration::from_secs(5), "the write to reach the disk", || {
-                Ok(disk.counts().writes.calls >= 2)
-            })?;
+            await_that("the write to reach the disk", || Ok(disk.counts().writes.calls >= 2))?;
             disk.vanish()?;
             hanging.join().map_err(|_| anyhow!("the guest panicked"))?
         })?;

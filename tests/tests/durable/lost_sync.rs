@@ -3,7 +3,6 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
@@ -159,7 +158,7 @@ fn a_lost_sync_outlives_the_daemon_whose_state_folder_is_full() -> Result<()> {
 }
 
 fn is_shown(daemon: &Daemon) -> Result<()> {
-    await_that(Duration::from_secs(60), "the loss to be shown", || {
+    await_that("the loss to be shown", || {
         let problem = daemon.shown(BAD, "problem")?;
         Ok(problem.as_str().is_some_and(|problem| problem.contains(UNSYNCED)))
     })

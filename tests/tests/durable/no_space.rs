@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use testing::content::block_content;
@@ -27,7 +26,6 @@ const BLOCK: usize = 4096;
 const WRITES: u16 = 40;
 /// A block that has been written while there was room.
 const EARLY: u64 = 1_000;
-const PATIENCE: Duration = Duration::from_secs(90);
 const EIO: i32 = 5;
 const EDQUOT: i32 = 122;
 
@@ -130,7 +128,7 @@ impl Guest {
 
     fn await_ends(&mut self, count: usize) -> Result<()> {
         let mut ended = 0;
-        await_that(PATIENCE, "the requests to end", || {
+        await_that("the requests to end", || {
             ended += self.take()?;
             Ok(ended >= count)
         })?;
@@ -175,13 +173,13 @@ fn log_of(daemon: &Daemon) -> Result<String> {
 }
 
 fn await_log(daemon: &Daemon, words: &str) -> Result<()> {
-    let waited = await_that(PATIENCE, "a line of its log", || Ok(log_of(daemon)?.contains(words)));
+    let waited = await_that("a line of its log", || Ok(log_of(daemon)?.contains(words)));
     waited.with_context(|| format!("no line says {words:?}:\n{}", daemon.last_words()))
 }
 
 fn await_state(daemon: &Daemon, wanted: &str) -> Result<()> {
     let mut state = serde_json::Value::Null;
-    await_that(PATIENCE, "its state", || {
+    await_that("its state", || {
         state = daemon.shown(ID, "state")?;
         Ok(state == wanted)
     })
@@ -245,7 +243,7 @@ fn requests_that_wait_survive_whatever_happens_to_their_queue() -> Result<()> {
             let image = full.image();
             let disk = config(&image, "cache = \"direct\"");
             let cpus = if what == "move" { "0-1" } else { "0" };
-            let mut daemon = Daemon::start_on("no-space-what", cpus, &disk)?;
+            let mut daemon = Daemon::with("no-space-what", &disk).cpus(cpus).start()?;
             let mut guest = Guest::new(&daemon, &spec(format, true))?;
             stall(&full, &daemon, &mut guest)?;
             match what {
@@ -258,7 +256,7 @@ fn requests_that_wait_survive_whatever_happens_to_their_queue() -> Result<()> {
                 "stop" => guest.frontend.stop_and_go_on()?,
                 "resize" => {
                     let larger = disk.replace("8M", "9M");
-                    daemon.configure("cpus = \"0\"", &larger)?;
+                    daemon.configure(&larger)?;
                     daemon.ask("reload")?;
                     ensure!(daemon.shown(ID, "size_bytes")? == 9 << 20, "it was not resized");
                 }
@@ -336,7 +334,7 @@ fn errors_that_a_guest_is_given_are_told_once() -> Result<()> {
     await_log(&daemon, &format!("{says}: 1 for want of space"))?;
     let looked = || Ok::<_, anyhow::Error>(daemon.shown(ID, "faults")?["enospc"] == 2);
     ensure!(guest.one(Kind::Write, 6)? == STATUS_IOERR, "a write without space");
-    await_that(PATIENCE, "the count", looked)?;
+    await_that("the count", looked)?;
     ensure!(log_of(&daemon)?.matches(says).count() == 1, "{}", log_of(&daemon)?);
     Ok(())
 }

@@ -6,12 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use testing::daemon::{Daemon, await_that, copy_program};
+use anyhow::{Context, Result, ensure};
+use testing::daemon::{Daemon, await_that};
 use testing::scratch::Scratch;
-use testing::server::sidecore_binary;
 use testing::slots::{Kind, STATUS_OK};
 use tests::faulty::{BAD, Faulty};
 use tests::hostile_guest::{DATA, Guest, Layout};
@@ -222,9 +220,7 @@ fn a_socket_that_is_taken_is_refused_by_name() -> Result<()> {
     // What a dead process has left is replaced.
     drop(listener);
     // Other tests of this process start programs, which hold a copy until they run.
-    await_that(Duration::from_secs(5), "the socket to be nobody's", || {
-        Ok(bed.add(&image, &with(&taken)).is_ok())
-    })?;
+    await_that("the socket to be nobody's", || Ok(bed.add(&image, &with(&taken)).is_ok()))?;
     bed.finish()
 }
 
@@ -282,29 +278,17 @@ fn a_disk_of_the_file_that_cannot_be_opened_fails_alone() -> Result<()> {
 /// The daemon's user may not open it.
 #[test]
 fn an_image_without_permission_is_shown_with_what_to_do() -> Result<()> {
-    const NOBODY: u32 = 65534;
     let folder = folder("unusable-permission")?;
-    let at = |name: &str| folder.path().join(name);
-    // Of root, and for nobody else; the folder and the program are for all.
-    std::fs::write(at("secret.raw"), vec![0; 4096])?;
-    std::fs::set_permissions(at("secret.raw"), Permissions::from_mode(0o600))?;
-    copy_program(&sidecore_binary()?, &at("sidecore"))?;
-    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY))?;
-    std::fs::write(
-        at("sidecore.toml"),
-        "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n\
-         [sidecores]\ncpus = \"0\"\n[[disk]]\nid = \"secret\"\npath = \"secret.raw\"\n",
-    )?;
+    let secret = folder.path().join("secret.raw");
+    // Of root, and for nobody else; the folder is for all.
+    std::fs::write(&secret, vec![0; 4096])?;
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
+    let disk = format!("[[disk]]\nid = \"secret\"\npath = {secret:?}\n");
     // A daemon that can serve none of its disks ends.
-    let output = Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--pdeathsig", "KILL"])
-        .args(["./sidecore", "serve", "--config", "sidecore.toml"])
-        .current_dir(folder.path())
-        .output()?;
-    ensure!(!output.status.success(), "it is served: {output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let started = Daemon::with("unusable-secret", &disk).as_nobody().start();
+    let said = format!("{:#}", started.err().context("it is served")?);
     for word in [
-        "sidecore.toml:7",
+        "sidecore.toml:10",
         "secret.raw",
         "Permission denied",
         "the daemon's user must be able to read it",

@@ -4,13 +4,14 @@
 //!
 //! Packed rings are not here: libblkio does not accept them over vhost-user.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use testing::content::block_content;
+use testing::daemon::Daemon;
 use testing::load::Random;
 use testing::scratch::Scratch;
-use testing::server::{DiskSetup, Medium, Server, sidecore_binary};
+use testing::server::{DiskSetup, Medium, Server, Who};
 use tests::blkio_client::{Buffer, Client, Ended};
 
 const DISK_BYTES: u64 = 64 << 20;
@@ -18,37 +19,35 @@ const BLOCK: usize = 4096;
 const QUEUE_SIZE: u16 = 64;
 const ID: &str = "foreign";
 
+/// libblkio does not seal its memfds.
+fn disk(queues: u16, medium: Medium) -> DiskSetup {
+    let id = ID.to_string();
+    DiskSetup { id, medium, size_bytes: DISK_BYTES, queues, unsealed_memory: true }
+}
+
 /// A server with one disk, in a folder of its own.
 struct Bed {
     server: Server,
     socket: PathBuf,
-    _dir: Scratch,
+    _dir: Option<Scratch>,
 }
 
 impl Bed {
-    fn sidecore(name: &str, queues: u16, medium: impl Fn(PathBuf) -> Medium) -> Result<Bed> {
-        let binary = sidecore_binary()?;
-        Bed::new(name, queues, medium, |dir, disk| Server::sidecore(&binary, dir, 0, &[disk]))
+    fn sidecore(name: &str, queues: u16, medium: fn(PathBuf) -> Medium) -> Result<Bed> {
+        let disk = disk(queues, medium("images/disk.raw".into()));
+        let daemon = Daemon::start(name, &disk.declared())?;
+        Bed::of(Server::ours(Who::Sidecore, daemon), None)
     }
 
     fn qemu(name: &str, queues: u16) -> Result<Bed> {
-        Bed::new(name, queues, Medium::File, |dir, disk| Server::qemu_storage_daemon(dir, 0, &disk))
-    }
-
-    fn new(
-        name: &str,
-        queues: u16,
-        medium: impl Fn(PathBuf) -> Medium,
-        start: impl FnOnce(&Path, DiskSetup) -> Result<Server>,
-    ) -> Result<Bed> {
         let dir = Scratch::new(&std::env::temp_dir(), name)?;
         let image = dir.path().join("disk.raw");
         std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
-        let id = ID.to_string();
-        let (medium, size_bytes) = (medium(image), DISK_BYTES);
-        // libblkio does not seal its memfds.
-        let disk = DiskSetup { id, medium, size_bytes, queues, unsealed_memory: true };
-        let mut server = start(dir.path(), disk)?;
+        let disk = disk(queues, Medium::File(image));
+        Bed::of(Server::qemu_storage_daemon(dir.path(), 0, &disk)?, Some(dir))
+    }
+
+    fn of(mut server: Server, dir: Option<Scratch>) -> Result<Bed> {
         let socket = server.wait_for(ID)?;
         Ok(Bed { server, socket, _dir: dir })
     }

@@ -4,7 +4,6 @@ use std::io::{Error, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Gid, Uid};
@@ -14,7 +13,6 @@ use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use testing::lacking::left_out;
 use tests::single::Single;
 
-const CPU: &str = "[sidecores]\ncpus = \"0\"\n";
 /// Users and groups that need no name.
 const ALICE: u32 = 61_007;
 const BOB: u32 = 61_008;
@@ -77,13 +75,6 @@ fn rights(socket: &Path) -> Result<(u32, u32, u32)> {
     Ok((seen.uid(), seen.gid(), seen.mode() & 0o7777))
 }
 
-/// Another file for a reload or an heir.
-fn write_file(daemon: &Daemon, lines: &str, rest: &str) -> Result<()> {
-    let paths = "[daemon]\napi = \"api.sock\"\nrun_dir = \".\"\nstate_dir = \"state\"\n";
-    let file = format!("{paths}{lines}\n{CPU}{rest}");
-    Ok(std::fs::write(daemon.dir().join("sidecore.toml"), file)?)
-}
-
 fn log(daemon: &Daemon) -> Result<String> {
     Ok(std::fs::read_to_string(daemon.dir().join("log"))?)
 }
@@ -100,7 +91,7 @@ fn each_socket_is_its_user_s_alone_and_the_api_s_is_no_vmm_s() -> Result<()> {
         disk("r", ""),
         format!("[[nic]]\nid = \"n\"\nnull = \"drop\"\nsocket_owner = \"{ALICE}\"\n"),
     ];
-    let mut daemon = Daemon::start_told("access", "", &format!("{CPU}{}", files.concat()))?;
+    let mut daemon = Daemon::start("access", &files.concat())?;
     daemon.ask(&format!("disk add late --backend memory --size 4M --socket-owner {ALICE}"))?;
     let check = |daemon: &Daemon| -> Result<()> {
         for (id, alice, bob, member) in [
@@ -142,7 +133,7 @@ fn rights_change_in_place_by_command_reload_and_upgrade() -> Result<()> {
         return Ok(());
     }
     let file = disk("f", "");
-    let mut daemon = Daemon::start_told("rights", "", &format!("{CPU}{file}"))?;
+    let mut daemon = Daemon::start("rights", &file)?;
     daemon.ask("disk add d --backend memory --size 4M")?;
     let (d, f, api) = (daemon.socket("d"), daemon.socket("f"), daemon.socket("api"));
     let inode = std::fs::symlink_metadata(&d)?.ino();
@@ -156,7 +147,7 @@ fn rights_change_in_place_by_command_reload_and_upgrade() -> Result<()> {
     ensure!(rights(&d)? == (BOB, GROUP, 0o660), "{:?}", rights(&d)?);
     // What `[daemon]` says is for those who say nothing, those made by command too.
     let lines = format!("socket_owner = \"{ALICE}\"\napi_group = \"{GROUP}\"");
-    write_file(&daemon, &lines, &file)?;
+    daemon.configure_as(|config| config.daemon(&lines).devices(&file))?;
     let done = daemon.ask("reload")?;
     ensure!(done["restart_needed"].as_array().is_some_and(Vec::is_empty), "{done}");
     ensure!(rights(&f)? == (ALICE, 0, 0o600), "{:?}", rights(&f)?);
@@ -166,7 +157,7 @@ fn rights_change_in_place_by_command_reload_and_upgrade() -> Result<()> {
     daemon.ask("disk set d --socket-owner= --socket-group=")?;
     ensure!(rights(&d)? == (ALICE, 0, 0o600), "{:?}", rights(&d)?);
     // An heir has its own file's.
-    write_file(&daemon, "", &disk("f", &format!("socket_owner = \"{BOB}\"")))?;
+    daemon.configure(&disk("f", &format!("socket_owner = \"{BOB}\"")))?;
     daemon.upgrade()?;
     ensure!(rights(&f)? == (BOB, 0, 0o600), "{:?}", rights(&f)?);
     ensure!(rights(&api)? == (0, 0, 0o600), "{:?}", rights(&api)?);
@@ -193,7 +184,7 @@ fn an_acl_of_a_socket_stays_until_its_rights_change() -> Result<()> {
         return Ok(());
     }
     let file = disk("a", &format!("socket_owner = \"{ALICE}\"")) + &disk("r", "");
-    let mut daemon = Daemon::start_told("acl", "", &format!("{CPU}{file}"))?;
+    let mut daemon = Daemon::start("acl", &file)?;
     for socket in ["a", "r", "api"] {
         let_in(BOB, &daemon.socket(socket))?;
     }
@@ -205,7 +196,7 @@ fn an_acl_of_a_socket_stays_until_its_rights_change() -> Result<()> {
     daemon.upgrade()?;
     ensure!(reached(&daemon)? == [true; 3], "{:?}", reached(&daemon)?);
     // Who is named by then has it alone.
-    write_file(&daemon, "", &(disk("a", "socket_owner = \"0\"") + &disk("r", "")))?;
+    daemon.configure(&(disk("a", "socket_owner = \"0\"") + &disk("r", "")))?;
     daemon.ask("reload")?;
     ensure!(reached(&daemon)? == [false, true, true], "{:?}", reached(&daemon)?);
     daemon.kill()?;
@@ -221,15 +212,13 @@ fn a_disk_that_is_made_anew_for_another_user_is_that_one_s() -> Result<()> {
         return Ok(());
     }
     let file = |more: &str| disk("d", &format!("{more}socket_owner = \"{ALICE}\""));
-    let mut daemon = Daemon::start_told("anew", "", &format!("{CPU}{}", file("")))?;
+    let mut daemon = Daemon::start("anew", &file(""))?;
     let socket = daemon.socket("d");
     ensure!(connects(ALICE, &[], socket.clone())?);
     let anew = disk("d", &format!("readonly = true\nsocket_owner = \"{BOB}\""));
-    write_file(&daemon, "", &anew)?;
+    daemon.configure(&anew)?;
     daemon.ask("reload --force")?;
-    await_that(Duration::from_secs(60), "the new one", || {
-        Ok(daemon.shown("d", "readonly")? == true && socket.exists())
-    })?;
+    await_that("the new one", || Ok(daemon.shown("d", "readonly")? == true && socket.exists()))?;
     ensure!(rights(&socket)? == (BOB, 0, 0o600), "{:?}", rights(&socket)?);
     ensure!(!connects(ALICE, &[], socket.clone())? && connects(BOB, &[], socket)?);
     daemon.stop()
@@ -241,7 +230,7 @@ fn users_that_are_not_there_are_refused_and_change_nothing() -> Result<()> {
         return Ok(());
     }
     let good = disk("good", "");
-    let mut daemon = Daemon::start_told("nobody", "", &format!("{CPU}{good}"))?;
+    let mut daemon = Daemon::start("nobody", &good)?;
     let before = daemon.ask("ls")?;
     let said =
         daemon.refuses("disk add x --backend memory --size 4M --socket-owner no-such-user")?;
@@ -255,7 +244,7 @@ fn users_that_are_not_there_are_refused_and_change_nothing() -> Result<()> {
         ("socket_owner = \"no-such-user\"", good.clone()),
         ("api_group = \"no-such-group\"", good.clone()),
     ] {
-        write_file(&daemon, lines, &rest)?;
+        daemon.configure_as(|config| config.daemon(lines).devices(&rest))?;
         let said = daemon.refuses("reload")?;
         ensure!(said.contains("there is no") && said.contains("nothing was changed"), "{said}");
         let said = daemon.refuses("serve --config sidecore.toml --check")?;
@@ -267,7 +256,7 @@ fn users_that_are_not_there_are_refused_and_change_nothing() -> Result<()> {
         "api_owner = \"\"",
         "api_read_group = \"0\"",
     ] {
-        write_file(&daemon, lines, &good)?;
+        daemon.configure_as(|config| config.daemon(lines).devices(&good))?;
         let said = daemon.refuses("reload")?;
         ensure!(said.contains("sidecore.toml:5:"), "{said}");
     }
@@ -277,7 +266,8 @@ fn users_that_are_not_there_are_refused_and_change_nothing() -> Result<()> {
     );
     ensure!(rights(&daemon.socket("good"))? == (0, 0, 0o600));
     // A user who was removed since keeps nobody else from being served, and lets nobody in.
-    write_file(&daemon, "api_group = \"no-such-group\"", &bad(""))?;
+    daemon
+        .configure_as(|config| config.daemon("api_group = \"no-such-group\"").devices(&bad("")))?;
     daemon.kill()?;
     daemon.start_again()?;
     ensure!(
@@ -294,7 +284,7 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     if !is_root() {
         return Ok(());
     }
-    let mut daemon = Daemon::start_told("folder", "", &format!("{CPU}{}", disk("good", "")))?;
+    let mut daemon = Daemon::start("folder", &disk("good", ""))?;
     let open = daemon.dir().join("open");
     std::fs::create_dir(&open)?;
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777))?;
@@ -316,11 +306,11 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     let place =
         |owner: &str| disk("good", "") + &disk("y", &format!("socket = \"open/y.sock\"{owner}"));
     mode(0o755)?;
-    write_file(&daemon, "", &place(""))?;
+    daemon.configure(&place(""))?;
     daemon.ask("reload")?;
     mode(0o777)?;
     let given = place(&format!("\nsocket_owner = \"{ALICE}\"\n")) + &disk("z", "");
-    write_file(&daemon, "", &given)?;
+    daemon.configure(&given)?;
     let said = daemon.refuses("reload")?;
     ensure!(
         said.contains("others than its owner") && said.contains("nothing was changed"),
@@ -330,10 +320,9 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
     daemon.is_alive()?;
     daemon.stop()?;
     drop(daemon);
-    let rest =
-        format!("{CPU}{}{}", disk("good", ""), disk("a", &format!("socket_owner = \"{ALICE}\"")));
-    let mut daemon =
-        Daemon::start_through("no-chown", &["setpriv", "--bounding-set=-chown"], &rest)?;
+    let rest = disk("good", "") + &disk("a", &format!("socket_owner = \"{ALICE}\""));
+    let config = Daemon::with("no-chown", &rest);
+    let mut daemon = config.through(&["setpriv", "--bounding-set=-chown"]).start()?;
     let problem = daemon.shown("a", "problem")?;
     let problem = problem.as_str().context("no problem")?;
     ensure!(problem.contains("takes CAP_CHOWN, which the daemon has not"), "{problem}");
@@ -345,7 +334,7 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
         ("", given(&format!("socket_group = \"{GROUP}\""))),
         (&*format!("api_owner = \"{ALICE}\""), given("")),
     ] {
-        write_file(&daemon, lines, &rest)?;
+        daemon.configure_as(|config| config.daemon(lines).devices(&rest))?;
         for line in ["reload", "reload --dry-run"] {
             let said = daemon.refuses(line)?;
             let why = "takes CAP_CHOWN, which the daemon has not";
@@ -353,7 +342,7 @@ fn nothing_is_given_away_in_a_folder_of_others_or_without_the_right() -> Result<
         }
         ensure!(daemon.shown("good", "socket_owner")?.is_null(), "it is as it was");
     }
-    write_file(&daemon, "", &given("socket_mode = \"0660\""))?;
+    daemon.configure(&given("socket_mode = \"0660\""))?;
     daemon.ask("reload")?;
     ensure!(rights(&daemon.socket("good"))? == (0, 0, 0o660));
     daemon.is_alive()
@@ -365,12 +354,12 @@ fn a_socket_that_a_reload_could_not_give_away_is_a_problem_until_it_can() -> Res
     if !is_root() {
         return Ok(());
     }
-    let mut daemon = Daemon::start_told("ungiven", "", &format!("{CPU}{}", disk("d", "")))?;
+    let mut daemon = Daemon::start("ungiven", &disk("d", ""))?;
     let (socket, aside) = (daemon.socket("d"), daemon.dir().join("aside.sock"));
     std::fs::rename(&socket, &aside)?;
     std::fs::write(&socket, "")?;
     let given = disk("d", &format!("socket_owner = \"{ALICE}\"")) + &disk("e", "");
-    write_file(&daemon, "", &given)?;
+    daemon.configure(&given)?;
     for _ in 0..2 {
         let said = daemon.refuses("reload")?;
         ensure!(said.contains("disk \"d\": its socket") && said.contains("reload again"), "{said}");
@@ -391,7 +380,7 @@ fn the_socket_that_shows_changes_nothing_and_changes_are_logged_with_who_asked()
         return Ok(());
     }
     let lines = format!("api_read = \"read.sock\"\napi_read_owner = \"{ALICE}\"");
-    let mut daemon = Daemon::start_told("read", &lines, &format!("{CPU}{}", disk("d", "")))?;
+    let mut daemon = Daemon::with("read", &disk("d", "")).daemon(&lines).start()?;
     let read = daemon.dir().join("read.sock");
     let check = |daemon: &Daemon| -> Result<()> {
         ensure!(rights(&read)? == (ALICE, 0, 0o600), "{:?}", rights(&read)?);
@@ -452,7 +441,7 @@ fn doctor_says_which_socket_a_vmm_reaches_and_what_helps() -> Result<()> {
         return Ok(());
     }
     let file = disk("a", &format!("socket_owner = \"{ALICE}\"")) + &disk("f", "");
-    let daemon = Daemon::start_told("doctor", "", &format!("{CPU}{file}"))?;
+    let daemon = Daemon::start("doctor", &file)?;
     daemon.ask("disk add d --backend memory --size 4M")?;
     let reach = |daemon: &Daemon| -> Result<Vec<(String, String, String)>> {
         let report = daemon.ask(&format!("doctor --vmm {ALICE}"))?;
@@ -484,13 +473,13 @@ fn doctor_says_which_socket_a_vmm_reaches_and_what_helps() -> Result<()> {
 
 #[test]
 fn the_launcher_has_what_a_start_takes_and_no_more() -> Result<()> {
-    let mut daemon = Daemon::start_told("launcher", "", &format!("{CPU}{}", disk("d", "")))?;
+    let mut daemon = Daemon::start("launcher", &disk("d", ""))?;
     // CHOWN, DAC_OVERRIDE, SETPCAP, NET_ADMIN, NET_RAW, IPC_LOCK, SYS_NICE, SYS_RESOURCE, PERFMON, BPF.
     let most = [0, 1, 8, 12, 13, 14, 23, 24, 38, 39].iter().fold(0u64, |all, bit| all | 1 << bit);
     let mut filters = Vec::new();
     for _ in 0..3 {
         let mut last = None;
-        await_that(Duration::from_secs(60), "a confined launcher", || {
+        await_that("a confined launcher", || {
             let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
             let children = std::fs::read_to_string(children)?;
             let status = children.split_whitespace().find_map(|pid| {
@@ -518,7 +507,7 @@ fn the_launcher_has_what_a_start_takes_and_no_more() -> Result<()> {
 #[test]
 fn a_front_end_that_gets_nowhere_is_shown_and_told_once() -> Result<()> {
     let file = disk("d", "") + "[[nic]]\nid = \"n\"\nnull = \"drop\"\n";
-    let mut daemon = Daemon::start_told("stall", "", &format!("{CPU}{file}"))?;
+    let mut daemon = Daemon::start("stall", &file)?;
     let [d, n] = ["d", "n"].map(|id| daemon.connect(id));
     let (mut d, mut n) = (d?, n?);
     // GET_FEATURES and SET_OWNER of a front-end that never brings memory.
@@ -529,16 +518,14 @@ fn a_front_end_that_gets_nowhere_is_shown_and_told_once() -> Result<()> {
         }
     }
     for id in ["d", "n"] {
-        await_that(Duration::from_secs(60), "a problem", || {
+        await_that("a problem", || {
             let problem = daemon.shown(id, "problem")?;
             Ok(problem.as_str().is_some_and(|it| it.contains("has brought no guest memory")))
         })?;
         ensure!(daemon.shown(id, "state")? == "connected");
     }
     drop((d, n));
-    await_that(Duration::from_secs(60), "no problem", || {
-        Ok(daemon.shown("d", "problem")?.is_null())
-    })?;
+    await_that("no problem", || Ok(daemon.shown("d", "problem")?.is_null()))?;
     let log = log(&daemon)?;
     ensure!(log.matches("has brought no guest memory").count() == 2, "{log}");
     ensure!(log.contains("share=on"), "{log}");

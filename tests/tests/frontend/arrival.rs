@@ -2,8 +2,6 @@
 //! announced to its network by the daemon, in growing pauses, as long as it is there; one whose driver starts
 //! anew is not (docs/decisions/0010-migration.md).
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that};
@@ -33,7 +31,6 @@ switch = "lan"
 vlan = 8
 mac = "52:54:00:00:00:03"
 "#;
-const WITHIN: Duration = Duration::from_secs(90);
 /// All that is said of one arrival is said within 800 ms; a busy machine is later.
 const ALL_MS: u64 = 1_500;
 /// Rounds of one arrival.
@@ -87,14 +84,14 @@ fn connect(daemon: &Daemon, id: &str, spec: &NicSpec) -> Result<Nic> {
 }
 
 fn await_served(daemon: &Daemon, id: &str) -> Result<()> {
-    await_that(WITHIN, "both queues to be attached", || {
+    await_that("both queues to be attached", || {
         Ok(daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
     })
 }
 
 /// As at another host: a connection that is new, and rings that are not.
 fn come(daemon: &Daemon, guest: &mut Nic) -> Result<()> {
-    await_that(WITHIN, "a new connection to be taken", || {
+    await_that("a new connection to be taken", || {
         Ok(guest.reconnect(&daemon.socket("guest"), None).is_ok())
     })
 }

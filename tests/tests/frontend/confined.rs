@@ -7,7 +7,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
@@ -16,7 +15,6 @@ use testing::lacking::left_out;
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::single::Single;
 
-const ONE: &str = "[sidecores]\ncpus = \"0\"\n";
 const DISKS: &str = "[[disk]]\nid = \"file\"\npath = \"images/file.raw\"\nsize = \"4M\"\n\
                      [[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"4M\"\n";
 const LAN: &str = "[[switch]]\nid = \"lan\"\n\
@@ -60,7 +58,7 @@ fn exchange(daemon: &Daemon) -> Result<()> {
 /// Waits until every thread is confined: one that has just been made is not yet.
 fn await_confined(daemon: &Daemon, kept: u64) -> Result<()> {
     let mut last = Ok(0);
-    let waited = await_that(Duration::from_secs(5), "all threads to be confined", || {
+    let waited = await_that("all threads to be confined", || {
         last = all_threads_are_confined(daemon, kept);
         Ok(last.as_ref().is_ok_and(|threads| *threads >= 3))
     });
@@ -106,7 +104,7 @@ fn all_threads_are_confined(daemon: &Daemon, kept: u64) -> Result<usize> {
 
 #[test]
 fn every_thread_of_a_working_daemon_is_confined() -> Result<()> {
-    let mut daemon = Daemon::start_told("confined", "", &format!("{ONE}{DISKS}{LAN}"))?;
+    let mut daemon = Daemon::start("confined", &format!("{DISKS}{LAN}"))?;
     exercise(&daemon, "file")?;
     exercise(&daemon, "ram")?;
     exchange(&daemon)?;
@@ -129,7 +127,8 @@ fn a_user_without_rights_serves_files_memory_and_switches() -> Result<()> {
         return Ok(());
     }
     let lines = "image_folders = [\"images\"]";
-    let mut daemon = Daemon::start_as_nobody("nobody", lines, &format!("{ONE}{DISKS}{LAN}"))?;
+    let mut daemon =
+        Daemon::with("nobody", &format!("{DISKS}{LAN}")).daemon(lines).as_nobody().start()?;
     for id in ["file", "ram"] {
         exercise(&daemon, id)?;
     }
@@ -149,7 +148,7 @@ fn a_user_without_rights_serves_files_memory_and_switches() -> Result<()> {
 #[test]
 fn an_image_outside_of_the_folders_is_refused_by_file_reload_and_api() -> Result<()> {
     let lines = "image_folders = [\"images\"]";
-    let mut daemon = Daemon::start_told("folders", lines, &format!("{ONE}{DISKS}"))?;
+    let mut daemon = Daemon::with("folders", DISKS).daemon(lines).start()?;
     let dir = daemon.dir().to_owned();
     std::fs::write(dir.join("outside.raw"), vec![7; 1 << 20])?;
     symlink(dir.join("outside.raw"), dir.join("images/link.raw"))?;
@@ -198,7 +197,7 @@ fn request(api: &Path, method: &str, path: &str, body: &str) -> Result<u32> {
 /// the place of a device's socket while that comes and goes. The file keeps its content and its mode.
 #[test]
 fn s8_sockets_replaced_by_links_ten_thousand_times() -> Result<()> {
-    let mut daemon = Daemon::start_told("s8", "", &format!("{ONE}{DISKS}"))?;
+    let mut daemon = Daemon::start("s8", DISKS)?;
     let dir = daemon.dir().to_owned();
     let (precious, folder) = (dir.join("precious"), dir.join("folder"));
     std::fs::write(&precious, "precious")?;

@@ -1,8 +1,6 @@
 //! Sidecores come into use when there is load, and are parked when there is none.
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testing::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
@@ -17,8 +15,6 @@ use tests::traffic::{self, LONGEST};
 
 const DISKS: u64 = 6;
 const DISK_BYTES: u64 = 8 << 20;
-/// Growing takes a second, shrinking three; the processors may be busy with something else.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn disks() -> String {
     let disk = |number: u64| {
@@ -38,7 +34,7 @@ fn sum(list: &Value, name: &str) -> u64 {
 
 fn await_states(daemon: &Daemon, wanted: [&str; 2], what: &str) -> Result<Value> {
     let mut list = Value::Null;
-    let reached = await_that(PATIENCE, what, || {
+    let reached = await_that(what, || {
         list = daemon.ask("sidecores")?;
         Ok(each(&list, "state") == wanted)
     });
@@ -68,7 +64,7 @@ fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result
         return Ok(());
     }
     let lines = "cpus = \"0-1\"\nmin = 1\nmax = 2";
-    let mut daemon = Daemon::start_with("cores", lines, &disks())?;
+    let mut daemon = Daemon::with("cores", &disks()).sidecores(lines).start()?;
     let memory_bytes = (MEMORY_BYTES + FILL_MEMORY_BYTES).next_multiple_of(1 << 20) + (1 << 20);
     let spec = FrontendSpec { memory_bytes, features: LINUX_FEATURES, ..FrontendSpec::default() };
     let mut frontends: Vec<Frontend> = (0..DISKS)
@@ -86,7 +82,7 @@ fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result
     let list = await_states(&daemon, ["in_use", "in_use"], "another to come into use")
         .or_else(|error| streams.done().map_or_else(Err, |_| Err(error)))?;
     let mut grown = list;
-    await_that(PATIENCE, "both to work for queues of theirs", || {
+    await_that("both to work for queues of theirs", || {
         streams.done()?;
         grown = daemon.ask("sidecores")?;
         let have = |name| each(&grown, name).iter().all(|value| value.as_u64() > Some(0));
@@ -96,7 +92,7 @@ fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result
     })
     .with_context(|| format!("{grown:#}"))?;
     let before = streams.done()?;
-    await_that(PATIENCE, "the streams to go on", || Ok(streams.done()? > before + 300))?;
+    await_that("the streams to go on", || Ok(streams.done()? > before + 300))?;
     let grown = daemon.ask("sidecores")?;
     println!(
         "under load: busy {:?} %, queues {:?}, moves {:?}",
@@ -108,7 +104,7 @@ fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result
     let queues = streams.finish()?;
     // Which of the two stays is not promised.
     let mut list = Value::Null;
-    await_that(PATIENCE, "one to be parked", || {
+    await_that("one to be parked", || {
         list = daemon.ask("sidecores")?;
         Ok(each(&list, "state").iter().filter(|state| **state == "parked").count() == 1)
     })
@@ -136,7 +132,7 @@ fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<(
     if !has_two_processors()? {
         return Ok(());
     }
-    let mut daemon = Daemon::start_with("cores-hand", "cpus = \"0-1\"", &disks())?;
+    let mut daemon = Daemon::with("cores-hand", &disks()).sidecores("cpus = \"0-1\"").start()?;
     let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
     let mut held = daemon.frontend("d0", &spec)?;
     let single = Single::new(&mut held)?;
@@ -176,7 +172,7 @@ const LAN: [&str; 2] = ["one", "two"];
 fn nic(daemon: &Daemon, name: &str) -> Result<Nic> {
     let nic =
         Nic::connect(&daemon.socket(name), NicSpec { send_bytes: LONGEST, ..NicSpec::default() })?;
-    await_that(PATIENCE, "both queues to be attached", || {
+    await_that("both queues to be attached", || {
         Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
     })?;
     Ok(nic)
@@ -210,7 +206,8 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
          mtu = 9000\n{}",
         disks()
     );
-    let mut daemon = Daemon::start_with("cores-nics", "cpus = \"0-1\"\nmin = 1\nmax = 2", &lan)?;
+    let mut daemon =
+        Daemon::with("cores-nics", &lan).sidecores("cpus = \"0-1\"\nmin = 1\nmax = 2").start()?;
     await_states(&daemon, ["in_use", "parked"], "one in use")?;
     ensure!(home(&daemon, "one")? == 0, "{:#}", daemon.ask("sidecores")?);
     // Operators' wishes have both in use: so the other NIC is placed on that which has less.
@@ -226,7 +223,7 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     guests.iter().try_for_each(|guest| guest.await_frames(1_000))?;
     let busy = daemon.ask("sidecores")?;
     println!("busy {:?} %", each(&busy, "busy_percent"));
-    await_that(PATIENCE, "a queue of a NIC to be seen busy", || {
+    await_that("a queue of a NIC to be seen busy", || {
         let queues = daemon.ask("nic show one")?["queues"].clone();
         let mut queues = queues.as_array().into_iter().flatten();
         Ok(queues.any(|queue| queue["busy_percent"].as_u64() > Some(0)))
@@ -243,7 +240,7 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     check_frames(&daemon, done)?;
 
     for name in LAN {
-        await_that(PATIENCE, "the guests to be gone", || {
+        await_that("the guests to be gone", || {
             Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 0)
         })?;
     }
@@ -270,7 +267,7 @@ fn a_sidecore_that_polls_says_that_it_takes_its_cpu_for_nothing() -> Result<()> 
     let frontend = daemon.frontend("d0", &spec)?;
     let await_poll = |what: &str, is_so: fn(u64) -> bool| {
         let mut list = Value::Null;
-        let reached = await_that(PATIENCE, what, || {
+        let reached = await_that(what, || {
             list = daemon.ask("sidecores")?;
             Ok(is_so(sum(&list, "poll_percent")) && sum(&list, "busy_percent") < 10)
         });

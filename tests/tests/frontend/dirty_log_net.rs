@@ -4,8 +4,6 @@
 //! While the daemon sleeps, frames are laid out and shown, and the memory of both guests is copied. Only
 //! then comes the kick. When it sleeps again, whatever differs was written by it.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
 use testing::frontend::PROTOCOL_LOG_SHMFD;
@@ -21,7 +19,6 @@ const LAN: &str = "[[switch]]\nid = \"lan\"\n\
 const ROUNDS: usize = 40;
 const FRAMES_MAX: u64 = 12;
 const FRAME_BYTES_MAX: u64 = 1514;
-const WITHIN: Duration = Duration::from_secs(90);
 
 /// Two guests on a switch.
 struct Pair<'a> {
@@ -61,7 +58,7 @@ impl<'a> Pair<'a> {
         self.logs.iter().for_each(|log| drop(log.take()));
         let before = self.contents();
         self.one.pair(0).transmit.kick()?;
-        await_that(WITHIN, "a mark", || Ok(self.logs[1].is_marked()))?;
+        await_that("a mark", || Ok(self.logs[1].is_marked()))?;
         self.daemon.await_sleep()?;
         let after = self.contents();
         let mut all = 0;
@@ -88,7 +85,7 @@ impl<'a> Pair<'a> {
 /// Sends a frame until it is heard: a NIC whose queues have not begun yet takes none.
 fn hear(from: &mut Nic, to: &mut Nic, [source, destination]: [u8; 2]) -> Result<()> {
     let hello = frames::small(mac(source), mac(destination));
-    await_that(WITHIN, "a frame to be heard", || {
+    await_that("a frame to be heard", || {
         from.pair(0).send(&Header::default(), &hello, &[])?;
         Ok(to.pair(0).receive_within(100)?.is_some())
     })?;

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use testing::content;
+use testing::daemon::Daemon;
 use testing::frontend::{Frontend, FrontendSpec, MemoryMessage};
 use testing::scratch::Scratch;
-use testing::server::{DiskSetup, Medium, Server, sidecore_binary};
+use testing::server::{DiskSetup, Medium, Server, Who};
 use testing::slots::{Kind, STATUS_OK, Slots};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -20,15 +21,14 @@ const CALL_MS: u32 = 60_000;
 /// Long enough to fill the disk and to compare much of it.
 const MEMORY_BYTES: u64 = 4 * content::MEMORY_BYTES + (4 << 20);
 
-fn disk(dir: &Scratch, medium: impl Fn(PathBuf) -> Medium, queues: u16) -> Result<DiskSetup> {
-    let image = dir.path().join("disk.raw");
-    std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
-    let (id, medium) = (ID.to_string(), medium(image));
-    Ok(DiskSetup { id, medium, size_bytes: DISK_BYTES, queues, unsealed_memory: false })
+fn disk(medium: Medium, queues: u16) -> DiskSetup {
+    let id = ID.to_string();
+    DiskSetup { id, medium, size_bytes: DISK_BYTES, queues, unsealed_memory: false }
 }
 
-fn sidecore(dir: &Scratch, disk: DiskSetup) -> Result<Server> {
-    Server::sidecore(&sidecore_binary()?, dir.path(), 0, &[disk])
+fn sidecore(name: &str, medium: fn(PathBuf) -> Medium, queues: u16) -> Result<Server> {
+    let disk = disk(medium("images/disk.raw".into()), queues);
+    Ok(Server::ours(Who::Sidecore, Daemon::start(name, &disk.declared())?))
 }
 
 fn ring(format: Format, size: u16, event_index: bool, indirect_entries: u16) -> RingSpec {
@@ -102,7 +102,10 @@ fn rings() -> Vec<RingSpec> {
 #[test]
 fn qemu_storage_daemon_passes_with_split_rings() -> Result<()> {
     let dir = Scratch::new(&std::env::temp_dir(), "own-qemu")?;
-    let mut server = Server::qemu_storage_daemon(dir.path(), 0, &disk(&dir, Medium::File, 2)?)?;
+    let image = dir.path().join("disk.raw");
+    std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
+    let disk = disk(Medium::File(image), 2);
+    let mut server = Server::qemu_storage_daemon(dir.path(), 0, &disk)?;
     for indirect_entries in [0, 3] {
         for event_index in [false, true] {
             let ring = ring(Format::Split, 128, event_index, indirect_entries);
@@ -114,22 +117,19 @@ fn qemu_storage_daemon_passes_with_split_rings() -> Result<()> {
 
 #[test]
 fn every_ring_works_on_a_memory_disk() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-memory")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::Memory, 1)?)?;
+    let mut server = sidecore("own-memory", Medium::Memory, 1)?;
     rings().into_iter().try_for_each(|ring| exercise(&mut server, &spec(ring)))
 }
 
 #[test]
 fn every_ring_works_on_a_file() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-file")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::File, 1)?)?;
+    let mut server = sidecore("own-file", Medium::File, 1)?;
     rings().into_iter().try_for_each(|ring| exercise(&mut server, &spec(ring)))
 }
 
 #[test]
 fn the_largest_ring_works() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-large")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::Memory, 1)?)?;
+    let mut server = sidecore("own-large", Medium::Memory, 1)?;
     for format in [Format::Split, Format::Packed] {
         exercise(&mut server, &spec(ring(format, 32768, true, 0)))?;
     }
@@ -138,8 +138,7 @@ fn the_largest_ring_works() -> Result<()> {
 
 #[test]
 fn memory_in_slots_and_an_in_flight_record() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-slots")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::File, 4)?)?;
+    let mut server = sidecore("own-slots", Medium::File, 4)?;
     for format in [Format::Split, Format::Packed] {
         for inflight in [false, true] {
             let ring = ring(format, 128, true, 0);
@@ -153,16 +152,14 @@ fn memory_in_slots_and_an_in_flight_record() -> Result<()> {
 
 #[test]
 fn sixty_four_queues() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-many")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::Memory, 64)?)?;
+    let mut server = sidecore("own-many", Medium::Memory, 64)?;
     let spec = FrontendSpec { queues: 64, ..spec(ring(Format::Split, 64, true, 3)) };
     exercise(&mut server, &spec)
 }
 
 #[test]
 fn a_queue_that_was_stopped_starts_again_with_another_ring() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-restart")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::Memory, 1)?)?;
+    let mut server = sidecore("own-restart", Medium::Memory, 1)?;
     let mut frontend = server.frontend(ID, &spec(ring(Format::Split, 64, true, 0)))?;
     let sectors = frontend.capacity_sectors()?;
     content::fill(&mut frontend, sectors)?;
@@ -177,8 +174,7 @@ fn a_queue_that_was_stopped_starts_again_with_another_ring() -> Result<()> {
 
 #[test]
 fn more_of_the_config_space_than_there_is_reads_as_zeroes() -> Result<()> {
-    let dir = Scratch::new(&std::env::temp_dir(), "own-config")?;
-    let mut server = sidecore(&dir, disk(&dir, Medium::Memory, 1)?)?;
+    let mut server = sidecore("own-config", Medium::Memory, 1)?;
     let mut frontend = server.frontend(ID, &spec(ring(Format::Split, 64, true, 0)))?;
     let config = frontend.config(0, 256)?;
     ensure!(config.len() == 256, "256 bytes were asked for, {} came", config.len());

@@ -153,7 +153,7 @@ impl Drop for MemoryGroup {
     fn drop(&mut self) {
         // An empty group that is left harms nobody.
         let gone = || Ok(std::fs::remove_dir(&self.0).is_ok());
-        let _ = await_that(Duration::from_secs(2), "the cgroup to be removed", gone);
+        let _ = await_that("the cgroup to be removed", gone);
     }
 }
 
@@ -168,8 +168,7 @@ fn h11_memory_that_is_short_ends_nothing() -> Result<()> {
     let inside = group.0.join("cgroup.procs").display().to_string();
     let enter = ["sh", "-c", "echo 0 >\"$0\" && exec \"$@\"", &inside];
     let more = "[[disk]]\nid = \"more\"\nbackend = \"memory\"\nsize = \"1M\"\n";
-    let rest = format!("[sidecores]\ncpus = \"{CPU}\"\n{DISKS}{more}");
-    let mut daemon = Daemon::start_through("h11", &enter, &rest)?;
+    let mut daemon = Daemon::with("h11", &format!("{DISKS}{more}")).through(&enter).start()?;
     let loads = loads(&daemon)?;
     let has = group.get("memory.usage_in_bytes")?;
     ensure!(has > 1 << 20, "the daemon is not in the group: {has} bytes");
@@ -210,8 +209,7 @@ fn only_files_are_refused(mut daemon: Daemon, words: &[&str]) -> Result<()> {
 #[test]
 fn o14_without_io_uring_files_are_refused_and_the_rest_is_served() -> Result<()> {
     let program = [env!("CARGO_BIN_EXE_without_io_uring")];
-    let rest = format!("[sidecores]\ncpus = \"{CPU}\"\n{DISKS}");
-    let daemon = Daemon::start_through("o14-uring", &program, &rest)?;
+    let daemon = Daemon::with("o14-uring", DISKS).through(&program).start()?;
     let words = ["cannot make an io_uring", "Operation not permitted", "kernel.io_uring_disabled"];
     only_files_are_refused(daemon, &words)
 }
@@ -220,8 +218,7 @@ fn o14_without_io_uring_files_are_refused_and_the_rest_is_served() -> Result<()>
 /// takes such memory; between, files are served, too.
 #[test]
 fn o14_without_memory_to_lock_files_are_refused_or_served_and_the_rest_is_served() -> Result<()> {
-    let rest = format!("[sidecores]\ncpus = \"{CPU}\"\n{DISKS}");
-    let daemon = Daemon::start_without_locked_memory("o14-memlock", &rest)?;
+    let daemon = Daemon::with("o14-memlock", DISKS).as_nobody().limit("memlock", 0).start()?;
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid()))?;
     let line = limits.lines().find(|line| line.starts_with("Max locked memory"));
     let line = line.with_context(|| limits.clone())?;

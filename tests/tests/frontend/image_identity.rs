@@ -3,7 +3,6 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use testing::daemon::{Daemon, await_that};
@@ -15,7 +14,6 @@ const DISK: &str = "vm1";
 const BYTES: usize = 1 << 20;
 /// What each image is full of.
 const FILLS: [(&str, u8); 2] = [("a.raw", 0xaa), ("b.raw", 0xbb)];
-const WITHIN: Duration = Duration::from_secs(60);
 /// A block that guests write.
 const BLOCK: u64 = 3;
 
@@ -60,7 +58,7 @@ impl Bed {
     /// The guest waits, with words that name both images, and the other image is as it was.
     fn waits(&mut self, words: &[&str]) -> Result<()> {
         let mut shown = serde_json::Value::Null;
-        await_that(WITHIN, "the guest to wait for its image", || {
+        await_that("the guest to wait for its image", || {
             shown = self.daemon.ask(&format!("show {DISK}"))?;
             let problem = shown["problem"].as_str().unwrap_or_default();
             Ok(problem.contains("its guest was on"))
@@ -90,9 +88,7 @@ impl Bed {
 
 /// Its VMM has hung up, and that was heard.
 fn is_without_a_guest(daemon: &Daemon) -> Result<()> {
-    await_that(WITHIN, "the disk to be without a guest", || {
-        Ok(daemon.shown(DISK, "state")? == "waiting")
-    })
+    await_that("the disk to be without a guest", || Ok(daemon.shown(DISK, "state")? == "waiting"))
 }
 
 fn is_untouched(daemon: &Daemon, image: &str) -> Result<()> {
@@ -109,7 +105,7 @@ fn path(daemon: &Daemon, image: &str) -> PathBuf {
 
 fn declare(daemon: &Daemon, image: &str) -> Result<()> {
     let disk = format!("[[disk]]\nid = \"{DISK}\"\npath = \"images/{image}\"\n");
-    daemon.configure("cpus = \"0\"", &disk)
+    daemon.configure(&disk)
 }
 
 /// A reload that takes its image from a guest is for whoever insists.
@@ -159,7 +155,7 @@ fn an_image_that_is_put_back_is_opened_by_a_reload() -> Result<()> {
     std::fs::rename(&kept, &image)?;
     let refused = bed.daemon.refuses(&format!("disk accept {DISK}"))?;
     ensure!(refused.contains("is not the image that is open"), "{refused}");
-    await_that(WITHIN, "a word of what is there", || {
+    await_that("a word of what is there", || {
         Ok(bed.daemon.last_words().contains("for which its guest waits: `sidecore reload`"))
     })?;
     let dry = bed.daemon.ask("reload --dry-run")?;
@@ -177,7 +173,7 @@ fn a_smaller_size_at_a_start_leaves_the_guest_waiting() -> Result<()> {
     let mut bed = Bed::start("identity-smaller")?;
     let with_size = |daemon: &Daemon, size: &str| {
         let disk = format!("[[disk]]\nid = \"{DISK}\"\npath = \"images/a.raw\"\n{size}\n");
-        daemon.configure("cpus = \"0\"", &disk)
+        daemon.configure(&disk)
     };
     bed.daemon.kill()?;
     with_size(&bed.daemon, "size = \"512K\"")?;
@@ -208,7 +204,7 @@ fn a_disk_removed_and_added_with_another_path_leaves_the_guest_waiting() -> Resu
     // From here on it is a disk of the API's.
     bed.guest.disconnect()?;
     is_without_a_guest(&bed.daemon)?;
-    bed.daemon.configure("cpus = \"0\"", "")?;
+    bed.daemon.configure("")?;
     bed.daemon.ask("reload")?;
     let add = |image| format!("disk add {DISK} --path {}", path(&bed.daemon, image).display());
     let (add_a, add_b) = (add("a.raw"), add("b.raw"));
@@ -239,7 +235,7 @@ fn disks_at(sockets: [&str; 2]) -> String {
 /// The guest of the first image has come to the second disk, and is not served.
 fn waits_at_the_other(daemon: &Daemon) -> Result<()> {
     let mut problem = serde_json::Value::Null;
-    await_that(WITHIN, "the guest to wait", || {
+    await_that("the guest to wait", || {
         problem = daemon.shown("vm2", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("its guest was on")))
     })?;
@@ -253,14 +249,14 @@ fn disks_that_swap_their_sockets_do_not_swap_their_guests() -> Result<()> {
     let mut bed = Bed::start("identity-sockets")?;
     let (own, other) = (format!("{DISK}.sock"), "vm2.sock");
     bed.daemon.kill()?;
-    bed.daemon.configure("cpus = \"0\"", &disks_at([other, &own]))?;
+    bed.daemon.configure(&disks_at([other, &own]))?;
     bed.daemon.start_again()?;
     bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
     waits_at_the_other(&bed.daemon)?;
     // Another name of the same disk is no other guest.
     bed.daemon.kill()?;
     let renamed = disks_at([&own, other]).replace(&format!("id = \"{DISK}\""), "id = \"renamed\"");
-    bed.daemon.configure("cpus = \"0\"", &renamed)?;
+    bed.daemon.configure(&renamed)?;
     bed.daemon.start_again()?;
     bed.guest.reconnect(UnixStream::connect(bed.daemon.dir().join(&own))?)?;
     bed.goes_on()?;
@@ -328,7 +324,7 @@ fn a_guest_that_starts_fresh_is_served_from_what_is_there() -> Result<()> {
     declare(&bed.daemon, "a.raw")?;
     bed.daemon.start_again()?;
     bed.come_back()?;
-    await_that(WITHIN, "the guest to wait", || {
+    await_that("the guest to wait", || {
         let problem = bed.daemon.shown(DISK, "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("a.raw") && text.contains("accept")))
     })?;
@@ -390,7 +386,7 @@ fn an_image_that_was_cut_while_the_daemon_was_dead_is_not_filled_with_zeroes() -
     let image = std::fs::File::options().write(true).open(path(&bed.daemon, "a.raw"))?;
     image.set_len(64 << 10)?;
     let disk = format!("[[disk]]\nid = \"{DISK}\"\npath = \"images/a.raw\"\nsize = \"1M\"\n");
-    bed.daemon.configure("cpus = \"0\"", &disk)?;
+    bed.daemon.configure(&disk)?;
     bed.daemon.start_again()?;
     bed.come_back()?;
     bed.waits(&["was cut to 65536 bytes"])?;
@@ -401,7 +397,7 @@ fn an_image_that_was_cut_while_the_daemon_was_dead_is_not_filled_with_zeroes() -
         bed.come_back()?;
         bed.waits(&["was cut to 65536 bytes"])?;
     }
-    bed.daemon.configure("cpus = \"0\"", &disk.replace("1M", "2M"))?;
+    bed.daemon.configure(&disk.replace("1M", "2M"))?;
     bed.daemon.ask("reload")?;
     is_said(&bed.daemon, "was cut to 65536 bytes")?;
     bed.daemon.ask(&format!("disk accept {DISK}"))?;
@@ -412,7 +408,7 @@ fn an_image_that_was_cut_while_the_daemon_was_dead_is_not_filled_with_zeroes() -
 /// The text of the disk's problem holds `word` some time.
 fn is_said(daemon: &Daemon, word: &str) -> Result<()> {
     let mut problem = serde_json::Value::Null;
-    await_that(WITHIN, word, || {
+    await_that(word, || {
         problem = daemon.shown(DISK, "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains(word)))
     })?;
@@ -421,7 +417,7 @@ fn is_said(daemon: &Daemon, word: &str) -> Result<()> {
 }
 
 fn is_well_again(daemon: &Daemon) -> Result<()> {
-    await_that(WITHIN, "no problem", || Ok(daemon.shown(DISK, "problem")?.is_null()))
+    await_that("no problem", || Ok(daemon.shown(DISK, "problem")?.is_null()))
 }
 
 fn set_len(path: &Path, bytes: u64) -> Result<()> {
@@ -453,7 +449,7 @@ fn a_resize_of_an_image_without_its_name_is_refused() -> Result<()> {
     let mut bed = Bed::start("identity-resize")?;
     bed.guest.disconnect()?;
     is_without_a_guest(&bed.daemon)?;
-    bed.daemon.configure("cpus = \"0\"", "")?;
+    bed.daemon.configure("")?;
     bed.daemon.ask("reload")?;
     let image = path(&bed.daemon, "a.raw");
     bed.daemon.ask(&format!("disk add {DISK} --path {}", image.display()))?;
@@ -515,7 +511,7 @@ fn a_guest_whose_disk_has_another_guest_meanwhile_waits() -> Result<()> {
     let mut bed = Bed::start("identity-swapped")?;
     let (own, other) = (format!("{DISK}.sock"), "vm2.sock");
     bed.daemon.kill()?;
-    bed.daemon.configure("cpus = \"0\"", &disks_at([other, &own]))?;
+    bed.daemon.configure(&disks_at([other, &own]))?;
     bed.daemon.start_again()?;
     // A VM that starts is served from what its socket leads to.
     let stream = UnixStream::connect(bed.daemon.dir().join(other))?;

@@ -2,7 +2,6 @@
 //! same name, the guest waits, as with a disk of its own machine.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use testing::daemon::{Daemon, await_that};
@@ -12,7 +11,6 @@ use tests::link_site::{IMAGE_BYTES, Site, free_port};
 use tests::single::Single;
 
 const DISK: &str = "root";
-const WITHIN: Duration = Duration::from_secs(120);
 /// A block that guests write.
 const BLOCK: u64 = 3;
 
@@ -30,8 +28,9 @@ impl Bed {
         let (site, port) = (Site::new(Path::new(env!("CARGO_TARGET_TMPDIR")), name)?, free_port()?);
         let other = site.folder().join("other.raw");
         std::fs::write(other, vec![0xbb; IMAGE_BYTES as usize])?;
-        let iohost = Daemon::start_on(&format!("{name}-iohost"), "0", &site.iohost(port))?;
-        let client = Daemon::start_on(&format!("{name}-client"), "1", &site.client(&[port]))?;
+        let iohost = Daemon::start(&format!("{name}-iohost"), &site.iohost(port))?;
+        let client =
+            Daemon::with(&format!("{name}-client"), &site.client(&[port])).cpus("1").start()?;
         let guest = Bed::boot(&client)?;
         Ok(Bed { site, iohost, client, guest, port })
     }
@@ -64,13 +63,13 @@ impl Bed {
     fn declare(&self, image: &Path) -> Result<()> {
         let (ours, theirs) = (self.site.image(), image.display().to_string());
         let text = self.site.iohost(self.port);
-        self.iohost.configure("cpus = \"0\"", &text.replace(&ours.display().to_string(), &theirs))
+        self.iohost.configure(&text.replace(&ours.display().to_string(), &theirs))
     }
 
     /// The guest waits, with words, and the other image is as it was.
     fn waits(&mut self) -> Result<()> {
         let mut shown = serde_json::Value::Null;
-        await_that(WITHIN, "the guest to wait for its image", || {
+        await_that("the guest to wait for its image", || {
             shown = self.client.ask(&format!("show {DISK}"))?;
             let problem = shown["problem"].as_str().unwrap_or_default();
             Ok(problem.contains("its guest was on another image of db of link rack"))
@@ -164,7 +163,7 @@ fn what_its_operator_accepts_and_what_a_fresh_guest_finds_is_served() -> Result<
     single.exercise(bed.guest.queue(0), BLOCK)?;
     // It is on that one from now on.
     bed.restart_with(&own)?;
-    await_that(WITHIN, "the guest to wait", || Ok(bed.client.shown(DISK, "state")? == "waiting"))?;
+    await_that("the guest to wait", || Ok(bed.client.shown(DISK, "state")? == "waiting"))?;
     // A VMM that starts fresh is on whatever is there.
     bed.guest.disconnect()?;
     bed.guest = Bed::boot(&bed.client)?;

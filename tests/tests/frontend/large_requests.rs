@@ -2,7 +2,6 @@
 //! never asks what is offered; chains of many large ones; and what a neighbour has of its sidecore meanwhile.
 
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,9 +13,8 @@ use rustix::thread::CpuSet;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, pause};
 use testing::frontend::{FrontQueue, Frontend, FrontendSpec};
-use testing::killer::Host;
 use testing::slots::{Kind, STATUS_OK, Slots};
-use testing::timing::{PATIENCE, are_judged, judge};
+use testing::timing::{are_judged, judge};
 use tests::single::Single;
 use virtqueue::Format;
 use virtqueue::driver::{Buffer, RingSpec};
@@ -198,22 +196,20 @@ const DEATHS_MAX: u64 = 15;
 /// depends on the disk's speed: with `--all` one must.
 #[test]
 fn a_death_in_the_middle_of_a_large_write_loses_nothing() -> Result<()> {
-    let host = Host::new("large-killed", &disks())?;
+    let mut daemon = Daemon::with("large-killed", &disks()).quick().start()?;
     for id in ["auto", "page"] {
-        let mut running = host.start()?;
-        let stream = connect(&host, id)?;
-        let mut frontend = Frontend::over(stream, spec(Format::Split, 0))?;
+        let mut frontend = daemon.frontend(id, &spec(Format::Split, 0))?;
         let large = Large::new(&mut frontend, 96 * MIB, 0)?;
         let (mut round, mut between) = (0, 0);
         while round < DEATHS || (between == 0 && round < DEATHS_MAX) {
             ensure!(large.put(round), "guest memory");
             large.begin(&mut frontend, Kind::Write, 1)?;
             pause(Duration::from_millis(2 * round));
-            running.kill_now()?;
-            let image = host.dir().join(format!("{id}.raw"));
+            daemon.kill()?;
+            let image = daemon.dir().join(format!("{id}.raw"));
             between += u64::from(large.is_there_in_part(&image, round)?);
-            running = host.start()?;
-            frontend.reconnect(connect(&host, id)?)?;
+            daemon.start_again()?;
+            frontend.reconnect(daemon.connect(id)?)?;
             large.end(&mut frontend, Kind::Write)?;
             large.data.zero(0, large.data.len());
             large.run(&mut frontend, Kind::Read, 1)?;
@@ -223,20 +219,8 @@ fn a_death_in_the_middle_of_a_large_write_loses_nothing() -> Result<()> {
         say(&format!("{id}: {between} of {round} deaths were between two parts"));
         judge(between > 0, || format!("{id}: none of {round} deaths was between two parts"))?;
         frontend.disconnect()?;
-        running.kill_now()?;
     }
-    Ok(())
-}
-
-fn connect(host: &Host, id: &str) -> Result<UnixStream> {
-    let until = now_ns() + PATIENCE.as_nanos() as u64;
-    loop {
-        match UnixStream::connect(host.socket(id)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if now_ns() > until => return Err(error).context("no daemon listens"),
-            Err(_) => pause(Duration::from_millis(1)),
-        }
-    }
+    daemon.kill()
 }
 
 /// What a neighbour on the same sidecore has.
@@ -455,7 +439,7 @@ impl Rounds {
 #[test]
 fn a_neighbour_is_served_beside_large_requests() -> Result<()> {
     let long = are_judged();
-    let daemon = Daemon::start_on("large-beside", &SIDECORE.to_string(), &disks())?;
+    let daemon = Daemon::with("large-beside", &disks()).cpus(&SIDECORE.to_string()).start()?;
     let others = come_first()?;
     let mut neighbour = daemon.frontend("memory", &FrontendSpec::default())?;
     let one = Single::new(&mut neighbour)?;

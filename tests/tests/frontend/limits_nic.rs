@@ -3,8 +3,6 @@
 
 #![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testing::clock::now_ns;
@@ -29,9 +27,7 @@ fn lan(name: &str, count: u16) -> Result<(Daemon, Vec<Nic>)> {
         daemon.ask(&format!("nic add {id} --switch lan --mac 52:54:00:00:00:0{number}"))?;
         let nic = Nic::connect(&daemon.socket(id), NicSpec::default());
         nics.push(nic.with_context(|| format!("the daemon says:\n{}", daemon.last_words()))?);
-        await_that(Duration::from_secs(5), "its queues to be served", || {
-            Ok(daemon.shown(id, "queues_attached")? == 2)
-        })?;
+        await_that("its queues to be served", || Ok(daemon.shown(id, "queues_attached")? == 2))?;
     }
     Ok((daemon, nics))
 }
@@ -284,7 +280,7 @@ fn a_driver_that_starts_its_queues_anew_does_not_keep_its_group_waiting() -> Res
     let began_ns = now_ns();
     for _ in 0..resets {
         let _ = a.pair(0).send(&Header::default(), &frame, &[])?;
-        await_that(Duration::from_secs(10), "a new connection to be taken", || {
+        await_that("a new connection to be taken", || {
             Ok(a.reconnect(&daemon.socket("a"), None).is_ok())
         })?;
     }

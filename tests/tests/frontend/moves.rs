@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use serde_json::Value;
@@ -54,9 +53,10 @@ fn sidecore_of(daemon: &Daemon, disk: &str) -> Result<Option<u64>> {
 fn bring_by_hand(mover: &Mover) -> Result<Vec<u64>> {
     let mut at = Vec::new();
     for (name, to) in NAMES.into_iter().zip([0, 1, 0, 1]) {
-        await_that(Duration::from_secs(20), "the disk to be moved by hand", || {
-            Ok(mover.move_disk(name, to)? == Wish::Done)
-        })?;
+        await_that(
+            "the disk to be moved by hand",
+            || Ok(mover.move_disk(name, to)? == Wish::Done),
+        )?;
         at.push(u64::from(to));
     }
     Ok(at)
@@ -65,7 +65,7 @@ fn bring_by_hand(mover: &Mover) -> Result<Vec<u64>> {
 #[test]
 fn random_moves_under_load_cost_no_request() -> Result<()> {
     let wanted: u64 = if is_long() { 10_000 } else { 1_000 };
-    let mut daemon = Daemon::start_on("moves", "0-1", DISKS)?;
+    let mut daemon = Daemon::with("moves", DISKS).cpus("0-1").start()?;
     let mut loads = Vec::new();
     let mut frontends: Vec<Frontend> = Vec::new();
     for name in NAMES {
@@ -145,13 +145,13 @@ fn keep_moving(mover: &Mover, disk: &str, stop: &AtomicBool, moved: &AtomicU64) 
 #[test]
 fn disks_are_changed_cut_off_and_removed_while_their_queues_move() -> Result<()> {
     let disks = "[[disk]]\nid = \"steady\"\npath = \"steady.raw\"\nsize = \"4M\"\n";
-    let mut daemon = Daemon::start_on("moves-midst", "0-1", disks)?;
+    let mut daemon = Daemon::with("moves-midst", disks).cpus("0-1").start()?;
     let mut frontend = daemon.frontend("steady", &spec(1))?;
     let (load, _) = Load::start(&mut frontend)?;
     load.await_requests(10)?;
     // Each sidecore has its io_uring from the first file on.
     for to in [0, 1] {
-        await_that(Duration::from_secs(20), "the disk to move", || {
+        await_that("the disk to move", || {
             Ok(Mover::new(daemon.dir()).move_disk("steady", to)? == Wish::Done)
         })?;
     }
@@ -200,7 +200,7 @@ fn disks_are_changed_cut_off_and_removed_while_their_queues_move() -> Result<()>
 
 #[test]
 fn a_daemon_that_is_stopped_in_the_middle_of_moves_ends_in_order() -> Result<()> {
-    let mut daemon = Daemon::start_on("moves-stop", "0-1", DISKS)?;
+    let mut daemon = Daemon::with("moves-stop", DISKS).cpus("0-1").start()?;
     for round in 0..3 {
         let (mut movers, mut frontends) = (Vec::new(), Vec::new());
         let stop = Arc::new(AtomicBool::new(false));
@@ -231,7 +231,7 @@ fn a_daemon_that_is_stopped_in_the_middle_of_moves_ends_in_order() -> Result<()>
 fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     let disks = "[[disk]]\nid = \"a\"\nbackend = \"memory\"\nsize = \"4M\"\nqueues = 2\n\
                  [[switch]]\nid = \"s\"\n[[nic]]\nid = \"n\"\nswitch = \"s\"\n";
-    let daemon = Daemon::start_on("moves-refused", "0-1", disks)?;
+    let daemon = Daemon::with("moves-refused", disks).cpus("0-1").start()?;
     let said = |line: &str, words: &str| -> Result<()> {
         let error = daemon.refuses(line)?;
         ensure!(error.contains(words), "`{line}` says {error:?}, not {words:?}");

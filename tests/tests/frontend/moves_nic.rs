@@ -15,7 +15,6 @@ use tests::hostile_bed::is_long;
 use tests::traffic::{self, LONGEST, OTHERS, Traffic};
 
 const NAMES: [&str; 2] = ["one", "two"];
-const STARTS: Duration = Duration::from_secs(20);
 
 fn config() -> String {
     let mac = |number| frames::mac(number).map(|byte| format!("{byte:02x}")).join(":");
@@ -31,7 +30,7 @@ fn config() -> String {
 fn connect(daemon: &Daemon, name: &str) -> Result<Nic> {
     let spec = NicSpec { send_bytes: LONGEST, ..NicSpec::default() };
     let nic = Nic::connect(&daemon.socket(name), spec)?;
-    await_that(STARTS, "both queues to be attached", || {
+    await_that("both queues to be attached", || {
         Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
     })?;
     Ok(nic)
@@ -68,7 +67,7 @@ fn field(list: &Value, name: &str) -> (u64, u64) {
 #[test]
 fn frames_go_on_while_nics_move_and_none_is_lost_doubled_or_overtaken() -> Result<()> {
     let wanted: u64 = if is_long() { 3_000 } else { 300 };
-    let mut daemon = Daemon::start_on("nic-moves", "0-1", &config())?;
+    let mut daemon = Daemon::with("nic-moves", &config()).cpus("0-1").start()?;
     let guests = start(&daemon)?;
     let mover = Mover::new(daemon.dir());
     let mut at = [home(&daemon, NAMES[0])?, home(&daemon, NAMES[1])?];
@@ -130,11 +129,11 @@ fn keep_moving(mover: &Mover, nic: &str, stop: &AtomicBool, moved: &AtomicU64) -
 
 #[test]
 fn nics_are_changed_cut_off_and_removed_while_they_move() -> Result<()> {
-    let mut daemon = Daemon::start_on("nic-moves-midst", "0-1", &config())?;
+    let mut daemon = Daemon::with("nic-moves-midst", &config()).cpus("0-1").start()?;
     let guests = start(&daemon)?;
     for name in NAMES {
         for to in [0, 1] {
-            await_that(STARTS, "the NIC to move", || {
+            await_that("the NIC to move", || {
                 Ok(Mover::new(daemon.dir()).move_nic(name, to)? == Wish::Done)
             })?;
         }
@@ -184,7 +183,7 @@ fn nics_are_changed_cut_off_and_removed_while_they_move() -> Result<()> {
 
 #[test]
 fn a_daemon_that_is_stopped_while_nics_move_ends_in_order() -> Result<()> {
-    let mut daemon = Daemon::start_on("nic-moves-stop", "0-1", &config())?;
+    let mut daemon = Daemon::with("nic-moves-stop", &config()).cpus("0-1").start()?;
     for round in 0..3 {
         let (mut movers, mut nics) = (Vec::new(), Vec::new());
         let stop = Arc::new(AtomicBool::new(false));
@@ -211,7 +210,7 @@ fn a_daemon_that_is_stopped_while_nics_move_ends_in_order() -> Result<()> {
 fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     let disk = "[[disk]]\nid = \"disk\"\nbackend = \"memory\"\nsize = \"4M\"\n\
                 [[nic]]\nid = \"wired\"\nnull = \"drop\"\n";
-    let daemon = Daemon::start_on("nic-moves-refused", "0-1", &(config() + disk))?;
+    let daemon = Daemon::with("nic-moves-refused", &(config() + disk)).cpus("0-1").start()?;
     let said = |line: &str, words: &str| -> Result<()> {
         let error = daemon.refuses(line)?;
         ensure!(error.contains(words), "`{line}` says {error:?}, not {words:?}");
@@ -226,7 +225,7 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     // Also before a guest is there: then its queues start where it is.
     let to = 1 - home(&daemon, "one")?;
     // On a busy machine a sidecore may not wake within a millisecond.
-    await_that(Duration::from_secs(20), "the nic to move", || {
+    await_that("the nic to move", || {
         Ok(Mover::new(daemon.dir()).move_nic("one", to as u16)? == Wish::Done)
     })?;
     let view = daemon.ask(&format!("nic move one --to {to}"))?;

@@ -78,7 +78,7 @@ fn must_cross(daemon: &Daemon, from: &mut Nic, to: &mut Nic) -> Result<()> {
 fn reconnect(daemon: &Daemon, id: &str, nic: &mut Nic, base: Option<u32>) -> Result<()> {
     // While another test starts a process, that holds a copy of our last connection.
     let mut last = None;
-    await_that(Duration::from_secs(10), "a new connection to be taken", || {
+    await_that("a new connection to be taken", || {
         let tried = nic.reconnect(&daemon.socket(id), base);
         let done = tried.is_ok();
         last = tried.err();
@@ -89,9 +89,7 @@ fn reconnect(daemon: &Daemon, id: &str, nic: &mut Nic, base: Option<u32>) -> Res
 
 /// Waits until a front-end can be connected, or not.
 fn await_socket(daemon: &Daemon, id: &str, is_there: bool) -> Result<()> {
-    await_that(Duration::from_secs(5), "a NIC's socket", || {
-        Ok(daemon.socket(id).exists() == is_there)
-    })
+    await_that("a NIC's socket", || Ok(daemon.socket(id).exists() == is_there))
 }
 
 fn drops(view: &Value, reason: &str) -> u64 {
@@ -130,7 +128,7 @@ fn two_guests_on_a_switch_exchange_frames_and_it_shows() -> Result<()> {
 
 #[test]
 fn guests_on_two_sidecores_exchange_frames() -> Result<()> {
-    let mut daemon = Daemon::start_on("nic-two", "0,1", LAN)?;
+    let mut daemon = Daemon::with("nic-two", LAN).cpus("0,1").start()?;
     let homes = [daemon.ask("nic show a")?, daemon.ask("nic show b")?];
     ensure!(homes[0]["sidecore"] != homes[1]["sidecore"], "{homes:?}");
     let (mut a, mut b) = (connect(&daemon, "a")?, connect(&daemon, "b")?);
@@ -357,7 +355,7 @@ fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
         ip("tuntap add sc-found mode tap multi_queue vnet_hdr")?;
         daemon.ask("nic add f --tap sc-found")?;
         daemon.ask("nic rm f --force")?;
-        await_that(Duration::from_secs(5), "the tap to be let go", || {
+        await_that("the tap to be let go", || {
             Ok(!daemon.last_words().is_empty() && has_interface("sc-found")?)
         })?;
         let file = daemon.dir().join("sidecore.toml");
@@ -369,7 +367,7 @@ fn taps_are_made_kept_found_again_and_removed() -> Result<()> {
             ),
         )?;
         daemon.ask("reload --force")?;
-        await_that(Duration::from_secs(5), "the tap to go", || Ok(!has_interface("sc-wire")?))?;
+        await_that("the tap to go", || Ok(!has_interface("sc-wire")?))?;
         ensure!(has_interface("sc-up")? && has_interface("sc-found")?);
         daemon.is_alive()
     })
@@ -393,7 +391,7 @@ fn a_nic_of_several_pairs_has_as_many_queues_of_its_tap() -> Result<()> {
         let flows = missing.iter().map(|_| UdpSocket::bind("10.98.0.1:0"));
         let flows: Vec<UdpSocket> = flows.collect::<std::io::Result<_>>()?;
         // The kernel spreads flows over the queues: each of them has to be read.
-        await_that(Duration::from_secs(10), "a frame of each flow", || {
+        await_that("a frame of each flow", || {
             for flow in &missing {
                 flows[usize::from(*flow)].send_to(&[*flow], "10.98.0.2:7")?;
             }
@@ -436,7 +434,7 @@ fn what_the_host_sends_waits_for_a_slow_guest_and_costs_no_core_meanwhile() -> R
         // Ethernet, IPv4, UDP, and the number.
         let number = |bytes: &[u8]| bytes.get(42..44).map(|b| u16::from_be_bytes([b[0], b[1]]));
         // The ring is with its sidecore once a frame has come.
-        await_that(Duration::from_secs(10), "a frame", || {
+        await_that("a frame", || {
             send(u16::MAX)?;
             Ok(nic.pair(0).receive_within(SILENCE_MS)?.is_some())
         })?;
@@ -484,18 +482,16 @@ fn an_interface_that_goes_is_shown_and_found_again() -> Result<()> {
             ip("link add sc-v0 type veth peer name sc-v1")?;
             ip("link set sc-v0 up")?;
             ip("link set sc-v1 up")?;
-            await_that(Duration::from_secs(10), "the uplink to be open", || {
-                Ok(port(&daemon)?["link"] == "up")
-            })?;
+            await_that("the uplink to be open", || Ok(port(&daemon)?["link"] == "up"))?;
             let taken =
                 || Ok::<_, anyhow::Error>(port(&daemon)?["counters"]["delivered_frames"].as_u64());
             let before = taken()?;
             let frame = frames::small(frames::mac(1), frames::mac(9));
             a.pair(0).send(&Header::default(), &frame, &[])?;
             a.pair(0).drain(CROSSING_MS)?;
-            await_that(Duration::from_secs(5), "a frame to leave", || Ok(taken()? > before))?;
+            await_that("a frame to leave", || Ok(taken()? > before))?;
             ip("link delete sc-v0")?;
-            await_that(Duration::from_secs(10), "the uplink to be shut", || {
+            await_that("the uplink to be shut", || {
                 a.pair(0).send(&Header::default(), &frame, &[])?;
                 a.pair(0).drain(CROSSING_MS)?;
                 Ok(port(&daemon)?["link"] == "down")

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use backend::net::{HostPort, HostSource};
@@ -161,7 +160,7 @@ fn all_to_all(name: &str, link: &Link) -> Result<()> {
 /// Sends until one arrives: before a receiver's queue is with its sidecore, frames are lost.
 fn await_path(from: &mut Nic, number: u16, receiver: &mut Receiver) -> Result<()> {
     let hello = frames::small(frames::mac(number), receiver.mac);
-    await_that(Duration::from_millis(CROSSING_MS), "a frame to cross", || {
+    await_that("a frame to cross", || {
         ensure!(from.pair(0).send(&Header::default(), &hello, &[])?, "no slot is free");
         from.pair(0).drain(CROSSING_MS)?;
         Ok(receiver.nic.pair(0).receive_within(20)?.is_some())
@@ -253,7 +252,7 @@ fn every_offload_to_a_tap() -> Result<()> {
 /// What the host's kernel has received of a packet: frames to `mac`.
 fn of_the_host(port: &mut HostPort, mut arrived: Reassembly, mac: [u8; 6]) -> Result<u64> {
     let mut waiting = VecDeque::new();
-    await_that(Duration::from_millis(CROSSING_MS), "a frame on the tap", || {
+    await_that("a frame on the tap", || {
         while let Some(got) = port.receive(0) {
             if got.bytes.starts_with(&mac) {
                 waiting.push_back((got.header, got.bytes.to_vec()));

@@ -2,7 +2,6 @@
 //! (docs/decisions/0016-runstate.md). What placement makes of it is tested in `schedule`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -41,8 +40,9 @@ fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
     if !sees_vcpus()? {
         return Ok(());
     }
-    let mut daemon =
-        Daemon::start_with("rivals", "skip_sleeping = true\npolicy = \"poll\"\n", DISK)?;
+    let mut daemon = Daemon::with("rivals", DISK)
+        .sidecores("skip_sleeping = true\npolicy = \"poll\"\n")
+        .start()?;
     let sidecore =
         |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.ask("sidecores")?["sidecores"][0].clone());
     let before = sidecore(&daemon)?;
@@ -52,7 +52,7 @@ fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
     std::thread::scope(|scope| {
         let (daemon, is_over) = (&daemon, &is_over);
         let guest = vcpu.spawn_scoped(scope, move || guest(daemon, cpu, is_over))?;
-        let seen = await_that(Duration::from_secs(20), "the vCPU to be seen there", || {
+        let seen = await_that("the vCPU to be seen there", || {
             let lost = sidecore(daemon)?["lost_percent"].as_u64();
             Ok(lost >= Some(if timing::are_judged() { 10 } else { 1 }) && said(daemon)? > 0)
         });
@@ -64,9 +64,7 @@ fn a_guest_on_a_sidecores_processor_is_reported() -> Result<()> {
         ensure!(shown["vcpus"][0]["on_sidecore"] == 0, "{shown}");
         Ok::<_, anyhow::Error>(())
     })?;
-    await_that(Duration::from_secs(10), "it to be over", || {
-        Ok(sidecore(&daemon)?["lost_percent"] == 0)
-    })?;
+    await_that("it to be over", || Ok(sidecore(&daemon)?["lost_percent"] == 0))?;
     ensure!(said(&daemon)? == 1, "it was said more than once:\n{}", daemon.last_words());
     daemon.is_alive()
 }

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use testing::daemon::sidecore_binary;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use testing::lacking::left_out;
 use testing::net_frontend::{Nic, NicSpec};
-use testing::server::sidecore_binary;
 use tests::crowd::nic;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
@@ -26,7 +26,7 @@ const SAID: &str = "which vCPUs run cannot be seen, so neither `redirect` nor `s
 fn config() -> String {
     let nics = [("one", 1), ("two", 2)]
         .map(|(id, number)| nic(id, number) + "queues = 2\nredirect = \"always\"\n");
-    format!("[sidecores]\ncpus = \"0\"\nmin = 1\n[[switch]]\nid = \"lan\"\n{}", nics.concat())
+    format!("[[switch]]\nid = \"lan\"\n{}", nics.concat())
 }
 
 fn frames_go(daemon: &Daemon) -> Result<()> {
@@ -35,7 +35,7 @@ fn frames_go(daemon: &Daemon) -> Result<()> {
             &daemon.socket(id),
             NicSpec { send_bytes: LONGEST, ..NicSpec::default() },
         )?;
-        await_that(Duration::from_secs(10), "its queues to be attached", || {
+        await_that("its queues to be attached", || {
             Ok(daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
         })?;
         Ok((nic, number))
@@ -73,7 +73,7 @@ fn without_the_right_to_see_it_everything_else_works() -> Result<()> {
     let check = doctor(&without)?;
     let todo = check["todo"].as_str().unwrap_or_default();
     ensure!(check["state"] == "warn" && !todo.is_empty() && SAID.ends_with(todo), "{check}");
-    let mut daemon = Daemon::start_through("run-state", &without, &config())?;
+    let mut daemon = Daemon::with("run-state", &config()).through(&without).start()?;
     frames_go(&daemon)?;
     // And in a process that takes over.
     daemon.upgrade()?;
@@ -105,7 +105,7 @@ fn skips(name: &str) -> Result<Daemon> {
             format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"16M\"\n")
         })
         .collect();
-    Daemon::start_with(name, "policy = \"poll\"\nskip_sleeping = true\n", &disks)
+    Daemon::with(name, &disks).sidecores("policy = \"poll\"\nskip_sleeping = true\n").start()
 }
 
 fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
@@ -133,7 +133,7 @@ fn queues_of_a_guest_that_sleeps_are_left_alone_and_each_request_is_answered() -
         let daemon = &daemon;
         let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
             let mut disks = guest(daemon)?;
-            await_that(Duration::from_secs(10), "its disks to be dormant", || {
+            await_that("its disks to be dormant", || {
                 // One is looked at: it is polled alone.
                 Ok(sidecore(daemon)?["dormant"]
                     .as_u64()
@@ -161,7 +161,7 @@ fn queues_of_a_guest_that_sleeps_are_left_alone_and_each_request_is_answered() -
         let daemon = &daemon;
         let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
             let _disks = guest(daemon)?;
-            await_that(Duration::from_secs(10), "its disks to be dormant", || {
+            await_that("its disks to be dormant", || {
                 Ok(sidecore(daemon)?["dormant"]
                     .as_u64()
                     .is_some_and(|count| count + 1 >= DISKS as u64))
@@ -179,7 +179,7 @@ fn whose_vcpus_are_not_known_is_polled_and_it_is_said_why() -> Result<()> {
     for (disk, single) in &mut disks {
         single.exercise(disk.queue(0), 1)?;
     }
-    await_that(Duration::from_secs(10), "its process to be looked at", || {
+    await_that("its process to be looked at", || {
         let shown = daemon.ask("show d0")?;
         Ok(shown["vcpus_unknown"].as_str().is_some_and(|why| why.contains("debug-threads=on")))
     })?;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testing::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Config, Daemon, await_that, pause};
 use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use testing::scratch::Scratch;
 use tests::sight::sees_vcpus;
@@ -20,14 +20,14 @@ use tests::single::Single;
 /// Disks of one guest.
 const DISKS: usize = 3;
 
-/// What follows `[daemon]`: a daemon that polls all disks for ever, but those of guests that sleep. Each disk has
-/// `line` too.
-fn rest(line: &str) -> String {
+/// A daemon that polls all disks for ever, but those of guests that sleep. Each disk has `line` too.
+fn config(name: &str, line: &str) -> Config {
     let disk = |number: usize| {
         format!("[[disk]]\nid = \"d{number}\"\nbackend = \"memory\"\nsize = \"16M\"\n{line}")
     };
     let disks: String = (0..DISKS).map(disk).collect();
-    format!("[sidecores]\ncpus = \"0\"\nmin = 1\npolicy = \"poll\"\nskip_sleeping = true\n{disks}")
+    let sidecores = "cpus = \"0\"\nmin = 1\npolicy = \"poll\"\nskip_sleeping = true";
+    Daemon::with(name, &disks).sidecores(sidecores)
 }
 
 fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
@@ -117,7 +117,7 @@ fn vcpus_are_those_that_the_vmm_says() -> Result<()> {
     let images = Scratch::new(&std::env::temp_dir(), "images")?;
     let daemon_lines = format!("image_folders = [{:?}]\n", images.path());
     let disk = format!("qmp = {path:?}\n");
-    let mut daemon = Daemon::start_told("qmp", &daemon_lines, &rest(&disk))?;
+    let mut daemon = config("qmp", &disk).daemon(&daemon_lines).start()?;
     let told = |daemon: &Daemon| daemon.ask("show d0");
     std::thread::scope(|scope| {
         let (daemon, path) = (&daemon, &path);
@@ -125,32 +125,28 @@ fn vcpus_are_those_that_the_vmm_says() -> Result<()> {
             let tid = rustix::thread::gettid().as_raw_nonzero().get();
             let mut disks = guest(daemon)?;
             // Nobody is there yet: names are looked at, of which there is none.
-            await_that(Duration::from_secs(10), "the lack of a socket to be said", || {
+            await_that("the lack of a socket to be said", || {
                 let why = told(daemon)?["vcpus_unknown"].to_string();
                 Ok(why.contains("there is no such socket") && why.contains("debug-threads=on"))
             })?;
             let qmp = Qmp::listen(path, tid)?;
-            await_that(
-                Duration::from_secs(40),
-                "another process's thread not to be believed",
-                || {
-                    let shown = told(daemon)?;
-                    let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
-                    let why = shown["vcpus_unknown"].to_string();
-                    Ok(vcpus == 1 && why.contains("of 2 vCPUs") && why.contains("1 are"))
-                },
-            )?;
+            await_that("another process's thread not to be believed", || {
+                let shown = told(daemon)?;
+                let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
+                let why = shown["vcpus_unknown"].to_string();
+                Ok(vcpus == 1 && why.contains("of 2 vCPUs") && why.contains("1 are"))
+            })?;
             let dormant = daemon.ask("sidecores")?["sidecores"][0]["dormant"].clone();
             ensure!(dormant == 0, "{dormant} of a guest that is not known whole");
             qmp.says_other.store(false, Ordering::Release);
-            await_that(Duration::from_secs(40), "the VMM to be asked again", || {
+            await_that("the VMM to be asked again", || {
                 let shown = told(daemon)?;
                 let vcpus = shown["vcpus"].as_array().map_or(0, Vec::len);
                 let is_told = vcpus == 1 && shown["vcpus"][0]["thread"] == tid;
                 Ok(is_told && shown["vcpus_unknown"].is_null())
             })?;
             ensure!(qmp.answered.load(Ordering::Acquire) > 0);
-            await_that(Duration::from_secs(40), "its disks to be dormant", || {
+            await_that("its disks to be dormant", || {
                 let core = daemon.ask("sidecores")?["sidecores"][0].clone();
                 Ok(core["dormant"].as_u64().is_some_and(|count| count + 1 >= DISKS as u64))
             })?;
@@ -175,14 +171,14 @@ fn a_vmm_that_does_not_answer_is_known_by_its_threads_names() -> Result<()> {
     // Its threads are another process's.
     let _qmp = Qmp::listen(&other, 1)?;
     for (path, said) in [(&silent, "no answer within 500 ms"), (&other, "none of the threads")] {
-        let mut daemon = Daemon::start_told("no-qmp", "", &rest(&format!("qmp = {path:?}\n")))?;
+        let mut daemon = config("no-qmp", &format!("qmp = {path:?}\n")).start()?;
         let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_string());
         std::thread::scope(|scope| {
             let daemon = &daemon;
             let guest = vcpu.spawn_scoped(scope, move || -> Result<()> {
                 let _disks = guest(daemon)?;
                 let tid = rustix::thread::gettid().as_raw_nonzero().get();
-                await_that(Duration::from_secs(10), "names to be gone by", || {
+                await_that("names to be gone by", || {
                     let shown = daemon.ask("show d0")?;
                     let why = shown["vcpus_unknown"].to_string();
                     let is_said = why.contains(said) && why.contains("names of threads");

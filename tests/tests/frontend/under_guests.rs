@@ -62,7 +62,7 @@ impl Guest {
 }
 
 fn write(daemon: &Daemon, text: &str) -> Result<()> {
-    daemon.configure("cpus = \"0\"\nmin = 1", text)
+    daemon.configure(text)
 }
 
 /// What became of one thing in an answer to a reload.
@@ -251,7 +251,7 @@ fn a_disk_that_is_made_anew_keeps_the_socket_that_its_vmm_comes_back_to() -> Res
 fn reaches(port: &mut Nic, card: &mut Nic) -> Result<()> {
     let frame = frames::small(frames::mac(1), [0xff; 6]);
     ensure!(port.pair(0).send(&Header::default(), &frame, &[])?, "no slot is free");
-    await_that(WITHIN, "the frame to arrive", || {
+    await_that("the frame to arrive", || {
         Ok(card.pair(0).receive()?.is_some_and(|got| got.bytes == frame))
     })
 }
@@ -298,7 +298,7 @@ fn what_takes_a_disk_or_a_nic_from_its_guest_is_refused_unless_its_operator_insi
     let lines = || daemon.last_words().matches("it would take from guests").count();
     let before = lines();
     kill_process(Pid::from_raw(daemon.pid() as i32).context("no pid")?, Signal::HUP)?;
-    await_that(WITHIN, "a line in the log", || Ok(lines() > before))?;
+    await_that("a line in the log", || Ok(lines() > before))?;
     of_file.works()?;
     // What a guest does not notice needs no word; and says that it keeps it.
     write(&daemon, &FILE.replace(vm, "path = \"images/vm.raw\"\nsize = \"8M\"\nshare = 9"))?;
@@ -319,7 +319,7 @@ fn what_takes_a_disk_or_a_nic_from_its_guest_is_refused_unless_its_operator_insi
     daemon.refuses("show vm")?;
     // With no guest there is nobody to ask for.
     drop((of_file, card));
-    await_that(WITHIN, "the card to be without a guest", || {
+    await_that("the card to be without a guest", || {
         Ok(daemon.shown("card", "state")? == "waiting")
     })?;
     write(&daemon, "")?;

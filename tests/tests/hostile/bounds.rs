@@ -7,8 +7,6 @@ use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use tests::raw_front_end::{Raw, VERSION, message, request, signal, words};
 use tests::single::Single;
 
-const ONE: &str = "[sidecores]\ncpus = \"0\"\n";
-
 fn disk(id: &str) -> String {
     format!("[[disk]]\nid = \"{id}\"\npath = \"images/{id}.raw\"\nsize = \"4M\"\n")
 }
@@ -25,7 +23,7 @@ fn exercise(daemon: &Daemon, id: &str) -> Result<()> {
 /// So many descriptors that `devices` disks of one queue fit, and no more: what the daemon takes itself is
 /// asked of one that has plenty.
 fn limit_for(devices: u64) -> Result<u64> {
-    let daemon = Daemon::start_told("bounds-own", "", &format!("{ONE}{}", disk("a")))?;
+    let daemon = Daemon::start("bounds-own", &disk("a"))?;
     let bounds = bounds(&daemon)?;
     let number = |name: &str| bounds["descriptors"][name].as_u64().context("no number");
     ensure!(bounds["devices"] == 1, "{bounds}");
@@ -47,8 +45,8 @@ fn bounds(daemon: &Daemon) -> Result<serde_json::Value> {
 fn o14_the_next_device_is_refused_and_the_others_are_served() -> Result<()> {
     let limit = limit_for(2)?;
     let lan = "[[switch]]\nid = \"lan\"\n";
-    let file = format!("{ONE}{lan}{}{}{}", disk("a"), disk("b"), disk("c"));
-    let mut daemon = Daemon::start_limited("o14", limit, &file)?;
+    let file = format!("{lan}{}{}{}", disk("a"), disk("b"), disk("c"));
+    let mut daemon = Daemon::with("o14", &file).limit("nofile", limit).start()?;
     exercise(&daemon, "a")?;
     exercise(&daemon, "b")?;
     let shown = daemon.ask("show c")?;
@@ -78,7 +76,7 @@ fn o14_the_next_device_is_refused_and_the_others_are_served() -> Result<()> {
 #[test]
 fn o14_few_descriptors() -> Result<()> {
     let all: String = ["a", "b", "c", "d"].map(disk).concat();
-    let mut daemon = Daemon::start_limited("o14-68", 68, &format!("{ONE}{all}"))?;
+    let mut daemon = Daemon::with("o14-68", &all).limit("nofile", 68).start()?;
     exercise(&daemon, "a")?;
     let shown = daemon.ask("show d")?;
     let problem = shown["problem"].as_str().unwrap_or_default();
@@ -91,8 +89,8 @@ fn o14_few_descriptors() -> Result<()> {
 #[test]
 fn what_is_promised_to_a_neighbour_is_not_taken() -> Result<()> {
     let limit = limit_for(2)?;
-    let file = format!("{ONE}{}{}", disk("good"), disk("bad"));
-    let mut daemon = Daemon::start_limited("promises", limit, &file)?;
+    let file = disk("good") + &disk("bad");
+    let mut daemon = Daemon::with("promises", &file).limit("nofile", limit).start()?;
     let mut held = Vec::new();
     for _ in 0..8 {
         let Ok(raw) = Raw::connect(&daemon.socket("bad")) else { continue };

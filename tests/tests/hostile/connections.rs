@@ -70,10 +70,8 @@ fn e35_no_descriptor_is_left() -> Result<()> {
         prlimit(pid, Resource::Nofile, before)?;
         drop(held);
         // Those who could not be accepted are refused or come in now; the neighbour goes on.
-        await_that(Duration::from_secs(5), "a front-end to be accepted again", || {
-            Ok(bed.door().raw().is_ok())
-        })
-        .with_context(|| format!("{spare} descriptors to spare"))?;
+        await_that("a front-end to be accepted again", || Ok(bed.door().raw().is_ok()))
+            .with_context(|| format!("{spare} descriptors to spare"))?;
         bed.is_unharmed()?;
     }
     bed.finish()
@@ -176,9 +174,7 @@ fn a_daemon_that_is_killed_stops_to_listen_before_its_front_ends_notice() -> Res
     for round in 0..2 {
         let held = (0..3).map(|_| daemon.connect("good"));
         let _held = held.collect::<Result<Vec<_>>>()?;
-        await_that(Duration::from_secs(90), "three connections", || {
-            Ok(numbers(&daemon, "good")?.1.len() == 3)
-        })?;
+        await_that("three connections", || Ok(numbers(&daemon, "good")?.1.len() == 3))?;
         let (listen, connected) = numbers(&daemon, "good")?;
         // The highest are closed first.
         ensure!(
@@ -189,9 +185,7 @@ fn a_daemon_that_is_killed_stops_to_listen_before_its_front_ends_notice() -> Res
     }
     for attempt in 0..if is_long() { 300 } else { 10 } {
         let mut held = daemon.connect("good")?;
-        await_that(Duration::from_secs(90), "a connection", || {
-            Ok(numbers(&daemon, "good")?.1.len() == 1)
-        })?;
+        await_that("a connection", || Ok(numbers(&daemon, "good")?.1.len() == 1))?;
         let path = daemon.socket("good");
         let again = std::thread::spawn(move || {
             // Nothing comes but the end.

@@ -13,7 +13,6 @@
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
@@ -189,7 +188,7 @@ impl Round<'_> {
         };
         let door = self.door(how.disk())?;
         // One that did what costs others time is kept out for 10 s.
-        await_that(Duration::from_secs(15), "the next front-end", || Ok(door.raw().is_ok()))?;
+        await_that("the next front-end", || Ok(door.raw().is_ok()))?;
         self.held.awaited(self.daemon)?;
         match how {
             How::Ring(row) => {
@@ -310,7 +309,7 @@ fn seconds() -> Result<u64> {
 }
 
 fn config() -> String {
-    let mut config = format!("[sidecores]\ncpus = \"0\"\nmin = 1\n{}", Crowd::config());
+    let mut config = Crowd::config();
     for (id, disk) in SEATS {
         let _ = write!(config, "[[disk]]\nid = \"{id}\"\n{disk}\n");
     }
@@ -379,7 +378,7 @@ fn is_as_before(daemon: &Daemon, start: &Footprint) -> Result<Footprint> {
 
 #[test]
 fn the_others_notice_nothing() -> Result<()> {
-    let mut daemon = Daemon::start_told("crowd", "", &config())?;
+    let mut daemon = Daemon::start("crowd", &config())?;
     daemon.await_sleep()?;
     let start = Footprint::now(&daemon)?;
     // As a host keeps its guests off the sidecore's processor.

@@ -33,9 +33,7 @@ fn e31_a_disk_that_hangs_is_removed_when_it_answers() -> Result<()> {
     disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| single.send(guest.queue(0), Kind::Write, 1));
-        await_that(Duration::from_secs(5), "the write to reach the disk", || {
-            Ok(disk.counts().writes.calls == 1)
-        })?;
+        await_that("the write to reach the disk", || Ok(disk.counts().writes.calls == 1))?;
         let began = now_ns();
         let removed = bed.daemon.ask(&format!("disk rm {BAD} --force"))?;
         let took = now_ns() - began;
@@ -52,7 +50,7 @@ fn e31_a_disk_that_hangs_is_removed_when_it_answers() -> Result<()> {
         let _ = hanging.join().map_err(|_| anyhow!("the guest panicked"))?;
         Ok(())
     })?;
-    await_that(Duration::from_secs(5), "the image to be free", || {
+    await_that("the image to be free", || {
         Ok(bed.daemon.ask(&format!("disk add again --path {}", disk.path().display())).is_ok())
     })?;
     bed.finish()
@@ -77,14 +75,13 @@ fn a_resize_by_reload_gives_up_and_is_done_by_the_next_one() -> Result<()> {
     let mut queues = guest.take_queues();
     let [first, second] = &mut queues[..] else { return Err(anyhow!("two queues")) };
     single.exercise(second, 3)?;
-    daemon.configure("cpus = \"0\"\nmin = 1", &of_size("8M"))?;
+    daemon.configure(&of_size("8M"))?;
     let written = disk.counts().writes.calls;
     disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| single.send(first, Kind::Write, 1));
-        let tried = await_that(Duration::from_secs(60), "the write to reach the disk", || {
-            Ok(disk.counts().writes.calls > written)
-        });
+        let tried =
+            await_that("the write to reach the disk", || Ok(disk.counts().writes.calls > written));
         let tried = tried.and_then(|()| {
             let said = daemon.refuses("reload")?;
             ensure!(said.contains("it has 4M and not 8M: it waits for 1 request"), "{said}");
@@ -100,7 +97,7 @@ fn a_resize_by_reload_gives_up_and_is_done_by_the_next_one() -> Result<()> {
         let _ = hanging.join().map_err(|_| anyhow!("the guest panicked"))?;
         tried
     })?;
-    await_that(Duration::from_secs(60), "the problem alone", || {
+    await_that("the problem alone", || {
         let problem = daemon.shown("bad", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.starts_with("it has 4M and not 8M: ")))
     })?;
@@ -137,7 +134,7 @@ fn d2_a_disk_that_hangs_holds_up_no_flush_of_another() -> Result<()> {
     }
     bad.offer_heads(&heads);
     bad.kick()?;
-    await_that(Duration::from_secs(5), "the reads to be taken", || {
+    await_that("the reads to be taken", || {
         let counters = daemon.shown(BAD, "counters")?;
         Ok(counters["reads"] == READS && disk.counts().reads.calls > 0)
     })?;
@@ -168,9 +165,7 @@ fn e31_a_stop_does_not_wait_for_a_disk_that_hangs() -> Result<()> {
     disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| single.send(guest.queue(0), Kind::Write, 1));
-        await_that(Duration::from_secs(5), "the write to reach the disk", || {
-            Ok(disk.counts().writes.calls == 1)
-        })?;
+        await_that("the write to reach the disk", || Ok(disk.counts().writes.calls == 1))?;
         let began = now_ns();
         daemon.stop()?;
         let took = now_ns() - began;
@@ -207,7 +202,7 @@ fn ram_disk(format: Format, inflight: bool) -> Result<()> {
     daemon.kill()?;
     daemon.start_again()?;
     guest.reconnect(daemon.connect("ram")?)?;
-    await_that(Duration::from_secs(5), "the disk to say why", || {
+    await_that("the disk to say why", || {
         let problem = daemon.shown("ram", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("used this RAM disk before")))
     })?;
@@ -237,7 +232,7 @@ fn an_image_that_was_missing_is_not_served_as_zeroes() -> Result<()> {
     std::fs::rename(&image, &away)?;
     daemon.start_again()?;
     guest.reconnect(daemon.connect("img")?)?;
-    await_that(Duration::from_secs(5), "the disk to say why", || {
+    await_that("the disk to say why", || {
         let problem = daemon.shown("img", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("img was missing or empty")))
     })?;

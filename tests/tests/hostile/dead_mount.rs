@@ -13,8 +13,6 @@ use tests::faulty::{disk, rule};
 use tests::fuse_disk::{Call, FuseDisk, How, When};
 use tests::single::Single;
 
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(90);
 /// For so long at most the kernel believes what it was told of a name.
 const BELIEVED: Duration = Duration::from_secs(2);
 /// More than there are threads that open images of one file system.
@@ -31,7 +29,7 @@ fn name_on(disk: &FuseDisk, number: usize) -> String {
 }
 
 fn is_open(daemon: &Daemon, id: &str) -> Result<()> {
-    await_that(LONG, &format!("{id} to be open"), || {
+    await_that(&format!("{id} to be open"), || {
         Ok(daemon.shown(id, "problem")?.is_null() && daemon.shown(id, "state")? != "failed")
     })
 }
@@ -69,7 +67,7 @@ fn a_dead_file_system_keeps_no_other_image_from_being_opened() -> Result<()> {
         ensure!(problem.contains("its file system has not answered yet"), "{problem}");
     }
     dead.heal();
-    await_that(LONG, "all to be known", || {
+    await_that("all to be known", || {
         let list = daemon.ask("ls")?;
         let disks = list["disks"].as_array().ok_or_else(|| anyhow!("no disks: {list}"))?;
         Ok(disks.iter().filter(|disk| disk["state"] == "failed").count() == MANY)
@@ -88,7 +86,7 @@ fn a_resize_at_a_dead_file_system_stops_nobody_else() -> Result<()> {
     ensure!(said.contains("file system does not answer"), "{said}");
     works(&daemon, "ram")?;
     dead.heal();
-    await_that(LONG, "the resize", || Ok(daemon.ask("disk resize bad 8M").is_ok()))?;
+    await_that("the resize", || Ok(daemon.ask("disk resize bad 8M").is_ok()))?;
     ensure!(daemon.shown("bad", "size_bytes")? == 8 << 20);
     Ok(())
 }
@@ -109,18 +107,18 @@ fn a_disk_whose_reload_failed_is_served_as_before_when_its_file_system_answers()
     let shared = shared.display().to_string();
     // Another process has it too, which is found when it is locked.
     holder = Daemon::start("dead-mount-holder", &other(&shared))?;
-    daemon.configure("cpus = \"0\"\nmin = 1", &format!("{RAM}{bad}{}", other(&shared)))?;
+    daemon.configure(&format!("{RAM}{bad}{}", other(&shared)))?;
     daemon.ask("reload")?;
     works(&daemon, "bad")?;
     let taken = format!("[[disk]]\nid = \"bad\"\npath = \"{shared}\"\n");
-    daemon.configure("cpus = \"0\"\nmin = 1", &format!("{RAM}{taken}"))?;
+    daemon.configure(&format!("{RAM}{taken}"))?;
     hang(&slow, Call::Open);
     let said = daemon.refuses("reload --force")?;
     ensure!(said.contains("shared.raw"), "{said}");
     ensure!(daemon.shown("bad", "state")? == "waiting", "{}", daemon.ask("show bad")?);
     works(&daemon, "ram")?;
     slow.heal();
-    await_that(LONG, "the image before", || {
+    await_that("the image before", || {
         let shown = daemon.ask("show bad")?;
         let is_it = shown["path"].as_str().is_some_and(|path| path.starts_with(&folder));
         Ok(is_it && shown["problem"].is_null())
@@ -146,7 +144,7 @@ fn a_last_close_that_hangs_stops_nobody_else() -> Result<()> {
     }
     std::thread::scope(|scope| {
         let removed = scope.spawn(|| daemon.ask("disk rm bad"));
-        let beside = await_that(LONG, "the close to be asked for", || {
+        let beside = await_that("the close to be asked for", || {
             daemon.ask("ls")?;
             Ok(dead.counts().closes.calls > 0)
         });
@@ -174,7 +172,7 @@ fn an_add_that_waits_for_its_file_system_is_waited_for_by_nobody_else() -> Resul
         was_first |= std::thread::scope(|scope| {
             let before = dead.counts().names.calls;
             let added = scope.spawn(|| daemon.ask(&line));
-            await_that(LONG, "it to be looked for", || Ok(dead.counts().names.calls > before))?;
+            await_that("it to be looked for", || Ok(dead.counts().names.calls > before))?;
             let beside = daemon.ask("ls");
             let was_first = !added.is_finished();
             dead.heal();
@@ -202,15 +200,15 @@ fn an_image_that_nobody_waits_for_any_more_is_not_kept_locked() -> Result<()> {
     let opens = slow.counts().opens.calls;
     hang(&slow, Call::Open);
     let guest = daemon.frontend("moves", &FrontendSpec::default())?;
-    await_that(LONG, "its image to be asked for", || Ok(slow.counts().opens.calls > opens))?;
-    await_that(LONG, "the guest to wait", || {
+    await_that("its image to be asked for", || Ok(slow.counts().opens.calls > opens))?;
+    await_that("the guest to wait", || {
         let problem = daemon.shown("moves", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("has not answered yet")))
     })?;
     drop(guest);
-    await_that(LONG, "the guest to be gone", || Ok(daemon.shown("moves", "problem")?.is_null()))?;
+    await_that("the guest to be gone", || Ok(daemon.shown("moves", "problem")?.is_null()))?;
     slow.heal();
-    await_that(LONG, "the image to be free", || {
+    await_that("the image to be free", || {
         Ok(other.ask(&format!("disk add here --path {}", slow.path().display())).is_ok())
     })
 }
@@ -228,17 +226,17 @@ fn a_dead_file_system_blinds_nobody_to_what_becomes_of_other_images() -> Result<
     let before = dead.counts().names.calls;
     hang(&dead, Call::Name);
     pause(BELIEVED);
-    await_that(LONG, "a look to hang", || Ok(dead.counts().names.calls > before))?;
+    await_that("a look to hang", || Ok(dead.counts().names.calls > before))?;
     // As long as it takes for as many looks as there could be.
     pause(BELIEVED);
     let image = daemon.dir().join("local.img");
     std::fs::rename(&image, daemon.dir().join("elsewhere.img"))?;
-    let told = await_that(LONG, "it to be seen", || {
+    let told = await_that("it to be seen", || {
         let problem = daemon.shown("local", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("was removed or renamed")))
     });
     let overdue = told.and_then(|()| {
-        await_that(LONG, "it to be said that looks are overdue", || {
+        await_that("it to be said that looks are overdue", || {
             Ok(daemon.last_words().contains("images are not looked at"))
         })
     });

@@ -8,7 +8,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
@@ -17,10 +16,7 @@ use testing::lacking::left_out;
 
 const MALLORY: u32 = 54_321;
 const SECRET: &[u8; 4096] = &[0x5e; 4096];
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(120);
-const ONE: &str = "[sidecores]\ncpus = \"0\"\n\
-                   [[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"4M\"\n";
+const ONE: &str = "[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"4M\"\n";
 
 /// A daemon, and a folder of another user in its own.
 struct Site {
@@ -37,7 +33,7 @@ impl Site {
             left_out("files of other users are made by root alone");
             return Ok(None);
         }
-        let daemon = Daemon::start_told(name, lines, &format!("{ONE}{rest}"))?;
+        let daemon = Daemon::with(name, &format!("{ONE}{rest}")).daemon(lines).start()?;
         let site = Site { daemon };
         fs::create_dir(site.at("mallory"))?;
         chown(site.at("mallory"), Some(MALLORY), Some(MALLORY))?;
@@ -131,18 +127,15 @@ fn a_link_in_the_images_place_is_not_followed_when_the_guest_or_the_daemon_comes
                 migratable = true\n";
     let Some(mut site) = Site::start("names-swap", "")? else { return Ok(()) };
     let image = site.image("vm.raw")?;
-    site.daemon.configure(
-        "cpus = \"0\"",
-        &format!("{}{disk}", &ONE[ONE.find("[[disk]]").unwrap_or(0)..]),
-    )?;
+    site.daemon.configure(&format!("{ONE}{disk}"))?;
     site.daemon.ask("reload")?;
     // The first guest goes, and with it the locks.
     drop(site.daemon.frontend("vm", &FrontendSpec::default())?);
-    await_that(LONG, "the locks to go", || Ok(site.daemon.shown("vm", "locked")? == false))?;
+    await_that("the locks to go", || Ok(site.daemon.shown("vm", "locked")? == false))?;
     fs::rename(&image, site.at("mallory/aside.raw"))?;
     symlink(site.at("secret"), &image)?;
     let guest = site.daemon.frontend("vm", &FrontendSpec::default())?;
-    await_that(LONG, "it is said why the guest waits", || {
+    await_that("it is said why the guest waits", || {
         let shown = site.daemon.ask("show vm")?;
         let problem = shown["problem"].as_str().unwrap_or_default();
         Ok(shown["state"] == "waiting" && problem.contains("is not followed"))
@@ -272,9 +265,7 @@ fn a_lease_is_asked_back_and_waited_for_by_nobody() -> Result<()> {
     ensure!(shown["state"] == "waiting" && problem.contains("lease"), "{shown}");
     site.daemon.frontend("ram", &FrontendSpec::default())?;
     drop(lease);
-    await_that(LONG, "the image is open", || {
-        Ok(site.daemon.shown("leased", "problem")?.is_null())
-    })?;
+    await_that("the image is open", || Ok(site.daemon.shown("leased", "problem")?.is_null()))?;
     site.daemon.frontend("leased", &FrontendSpec::default())?;
     site.finish()
 }
@@ -302,7 +293,7 @@ fn sockets_in_a_users_folder_are_made_and_found_without_his_links() -> Result<()
     listener.set_nonblocking(true)?;
     symlink(site.at("theirs.sock"), &socket)?;
     site.daemon.ask(&line("vm", "--mode connect"))?;
-    await_that(LONG, "it is said why", || {
+    await_that("it is said why", || {
         let shown = site.daemon.ask("show vm")?.to_string();
         Ok(shown.contains("is not followed"))
     })?;
@@ -311,7 +302,7 @@ fn sockets_in_a_users_folder_are_made_and_found_without_his_links() -> Result<()
     let own = UnixListener::bind(&socket)?;
     chown(&socket, Some(MALLORY), None)?;
     own.set_nonblocking(true)?;
-    await_that(LONG, "a connection", || Ok(own.accept().is_ok()))?;
+    await_that("a connection", || Ok(own.accept().is_ok()))?;
     site.finish()
 }
 
@@ -341,7 +332,7 @@ fn a_search_through_many_locks_does_not_hold_the_api_up() -> Result<()> {
     site.is_refused(&line, &["is in use", &pid])?;
     // Another call that was heard after it is done before it: when control searches itself, that never is.
     let mut number = 0;
-    await_that(LONG, "another call to be done while it searches", || {
+    await_that("another call to be done while it searches", || {
         number += 1;
         let body = format!(
             "{{\"id\":\"held{number}\",\"path\":{:?},\"allow_user_folder\":true}}",

@@ -8,7 +8,6 @@
 
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -104,7 +103,7 @@ impl Storm {
             neighbours.push(Neighbour { nic, stream, expected, sent: 0, sampled: 0 });
         }
         let (deaf, flooder) = (connect(DEAF)?, connect(FLOODER)?);
-        await_that(Duration::from_millis(CROSSING_MS), "all queues to be attached", || {
+        await_that("all queues to be attached", || {
             let lan = daemon.ask("ls")?;
             let nics = lan["nics"].as_array().context("no NICs")?;
             Ok(nics.iter().all(|nic| nic["queues_attached"] == 2))

@@ -111,7 +111,7 @@ struct Soak {
 }
 
 fn config() -> String {
-    let mut config = format!("[sidecores]\ncpus = \"0\"\nmin = 1\n{}", soak::config());
+    let mut config = soak::config();
     let _ = write!(config, "[[disk]]\nid = \"{BESIDE}\"\nbackend = \"memory\"\nsize = \"4M\"\n");
     for (id, disk) in SEATS {
         let _ = write!(config, "[[disk]]\nid = \"{id}\"\n{disk}\n");
@@ -124,7 +124,7 @@ fn config() -> String {
 /// until what it had in flight has ended, and a flush of a busy file system takes its time.
 fn settled(daemon: &Daemon, mappings: Option<usize>) -> Result<Held> {
     let (mut last, mut same) = (Held::now(daemon)?, 0);
-    let waited = await_that(Duration::from_secs(10), "the daemon to come to rest", || {
+    let waited = await_that("the daemon to come to rest", || {
         let now = Held::now(daemon)?;
         same = if now == last { same + 1 } else { 0 };
         last = now;
@@ -136,7 +136,7 @@ fn settled(daemon: &Daemon, mappings: Option<usize>) -> Result<Held> {
 
 impl Soak {
     fn start(seed: u64) -> Result<Soak> {
-        let daemon = Daemon::start_told("soak", "", &config())?;
+        let daemon = Daemon::start("soak", &config())?;
         let tenants = Tenants::start(&daemon, seed)?;
         let held = Held::now(&daemon)?;
         let mut soak = Soak {
@@ -250,7 +250,7 @@ impl Soak {
         let (load, _) = beside.as_ref().context("nobody is beside it")?;
         let door = Door { daemon, disk: seat.0, load, held, is_long: false };
         // One that did what costs others time is kept out for 10 s.
-        await_that(Duration::from_secs(15), "the next front-end", || Ok(door.raw().is_ok()))?;
+        await_that("the next front-end", || Ok(door.raw().is_ok()))?;
         held.awaited(daemon)?;
         let done = match how {
             How::Ring(row) => door.guest(row.layout).and_then(|mut guest| {
@@ -300,7 +300,7 @@ impl Soak {
         });
         let [one, two] = nics;
         let nics = [one?, two?];
-        await_that(Duration::from_secs(10), "all queues to be attached", || {
+        await_that("all queues to be attached", || {
             let all = |id: &str| -> Result<bool> {
                 Ok(self.daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
             };

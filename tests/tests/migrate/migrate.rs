@@ -249,7 +249,7 @@ fn one_of_two_daemons_serves() -> Result<()> {
 
 fn await_waiting(daemon: &Daemon, why: &str) -> Result<()> {
     let mut shown = serde_json::Value::Null;
-    let waited = await_that(WITHIN, "the guest to wait for the image", || {
+    let waited = await_that("the guest to wait for the image", || {
         shown = daemon.ask("show disk")?;
         let problem = shown["problem"].as_str().unwrap_or_default();
         Ok(shown["state"] == "waiting" && shown["locked"] == false && problem.contains(why))
@@ -404,7 +404,7 @@ fn a_sync_that_takes_long_holds_up_nobody_else() -> Result<()> {
     disk.obey(Rule { call: Call::Sync, when: When::Next(1), how: How::Hang });
     std::thread::scope(|scope| {
         let stopped = scope.spawn(|| frontend.stop_queue(0));
-        await_that(WITHIN, "the sync", || Ok(disk.counts().syncs.calls > 0))?;
+        await_that("the sync", || Ok(disk.counts().syncs.calls > 0))?;
         pause(Duration::from_millis(50));
         let too_early = stopped.is_finished();
         // Control and the other disk go on.

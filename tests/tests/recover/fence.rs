@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
-use testing::daemon::{await_that, pause};
-use testing::killer::Host;
+use testing::daemon::{Config, Daemon, await_that, pause};
 use testing::lacking::left_out;
 use testing::load::Random;
 use testing::scratch::Scratch;
@@ -86,30 +85,25 @@ fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<Option<u64>>
     std::fs::write(&image, vec![0; DISK_BYTES as usize])?;
     std::fs::File::open(&image)?.sync_all()?;
     let path = image.display();
-    let mut host = Host::new("fence", &format!("[[disk]]\nid = \"{ID}\"\npath = \"{path}\"\n"))?;
-    host.cgroup = Some(throttle.dir().to_path_buf());
-
-    let mut first = host.start()?;
-    let stream = first.connect(&host.socket(ID))?.context("killed by somebody else")?;
-    let mut tenant = Tenant::over(stream, spec(), Tenant::blank(DISK_BYTES))?;
+    let config = Daemon::with("fence", &format!("[[disk]]\nid = \"{ID}\"\npath = \"{path}\"\n"));
+    let inside = throttle.dir().join("cgroup.procs").display().to_string();
+    let enter = ["sh", "-c", "echo 0 >\"$0\" && exec \"$@\"", &inside];
+    let mut daemon = config.through(&enter).quick().start()?;
+    let mut tenant = Tenant::over(daemon.connect(ID)?, spec(), Tenant::blank(DISK_BYTES))?;
     tenant.send_one(random, 0, Kind::Write, [0, SECTORS])?;
     let sent_ns = now_ns();
-    await_that(Duration::from_secs(5), "the write to be taken", || {
-        Ok(tenant.frontend().recorded()? == 1)
-    })?;
+    await_that("the write to be taken", || Ok(tenant.frontend().recorded()? == 1))?;
     pause(SUBMIT);
     let has_ended = tenant.take()? != 0;
-    first.kill_now()?;
+    daemon.kill()?;
     if has_ended || has_landed(&image)? {
         return Ok(None);
     }
 
-    host.cgroup = None;
-    let mut second = host.start()?;
-    let stream = second.connect(&host.socket(ID))?.context("killed by somebody else")?;
-    tenant.reconnect(stream).with_context(|| second.last_words())?;
-    tenant.drain().with_context(|| second.last_words())?;
-    let waited_ns = now_ns() - second.born_ns;
+    daemon.start_again_as(Config::directly)?;
+    tenant.reconnect(daemon.connect(ID)?).with_context(|| daemon.last_words())?;
+    tenant.drain().with_context(|| daemon.last_words())?;
+    let waited_ns = now_ns() - daemon.born_ns();
     tenant.send_one(random, 0, Kind::Write, [0, SECTORS])?;
     tenant.drain()?;
     tenant.send_one(random, 0, Kind::Flush, [0, 0])?;
@@ -119,7 +113,7 @@ fn round(folder: &Path, throttle: &Throttle, number: u64) -> Result<Option<u64>>
     pause(Duration::from_nanos((sent_ns + LANDED_NS).saturating_sub(now_ns())));
     let when = format!("the successor served {} ms after its start", waited_ns / 1_000_000);
     tenant.compare_all(random).context(when)?;
-    second.kill_now()?;
+    daemon.kill()?;
     Ok(Some(waited_ns))
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
-use testing::killer::{Host, Running};
+use testing::daemon::Daemon;
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
@@ -176,32 +176,34 @@ fn live(world: World, kills: u64, random: &mut Random, tally: &mut Tally) -> Res
     let files = Scratch::new(&parent, "recover-image")?;
     let image = files.path().join("disk.raw");
     std::fs::File::create(&image)?.set_len(DISK_BYTES)?;
-    let host = Host::new("recover", &disk(&image, world))?;
-    let mut tenant = first(&host, world)?;
+    let mut daemon = Daemon::with("recover", &disk(&image, world)).quick().start()?;
+    let tenant = Tenant::over(daemon.connect(ID)?, world.tenant, Tenant::blank(DISK_BYTES));
+    let mut tenant = tenant.with_context(|| daemon.last_words())?;
+    daemon.kill()?;
     let begun = tally.kills;
     while tally.kills < begun + kills {
         let dies_early = random.below(8) == 0;
         if dies_early {
-            die_early(&host, &mut tenant, random)?;
+            die_early(&mut daemon, &mut tenant, random)?;
             tally.early += 1;
         } else {
-            die_serving(&host, &mut tenant, random, tally)?;
+            die_serving(&mut daemon, &mut tenant, random, tally)?;
         }
         tally.kills += 1;
         tally.in_flight += u64::from(tenant.in_flight());
         tally.resubmitted += tenant.frontend().recorded()?;
     }
-    let mut running = host.start()?;
-    connect(&host, &mut running, &mut tenant)?.context("killed by somebody else")?;
-    tenant.drain().with_context(|| running.last_words())?;
+    daemon.start_again()?;
+    connect(&daemon, &mut tenant)?.context("killed by somebody else")?;
+    tenant.drain().with_context(|| daemon.last_words())?;
     tenant.compare_all(random)?;
-    let shown = host.ask(&format!("show {ID}"))?;
+    let shown = daemon.ask(&format!("show {ID}"))?;
     ensure!(shown["counters"]["errors"] == 0, "errors were counted: {}", shown["counters"]);
     let queues = shown["queues"].as_array().context("no queues are shown")?;
     let violated = queues.iter().find(|queue| !queue["violation"].is_null());
     ensure!(violated.is_none(), "a violation was found: {violated:?}");
     tally.requests += tenant.done;
-    running.kill_now()
+    daemon.kill()
 }
 
 fn disk(image: &Path, world: World) -> String {
@@ -210,53 +212,42 @@ fn disk(image: &Path, world: World) -> String {
     format!("[[disk]]\nid = \"{ID}\"\npath = \"{path}\"\nqueues = {queues}\ncache = \"{cache}\"\n")
 }
 
-/// The guest, over its first daemon, which is killed at once.
-fn first(host: &Host, world: World) -> Result<Tenant> {
-    let mut running = host.start()?;
-    let stream = running.connect(&host.socket(ID))?.context("killed by somebody else")?;
-    let tenant = Tenant::over(stream, world.tenant, Tenant::blank(DISK_BYTES));
-    let tenant = tenant.with_context(|| running.last_words())?;
-    running.kill_now()?;
-    Ok(tenant)
-}
-
 /// `None`: it was killed meanwhile.
-fn connect(host: &Host, running: &mut Running, tenant: &mut Tenant) -> Result<Option<()>> {
-    let Some(stream) = running.connect(&host.socket(ID))? else { return Ok(None) };
+fn connect(daemon: &Daemon, tenant: &mut Tenant) -> Result<Option<()>> {
+    let Some(stream) = daemon.connect_unless_killed(ID)? else { return Ok(None) };
     match tenant.reconnect(stream) {
         Ok(()) => Ok(Some(())),
-        Err(_) if running.is_killed() => Ok(None),
+        Err(_) if daemon.is_killed() => Ok(None),
         // It may have been killed a moment ago, and not be said so yet.
         Err(error) => {
-            let words = running.last_words();
-            if running.await_kill(timing::PATIENCE.as_nanos() as u64) {
+            if daemon.await_kill() {
                 Ok(None)
             } else {
-                Err(error.context(words))
+                Err(error.context(daemon.last_words()))
             }
         }
     }
 }
 
 /// A daemon that is killed as it starts, listens, or is told of the queues.
-fn die_early(host: &Host, tenant: &mut Tenant, random: &mut Random) -> Result<()> {
-    let mut running = host.start()?;
-    running.kill_in(random.below(EARLY_NS));
-    if connect(host, &mut running, tenant)?.is_some() {
+fn die_early(daemon: &mut Daemon, tenant: &mut Tenant, random: &mut Random) -> Result<()> {
+    daemon.start_again()?;
+    daemon.kill_in(random.below(EARLY_NS))?;
+    if connect(daemon, tenant)?.is_some() {
         // It was quicker than its end.
-        while !running.is_killed() {
+        while !daemon.is_killed() {
             tenant.take()?;
             tenant.rest()?;
         }
     }
-    running.reap()?;
+    daemon.reap()?;
     tenant.take()?;
     Ok(())
 }
 
 /// A daemon that is killed as it serves.
 fn die_serving(
-    host: &Host,
+    daemon: &mut Daemon,
     tenant: &mut Tenant,
     random: &mut Random,
     tally: &mut Tally,
@@ -264,30 +255,30 @@ fn die_serving(
     let depth = DEPTHS[random.below(DEPTHS.len() as u64) as usize];
     let life_ns = random.below(LIFE_NS);
     let drains = random.below(8) == 0;
-    let mut running = host.start()?;
-    connect(host, &mut running, tenant)?.context("killed by somebody else")?;
+    daemon.start_again()?;
+    connect(daemon, tenant)?.context("killed by somebody else")?;
     tenant.send(depth, random)?;
     let start = now_ns();
-    while tenant.take().with_context(|| running.last_words())? == 0 {
+    while tenant.take().with_context(|| daemon.last_words())? == 0 {
         tenant.rest()?;
         if now_ns() - start > PATIENCE_NS {
             let left = tenant.in_flight();
-            let words = running.last_words();
+            let words = daemon.last_words();
             return Err(Failure::Hung(format!("none of {left} requests ended:\n{words}")).into());
         }
     }
-    tally.served_ns.push(now_ns() - running.born_ns);
+    tally.served_ns.push(now_ns() - daemon.born_ns());
     if drains {
-        tenant.drain().with_context(|| running.last_words())?;
+        tenant.drain().with_context(|| daemon.last_words())?;
     }
-    running.kill_in(life_ns);
-    while !running.is_killed() {
+    daemon.kill_in(life_ns)?;
+    while !daemon.is_killed() {
         tenant.send(depth, random)?;
         if tenant.take()? == 0 {
             tenant.rest()?;
         }
     }
-    running.reap()?;
+    daemon.reap()?;
     // What it showed before it died. The rest is its successor's.
     tenant.take()?;
     Ok(())

@@ -5,12 +5,10 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
-use testing::daemon::await_that;
-use testing::killer::{Host, Running};
+use testing::daemon::{Daemon, await_that};
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
@@ -25,7 +23,7 @@ const DEPTH: u16 = 16;
 const LIFE_NS: u64 = 5_000_000;
 /// What a front-end has lent is given back within this time, and that of a disk that may take longer
 /// for what is in flight (a flush of a busy file system takes seconds).
-const GIVEN_BACK: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(1)];
+const GIVEN_BACK_NS: [u64; 2] = [10_000_000_000, 1_000_000_000];
 /// Descriptors that a sidecore makes when it first needs them and keeps: to be woken by another one.
 const MADE_ONCE: usize = 1;
 /// Tenants, unless `TENANTS` says otherwise.
@@ -63,14 +61,13 @@ fn folders(name: &str) -> Result<[Scratch; 2]> {
 
 /// Connects as a front-end that has never been there.
 fn arrive(
-    host: &Host,
-    running: &mut Running,
+    daemon: &Daemon,
     id: &str,
     random: &mut Random,
     ledger: tests::ledger::Ledger,
 ) -> Result<Tenant> {
-    let stream = running.connect(&host.socket(id))?.context("the daemon was killed")?;
-    Tenant::over(stream, spec(random), ledger).with_context(|| running.last_words())
+    let tenant = Tenant::over(daemon.connect(id)?, spec(random), ledger);
+    tenant.with_context(|| daemon.last_words())
 }
 
 #[test]
@@ -84,25 +81,24 @@ fn a_front_end_that_vanishes_leaves_nothing_behind() -> Result<()> {
     for (folder, id) in folders.iter().zip(ids) {
         disks += &disk(folder.path(), id)?;
     }
-    let host = Host::new("vanish", &disks)?;
-    let mut running = host.start()?;
+    let mut daemon = Daemon::with("vanish", &disks).quick().start()?;
     let mut ledgers = Vec::new();
     for id in ids {
         // The first front-end makes the daemon allocate what it keeps.
         let ledger = Tenant::blank(DISK_BYTES);
-        let mut tenant = arrive(&host, &mut running, id, random, ledger)?;
+        let mut tenant = arrive(&daemon, id, random, ledger)?;
         tenant.compare_all(random)?;
         ledgers.push(Some(tenant.vanish()));
     }
-    await_that(Duration::from_secs(5), "the first to be gone", || Ok(running.holds()?.1 == 0))?;
-    let (descriptors, mappings) = settled(&running)?;
+    await_that("the first to be gone", || Ok(daemon.holds()?.1 == 0))?;
+    let (descriptors, mappings) = settled(&daemon)?;
     let before = (descriptors + MADE_ONCE, mappings);
-    let open = running.descriptors();
+    let open = daemon.open();
     let (mut done, mut in_flight, mut slowest_ns) = (0, 0, 0);
     for round in 0..rounds {
         let at = random.below(ids.len() as u64) as usize;
         let ledger = ledgers[at].take().context("a disk without its ledger")?;
-        let mut tenant = arrive(&host, &mut running, ids[at], random, ledger)?;
+        let mut tenant = arrive(&daemon, ids[at], random, ledger)?;
         let until = now_ns() + random.below(LIFE_NS);
         while now_ns() < until {
             tenant.send(DEPTH, random)?;
@@ -117,19 +113,20 @@ fn a_front_end_that_vanishes_leaves_nothing_behind() -> Result<()> {
         in_flight += u64::from(tenant.in_flight());
         ledgers[at] = Some(tenant.vanish());
         let gone_ns = now_ns();
-        let holds =
-            await_that(GIVEN_BACK[at], "its descriptors and memory to be given back", || {
-                let (descriptors, mappings) = running.holds()?;
-                Ok(descriptors <= before.0 && mappings <= before.1)
-            });
+        let holds = await_that("its descriptors and memory to be given back", || {
+            let (descriptors, mappings) = daemon.holds()?;
+            Ok(descriptors <= before.0 && mappings <= before.1)
+        });
         holds.with_context(|| {
-            let holds = running.holds();
+            let holds = daemon.holds();
             format!(
                 "round {round} of seed {seed}: {holds:?}, not {before:?}: {:?}, not {open:?}",
-                running.descriptors()
+                daemon.open()
             )
         })?;
-        slowest_ns = slowest_ns.max(now_ns() - gone_ns);
+        let took_ns = now_ns() - gone_ns;
+        timing::judge(took_ns < GIVEN_BACK_NS[at], || format!("given back after {took_ns} ns"))?;
+        slowest_ns = slowest_ns.max(took_ns);
     }
     println!(
         "vanish: seed {seed}: {rounds} front-ends vanished with {in_flight} requests in flight, \
@@ -139,15 +136,15 @@ fn a_front_end_that_vanishes_leaves_nothing_behind() -> Result<()> {
         before.1,
         slowest_ns as f64 / 1e6
     );
-    running.kill_now()
+    daemon.kill()
 }
 
 /// What the daemon holds when nothing changes any more.
-fn settled(running: &Running) -> Result<(usize, usize)> {
-    let mut last = running.holds()?;
+fn settled(daemon: &Daemon) -> Result<(usize, usize)> {
+    let mut last = daemon.holds()?;
     let mut same = 0;
-    await_that(Duration::from_secs(5), "the daemon to come to rest", || {
-        let now = running.holds()?;
+    await_that("the daemon to come to rest", || {
+        let now = daemon.holds()?;
         same = if now == last { same + 1 } else { 0 };
         last = now;
         Ok(same > 50)
@@ -167,11 +164,10 @@ fn all_tenants_are_back_in_time() -> Result<()> {
     for (number, id) in ids.iter().enumerate() {
         disks += &disk(folders[number % 2].path(), id)?;
     }
-    let host = Host::new("tenants", &disks)?;
-    let mut running = host.start()?;
+    let mut daemon = Daemon::with("tenants", &disks).quick().start()?;
     let mut tenants = Vec::new();
     for id in &ids {
-        tenants.push(arrive(&host, &mut running, id, random, Tenant::blank(DISK_BYTES))?);
+        tenants.push(arrive(&daemon, id, random, Tenant::blank(DISK_BYTES))?);
     }
     let (mut in_flight, mut backs_ns) = (0, Vec::new());
     for round in 0..rounds {
@@ -182,14 +178,14 @@ fn all_tenants_are_back_in_time() -> Result<()> {
                 tenant.take()?;
             }
         }
-        running.kill_now()?;
+        daemon.kill()?;
         for tenant in &mut tenants {
             tenant.take()?;
             in_flight += u64::from(tenant.in_flight());
         }
-        running = host.start()?;
-        let back_ns = all_back(&host, &mut running, &ids, &mut tenants, random)
-            .with_context(|| format!("round {round} of seed {seed}: {}", running.last_words()))?;
+        daemon.start_again()?;
+        let back_ns = all_back(&daemon, &ids, &mut tenants, random)
+            .with_context(|| format!("round {round} of seed {seed}: {}", daemon.last_words()))?;
         timing::judge(back_ns < ALL_BACK_NS, || {
             format!("it took {back_ns} ns until all were served")
         })?;
@@ -208,25 +204,23 @@ fn all_tenants_are_back_in_time() -> Result<()> {
         ms(backs_ns.len() / 2),
         ms(backs_ns.len().saturating_sub(1))
     );
-    running.kill_now()
+    daemon.kill()
 }
 
 /// Every tenant connects again and gets something done; the time since the daemon's start.
 fn all_back(
-    host: &Host,
-    running: &mut Running,
+    daemon: &Daemon,
     ids: &[String],
     tenants: &mut [Tenant],
     random: &mut Random,
 ) -> Result<u64> {
     for (id, tenant) in ids.iter().zip(tenants.iter_mut()) {
-        let stream = running.connect(&host.socket(id))?.context("the daemon was killed")?;
-        tenant.reconnect(stream)?;
+        tenant.reconnect(daemon.connect(id)?)?;
         tenant.send(DEPTH, random)?;
     }
     let mut waiting: Vec<&mut Tenant> = tenants.iter_mut().collect();
     while !waiting.is_empty() {
-        let waited_ns = now_ns() - running.born_ns;
+        let waited_ns = now_ns() - daemon.born_ns();
         ensure!(
             u128::from(waited_ns) < timing::PATIENCE.as_nanos(),
             "{} are not back yet",
@@ -240,5 +234,5 @@ fn all_back(
         }
         waiting = left;
     }
-    Ok(now_ns() - running.born_ns)
+    Ok(now_ns() - daemon.born_ns())
 }

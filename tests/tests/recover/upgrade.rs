@@ -53,7 +53,7 @@ fn quantile(sorted: &[u64], part: f64) -> f64 {
 fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
     let often = std::env::var("UPGRADES").ok().and_then(|text| text.parse().ok());
     let wanted: u32 = often.unwrap_or(if is_long() { 500 } else { 40 });
-    let mut daemon = Daemon::start_on("upgrade", "0", DISKS)?;
+    let mut daemon = Daemon::start("upgrade", DISKS)?;
     let (mut loads, mut frontends): (Vec<Load>, Vec<Frontend>) = (Vec::new(), Vec::new());
     for (number, name) in NAMES.iter().enumerate() {
         let mut frontend = daemon.frontend(name, &spec(number))?;
@@ -116,7 +116,7 @@ fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
 #[test]
 fn a_guest_that_has_not_set_up_every_ring_is_taken_over() -> Result<()> {
     let disk = "[[disk]]\nid = \"disk\"\nbackend = \"memory\"\nsize = \"4M\"\nqueues = 2\n";
-    let mut daemon = Daemon::start_on("upgrade-one-ring", "0", disk)?;
+    let mut daemon = Daemon::start("upgrade-one-ring", disk)?;
     let mut frontend = daemon.frontend("disk", &spec(0))?;
     let single = Single::new(&mut frontend)?;
     for round in 0..3 {
@@ -145,7 +145,7 @@ fn call(socket: &Path, path: &str) -> Result<u16> {
 #[test]
 fn whoever_asks_meanwhile_is_answered_or_told_to_ask_again() -> Result<()> {
     let config = format!("{DISKS}[[switch]]\nid = \"lan\"\n");
-    let mut daemon = Daemon::start_on("upgrade-calls", "0-1", &config)?;
+    let mut daemon = Daemon::with("upgrade-calls", &config).cpus("0-1").start()?;
     let (socket, stop) = (daemon.dir().join("api.sock"), AtomicBool::new(false));
     let (answered, busy) = (AtomicU64::new(0), AtomicU64::new(0));
     // The second waits for sidecores.
@@ -191,11 +191,11 @@ fn frames_go_on_and_none_is_lost_doubled_or_overtaken() -> Result<()> {
         config +=
             &format!("[[nic]]\nid = \"{name}\"\nswitch = \"lan\"\nmac = \"{mac}\"\nmtu = 9000\n");
     }
-    let mut daemon = Daemon::start_on("upgrade-nics", "0-1", &config)?;
+    let mut daemon = Daemon::with("upgrade-nics", &config).cpus("0-1").start()?;
     let connect = |name: &str| -> Result<Nic> {
         let spec = NicSpec { send_bytes: LONGEST, ..NicSpec::default() };
         let nic = Nic::connect(&daemon.socket(name), spec)?;
-        await_that(Duration::from_secs(20), "both queues to be attached", || {
+        await_that("both queues to be attached", || {
             Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
         })?;
         Ok(nic)

@@ -8,9 +8,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use testing::clock::now_ns;
 use testing::daemon::Daemon;
+use testing::daemon::sidecore_binary;
 use testing::frontend::{FrontendSpec, LINUX_FEATURES};
 use testing::load::Random;
-use testing::server::sidecore_binary;
 use testing::verified::Load;
 use tests::link_site::free_port;
 use tests::mixed::MixSpec;
@@ -72,7 +72,7 @@ fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
 
 /// One upgrade in whose midst the daemon is killed.
 fn die_after(step: &str, heir_serves: bool, format: Format, random: &mut Random) -> Result<()> {
-    let mut daemon = Daemon::start_installed("upgrade-killed", "cpus = \"0\"", DISKS)?;
+    let mut daemon = Daemon::with("upgrade-killed", DISKS).installed().start()?;
     let stream = daemon.connect("disk")?;
     let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, random, 200)?;
@@ -135,7 +135,7 @@ fn an_heir_that_dies_after_it_took_over_gives_everything_back() -> Result<()> {
     let disks = DISKS.replace("queues = 2\n", "");
     for (number, step) in ["taken", "yours", "serving"].iter().cycle().take(6).enumerate() {
         let mut daemon =
-            Daemon::start_installed("upgrade-back", "cpus = \"0\"", &format!("{disks}{more}"))?;
+            Daemon::with("upgrade-back", &format!("{disks}{more}")).installed().start()?;
         let format = if number < 3 { Format::Split } else { Format::Packed };
         let ring = spec(format).ring;
         let mut guests = Vec::new();
@@ -179,7 +179,7 @@ fn a_version_that_reads_only_an_older_format_takes_over_and_hands_over_again() -
         format!("{DISKS}[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"nic\"\nswitch = \"lan\"\n");
     for format in [Format::Split, Format::Packed] {
         let mut random = Random(7);
-        let mut daemon = Daemon::start_installed("upgrade-older", "cpus = \"0\"", &config)?;
+        let mut daemon = Daemon::with("upgrade-older", &config).installed().start()?;
         let stream = daemon.connect("disk")?;
         let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
         work(&mut tenant, &mut random, 200)?;
@@ -219,7 +219,7 @@ fn links_are_not_handed_to_a_version_that_knows_none() -> Result<()> {
          [[link.client]]\nname = \"other\"\ndisks = [\"disk\"]\n"
     );
     let mut daemon =
-        Daemon::start_installed("upgrade-links", "cpus = \"0\"", &format!("{DISKS}{link}"))?;
+        Daemon::with("upgrade-links", &format!("{DISKS}{link}")).installed().start()?;
     let task = format!("older {} {}", daemon.pid(), sidecore_binary()?.display());
     std::fs::write(daemon.dir().join("relay"), task)?;
     daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
@@ -233,7 +233,7 @@ fn links_are_not_handed_to_a_version_that_knows_none() -> Result<()> {
 /// By then it has the API's socket, its thread, and all connections.
 #[test]
 fn an_heir_that_refuses_at_the_last_moment_takes_nothing_away() -> Result<()> {
-    let mut daemon = Daemon::start_installed("upgrade-spoiled", "cpus = \"0\"", DISKS)?;
+    let mut daemon = Daemon::with("upgrade-spoiled", DISKS).installed().start()?;
     let stream = daemon.connect("disk")?;
     let mut random = Random(1);
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
@@ -257,7 +257,7 @@ fn an_heir_that_refuses_at_the_last_moment_takes_nothing_away() -> Result<()> {
 
 #[test]
 fn an_heir_that_cannot_serve_a_device_leaves_its_socket_where_it_is() -> Result<()> {
-    let mut daemon = Daemon::start_installed("upgrade-swapped", "cpus = \"0\"", DISKS)?;
+    let mut daemon = Daemon::with("upgrade-swapped", DISKS).installed().start()?;
     let task = format!("swap-listener {} {}", daemon.pid(), sidecore_binary()?.display());
     std::fs::write(daemon.dir().join("relay"), task)?;
     daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
@@ -291,9 +291,8 @@ fn replaced(name: &str) -> Result<()> {
         "cp \"$1\" sidecore && exec 3<sidecore && rm sidecore && shift && \
          exec -a \"{name}\" /proc/self/fd/3 \"$@\""
     );
-    let rest = format!("[sidecores]\ncpus = \"0\"\n{DISKS}");
-    let mut daemon =
-        Daemon::start_through("upgrade-replaced", &["bash", "-c", &copy, "bash"], &rest)?;
+    let config = Daemon::with("upgrade-replaced", DISKS);
+    let mut daemon = config.through(&["bash", "-c", &copy, "bash"]).start()?;
     let program = std::fs::read_link(format!("/proc/{}/exe", daemon.pid()))?;
     let is_gone = program.to_string_lossy().ends_with("sidecore (deleted)");
     ensure!(is_gone, "it is {}", program.display());

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testing::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that, await_within};
 use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
 use testing::net_frontend::{Nic, NicSpec, frames};
 use testing::own_network::{in_namespace, ip};
@@ -31,7 +31,6 @@ use tests::traffic::{self, LONGEST, Traffic};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
-const WITHIN: Duration = Duration::from_secs(90);
 /// A busy machine refuses one attempt after the other.
 const UPGRADED: Duration = Duration::from_secs(600);
 /// Disks that guests write and read back.
@@ -135,15 +134,13 @@ fn everything([block, read]: [&Path; 2], [lends, uses]: [u16; 2], peer: &str) ->
          \"none\"\n"
     );
     let group = "[[group]]\nid = \"tenant\"\nlimit_iops = 100000\nlimit_packets = 1000000\n";
-    let cores = "[sidecores]\ncpus = \"0-1\"\nmin = 2\nskip_sleeping = true\n";
-    format!("{cores}{group}{switches}{}{}{links}", disks.concat(), nics.concat())
+    format!("{group}{switches}{}{}{links}", disks.concat(), nics.concat())
 }
 
 /// The daemon at the other end of each link.
 fn peer(lends: u16, uses: u16, iohost: &str) -> String {
     format!(
-        "[sidecores]\ncpus = \"1\"\n\
-         [[disk]]\nid = \"lent\"\nbackend = \"memory\"\nsize = \"4M\"\n\
+        "[[disk]]\nid = \"lent\"\nbackend = \"memory\"\nsize = \"4M\"\n\
          [[disk]]\nid = \"lent-eth\"\nbackend = \"memory\"\nsize = \"4M\"\n\
          [[disk]]\nid = \"back-udp\"\nlink = \"uses-udp\"\nremote = \"lent\"\n\
          [[disk]]\nid = \"back-eth\"\nlink = \"uses-eth\"\nremote = \"lent-eth\"\n\
@@ -183,7 +180,7 @@ impl Monitor {
         let monitor = Monitor { child: command.spawn().context("starting ip")?, log };
         // It listens once it has told of something.
         let mut mtu = 1400;
-        await_that(WITHIN, "ip monitor to listen", || {
+        await_that("ip monitor to listen", || {
             mtu += 1;
             ip(&format!("link set lo mtu {mtu}"))?;
             Ok(!monitor.said()?.is_empty())
@@ -212,7 +209,7 @@ impl Drop for Monitor {
 fn nic(daemon: &Daemon, id: &str, send_bytes: u32) -> Result<Nic> {
     let spec = NicSpec { send_bytes, ..NicSpec::default() };
     let nic = Nic::over(daemon.connect(id)?, spec).with_context(|| daemon.last_words())?;
-    await_that(WITHIN, "its queues to be attached", || {
+    await_that("its queues to be attached", || {
         Ok(daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
     })?;
     Ok(nic)
@@ -228,7 +225,7 @@ fn is_well(daemon: &Daemon) -> Result<()> {
     ensure!(shown.len() > 20, "{all}");
     let switches = ["lan", "bridged"].map(|id| format!("switch show {id}"));
     for show in shown.iter().chain(&switches) {
-        await_that(WITHIN, &format!("{show}: no problem"), || {
+        await_that(&format!("{show}: no problem"), || {
             let view = daemon.ask(show)?;
             let mut ports = view["ports"].as_array().into_iter().flatten();
             Ok(view["problem"].is_null() && ports.all(|port| port["problem"].is_null()))
@@ -287,7 +284,7 @@ const UNANSWERED: &str = "their disk does not answer; try again when it does";
 const BUSY: [&str; 3] = [LATE, UNANSWERED, "its IOhost is silent"];
 
 fn replace(daemon: &mut Daemon) -> Result<()> {
-    await_that(UPGRADED, "an upgrade", || try_to_replace(daemon))
+    await_within(UPGRADED, "an upgrade", || try_to_replace(daemon))
 }
 
 /// False: it was refused, since somebody was late.
@@ -408,9 +405,10 @@ fn every_kind() -> Result<()> {
         backing.path().display()
     );
     let text = everything([block.path(), &read], ports, &address_of("e3")?);
-    let mut daemon = Daemon::start_told("upgrade-kinds", &folders, &text)?;
+    let config = Daemon::with("upgrade-kinds", &text).daemon(&folders);
+    let mut daemon = config.sidecores("cpus = \"0-1\"\nmin = 2\nskip_sleeping = true").start()?;
     let text = peer(lends, uses, &address_of("e0")?);
-    let mut other = Daemon::start_told("upgrade-kinds-peer", "", &text)?;
+    let mut other = Daemon::with("upgrade-kinds-peer", &text).cpus("1").start()?;
     // The bridge drops what is longer than the MTU of its way out; the NIC's own tap has that of the NIC.
     ip("link set lan-tap mtu 3000")?;
     for tap in TAPS {

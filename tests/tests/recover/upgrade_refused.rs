@@ -1,7 +1,6 @@
 //! Heirs that cannot take over, or do not: the daemon goes on, and no guest notices (reliability O12, U2).
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
@@ -11,7 +10,6 @@ use testing::verified::Load;
 const DISKS: &str = "\
 [[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4M\"\n\
 [[disk]]\nid = \"file\"\npath = \"file.raw\"\nsize = \"4M\"\n";
-const SOON: Duration = Duration::from_secs(90);
 const NAMES: [&str; 2] = ["memory", "file"];
 /// How far each gets, and what the operator reads.
 const BAD: [(&str, &str); 14] = [
@@ -51,17 +49,17 @@ fn refuses_what_cannot_be_opened(daemon: &Daemon) -> Result<()> {
         ("[[disk]]\nid = \"new\"\npath = \"nothing.raw\"\n", "nothing.raw"),
         ("[[switch]]\nid = \"s\"\n[[switch.uplink]]\ninterface = \"nothing7\"\n", "nothing7"),
     ] {
-        daemon.configure("cpus = \"0\"", &format!("{DISKS}{more}"))?;
+        daemon.configure(&format!("{DISKS}{more}"))?;
         let said = daemon.refuses("upgrade")?;
         ensure!(said.contains("not replaced") && said.contains(words), "{said}");
         ensure!(daemon.refuses("reload")?.contains(words));
     }
-    daemon.configure("cpus = \"0\"", DISKS)
+    daemon.configure(DISKS)
 }
 
 #[test]
 fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
-    let mut daemon = Daemon::start_installed("upgrade-refused", "cpus = \"0\"", DISKS)?;
+    let mut daemon = Daemon::with("upgrade-refused", DISKS).installed().start()?;
     let loads = loads(&daemon)?;
     let pid = daemon.pid();
     let bad = Path::new(env!("CARGO_BIN_EXE_bad_heir"));
@@ -87,7 +85,7 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
     ensure!(daemon.pid() == pid);
     // The configuration that it would serve is wrong.
     daemon.install(None)?;
-    daemon.configure("cpus = \"0\"", &format!("{DISKS}[[disk]]\nid = \"file\"\n"))?;
+    daemon.configure(&format!("{DISKS}[[disk]]\nid = \"file\"\n"))?;
     let said = daemon.refuses("upgrade")?;
     ensure!(said.contains("not replaced") && said.contains("file"), "{said}");
     refuses_what_cannot_be_opened(&daemon)?;
@@ -129,7 +127,7 @@ fn an_heir_that_fails_anywhere_leaves_the_daemon_as_it_was() -> Result<()> {
 
 #[test]
 fn descriptors_and_mappings_do_not_grow() -> Result<()> {
-    let mut daemon = Daemon::start_with("upgrade-leak", "cpus = \"0\"", DISKS)?;
+    let mut daemon = Daemon::start("upgrade-leak", DISKS)?;
     let loads = loads(&daemon)?;
     daemon.upgrade()?;
     let count = |daemon: &Daemon| -> Result<[usize; 2]> {
@@ -152,31 +150,31 @@ fn descriptors_and_mappings_do_not_grow() -> Result<()> {
 #[test]
 fn the_file_is_read_anew_and_what_was_made_by_commands_stays() -> Result<()> {
     let nics = "[[switch]]\nid = \"lan\"\n[[nic]]\nid = \"n\"\nswitch = \"lan\"\n";
-    let mut daemon = Daemon::start_with("upgrade-file", "cpus = \"0\"", &format!("{DISKS}{nics}"))?;
+    let mut daemon = Daemon::start("upgrade-file", &format!("{DISKS}{nics}"))?;
     let loads = loads(&daemon)?;
     daemon.ask("disk add made --backend memory --size 4M")?;
     daemon.ask("nic link n down")?;
     let share = DISKS.replace("id = \"file\"\n", "id = \"file\"\nshare = 300\n");
     let more = "[[disk]]\nid = \"more\"\nbackend = \"memory\"\nsize = \"4M\"\n";
-    daemon.configure("cpus = \"0-1\"\nmin = 2", &format!("{share}{more}{nics}"))?;
+    daemon.configure_as(|config| config.cpus("0-1").devices(&format!("{share}{more}{nics}")))?;
     daemon.upgrade()?;
     loads.iter().try_for_each(|(load, _)| load.await_requests(20))?;
     let cores = daemon.ask("sidecores")?;
     ensure!(cores["sidecores"].as_array().map(Vec::len) == Some(2), "{cores}");
     ensure!(daemon.shown("file", "share")? == 300);
     ensure!(daemon.shown("made", "size_bytes")? == 4 << 20);
-    await_that(SOON, "the new disk", || Ok(daemon.shown("more", "size_bytes")? == 4 << 20))?;
+    await_that("the new disk", || Ok(daemon.shown("more", "size_bytes")? == 4 << 20))?;
     ensure!(daemon.ask("nic show n")?["link"] == "down", "a link that was down came up");
     // A disk that the file has no more goes; the others do not notice.
     let fewer = DISKS.split("[[disk]]\nid = \"file\"").next().context("no disk")?.to_string();
-    daemon.configure("cpus = \"0\"", &format!("{fewer}{nics}"))?;
+    daemon.configure(&format!("{fewer}{nics}"))?;
     let said = daemon.refuses("upgrade")?;
     ensure!(said.contains("a guest uses \"file\"") && said.contains("reload"), "{said}");
     loads.iter().try_for_each(|(load, _)| load.await_requests(20))?;
     let [(memory, _m), (file, file_end)] = loads.try_into().ok().context("two loads")?;
     file.finish()?;
     drop(file_end);
-    await_that(SOON, "the guest to be gone", || Ok(daemon.shown("file", "state")? == "waiting"))?;
+    await_that("the guest to be gone", || Ok(daemon.shown("file", "state")? == "waiting"))?;
     daemon.upgrade()?;
     memory.await_requests(20)?;
     daemon.refuses("show file")?;
@@ -184,9 +182,9 @@ fn the_file_is_read_anew_and_what_was_made_by_commands_stays() -> Result<()> {
     // Another size comes with the upgrade.
     let larger = fewer.replace("size = \"4M\"", "size = \"8M\"");
     ensure!(larger != fewer);
-    daemon.configure("cpus = \"0\"", &format!("{larger}{nics}"))?;
+    daemon.configure(&format!("{larger}{nics}"))?;
     daemon.upgrade()?;
-    await_that(SOON, "its new size", || Ok(daemon.shown("memory", "size_bytes")? == 8 << 20))?;
+    await_that("its new size", || Ok(daemon.shown("memory", "size_bytes")? == 8 << 20))?;
     memory.await_requests(20)?;
     memory.finish()?;
     daemon.stop()

@@ -83,7 +83,7 @@ fn begin(capture: &Path) -> Result<Child> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    await_that(WITHIN, "tshark (Debian: apt-get install tshark) to capture", || {
+    await_that("tshark (Debian: apt-get install tshark) to capture", || {
         ensure!(shark.try_wait()?.is_none(), "tshark has ended (Debian: apt-get install tshark)");
         Ok(std::fs::metadata(capture).is_ok_and(|file| file.len() > 0))
     })?;

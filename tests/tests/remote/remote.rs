@@ -7,7 +7,6 @@
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
@@ -28,7 +27,6 @@ use virtqueue::driver::RingSpec;
 
 const DISK_BYTES: u64 = 16 << 20;
 const DEPTH: u16 = 32;
-const WITHIN: Duration = Duration::from_secs(90);
 
 /// Longer than the lease, which a client's successor waits for.
 const PATIENCE_NS: u64 = 90_000_000_000;
@@ -74,8 +72,9 @@ fn a_guest_has_its_disk_from_another_machine() -> Result<()> {
     for format in [Format::Split, Format::Packed] {
         let site = site("remote-plain")?;
         let port = free_port()?;
-        let mut iohost = Daemon::start_on("remote-plain-iohost", "0", &site.iohost(port))?;
-        let mut client = Daemon::start_on("remote-plain-client", "1", &site.client(&[port]))?;
+        let mut iohost = Daemon::start("remote-plain-iohost", &site.iohost(port))?;
+        let mut client =
+            Daemon::with("remote-plain-client", &site.client(&[port])).cpus("1").start()?;
         let mut random = Random(7);
         let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
         let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
@@ -110,16 +109,16 @@ pub(super) fn without_ip(stations: &Stations) -> Result<()> {
     let longer = if via == "xdp" { 3826 } else { 9000 };
     let long = client.replace(&format!("mtu = {mtu}"), &format!("mtu = {longer}"));
     if mtu != longer {
-        let refused = Daemon::start_on("remote-ethernet-long", "1", &long)?;
-        await_that(WITHIN, "a word about its MTU", || {
+        let refused = Daemon::with("remote-ethernet-long", &long).cpus("1").start()?;
+        await_that("a word about its MTU", || {
             let status = refused.ask("remote status")?;
             let problem = status["links"][0]["problem"].as_str().unwrap_or_default();
             Ok(problem
                 .contains(&format!("carries packets of {mtu} bytes, and its `mtu` is {longer}")))
         })?;
     }
-    let mut iohost = Daemon::start_on("remote-ethernet-iohost", "0", &iohost)?;
-    let mut client = Daemon::start_on("remote-ethernet-client", "1", &client)?;
+    let mut iohost = Daemon::start("remote-ethernet-iohost", &iohost)?;
+    let mut client = Daemon::with("remote-ethernet-client", &client).cpus("1").start()?;
     let mut random = Random(13);
     let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
@@ -143,8 +142,8 @@ pub(super) fn without_ip(stations: &Stations) -> Result<()> {
 fn a_bad_wire_loses_nothing() -> Result<()> {
     let site = site("remote-bad")?;
     let (port, wire_port) = (free_port()?, free_port()?);
-    let iohost = Daemon::start_on("remote-bad-iohost", "0", &site.iohost(port))?;
-    let client = Daemon::start_on("remote-bad-client", "1", &site.client(&[wire_port]))?;
+    let iohost = Daemon::start("remote-bad-iohost", &site.iohost(port))?;
+    let client = Daemon::with("remote-bad-client", &site.client(&[wire_port])).cpus("1").start()?;
     let bad = Bad { loss_percent: 2, double_percent: 2, delay_us: 500 };
     let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 11, bad)?;
     let mut random = Random(11);
@@ -182,8 +181,9 @@ fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
     let (loss_percent, every_s) = (told("REMOTE_LOSS", 0)?, told("REMOTE_EVERY", 0)?);
     let site = site("remote-killed")?;
     let (port, wire_port) = (free_port()?, free_port()?);
-    let mut iohost = Daemon::start_on("remote-killed-iohost", "0", &site.iohost(port))?;
-    let mut client = Daemon::start_on("remote-killed-client", "1", &site.client(&[wire_port]))?;
+    let mut iohost = Daemon::start("remote-killed-iohost", &site.iohost(port))?;
+    let mut client =
+        Daemon::with("remote-killed-client", &site.client(&[wire_port])).cpus("1").start()?;
     let bad = Bad { loss_percent: loss_percent as u32, double_percent: 0, delay_us: 0 };
     let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 13, bad)?;
     let mut random = Random(13);
@@ -226,9 +226,9 @@ fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> 
     let ports = [free_port()?, free_port()?];
     // The image's lock is with whoever serves a client, and nobody else serves one then.
     let file = |port| site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
-    let mut first = Daemon::start_on("remote-second-a", "0", &file(ports[0]))?;
-    let second = Daemon::start_on("remote-second-b", "0", &file(ports[1]))?;
-    let client = Daemon::start_on("remote-second-client", "1", &site.client(&ports))?;
+    let mut first = Daemon::start("remote-second-a", &file(ports[0]))?;
+    let second = Daemon::start("remote-second-b", &file(ports[1]))?;
+    let client = Daemon::with("remote-second-client", &site.client(&ports)).cpus("1").start()?;
     let mut random = Random(17);
     let stream = client.connect("root")?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
@@ -242,7 +242,7 @@ fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> 
     tenant.drain()?;
     tenant.compare_all(&mut random)?;
     drop(tenant);
-    await_that(WITHIN, "the image to be let go", || Ok(second.shown("db", "locked")? == false))?;
+    await_that("the image to be let go", || Ok(second.shown("db", "locked")? == false))?;
     let counters = second.shown("db", "counters")?;
     ensure!(counters["requests"].as_u64() >= Some(500), "{counters}");
     // Both say how often it has changed hands, in one place.
@@ -255,8 +255,8 @@ fn a_second_iohost_that_stands_by_serves_when_the_first_is_gone() -> Result<()> 
 fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
     let site = site("remote-grows")?;
     let port = free_port()?;
-    let iohost = Daemon::start_on("remote-grows-iohost", "0", &site.iohost(port))?;
-    let client = Daemon::start_on("remote-grows-client", "1", &site.client(&[port]))?;
+    let iohost = Daemon::start("remote-grows-iohost", &site.iohost(port))?;
+    let client = Daemon::with("remote-grows-client", &site.client(&[port])).cpus("1").start()?;
     let mut random = Random(19);
     let stream = client.connect("root")?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
@@ -267,9 +267,7 @@ fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
     let text = std::fs::read_to_string(&file)?;
     std::fs::write(&file, text.replace("[[link]]", "size = \"32M\"\n[[link]]"))?;
     iohost.ask("reload --force")?;
-    await_that(WITHIN, "the client to know", || {
-        Ok(client.shown("root", "size_bytes")? == 32 << 20)
-    })?;
+    await_that("the client to know", || Ok(client.shown("root", "size_bytes")? == 32 << 20))?;
     work(&mut tenant, &mut random, 100)?;
     let sectors = tenant.frontend().capacity_sectors()?;
     ensure!(sectors == (32 << 20) / 512, "the guest sees {sectors} sectors");
@@ -288,15 +286,15 @@ fn a_disk_that_grows_at_its_iohost_grows_for_its_guest() -> Result<()> {
 fn who_has_no_right_gets_nothing_and_is_told() -> Result<()> {
     let site = site("remote-stranger")?;
     let port = free_port()?;
-    let iohost = Daemon::start_on("remote-stranger-iohost", "0", &site.iohost(port))?;
+    let iohost = Daemon::start("remote-stranger-iohost", &site.iohost(port))?;
     let stranger = key(site.folder(), "stranger.key")?;
     let text = site.client(&[port]);
     let text =
         text.replace(&site.client_key().display().to_string(), &stranger.0.display().to_string());
     let other = format!("{text}[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"1M\"\n");
-    let client = Daemon::start_on("remote-stranger-client", "1", &other)?;
+    let client = Daemon::with("remote-stranger-client", &other).cpus("1").start()?;
     // Hellos that nobody answered are said again, and the IOhost has heard them.
-    await_that(WITHIN, "hellos in vain", || {
+    await_that("hellos in vain", || {
         let link = |daemon: &Daemon| {
             Ok::<_, anyhow::Error>(daemon.ask("remote status")?["links"][0].clone())
         };
@@ -314,8 +312,8 @@ fn who_has_no_right_gets_nothing_and_is_told() -> Result<()> {
     // A client that may come, and asks for what is not his.
     let text = site.client(&[port]).replace("remote = \"db\"", "remote = \"other\"");
     let other = format!("{text}[[disk]]\nid = \"ram\"\nbackend = \"memory\"\nsize = \"1M\"\n");
-    let client = Daemon::start_on("remote-stranger-client2", "1", &other)?;
-    await_that(WITHIN, "the answer", || {
+    let client = Daemon::with("remote-stranger-client2", &other).cpus("1").start()?;
+    await_that("the answer", || {
         let problem = client.shown("root", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("no such disk for this machine")))
     })
@@ -332,7 +330,7 @@ fn status_of(guest: &mut Frontend, kind: Kind) -> Result<u8> {
 }
 
 fn await_problem(daemon: &Daemon, text: &str) -> Result<()> {
-    await_that(WITHIN, &format!("the problem {text:?}"), || {
+    await_that(&format!("the problem {text:?}"), || {
         let problem = daemon.shown("root", "problem")?;
         Ok(problem.as_str().is_some_and(|problem| problem.contains(text)))
     })
@@ -345,8 +343,9 @@ fn who_waits_for_another_machine_is_told() -> Result<()> {
     let site = site("remote-waits")?;
     let port = free_port()?;
     let text = site.iohost(port).replace("lease_s = 1", "lease_s = 20");
-    let mut iohost = Daemon::start_on("remote-waits-iohost", "0", &text)?;
-    let mut client = Daemon::start_on("remote-waits-client", "1", &site.client(&[port]))?;
+    let mut iohost = Daemon::start("remote-waits-iohost", &text)?;
+    let mut client =
+        Daemon::with("remote-waits-client", &site.client(&[port])).cpus("1").start()?;
     let mut guest = guest_of(&client)?;
     ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK, "{}", said([&iohost, &client]));
     ensure!(client.shown("root", "link")? == "rack" && client.shown("root", "remote")? == "db");
@@ -355,11 +354,7 @@ fn who_waits_for_another_machine_is_told() -> Result<()> {
     await_problem(&client, "its IOhost has been silent for ")?;
     ensure!(client.shown("root", "state")? == "waiting");
     iohost.start_again()?;
-    await_that(
-        WITHIN,
-        "the disk to be served",
-        || Ok(client.shown("root", "state")? == "running"),
-    )?;
+    await_that("the disk to be served", || Ok(client.shown("root", "state")? == "running"))?;
     ensure!(client.shown("root", "problem")?.is_null(), "{}", client.shown("root", "problem")?);
     ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK, "{}", said([&iohost, &client]));
     client.kill()?;
@@ -383,8 +378,9 @@ fn standing_of(client: &Daemon) -> PathBuf {
 fn what_an_iohost_lost_while_nobody_looked_fails_flushes_until_it_is_cleared() -> Result<()> {
     let site = site("remote-stands")?;
     let port = free_port()?;
-    let iohost = Daemon::start_on("remote-stands-iohost", "0", &site.iohost(port))?;
-    let mut client = Daemon::start_on("remote-stands-client", "1", &site.client(&[port]))?;
+    let iohost = Daemon::start("remote-stands-iohost", &site.iohost(port))?;
+    let mut client =
+        Daemon::with("remote-stands-client", &site.client(&[port])).cpus("1").start()?;
     let mut guest = guest_of(&client).with_context(|| said([&iohost, &client]))?;
     ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK);
     client.kill()?;
@@ -415,7 +411,7 @@ fn what_an_iohost_lost_while_nobody_looked_fails_flushes_until_it_is_cleared() -
     ensure!(status_of(&mut guest, Kind::Flush)? == STATUS_OK, "it was cleared");
     ensure!(client.refuses("disk clear root")?.contains("has lost no data"), "and is no more");
     guest.disconnect()?;
-    await_that(WITHIN, "the disk to be let go", || Ok(!standing_of(&client).exists()))
+    await_that("the disk to be let go", || Ok(!standing_of(&client).exists()))
 }
 
 /// The first IOhost's machine dies and takes along what was not flushed; a second one on the same image serves on. The
@@ -429,10 +425,10 @@ fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
         let ports = [free_port()?, free_port()?];
         let file = |port| site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
         let keep = if keeps { "" } else { "keep = \"0\"\n" };
-        let mut first = Daemon::start_on("remote-machine-a", "0", &file(ports[0]))?;
-        let mut second = Daemon::start_on("remote-machine-b", "0", &file(ports[1]))?;
+        let mut first = Daemon::start("remote-machine-a", &file(ports[0]))?;
+        let mut second = Daemon::start("remote-machine-b", &file(ports[1]))?;
         let client = format!("{}{keep}", site.client(&ports));
-        let client = Daemon::start_on("remote-machine-client", "1", &client)?;
+        let client = Daemon::with("remote-machine-client", &client).cpus("1").start()?;
         let losses = second.dir().join("state/losses");
         std::fs::create_dir_all(&losses)?;
         std::fs::write(losses.join("db"), format!("{:020}\n", 1))?;
@@ -458,11 +454,7 @@ fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
         let again = client.ask("remote status")?["links"][0]["writes_again"].clone();
         ensure!(again == if keeps { BLOCKS } else { 0 }, "{again} writes sent again");
         guest.disconnect()?;
-        await_that(
-            WITHIN,
-            "the image to be let go",
-            || Ok(second.shown("db", "locked")? == false),
-        )?;
+        await_that("the image to be let go", || Ok(second.shown("db", "locked")? == false))?;
         let image = std::fs::read(site.image())?;
         let mut expected = vec![0; BLOCK_SIZE];
         for (block, bytes) in (0..2 * BLOCKS).zip(image.chunks(BLOCK_SIZE)) {
@@ -483,8 +475,9 @@ fn other_contents_are_noticed_by_the_successor_of_a_daemon() -> Result<()> {
     let text = site.iohost(port);
     let path = format!("path = \"{}\"", site.image().display());
     let text = text.replace(&path, "backend = \"memory\"\nsize = \"16M\"");
-    let mut iohost = Daemon::start_on("remote-other-iohost", "0", &text)?;
-    let mut client = Daemon::start_on("remote-other-client", "1", &site.client(&[port]))?;
+    let mut iohost = Daemon::start("remote-other-iohost", &text)?;
+    let mut client =
+        Daemon::with("remote-other-client", &site.client(&[port])).cpus("1").start()?;
     let mut guest = guest_of(&client)?;
     ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK);
     client.kill()?;
@@ -507,8 +500,8 @@ fn a_client_that_stops_in_order_leaves_no_lease_behind() -> Result<()> {
     let site = site("remote-stop")?;
     let port = free_port()?;
     let text = site.iohost(port).replace("lease_s = 1", "lease_s = 60");
-    let iohost = Daemon::start_on("remote-stop-iohost", "0", &text)?;
-    let mut client = Daemon::start_on("remote-stop-client", "1", &site.client(&[port]))?;
+    let iohost = Daemon::start("remote-stop-iohost", &text)?;
+    let mut client = Daemon::with("remote-stop-client", &site.client(&[port])).cpus("1").start()?;
     for _ in 0..2 {
         let mut guest = guest_of(&client)?;
         // Within ten seconds each.
@@ -526,8 +519,8 @@ fn a_client_that_stops_in_order_leaves_no_lease_behind() -> Result<()> {
 fn a_disk_that_shrinks_at_its_iohost_says_so() -> Result<()> {
     let site = site("remote-shrinks")?;
     let port = free_port()?;
-    let iohost = Daemon::start_on("remote-shrinks-iohost", "0", &site.iohost(port))?;
-    let client = Daemon::start_on("remote-shrinks-client", "1", &site.client(&[port]))?;
+    let iohost = Daemon::start("remote-shrinks-iohost", &site.iohost(port))?;
+    let client = Daemon::with("remote-shrinks-client", &site.client(&[port])).cpus("1").start()?;
     let mut guest = guest_of(&client)?;
     ensure!(status_of(&mut guest, Kind::Write)? == STATUS_OK);
     let file = iohost.dir().join("sidecore.toml");

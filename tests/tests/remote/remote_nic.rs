@@ -88,7 +88,7 @@ fn number_of(bytes: &[u8], from: u16, to: u16) -> Result<Option<u32>> {
 /// Sends frames until one arrives.
 fn await_path(from: &mut Nic, to: &mut Nic, ends: (u16, u16)) -> Result<()> {
     let hello = frames::small(frames::mac(ends.0), frames::mac(ends.1));
-    await_that(WITHIN, "a frame to cross", || {
+    await_that("a frame to cross", || {
         from.pair(0).send(&Header::default(), &hello, &[])?;
         from.pair(0).drain(90_000)?;
         Ok(to.pair(0).receive_within(20)?.is_some())
@@ -166,9 +166,9 @@ fn linked(daemon: &Daemon) -> Result<serde_json::Value> {
 fn frames_of_all_lengths_come_through_as_they_were_sent() -> Result<()> {
     for most in [1514, 9014] {
         let port = free_port()?;
-        let mut iohost = Daemon::start_on("nic-plain-iohost", "0", &iohost(port, "", ""))?;
+        let mut iohost = Daemon::start("nic-plain-iohost", &iohost(port, "", ""))?;
         let text = client(&[port], most - 14);
-        let mut client = Daemon::start_on("nic-plain-client", "1", &text)?;
+        let mut client = Daemon::with("nic-plain-client", &text).cpus("1").start()?;
         let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
         let path = await_path(&mut guest, &mut probe, (GUEST, PROBE));
         path.with_context(|| said(&[&iohost, &client]))?;
@@ -203,8 +203,9 @@ fn frames_of_all_lengths_come_through_as_they_were_sent() -> Result<()> {
 #[test]
 fn frames_go_on_when_either_daemon_is_replaced() -> Result<()> {
     let port = free_port()?;
-    let mut iohost = Daemon::start_on("nic-upgrade-iohost", "0", &iohost(port, "", ""))?;
-    let mut client = Daemon::start_on("nic-upgrade-client", "1", &client(&[port], 1500))?;
+    let mut iohost = Daemon::start("nic-upgrade-iohost", &iohost(port, "", ""))?;
+    let mut client =
+        Daemon::with("nic-upgrade-client", &client(&[port], 1500)).cpus("1").start()?;
     let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
     await_path(&mut guest, &mut probe, (GUEST, PROBE))?;
     let mut waits = Vec::new();
@@ -234,8 +235,8 @@ fn frames_go_on_when_either_daemon_is_replaced() -> Result<()> {
 #[test]
 fn what_a_guest_leaves_undone_is_done_before_the_link() -> Result<()> {
     let port = free_port()?;
-    let iohost = Daemon::start_on("nic-undone-iohost", "0", &iohost(port, "", ""))?;
-    let client = Daemon::start_on("nic-undone-client", "1", &client(&[port], 1500))?;
+    let iohost = Daemon::start("nic-undone-iohost", &iohost(port, "", ""))?;
+    let client = Daemon::with("nic-undone-client", &client(&[port], 1500)).cpus("1").start()?;
     let spec = |can: Can| NicSpec {
         features: can.as_sender() | can.as_receiver() | testing::net_frontend::feature::MRG_RXBUF,
         send_slots: 16,
@@ -273,8 +274,8 @@ fn what_a_guest_leaves_undone_is_done_before_the_link() -> Result<()> {
 #[test]
 fn a_bad_wire_loses_frames_whole_and_doubles_none() -> Result<()> {
     let (port, wire_port) = (free_port()?, free_port()?);
-    let iohost = Daemon::start_on("nic-bad-iohost", "0", &iohost(port, "", ""))?;
-    let client = Daemon::start_on("nic-bad-client", "1", &client(&[wire_port], 9000))?;
+    let iohost = Daemon::start("nic-bad-iohost", &iohost(port, "", ""))?;
+    let client = Daemon::with("nic-bad-client", &client(&[wire_port], 9000)).cpus("1").start()?;
     let bad = Bad { loss_percent: 2, double_percent: 2, delay_us: 300 };
     let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 5, bad)?;
     let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
@@ -316,9 +317,9 @@ fn frames_go_on_when_an_iohost_comes_back_and_when_a_second_one_takes_over() -> 
     let ports = [free_port()?, free_port()?];
     // A client's successor waits for this.
     let text = |port| iohost(port, "", "").replace("lease_s = 60", "lease_s = 4");
-    let mut first = Daemon::start_on("nic-killed-a", "0", &text(ports[0]))?;
-    let second = Daemon::start_on("nic-killed-b", "0", &text(ports[1]))?;
-    let mut client = Daemon::start_on("nic-killed-client", "1", &client(&ports, 1500))?;
+    let mut first = Daemon::start("nic-killed-a", &text(ports[0]))?;
+    let second = Daemon::start("nic-killed-b", &text(ports[1]))?;
+    let mut client = Daemon::with("nic-killed-client", &client(&ports, 1500)).cpus("1").start()?;
     let mut guest = nic(&client, "vm1")?;
     let mut probe = nic(&first, "probe")?;
     await_path(&mut guest, &mut probe, (GUEST, PROBE)).with_context(|| said(&[&first, &client]))?;
@@ -370,8 +371,8 @@ fn the_switch_has_its_rules_for_it() -> Result<()> {
         "vlan = 10\nspoof = \"deny\"\n[[switch.uplink]]\nremote = \"other\"",
         "trunk = [10]",
     );
-    let iohost = Daemon::start_on("nic-rules-iohost", "0", &text)?;
-    let client = Daemon::start_on("nic-rules-client", "1", &client(&[port], 1500))?;
+    let iohost = Daemon::start("nic-rules-iohost", &text)?;
+    let client = Daemon::with("nic-rules-client", &client(&[port], 1500)).cpus("1").start()?;
     let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
     await_path(&mut guest, &mut probe, (GUEST, PROBE))
         .with_context(|| said(&[&iohost, &client]))?;
@@ -380,7 +381,7 @@ fn the_switch_has_its_rules_for_it() -> Result<()> {
     ensure!(got.bytes[12..16] == [0x81, 0, 0, 10], "not of its VLAN: {:?}", &got.bytes[..18]);
     // Somebody else's address.
     guest.pair(0).send(&Header::default(), &frame(7, PROBE, 1, 100), &[])?;
-    await_that(WITHIN, "it to be dropped", || Ok(drops(&uplink(&iohost)?, "bad_source") == 1))?;
+    await_that("it to be dropped", || Ok(drops(&uplink(&iohost)?, "bad_source") == 1))?;
     ensure!(probe.pair(0).receive_within(10)?.is_none(), "it came from another address");
     // A port that no client may have says so, and nobody else is disturbed.
     let view = iohost.ask("switch show lan")?;
@@ -394,15 +395,15 @@ fn the_switch_has_its_rules_for_it() -> Result<()> {
 fn who_may_not_have_it_is_told_and_has_no_frames() -> Result<()> {
     let port = free_port()?;
     let text = iohost(port, "", "").replace("nics = [\"web\"]", "");
-    let iohost = Daemon::start_on("nic-stranger-iohost", "0", &text)?;
-    let client = Daemon::start_on("nic-stranger-client", "1", &client(&[port], 1500))?;
+    let iohost = Daemon::start("nic-stranger-iohost", &text)?;
+    let client = Daemon::with("nic-stranger-client", &client(&[port], 1500)).cpus("1").start()?;
     let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
-    await_that(WITHIN, "the answer", || {
+    await_that("the answer", || {
         let problem = client.ask("nic show vm1")?["problem"].clone();
         Ok(problem.as_str().is_some_and(|text| text.contains("no such nic for this machine")))
     })?;
     guest.pair(0).send(&Header::default(), &frame(GUEST, PROBE, 1, 100), &[])?;
-    await_that(WITHIN, "it to be dropped", || {
+    await_that("it to be dropped", || {
         Ok(drops(&client.ask("nic show vm1")?["host"], "link_down") == 1)
     })?;
     ensure!(probe.pair(0).receive_within(10)?.is_none(), "it came");
@@ -413,8 +414,8 @@ fn who_may_not_have_it_is_told_and_has_no_frames() -> Result<()> {
 #[test]
 fn a_flood_of_frames_starves_no_disk() -> Result<()> {
     let port = free_port()?;
-    let iohost = Daemon::start_on("nic-flood-iohost", "0", &iohost(port, "", ""))?;
-    let client = Daemon::start_on("nic-flood-client", "1", &client(&[port], 1500))?;
+    let iohost = Daemon::start("nic-flood-iohost", &iohost(port, "", ""))?;
+    let client = Daemon::with("nic-flood-client", &client(&[port], 1500)).cpus("1").start()?;
     let (mut guest, mut probe) = (nic(&client, "vm1")?, nic(&iohost, "probe")?);
     await_path(&mut guest, &mut probe, (GUEST, PROBE))
         .with_context(|| said(&[&iohost, &client]))?;
@@ -487,15 +488,16 @@ fn had(daemon: &Daemon) -> Result<(usize, usize)> {
 fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<()> {
     let port = free_port()?;
     let text = iohost(port, "", "").replace("lease_s = 60", "lease_s = 1");
-    let iohost = Daemon::start_on("nic-again-iohost", "0", &text)?;
+    let iohost = Daemon::start("nic-again-iohost", &text)?;
     let text = client(&[port], 1500);
     let from = text.find("[[disk]]").context("no disk")?;
-    let client = Daemon::start_on("nic-again-client", "1", text.get(from..).unwrap_or_default())?;
+    let client =
+        Daemon::with("nic-again-client", text.get(from..).unwrap_or_default()).cpus("1").start()?;
     let add = format!("nic add vm1 --by-link rack --remote web --mac {}", mac(GUEST));
     client.ask(&add)?;
     ensure!(had(&client)? == (0, 1), "it has no guest, and is had");
     let former = nic(&client, "vm1")?;
-    await_that(WITHIN, "the NIC", || Ok(had(&client)? == (1, 1)))?;
+    await_that("the NIC", || Ok(had(&client)? == (1, 1)))?;
     let pid = Pid::from_raw(iohost.pid() as i32).context("no process")?;
     kill_process(pid, Signal::STOP)?;
     drop(former);
@@ -508,7 +510,7 @@ fn a_nic_that_is_put_in_again_while_its_iohost_is_silent_comes_back() -> Result<
         .with_context(|| said(&[&iohost, &client]))?;
     drop(guest);
     client.ask("nic rm vm1 --force")?;
-    await_that(WITHIN, "the NIC to be nobody's", || Ok(had(&iohost)?.0 == 0))
+    await_that("the NIC to be nobody's", || Ok(had(&iohost)?.0 == 0))
         .with_context(|| said(&[&iohost, &client]))
 }
 
@@ -528,16 +530,16 @@ fn many_nics_come_in_one_session() -> Result<()> {
          lease_s = 60\nsecurity = \"none\"\n[[link.client]]\nname = \"vmhost\"\nnics = [{}]\n",
         names.join(", ")
     );
-    let mut iohost = Daemon::start_on("nic-many-iohost", "0", &text)?;
+    let mut iohost = Daemon::start("nic-many-iohost", &text)?;
     let text = format!(
         "{nics}[[link]]\nid = \"rack\"\nrole = \"client\"\niohosts = [\"127.0.0.1:{port}\"]\nsecurity = \"none\"\n"
     );
-    let client = Daemon::start_on("nic-many-client", "1", &text)?;
+    let client = Daemon::with("nic-many-client", &text).cpus("1").start()?;
     let guests = (0..MANY).map(|number| nic(&client, &format!("vm{number}")));
     let _guests: Vec<Nic> = guests.collect::<Result<_>>()?;
     for turn in 1..=2 {
         let mut handshakes = 0;
-        await_that(WITHIN, "all NICs", || {
+        await_that("all NICs", || {
             let status = client.ask("remote status")?;
             handshakes = status["links"][0]["handshakes"].as_u64().unwrap_or(0);
             Ok(handshakes >= turn && had(&client)? == (MANY, MANY))

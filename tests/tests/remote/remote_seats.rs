@@ -7,7 +7,6 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use testing::clock::now_ns;
@@ -29,7 +28,6 @@ use virtqueue::driver::RingSpec;
 const CLIENTS: usize = 4;
 const DISK_BYTES: u64 = 8 << 20;
 const DEPTH: u16 = 16;
-const WITHIN: Duration = Duration::from_secs(90);
 const PROBE: u16 = 99;
 
 fn mac(number: u16) -> String {
@@ -89,7 +87,7 @@ impl Site {
             self.lease_s,
             self.iohost.0.display(),
         );
-        Daemon::start_on(&format!("{}-iohost", self.name), "0,1", &text)
+        Daemon::with(&format!("{}-iohost", self.name), &text).cpus("0,1").start()
     }
 
     /// A machine with the disks and NICs of these numbers.
@@ -112,7 +110,7 @@ impl Site {
             write!(text, "[[nic]]\nid = \"web{nic}\"\nby_link = \"rack\"\nmac = \"{mac}\"\n")?;
         }
         let cpu = if one.is_multiple_of(2) { "0" } else { "1" };
-        Daemon::start_on(&format!("{}-client{one}", self.name), cpu, &text)
+        Daemon::with(&format!("{}-client{one}", self.name), &text).cpus(cpu).start()
     }
 }
 
@@ -140,7 +138,7 @@ fn places(iohost: &Daemon) -> Result<Option<Vec<u64>>> {
 
 fn await_places(iohost: &Daemon) -> Result<Vec<u64>> {
     let mut found = None;
-    await_that(WITHIN, "a session of each client, at one sidecore", || {
+    await_that("a session of each client, at one sidecore", || {
         found = places(iohost)?;
         Ok(found.is_some())
     })
@@ -368,7 +366,7 @@ fn nic(daemon: &Daemon, id: &str) -> Result<Nic> {
 fn await_path(from: (&mut Nic, u16), to: (&mut Nic, u16)) -> Result<()> {
     let hello = frames::small(frames::mac(from.1), frames::mac(to.1));
     let ((from, _), (to, _)) = (from, to);
-    await_that(WITHIN, "a frame to cross", || {
+    await_that("a frame to cross", || {
         from.pair(0).send(&Header::default(), &hello, &[])?;
         from.pair(0).drain(90_000)?;
         Ok(to.pair(0).receive_within(20)?.is_some())

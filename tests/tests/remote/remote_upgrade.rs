@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use testing::clock::now_ns;
-use testing::daemon::{Daemon, await_that};
+use testing::daemon::{Daemon, await_that, await_within};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK};
@@ -110,8 +110,8 @@ fn ways(iohost: &Daemon) -> Result<usize> {
 fn replace(name: &str, files: [String; 2], ports: [u16; 2], whose: [bool; 2]) -> Result<()> {
     let [iohost_file, client_file] = files;
     let [wire_port, port] = ports;
-    let mut iohost = Daemon::start_on(&format!("{name}-iohost"), "0-1", &iohost_file)?;
-    let mut client = Daemon::start_on(&format!("{name}-client"), "1", &client_file)?;
+    let mut iohost = Daemon::with(&format!("{name}-iohost"), &iohost_file).cpus("0-1").start()?;
+    let mut client = Daemon::with(&format!("{name}-client"), &client_file).cpus("1").start()?;
     let bad = Bad { loss_percent: 1, double_percent: 1, delay_us: 200 };
     let wire = Wire::lay(env!("CARGO_BIN_EXE_bad_wire"), wire_port, port, 31, bad)?;
     let mut random = Random(31);
@@ -131,7 +131,7 @@ fn replace(name: &str, files: [String; 2], ports: [u16; 2], whose: [bool; 2]) ->
     let errors = client.shown("root", "counters")?["errors"].clone();
     ensure!(errors == 0, "{errors} errors");
     // Nobody keeps what a session of before was.
-    await_that(WITHIN, "one session", || Ok(ways(&iohost)? == 1))?;
+    await_that("one session", || Ok(ways(&iohost)? == 1))?;
     println!(
         "remote: {name}: {} upgrades, {} requests, 0 errors; a request waited {} (between: {}); {}",
         times(),
@@ -199,7 +199,7 @@ fn an_heir_that_fails_leaves_links_as_they_were() -> Result<()> {
     let port = free_port()?;
     let site = site("remote-upgrade-bad")?;
     let installed = |name: &str, cpu: &str, file: &str| {
-        Daemon::start_installed(name, &format!("cpus = \"{cpu}\""), file)
+        Daemon::with(name, file).sidecores(&format!("cpus = \"{cpu}\"")).installed().start()
     };
     let mut iohost = installed("upgrade-bad-iohost", "0", &site.iohost(port))?;
     let mut client = installed("upgrade-bad-client", "1", &site.client(&[port]))?;
@@ -247,10 +247,10 @@ fn an_address_that_has_changed_is_that_of_the_process_that_takes_over() -> Resul
     let site = site("upgrade-moved")?;
     let port = free_port()?;
     let [before, after] = ["127.0.0.1", "127.0.0.2"].map(|ip| format!("{ip}:{port}"));
-    let mut iohost = Daemon::start_on("upgrade-moved-iohost", "0", &site.iohost(port))?;
+    let mut iohost = Daemon::start("upgrade-moved-iohost", &site.iohost(port))?;
     let both = format!("\"{before}\", \"{after}\"");
     let text = site.client(&[port]).replace(&format!("\"{before}\""), &both);
-    let client = Daemon::start_on("upgrade-moved-client", "1", &text)?;
+    let client = Daemon::with("upgrade-moved-client", &text).cpus("1").start()?;
     let mut guest = client.frontend("root", &FrontendSpec::default())?;
     let single = Single::new(&mut guest)?;
     let write = |guest: &mut Frontend| single.send(guest.queue(0), Kind::Write, 5);
@@ -272,8 +272,8 @@ fn an_address_that_has_changed_is_that_of_the_process_that_takes_over() -> Resul
 fn a_link_that_cannot_be_opened_is_refused() -> Result<()> {
     let site = site("upgrade-nowhere")?;
     let port = free_port()?;
-    let iohost = Daemon::start_on("upgrade-nowhere-iohost", "0", &site.iohost(port))?;
-    let client = Daemon::start_on("upgrade-nowhere-client", "1", &site.client(&[port]))?;
+    let iohost = Daemon::start("upgrade-nowhere-iohost", &site.iohost(port))?;
+    let client = Daemon::with("upgrade-nowhere-client", &site.client(&[port])).cpus("1").start()?;
     let mut guest = client.frontend("root", &FrontendSpec::default())?;
     let single = Single::new(&mut guest)?;
     let file = iohost.dir().join("sidecore.toml");
@@ -302,19 +302,19 @@ fn who_stops_says_goodbye() -> Result<()> {
     let port = free_port()?;
     let site = site("remote-goodbye")?;
     let file = site.iohost(port).replace("lease_s = 1", "lease_s = 600");
-    let mut iohost = Daemon::start_on("goodbye-iohost", "0", &file)?;
-    let mut client = Daemon::start_on("goodbye-client", "1", &site.client(&[port]))?;
+    let mut iohost = Daemon::start("goodbye-iohost", &file)?;
+    let mut client = Daemon::with("goodbye-client", &site.client(&[port])).cpus("1").start()?;
     client.connect("root")?;
-    await_that(WITHIN, "a session", || Ok(ways(&iohost)? == 1))?;
+    await_that("a session", || Ok(ways(&iohost)? == 1))?;
     client.stop()?;
-    await_that(WITHIN, "its end", || Ok(ways(&iohost)? == 0))?;
+    await_that("its end", || Ok(ways(&iohost)? == 0))?;
     client.start_again()?;
     client.connect("root")?;
     let is_up =
         |client: &Daemon| Ok(client.ask("remote status")?["links"][0]["ways"][0].is_object());
-    await_that(WITHIN, "a session", || is_up(&client))?;
+    await_that("a session", || is_up(&client))?;
     iohost.stop()?;
-    await_that(WITHIN, "a word about its IOhost", || {
+    await_that("a word about its IOhost", || {
         Ok(client.last_words().contains("its IOhost is silent"))
     })
 }
@@ -326,17 +326,18 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
     let site = site("remote-reload")?;
     let other = "[[disk]]\nid = \"more\"\nbackend = \"memory\"\nsize = \"1M\"\n";
     let with = format!("{other}{}", site.iohost(port).replace("[\"db\"]", "[\"db\", \"more\"]"));
-    let iohost = Daemon::start_on("reload-iohost", "0-1", &site.iohost(port))?;
+    let iohost = Daemon::with("reload-iohost", &site.iohost(port)).cpus("0-1").start()?;
     let second = "[[disk]]\nid = \"second\"\nlink = \"rack\"\nremote = \"more\"\n";
-    let client =
-        Daemon::start_on("reload-client", "1", &format!("{second}{}", site.client(&[port])))?;
+    let client = Daemon::with("reload-client", &format!("{second}{}", site.client(&[port])))
+        .cpus("1")
+        .start()?;
     let mut random = Random(43);
     let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, &mut random, 300, || true)?;
     ensure!(!client.socket("second").exists(), "it is there before it is given");
     for round in 0..3 {
-        iohost.configure("cpus = \"0-1\"", &with)?;
+        iohost.configure(&with)?;
         let done = iohost.ask("reload --force")?;
         ensure!(!done["restart_needed"].to_string().contains("link"), "{done}");
         let guest = client.frontend("second", &FrontendSpec::default());
@@ -351,9 +352,9 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
         };
         ensure!(ask(Kind::Write)? == STATUS_OK, "round {round}");
         // It is taken from who has it, who hears of that; all else goes on.
-        iohost.configure("cpus = \"0-1\"", &site.iohost(port))?;
+        iohost.configure(&site.iohost(port))?;
         iohost.ask("reload --force").with_context(|| iohost.last_words())?;
-        await_that(WITHIN, "the client to be told", || {
+        await_that("the client to be told", || {
             let problem = client.shown("second", "problem")?;
             Ok(problem.as_str().is_some_and(|text| text.contains("has given it up")))
         })?;
@@ -361,22 +362,22 @@ fn a_reload_gives_clients_disks_and_takes_them_away() -> Result<()> {
         work(&mut tenant, &mut random, 100, || true)
             .with_context(|| format!("taken, round {round}: {}", said([&iohost, &client])))?;
         guest.disconnect()?;
-        await_that(WITHIN, "it to be gone", || Ok(iohost.refuses("show more").is_ok()))?;
+        await_that("it to be gone", || Ok(iohost.refuses("show more").is_ok()))?;
     }
     // A client that may have nothing any more, and then is there again.
     tenant.drain()?;
     let none = site.iohost(port).replace("disks = [\"db\"]", "disks = []");
-    iohost.configure("cpus = \"0-1\"", &none)?;
+    iohost.configure(&none)?;
     iohost.ask("reload --force").with_context(|| iohost.last_words())?;
-    await_that(WITHIN, "the image to have a socket", || Ok(iohost.socket("db").exists()))?;
-    iohost.configure("cpus = \"0-1\"", &site.iohost(port))?;
+    await_that("the image to have a socket", || Ok(iohost.socket("db").exists()))?;
+    iohost.configure(&site.iohost(port))?;
     iohost.ask("reload --force").with_context(|| iohost.last_words())?;
-    await_that(WITHIN, "its guest to be told", || {
+    await_that("its guest to be told", || {
         let problem = client.shown("root", "problem")?;
         Ok(problem.as_str().is_some_and(|text| text.contains("has given it up")))
     })?;
     drop(tenant);
-    await_that(WITHIN, "its guest to be gone", || Ok(client.shown("root", "problem")?.is_null()))?;
+    await_that("its guest to be gone", || Ok(client.shown("root", "problem")?.is_null()))?;
     let mut guest = client.frontend("root", &FrontendSpec::default())?;
     let single = Single::new(&mut guest)?;
     ensure!(single.send(guest.queue(0), Kind::Read, 5)?.status == STATUS_OK);
@@ -391,8 +392,9 @@ fn a_disk_whose_client_does_not_come_back_is_let_go() -> Result<()> {
     let file = site.iohost(port).replace("[[link]]", "migratable = true\n[[link]]");
     // Longer than a busy machine takes from the kill to the look after the upgrade.
     let file = file.replace("lease_s = 1", "lease_s = 10");
-    let mut iohost = Daemon::start_on("upgrade-gone-iohost", "0", &file)?;
-    let mut client = Daemon::start_on("upgrade-gone-client", "1", &site.client(&[port]))?;
+    let mut iohost = Daemon::start("upgrade-gone-iohost", &file)?;
+    let mut client =
+        Daemon::with("upgrade-gone-client", &site.client(&[port])).cpus("1").start()?;
     let mut random = Random(41);
     let stream = client.connect("root")?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
@@ -401,11 +403,9 @@ fn a_disk_whose_client_does_not_come_back_is_let_go() -> Result<()> {
     client.kill()?;
     iohost.upgrade()?;
     ensure!(iohost.shown("db", "locked")? == true, "its image is let go at once");
-    await_that(
-        3 * WITHIN,
-        "the image to be let go",
-        || Ok(iohost.shown("db", "locked")? == false),
-    )?;
+    await_within(3 * WITHIN, "the image to be let go", || {
+        Ok(iohost.shown("db", "locked")? == false)
+    })?;
     // And it is there for who comes then.
     client.start_again()?;
     tenant.reconnect(client.connect("root")?)?;

@@ -24,6 +24,11 @@ const REGISTRIES: [(&str, &str); 8] = [
 const UNFINISHED: [&str; 7] =
     ["TODO", "FIXME", "XXX", "HACK", "Being built", "Being written", "not implemented yet"];
 
+/// What starts a daemon, and where the harness does: there its user, its limits and its end are seen to.
+const SERVES: (&str, &str) = ("\"ser", "ve\"");
+const HARNESS: [&str; 3] = ["bench", "testing", "tests"];
+const STARTS: &str = "testing/src/daemon.rs";
+
 /// Written by cargo, with the registry's name in each entry.
 const LOCK_FILE: &str = "Cargo.lock";
 
@@ -31,6 +36,8 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     if source.path.rsplit('/').next() == Some(LOCK_FILE) {
         return Vec::new();
     }
+    let serves = format!("{}{}", SERVES.0, SERVES.1);
+    let may_not_serve = source.is_rust() && source.is_in(&HARNESS) && !source.is_in(&[STARTS]);
     let mut findings = Vec::new();
     let mut add = |rule, number, message| findings.push(source.finding(rule, number, message));
     for (index, line) in source.text.lines().enumerate() {
@@ -42,6 +49,12 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
         if let Some(host) = hosts.find(|host| line.contains(host)) {
             let message = format!("`{host}`: a package host; leave it to the machine's settings");
             add("registry-host", index + 1, message);
+        }
+        if may_not_serve && line.contains(&serves) {
+            let message = format!(
+                "`{serves}`: daemons of tests are started in {STARTS} alone: say how in its `Config`"
+            );
+            add("daemon", index + 1, message);
         }
         if let Some(mark) = UNFINISHED.iter().find(|mark| has_word(line, mark)) {
             let message =
@@ -85,6 +98,17 @@ mod tests {
         );
         assert_eq!(messages(&format!("from https://{host}/x")), [said]);
         assert_eq!(check(&Source::new(LOCK_FILE, &format!("https://{host}/x"))), []);
+    }
+
+    #[test]
+    fn a_daemon_is_started_in_one_place() {
+        let text = format!("command.arg({}{});", SERVES.0, SERVES.1);
+        let found = |path| check(&Source::new(path, &text));
+        let said =
+            found("tests/tests/durable/a.rs").iter().map(ToString::to_string).collect::<String>();
+        assert!(said.contains("are started in testing/src/daemon.rs alone"), "{said}");
+        assert_eq!(found(STARTS), []);
+        assert_eq!(found("bin/sidecore/src/machine.rs"), []);
     }
 
     #[test]

@@ -102,8 +102,7 @@ impl Nic {
 
 /// A daemon in a namespace, with a sidecore on each cpu as it needs them.
 fn daemon(name: &str, host: &Namespace, devices: &str) -> Result<Daemon> {
-    let rest = format!("[sidecores]\ncpus = \"auto\"\n{devices}");
-    Daemon::start_through(name, &host.through(), &rest)
+    Daemon::with(name, devices).cpus("auto").through(&host.through()).start()
 }
 
 /// Switches of these names in the daemon's file.

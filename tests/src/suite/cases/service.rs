@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use testing::bed::{Bed, Need};
 use testing::clock::now_ns;
 use testing::daemon::pause;
+use testing::daemon::sidecore_binary;
 use testing::image::Tree;
-use testing::server::sidecore_binary;
 use testing::vm::{build_folder, has_kvm, record, short};
 
 use crate::suite::host::{output_of, program};

@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use testing::bed::Bed;
 use testing::daemon::Daemon;
+use testing::daemon::sidecore_binary;
 use testing::image::Tree;
-use testing::server::sidecore_binary;
 use testing::vm::{Boot, Kernel, Vm, build_folder};
 
 /// One guest with both.

@@ -112,10 +112,10 @@ pub(super) fn ipxe(bed: &Bed) -> Result<()> {
     let inside = Namespace::new("host")?;
     let mac = "52:54:00:51:00:01";
     let file = format!(
-        "[sidecores]\ncpus = \"0\"\n[[switch]]\nid = \"lan\"\n[[switch.uplink]]\ntap = \"lan0\"\n\
+        "[[switch]]\nid = \"lan\"\n[[switch.uplink]]\ntap = \"lan0\"\n\
          [[nic]]\nid = \"boot\"\nmac = \"{mac}\"\nswitch = \"lan\"\n"
     );
-    let mut daemon = Daemon::start_through("ipxe", &inside.through(), &file)?;
+    let mut daemon = Daemon::with("ipxe", &file).through(&inside.through()).start()?;
     inside.ip(&format!("addr add {ADDRESS}/24 dev lan0"))?;
     inside.ip("link set lan0 up")?;
     let servers = Servers::start(bed, &inside)?;

@@ -8,7 +8,6 @@ use testing::daemon::{Daemon, await_that, pause};
 use testing::namespace::Namespace;
 use testing::place::Place;
 use testing::testpmd::{Mode, Side, Testpmd, TestpmdSpec};
-use testing::timing::PATIENCE;
 
 use super::{Nic, daemon, nics, switches};
 
@@ -143,12 +142,12 @@ fn pair_counts(bed: &Bed, form: &Form, daemon: &Daemon) -> Result<String> {
     let mut taker = form.started(bed, daemon, TO, taker)?;
     let sender = Started { mode: Mode::TxOnly, options: format!("--eth-peer=0,{}", TO.mac()) };
     let mut sender = form.started(bed, daemon, FROM, sender)?;
-    await_that(PATIENCE, "frames to be sent", || Ok(sender.counts()?.sent > 0))?;
+    await_that("frames to be sent", || Ok(sender.counts()?.sent > 0))?;
     pause(FLOOD);
     sender.command("stop")?;
     let sent = sender.counts()?.sent;
     // What was on its way arrives, or is dropped.
-    await_that(PATIENCE, "the last frame to be counted", || {
+    await_that("the last frame to be counted", || {
         let gone = counted("delivered_frames")? - delivered + counted("dropped_frames")? - dropped;
         Ok(gone >= sent)
     })?;

@@ -7,7 +7,6 @@ use testing::daemon::{Daemon, await_that};
 use testing::fio;
 use testing::namespace::Namespace;
 use testing::place::Place;
-use testing::timing::PATIENCE;
 use testing::traffic::Lines;
 use testing::vm::{Boot, Guest, Move, NicOptions, Vm, has_kvm};
 
@@ -172,7 +171,7 @@ fn await_state<const N: usize>(
     wanted: [bool; N],
 ) -> Result<&'static str> {
     let mut last = None;
-    let waited = await_that(PATIENCE, "it", || {
+    let waited = await_that("it", || {
         let now = look()?;
         last = Some(now);
         Ok(now == wanted)

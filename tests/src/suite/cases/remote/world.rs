@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use testing::daemon::{Daemon, await_that};
+use testing::daemon::{Config, Daemon, await_that};
 use testing::namespace::Namespace;
 use testing::place::Place;
-use testing::timing::PATIENCE;
 use testing::traffic;
 
 use crate::link_site::key;
@@ -78,7 +77,7 @@ impl IoHost {
             Some(daemon) => daemon.start_again(),
             None => {
                 let (name, through) = (format!("iohost-{}", self.name), self.place.through());
-                self.daemon = Some(Daemon::start_through(&name, &through, &on_any(&self.file))?);
+                self.daemon = Some(on_any(&name, &self.file).through(&through).start()?);
                 Ok(())
             }
         }
@@ -92,7 +91,7 @@ impl IoHost {
     pub fn start_anew(&mut self, file: &str) -> Result<()> {
         let daemon = self.daemon_mut()?;
         daemon.stop()?;
-        configure(daemon, file)?;
+        daemon.configure(file)?;
         self.start()
     }
 
@@ -102,7 +101,7 @@ impl IoHost {
     /// The daemon does not take it.
     pub fn reload(&self, file: &str) -> Result<()> {
         let daemon = self.daemon()?;
-        configure(daemon, file)?;
+        daemon.configure(file)?;
         daemon.says("reload").map(drop)
     }
 
@@ -156,7 +155,7 @@ impl IoHost {
         let name = self.name;
         // A daemon that has just started may not know its disk yet.
         let has = || Ok(self.requests().is_ok_and(|requests| requests > count));
-        await_that(PATIENCE, &format!("requests at IOhost {name}"), has)
+        await_that(&format!("requests at IOhost {name}"), has)
             .with_context(|| self.daemon().map(Daemon::last_words).unwrap_or_default())
     }
 }
@@ -171,7 +170,7 @@ pub fn address(network: u8, machine: u8) -> String {
 /// # Errors
 /// It does not start.
 pub fn vm_host(name: &str, place: &Namespace, file: &str) -> Result<Daemon> {
-    Daemon::start_through(name, &place.through(), &on_any(file))
+    on_any(name, file).through(&place.through()).start()
 }
 
 /// Waits for a device's socket: a remote disk has one when its IOhost has said what it is.
@@ -180,19 +179,15 @@ pub fn vm_host(name: &str, place: &Namespace, file: &str) -> Result<Daemon> {
 /// It is not there in time; what the daemon said last.
 pub fn await_socket(daemon: &Daemon, id: &str) -> Result<PathBuf> {
     let socket = daemon.socket(id);
-    await_that(PATIENCE, &format!("the socket of {id}"), || Ok(socket.exists()))
+    await_that(&format!("the socket of {id}"), || Ok(socket.exists()))
         .with_context(|| daemon.last_words())?;
     Ok(socket)
 }
 
 const SIDECORES: &str = "cpus = \"auto\"";
 
-fn on_any(file: &str) -> String {
-    format!("[sidecores]\n{SIDECORES}\n{file}")
-}
-
-fn configure(daemon: &Daemon, file: &str) -> Result<()> {
-    daemon.configure(SIDECORES, file)
+fn on_any(name: &str, file: &str) -> Config {
+    Daemon::with(name, file).sidecores(SIDECORES)
 }
 
 /// Keys of machines, made when they are asked for.

@@ -1,0 +1,104 @@
+//! Upgrades of a daemon: asked for, and followed to the process that takes over.
+
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Daemon, LOOK, Process, pause};
+use crate::clock::now_ns;
+use crate::timing;
+
+/// How long queues stood still in an upgrade.
+#[derive(Clone, Copy, Debug)]
+pub struct Pause {
+    /// How many.
+    pub queues: u64,
+    /// The longest, nanoseconds.
+    pub longest_ns: u64,
+    /// Of that: until all queues were back, until they were handed over, until they were served.
+    pub parts: [u64; 3],
+}
+
+impl Daemon {
+    /// Has another process of the program take over, which is ready when this returns. Its number.
+    ///
+    /// # Errors
+    /// It was refused, or the process before did not end in order.
+    pub fn upgrade(&mut self) -> Result<u32> {
+        let done = self.ask_to_upgrade()?;
+        self.follow(&done)
+    }
+
+    /// The same; how long queues stood still, as the operator is told.
+    ///
+    /// # Errors
+    /// As [`Daemon::upgrade`], or it was not told.
+    pub fn upgrade_measured(&mut self) -> Result<Pause> {
+        let done = self.ask_to_upgrade()?;
+        self.follow(&done)?;
+        let told = |name: &str| done["pause"][name].as_u64();
+        let pause = || {
+            let parts = [told("drained_ns")?, told("handed_ns")?, told("started_ns")?];
+            Some(Pause { queues: told("queues")?, longest_ns: told("max_ns")?, parts })
+        };
+        pause().with_context(|| format!("no pause is told: {done}"))
+    }
+
+    /// Asks until it is done: a daemon whose sidecores have no processor for 50 ms refuses, and goes on.
+    fn ask_to_upgrade(&self) -> Result<serde_json::Value> {
+        let start = now_ns();
+        loop {
+            let asked = self.ask("upgrade");
+            let is_late =
+                |error: &anyhow::Error| format!("{error:#}").contains("sidecores are late");
+            match asked {
+                Err(error)
+                    if is_late(&error)
+                        && !timing::are_judged()
+                        && u128::from(now_ns() - start) < timing::PATIENCE.as_nanos() => {}
+                asked => return asked.with_context(|| self.last_words()),
+            }
+            pause(LOOK * 100);
+        }
+    }
+
+    /// Asks for an upgrade that may never be answered.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn call_upgrade(&self) -> Result<Child> {
+        let mut command = Command::new(&self.binary);
+        command.arg("upgrade").current_dir(self.dir()).env("SIDECORE_API", "api.sock");
+        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// It has ended, somehow, and process `pid` serves in its place.
+    ///
+    /// # Errors
+    /// It goes on, or there is no such process, or that has ended.
+    pub fn succeed(&mut self, pid: u32) -> Result<()> {
+        self.forget_notices();
+        let heir = Process::of(pid).context("the heir")?;
+        std::mem::replace(&mut self.process, heir).await_end()?;
+        if let Some(mut child) = self.child.take() {
+            child.wait()?;
+        }
+        self.is_alive()
+    }
+
+    /// Follows the answer to somebody else's call.
+    ///
+    /// # Errors
+    /// As [`Daemon::upgrade`].
+    pub fn follow(&mut self, done: &serde_json::Value) -> Result<u32> {
+        let pid = done["pid"].as_u64().context("an upgrade without a pid")? as u32;
+        self.forget_notices();
+        let heir = Process::of(pid).context("the heir")?;
+        std::mem::replace(&mut self.process, heir).await_end()?;
+        if let Some(mut child) = self.child.take() {
+            let status = child.wait()?;
+            ensure!(status.success(), "it handed over and ended with {status}");
+        }
+        Ok(pid)
+    }
+}
