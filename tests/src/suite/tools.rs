@@ -1,7 +1,7 @@
 //! Commands and programs of tests that a case runs as its checks; what they print goes into the case's log.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use testing::bed::{Bed, Outcome};
@@ -29,17 +29,32 @@ pub fn done(command: &mut Command) -> Result<String> {
     Ok(format!("{:.1} s", seconds_since(start_ns)))
 }
 
-/// Runs a command that must succeed; what it printed.
+/// Runs a command that must succeed; all that it printed.
 ///
 /// # Errors
 /// It cannot be started, or fails.
 pub fn said(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("starting {command:?}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let _ = std::io::stderr().write_all(&output.stderr);
-    let _ = std::io::stderr().write_all(text.as_bytes());
-    ensure!(output.status.success(), "{command:?}: {}", output.status);
+    let (status, text) = heard(command)?;
+    ensure!(status.success(), "{command:?}: {status}");
     Ok(text)
+}
+
+/// Runs a command to its end, with all that it prints, which goes into the case's log as it comes.
+fn heard(command: &mut Command) -> Result<(ExitStatus, String)> {
+    let (reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut process = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    // Only with the last writer does the reader come to an end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut text = String::new();
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        std::io::stderr().write_all(&line)?;
+        text += &String::from_utf8_lossy(&line);
+        line.clear();
+    }
+    Ok((process.wait()?, text))
 }
 
 /// A program of tests as cargo runs it, started by the words of `through`.
@@ -63,13 +78,8 @@ pub fn test_command(through: &[&str], program: &Program, words: &[&str]) -> Comm
 pub fn tested(bed: &Bed, check: &str, command: &mut Command) -> Result<()> {
     bed.say(check);
     let start_ns = now_ns();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("starting {command:?}"))?;
-    let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
-    text += &String::from_utf8_lossy(&output.stdout);
-    let _ = std::io::stderr().write_all(text.as_bytes());
-    let seconds = seconds_since(start_ns);
-    let end = End { status: output.status, was_ended: false, seconds };
+    let (status, text) = heard(command)?;
+    let end = End { status, was_ended: false, seconds: seconds_since(start_ns) };
     for outcome in of_tests(&text, &end) {
         record(bed, check, &outcome);
     }
@@ -87,4 +97,19 @@ fn record(bed: &Bed, check: &str, outcome: &Outcome) {
 
 fn seconds_since(start_ns: u64) -> f64 {
     (now_ns() - start_ns) as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_a_command_prints_is_heard() {
+        let both = "echo out; echo err >&2; printf end";
+        let text = said(&mut command(&["sh", "-c", both])).unwrap();
+        assert_eq!(text, "out\nerr\nend");
+        let error = said(&mut command(&["sh", "-c", "exit 3"])).unwrap_err().to_string();
+        assert!(error.ends_with("exit status: 3"), "{error}");
+        assert!(done(&mut command(&["no-such-program-here"])).is_err());
+    }
 }

@@ -42,6 +42,7 @@ pub(super) const GROUP: Group = Group::new(
         as_root("held-devices", "backend", &["--ignored", "block_device"]),
         Case::run("loom", loom)
             .needs_built(Built::Nothing)
+            .within(1800)
             .only_all("a build of its own, a minute or two"),
         Case::run("waiting-on-a-line", waiting_on_a_line).needs_built(Built::Crates),
         Case::run("deny", deny).needs_built(Built::Nothing).within(1800),
