@@ -40,17 +40,36 @@ impl Single {
     /// Reads or writes block `block`; what is written is what only that block has.
     ///
     /// # Errors
-    /// It did not end within 10 s, or the ring's rules were broken.
+    /// It did not end within 60 s, or the ring's rules were broken.
     pub fn send(&self, queue: &mut FrontQueue, kind: Kind, block: u64) -> Result<Ended> {
+        let (buffers, count) = self.prepare(kind, block);
+        let took_ns = complete(queue, &buffers[..count])?;
+        Ok(Ended { status: self.slots.status(0), took_ns })
+    }
+
+    /// Sends the same request without waiting for it.
+    ///
+    /// # Errors
+    /// The ring's rules were broken.
+    pub fn offer(&self, queue: &mut FrontQueue, kind: Kind, block: u64) -> Result<()> {
+        let (buffers, count) = self.prepare(kind, block);
+        offer(queue, &buffers[..count])
+    }
+
+    /// The status of a request that was offered and has ended by now; nothing if it has not.
+    pub fn ended(&self, queue: &mut FrontQueue) -> Option<u8> {
+        queue.driver.take_used().map(|_| self.slots.status(0))
+    }
+
+    /// Puts the request into memory.
+    fn prepare(&self, kind: Kind, block: u64) -> ([Buffer; 3], usize) {
         let mut bytes = vec![0x5a; BLOCK_SIZE];
         if kind == Kind::Write {
             block_content(block, &mut bytes);
         }
         self.slots.write_data(0, &bytes);
         self.slots.write_header(0, kind, block * SECTORS);
-        let (buffers, count) = self.slots.buffers(0, kind);
-        let took_ns = complete(queue, &buffers[..count])?;
-        Ok(Ended { status: self.slots.status(0), took_ns })
+        self.slots.buffers(0, kind)
     }
 
     /// Reads block `block`, asking for no call: looks for it until it is there, as a guest does that polls.
@@ -105,22 +124,26 @@ impl Single {
 /// Sends one request of those pieces and waits for it; gives the nanoseconds it took.
 ///
 /// # Errors
-/// It did not end within 10 s, or the ring's rules were broken.
+/// It did not end within 60 s, or the ring's rules were broken.
 pub fn complete(queue: &mut FrontQueue, buffers: &[Buffer]) -> Result<u64> {
-    let token = TOKEN;
     let start = now_ns();
-    ensure!(!queue.driver.arm_calls(), "something completed that was not asked for");
-    queue.driver.add(buffers, token)?;
-    if queue.driver.publish() {
-        queue.kick()?;
-    }
+    offer(queue, buffers)?;
     loop {
         if let Some(used) = queue.driver.take_used() {
-            ensure!(used.token == token, "another request completed: {used:?}");
+            ensure!(used.token == TOKEN, "another request completed: {used:?}");
             return Ok(now_ns() - start);
         }
         let fault = queue.driver.fault();
         ensure!(fault.is_none(), "the device broke the rules of the ring: {fault:?}");
-        ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 10 s");
+        ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 60 s");
     }
+}
+
+fn offer(queue: &mut FrontQueue, buffers: &[Buffer]) -> Result<()> {
+    ensure!(!queue.driver.arm_calls(), "something completed that was not asked for");
+    queue.driver.add(buffers, TOKEN)?;
+    if queue.driver.publish() {
+        queue.kick()?;
+    }
+    Ok(())
 }

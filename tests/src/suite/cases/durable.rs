@@ -14,7 +14,7 @@ mod mapper;
 
 use testing::bed::Need;
 
-use crate::suite::{Case, Group, Takes};
+use crate::suite::{Case, Group};
 
 const PROGRAM: &str = "durable";
 
@@ -29,7 +29,7 @@ pub(super) const GROUP: Group = Group::new(
     "power cuts, failing disks, and the host's syncs for each write cache mode of a real guest",
     &[
         on_fuse("power_cut").variables(&[("POWER_CUTS", "400", "2000")]).usually(60),
-        on_fuse("failing_disk").takes(Takes::Little).usually(62),
+        on_fuse("failing_disk").usually(25),
         on_fuse("no_space"),
         on_fuse("lost_sync"),
         on_fuse("unusable_disk"),

@@ -11,9 +11,9 @@ const fn rows(name: &'static str) -> Case {
     Case::raw(PROGRAM, name).threads(1)
 }
 
-/// Of a disk that hangs, which they wait for.
+/// Of a disk that hangs: all of them wait for bounds of the daemon's, at the same time.
 const fn hanging(name: &'static str) -> Case {
-    rows(name).needs(&[Need::Fuse]).takes(Takes::Little)
+    rows(name).needs(&[Need::Fuse]).takes(Takes::Little).threads(8)
 }
 
 /// The group.
@@ -38,8 +38,8 @@ pub(super) const GROUP: Group = Group::new(
         rows("soak").usually(30),
         // Each of its kinds has a test of its own above.
         rows("crowd").only_all("takes minutes").within(1200),
-        hanging("attacks"),
-        hanging("dead_disk").usually(82),
-        hanging("dead_mount").usually(59),
+        rows("attacks").needs(&[Need::Fuse]),
+        hanging("dead_disk").usually(15),
+        hanging("dead_mount").usually(20),
     ],
 );
