@@ -1,6 +1,6 @@
 //! Deaths of the daemon, of the VMM and of both under load; the fence; upgrades.
 
-use crate::suite::{Case, Group, Takes};
+use crate::suite::{Case, Group};
 
 const PROGRAM: &str = "recover";
 
@@ -14,9 +14,8 @@ pub(super) const GROUP: Group = Group::new(
         Case::raw(PROGRAM, "upgrade_refused"),
         Case::raw(PROGRAM, "upgrade_killed"),
         Case::raw(PROGRAM, "upgrade_kinds")
-            .variables(&[("UPGRADES", "5", "500"), ("STARVED", "3", "10")])
-            .takes(Takes::Little)
-            .usually(134),
+            .variables(&[("UPGRADES", "5", "500"), ("STARVED", "6", "10")])
+            .usually(60),
         Case::raw(PROGRAM, "fence").variables(&[("FENCE_ROUNDS", "10", "200")]),
         Case::raw(PROGRAM, "recover_many").variables(&[
             ("VANISH_ROUNDS", "500", "500"),
