@@ -245,10 +245,11 @@ l1_waited() {
     printf -v L1_WAITED '%d.%d' $((waited * 100 / all)) $((waited * 1000 / all % 10))
 }
 
-# need_lab_kernel: of L1 and L2. Not the test guest's: that has neither KVM nor e1000.
+# need_lab_kernel: of L1 and L2, and of other machines that share files. Not the test guest's: that has neither 9p nor KVM.
 need_lab_kernel() {
     [[ ! -f $LAB/vmlinuz ]] || return 0
     local package
+    mkdir -p "$LAB"
     apt_lists
     package=$(apt-cache depends linux-image-6.12-amd64 2>/dev/null |
         awk '/Depends: linux-image-/ { print $2; exit }') || true

@@ -34,19 +34,20 @@ need_for_group() {
         unit) need_packages shellcheck e2fsprogs util-linux ;;
         guest) need_packages fdisk libxenmisc4.17 ;;
         net) need_testpmd ;;
-        foreign) need_firmware ;;
+        foreign) need_packages ovmf systemd-boot-efi mtools dosfstools binutils ipxe-qemu dnsmasq-base ;;
         hostile) need_packages util-linux mount ;;
         fuzz | coverage) need_packages g++ ;;
         recover) [[ -z ${TEST_ALL:-} ]] || need_packages xfsprogs btrfs-progs ;;
         remote)
             need_packages iproute2 util-linux xz-utils binutils
-            # Of the machine without guests.
-            mkdir -p "$LAB"
             need_lab_kernel
             [[ -z ${TEST_ALL:-} ]] || need_packages tshark
             ;;
         migrate) need_packages qemu-utils ;;
-        service) need_packages systemd xz-utils qemu-system-x86 ;;
+        service)
+            need_packages systemd xz-utils qemu-system-x86 binutils cpio socat
+            need_lab_kernel
+            ;;
         durable) need_packages e2fsprogs util-linux mount dmsetup binutils cpio ;;
         bench) need_packages valgrind util-linux jq ;;
         lab) need_packages jq ;;

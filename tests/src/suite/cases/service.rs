@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use testing::bed::{Bed, Need};
 use testing::clock::now_ns;
 use testing::daemon::pause;
@@ -26,6 +26,24 @@ pub(super) const GROUP: Group = Group::new(
     &[Case::run("", service).needs(&[Need::Root]).within(1000).usually(73)],
 );
 
+/// What `tests/guest/service/run` tries.
+const CHECKS: [&str; 15] = [
+    "starts",
+    "doctor",
+    "answers",
+    "upgrade",
+    "same-connection",
+    "upgraded-again",
+    "same-connection-again",
+    "reload",
+    "wall-clock",
+    "killed",
+    "wrong-file",
+    "links",
+    "unprivileged",
+    "unprivileged-upgrade",
+    "stop",
+];
 /// Its kernel is the lab's, of Debian's newest: the guests' has no 9p.
 const KERNEL: &str = "lab";
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
@@ -65,6 +83,9 @@ fn service(bed: &Bed) -> Result<()> {
             said("qemu")
         );
     }
+    let is_tried = |name: &str| results.iter().any(|l| l.starts_with(&format!("RESULT {name} ")));
+    let untried: Vec<&&str> = CHECKS.iter().filter(|name| !is_tried(name)).collect();
+    ensure!(untried.is_empty(), "the machine has not tried {untried:?}");
     Ok(())
 }
 
