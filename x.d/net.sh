@@ -1,12 +1,9 @@
 # shellcheck shell=bash
 # The networks of a test: namespaces, switches, NICs, and questions about them. NICs are served by the
-# daemon, or (NET_SERVER=linux, or GUEST_SERVER=linux) by QEMU on taps of Linux bridges. Sourced by ./x.
+# daemon, or (NET_SERVER=linux) by QEMU on taps. Sourced by ./x.
 #
 #   net_inside                        from here on the daemon runs in a namespace, NET_HOST, that stands for the host
-#   server_switch ID                  a switch; its uplinks follow at once
-#   server_uplink SWITCH KEY=VALUE..  keys: tap or interface, via, vlan, trunk, native
-#   server_nic ID KEY=VALUE...        keys: switch, tap, interface or null, and via, queues, vlan,
-#                                     trunk, native, mtu; its MAC address is nic_mac ID
+#   server_nic ID KEY=VALUE...        keys of the file; queues, mtu and tap are QEMU's too; its MAC address is nic_mac ID
 #   net_pair NAME PEER NAMESPACE      a veth pair: NAME in NET_HOST, PEER in NAMESPACE
 #   in_namespace NAME COMMAND...      a command there
 #
@@ -14,14 +11,14 @@
 
 NET_SERVER=${NET_SERVER:-$GUEST_SERVER}
 
-declare -A NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=() NET_BRIDGES=()
+declare -A NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=()
 NIC_OPTIONS=()
 NET_INSIDE=()
 GUEST_INSIDE=()
 NET_HOST=
 
 net_begin() {
-    NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=() NET_BRIDGES=()
+    NIC_MACS=() NIC_QUEUES=() NIC_MTUS=() NIC_TAPS=()
     NET_INSIDE=() GUEST_INSIDE=() NET_HOST=
     GUEST_NICS=()
 }
@@ -56,9 +53,6 @@ only_root() {
     return 1
 }
 
-# nic_counter ID NAME: one total of a NIC's port, such as delivered_frames.
-nic_counter() { sidecore_do nic show "$1" --json | jq -r ".counters.$2"; }
-
 nic_mac() { printf '%s' "${NIC_MACS[$1]}"; }
 
 # toml_fields KEY=VALUE...: numbers, lists, `true` and `false` as they are, everything else quoted.
@@ -71,24 +65,6 @@ toml_fields() {
             printf '%s = "%s"\n' "${field%%=*}" "${field#*=}"
         fi
     done
-}
-
-server_switch() {
-    if [[ $NET_SERVER == linux ]]; then
-        linux_bridge "$1"
-    else
-        printf '\n[[switch]]\nid = "%s"\n' "$1" >>"$SERVER_CONFIG"
-    fi
-}
-
-server_uplink() {
-    local switch=$1
-    shift
-    if [[ $NET_SERVER == linux ]]; then
-        linux_port "${NET_BRIDGES[$switch]}" "$@"
-    else
-        { printf '[[switch.uplink]]\n'; toml_fields "$@"; } >>"$SERVER_CONFIG"
-    fi
 }
 
 server_nic() {
@@ -136,38 +112,11 @@ nic_options() {
     NIC_OPTIONS+=(-device "virtio-net-pci,id=d$name,netdev=$name,mac=${NIC_MACS[$id]}$properties")
 }
 
-# Without VLANs: not every kernel's bridge has them. The bridge of a switch has the number of the switch in its name: 15 letters are all that it may have.
-linux_bridge() {
-    local bridge=bridge${#NET_BRIDGES[@]}
-    NET_BRIDGES[$1]=$bridge
-    ip -n "$NET_HOST" link add "$bridge" mtu 9000 type bridge mcast_snooping 0
-    ip -n "$NET_HOST" link set "$bridge" up
-}
-
-# linux_port BRIDGE FIELD...: an uplink. What the daemon would make as a tap is one end of a pair.
-linux_port() {
-    local bridge=$1 port='' field
-    shift
-    for field; do
-        case $field in
-            tap=*)
-                port=${field#*=}-bridge
-                ip -n "$NET_HOST" link add "${field#*=}" type veth peer name "$port"
-                ip -n "$NET_HOST" link set "${field#*=}" up ;;
-            interface=*) port=${field#*=} ;;
-        esac
-    done
-    ip -n "$NET_HOST" link set "$port" up master "$bridge"
-}
-
 linux_nic() {
-    local id=$1 tap=tap$2 field bridge='' mode=()
+    local id=$1 tap=tap$2 field mode=()
     shift 2
     for field; do
         case $field in
-            switch=*) bridge=${NET_BRIDGES[${field#*=}]} ;;
-            # A wire is a bridge of two.
-            interface=*) linux_bridge "$id"; bridge=${NET_BRIDGES[$id]}; linux_port "$bridge" "$field" ;;
             tap=*) tap=${field#*=} ;;
         esac
     done
@@ -175,5 +124,4 @@ linux_nic() {
     ((NIC_QUEUES[$id] == 1)) || mode=(multi_queue)
     ip -n "$NET_HOST" tuntap add "$tap" mode tap vnet_hdr "${mode[@]}"
     ip -n "$NET_HOST" link set "$tap" mtu "${NIC_MTUS[$id]}" up
-    [[ -z $bridge ]] || ip -n "$NET_HOST" link set "$tap" master "$bridge"
 }

@@ -5,17 +5,10 @@
 #   place_do PLACE COMMAND                 a shell command there: its output and status
 #   ask NAME PLACE COMMAND                 the command succeeds
 #                                          (await_for SECONDS COMMAND: one that waits for another)
-#   asked_in_vain NAME PLACE COMMAND       the command says no (status 1)
 #   tcp|udp NAME PLACE IPERF-ARGUMENTS...  a second to an iperf3 server
-#   same_bytes NAME FROM TO ADDRESS        4 MiB by TCP, compared
 #   stream_start FROM TO ADDRESS PORT      a connection with ten numbered lines a second, until it is ended
 #   stream_at TO PORT                      the last number that came
 #   stream_end NAME FROM TO PORT           every number came once and in order, by that one connection
-
-#   streams_start ONE TWO ADDRESSES        four of them: each guest to the other, and each way with the
-#                                          host if there is one
-#   streams_go_on NAME ONE TWO SECONDS     new lines in all of them before time is up
-#   streams_end ONE TWO
 #   load_start PLACE ADDRESS SECONDS       iperf3 both ways at once; load_end NAME PLACE: not broken, and not silent at its end
 
 declare -A PLACES=()
@@ -57,18 +50,6 @@ ask() {
     fi
 }
 
-# Any other status is want of an answer, or a mistake in the command.
-asked_in_vain() {
-    local name=$1 status=0 said
-    shift
-    said=$(place_do "$@") || status=$?
-    if ((status == 1)); then
-        passed "$name"
-    else
-        failed "$name" "\`${*:2}\` in $1 gave status $status: $(short "$said")"
-    fi
-}
-
 tcp() {
     local name=$1 place=$2 said rate
     shift 2
@@ -96,25 +77,6 @@ udp() {
     fi
 }
 
-# The bytes are noise, made once for each place that sends.
-same_bytes() {
-    local name=$1 sent got
-    # A listener whose own input ends would say so, and the sender would stop. One that nobody came to
-    # must not stay.
-    # shellcheck disable=SC2016  # the place's expressions
-    place_do "$3" '[ ! -e listener ] || kill "$(cat listener)" 2>/dev/null
-        rm -f got; tail -f /dev/null | busybox nc -l -p 6000 >got 2>/dev/null & echo $! >listener
-        '"$(listens 6000)" >&2 || true
-    sent=$(place_do "$2" "[ -s noise ] || head -c 4194304 /dev/urandom >noise
-        busybox nc $4 6000 <noise >/dev/null; cksum <noise") || true
-    got=$(place_do "$3" 'cksum <got') || true
-    if [[ -n $sent && $sent == "$got" ]]; then
-        passed "$name"
-    else
-        failed "$name" "$2 sent $(short "$sent"), $3 got $(short "$got")"
-    fi
-}
-
 stream_start() {
     place_do "$2" "rm -f stream-$4; tail -f /dev/null | busybox nc -l -p $4 >stream-$4 2>/dev/null & $(listens "$4")" >&2
     place_do "$1" "rm -f stop-$4 ended-$4
@@ -136,50 +98,6 @@ stream_end() {
         found=$(place_do "$3" "ls -l stream-$4; seq 1 100000 | cmp stream-$4 -; tail -c 40 stream-$4 | od -c" 2>&1) || true
         failed "$name" "of the lines from $2 to $3 the last is '$(short "$last")', or some are missing: $(tr '\n' ' ' <<<"$found")"
     fi
-}
-
-# streams_start ONE TWO ADDRESS-OF-ONE ADDRESS-OF-TWO ADDRESS-OF-HOST
-streams_start() {
-    stream_start "$1" "$2" "$4" 7101
-    stream_start "$2" "$1" "$3" 7102
-    [[ -z $NET_HOST ]] || {
-        stream_start "$1" host "$5" 7103
-        stream_start host "$2" "$4" 7104
-    }
-}
-
-# streams_at ONE TWO: the last number of each stream.
-streams_at() {
-    stream_at "$2" 7101
-    stream_at "$1" 7102
-    [[ -z $NET_HOST ]] || {
-        stream_at host 7103
-        stream_at "$2" 7104
-    }
-}
-
-streams_go_on() {
-    local until_ms=$(($(now_ms) + ($4 < 60 ? 60 : $4) * 1000)) before now began
-    began=$(now_ms)
-    before=$(streams_at "$2" "$3") || true
-    while (($(now_ms) < until_ms)); do
-        sleep 0.1
-        now=$(streams_at "$2" "$3") || continue
-        if paste <(echo "$before") <(echo "$now") | awk '!($1 > 0 && $2 > $1) { bad = 1 } END { exit bad }'; then
-            passed "$1" "after $(seconds_since "$began") s"
-            return 0
-        fi
-    done
-    failed "$1" "last lines of the connections: $(tr '\n' ' ' <<<"$before"), and at the end $(tr '\n' ' ' <<<"$now")"
-}
-
-streams_end() {
-    stream_end "lines $1 to $2" "$1" "$2" 7101
-    stream_end "lines $2 to $1" "$2" "$1" 7102
-    [[ -z $NET_HOST ]] || {
-        stream_end "lines $1 to host" "$1" host 7103
-        stream_end "lines host to $2" host "$2" 7104
-    }
 }
 
 load_start() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use testing::bed::{Bed, Kind, OUTCOMES, Outcome, WORD};
+use testing::namespace::Namespace;
 use testing::scratch::Scratch;
 use testing::vm::{BOOTED_AGAIN, has_kvm};
 
@@ -77,6 +78,7 @@ pub fn be_case(name: &str, folder: &Path, checks: Vec<String>) -> Result<ExitCod
 pub fn run(options: &Options, root: &Path) -> Result<bool> {
     let chosen = choose(cases::GROUPS, &options.words, options.all)?;
     ensure!(!chosen.is_empty(), "no case was chosen: ./x test --list");
+    Namespace::sweep();
     let is_interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
