@@ -26,36 +26,33 @@ cmd_build() {
     say "built $SIDECORE"
 }
 
-# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures; `tap`, `remote`, `runstate` and
-# `recover` are in files of their own.
+# cmd_bench NAME OPTIONS...: the `bench` program, beside the daemon that it measures.
 cmd_bench() {
     (($#)) || set -- --help
-    # Guests are the shell's.
-    if [[ $1 == tap ]]; then
-        bench_tap "${@:2}"
-        return
-    fi
-    if [[ $1 == remote && ${2:-} != --help ]]; then
-        bench_remote "${@:2}"
-        return
-    fi
-    if [[ $1 == runstate ]]; then
-        bench_runstate "${@:2}"
-        return
-    fi
-    if [[ $1 == recover ]]; then
-        bench_recover "${@:2}"
-        return
-    fi
-    if [[ $1 == --help && ! -x ${CARGO_TARGET_DIR:-$ROOT/target}/release/bench ]]; then
-        say 'the benchmarks tell of themselves, and are built for that'
-    fi
     need_rust
-    need_packages qemu-system-common util-linux valgrind
-    [[ $1 != net ]] || need_testpmd
     say 'building the benchmarks'
-    cargo_quietly build --release -p bench -p sidecore-bin
-    cargo run --quiet --release -p bench -- "$@"
+    cargo_quietly build --release -p bench
+    case " $* " in
+        *' --help '* | *' -h '*) ;;
+        *) need_bench "$1" ;;
+    esac
+    # Its guest needs more of this machine than the tests do that run the rest of it.
+    [[ $1 != runstate ]] || set -- "$@" --guest
+    SIDECORE_BIN=$SIDECORE SIDECORE_BUILD=$BUILD exec "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" "$@"
+}
+
+# need_bench NAME: what it measures, and with what.
+need_bench() {
+    need_sidecore
+    need_packages qemu-system-common util-linux valgrind
+    case $1 in
+        net) need_testpmd ;;
+        remote) need_packages iproute2 qemu-utils nbdkit ;;
+        tap | runstate)
+            need_guests
+            need_guest_image
+            [[ $1 == tap ]] || need_newer_qemu ;;
+    esac
 }
 
 sim_usage() {

@@ -80,3 +80,24 @@ need_guests() {
 need_testpmd() {
     need_packages dpdk-dev librte-net-virtio23 librte-net-vhost23 librte-mempool-ring23
 }
+
+# need_newer_qemu: unpacked in build/qemu-newer: without KVM Debian 12's takes no MSI-X vectors of vhost-user NICs.
+need_newer_qemu() {
+    local place=$BUILD/qemu-newer package mirror
+    [[ ! -x $place/root/usr/bin/qemu-system-x86_64 && ! -d /sys/module/kvm_intel && ! -d /sys/module/kvm_amd ]] || return 0
+    say 'downloading a newer QEMU (not installed, only unpacked)'
+    rm -rf "$place"
+    mkdir -p "$place"/{lists/partial,cache/archives/partial}
+    # shellcheck disable=SC2016  # apt's own words
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/$') ||
+        die 'apt has no source of Debian' 'look into /etc/apt/sources.list'
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm-backports main" >"$place/sources.list"
+    local apt=(apt-get -o "Dir::Etc::sourcelist=$place/sources.list" -o Dir::Etc::sourceparts=/nonexistent
+        -o "Dir::State::lists=$place/lists" -o "Dir::Cache=$place/cache")
+    (cd "$place" && "${apt[@]}" update &&
+        "${apt[@]}" download qemu-system-x86 qemu-system-data seabios) >"$BUILD/apt.log" 2>&1 || {
+        show_tail "$BUILD/apt.log" 'the end of what apt said'
+        die 'apt could not download a newer QEMU' 'run this again where bookworm-backports can be reached'
+    }
+    for package in "$place"/*.deb; do dpkg-deb -x "$package" "$place/root"; done
+}

@@ -1,5 +1,5 @@
 //! The benches of Sidecore: `bench blk`, `bench many`, `bench net`, `bench pass`,
-//! `bench remote`, `bench runstate`, `bench schedule`.
+//! `bench recover`, `bench remote`, `bench runstate`, `bench schedule`, `bench tap`.
 //!
 //! Numbers go to standard output, as a table or with `--json` one object a line; progress goes to
 //! standard error.
@@ -7,12 +7,15 @@
 
 mod bed;
 mod blk;
+mod guests;
 mod many;
 mod net;
 mod pass;
+mod recover;
 mod remote;
 mod runstate;
 mod schedule;
+mod tap;
 
 use std::process::ExitCode;
 
@@ -38,11 +41,15 @@ enum Bench {
     Many(many::Options),
     /// Frames of a NIC, beside DPDK's vhost library, and of two on a switch.
     Net(net::Options),
-    /// A disk of another machine, beside NBD servers on the same wire. `./x bench remote` makes the wire.
+    /// A guest's NIC on a tap, beside QEMU's own.
+    Tap(tap::Options),
+    /// How long guests wait for a daemon that was killed or replaced, and what they lost.
+    Recover(recover::Options),
+    /// A disk of another machine, beside NBD servers on the same wire.
     Remote(remote::Options),
     /// The walk alone: allocations and instructions of a request.
     Pass(pass::Options),
-    /// Whether run state is what the kernel accounts for, and what it costs. `./x bench runstate` does this, too.
+    /// Whether run state is what the kernel accounts for, what it costs, and what a guest has of it.
     Runstate(runstate::Options),
     /// A guest of `bench runstate`.
     #[command(hide = true)]
@@ -57,14 +64,15 @@ fn main() -> ExitCode {
         Bench::Blk(options) => blk::run(options),
         Bench::Many(options) => many::run(options),
         Bench::Net(options) => net::run(options),
+        Bench::Tap(options) => tap::run(options),
+        Bench::Recover(options) => recover::run(options),
         Bench::Remote(options) => remote::run(options),
         Bench::Pass(options) => pass::run(options),
         Bench::Runstate(options) => runstate::run(options),
         Bench::Schedule(options) => schedule::run(options),
         Bench::Sleeper(sleeper) => runstate::be(sleeper),
     };
-    let is_told = !matches!(cli.bench, Bench::Sleeper(_));
-    match result.and_then(|rows| if is_told { print(&rows, cli.json) } else { Ok(()) }) {
+    match result.and_then(|rows| print(&rows, cli.json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");
@@ -73,6 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Nothing without rows: a guest has none, nor who has had others measure.
 fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -80,7 +89,7 @@ fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
         for row in rows {
             writeln!(out, "{}", row.to_json()?)?;
         }
-    } else {
+    } else if !rows.is_empty() {
         out.write_all(table(rows).as_bytes())?;
     }
     Ok(())

@@ -5,7 +5,16 @@
 //!
 //! Each server is a process on core 0 in a network namespace of its own, and a client in this process polls on core 1:
 //! ours is the protocol's own, theirs a lean NBD client, so that servers are compared and not clients. Rounds take turns.
-//! `x.d/bench_remote.sh` makes the namespaces. Not: a guest behind a daemon behind the wire (`./x demo remote`).
+//! `wires` makes the namespaces. Not: a guest behind a daemon behind the wire (`./x demo remote`).
+//!
+//! | rows, each after `remote.mtuM.` |
+//! |---|
+//! | `{randread,randwrite}.qdN.{iops,p50_ns,p99_ns,cpu_ns_per_op}` |
+//! | `{net,outside}.BYTES.{p50_ns,p99_ns}` |
+//! | `flood.KIND.{alone_iops,deaf_iops,iops,sent_per_s,received_per_s,cost_ns,kept,bound}` |
+//! | `frame.{calls,ring,xdp}.burstN.ns` |
+//! | `consolidation.{half,same}.{4k,64k}.{own,shared}.{busy_iops,idle_p50_ns,idle_p99_ns,iohost_ns_per_op,client_ns_per_op,lost,core0,core1}` |
+//! | `consolidation.{half,same}.{4k,64k}.{ratio,bound,far,rest}` |
 
 mod bare;
 mod consolidation;
@@ -14,6 +23,7 @@ mod iohost;
 mod nbd;
 mod net;
 mod sockets;
+mod wires;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -43,23 +53,26 @@ const XDP_MTU_MAX: u16 = 3500;
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// What to measure.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Of what.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::Disk, What::Net])]
+    #[arg(value_enum, default_values_t = [What::Disk, What::Net])]
     what: Vec<What>,
     /// Shorter rounds.
     #[arg(long)]
     quick: bool,
-    /// The servers' address, on an interface of their namespace that is joined to this one's.
-    #[arg(long, value_name = "ADDRESS")]
-    at: IpAddr,
-    /// The servers' namespace, as `ip netns` names it.
-    #[arg(long, value_name = "NAME")]
-    inside: String,
-    /// MTU of the pair of interfaces.
-    #[arg(long, default_value_t = 1500)]
+    /// MTUs of the pairs of interfaces, which are made one after the other.
+    #[arg(long = "mtu", value_name = "MTU", value_delimiter = ',', default_values_t = [1500, 9000])]
+    mtus: Vec<u16>,
+    /// Of those that this process measures with.
+    #[arg(skip)]
     mtu: u16,
+    /// The servers' namespace, as `ip netns` names it, once this process is in the one that is joined to it.
+    #[arg(long, hide = true, default_value = "")]
+    inside: String,
+    /// The servers' address there.
+    #[arg(skip = wires::AT)]
+    at: IpAddr,
     /// Whom to measure.
     #[arg(long, value_enum, value_delimiter = ',',
         default_values_t = [Peer::Sidecore, Peer::Sealed, Peer::Packet, Peer::Xdp, Peer::Local, Peer::Bare,
@@ -154,6 +167,12 @@ struct Seen {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
+    if options.inside.is_empty() {
+        wires::measure_with(&options.mtus)?;
+        return Ok(Vec::new());
+    }
+    let mtu = options.mtus.last().copied().context("no MTU")?;
+    let options = &Options { mtu, ..options.clone() };
     pin(DRIVER_CORE)?;
     let mut rows = Vec::new();
     for what in &options.what {

@@ -4,8 +4,9 @@
 //! while they sleep: threads that work, wait and sleep at random are
 //! compared with `/proc/PID/schedstat` (how often each was given a processor, and for how long it had one);
 //! two that wake each other in turn say what the program adds to a switch, as the kernel measures it; and a loop of
-//! looks says what one takes. Not here: what a guest has of it, which is `./x bench runstate`, that also runs this.
+//! looks says what one takes. What a guest has of redirection is in `contended`.
 
+mod contended;
 mod sleeping;
 
 use std::io::{Read, Write};
@@ -47,12 +48,30 @@ pub(crate) use sleeping::{Sleeper, be};
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A few seconds instead of half a minute.
+    /// A few seconds instead of half a minute; of the guest two rounds instead of five.
     #[arg(long)]
     quick: bool,
+    /// Then a guest whose vCPUs share a processor, with redirection and without; `./x bench` says this.
+    #[arg(long)]
+    guest: bool,
+    /// The guest alone.
+    #[arg(long)]
+    contended: bool,
+    /// Busy threads of the host beside the guest's vCPUs.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    burners: usize,
 }
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>> {
+    let mut rows = if options.contended { Vec::new() } else { numbers(options)? };
+    if options.guest || options.contended {
+        rows.extend(contended::measure(options)?);
+    }
+    Ok(rows)
+}
+
+/// What needs no guest.
+fn numbers(options: &Options) -> Result<Vec<Row>> {
     let [samples, turns, rounds] =
         if options.quick { [1_000, 10_000, 5] } else { [20_000, 100_000, 9] };
     let tracker =

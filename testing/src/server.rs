@@ -18,6 +18,8 @@ use crate::frontend::{Frontend, FrontendSpec};
 pub enum Who {
     /// This project's daemon.
     Sidecore,
+    /// QEMU itself.
+    Qemu,
     /// QEMU's.
     QemuStorageDaemon,
     /// DPDK's vhost library, as `dpdk-testpmd` uses it.
@@ -45,6 +47,7 @@ impl Who {
     pub fn word(self) -> &'static str {
         match self {
             Who::Sidecore => "sidecore",
+            Who::Qemu => "qemu",
             Who::QemuStorageDaemon => "qemu-storage-daemon",
             Who::Dpdk => "dpdk",
             Who::SidecoreSealed => "sidecore-sealed",

@@ -81,8 +81,11 @@ pub fn same_bytes(from: &dyn Place, to: &dyn Place, address: &str) -> Result<&'s
     Ok("")
 }
 
-/// What iperf3 counted at its end.
-fn iperf(from: &dyn Place, words: &str) -> Result<Value> {
+/// Runs iperf3 with these words: what it counted at its end.
+///
+/// # Errors
+/// It failed; what it said.
+pub fn iperf(from: &dyn Place, words: &str) -> Result<Value> {
     let (_, said) = from.does(&format!("iperf3 -J -i 0 {words}"))?;
     let place = from.name();
     let Ok(mut told) = serde_json::from_str::<Value>(&said) else {

@@ -53,7 +53,7 @@ pub(super) enum Over {
     Ethernet(&'static str),
 }
 
-/// The address of the IOhost's interface of such a pair: `x.d/bench_remote.sh` gives it to them.
+/// The address of the IOhost's interface of such a pair: `wires` gives it to them.
 pub(super) const STATION: [u8; 6] = [2, 0, 0, 0x78, 0, 2];
 
 /// An IOhost that is to be started, and who may come.

@@ -29,7 +29,7 @@ const FAR: &str = "far";
 const ECHO: &str = "echo";
 
 /// The pair of interfaces of a daemon of this namespace and of whoever is outside. One of the other namespace has a pair
-/// of its own, whose ends are both called `out0` and so on (`x.d/bench_remote.sh`).
+/// of its own, whose ends are both called `out0` and so on (`wires`).
 const OUTSIDE: [&str; 2] = ["near", "nigh"];
 
 /// Who sends back what comes.
