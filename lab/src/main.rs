@@ -7,15 +7,18 @@
 )]
 
 mod ask;
+mod children;
 mod echo;
 mod grant;
 mod guest;
+mod host;
 mod latency;
 mod orders;
 mod peer;
 mod place;
 mod report;
 mod rows;
+mod waiting;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -29,6 +32,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Job {
+    /// On the host: all of `./x lab`
+    Measure(host::HostArguments),
     /// Where guests run on real KVM: measures
     Run(place::RunArguments),
     /// Shows what was measured
@@ -51,6 +56,7 @@ enum Job {
 
 fn main() -> Result<()> {
     match Arguments::parse().job {
+        Job::Measure(arguments) => host::measure(&arguments),
         Job::Run(arguments) => place::run(&arguments),
         Job::Report(arguments) => report::show(&arguments),
         Job::Guest { port } => guest::serve(&port),

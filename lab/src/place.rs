@@ -15,12 +15,11 @@
 //! | `turns` | a load's turns, and the rows they become |
 //! | `ledger` | the file of rows, and which stands are done in it |
 //! | `tracing`, `counts`, `serving` | what the kernel counted; processor time of those who serve |
-//! | `children`, `waiting`, `logs` | programs of others, their time, and what they said |
+//! | `logs` | what programs of others said |
 
 mod asking;
 mod cells;
-mod children;
-mod configurations;
+pub(crate) mod configurations;
 mod counts;
 mod cpus;
 mod daemon;
@@ -40,15 +39,15 @@ mod steering;
 mod tracing;
 mod turns;
 mod vm;
-mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::children::Children;
 use crate::rows::{Done, Row};
-use children::Children;
+use crate::waiting;
 use configurations::{Device, Site};
 use cpus::Cpus;
 use experiments::{Experiment, Stand};
@@ -61,18 +60,48 @@ use tracing::{Tracing, is_emulated};
 use turns::Bench;
 use vm::{FILE_MAX_MIB, Pins, Vm, VmSpec};
 
-/// What the lab is run with.
+/// What is to be measured.
 #[derive(Debug, clap::Args)]
-pub(crate) struct RunArguments {
+pub(crate) struct Choice {
     /// What to measure
     #[arg(value_enum, value_name = "EXPERIMENT", default_values_t = [Experiment::Exits])]
     experiments: Vec<Experiment>,
-    /// Only configurations whose name begins so
-    #[arg(long, default_value = "")]
-    only: String,
-    /// Each number once, from half the operations; of exits with fewer configurations
+    /// Each number once, half the operations; of exits fewer configurations
     #[arg(long)]
     quick: bool,
+    /// Configurations whose name begins so
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, value_parser = configurations::known)]
+    only: String,
+}
+
+impl Choice {
+    /// Each experiment once, in the order in which they are known.
+    pub(crate) fn experiments(&self) -> Vec<Experiment> {
+        let mut experiments = self.experiments.clone();
+        experiments.sort_unstable();
+        experiments.dedup();
+        experiments
+    }
+
+    /// Whether numbers are taken once.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick
+    }
+
+    /// As arguments of `lab run`.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> = self.experiments().into_iter().map(Experiment::name).collect();
+        words.extend(self.quick.then(|| "--quick".to_string()));
+        words.extend((!self.only.is_empty()).then(|| format!("--only={}", self.only)));
+        words
+    }
+}
+
+/// What the lab is run with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    choice: Choice,
     /// The sidecore program
     #[arg(long)]
     sidecore: PathBuf,
@@ -160,11 +189,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
 
 /// All that is to be started, an experiment after the other, each once.
 fn stands(arguments: &RunArguments) -> Vec<Stand> {
-    let mut experiments = arguments.experiments.clone();
-    experiments.sort_unstable();
-    experiments.dedup();
-    let all = experiments.iter().flat_map(|experiment| experiment.stands(arguments.quick));
-    all.filter(|stand| stand.configuration.name.starts_with(&arguments.only)).collect()
+    let choice = &arguments.choice;
+    let all = choice.experiments().into_iter().flat_map(|one| one.stands(choice.quick));
+    all.filter(|stand| stand.configuration.name.starts_with(&choice.only)).collect()
 }
 
 /// What all stands share.
@@ -241,7 +268,7 @@ impl Lab<'_> {
             serving: Serving { pids },
             steering: stand.configuration.steering(&site),
             tracing: &self.tracing,
-            turns: if self.arguments.quick { 1 } else { TURNS },
+            turns: if self.arguments.choice.quick { 1 } else { TURNS },
         };
         for load in &stand.loads {
             let found = bench.measure(load).with_context(|| load.name())?;

@@ -1,6 +1,6 @@
 //! Rows as tables for people: on the terminal, and as one HTML page with plots; beside what the papers found.
 //!
-//! Not what was measured (`place`). Called by `./x lab` on the host, when the place has ended.
+//! Not what was measured (`place`). Called by `host`, when the place has ended.
 
 mod bars;
 mod beside;
@@ -30,29 +30,29 @@ const WIDTH: usize = 110;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReportArguments {
     /// The rows, a JSON object a line, as `lab run` writes them
-    rows: PathBuf,
+    pub(crate) rows: PathBuf,
     /// Writes a page there
     #[arg(long)]
-    html: PathBuf,
+    pub(crate) html: PathBuf,
     /// Prints the rows instead of tables
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
-    conditions: Conditions,
+    pub(crate) conditions: Conditions,
 }
 
 /// What the place was like.
 #[derive(Debug, clap::Args)]
-struct Conditions {
+pub(crate) struct Conditions {
     /// The rows come from a machine whose time is emulated
     #[arg(long)]
-    emulated: bool,
+    pub(crate) emulated: bool,
     /// How much of their time that machine's CPUs waited for a CPU of the host
     #[arg(long, value_name = "PERCENT")]
-    waited: Option<f64>,
+    pub(crate) waited: Option<f64>,
     /// How often a machine or a configuration was started once more
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
-    retried: u32,
+    pub(crate) retried: u32,
 }
 
 /// Shows them.

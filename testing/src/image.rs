@@ -127,10 +127,16 @@ impl Tree {
     /// The shared libraries of a program, where the host has them.
     ///
     /// # Errors
-    /// The system's.
+    /// The host lacks one.
     pub fn libraries(&mut self, program: &Path) -> Result<()> {
         let output = Command::new("ldd").arg(program).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if let Some(lacking) = said.lines().find(|line| line.contains("not found")) {
+            bail!(
+                "{} lacks a library, whose Debian package is missing: {lacking}",
+                program.display()
+            );
+        }
         for path in said.split_whitespace().filter(|word| word.starts_with('/')) {
             if !self.folder.join(&path[1..]).exists() {
                 self.file(Path::new(path), &path[1..])?;

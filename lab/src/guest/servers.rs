@@ -1,6 +1,6 @@
 //! Servers in the guest that others put a load on: started on order, and running until the agent ends.
 //!
-//! Not who asks them (`ask`, in the place), nor how they come into the guest (`x.d/lab.sh`). Called by
+//! Not who asks them (`ask`, in the place), nor how they come into the guest (`host::images`). Called by
 //! `guest`.
 
 use std::net::{Ipv4Addr, TcpStream};
@@ -21,7 +21,7 @@ const BETWEEN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Who has one vCPU has use for one thread. Values of 64 MiB are more than are asked for.
 const MEMCACHED: &[&str] =
     &["/usr/bin/memcached", "-u", "root", "-l", "0.0.0.0", "-U", "0", "-t", "1", "-m", "64"];
-/// Where `x.d/lab.sh` puts this program.
+/// Where `host::images` puts this program.
 const ECHO: &[&str] = &["/bin/lab", "echo"];
 const HTTP: &[&str] = &["/usr/sbin/nginx", "-c", "/etc/nginx.conf", "-e", "stderr"];
 

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::children::Children;
 use super::cpus::Cpus;
 use super::disks::{self, Backing};
 use super::nics;
 use super::steering::Steering;
+use crate::children::Children;
 
 /// What a load needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,29 @@ pub(crate) const REDIRECTS: &[Configuration] = &[
 /// vCPUs of a guest that has several, and pairs of queues of its NIC.
 pub(super) const PAIRS: usize = 4;
 
+/// The names of all configurations, each once.
+pub(crate) fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for one in CONFIGURATIONS.iter().chain(QUOTAS).chain(REDIRECTS) {
+        if !names.contains(&one.name) {
+            names.push(one.name);
+        }
+    }
+    names
+}
+
+/// The beginning of a configuration's name, as an option.
+///
+/// # Errors
+/// There is none whose name begins so.
+pub(crate) fn known(only: &str) -> Result<String, String> {
+    let names = names();
+    match names.iter().any(|name| name.starts_with(only)) {
+        true => Ok(only.to_string()),
+        false => Err(format!("there is none whose name begins so; choose of {}", names.join(" "))),
+    }
+}
+
 /// What serving needs to know.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
@@ -191,16 +214,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shell_names_each_configuration_in_its_help() {
-        let text = include_str!("../../../x.d/lab.sh");
-        let (_, list) = text.split_once("\nLAB_CONFIGURATIONS=(\n").expect("a list");
-        let (list, _) = list.split_once("\n)").expect("its end");
-        let mut names: Vec<&str> = Vec::new();
-        for one in CONFIGURATIONS.iter().chain(QUOTAS).chain(REDIRECTS) {
-            if !names.contains(&one.name) {
-                names.push(one.name);
-            }
-        }
-        assert_eq!(list.split_whitespace().collect::<Vec<_>>(), names);
+    fn the_beginning_of_a_name_is_taken_and_others_are_refused_with_all_names() {
+        assert_eq!(known("sidecore-").as_deref(), Ok("sidecore-"));
+        assert_eq!(known("").as_deref(), Ok(""));
+        assert!(known("vhost-blk").is_err_and(|said| said.contains("qemu qemu-unpinned")));
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::children::Children;
 use super::configurations::{Configuration, Server, Site};
 use super::cpus::Cpus;
-use super::waiting;
+use crate::children::Children;
+use crate::waiting;
 
 /// Until a program has its sockets.
 pub(super) const STARTS_WITHIN: Duration = Duration::from_secs(20);

@@ -5,11 +5,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags};
 
-use super::children::Children;
 use super::configurations::{Configuration, Server, Site};
 use super::daemon::{self, words};
 use super::modules;
 use super::network::Seat;
+use crate::children::Children;
 
 /// What is below a disk. Neither is a device, which nobody here measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -145,7 +145,7 @@ impl Experiment {
     }
 
     /// As people give it.
-    fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         clap::ValueEnum::to_possible_value(&self)
             .map_or_else(String::new, |value| value.get_name().to_string())
     }

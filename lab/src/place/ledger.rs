@@ -1,7 +1,7 @@
 //! The file of rows, and which stands are done in it: a place that is started anew, because it died, goes on with
 //! the first that is not.
 //!
-//! Not what a row is (`rows`), nor who starts a place anew (`x.d/lab.sh`). Used by `place`.
+//! Not what a row is (`rows`), nor who starts a place anew (`host::emulated`). Used by `place`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

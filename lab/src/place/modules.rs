@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{tracing, waiting};
+use super::tracing;
+use crate::waiting;
 
 pub(crate) const NULL_BLK: &str = "null_blk";
 pub(crate) const BRD: &str = "brd";

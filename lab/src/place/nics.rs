@@ -5,13 +5,13 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use super::children::Children;
 use super::configurations::{Configuration, PAIRS, Server, Site};
 use super::daemon::{self, STARTS_WITHIN, words};
 use super::network::{Seat, ip};
 use super::tracing::is_emulated;
-use super::waiting;
+use crate::children::Children;
 use crate::orders::PEER_PORT;
+use crate::waiting;
 
 /// Starts what serves; gives QEMU's options of each guest.
 pub(super) fn serve(

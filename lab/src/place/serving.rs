@@ -52,8 +52,8 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    use super::super::waiting;
     use super::*;
+    use crate::waiting;
 
     #[test]
     fn time_of_a_program_that_works_is_there_and_grows() {

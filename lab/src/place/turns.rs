@@ -13,8 +13,8 @@ use super::loads::{Load, Part};
 use super::serving::Serving;
 use super::steering::{Steered, Steering};
 use super::tracing::Tracing;
-use super::waiting;
 use crate::rows::Row;
+use crate::waiting;
 
 /// A stand whose guests take orders.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::children::Children;
 use super::network::Seat;
-use super::waiting;
+use crate::children::Children;
 use crate::orders::{Answer, Order};
+use crate::waiting;
 
 /// A load's time at most.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);

@@ -23,7 +23,7 @@ pub(crate) fn until<T>(
         if now() > end {
             bail!("waited {} s for {what}", within.as_secs());
         }
-        pause();
+        pause(BETWEEN);
     }
 }
 
@@ -33,9 +33,10 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// Until the next look.
 #[expect(clippy::disallowed_methods, reason = "there is no descriptor to wait for")]
-fn pause() {
-    std::thread::sleep(BETWEEN);
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 #[cfg(test)]

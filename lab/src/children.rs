@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::waiting;
+use crate::waiting;
 
 /// How long a program may take to end when it is told to.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
