@@ -9,8 +9,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use testing::daemon::sidecore_binary;
 use testing::report::Row;
-use testing::server::{Who, sidecore_binary};
+use testing::server::Who;
 use testing::vm::build_folder;
 
 use crate::guests::say;

@@ -67,11 +67,10 @@ impl World {
         let folder = Scratch::new(&std::env::temp_dir(), "tap")?;
         let host = Namespace::new("host")?;
         let mac = |number: usize| format!("52:54:00:51:00:{:02x}", number + 1);
-        let devices = format!(
-            "[sidecores]\ncpus = \"auto\"\n\n[[nic]]\nid = \"sidecore\"\nmac = \"{}\"\ntap = \"tapsidecore\"\n",
-            mac(0)
-        );
-        let daemon = Daemon::start_through("tap-daemon", &host.through(), &devices)?;
+        let devices =
+            format!("[[nic]]\nid = \"sidecore\"\nmac = \"{}\"\ntap = \"tapsidecore\"\n", mac(0));
+        let daemon =
+            Daemon::with("tap-daemon", &devices).cpus("auto").through(&host.through()).start()?;
         host.ip("tuntap add tapqemu mode tap vnet_hdr")?;
         let mut guests = Vec::new();
         for (number, who) in GUESTS.into_iter().enumerate() {

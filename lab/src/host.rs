@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use testing::server::sidecore_binary;
+use testing::daemon::sidecore_binary;
 use testing::vm::{build_folder, has_kvm};
 
 use crate::place::{Choice, configurations};

@@ -120,8 +120,10 @@ impl World {
         let folder = Scratch::new(&std::env::temp_dir(), "contended")?;
         let host = Namespace::new("host")?;
         // Said at the start, or the daemon does not load its program.
-        let file = format!("[sidecores]\ncpus = \"1\"\n\n{}", devices(Who::Sidecore));
-        let daemon = Daemon::start_through("contended-daemon", &host.through(), &file)?;
+        let daemon = Daemon::with("contended-daemon", &devices(Who::Sidecore))
+            .sidecores("cpus = \"1\"")
+            .through(&host.through())
+            .start()?;
         // The sidecore is there at once; what is measured is the guest.
         for (thread, name) in threads(daemon.pid())? {
             if name.starts_with("sidecore-") {
@@ -148,7 +150,7 @@ impl World {
 
     /// With redirection or without, from here on.
     fn turn(&self, who: Who) -> Result<()> {
-        self.daemon.configure("cpus = \"1\"", &devices(who))?;
+        self.daemon.configure(&devices(who))?;
         self.daemon.says("reload")?;
         pause(SETTLES);
         // Until the daemon knows how long an answer takes; in both turns, so that they are the same.

@@ -364,9 +364,7 @@ fn a_disk_that_hangs_keeps_its_front_end_for_a_bounded_time() -> Result<()> {
     let mut queues = guest.take_queues();
     disk.obey(rule(Call::Write, When::Next(1), How::Hang));
     single.offer(&mut queues[0], Kind::Write, 1)?;
-    await_that("the write to reach the disk", || {
-        Ok(disk.counts().writes.calls == 1)
-    })?;
+    await_that("the write to reach the disk", || Ok(disk.counts().writes.calls == 1))?;
     let start = now_ns();
     let stopped = guest.stop_queue(0);
     let took_ns = now_ns() - start;

@@ -164,9 +164,7 @@ fn e31_a_stop_does_not_wait_for_a_disk_that_hangs() -> Result<()> {
     let single = Single::new(&mut guest)?;
     disk.obey(Rule { call: Call::Write, when: When::Next(1), how: How::Hang });
     single.offer(guest.queue(0), Kind::Write, 1)?;
-    await_that("the write to reach the disk", || {
-        Ok(disk.counts().writes.calls == 1)
-    })?;
+    await_that("the write to reach the disk", || Ok(disk.counts().writes.calls == 1))?;
     let began = now_ns();
     daemon.stop()?;
     let took = now_ns() - began;
