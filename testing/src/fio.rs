@@ -7,12 +7,13 @@ use anyhow::Result;
 
 use crate::place::{Place, until};
 
-/// The kinds of requests: sizes by percent, flushed now and then, each byte compared.
-fn job(megabytes: u32) -> String {
+/// Two jobs in each folder, with these kinds of requests: sizes by percent, flushed now and then, each byte compared.
+fn job(folders: &[&str], megabytes: u32) -> String {
+    let (jobs, folders) = (2 * folders.len(), folders.join(":"));
     format!(
-        "fio --ioengine=libaio --direct=1 --directory=/mnt --name=verify --rw=randwrite \
-         --bssplit=512/5:4k/60:16k/20:64k/10:256k/5 --iodepth=32 --size={megabytes}m --numjobs=2 \
-         --fsync=64 --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0"
+        "fio --ioengine=libaio --direct=1 --directory={folders} --name=verify --rw=randwrite \
+         --bssplit=512/5:4k/60:16k/20:64k/10:256k/5 --iodepth=32 --size={megabytes}m \
+         --numjobs={jobs} --fsync=64 --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0"
     )
 }
 
@@ -29,7 +30,7 @@ pub fn file_system(place: &dyn Place) -> Result<&'static str> {
 /// # Errors
 /// It fails: what was read is not what was written, or cannot be read.
 pub fn once(place: &dyn Place, megabytes: u32) -> Result<&'static str> {
-    place.asked(&job(megabytes))
+    place.asked(&job(&["/mnt"], megabytes))
 }
 
 /// Begins rounds in the background.
@@ -37,7 +38,15 @@ pub fn once(place: &dyn Place, megabytes: u32) -> Result<&'static str> {
 /// # Errors
 /// The place does not answer.
 pub fn begin(place: &dyn Place, megabytes: u32) -> Result<()> {
-    let job = job(megabytes);
+    begin_in(place, &["/mnt"], megabytes)
+}
+
+/// Begins rounds in several folders at the same time, in the background.
+///
+/// # Errors
+/// The place does not answer.
+pub fn begin_in(place: &dyn Place, folders: &[&str], megabytes: u32) -> Result<()> {
+    let job = job(folders, megabytes);
     place.run(&format!(
         "rm -f stop over bad rounds
         {{ while [ ! -e stop ]; do

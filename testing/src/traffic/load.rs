@@ -10,7 +10,9 @@ use crate::place::{Place, end_of};
 use crate::timing::PATIENCE;
 
 /// How long it lasts at most, seconds: longer than whatever it is in the background of.
-const SECONDS: u32 = 600;
+const SECONDS: u32 = 86_400;
+/// Each way.
+const RATE: &str = "10M";
 /// Between two looks at what it says.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -25,7 +27,15 @@ impl<'a> Load<'a> {
     /// # Errors
     /// The place does not answer.
     pub fn start(place: &'a dyn Place, address: &str) -> Result<Load<'a>> {
-        let words = format!("-f k -i 1 --forceflush --bidir -b 10M -t {SECONDS} -c {address}");
+        Load::begin(place, address, RATE)
+    }
+
+    /// The same at another rate, as iperf3 has it.
+    ///
+    /// # Errors
+    /// The place does not answer.
+    pub fn begin(place: &'a dyn Place, address: &str, rate: &str) -> Result<Load<'a>> {
+        let words = format!("-f k -i 1 --forceflush --bidir -b {rate} -t {SECONDS} -c {address}");
         place.run(&format!("iperf3 {words} >load 2>&1 & echo $! >load-pid"))?;
         Ok(Load { place })
     }

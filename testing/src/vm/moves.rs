@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::Vm;
@@ -24,6 +25,8 @@ const MOVE: Duration = Duration::from_secs(180);
 const WAIT: Duration = Duration::from_secs(90);
 /// Between two looks at a migration.
 const GLANCE: Duration = Duration::from_millis(2);
+/// Bytes a second, as QEMU has it if it is not told.
+const USUAL: u64 = 128 << 20;
 /// Bytes a second: as much as there is.
 const FAST: u64 = 100_000_000_000;
 /// The longest that the guest may stand still, milliseconds.
@@ -67,7 +70,7 @@ pub struct Move<'a> {
     from: &'a Vm,
     to: Option<&'a Vm>,
     uri: String,
-    bandwidth: Option<u64>,
+    bandwidth: u64,
     turn: Option<(Phase, Turn<'a>)>,
 }
 
@@ -75,17 +78,18 @@ impl<'a> Move<'a> {
     /// From one VM to another, which waits with `-incoming defer`.
     pub fn new(from: &'a Vm, to: &'a Vm) -> Move<'a> {
         let uri = format!("unix:{}", to.file("move").display());
-        Move { from, to: Some(to), uri, bandwidth: None, turn: None }
+        Move { to: Some(to), ..Move::away(from, &uri) }
     }
 
     /// To wherever that leads, such as `exec:cat >FILE`.
     pub fn away(from: &'a Vm, uri: &str) -> Move<'a> {
-        Move { from, to: None, uri: uri.to_string(), bandwidth: None, turn: None }
+        let uri = uri.to_string();
+        Move { from, to: None, uri, bandwidth: USUAL, turn: None }
     }
 
     /// So many bytes a second at most, until its phase was there.
     pub fn slowly(mut self, bandwidth: u64) -> Move<'a> {
-        self.bandwidth = Some(bandwidth);
+        self.bandwidth = bandwidth;
         self
     }
 
@@ -114,7 +118,7 @@ impl<'a> Move<'a> {
             let info = from.ask("query-migrate", &json!({}))?;
             if let Some((_, act)) = self.turn.take_if(|(phase, _)| phase.is_now(&info)) {
                 act(&mut from)?;
-                from.ask("migrate-set-parameters", &json!({ "max-bandwidth": FAST }))?;
+                set(&mut from, FAST, DOWNTIME_MS)?;
                 continue;
             }
             let status = info["status"].as_str().unwrap_or_default();
@@ -148,16 +152,19 @@ impl<'a> Move<'a> {
         }
         let mut from = self.from.monitor()?;
         from.forget();
-        let mut settings = json!({ "downtime-limit": DOWNTIME_MS });
-        if let Some(bandwidth) = self.bandwidth {
-            settings["max-bandwidth"] = bandwidth.into();
-        }
-        from.ask("migrate-set-parameters", &settings)?;
+        // What is written meanwhile is to be on its way for long enough.
+        let is_late = matches!(self.turn, Some((Phase::Late, _)));
+        set(&mut from, self.bandwidth, if is_late { 1 } else { DOWNTIME_MS })?;
         let pauses = matches!(self.turn, Some((Phase::Switchover, _)));
         let capability = json!({ "capability": "pause-before-switchover", "state": pauses });
         from.ask("migrate-set-capabilities", &json!({ "capabilities": [capability] }))?;
         from.ask("migrate", &json!({ "uri": self.uri })).map(drop)
     }
+}
+
+fn set(from: &mut Qmp, bandwidth: u64, downtime_ms: u64) -> Result<()> {
+    let settings = json!({ "max-bandwidth": bandwidth, "downtime-limit": downtime_ms });
+    from.ask("migrate-set-parameters", &settings).map(drop)
 }
 
 /// When the destination's processors ran. One that waits to be told to go on has no such time.
@@ -196,6 +203,11 @@ impl Moved {
         self.info["status"] == "cancelled" || self.info["status"] == "failed"
     }
 
+    /// When the guest's processors stopped at the source, in microseconds since 1970.
+    pub fn stopped_us(&self) -> Option<u64> {
+        self.stopped_us
+    }
+
     /// Milliseconds in which the guest stood still, by QEMU's own count.
     pub fn downtime_ms(&self) -> u64 {
         self.info["downtime"].as_u64().unwrap_or(0)
@@ -223,15 +235,15 @@ impl fmt::Display for Moved {
 #[derive(Clone, Debug)]
 pub struct Compared {
     pages: u64,
-    /// Where, in bytes.
+    /// In bytes.
     different: Vec<u64>,
     mended: usize,
 }
 
 impl Compared {
-    /// How many pages the guest got from the source, since QEMU had lost them.
-    pub fn mended(&self) -> usize {
-        self.mended
+    /// Where they differ, in bytes.
+    pub fn different(&self) -> &[u64] {
+        &self.different
     }
 
     /// Whether the memories are alike, with what was mended.
@@ -299,6 +311,17 @@ impl Vm {
         self.runs()
     }
 
+    /// Waits until all of a guest that comes here has come.
+    ///
+    /// # Errors
+    /// It has not in 90 s.
+    pub fn has_come(&self) -> Result<()> {
+        self.until("arrival", WAIT, || {
+            let state = self.qmp("query-status", &json!({}))?;
+            Ok((state["status"] != "inmigrate").then_some(()))
+        })
+    }
+
     /// Waits until it runs.
     ///
     /// # Errors
@@ -308,6 +331,15 @@ impl Vm {
             let state = self.qmp("query-status", &json!({}))?;
             Ok((state["status"] == "running").then_some(()))
         })
+    }
+
+    /// Stops QEMU itself, for good: it is neither heard nor hears that its daemon is gone.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn freeze(&self) -> Result<()> {
+        let pid = Pid::from_raw(self.pid() as i32).context("QEMU has a number")?;
+        Ok(kill_process(pid, Signal::STOP)?)
     }
 
     /// Gives a command that is a job of QEMU's, such as `snapshot-save`, and waits for its end.

@@ -159,7 +159,7 @@ mod tests {
         let lines = [
             line(id, "lib", "tests", true, Some("/t/tests-1")),
             line(id, "test", "hostile", true, Some("/t/hostile-1")),
-            line(id, "bin", "vm_mover", false, Some("/t/vm_mover")),
+            line(id, "bin", "bad_wire", false, Some("/t/bad_wire")),
             line(id, "lib", "tests", false, None),
             "{\"reason\":\"build-finished\",\"success\":true}".to_owned(),
         ];
@@ -170,8 +170,8 @@ mod tests {
         assert_eq!(path("hostile").unwrap(), Path::new("/t/hostile-1"));
         assert_eq!(path("tests").unwrap(), Path::new("/t/tests-1"));
         assert_eq!(
-            path("vm_mover").unwrap_err().to_string(),
-            "cargo has built no tests vm_mover of tests"
+            path("bad_wire").unwrap_err().to_string(),
+            "cargo has built no tests bad_wire of tests"
         );
         assert_eq!(programs.all()[0].folder, Path::new("/r/tests"));
     }

@@ -1,6 +1,8 @@
 //! Deaths of the daemon, of the VMM and of both under load; the fence; upgrades.
 
-use crate::suite::{Case, Group};
+mod guests;
+
+use crate::suite::{Case, Group, Takes};
 
 const PROGRAM: &str = "recover";
 
@@ -22,8 +24,8 @@ pub(super) const GROUP: Group = Group::new(
             ("TENANTS", "16", "64"),
             ("TENANTS_ROUNDS", "5", "100"),
         ]),
-        Case::shell("daemon-killed"),
-        Case::shell("vmm-killed"),
-        Case::shell("both-killed"),
+        Case::run("daemon-killed", guests::daemon_killed),
+        Case::run("vmm-killed", guests::vmm_killed),
+        Case::run("both-killed", guests::both_killed),
     ],
 );
