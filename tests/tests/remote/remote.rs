@@ -2,7 +2,7 @@
 //! them, with a wire in the middle that loses, doubles and delays. Whatever happens to either daemon, nothing is
 //! lost, done twice or served by two.
 //!
-//! `REMOTE_SECONDS` says how long the daemons are killed (6 unless told), `REMOTE_LOSS` what the wire loses meanwhile, in
+//! `REMOTE_SECONDS` says how long the daemons are killed (3 unless told), `REMOTE_LOSS` what the wire loses meanwhile, in
 //! per cent (nothing), `REMOTE_EVERY` one in how many seconds dies (as soon as 300 requests have ended).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
@@ -149,7 +149,7 @@ fn a_bad_wire_loses_nothing() -> Result<()> {
     let mut random = Random(11);
     let stream = client.connect("root").with_context(|| said([&iohost, &client]))?;
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
-    work(&mut tenant, &mut random, 2000).with_context(|| said([&iohost, &client]))?;
+    work(&mut tenant, &mut random, 1000).with_context(|| said([&iohost, &client]))?;
     tenant.drain()?;
     tenant.compare_all(&mut random)?;
     let counters = client.shown("root", "counters")?;
@@ -177,7 +177,7 @@ fn told(name: &str, usual: u64) -> Result<u64> {
 
 #[test]
 fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
-    let seconds = told("REMOTE_SECONDS", 6)?;
+    let seconds = told("REMOTE_SECONDS", 3)?;
     let (loss_percent, every_s) = (told("REMOTE_LOSS", 0)?, told("REMOTE_EVERY", 0)?);
     let site = site("remote-killed")?;
     let (port, wire_port) = (free_port()?, free_port()?);
@@ -419,7 +419,7 @@ fn what_an_iohost_lost_while_nobody_looked_fails_flushes_until_it_is_cleared() -
 /// what its memory had is taken out of the image, and the second daemon has counted a loss, which is another boot.)
 #[test]
 fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
-    const BLOCKS: u64 = 400;
+    const BLOCKS: u64 = 100;
     for keeps in [true, false] {
         let site = site("remote-machine")?;
         let ports = [free_port()?, free_port()?];

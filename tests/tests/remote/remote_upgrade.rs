@@ -1,7 +1,7 @@
 //! Daemons with links are replaced by others under load: the IOhost's, and the client's. Nothing fails, nothing is lost, and
 //! what was executed is not executed again when it may not be; whoever judges that is the guest's ledger.
 //!
-//! `REMOTE_UPGRADES` says how often each is replaced (8 unless told).
+//! `REMOTE_UPGRADES` says how often each is replaced (2 unless told).
 #![expect(clippy::disallowed_macros, reason = "a test prints what it measured")]
 
 use std::path::Path;
@@ -34,7 +34,7 @@ fn spec(format: Format) -> TenantSpec {
 }
 
 fn times() -> u32 {
-    std::env::var("REMOTE_UPGRADES").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+    std::env::var("REMOTE_UPGRADES").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
 fn site(name: &str) -> Result<Site> {

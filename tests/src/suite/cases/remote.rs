@@ -29,16 +29,16 @@ pub(super) const GROUP: Group = Group::new(
     &[
         Case::raw(PROGRAM, "driver")
             .module("remote")
-            .variables(&[("REMOTE_SECONDS", "6", "600"), ("REMOTE_LOSS", "0", "1")]),
+            .variables(&[("REMOTE_SECONDS", "3", "600"), ("REMOTE_LOSS", "0", "1")]),
         Case::raw(PROGRAM, "nics").module("remote_nic"),
         Case::raw(PROGRAM, "seats").module("remote_seats").variables(&[(
             "REMOTE_SECONDS",
-            "6",
+            "3",
             "300",
         )]),
         Case::raw(PROGRAM, "upgrade").module("remote_upgrade").threads(2).variables(&[(
             "REMOTE_UPGRADES",
-            "4",
+            "2",
             "100",
         )]),
         Case::raw(PROGRAM, "ethernet").needs(&[Need::Root]).usually(25),
