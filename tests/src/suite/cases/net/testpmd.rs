@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use testing::bed::Bed;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::namespace::Namespace;
-use testing::place::Place;
+use testing::place::{Place, end_of};
 use testing::testpmd::{Mode, Side, Testpmd, TestpmdSpec};
 
 use super::{Nic, daemon, nics, switches};
@@ -21,9 +21,6 @@ const TO: Nic = Nic::new(2, "to", ON_LAN);
 const CORE: u16 = 1;
 /// How long frames are sent as fast as they can be.
 const FLOOD: Duration = Duration::from_millis(500);
-/// After the last frame was counted nothing more is expected in this time.
-const QUIET: Duration = Duration::from_millis(500);
-
 /// A form of ring and buffer.
 struct Form {
     name: &'static str,
@@ -106,11 +103,7 @@ fn answers_pings(bed: &Bed, form: &Form, daemon: &Daemon, host: &Namespace) -> R
     let count = bed.often(300, 1000);
     let mut sent = 0;
     for size in [56, 1472, 8900].iter().take(if is_large { 3 } else { 2 }) {
-        let ping = format!(
-            "ping -f -q -c {count} -w 120 -s {size} -p 5a 10.9.0.7 >ping; cat ping
-            grep -q '{count} received, 0% packet loss' ping && ! grep -q 'wrong data' ping"
-        );
-        bed.check(&format!("{name}-{size}"), host.asked(&ping));
+        bed.check(&format!("{name}-{size}"), all_come_back(host, *size, count));
         sent += count;
     }
     testpmd.command("stop")?;
@@ -119,6 +112,27 @@ fn answers_pings(bed: &Bed, form: &Form, daemon: &Daemon, host: &Namespace) -> R
     let told = format!("{} in, {} out", counts.received, counts.sent);
     ensure!(counts.received >= sent && counts.sent >= sent, "{sent} pings, but it counts {told}");
     Ok(told)
+}
+
+/// Pings as fast as they are answered: each comes back, with the bytes that were sent.
+fn all_come_back(host: &Namespace, size: u32, count: u64) -> Result<String> {
+    // With a deadline it goes on until so many have come back: more than that are sent where one is late.
+    let said = host.run(&format!("ping -f -q -c {count} -w 120 -s {size} -p 5a 10.9.0.7"))?;
+    ensure!(!said.contains("wrong data"), "{}", end_of(&said));
+    let came = said.split_once(" received").and_then(|(head, _)| head.rsplit(' ').next());
+    let came: u64 = came.and_then(|number| number.parse().ok()).unwrap_or(0);
+    ensure!(came >= count, "{}", end_of(&said));
+    await_that("an answer to each ping", || {
+        let counted = host.run("grep Icmp: /proc/net/snmp")?;
+        let (names, numbers) = counted.split_once('\n').context("no counters of ICMP")?;
+        let number = |name: &str| {
+            let mut both = names.split(' ').zip(numbers.trim_end().split(' '));
+            both.find(|(found, _)| *found == name).map(|(_, number)| number)
+        };
+        let sent = number("OutEchos").context("no counter of pings")?;
+        Ok(number("InEchoReps") == Some(sent))
+    })?;
+    Ok(format!("{came} came back"))
 }
 
 /// One sends as fast as it can, another receives: what does not arrive was counted as a drop.
@@ -137,7 +151,7 @@ fn pair_counts(bed: &Bed, form: &Form, daemon: &Daemon) -> Result<String> {
         let counters = daemon.ask("nic show to")?["counters"].take();
         counters[name].as_u64().with_context(|| format!("no {name} in {counters}"))
     };
-    let (delivered, dropped) = (counted("delivered_frames")?, counted("dropped_frames")?);
+    let dropped = counted("dropped_frames")?;
     let taker = Started { mode: Mode::RxOnly, options: String::new() };
     let mut taker = form.started(bed, daemon, TO, taker)?;
     let sender = Started { mode: Mode::TxOnly, options: format!("--eth-peer=0,{}", TO.mac()) };
@@ -147,17 +161,16 @@ fn pair_counts(bed: &Bed, form: &Form, daemon: &Daemon) -> Result<String> {
     sender.command("stop")?;
     let sent = sender.counts()?.sent;
     // What was on its way arrives, or is dropped.
-    await_that("the last frame to be counted", || {
-        let gone = counted("delivered_frames")? - delivered + counted("dropped_frames")? - dropped;
-        Ok(gone >= sent)
-    })?;
-    pause(QUIET);
+    let over = await_that("the last frame", || {
+        Ok(taker.counts()?.received + counted("dropped_frames")? - dropped >= sent)
+    });
     taker.command("stop")?;
     let taken = taker.counts()?.received;
     let dropped = counted("dropped_frames")? - dropped;
     sender.quit()?;
     taker.quit()?;
     let told = format!("{sent} sent, {taken} received, {dropped} dropped for want of buffers");
+    over.with_context(|| told.clone())?;
     ensure!(sent > 0 && taken > 0 && taken + dropped == sent, "{told}");
     Ok(told)
 }
