@@ -201,19 +201,6 @@ qmp() {
     }
 }
 
-# qmp_until NAME COMMAND REFUSAL: said again for a minute while QEMU refuses with these words, as it
-# does for a chardev whose device the guest has let go of and QEMU's RCU thread has not freed yet.
-qmp_until() {
-    local until_ms=$(($(now_ms) + 60000))
-    until qmp_say "$1" "$2"; do
-        if [[ $QMP_ANSWER != *"$3"* ]] || (($(now_ms) > until_ms)); then
-            failed "$1-qmp" "QMP did not do $2: ${QMP_ANSWER:-no answer}"
-            return 1
-        fi
-        sleep 0.05
-    done
-}
-
 # qmp_say NAME COMMAND: whether QEMU did it; its answer in QMP_ANSWER.
 qmp_say() {
     local until_ms=$(($(now_ms) + 60000)) said=$SERVER_DIR/$1.qmp-said
@@ -230,21 +217,3 @@ qmp_say() {
     [[ $QMP_ANSWER == *'"return"'* ]]
 }
 
-# both_at_once ONE TWO SECONDS: there is a moment at which both are in the middle of fio.
-both_at_once() {
-    local until_ms=$(($(now_ms) + $3 * 1000))
-    while (($(now_ms) < until_ms)); do
-        if guest_said "$1" '^RESULT fio-verify' || guest_said "$2" '^RESULT fio-verify'; then
-            failed both-at-once 'one guest was done before the other one had begun'
-            return 1
-        fi
-        if guest_said "$1" '^READY fio' && guest_said "$2" '^READY fio'; then
-            passed both-at-once
-            return 0
-        fi
-        alive "${GUEST_PIDS[$1]}" || break
-        alive "${GUEST_PIDS[$2]}" || break
-        sleep 0.05
-    done
-    failed both-at-once "guests $1 and $2 did not both come to fio"
-}

@@ -4,7 +4,6 @@
 #
 #   net_inside                        from here on the daemon runs in a namespace, NET_HOST, that stands for the host
 #   server_nic ID KEY=VALUE...        keys of the file; queues, mtu and tap are QEMU's too; its MAC address is nic_mac ID
-#   net_pair NAME PEER NAMESPACE      a veth pair: NAME in NET_HOST, PEER in NAMESPACE
 #   in_namespace NAME COMMAND...      a command there
 #
 # Nothing outside of the namespaces that it made is touched.
@@ -38,12 +37,6 @@ in_namespace() {
     local namespace=$1
     shift
     ip netns exec "$namespace" "$@"
-}
-
-net_pair() {
-    ip -n "$NET_HOST" link add "$1" type veth peer name "$2" netns "$3"
-    ip -n "$NET_HOST" link set "$1" up
-    ip -n "$3" link set "$2" up
 }
 
 # only_root: NICs of the host need it; the rest of the case is skipped.

@@ -5,15 +5,7 @@
 OWN_PIDS=()
 OWN_NAMESPACES=()
 
-# Those of them that are shells, with processes of their own.
-OWN_SHELLS=()
-
 own() { OWN_PIDS+=("$1"); }
-
-own_shell() {
-    own "$1"
-    OWN_SHELLS+=("$1")
-}
 
 disown_pid() {
     local pid kept=()
@@ -58,11 +50,6 @@ own_namespace() {
 # end_own: every process and namespace that is left. For the EXIT trap of the shell that made them.
 end_own() {
     local pid
-    for pid in "${OWN_SHELLS[@]}"; do
-        # A shell that waits for one hears nothing: whom it waits for ends it.
-        [[ " ${OWN_PIDS[*]} " != *" $pid "* ]] || pkill -TERM -P "$pid" 2>/dev/null || true
-    done
-    OWN_SHELLS=()
     for pid in "${OWN_PIDS[@]}"; do
         kill -TERM "$pid" 2>/dev/null || true
     done
