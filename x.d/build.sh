@@ -50,7 +50,7 @@ need_bench() {
         remote) need_packages iproute2 qemu-utils nbdkit ;;
         tap | runstate)
             need_guests
-            need_guest_image
+            need_guest_kernel
             [[ $1 == tap ]] || need_newer_qemu ;;
     esac
 }

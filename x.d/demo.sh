@@ -9,7 +9,7 @@ cmd_demo() {
     esac
     need_rust
     need_guests
-    need_guest_image
+    need_guest_kernel
     need_sidecore
     say 'building the demo'
     cargo_quietly build -p tests --bin demo

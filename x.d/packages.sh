@@ -72,7 +72,7 @@ need_llvm_tools() {
 
 # need_guests: what building and running test guests takes.
 need_guests() {
-    need_packages qemu-system-x86 busybox-static fio e2fsprogs util-linux cpio jq socat procps \
+    need_packages gcc libc6-dev linux-libc-dev qemu-system-x86 busybox-static fio e2fsprogs util-linux cpio jq socat procps \
         binutils iproute2 iputils-ping ethtool iperf3 memcached libmemcached-tools sockperf sqlite3
 }
 

@@ -28,11 +28,14 @@ cmd_test() {
 need_for_group() {
     if [[ " ${GUEST_GROUPS[*]} " == *" $1 "* ]]; then
         need_guests
-        need_guest_image
+        need_guest_kernel
     fi
     case $1 in
         unit) need_packages shellcheck e2fsprogs util-linux ;;
-        guest) need_packages fdisk libxenmisc4.17 ;;
+        guest)
+            need_packages fdisk libxenmisc4.17 xz-utils
+            need_newest_kernel
+            ;;
         net) need_testpmd ;;
         foreign) need_packages ovmf systemd-boot-efi mtools dosfstools binutils ipxe-qemu dnsmasq-base ;;
         hostile) need_packages util-linux mount ;;

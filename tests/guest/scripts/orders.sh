@@ -1,6 +1,6 @@
 # Does what the host says, one command a line of the third serial port, until it says `end`:
 # `NUMBER COMMAND`, with carriage returns for the command's line ends. Answers with `OUT NUMBER LINE` for each line of the command's output and
-# `STATUS NUMBER STATUS` when it is over. The host's side is `guest_do` in x.d/guest.sh.
+# `STATUS NUMBER STATUS` when it is over. The host's side is `testing::vm`.
 # shellcheck source=tests/guest/scripts/lines.sh disable=SC2154
 . /scripts/lines.sh
 stty -F /dev/ttyS2 raw -echo

@@ -2,7 +2,7 @@
 
 mod guests;
 
-use crate::suite::{Case, Group, Takes};
+use crate::suite::{Case, Group};
 
 const PROGRAM: &str = "recover";
 

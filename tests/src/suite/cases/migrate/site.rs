@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::namespace::Namespace;
-use testing::timing::PATIENCE;
 
 /// The address of the guest's NIC.
 pub(super) const MAC: &str = "52:54:00:51:00:77";
@@ -45,15 +44,15 @@ impl Site {
         std::fs::File::create(&image)?.set_len(DISK)?;
         let start = |side: usize| -> Result<RefCell<Daemon>> {
             let file = format!(
-                "[sidecores]\ncpus = \"auto\"\n\
-                 [[disk]]\nid = \"root\"\npath = \"{}\"\nqueues = 2\nmigratable = true\n\
+                "[[disk]]\nid = \"root\"\npath = \"{}\"\nqueues = 2\nmigratable = true\n\
                  [[switch]]\nid = \"lan\"\n[[switch.uplink]]\ntap = \"{}\"\n\
                  [[nic]]\nid = \"net\"\nswitch = \"lan\"\nmac = \"{MAC}\"\n",
                 image.display(),
                 tap(side)
             );
             let name = format!("daemon-{}", letter(side));
-            Ok(RefCell::new(Daemon::start_through(&name, &host.through(), &file)?))
+            let daemon = Daemon::with(&name, &file).cpus("auto").through(&host.through());
+            Ok(RefCell::new(daemon.start()?))
         };
         let site = Site { daemons: [start(0)?, start(1)?], host, image };
         site.bridge(0)?;
@@ -99,7 +98,7 @@ impl Site {
         if guest_runs {
             self.await_locked(side, true)?;
         }
-        await_that(PATIENCE, "a NIC that QEMU has again", || {
+        await_that("a NIC that QEMU has again", || {
             Ok(self.daemon(side).ask("nic show net")?["state"] != "waiting")
         })?;
         pause(TOLD);
@@ -119,7 +118,7 @@ impl Site {
             letter(side),
             ["release", "lock"][usize::from(wanted)]
         );
-        await_that(PATIENCE, &what, || Ok(self.has_image(side)? == wanted))
+        await_that(&what, || Ok(self.has_image(side)? == wanted))
     }
 
     /// The daemon where the guest is has the image, the other one has not.

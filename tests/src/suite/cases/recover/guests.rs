@@ -10,7 +10,7 @@ use testing::daemon::{Daemon, await_that, pause};
 use testing::fio;
 use testing::image::Tree;
 use testing::place::Place;
-use testing::timing::{PATIENCE, patient};
+use testing::timing::judge;
 use testing::vm::{Boot, Kernel, Vm, build_folder};
 
 /// What of two disks differs.
@@ -72,7 +72,7 @@ pub(super) fn daemon_killed(bed: &Bed) -> Result<()> {
 
 /// Until the daemon that runs now has served some of that disk.
 fn served(daemon: &Daemon, id: &str) -> Result<()> {
-    await_that(PATIENCE, &format!("a request of disk {id}"), || {
+    await_that(&format!("a request of disk {id}"), || {
         Ok(daemon.shown(id, "counters")?["requests"].as_u64() > Some(0))
     })
 }
@@ -126,14 +126,16 @@ fn load(vm: &Vm, daemon: &Daemon) -> Result<()> {
     vm.run(&format!("for n in 0 100 200 300; do {each} done"))?;
     let count = || Ok::<_, anyhow::Error>(daemon.shown("a", "counters")?["requests"].as_u64());
     let first = count()?;
-    await_that(PATIENCE, "requests of all that write and read", || {
+    await_that("requests of all that write and read", || {
         Ok(count()?.zip(first).is_some_and(|(now, first)| now > first + 100))
     })
 }
 
 fn given_back(daemon: &Daemon, before: (usize, usize)) -> Result<()> {
-    let within = patient(Duration::from_secs(1));
-    let back = await_that(within, "descriptors and mappings", || Ok(holds(daemon)? == before));
+    let start = now_ns();
+    let back = await_that("descriptors and mappings", || Ok(holds(daemon)? == before));
+    let took = Duration::from_nanos(now_ns() - start);
+    judge(took < Duration::from_secs(1), || format!("what a VMM lent was held for {took:?}"))?;
     back.with_context(|| format!("they are not {before:?} but {:?}", holds(daemon)))
 }
 
@@ -145,7 +147,7 @@ fn holds(daemon: &Daemon) -> Result<(usize, usize)> {
 /// What it holds when no guest's memory is mapped and what is being closed is closed.
 fn settled(daemon: &Daemon) -> Result<(usize, usize)> {
     let mut last = None;
-    await_that(PATIENCE, "a daemon that holds no guest's memory", || {
+    await_that("a daemon that holds no guest's memory", || {
         pause(Duration::from_secs(1));
         let now = holds(daemon)?;
         Ok(last.replace(now) == Some(now) && now.1 == 0)
