@@ -8,6 +8,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, anyhow, ensure};
 use testing::bed::tests_all;
 use testing::clock::now_ns;
