@@ -1,5 +1,5 @@
 //! What a test says whose machine, or whose rights, are not enough for it: one form, which `./x test` counts as
-//! skipped (`x.d/outcomes.sh`). Other crates' tests write the same line by themselves.
+//! skipped (`tests/src/suite/found.rs`). Other crates' tests write the same line by themselves.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -83,6 +83,10 @@ pub fn run(options: &Options, root: &Path) -> Result<bool> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
     }
+    if rustix::process::geteuid().is_root() {
+        // Of runs that were killed.
+        Namespace::sweep();
+    }
     let mut run = Run::new(options, root, chosen)?;
     let (sender, receiver) = channel();
     run.begin_build(sender.clone());
