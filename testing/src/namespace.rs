@@ -113,9 +113,9 @@ impl Namespace {
     /// As [`Namespace::ip`].
     pub fn pair(&self, own: &str, other: &Namespace, end: &str) -> Result<()> {
         let there = &other.netns;
-        self.ip(&format!("link add {own} type veth peer name {end} netns {there}"))?;
-        self.ip(&format!("link set {own} up"))?;
-        other.ip(&format!("link set {end} up"))
+        self.ip(&format!("link add name {own} type veth peer name {end} netns {there}"))?;
+        self.ip(&format!("link set dev {own} up"))?;
+        other.ip(&format!("link set dev {end} up"))
     }
 
     /// Makes a Linux bridge of interfaces that are there, all up.
