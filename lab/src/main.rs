@@ -32,7 +32,6 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Job {
-    /// On the host: all of `./x lab`
     Measure(host::HostArguments),
     /// Where guests run on real KVM: measures
     Run(place::RunArguments),

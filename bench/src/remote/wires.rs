@@ -46,18 +46,18 @@ impl Wires {
         let (here, there) = (Namespace::new("here")?, Namespace::new("there")?);
         here.pair("wire", &there, "wire")?;
         for (space, address) in [(&here, "10.78.0.1"), (&there, &AT.to_string())] {
-            space.ip(&format!("link set wire mtu {mtu}"))?;
+            space.ip(&format!("link set dev wire mtu {mtu}"))?;
             space.ip(&format!("addr add {address}/24 dev wire"))?;
         }
         for name in PAIRS {
             here.pair(name, &there, name)?;
-            here.ip(&format!("link set {name} mtu {mtu}"))?;
-            there.ip(&format!("link set {name} mtu {mtu} address 02:00:00:78:00:02"))?;
+            here.ip(&format!("link set dev {name} mtu {mtu}"))?;
+            there.ip(&format!("link set dev {name} mtu {mtu} address 02:00:00:78:00:02"))?;
         }
         // One whose ends are both here.
         here.pair("near", &here, "nigh")?;
-        here.ip(&format!("link set near mtu {mtu}"))?;
-        here.ip(&format!("link set nigh mtu {mtu} address 02:00:00:78:00:04"))?;
+        here.ip(&format!("link set dev near mtu {mtu}"))?;
+        here.ip(&format!("link set dev nigh mtu {mtu} address 02:00:00:78:00:04"))?;
         Ok(Wires { here, there })
     }
 }
