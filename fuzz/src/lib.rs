@@ -1,7 +1,7 @@
 //! What the fuzz targets are made of: bytes that become the doings of a guest, a network, a front-end,
 //! an operator, a remote peer, and what must hold whatever they are.
 //!
-//! Not the targets themselves (`src/bin/`), which only hand the bytes over.
+//! Not where bytes come from: libFuzzer (`src/bin/`), or seeds and their mutations (`tests/replay.rs`).
 
 #![forbid(unsafe_code)]
 

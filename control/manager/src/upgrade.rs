@@ -42,7 +42,7 @@ fn timespec(time: Duration) -> Timespec {
 
 /// Takes packets as a predecessor would send them, each with so many descriptors, up to the first that
 /// is refused; how many were taken. For fuzzing: what is taken stays within its bounds.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzed")]
 pub fn take_packets<'a>(packets: impl Iterator<Item = (&'a [u8], usize)>) -> usize {
     let mut estate = estate::Estate::default();
     let null = || std::fs::File::open("/dev/null").map(std::os::fd::OwnedFd::from);

@@ -13,7 +13,7 @@ const ABOVE_DATA: [&str; 2] = ["control/", "bin/"];
 
 /// Rooms whose crates are in the daemon, and features that must not be: what they add is a test's.
 const SHIPPED: [&str; 4] = ["data/", "control/", "host/", "bin/"];
-const UNSHIPPED: [&str; 2] = ["simulated", "driver"];
+const UNSHIPPED: [&str; 6] = ["simulated", "driver", "measured", "model", "rogue", "fuzzed"];
 
 /// Where the versions are, and where the reasons.
 const VERSIONS: &str = "Cargo.toml";
