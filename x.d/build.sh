@@ -31,7 +31,8 @@ cmd_bench() {
     (($#)) || set -- --help
     need_rust
     say 'building the benchmarks'
-    cargo_quietly build --release -p bench
+    # The crates that they share with the daemon are built once.
+    cargo_quietly build --release -p bench -p sidecore-bin --bin bench
     case " $* " in
         *' --help '* | *' -h '*) ;;
         *) need_bench "$1" ;;

@@ -39,7 +39,7 @@ need_for_group() {
         net) need_testpmd ;;
         foreign) need_packages ovmf systemd-boot-efi mtools dosfstools binutils ipxe-qemu dnsmasq-base ;;
         hostile) need_packages util-linux mount ;;
-        fuzz | coverage) need_packages g++ ;;
+        fuzz) need_packages g++ ;;
         recover) [[ -z ${TEST_ALL:-} ]] || need_packages xfsprogs btrfs-progs ;;
         remote)
             need_packages iproute2 util-linux xz-utils binutils
@@ -63,10 +63,10 @@ build_suite() {
     local pid status=0 log=$BUILD/suite.log
     say 'building the runner of the tests'
     if [[ -t 2 ]]; then
-        cargo build -p tests --bin suite || die 'cargo build failed' 'mend what it says above'
+        cargo build --workspace --bin suite || die 'cargo build failed' 'mend what it says above'
         return
     fi
-    cargo build -p tests --bin suite >"$log" 2>&1 &
+    cargo build --workspace --bin suite >"$log" 2>&1 &
     pid=$!
     own "$pid"
     while ! gone_within 10 "$pid"; do say "$(grep -c Compiling "$log") crates: $(tail -n 1 "$log")"; done
@@ -74,7 +74,7 @@ build_suite() {
     disown_pid "$pid"
     ((status == 0)) || {
         show_tail "$log" 'the end of what cargo said' 60
-        die 'cargo build failed' 'cargo build -p tests --bin suite'
+        die 'cargo build failed' 'cargo build --workspace --bin suite'
     }
 }
 

@@ -206,7 +206,9 @@ fn to_client(mut bytes: Bytes<'_>) {
     let (at_client, liar) = established(&mut host, now).expect("room");
     let spec = ClientSpec { instance: 1, ring_frames: 64, fail_after_ns: Some(1) };
     let mut client = Client::new(spec, now);
-    let one = client.attach(AttachSpec { device: 0, slots: 4, slot_bytes: 4096, keep_bytes: 0 }).expect("a place");
+    let one = client
+        .attach(AttachSpec { device: 0, slots: 4, slot_bytes: 4096, keep_bytes: 0 })
+        .expect("a place");
     assert!(client.establish(at_client, now));
     let (session, liar) = (liar.theirs, Liar::new(liar.keys).expect("keys"));
     let ops = [Op::Read, Op::Write { sync: false }, Op::Flush, Op::Read];

@@ -5,8 +5,9 @@
 group_bench() {
     need_rust
     need_packages valgrind util-linux jq
+    cargo_quietly build --release -p bench -p sidecore-bin --bin bench
     if bench_case pass; then
-        run_command pass cargo run --quiet --release -p bench -- pass --quick --instructions || true
+        run_command pass "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" pass --quick --instructions || true
     fi
     if timed_case schedule; then
         need_sidecore
@@ -31,7 +32,7 @@ runstate_may() {
 # from tracing (docs/decisions/0016-runstate.md) one sample in a thousand differs; a rule that is wrong is wrong everywhere.
 runstate_rows() {
     local rows=$TEST_DIR/bench-runstate.json
-    SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- runstate --quick --json >"$rows" || return
+    SIDECORE_BIN=$SIDECORE "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" runstate --quick --json >"$rows" || return
     cat "$rows"
     jq --exit-status --slurp '
         def sleeping: "runstate.sleeping." + ("poll", "adaptive") + "." + ("passes", "awake.p50_us", "woken.p99_us");
@@ -55,7 +56,7 @@ bench_case() { [[ -z $CASES || " $CASES " == *" $1 "* ]]; }
 # What it says is there and a number; how large it is, is not judged.
 schedule_rows() {
     local rows=$TEST_DIR/bench-schedule.json
-    SIDECORE_BIN=$SIDECORE cargo run --quiet --release -p bench -- schedule --quick --json >"$rows" || return
+    SIDECORE_BIN=$SIDECORE "${CARGO_TARGET_DIR:-$ROOT/target}/release/bench" schedule --quick --json >"$rows" || return
     jq --exit-status --slurp '
         def mixed: "rr.p50_ratio", "rr.p99_ratio", "rr.alone.p50_ns", "rr.alone.p99_ns",
             "rr.mixed.p50_ns", "rr.mixed.p99_ns", "stream.sum_ratio", "s_ns", "c_ns";

@@ -6,7 +6,6 @@
 # Whose lines are counted, and whose tests are run for it: those that use them, too.
 COVERED_CRATES=(data/virtqueue data/device control/vhost_user)
 COVERAGE_TESTS=(virtqueue device vhost_user sidecore manager backend)
-COVERAGE_FUZZ=(ring_split ring_packed session net_header)
 COVERAGE_SEEDS=100
 # Per cent of lines, for each crate.
 COVERAGE_LEAST=95
@@ -14,7 +13,6 @@ COVERAGE_HOST=x86_64-unknown-linux-gnu
 
 group_coverage() {
     need_rust
-    need_packages g++
     need_llvm_tools
     COVERAGE=$BUILD/coverage
     rm -rf "$COVERAGE/raw"
@@ -28,7 +26,7 @@ group_coverage() {
 
 # counted COMMAND...: built and run with counters. With `--target`, so that build scripts have none.
 counted() {
-    RUSTFLAGS="-Cinstrument-coverage ${COVERAGE_CFG:-}" CARGO_TARGET_DIR=$COVERAGE/target \
+    RUSTFLAGS=-Cinstrument-coverage CARGO_TARGET_DIR=$COVERAGE/target \
         LLVM_PROFILE_FILE=$COVERAGE/raw/%p-%m.profraw "$@"
 }
 
@@ -42,24 +40,15 @@ coverage_simulator() {
     counted run_command simulator cargo run --target "$COVERAGE_HOST" -p world -- --seeds "$COVERAGE_SEEDS"
 }
 
-# coverage_fuzz: what was found before is run once more, by the same programs, which do not search here.
+# coverage_fuzz: the seeds, mutations of them, and what was found before.
 coverage_fuzz() {
-    (cd "$ROOT/fuzz" && COVERAGE_CFG='--cfg fuzzing' counted run_command fuzz-build cargo build \
-        --release --locked --target "$COVERAGE_HOST" "${COVERAGE_FUZZ[@]/#/--bin=}") || return 1
-    local target inputs
-    for target in "${COVERAGE_FUZZ[@]}"; do
-        mkdir -p "$BUILD/fuzz/$target"
-        mapfile -t inputs < <(find "$ROOT/fuzz/seeds/$target" "$BUILD/fuzz/$target" -type f)
-        counted run_command "fuzz-$target" xargs -a <(printf '%s\n' "${inputs[@]}") \
-            "$COVERAGE/target/$COVERAGE_HOST/release/$target" || return 1
-    done
+    FUZZ_CORPUS=$BUILD/fuzz counted run_command fuzz cargo test --target "$COVERAGE_HOST" -p fuzz --test replay
 }
 
 # coverage_objects: the programs that were run, for llvm-cov.
 coverage_objects() {
-    sed -n 's/^ *Running .*(\(.*\))$/\1/p' "$TEST_DIR/coverage-tests.log"
+    sed -n 's/^ *Running .*(\(.*\))$/\1/p' "$TEST_DIR"/coverage-{tests,fuzz}.log
     printf '%s\n' "$COVERAGE/target/$COVERAGE_HOST/debug/world"
-    printf "$COVERAGE/target/$COVERAGE_HOST/release/%s\n" "${COVERAGE_FUZZ[@]}"
 }
 
 # coverage_report: a table by file, and a number for each crate.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# GROUP: fuzzing: split and packed rings, vhost-user sessions, configuration, API bodies, saved state, frames, switches, what is handed over, the remote protocol
+# GROUP: a search by libFuzzer in a target of fuzz/src/bin
 # Run by x.d/test.sh. libFuzzer on the stable toolchain: the counters of its coverage are a pass of LLVM.
 
 FUZZ_TARGETS=(ring_split ring_packed session config net_header switch estate wire)
@@ -20,16 +20,13 @@ group_fuzz() {
 # build_targets: with `--target`, so that build scripts are not counted. A folder of its own, since
 # these flags would make everything else be built again.
 build_targets() {
-    local flag flags=('-Cpasses=sancov-module' '-Clink-dead-code' '--cfg' 'fuzzing')
+    local flag flags=('-Cpasses=sancov-module' '-Clink-dead-code')
     for flag in level=4 inline-8bit-counters pc-table trace-compares; do
         flags+=("-Cllvm-args=-sanitizer-coverage-$flag")
     done
     say 'building the fuzz targets (the first time takes minutes)'
-    (
-        cd "$ROOT/fuzz" || exit
-        RUSTFLAGS="${flags[*]}" CARGO_TARGET_DIR=$BUILD/fuzz-target \
-            run_command build cargo build --release --locked --target "$FUZZ_HOST"
-    )
+    RUSTFLAGS="${flags[*]}" CARGO_TARGET_DIR=$BUILD/fuzz-target \
+        run_command build cargo build --profile sim -p fuzz --features guided --target "$FUZZ_HOST"
 }
 
 # fuzz_one TARGET SECONDS: from the seeds and from what earlier runs on this machine have found.
@@ -37,7 +34,7 @@ fuzz_one() {
     local target=$1 seconds=$2 log=$TEST_DIR/fuzz-$1.log status=0 corpus=$BUILD/fuzz/$1 found
     mkdir -p "$corpus" "$BUILD/fuzz-findings"
     say "fuzz/$target: $seconds s"
-    nice "$BUILD/fuzz-target/$FUZZ_HOST/release/$target" -max_total_time="$seconds" -timeout=60 \
+    nice "$BUILD/fuzz-target/$FUZZ_HOST/sim/$target" -max_total_time="$seconds" -timeout=60 \
         -rss_limit_mb=512 -max_len=4096 -print_final_stats=1 -verbosity=1 \
         -artifact_prefix="$BUILD/fuzz-findings/$target-" "$corpus" "$ROOT/fuzz/seeds/$target" \
         >"$log" 2>&1 || status=$?

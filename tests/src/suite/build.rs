@@ -18,7 +18,7 @@ use crate::suite::session::{Sessions, kill_rest};
 pub enum Step {
     /// The tests of the daemon.
     Tests,
-    /// The tests of all crates, those of the daemon included.
+    /// The tests of all crates, those of the daemon included, and all programs.
     Crates,
     /// The daemon, as it is shipped.
     Daemon,
@@ -37,13 +37,15 @@ impl Step {
         }
     }
 
-    /// Cargo's words.
+    /// Cargo's words. Crates are chosen so that each is built once a profile: their features depend on that choice.
     fn words(self) -> &'static [&'static str] {
         match self {
-            Step::Tests => &["test", "--no-run", "-p", "tests"],
-            Step::Crates => &["test", "--no-run", "--workspace"],
+            Step::Tests => &["test", "--no-run", "--workspace", "--test", "*"],
+            Step::Crates => &["build", "--workspace", "--all-targets"],
             Step::Daemon => &["build", "--release", "-p", "sidecore-bin"],
-            Step::Bench => &["build", "--release", "-p", "bench"],
+            Step::Bench => {
+                &["build", "--release", "-p", "bench", "-p", "sidecore-bin", "--bin", "bench"]
+            }
         }
     }
 }

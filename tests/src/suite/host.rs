@@ -27,6 +27,6 @@ pub fn output_of(command: &mut Command) -> Result<String> {
 pub fn program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;
     let path = own.with_file_name(name);
-    ensure!(path.exists(), "there is no {}: cargo build -p tests --bins", path.display());
+    ensure!(path.exists(), "there is no {}: cargo build --workspace --bins", path.display());
     Ok(path)
 }

@@ -87,6 +87,15 @@ impl Programs {
         found.with_context(|| format!("cargo has built no tests {name} of {package}"))
     }
 
+    /// The program `name`, which is no program of tests.
+    ///
+    /// # Errors
+    /// It was not built.
+    pub fn plain(&self, name: &str) -> Result<&Program> {
+        let is_it = |program: &&Program| program.kind == Kind::Plain && program.name == name;
+        self.0.iter().find(is_it).with_context(|| format!("cargo has built no program {name}"))
+    }
+
     /// Writes them to a file.
     ///
     /// # Errors

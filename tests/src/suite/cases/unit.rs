@@ -28,8 +28,7 @@ pub(super) const GROUP: Group = Group::new(
     "cargo test, rustfmt, clippy, tidy, shellcheck (with --all also loom and cargo deny)",
     &[
         Case::command("rustfmt", &["cargo", "fmt", "--all", "--check"]).takes(Takes::Little),
-        Case::command("tidy", &["cargo", "run", "--quiet", "-p", "xtask", "--", "tidy"])
-            .needs_built(Built::Crates),
+        Case::run("tidy", tidy).needs_built(Built::Crates).takes(Takes::Little),
         Case::command("shellcheck", &["sh", "-c", SHELLCHECK]),
         Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
         Case::command("clippy", CLIPPY).usually(60),
@@ -56,12 +55,20 @@ const SHELLCHECK_GUEST: &str = "shellcheck -s dash -x tests/guest/init tests/gue
 const CLIPPY: &[&str] =
     &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
 
-/// The tests of all crates, but those of the daemon, which are groups of their own.
+/// What is checked of sources and pages.
+fn tidy(bed: &Bed) -> Result<()> {
+    let programs = Programs::known()?;
+    bed.check("", done(Command::new(&programs.plain("xtask")?.path).arg("tidy")));
+    Ok(())
+}
+
+/// The tests of all crates, but those of the daemon and of what is fuzzed, which are groups of their own.
 fn crates(bed: &Bed) -> Result<()> {
     let programs = Programs::known()?;
     for program in programs.all() {
         let is_unit = program.kind == Kind::Unit;
-        if program.kind == Kind::Plain || program.package == "tests" && !is_unit {
+        let is_of_group = ["tests", "fuzz"].contains(&&*program.package) && !is_unit;
+        if program.kind == Kind::Plain || is_of_group {
             continue;
         }
         let is_library = is_unit && program.name.replace('-', "_") == program.package;
