@@ -3,8 +3,10 @@
 # Sourced by every part of ./x; starts nothing itself.
 
 if [[ -t 2 && -z ${NO_COLOR:-} ]]; then
+    # shellcheck disable=SC2034  # groups of tests use them
     bold=$'\e[1m' green=$'\e[32m' red=$'\e[31m' yellow=$'\e[33m' plain=$'\e[0m'
 else
+    # shellcheck disable=SC2034  # groups of tests use them
     bold='' green='' red='' yellow='' plain=''
 fi
 

@@ -60,7 +60,7 @@ need_for_group() {
 
 # build_suite: with cargo's own progress on a terminal, elsewhere with a line each ten seconds.
 build_suite() {
-    local pid status=0 log=$BUILD/suite.log
+    local pid status=0 log=$BUILD/suite.log looks=0
     say 'building the runner of the tests'
     if [[ -t 2 ]]; then
         cargo build --workspace --bin suite || die 'cargo build failed' 'mend what it says above'
@@ -68,10 +68,15 @@ build_suite() {
     fi
     cargo build --workspace --bin suite >"$log" 2>&1 &
     pid=$!
-    own "$pid"
-    while ! gone_within 10 "$pid"; do say "$(grep -c Compiling "$log") crates: $(tail -n 1 "$log")"; done
+    # shellcheck disable=SC2064  # the number as it is now
+    trap "kill $pid 2>/dev/null || true" EXIT
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.5
+        looks=$((looks + 1))
+        ((looks % 20)) || say "$(grep -c Compiling "$log") crates: $(tail -n 1 "$log")"
+    done
     wait "$pid" || status=$?
-    disown_pid "$pid"
+    trap - EXIT
     ((status == 0)) || {
         show_tail "$log" 'the end of what cargo said' 60
         die 'cargo build failed' 'cargo build --workspace --bin suite'

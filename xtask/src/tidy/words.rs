@@ -22,7 +22,7 @@ struct Rule {
 }
 
 /// Programs and proofs: they may print, wait, and look at the clock.
-const PROGRAMS: [&str; 6] = ["bin", "bench", "lab", "testing", "tests", "xtask"];
+const PROGRAMS: [&str; 7] = ["bin", "bench", "fuzz", "lab", "testing", "tests", "xtask"];
 
 /// What opens, makes, moves or removes by a path, or follows it to look.
 const BY_NAME: [&str; 32] = [

@@ -49,9 +49,9 @@ pub(super) const GROUP: Group = Group::new(
 );
 
 const SHELLCHECK: &str =
-    "shellcheck -x -a x .ci/run x.d/*.sh x.d/test/*.sh x.d/lab/l1_run tests/guest/service/run";
+    "shellcheck -x -a x .ci/run x.d/test/*.sh tests/guest/service/run lab/guest/l1_run";
 const SHELLCHECK_GUEST: &str = "shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh \
-                                x.d/lab/*_init tests/guest/service/init";
+                                lab/guest/*_init tests/guest/service/init";
 const CLIPPY: &[&str] =
     &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
 
