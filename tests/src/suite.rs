@@ -117,12 +117,12 @@ pub struct Raw {
 pub enum Built {
     /// Nothing.
     Nothing,
-    /// The tests of the daemon, and their programs.
-    Tests,
     /// The tests of all crates.
     Crates,
-    /// The tests of the daemon, and the daemon, optimised.
+    /// The daemon, optimised, and the programs that cases start.
     Daemon,
+    /// The same, and the tests of the daemon.
+    Tests,
     /// The daemon and the benches, optimised.
     Bench,
 }
@@ -185,7 +185,7 @@ impl Case {
     /// A case of the tests of module `name` in `program`.
     pub const fn raw(program: &'static str, name: &'static str) -> Case {
         let raw = Raw { package: "tests", program, module: name, words: &[], threads: None };
-        Case::new(name, What::Raw(raw))
+        Case::new(name, What::Raw(raw)).needs_built(Built::Tests)
     }
 
     /// A case of tests of a crate, in `program` of it, which need no daemon; `words` choose them.

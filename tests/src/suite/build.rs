@@ -13,9 +13,29 @@ use crate::suite::child::apart;
 use crate::suite::programs::Program;
 use crate::suite::session::{Sessions, kill_rest};
 
+/// Programs of `tests/src/bin` that cases start.
+const PROGRAMS: &[&str] = &[
+    "build",
+    "--workspace",
+    "--bin",
+    "bad_heir",
+    "--bin",
+    "bad_wire",
+    "--bin",
+    "clock_client",
+    "--bin",
+    "dm_client",
+    "--bin",
+    "relay_heir",
+    "--bin",
+    "without_io_uring",
+];
+
 /// One call of cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Programs that cases start, which are small.
+    Programs,
     /// The tests of the daemon.
     Tests,
     /// The tests of all crates, those of the daemon included, and all programs.
@@ -30,6 +50,7 @@ impl Step {
     /// What it is called, in progress and in a failure.
     pub fn name(self) -> &'static str {
         match self {
+            Step::Programs => "programs",
             Step::Tests => "tests",
             Step::Crates => "crates",
             Step::Daemon => "daemon",
@@ -40,6 +61,7 @@ impl Step {
     /// Cargo's words. Crates are chosen so that each is built once a profile: their features depend on that choice.
     fn words(self) -> &'static [&'static str] {
         match self {
+            Step::Programs => PROGRAMS,
             Step::Tests => &["test", "--no-run", "--workspace", "--test", "*"],
             Step::Crates => &["build", "--workspace", "--all-targets"],
             Step::Daemon => &["build", "--release", "-p", "sidecore-bin"],
@@ -50,31 +72,34 @@ impl Step {
     }
 }
 
-/// The steps that cases with such needs take, in their order: tests first, since most cases that need no daemon are tests.
+/// The steps that cases with such needs take, in their order: what takes longest and only some cases need is last.
 pub fn steps(needs: impl IntoIterator<Item = Built>, is_daemon_given: bool) -> Vec<Step> {
     let needs: Vec<Built> = needs.into_iter().collect();
-    let any = |of: &[Built]| needs.iter().any(|need| of.contains(need));
-    let tests = any(&[Built::Tests, Built::Daemon]);
-    let crates = any(&[Built::Crates]);
-    let daemon = any(&[Built::Daemon, Built::Bench]) && !is_daemon_given;
-    let all = [
-        (Step::Tests, tests && !crates),
-        (Step::Crates, crates),
-        (Step::Daemon, daemon),
-        (Step::Bench, any(&[Built::Bench])),
-    ];
-    all.into_iter().filter(|(_, is_needed)| *is_needed).map(|(step, _)| step).collect()
+    let is_needed = |step: &Step| {
+        let is_given = *step == Step::Daemon && is_daemon_given;
+        // All crates are the tests of the daemon too.
+        let is_part = *step == Step::Tests && needs.contains(&Built::Crates);
+        !is_given && !is_part && needs.iter().any(|need| takes(*need).contains(step))
+    };
+    let all = [Step::Programs, Step::Crates, Step::Tests, Step::Daemon, Step::Bench];
+    all.into_iter().filter(is_needed).collect()
+}
+
+/// What a need takes.
+fn takes(need: Built) -> &'static [Step] {
+    match need {
+        Built::Nothing => &[],
+        Built::Crates => &[Step::Crates],
+        Built::Daemon => &[Step::Programs, Step::Daemon],
+        Built::Tests => &[Step::Programs, Step::Tests, Step::Daemon],
+        Built::Bench => &[Step::Daemon, Step::Bench],
+    }
 }
 
 /// Whether a case with that need has to wait for a step.
 pub fn waits_for(need: Built, step: Step) -> bool {
-    match need {
-        Built::Nothing => false,
-        Built::Tests => step == Step::Tests || step == Step::Crates,
-        Built::Crates => step == Step::Crates,
-        Built::Daemon => step != Step::Bench,
-        Built::Bench => step == Step::Daemon || step == Step::Bench,
-    }
+    // Where all crates are built, so are the tests of the daemon.
+    takes(need).contains(&step) || need == Built::Tests && step == Step::Crates
 }
 
 /// How far the build is: told by whoever builds, shown by whoever shows.
@@ -182,25 +207,23 @@ mod tests {
     #[test]
     fn only_what_is_needed_is_built() {
         assert_eq!(steps([Built::Nothing], false), []);
-        assert_eq!(steps([Built::Tests], false), [Step::Tests]);
-        assert_eq!(steps([Built::Daemon], true), [Step::Tests]);
+        assert_eq!(steps([Built::Daemon], false), [Step::Programs, Step::Daemon]);
+        assert_eq!(steps([Built::Tests], true), [Step::Programs, Step::Tests]);
         assert_eq!(
-            steps([Built::Daemon, Built::Crates, Built::Nothing], false),
-            [Step::Crates, Step::Daemon]
+            steps([Built::Tests, Built::Crates, Built::Nothing], false),
+            [Step::Programs, Step::Crates, Step::Daemon]
         );
         assert_eq!(steps([Built::Bench], false), [Step::Daemon, Step::Bench]);
     }
 
     #[test]
     fn a_case_waits_for_what_it_needs() {
-        let waits = |need| {
-            [Step::Tests, Step::Crates, Step::Daemon, Step::Bench].map(|step| waits_for(need, step))
-        };
-        assert_eq!(waits(Built::Nothing), [false; 4]);
-        assert_eq!(waits(Built::Tests), [true, true, false, false]);
-        assert_eq!(waits(Built::Crates), [false, true, false, false]);
-        assert_eq!(waits(Built::Daemon), [true, true, true, false]);
-        assert_eq!(waits(Built::Bench), [false, false, true, true]);
+        let waits = |need, steps: &[Step]| steps.iter().any(|step| waits_for(need, *step));
+        assert!(waits(Built::Tests, &[Step::Crates]) && waits(Built::Tests, &[Step::Tests]));
+        assert!(!waits(Built::Daemon, &[Step::Crates, Step::Tests, Step::Bench]));
+        assert!(waits(Built::Daemon, &[Step::Daemon]) && waits(Built::Daemon, &[Step::Programs]));
+        assert!(!waits(Built::Crates, &[Step::Programs, Step::Daemon, Step::Bench]));
+        assert!(!waits(Built::Nothing, &[Step::Programs, Step::Crates, Step::Daemon]));
     }
 
     #[test]
