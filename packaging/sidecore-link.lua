@@ -56,6 +56,7 @@ local f = {
     outcome = ProtoField.uint8("sidecore.outcome", "Outcome", base.DEC, outcomes),
     boot = ProtoField.uint64("sidecore.boot", "Boot", base.HEX),
     contents = ProtoField.uint64("sidecore.contents", "Contents", base.HEX),
+    image = ProtoField.uint64("sidecore.image", "Image", base.HEX),
     revision = ProtoField.uint64("sidecore.revision", "Revision"),
     size = ProtoField.uint64("sidecore.size", "Size"),
     features = ProtoField.uint32("sidecore.features", "Features", base.HEX),
@@ -99,6 +100,8 @@ local records = {
 for field = 1, 4 do
     table.insert(records[5], ({ news(40) })[field])
 end
+-- What may follow the body: of a disk whose image is known, which one that is.
+local has_image = { [5] = 8 }
 local has_data = { [1] = true, [9] = true, [12] = true, [13] = true, [14] = true }
 
 -- Between which two ends hellos were without keys.
@@ -135,6 +138,8 @@ local function body_of(kind, body, tree)
             tree:add_le(f.block, body(at, 8))
             tree:add_le(f.mask, body(at + 8, 8))
         end
+    elseif rest > 0 and has_image[kind] then
+        tree:add_le(f.image, body(record[2], rest))
     elseif rest > 0 then
         tree:add(f.data, body(record[2], rest))
     end
@@ -149,7 +154,8 @@ local function records_of(range, tree)
         end
         local kind, len = range(at, 1):uint(), range(at + 2, 2):le_uint()
         local record = records[kind]
-        local fits = record and at + 4 + len <= range:len() and (len == record[2] or has_data[kind] and len >= record[2])
+        local fits = record and at + 4 + len <= range:len() and (len == record[2] or len == record[2] + (has_image[kind] or 0)
+            or has_data[kind] and len >= record[2])
         if not fits then
             tree:add_proto_expert_info(wrong, string.format("record %d of %d bytes", kind, len))
             break
