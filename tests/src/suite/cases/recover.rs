@@ -24,8 +24,8 @@ pub(super) const GROUP: Group = Group::new(
             ("TENANTS", "16", "64"),
             ("TENANTS_ROUNDS", "5", "100"),
         ]),
-        Case::run("daemon-killed", guests::daemon_killed),
-        Case::run("vmm-killed", guests::vmm_killed),
-        Case::run("both-killed", guests::both_killed),
+        Case::run("daemon-killed", guests::daemon_killed).within(1200).usually(35),
+        Case::run("vmm-killed", guests::vmm_killed).usually(35),
+        Case::run("both-killed", guests::both_killed).within(1200).usually(35),
     ],
 );

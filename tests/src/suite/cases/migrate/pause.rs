@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use testing::bed::Bed;
@@ -59,10 +59,10 @@ pub(super) fn case(bed: &Bed) -> Result<()> {
         let median = |who: &str| report[what][who]["median"].as_f64().unwrap_or(f64::INFINITY);
         median("sidecore") <= 1.2 * median("qemu")
     });
-    let judged = if is_short {
+    let judged = if is_short || !bed.judges_times() {
         Ok(report)
     } else {
-        Err(anyhow::anyhow!("over 20% more than QEMU's own: {report}"))
+        Err(anyhow!("over 20% more than QEMU's own: {report}"))
     };
     bed.check("pause", judged);
     Ok(())

@@ -101,7 +101,9 @@ pub(super) fn vmm_killed(bed: &Bed) -> Result<()> {
         }
         bed.say(format!("{round} VMMs of {rounds}"));
     }
-    bed.passed("given-back", format!("{rounds} times ({before:?} descriptors and mappings)"));
+    let (descriptors, mappings) = before.context("there was a round 0")?;
+    let told = format!("{rounds} times, {descriptors} descriptors and {mappings} mappings remain");
+    bed.passed("given-back", told);
     daemon.stop()
 }
 
@@ -133,15 +135,10 @@ fn load(vm: &Vm, daemon: &Daemon) -> Result<()> {
 
 fn given_back(daemon: &Daemon, before: (usize, usize)) -> Result<()> {
     let start = now_ns();
-    let back = await_that("descriptors and mappings", || Ok(holds(daemon)? == before));
+    let back = await_that("descriptors and mappings", || Ok(daemon.holds()? == before));
     let took = Duration::from_nanos(now_ns() - start);
     judge(took < Duration::from_secs(1), || format!("what a VMM lent was held for {took:?}"))?;
-    back.with_context(|| format!("they are not {before:?} but {:?}", holds(daemon)))
-}
-
-/// Its descriptors, and its mappings of a guest's memory.
-fn holds(daemon: &Daemon) -> Result<(usize, usize)> {
-    Ok((daemon.descriptors()?, daemon.mappings()?.matches("memfd:").count()))
+    back.with_context(|| format!("they are not {before:?} but {:?}", daemon.holds()))
 }
 
 /// What it holds when no guest's memory is mapped and what is being closed is closed.
@@ -149,7 +146,7 @@ fn settled(daemon: &Daemon) -> Result<(usize, usize)> {
     let mut last = None;
     await_that("a daemon that holds no guest's memory", || {
         pause(Duration::from_secs(1));
-        let now = holds(daemon)?;
+        let now = daemon.holds()?;
         Ok(last.replace(now) == Some(now) && now.1 == 0)
     })?;
     last.context("it was looked at")
