@@ -71,7 +71,7 @@ fn remote(bed: &Bed) -> Result<()> {
 fn watch(what: &str) -> Result<ExitCode> {
     Namespace::sweep();
     let folder = Scratch::new(&std::env::temp_dir(), "demo")?;
-    let mut screen = Screen::new();
+    let mut screen = Screen::of_stderr();
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
         .arg(std::env::current_exe()?)

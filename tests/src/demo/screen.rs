@@ -28,7 +28,7 @@ pub struct Screen {
 
 impl Screen {
     /// Standard error, from now on.
-    pub fn new() -> Screen {
+    pub fn of_stderr() -> Screen {
         let is_terminal = std::io::stderr().is_terminal();
         let mut colours = Colours { bold: "", green: "", red: "", plain: "" };
         if is_terminal && std::env::var_os("NO_COLOR").is_none() {

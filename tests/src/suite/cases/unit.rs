@@ -31,7 +31,7 @@ pub(super) const GROUP: Group = Group::new(
         Case::run("tidy", tidy).needs_built(Built::Crates).takes(Takes::Little),
         Case::command("shellcheck", &["sh", "-c", SHELLCHECK]),
         Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
-        Case::command("clippy", CLIPPY).usually(60),
+        Case::command("clippy", CLIPPY).needs_built(Built::Crates).usually(60),
         Case::run("crates", crates).needs_built(Built::Crates).usually(110),
         Case::command("docs", &["cargo", "test", "--workspace", "--doc"])
             .needs_built(Built::Crates)
