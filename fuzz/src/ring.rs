@@ -147,7 +147,7 @@ impl Bed {
         // Mostly apart from each other; now and then anywhere.
         let place = |usual: u64, bytes: &mut Bytes<'_>| match shape & 8 {
             0 => usual,
-            _ => u64::from(bytes.u16()) % (HALF as u64) & !15,
+            _ => (u64::from(bytes.u16()) % (HALF as u64)) & !15,
         };
         let [descriptors, driver, device] = [0u64, 0x800, 0xc00].map(|usual| place(usual, bytes));
         let driver_len = layout::driver_len(format, size, event_index);
@@ -351,7 +351,7 @@ impl Bed {
             served.queue.complete(ticket, written);
         }
         served.queue.publish();
-        self.check(&served.own.to_vec());
+        self.check(&served.own);
     }
 
     fn snapshot(&mut self) {
