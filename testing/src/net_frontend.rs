@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
-//! use crate::net_frontend::{Header, Nic, NicSpec, feature};
+//! use testing::net_frontend::{Header, Nic, NicSpec, feature};
 //! let spec = NicSpec { features: feature::MRG_RXBUF, ..NicSpec::default() };
 //! let mut nic = Nic::connect("vm1.sock".as_ref(), spec)?;
 //! assert!(nic.pair(0).send(&Header::default(), &[0xff; 60], &[12])?);
