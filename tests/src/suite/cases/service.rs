@@ -65,7 +65,7 @@ fn service(bed: &Bed) -> Result<()> {
     let disk = "[[disk]]\nid = \"vm1\"\nbackend = \"memory\"\nsize = \"8M\"\n";
     std::fs::write(out.join("sidecore.toml"), disk)?;
     bed.say("a machine with systemd");
-    let ended = run(&mut start(bed, &out)?);
+    let ended = run(bed, &mut start(bed, &out)?, &out.join("results"));
     for name in ["sidecore", "clock_client"] {
         std::fs::remove_file(out.join(name))?;
     }
@@ -133,10 +133,16 @@ fn share(folder: &str, name: &str, more: &str) -> String {
     format!("local,path={folder},mount_tag={name},security_model=none{more}")
 }
 
-/// Waits for the machine's end.
-fn run(machine: &mut Child) -> Result<()> {
-    let start = now_ns();
+/// Waits for the machine's end, and says what it has tried.
+fn run(bed: &Bed, machine: &mut Child, results: &Path) -> Result<()> {
+    let (start, mut count) = (now_ns(), 0);
     loop {
+        let said = std::fs::read_to_string(results).unwrap_or_default();
+        let tried = said.lines().count();
+        if tried > count {
+            count = tried;
+            bed.say(said.lines().last().unwrap_or_default());
+        }
         if let Some(status) = machine.try_wait()? {
             return if status.success() { Ok(()) } else { bail!("QEMU ended with {status}") };
         }
