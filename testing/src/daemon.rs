@@ -28,6 +28,8 @@ pub use self::upgrade::Pause;
 
 /// Between two looks at something that has no descriptor.
 const LOOK: Duration = Duration::from_millis(1);
+/// Between two looks, when it takes long.
+const LOOK_MAX: Duration = Duration::from_millis(20);
 /// Between two tries to connect: how soon a guest is back is measured, too.
 const TRY: Duration = Duration::from_micros(200);
 /// Of what those said that were killed one after the other only the end is worth keeping.
@@ -339,7 +341,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until `holds`, looking every millisecond: for what has no descriptor to wait on, and must come.
+/// Waits until `holds`, for what has no descriptor to wait on, and must come. It looks each millisecond, and less often the
+/// longer it takes: a look is often a process.
 ///
 /// # Errors
 /// Its error, or it did not hold in [`PATIENCE`].
@@ -360,7 +363,7 @@ pub fn await_within(
     while !holds()? {
         let waited = Duration::from_nanos(now_ns() - start);
         ensure!(waited < within, "waited {waited:?} in vain for {what}");
-        pause(LOOK);
+        pause((waited / 16).clamp(LOOK, LOOK_MAX));
     }
     Ok(())
 }
