@@ -12,6 +12,9 @@ use tests::suite::child::become_program;
 use tests::suite::options::{Asked, HELP, read};
 use tests::suite::run;
 
+/// The status of a run that was interrupted, as shells have it.
+const INTERRUPTED: u8 = 130;
+
 fn main() -> ExitCode {
     match asked() {
         Ok(code) => code,
@@ -31,7 +34,11 @@ fn asked() -> Result<ExitCode> {
         Asked::Run(options) => {
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
             let is_good = run::run(&options, root.context("no folder above the tests")?)?;
-            return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(match is_good {
+                Some(true) => ExitCode::SUCCESS,
+                Some(false) => ExitCode::FAILURE,
+                None => ExitCode::from(INTERRUPTED),
+            });
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -71,11 +71,11 @@ pub fn be_case(name: &str, folder: &Path, checks: Vec<String>) -> Result<ExitCod
     }
 }
 
-/// Runs what the options ask for; whether all was well.
+/// Runs what the options ask for; whether all was well. Nothing is told if it was interrupted.
 ///
 /// # Errors
 /// A word names nothing, or the run cannot be begun.
-pub fn run(options: &Options, root: &Path) -> Result<bool> {
+pub fn run(options: &Options, root: &Path) -> Result<Option<bool>> {
     let chosen = choose(cases::GROUPS, &options.words, options.all)?;
     ensure!(!chosen.is_empty(), "no case was chosen: ./x test --list");
     Namespace::sweep();
@@ -83,22 +83,26 @@ pub fn run(options: &Options, root: &Path) -> Result<bool> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
     }
-    if rustix::process::geteuid().is_root() {
-        // Of runs that were killed.
-        Namespace::sweep();
-    }
+    sweep_namespaces();
     let mut run = Run::new(options, root, chosen)?;
     let (sender, receiver) = channel();
     run.begin_build(sender.clone());
     while run.begin_cases(&sender)? {
         if is_interrupted.load(Ordering::Relaxed) {
             run.stop(&receiver);
-            anyhow::bail!("interrupted");
+            return Ok(None);
         }
         run.hear(&receiver)?;
         run.tell_progress();
     }
-    run.sum_up(options)
+    run.sum_up(options).map(Some)
+}
+
+/// Removes namespaces of processes that were killed.
+fn sweep_namespaces() {
+    if rustix::process::geteuid().is_root() {
+        Namespace::sweep();
+    }
 }
 
 /// What a thread tells.
@@ -368,14 +372,19 @@ impl Run {
                 self.sessions.signal(Signal::KILL);
             }
             if let Ok(Event::Ended(at, _)) = receiver.recv_timeout(LOOK) {
-                self.places[at].state = State::Over;
+                let state = std::mem::replace(&mut self.places[at].state, State::Over);
+                if let State::Running(scratch) = state {
+                    unmount_in(scratch.path());
+                }
             }
         }
         self.sessions.signal(Signal::KILL);
+        sweep_namespaces();
     }
 
     fn sum_up(mut self, options: &Options) -> Result<bool> {
         self.shelf.write_times()?;
+        sweep_namespaces();
         let mut ended = self.build_failures;
         ended.extend(self.places.into_iter().filter_map(|place| place.ended));
         let (build_seconds, seconds) = (self.build_seconds, self.screen.seconds());
