@@ -3,6 +3,8 @@
 //! Not the search for more, which is libFuzzer's (`src/bin/`). With `FUZZ_CORPUS=FOLDER` also on what that has
 //! found: the files of `FOLDER/TARGET`.
 
+#![expect(clippy::disallowed_macros, reason = "a test prints what it was given")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::panic::resume_unwind;
