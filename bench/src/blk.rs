@@ -10,7 +10,7 @@ use guest_memory::{Area, GuestMap};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use testing::clock::now_ns;
 use testing::content;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::load::{BATCH, Random};
 use testing::report::{ROUNDS_MIN, Row};
 use testing::scratch::Scratch;
@@ -201,8 +201,7 @@ fn start(backend: Backend, who: Peer, options: &Options) -> Result<Bed> {
     let spec = FrontendSpec {
         memory_bytes: (memory + (1 << 20)).next_multiple_of(2 << 20),
         ring: options.ring.spec(),
-        features: LINUX_FEATURES,
-        ..FrontendSpec::default()
+        ..FrontendSpec::linux()
     };
     let mut frontend = server.frontend(DISK_ID, &spec)?;
     if backend != Backend::Null {

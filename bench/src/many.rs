@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::BATCH;
 use testing::report::{ROUNDS_MIN, Row};
 use testing::server::{DiskSetup, Medium, Server, Who};
@@ -81,17 +81,13 @@ fn start(options: &Options, name: &str, idle_devices: u16) -> Result<(Bed, Vec<F
     let mut server = Server::ours(Who::Sidecore, config.start()?);
     let mut idle = Vec::new();
     for device in 0..idle_devices {
-        let spec = FrontendSpec {
-            queues: QUEUES_PER_DEVICE,
-            features: LINUX_FEATURES,
-            ..FrontendSpec::default()
-        };
+        let spec = FrontendSpec { queues: QUEUES_PER_DEVICE, ..FrontendSpec::linux() };
         let what = || format!("idle device {device}");
         idle.push(server.frontend(&idle_id(device), &spec).with_context(what)?);
     }
     let ring =
         RingSpec { size: 128, format: Format::Split, event_index: true, indirect_entries: 3 };
-    let spec = FrontendSpec { ring, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec { ring, ..FrontendSpec::linux() };
     let busy = server.frontend(BUSY, &spec)?;
     Ok((Bed::new(server, busy, [DEPTH.into(), BLOCK_BYTES], None)?, idle))
 }

@@ -32,7 +32,7 @@ use anyhow::{Context, Result, bail, ensure};
 use testing::clock::now_ns;
 use testing::content;
 use testing::daemon::sidecore_binary;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::histogram::Histogram;
 use testing::load::{BATCH, Random};
 use testing::report::{ROUNDS_MIN, Row};
@@ -334,8 +334,7 @@ fn local(options: &Options) -> Result<Bed> {
     let spec = FrontendSpec {
         memory_bytes: (memory + (1 << 20)).next_multiple_of(2 << 20),
         ring: Ring::Indirect.spec(),
-        features: LINUX_FEATURES,
-        ..FrontendSpec::default()
+        ..FrontendSpec::linux()
     };
     let mut frontend = server.frontend(DISK_ID, &spec)?;
     let capacity_sectors = frontend.capacity_sectors()?;

@@ -24,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 pub use self::config::Config;
 use self::killed::Killer;
-pub use self::upgrade::Pause;
+pub use self::upgrade::{BUSY, Pause, is_busy};
 
 /// Between two looks at something that has no descriptor.
 const LOOK: Duration = Duration::from_millis(1);

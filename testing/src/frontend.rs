@@ -111,6 +111,13 @@ impl Default for FrontendSpec {
     }
 }
 
+impl FrontendSpec {
+    /// The default, with all that Linux's driver takes ([`LINUX_FEATURES`]).
+    pub fn linux() -> FrontendSpec {
+        FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() }
+    }
+}
+
 /// One connection to one device.
 #[derive(Debug)]
 pub struct Frontend {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// How long to wait for something that must come: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,6 +29,17 @@ pub fn judge(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
         println!("not judged here: {what}");
     }
     Ok(())
+}
+
+/// How often, or for how long: what the environment says by this name, decimal or as 0x.., or `otherwise`.
+///
+/// # Errors
+/// It is no number.
+pub fn told(name: &str, otherwise: u64) -> Result<u64> {
+    let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
+    let digits = text.strip_prefix("0x");
+    let number = digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
+    number.with_context(|| format!("{name}={text} is no number"))
 }
 
 #[cfg(test)]

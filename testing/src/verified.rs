@@ -25,7 +25,7 @@ const BLOCKS: u64 = 16;
 /// Bytes of the disk that such a load uses, from its start.
 pub const DISK_BYTES: u64 = DEPTH as u64 * BLOCKS * BLOCK_SIZE as u64;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
-const CALL_MS: u32 = 60_000;
+const CALL_MS: u32 = 90_000;
 /// How long requests that are waited for may take.
 const PATIENCE_NS: u64 = 90_000_000_000;
 
@@ -256,7 +256,7 @@ fn next_used(queue: &mut FrontQueue) -> Result<Used> {
             bail!("the device broke the rules of the ring: {fault}");
         }
         if !queue.driver.arm_calls() {
-            ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 10 s");
+            ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 90 s");
         }
     }
 }

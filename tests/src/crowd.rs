@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use testing::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{FrontQueue, Frontend, FrontendSpec};
 use testing::net_frontend::{Nic, NicSpec, frames};
 use virtqueue::Format;
 use virtqueue::driver::RingSpec;
@@ -168,13 +168,8 @@ impl Tenant {
     fn start(daemon: &Daemon, number: u16) -> Result<Tenant> {
         let format = if (number / 2).is_multiple_of(2) { Format::Split } else { Format::Packed };
         let ring = RingSpec { format, ..FrontendSpec::default().ring };
-        // With LINUX_FEATURES a write is done before it is stable: no syncs of a file.
-        let spec = FrontendSpec {
-            ring,
-            queues: queues(number),
-            features: LINUX_FEATURES,
-            ..FrontendSpec::default()
-        };
+        // With what Linux takes a write is done before it is stable: no syncs of a file.
+        let spec = FrontendSpec { ring, queues: queues(number), ..FrontendSpec::linux() };
         let mut frontend = daemon.frontend(&format!("d{number}"), &spec)?;
         let mut loads: Vec<Load> = Vec::new();
         let queues: Vec<FrontQueue> = frontend.take_queues();

@@ -284,11 +284,6 @@ impl Drop for OffSidecore {
     }
 }
 
-/// Whether the long form was asked for: `./x test --all`.
-pub fn is_long() -> bool {
-    std::env::var_os("TEST_ALL").is_some_and(|all| !all.is_empty())
-}
-
 /// A misdeed that is over at once, in each of its variants: it must end as it says, and the neighbour
 /// must not notice when it is done again and again.
 ///

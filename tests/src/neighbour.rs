@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use testing::frontend::{Frontend, FrontendSpec};
 
 use crate::door::{Door, Held};
-use crate::hostile_bed::is_long;
+use testing::bed::tests_all;
 use testing::daemon::Daemon;
 use testing::verified::Load;
 
@@ -55,7 +55,7 @@ impl Neighbour {
     /// The way to the abused disk.
     pub fn door(&self) -> Door<'_> {
         let Neighbour { daemon, load, held, .. } = self;
-        Door { daemon, disk: BAD, load, held, is_long: is_long() }
+        Door { daemon, disk: BAD, load, held, is_long: tests_all() }
     }
 
     /// After the abuse, with every front-end of it gone: nothing may be left of it.

@@ -10,7 +10,7 @@ use virtqueue::driver::Buffer;
 /// Bytes of each request.
 pub const BLOCK_SIZE: usize = 4096;
 const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
-const CALL_MS: u32 = 60_000;
+const CALL_MS: u32 = 90_000;
 const TOKEN: u64 = 0x51;
 
 /// Memory for one request.
@@ -135,7 +135,7 @@ pub fn complete(queue: &mut FrontQueue, buffers: &[Buffer]) -> Result<u64> {
         }
         let fault = queue.driver.fault();
         ensure!(fault.is_none(), "the device broke the rules of the ring: {fault:?}");
-        ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 60 s");
+        ensure!(queue.wait_for_call(CALL_MS)?, "a request was lost: no call in 90 s");
     }
 }
 

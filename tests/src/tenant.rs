@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use virtqueue::driver::{Buffer, RingSpec};
 
@@ -58,9 +58,8 @@ impl Tenant {
                 memory_bytes: memory.next_multiple_of(2 << 20),
                 queues: spec.queues,
                 ring: spec.ring,
-                features: LINUX_FEATURES,
                 inflight: true,
-                ..FrontendSpec::default()
+                ..FrontendSpec::linux()
             },
         )?;
         let capacity = frontend.capacity_sectors()?;

@@ -6,7 +6,7 @@
 
 use anyhow::{Result, bail, ensure};
 use testing::clock::now_ns;
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::histogram::Histogram;
 use testing::load::Random;
 use testing::report::{ROUNDS_MIN, Row};
@@ -95,8 +95,7 @@ impl Bed {
     fn start(options: &Options, policy: &'static str) -> Result<Bed> {
         let disk = Disk { policy: Some(policy), ..Disk::null(DISK.to_string(), 1) };
         let daemon = Daemon::start(options, &format!("between-{policy}"), "", &[disk])?;
-        let spec =
-            FrontendSpec { ring: USUAL_RING, features: LINUX_FEATURES, ..Default::default() };
+        let spec = FrontendSpec { ring: USUAL_RING, ..FrontendSpec::linux() };
         let mut frontend = daemon.frontend(DISK, &spec)?;
         let blocks = frontend.capacity_sectors()? * SECTOR_SIZE / u64::from(BLOCK_BYTES);
         let slots = Slots::new(frontend.memory(), SLOTS, BLOCK_BYTES)?;

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use testing::clock::now_ns;
 use testing::content;
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::histogram::Histogram;
 use testing::load::Load;
 use testing::slots::{Kind, Slots};
@@ -49,8 +49,7 @@ impl Client {
         let spec = FrontendSpec {
             memory_bytes: (needed + (1 << 20)).next_multiple_of(2 << 20),
             ring: USUAL_RING,
-            features: LINUX_FEATURES,
-            ..FrontendSpec::default()
+            ..FrontendSpec::linux()
         };
         let mut frontend = daemon.frontend(id, &spec)?;
         let capacity_sectors = frontend.capacity_sectors()?;

@@ -9,7 +9,7 @@
 //! what a move takes. A request that failed, was lost or differs ends the bench with an error.
 
 use anyhow::{Context, Result, bail, ensure};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::mover::{Mover, Wish};
 use testing::report::Row;
@@ -59,7 +59,7 @@ fn run(options: &Options, ahead: bool, wanted: u64) -> Result<Vec<Counters>> {
     };
     let disks: Vec<Disk> = (0..DISKS).map(disk).collect();
     let daemon = Daemon::start_on_all(options, name, ahead, &disks)?;
-    let spec = FrontendSpec { ring: USUAL_RING, features: LINUX_FEATURES, ..Default::default() };
+    let spec = FrontendSpec { ring: USUAL_RING, ..FrontendSpec::linux() };
     let (mut frontends, mut loads): (Vec<Frontend>, Vec<Load>) = Default::default();
     for disk in &disks {
         let mut frontend = daemon.frontend(&disk.id, &spec)?;

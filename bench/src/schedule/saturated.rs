@@ -1,7 +1,7 @@
 //! Kicks for each request on a queue that always has work, counted by the driver that makes them.
 
 use anyhow::Result;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::load::BATCH;
 use testing::report::{ROUNDS_MIN, Row};
 use testing::slots::Kind;
@@ -17,7 +17,7 @@ const DISK: &str = "busy";
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     eprintln!("bench: schedule.saturated: starting a daemon");
     let daemon = Daemon::start(options, "saturated", "", &[Disk::null(DISK.to_string(), 1)])?;
-    let spec = FrontendSpec { ring: USUAL_RING, features: LINUX_FEATURES, ..Default::default() };
+    let spec = FrontendSpec { ring: USUAL_RING, ..FrontendSpec::linux() };
     let frontend = daemon.frontend(DISK, &spec)?;
     let deepest = DEPTHS.into_iter().max().unwrap_or(1);
     let mut bed = Bed::new(daemon.into_server(), frontend, [deepest.into(), BLOCK_BYTES], None)?;

@@ -16,7 +16,7 @@ use super::lane::{BLOCK_BYTES, DEPTH, LANE_BYTES, Lane, RING};
 use super::{Options, PATIENCE_NS, row};
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::report::Row;
 use testing::slots::{SECTOR_SIZE, Slots};
@@ -79,8 +79,7 @@ impl Bed {
             memory_bytes: (u64::from(queues) * LANE_BYTES).next_multiple_of(2 << 20),
             queues,
             ring: RING,
-            features: LINUX_FEATURES,
-            ..FrontendSpec::default()
+            ..FrontendSpec::linux()
         };
         let (mut frontends, mut blocks) = (Vec::new(), 0);
         for mut frontend in daemon.frontends(&ids, &spec)? {

@@ -8,6 +8,20 @@ use super::{Daemon, LOOK, Process, pause};
 use crate::clock::now_ns;
 use crate::timing;
 
+/// Why a daemon refuses an upgrade, or gives it up, where the machine is busy with something else: sidecores, the IOhost
+/// of a disk, or the new process get no processor in time. It goes on as it was.
+pub const BUSY: [&str; 3] = [
+    "sidecores are late; try again",
+    "their disk does not answer; try again when it does",
+    "the new process said nothing in time",
+];
+
+/// Whether an upgrade failed for that.
+pub fn is_busy(error: &anyhow::Error) -> bool {
+    let why = format!("{error:#}");
+    BUSY.iter().any(|busy| why.contains(busy))
+}
+
 /// How long queues stood still in an upgrade.
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
@@ -44,16 +58,14 @@ impl Daemon {
         pause().with_context(|| format!("no pause is told: {done}"))
     }
 
-    /// Asks until it is done: a daemon whose sidecores have no processor for 50 ms refuses, and goes on.
+    /// Asks until it is done, or refused for another reason than [`BUSY`].
     fn ask_to_upgrade(&self) -> Result<serde_json::Value> {
         let start = now_ns();
         loop {
             let asked = self.ask("upgrade");
-            let is_late =
-                |error: &anyhow::Error| format!("{error:#}").contains("sidecores are late");
             match asked {
                 Err(error)
-                    if is_late(&error)
+                    if is_busy(&error)
                         && !timing::are_judged()
                         && u128::from(now_ns() - start) < timing::PATIENCE.as_nanos() => {}
                 asked => return asked.with_context(|| self.last_words()),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
 use testing::daemon::pause;
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::verified::Load;
 
 /// What is done to the clock, one after the other: nothing, an hour back, an hour ahead, and right again.
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let socket = arguments.next().context("no socket")?;
     let wanted = arguments.next().context("no limit")?.parse::<f64>()?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() };
+    let spec = FrontendSpec { inflight: true, ..FrontendSpec::linux() };
     let mut frontend = Frontend::connect(Path::new(&socket), spec)?;
     let (load, _) = Load::start(&mut frontend)?;
     // Until what was saved up for the first moment is used up.

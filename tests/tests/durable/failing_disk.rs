@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{FrontQueue, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{FrontQueue, FrontendSpec};
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
@@ -428,7 +428,7 @@ fn a_disk_that_is_gone_costs_nothing() -> Result<()> {
     let mut disk = disk("h7-idle", false)?;
     let daemon = Daemon::start("fail-idle", "")?;
     daemon.ask(&format!("disk add {BAD} --path {} --cache direct", disk.path().display()))?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut guest = daemon.frontend(BAD, &spec)?;
     let single = Single::new(&mut guest)?;
     disk.obey(rule(Call::Write, When::Always, How::Hang));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::slots::{Kind, STATUS_OK};
 use tests::faulty::{BAD, F_CONFIG_WCE, F_FLUSH, Faulty, STATUS_IOERR, disk, rule};
 use tests::fuse_disk::{Call, FuseDisk, How, When};
@@ -94,7 +94,7 @@ fn a_lost_sync_outlives_the_daemon() -> Result<()> {
         let file = format!("[[disk]]\nid = \"{BAD}\"\npath = \"{path}\"\ncache = \"{cache}\"\n");
         let mut daemon = Daemon::start("fail-h2-crash", &file)?;
         let flush = |daemon: &Daemon| -> Result<u8> {
-            let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+            let spec = FrontendSpec::linux();
             let mut guest = daemon.frontend(BAD, &spec)?;
             let single = Single::new(&mut guest)?;
             single.exercise(guest.queue(0), 1)?;
@@ -136,7 +136,7 @@ fn a_lost_sync_outlives_the_daemon_whose_state_folder_is_full() -> Result<()> {
     let state = Mount::tmpfs(&state, 1 << 20)?;
     daemon.start_again()?;
     let flush = |daemon: &Daemon| -> Result<u8> {
-        let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+        let spec = FrontendSpec::linux();
         let mut guest = daemon.frontend(BAD, &spec)?;
         let single = Single::new(&mut guest)?;
         single.exercise(guest.queue(0), 1)?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use testing::content::block_content;
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN, Slots};
 use tests::faulty::STATUS_IOERR;
@@ -78,7 +78,7 @@ impl Full {
 
 fn spec(format: Format, inflight: bool) -> FrontendSpec {
     let ring = RingSpec { size: 128, format, event_index: true, indirect_entries: 0 };
-    FrontendSpec { ring, features: LINUX_FEATURES, inflight, ..FrontendSpec::default() }
+    FrontendSpec { ring, inflight, ..FrontendSpec::linux() }
 }
 
 fn config(path: &Path, more: &str) -> String {

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use testing::load::Random;
+use testing::timing::told;
 use tests::power_cut::{Medium, Mode, Plan, record};
 use virtqueue::Format;
 
@@ -19,17 +20,10 @@ const RUNS: [(Medium, Format, &str); 5] = [
 ];
 const REQUESTS: u64 = 1200;
 
-fn number(name: &str, default: u64) -> Result<u64> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name}={text} is no number")),
-        Err(_) => Ok(default),
-    }
-}
-
 #[test]
 fn nothing_is_older_than_promised_after_any_power_cut() -> Result<()> {
-    let cuts = number("POWER_CUTS", CUTS)?;
-    let seed = number("POWER_SEED", 1)?;
+    let cuts = told("POWER_CUTS", CUTS)?;
+    let seed = told("POWER_SEED", 1)?;
     let of_a_run = cuts.div_ceil((Mode::ALL.len() * RUNS.len()) as u64);
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut made, mut sectors) = (0, 0);

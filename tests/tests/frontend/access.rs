@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::lacking::left_out;
 use tests::single::Single;
 
@@ -137,7 +137,7 @@ fn rights_change_in_place_by_command_reload_and_upgrade() -> Result<()> {
     daemon.ask("disk add d --backend memory --size 4M")?;
     let (d, f, api) = (daemon.socket("d"), daemon.socket("f"), daemon.socket("api"));
     let inode = std::fs::symlink_metadata(&d)?.ino();
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut frontend = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut frontend)?;
     single.exercise(frontend.queue(0), 0)?;

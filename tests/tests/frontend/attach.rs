@@ -4,7 +4,7 @@
 use anyhow::Result;
 use testing::clock::now_ns;
 use testing::daemon::Daemon;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::slots::Kind;
 use testing::timing;
 use tests::single::Single;
@@ -20,11 +20,7 @@ const DISKS: &str = "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4
 fn a_guest_of_16_gib_is_served_within_50_ms() -> Result<()> {
     let daemon = Daemon::start("attach", DISKS)?;
     for disk in ["memory", "file"] {
-        let spec = FrontendSpec {
-            memory_bytes: 16 << 30,
-            features: LINUX_FEATURES,
-            ..FrontendSpec::default()
-        };
+        let spec = FrontendSpec { memory_bytes: 16 << 30, ..FrontendSpec::linux() };
         let mut times = Vec::new();
         for _ in 0..ROUNDS {
             let start = now_ns();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::lacking::left_out;
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use tests::single::Single;
@@ -29,7 +29,7 @@ const CROSSING_MS: u64 = 90_000;
 
 /// Writes to a disk, and reads it again.
 fn exercise(daemon: &Daemon, id: &str) -> Result<()> {
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut frontend = daemon.frontend(id, &spec)?;
     let single = Single::new(&mut frontend)?;
     for block in 0..32 {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testing::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
 use testing::net_frontend::{Nic, NicSpec, frames};
 use testing::timing;
@@ -66,7 +66,7 @@ fn a_second_sidecore_comes_into_use_under_load_and_is_parked_without() -> Result
     let lines = "cpus = \"0-1\"\nmin = 1\nmax = 2";
     let mut daemon = Daemon::with("cores", &disks()).sidecores(lines).start()?;
     let memory_bytes = (MEMORY_BYTES + FILL_MEMORY_BYTES).next_multiple_of(1 << 20) + (1 << 20);
-    let spec = FrontendSpec { memory_bytes, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec { memory_bytes, ..FrontendSpec::linux() };
     let mut frontends: Vec<Frontend> = (0..DISKS)
         .map(|number| daemon.frontend(&format!("d{number}"), &spec))
         .collect::<Result<_>>()?;
@@ -133,7 +133,7 @@ fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<(
         return Ok(());
     }
     let mut daemon = Daemon::with("cores-hand", &disks()).sidecores("cpus = \"0-1\"").start()?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut held = daemon.frontend("d0", &spec)?;
     let single = Single::new(&mut held)?;
     single.exercise(held.queue(0), 1)?;
@@ -212,8 +212,7 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     ensure!(home(&daemon, "one")? == 0, "{:#}", daemon.ask("sidecores")?);
     // Operators' wishes have both in use: so the other NIC is placed on that which has less.
     daemon.ask("nic move one --to 0")?;
-    let mut held = daemon
-        .frontend("d0", &FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() })?;
+    let mut held = daemon.frontend("d0", &FrontendSpec::linux())?;
     Single::new(&mut held)?.exercise(held.queue(0), 1)?;
     daemon.ask("disk move d0 --to 1")?;
     await_states(&daemon, ["in_use", "in_use"], "both in use")?;
@@ -263,7 +262,7 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
 fn a_sidecore_that_polls_says_that_it_takes_its_cpu_for_nothing() -> Result<()> {
     let mut daemon = Daemon::start("cores-poll", "")?;
     daemon.ask("disk add d0 --backend memory --size 4M --policy poll")?;
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let frontend = daemon.frontend("d0", &spec)?;
     let await_poll = |what: &str, is_so: fn(u64) -> bool| {
         let mut list = Value::Null;

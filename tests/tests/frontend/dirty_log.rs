@@ -12,9 +12,7 @@ use guest_memory::Area;
 use testing::clock::now_ns;
 use testing::content;
 use testing::daemon::Daemon;
-use testing::frontend::{
-    F_LOG_ALL, Frontend, FrontendSpec, LINUX_FEATURES, MEMORY_BASE, PROTOCOL_LOG_SHMFD,
-};
+use testing::frontend::{F_LOG_ALL, Frontend, FrontendSpec, MEMORY_BASE, PROTOCOL_LOG_SHMFD};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK, STATUS_UNWRITTEN};
 use testing::verified::Load;
@@ -169,9 +167,8 @@ fn spec(ring: RingSpec) -> FrontendSpec {
     FrontendSpec {
         memory_bytes: MEMORY_BYTES,
         ring,
-        features: LINUX_FEATURES,
         protocol_features: PROTOCOL_LOG_SHMFD,
-        ..FrontendSpec::default()
+        ..FrontendSpec::linux()
     }
 }
 

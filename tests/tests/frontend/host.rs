@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
 use testing::timing;
 use testing::verified::Load;
@@ -27,7 +27,7 @@ const CPU: usize = 0;
 const STANDSTILL: Duration = Duration::from_secs(7);
 
 fn loads(daemon: &Daemon) -> Result<Vec<(Load, Frontend)>> {
-    let spec = FrontendSpec { features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() };
+    let spec = FrontendSpec { inflight: true, ..FrontendSpec::linux() };
     let start = |name: &&str| -> Result<_> {
         let mut frontend = daemon.frontend(name, &spec)?;
         let (load, _) = Load::start(&mut frontend)?;

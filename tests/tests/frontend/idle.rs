@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
 use testing::slots::{Kind, STATUS_OK};
 use testing::timing;
@@ -89,7 +89,7 @@ fn a_sidecore_shares_its_core_with_no_other_thread_of_the_daemon() -> Result<()>
     }
     let disk = "[[disk]]\nid = \"d\"\nbackend = \"file\"\npath = \"d.img\"\nsize = \"4M\"\n";
     let daemon = Daemon::start("own-core", disk)?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut frontend = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut frontend)?;
     let queue = frontend.queue(0);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::Daemon;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::scratch::Scratch;
 use tests::single::Single;
 
@@ -63,7 +63,7 @@ fn a_guest_may_make_what_its_disk_begins_with() -> Result<()> {
     let path = image(&folder, "luks.raw", 0, b"")?;
     let disk = format!("[[disk]]\nid = \"d\"\npath = \"{}\"\n", path.display());
     let mut daemon = Daemon::start("formats-guest", &disk)?;
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut guest = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut guest)?;
     single.exercise(guest.queue(0), 9)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::slots::{Kind, STATUS_OK};
 use tests::single::Single;
 
@@ -38,12 +38,7 @@ impl Bed {
 
     /// A VMM that starts fresh, and its guest's first requests.
     fn boot(daemon: &Daemon) -> Result<Frontend> {
-        let spec = FrontendSpec {
-            queues: 1,
-            features: LINUX_FEATURES,
-            inflight: true,
-            ..FrontendSpec::default()
-        };
+        let spec = FrontendSpec { inflight: true, ..FrontendSpec::linux() };
         let mut guest = daemon.frontend(DISK, &spec)?;
         let single = Single::new(&mut guest)?;
         single.exercise(guest.queue(0), BLOCK)?;
@@ -482,7 +477,7 @@ fn a_vm_that_is_started_has_what_its_path_names() -> Result<()> {
         bed.goes_on()?;
         drop(bed.guest);
         is_without_a_guest(&bed.daemon)?;
-        let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+        let spec = FrontendSpec::linux();
         if waits {
             let _fresh = bed.daemon.frontend(DISK, &spec)?;
             is_said(&bed.daemon, "is not what is open here, for which its guest waits")?;
@@ -515,7 +510,7 @@ fn a_guest_whose_disk_has_another_guest_meanwhile_waits() -> Result<()> {
     bed.daemon.start_again()?;
     // A VM that starts is served from what its socket leads to.
     let stream = UnixStream::connect(bed.daemon.dir().join(other))?;
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut fresh = Frontend::over(stream, spec)?;
     let single = Single::new(&mut fresh)?;
     let ended = single.send(fresh.queue(0), Kind::Read, BLOCK)?;

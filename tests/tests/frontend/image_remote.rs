@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::slots::{Kind, STATUS_OK};
 use tests::link_site::{IMAGE_BYTES, Site, free_port};
 use tests::single::Single;
@@ -37,12 +37,7 @@ impl Bed {
 
     /// A VMM that starts fresh, and its guest's first requests.
     fn boot(client: &Daemon) -> Result<Frontend> {
-        let spec = FrontendSpec {
-            queues: 2,
-            features: LINUX_FEATURES,
-            inflight: true,
-            ..FrontendSpec::default()
-        };
+        let spec = FrontendSpec { queues: 2, inflight: true, ..FrontendSpec::linux() };
         let mut guest = client.frontend(DISK, &spec)?;
         let single = Single::new(&mut guest)?;
         single.exercise(guest.queue(0), BLOCK)?;

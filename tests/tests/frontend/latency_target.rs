@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, anyhow, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontQueue, Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{FrontQueue, Frontend, FrontendSpec};
 use testing::slots::{Kind, STATUS_OK, Slots};
 
 const STREAMS: u16 = 8;
@@ -147,7 +147,7 @@ fn interruptions(daemon: &Daemon) -> Result<u64> {
 }
 
 fn run(name: &str, urgency: &str, more: impl FnOnce(&Daemon, &Guests) -> Result<()>) -> Result<()> {
-    let spec = || FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = || FrontendSpec::linux();
     let target = format!("latency_target_us = {TARGET_US}\n");
     let mut daemon = Daemon::start(name, &disks(urgency, &target))?;
     let mut frontends = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, pause};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::timing;
 use testing::verified::Load;
 
@@ -20,7 +20,7 @@ const WINDOWS: u32 = 5;
 const BURST: Duration = Duration::from_millis(100);
 
 fn spec() -> FrontendSpec {
-    FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() }
+    FrontendSpec::linux()
 }
 
 /// Requests a second of all `loads` together, from what the daemon answered.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use testing::timing;
 use testing::verified::Load;
@@ -227,7 +227,7 @@ fn a_group_of_a_disk_and_a_nic_is_made_used_kept_and_removed() -> Result<()> {
     }
     let said = daemon.refuses("group rm tenant")?;
     ensure!(said.contains("group \"tenant\" has members: d, a"), "{said}");
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut disk = daemon.frontend("d", &spec)?;
     let (load, _) = Load::start(&mut disk)?;
     flood(&mut nics, &[2], 500)?;

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Result, anyhow, ensure};
 use serde_json::Value;
+use testing::bed::tests_all;
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::mover::{Mover, Wish};
 use testing::slots::Kind;
 use testing::timing;
 use testing::verified::Load;
-use tests::hostile_bed::is_long;
 use tests::single::Single;
 
 const NAMES: [&str; 4] = ["memory0", "memory1", "file0", "file1"];
@@ -23,7 +23,7 @@ const DISKS: &str = "\
 [[disk]]\nid = \"file1\"\npath = \"file1.raw\"\nsize = \"4M\"\ncache = \"page\"\n";
 
 fn spec(queues: u16) -> FrontendSpec {
-    FrontendSpec { queues, features: LINUX_FEATURES, ..FrontendSpec::default() }
+    FrontendSpec { queues, ..FrontendSpec::linux() }
 }
 
 /// Numbers from a seed (xorshift).
@@ -64,7 +64,7 @@ fn bring_by_hand(mover: &Mover) -> Result<Vec<u64>> {
 
 #[test]
 fn random_moves_under_load_cost_no_request() -> Result<()> {
-    let wanted: u64 = if is_long() { 10_000 } else { 1_000 };
+    let wanted: u64 = if tests_all() { 10_000 } else { 1_000 };
     let mut daemon = Daemon::with("moves", DISKS).cpus("0-1").start()?;
     let mut loads = Vec::new();
     let mut frontends: Vec<Frontend> = Vec::new();

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
+use testing::bed::tests_all;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::mover::{Mover, Wish};
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use testing::timing;
-use tests::hostile_bed::is_long;
 use tests::traffic::{self, LONGEST, OTHERS, Traffic};
 
 const NAMES: [&str; 2] = ["one", "two"];
@@ -66,7 +66,7 @@ fn field(list: &Value, name: &str) -> (u64, u64) {
 
 #[test]
 fn frames_go_on_while_nics_move_and_none_is_lost_doubled_or_overtaken() -> Result<()> {
-    let wanted: u64 = if is_long() { 3_000 } else { 300 };
+    let wanted: u64 = if tests_all() { 3_000 } else { 300 };
     let mut daemon = Daemon::with("nic-moves", &config()).cpus("0-1").start()?;
     let guests = start(&daemon)?;
     let mover = Mover::new(daemon.dir());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use testing::own_network::{has_interface, in_namespace, ip, ip_says};
 use testing::timing;
@@ -144,7 +144,7 @@ fn guests_on_two_sidecores_exchange_frames() -> Result<()> {
 #[test]
 fn nics_come_change_and_go_beside_a_disk_that_works() -> Result<()> {
     let mut daemon = Daemon::start("nic-run-time", LAN)?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut frontend = daemon.frontend("steady", &spec)?;
     let (load, _) = Load::start(&mut frontend)?;
     load.await_requests(100)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::Daemon;
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES, PROTOCOL_BACKEND_REQ};
+use testing::frontend::{Frontend, FrontendSpec, PROTOCOL_BACKEND_REQ};
 use testing::slots::{Kind, STATUS_OK};
 use testing::verified::Load;
 use tests::single::{BLOCK_SIZE, Single};
@@ -21,9 +21,8 @@ fn start(name: &str, made_of: &str) -> Result<(Daemon, Frontend)> {
     daemon.ask(&format!("disk add vm {made_of} --size 16M --queues 2"))?;
     let spec = FrontendSpec {
         queues: 2,
-        features: LINUX_FEATURES,
         protocol_features: PROTOCOL_BACKEND_REQ,
-        ..FrontendSpec::default()
+        ..FrontendSpec::linux()
     };
     let frontend = daemon.frontend("vm", &spec)?;
     Ok((daemon, frontend))

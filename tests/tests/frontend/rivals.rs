@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::timing;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
@@ -25,7 +25,7 @@ fn guest(daemon: &Daemon, cpu: usize, is_over: &AtomicBool) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(cpu);
     sched_setaffinity(None, &one)?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut disk = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut disk)?;
     single.exercise(disk.queue(0), 0)?;

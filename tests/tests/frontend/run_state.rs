@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use testing::daemon::sidecore_binary;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
 use testing::net_frontend::{Nic, NicSpec};
 use tests::crowd::nic;
@@ -109,7 +109,7 @@ fn skips(name: &str) -> Result<Daemon> {
 }
 
 fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let connect = |number: usize| {
         let mut disk = daemon.frontend(&format!("d{number}"), &spec)?;
         let single = Single::new(&mut disk)?;

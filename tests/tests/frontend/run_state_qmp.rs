@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use testing::daemon::{Config, Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::scratch::Scratch;
 use tests::sight::sees_vcpus;
 use tests::single::Single;
@@ -31,7 +31,7 @@ fn config(name: &str, line: &str) -> Config {
 }
 
 fn guest(daemon: &Daemon) -> Result<Vec<(Frontend, Single)>> {
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let connect = |number: usize| {
         let mut disk = daemon.frontend(&format!("d{number}"), &spec)?;
         let single = Single::new(&mut disk)?;

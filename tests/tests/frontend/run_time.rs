@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use testing::daemon::Daemon;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::slots::{Kind, STATUS_OK};
 use testing::timing;
 use testing::verified::Load;
@@ -15,7 +15,7 @@ const DISKS: &str = "[[disk]]\nid = \"steady\"\npath = \"steady.raw\"\nsize = \"
 const STOP_NS_MAX: u64 = 250_000_000;
 
 fn spec(queues: u16) -> FrontendSpec {
-    FrontendSpec { queues, features: LINUX_FEATURES, ..FrontendSpec::default() }
+    FrontendSpec { queues, ..FrontendSpec::linux() }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use testing::slots::{Kind, STATUS_OK};
 use tests::mounts::{Loop, Mount};
@@ -43,7 +43,7 @@ struct Guest {
 
 impl Guest {
     fn of(daemon: &Daemon, id: &str) -> Result<Guest> {
-        let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+        let spec = FrontendSpec::linux();
         let mut frontend = daemon.frontend(id, &spec)?;
         let single = Single::new(&mut frontend)?;
         Ok(Guest { frontend, single })

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, pause};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::lacking::left_out;
 use testing::slots::{Kind, STATUS_OK};
 use tests::single::Single;
@@ -36,7 +36,7 @@ fn a_sidecore_waits_on_a_line_only_where_it_can() -> Result<()> {
     ensure!(answer.contains("sidecores.wait"), "{answer}");
     daemon.stop()?;
     daemon.start_again()?;
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut frontend = daemon.frontend("d", &spec)?;
     let single = Single::new(&mut frontend)?;
     single.exercise(frontend.queue(0), 1)?;

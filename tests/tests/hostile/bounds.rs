@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::Daemon;
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use tests::raw_front_end::{Raw, VERSION, message, request, signal, words};
 use tests::single::Single;
 
@@ -13,7 +13,7 @@ fn disk(id: &str) -> String {
 
 /// Writes to a disk, and reads it again.
 fn exercise(daemon: &Daemon, id: &str) -> Result<()> {
-    let spec = FrontendSpec { queues: 1, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut frontend = daemon.frontend(id, &spec)?;
     let single = Single::new(&mut frontend)?;
     single.exercise(frontend.queue(0), 7)?;

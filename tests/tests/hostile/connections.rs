@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use testing::bed::tests_all;
 use testing::daemon::{Daemon, await_that, pause};
-use tests::hostile_bed::is_long;
 use tests::misdeeds::MEMORY;
 use tests::misdeeds::coming::{come_and_go, send, whole_session};
 use tests::neighbour::Neighbour;
@@ -26,7 +26,7 @@ tests::misdeeds!(coming tests);
 #[test]
 fn p22_comes_and_goes_at_each_of_20_stages() -> Result<()> {
     let mut bed = Neighbour::start("p22", MEMORY)?;
-    let turns: u32 = if is_long() { 100_000 } else { 2_000 };
+    let turns: u32 = if tests_all() { 100_000 } else { 2_000 };
     let session = whole_session()?;
     ensure!(session.len() == 20);
     // Once at each stage, so that what is kept for good is there before it is measured.
@@ -183,7 +183,7 @@ fn a_daemon_that_is_killed_stops_to_listen_before_its_front_ends_notice() -> Res
         );
         daemon.upgrade()?;
     }
-    for attempt in 0..if is_long() { 300 } else { 10 } {
+    for attempt in 0..if tests_all() { 300 } else { 10 } {
         let mut held = daemon.connect("good")?;
         await_that("a connection", || Ok(numbers(&daemon, "good")?.1.len() == 1))?;
         let path = daemon.socket("good");

@@ -15,12 +15,14 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::timing::told;
 use tests::crowd::{Crowd, TENANTS, nic};
 use tests::door::{Door, Held};
-use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend, is_long};
+use tests::hostile_bed::{KEPT_MIN, OffSidecore, act_and_mend};
 use tests::misdeeds::storms::beside_programs;
 use tests::misdeeds::{self, How, Misdeed, SEATS, Storm};
 use tests::traffic::OTHERS;
@@ -301,13 +303,6 @@ impl Progress {
     }
 }
 
-fn seconds() -> Result<u64> {
-    match std::env::var("CROWD_SECONDS") {
-        Ok(text) => text.parse().context("CROWD_SECONDS is no number"),
-        Err(_) => Ok(if is_long() { SECONDS_LONG } else { SECONDS }),
-    }
-}
-
 fn config() -> String {
     let mut config = Crowd::config();
     for (id, disk) in SEATS {
@@ -319,7 +314,7 @@ fn config() -> String {
 /// Every kind in turn until the time is over, and those beside which too little was kept again. Gives the
 /// rounds, and what the daemon held after the first one.
 fn rounds(round: &Round<'_>, kinds: &mut [Kind]) -> Result<(u64, Footprint)> {
-    let seconds = seconds()?;
+    let seconds = told("CROWD_SECONDS", if tests_all() { SECONDS_LONG } else { SECONDS })?;
     let mut progress = Progress { start_ns: now_ns(), said_ns: now_ns(), seconds };
     let (mut rounds, mut first) = (0, None);
     while rounds == 0 || progress.elapsed_s() < seconds {

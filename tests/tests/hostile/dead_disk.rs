@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::slots::{Kind, STATUS_OK};
 use testing::timing;
 use tests::faulty::{BAD, Faulty};
@@ -69,7 +69,7 @@ fn a_resize_by_reload_gives_up_and_is_done_by_the_next_one() -> Result<()> {
         )
     };
     let daemon = Daemon::start("dead-resize", &of_size("4M"))?;
-    let spec = FrontendSpec { queues: 2, features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec { queues: 2, ..FrontendSpec::linux() };
     let mut guest = daemon.frontend("bad", &spec)?;
     let single = Single::new(&mut guest)?;
     let mut queues = guest.take_queues();
@@ -120,7 +120,7 @@ fn d2_a_disk_that_hangs_holds_up_no_flush_of_another() -> Result<()> {
     let served = daemon.shown("good", "served_as")?;
     ensure!(served != "file, in memory", "{} is no disk", daemon.dir().display());
     daemon.ask(&format!("disk add {BAD} --path {} --cache page", disk.path().display()))?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut good = daemon.frontend("good", &spec)?;
     let single = Single::new(&mut good)?;
     let layout = Layout { size: 128, ..Layout::indirect() };

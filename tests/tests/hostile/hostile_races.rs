@@ -5,9 +5,9 @@
 #![expect(clippy::disallowed_macros, reason = "what was measured is for the record")]
 
 use anyhow::{Result, anyhow, ensure};
+use testing::bed::tests_all;
 use testing::daemon::Daemon;
 use testing::load::Random;
-use tests::hostile_bed::is_long;
 use tests::hostile_guest::{
     BASE, D, DATA, END, End, Guest, HEADER, Layout, NEXT, STATUS, TABLE, WRITE,
 };
@@ -40,7 +40,7 @@ fn p21_no_foreign_bytes() -> Result<()> {
         }
         guest.put(DATA, &vec![MEMORY_MARK + mark; (END - DATA) as usize]);
     }
-    let turns = if is_long() { 20_000 } else { 1_000 };
+    let turns = if tests_all() { 20_000 } else { 1_000 };
     let workers: Vec<_> = (0..TENANTS)
         .zip(guests)
         .map(|(mark, mut guest)| {

@@ -11,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that};
 use testing::net_frontend::{Header, Nic, NicSpec, Received, Stream, frames};
 use testing::timing;
 use tests::crowd::lost_to_full_rings;
-use tests::hostile_bed::is_long;
 use tests::windows::Rates;
 
 /// Guests 1 to 62 are 31 pairs, 63 takes no frame, 64 floods.
@@ -232,7 +232,7 @@ impl Neighbour {
 fn storm(name: &str, len: usize) -> Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut storm = Storm::start(name, len)?;
-    let kept_min = if is_long() { KEPT_MIN } else { KEPT_MIN * SHORT_FORM };
+    let kept_min = if tests_all() { KEPT_MIN } else { KEPT_MIN * SHORT_FORM };
     let mut rates = Rates::default();
     let tries = rates.take_until(kept_min, TRIES, WINDOWS, |floods| storm.window(floods))?;
     println!(

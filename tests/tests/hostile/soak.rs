@@ -11,16 +11,18 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use testing::bed::tests_all;
 use testing::clock::now_ns;
-use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::daemon::{Daemon, await_that, is_busy, pause};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::net_frontend::{Nic, NicSpec};
 use testing::timing;
+use testing::timing::told;
 use testing::verified::Load;
 use tests::crowd::nic;
 use tests::door::{Door, Held};
-use tests::hostile_bed::{act_and_mend, is_long};
+use tests::hostile_bed::act_and_mend;
 use tests::hostile_guest::{Guest, Layout};
 use tests::misdeeds::{self, How, Misdeed, READ_ONLY, SEATS};
 use tests::soak::{self, TENANTS, Tenants};
@@ -40,8 +42,6 @@ const WORK: Duration = Duration::from_millis(50);
 const VARIANTS: usize = 4;
 /// A misdeed that lasts, for so long.
 const STORM_NS: u64 = 50_000_000;
-/// What an operator is told of an upgrade that is given up because sidecores do not get on.
-const LATE: &str = "sidecores are late; try again";
 /// Frames that each NIC must see.
 const FRAMES: u64 = 200;
 /// Where somebody sits who must not notice misdeeds.
@@ -160,7 +160,7 @@ impl Soak {
     /// After a process came up: somebody sits beside the misdeeds, and it is known what the daemon has.
     fn settle(&mut self) -> Result<()> {
         if self.beside.is_none() {
-            let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+            let spec = FrontendSpec::linux();
             let mut frontend = self.daemon.frontend(BESIDE, &spec)?;
             let (load, _) = Load::start(&mut frontend)?;
             self.beside = Some((load, frontend));
@@ -235,7 +235,7 @@ impl Soak {
     fn upgrade(&mut self) -> Result<()> {
         self.upgrades[0] += 1;
         match self.daemon.upgrade() {
-            Err(error) if format!("{error:#}").contains(LATE) => self.upgrades[1] += 1,
+            Err(error) if is_busy(&error) => self.upgrades[1] += 1,
             upgraded => drop(upgraded?),
         }
         Ok(())
@@ -362,14 +362,9 @@ fn is_flat(samples: &[Sample]) -> Result<String> {
     Ok(said)
 }
 
-fn told(name: &str, otherwise: u64) -> Result<u64> {
-    let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
-    text.parse().with_context(|| format!("{name}={text} is no number"))
-}
-
 #[test]
 fn nothing_is_lost_and_nothing_grows() -> Result<()> {
-    let seconds = told("SOAK_SECONDS", if is_long() { SECONDS_LONG } else { SECONDS })?;
+    let seconds = told("SOAK_SECONDS", if tests_all() { SECONDS_LONG } else { SECONDS })?;
     let seed = told("SOAK_SEED", now_ns())?.max(1);
     let start_ns = now_ns();
     let mut said_ns = start_ns;

@@ -14,10 +14,11 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES, PROTOCOL_BACKEND_REQ};
+use testing::frontend::{Frontend, FrontendSpec, PROTOCOL_BACKEND_REQ};
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
+use testing::timing::told;
 use tests::fuse_disk::{Call, How, Rule, When};
 use tests::mixed::MixSpec;
 use tests::single::Single;
@@ -37,11 +38,6 @@ const AFTER_KILLS: usize = 16;
 /// Longest time between two moves, nanoseconds.
 const STAY_NS: u64 = 5_000_000;
 const WITHIN: Duration = Duration::from_secs(90);
-
-fn told(name: &str, otherwise: u64) -> Result<u64> {
-    let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
-    text.parse().with_context(|| format!("{name}={text} is no number"))
-}
 
 /// Two daemons that have the same image.
 struct Pair {
@@ -87,10 +83,9 @@ fn on_disk() -> &'static Path {
 fn spec(queues: u16) -> FrontendSpec {
     FrontendSpec {
         queues,
-        features: LINUX_FEATURES,
         inflight: true,
         protocol_features: PROTOCOL_BACKEND_REQ,
-        ..FrontendSpec::default()
+        ..FrontendSpec::linux()
     }
 }
 

@@ -19,6 +19,7 @@ use testing::daemon::{Config, Daemon, await_that, pause};
 use testing::lacking::left_out;
 use testing::load::Random;
 use testing::scratch::Scratch;
+use testing::timing::told;
 use tests::ledger::{Found, SECTOR_SIZE, look};
 use tests::mixed::{Kind, MixSpec};
 use tests::tenant::{Tenant, TenantSpec};
@@ -49,10 +50,7 @@ fn what_a_dead_daemon_has_in_flight_lands_before_its_successor_begins() -> Resul
             return Ok(());
         }
     };
-    let rounds = match std::env::var("FENCE_ROUNDS") {
-        Ok(text) => text.parse().context("FENCE_ROUNDS is no number")?,
-        Err(_) => ROUNDS,
-    };
+    let rounds = told("FENCE_ROUNDS", ROUNDS)?;
     let mut waits_ns = Vec::new();
     let mut shown_nothing = 0;
     while (waits_ns.len() as u64) < rounds {

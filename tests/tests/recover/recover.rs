@@ -14,6 +14,7 @@ use testing::daemon::Daemon;
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
+use testing::timing::told;
 use tests::ledger::Wrong;
 use tests::mixed::{Failure, MixSpec};
 use tests::rows;
@@ -131,14 +132,6 @@ impl Tally {
             served_ns.len()
         )
     }
-}
-
-/// A number from the environment.
-fn told(name: &str, otherwise: u64) -> Result<u64> {
-    let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
-    let digits = text.strip_prefix("0x");
-    let number = digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
-    number.with_context(|| format!("{name}={text} is no number"))
 }
 
 #[test]

@@ -12,6 +12,7 @@ use testing::daemon::{Daemon, await_that};
 use testing::load::Random;
 use testing::scratch::Scratch;
 use testing::timing;
+use testing::timing::told;
 use tests::mixed::MixSpec;
 use tests::tenant::{Tenant, TenantSpec};
 use virtqueue::Format;
@@ -32,11 +33,6 @@ const TENANTS: u64 = 16;
 const ALL_BACK_NS: u64 = 2_000_000_000;
 /// How long tenants work before the daemon is killed, nanoseconds.
 const WORK_NS: u64 = 30_000_000;
-
-fn told(name: &str, otherwise: u64) -> Result<u64> {
-    let Ok(text) = std::env::var(name) else { return Ok(otherwise) };
-    text.parse().with_context(|| format!("{name}={text} is no number"))
-}
 
 fn spec(random: &mut Random) -> TenantSpec {
     let format = if random.below(2) == 0 { Format::Split } else { Format::Packed };

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use testing::bed::tests_all;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::net_frontend::{Nic, NicSpec, frames};
 use testing::timing;
+use testing::timing::told;
 use testing::verified::Load;
-use tests::hostile_bed::is_long;
 use tests::rows;
 use tests::single::Single;
 use tests::traffic::{self, LONGEST};
@@ -41,7 +42,7 @@ fn spec(number: usize) -> FrontendSpec {
         event_index: true,
         indirect_entries: 0,
     };
-    FrontendSpec { ring, features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() }
+    FrontendSpec { ring, inflight: true, ..FrontendSpec::linux() }
 }
 
 fn quantile(sorted: &[u64], part: f64) -> f64 {
@@ -51,8 +52,7 @@ fn quantile(sorted: &[u64], part: f64) -> f64 {
 
 #[test]
 fn disks_under_load_are_taken_over_without_a_request_lost() -> Result<()> {
-    let often = std::env::var("UPGRADES").ok().and_then(|text| text.parse().ok());
-    let wanted: u32 = often.unwrap_or(if is_long() { 500 } else { 40 });
+    let wanted = told("UPGRADES", if tests_all() { 500 } else { 40 })?;
     let mut daemon = Daemon::start("upgrade", DISKS)?;
     let (mut loads, mut frontends): (Vec<Load>, Vec<Frontend>) = (Vec::new(), Vec::new());
     for (number, name) in NAMES.iter().enumerate() {
@@ -165,7 +165,7 @@ fn whoever_asks_meanwhile_is_answered_or_told_to_ask_again() -> Result<()> {
             })
         };
         let asking = paths.map(ask);
-        let upgraded = (0..if is_long() { 100 } else { 15 }).try_for_each(|_| {
+        let upgraded = (0..if tests_all() { 100 } else { 15 }).try_for_each(|_| {
             pause(Duration::from_millis(20));
             daemon.upgrade().map(drop)
         });
@@ -183,7 +183,7 @@ fn whoever_asks_meanwhile_is_answered_or_told_to_ask_again() -> Result<()> {
 
 #[test]
 fn frames_go_on_and_none_is_lost_doubled_or_overtaken() -> Result<()> {
-    let wanted = if is_long() { 200 } else { 20 };
+    let wanted = if tests_all() { 200 } else { 20 };
     let mac = |number| frames::mac(number).map(|byte| format!("{byte:02x}")).join(":");
     let mut config = String::from("[[switch]]\nid = \"lan\"\n");
     for (number, name) in [(1, "one"), (2, "two")] {

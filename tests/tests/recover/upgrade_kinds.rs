@@ -15,14 +15,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testing::daemon::{Daemon, await_that, await_within};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::bed::tests_all;
+use testing::daemon::{BUSY, Daemon, await_that, await_within, is_busy};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::net_frontend::{Nic, NicSpec, frames};
 use testing::own_network::{in_namespace, ip};
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
+use testing::timing::told;
 use testing::verified::Load;
-use tests::hostile_bed::is_long;
 use tests::link_site::free_port;
 use tests::mounts::Loop;
 use tests::single::Single;
@@ -160,7 +161,7 @@ fn ring(number: usize) -> FrontendSpec {
     let packed = number % 2 == 1;
     let (size, format) = if packed { (100, Format::Packed) } else { (128, Format::Split) };
     let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
-    FrontendSpec { ring, features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() }
+    FrontendSpec { ring, inflight: true, ..FrontendSpec::linux() }
 }
 
 /// Writes down what becomes of interfaces; ended when dropped.
@@ -236,14 +237,16 @@ fn is_well(daemon: &Daemon) -> Result<()> {
 }
 
 /// It has warned of nothing since it had said so much.
-fn has_not_warned(daemon: &Daemon, since: usize, but: &[&str]) -> Result<()> {
+fn has_not_warned(daemon: &Daemon, since: usize) -> Result<()> {
     let log = std::fs::read_to_string(daemon.dir().join("log"))?;
     let said = log.get(since..).unwrap_or_default();
     // Of what this host cannot do at all.
     let unseen = "which vCPUs run cannot be seen";
+    let silent = "its IOhost is silent";
     let is_news = |line: &&str| {
         let is_grave = line.contains("WARN") || line.contains("ERROR");
-        is_grave && !line.contains(unseen) && !but.iter().any(|known| line.contains(known))
+        let is_late = BUSY.iter().any(|known| line.contains(known)) || line.contains(silent);
+        is_grave && !line.contains(unseen) && !is_late
     };
     let news: Vec<&str> = said.lines().filter(is_news).collect();
     ensure!(news.is_empty(), "it warns of {news:#?}");
@@ -259,7 +262,7 @@ fn every_kind_of_device_port_and_link_is_taken_over() -> Result<()> {
 }
 
 /// What ports have counted, for who looks for a frame.
-fn lost(daemon: &Daemon, round: u32) -> String {
+fn lost(daemon: &Daemon, round: u64) -> String {
     let nics = ["one", "two", "three", "four"].map(|id| {
         let view = daemon.ask(&format!("nic show {id}")).unwrap_or_default();
         format!("{id}: {} {}\n", view["counters"], view["drops"])
@@ -276,13 +279,6 @@ fn lost(daemon: &Daemon, round: u32) -> String {
     )
 }
 
-/// What is said where sidecores get no processor in time; nothing has changed then.
-const LATE: &str = "sidecores are late; try again";
-/// The same of disks whose IOhost is late.
-const UNANSWERED: &str = "their disk does not answer; try again when it does";
-/// What a machine that is busy with something else may have a daemon say.
-const BUSY: [&str; 3] = [LATE, UNANSWERED, "its IOhost is silent"];
-
 fn replace(daemon: &mut Daemon) -> Result<()> {
     await_within(UPGRADED, "an upgrade", || try_to_replace(daemon))
 }
@@ -292,10 +288,8 @@ fn try_to_replace(daemon: &mut Daemon) -> Result<bool> {
     // Once: `Daemon::upgrade` asks until it is done.
     match daemon.ask("upgrade") {
         Ok(done) => daemon.follow(&done).map(|_| true),
-        Err(error) => {
-            let why = format!("{error:#}");
-            if why.contains(LATE) || why.contains(UNANSWERED) { Ok(false) } else { Err(error) }
-        }
+        Err(error) if is_busy(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -353,7 +347,7 @@ impl Guests {
         Ok(Guests { loads, singles, frames, _quiet: quiet })
     }
 
-    fn go_on(&mut self, daemon: &Daemon, round: u32) -> Result<()> {
+    fn go_on(&mut self, daemon: &Daemon, round: u64) -> Result<()> {
         for (id, load, _) in &self.loads {
             load.await_requests(20).with_context(|| format!("{id}: {}", daemon.last_words()))?;
         }
@@ -385,17 +379,9 @@ impl Guests {
     }
 }
 
-/// How often, as the environment says.
-fn times(name: &str, unless_told: u32) -> Result<u32> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name} is no number: {text}")),
-        Err(_) => Ok(unless_told),
-    }
-}
-
 fn every_kind() -> Result<()> {
-    let wanted = times("UPGRADES", if is_long() { 500 } else { 5 })?;
-    let starved = times("STARVED", if is_long() { 10 } else { 1 })?;
+    let wanted = told("UPGRADES", if tests_all() { 500 } else { 5 })?;
+    let starved = told("STARVED", if tests_all() { 10 } else { 1 })?;
     let ports = [free_port()?, free_port()?];
     let [lends, uses] = ports;
     let backing = Scratch::new(&std::env::temp_dir(), "upgrade-kinds-block")?;
@@ -430,12 +416,12 @@ fn every_kind() -> Result<()> {
         }
         guests.go_on(&daemon, round)?;
     }
-    has_not_warned(&daemon, since, &BUSY)?;
+    has_not_warned(&daemon, since)?;
     // It may be given up at any step then, with queues, links and ports partly here and partly there.
     let since = std::fs::read_to_string(daemon.dir().join("log"))?.len();
     let mut given_up = 0;
     for round in wanted..wanted + starved {
-        let busy = Starved::start(&[0, 1], round.into())?;
+        let busy = Starved::start(&[0, 1], round)?;
         let is_done = try_to_replace(&mut daemon).with_context(|| format!("upgrade {round}"))?;
         drop(busy);
         given_up += u32::from(!is_done);
@@ -449,7 +435,7 @@ fn every_kind() -> Result<()> {
     let now = carrier_changes()?;
     ensure!(now == carriers, "carriers changed {carriers:?} times before and {now:?} after");
     is_well(&daemon)?;
-    has_not_warned(&daemon, since, &BUSY)?;
+    has_not_warned(&daemon, since)?;
     let (requests, sent) = guests.finish()?;
     println!(
         "{{\"upgrades\":{wanted},\"starved\":{starved},\"requests\":{requests},\"errors\":0,\"frames\":{sent},\"lost\":0,\"link_events\":0,\"given_up\":{given_up}}}"

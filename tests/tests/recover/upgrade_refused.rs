@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{FrontendSpec, LINUX_FEATURES};
+use testing::frontend::FrontendSpec;
 use testing::verified::Load;
 
 const DISKS: &str = "\
@@ -30,7 +30,7 @@ const BAD: [(&str, &str); 14] = [
 ];
 
 fn spec() -> FrontendSpec {
-    FrontendSpec { features: LINUX_FEATURES, inflight: true, ..FrontendSpec::default() }
+    FrontendSpec { inflight: true, ..FrontendSpec::linux() }
 }
 
 fn loads(daemon: &Daemon) -> Result<Vec<(Load, testing::frontend::Frontend)>> {

@@ -12,9 +12,10 @@ use anyhow::{Context, Result, ensure};
 use testing::clock::now_ns;
 use testing::content::block_content;
 use testing::daemon::{Daemon, await_that};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK};
+use testing::timing::told;
 use testing::wire::{Bad, Wire};
 use tests::faulty::STATUS_IOERR;
 use tests::link_site::{Site, free_port, key, plain};
@@ -169,12 +170,6 @@ fn a_bad_wire_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A number that somebody may have said.
-fn told(name: &str, usual: u64) -> Result<u64> {
-    let text = std::env::var(name);
-    text.map_or(Ok(usual), |text| text.parse().with_context(|| format!("{name} is no number")))
-}
-
 #[test]
 fn whichever_daemon_is_killed_nothing_is_lost() -> Result<()> {
     let seconds = told("REMOTE_SECONDS", 3)?;
@@ -320,7 +315,7 @@ fn who_has_no_right_gets_nothing_and_is_told() -> Result<()> {
 }
 
 fn guest_of(client: &Daemon) -> Result<Frontend> {
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     client.frontend("root", &spec)
 }
 
@@ -451,8 +446,10 @@ fn a_machine_that_dies_takes_nothing_of_a_guest_along() -> Result<()> {
         let status = ask(Kind::Flush, 0)?;
         ensure!(status == if keeps { STATUS_OK } else { STATUS_IOERR }, "{status}");
         ensure!(ask(Kind::Read, 2 * BLOCKS - 1)? == STATUS_OK);
-        let again = client.ask("remote status")?["links"][0]["writes_again"].clone();
-        ensure!(again == if keeps { BLOCKS } else { 0 }, "{again} writes sent again");
+        let wanted = if keeps { BLOCKS } else { 0 };
+        await_that("the writes that were sent again to be counted", || {
+            Ok(client.ask("remote status")?["links"][0]["writes_again"] == wanted)
+        })?;
         guest.disconnect()?;
         await_that("the image to be let go", || Ok(second.shown("db", "locked")? == false))?;
         let image = std::fs::read(site.image())?;

@@ -14,11 +14,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, pause};
-use testing::frontend::{Frontend, FrontendSpec, LINUX_FEATURES};
+use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::net_frontend::{Header, Nic, NicSpec, frames};
 use testing::scratch::Scratch;
 use testing::slots::{Kind, STATUS_OK};
+use testing::timing::told;
 use tests::ledger::Ledger;
 use tests::link_site::{free_port, key};
 use tests::link_stations::Stations;
@@ -213,7 +214,7 @@ fn ensure_whole(iohost: &Daemon, clients: &[Daemon]) -> Result<()> {
 #[test]
 fn clients_are_spread_over_sidecores_and_whichever_daemon_is_killed_nothing_is_lost() -> Result<()>
 {
-    let seconds = std::env::var("REMOTE_SECONDS").map_or(Ok(3), |text| text.parse::<u64>())?;
+    let seconds = told("REMOTE_SECONDS", 3)?;
     let site = Site { lease_s: 1, ..Site::new("seats-killed")? };
     let mut iohost = site.iohost("")?;
     let clients = (0..CLIENTS).map(|one| site.client(one, &[one], &[]));
@@ -334,7 +335,7 @@ fn who_waits_at_another_sidecore_has_the_disk_when_it_is_given_back() -> Result<
     let clients: Vec<Daemon> = clients.collect::<Result<_>>()?;
     let places = await_places(&iohost)?;
     let other = places.iter().position(|place| *place != places[0]).context("all at one")?;
-    let spec = FrontendSpec { features: LINUX_FEATURES, ..FrontendSpec::default() };
+    let spec = FrontendSpec::linux();
     let mut pair = [&clients[0], &clients[other]];
     let mut waited_ms = Vec::new();
     for round in 0..4 {

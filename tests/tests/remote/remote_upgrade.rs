@@ -14,6 +14,7 @@ use testing::daemon::{Daemon, await_that, await_within};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
 use testing::slots::{Kind, STATUS_OK};
+use testing::timing::told;
 use testing::wire::{Bad, Wire};
 use tests::link_site::{Site, free_port, plain};
 use tests::mixed::MixSpec;
@@ -31,10 +32,6 @@ fn spec(format: Format) -> TenantSpec {
     let ring = RingSpec { size, format, event_index: true, indirect_entries: 0 };
     let mix = MixSpec { depth_max: 64, request_bytes_max: 256 << 10, cuts: false };
     TenantSpec { ring, queues: 2, mix, calls: false }
-}
-
-fn times() -> u32 {
-    std::env::var("REMOTE_UPGRADES").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
 fn site(name: &str) -> Result<Site> {
@@ -119,7 +116,8 @@ fn replace(name: &str, files: [String; 2], ports: [u16; 2], whose: [bool; 2]) ->
     let mut tenant = Tenant::over(stream, spec(Format::Split), Tenant::blank(DISK_BYTES))?;
     work(&mut tenant, &mut random, 300, || true).with_context(|| said([&iohost, &client]))?;
     let (mut waits, mut usual) = (Vec::new(), Vec::new());
-    for round in 0..times() {
+    let upgrades = told("REMOTE_UPGRADES", 2)?;
+    for round in 0..upgrades {
         usual.push(work(&mut tenant, &mut random, 300, || true)?);
         let both = whose[0] && whose[1];
         let daemon = if whose[0] && (!both || round % 2 == 0) { &mut iohost } else { &mut client };
@@ -133,8 +131,7 @@ fn replace(name: &str, files: [String; 2], ports: [u16; 2], whose: [bool; 2]) ->
     // Nobody keeps what a session of before was.
     await_that("one session", || Ok(ways(&iohost)? == 1))?;
     println!(
-        "remote: {name}: {} upgrades, {} requests, 0 errors; a request waited {} (between: {}); {}",
-        times(),
+        "remote: {name}: {upgrades} upgrades, {} requests, 0 errors; a request waited {} (between: {}); {}",
         tenant.done,
         show(waits),
         show(usual),
