@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::clock::now_ns;
 use crate::frontend::{Frontend, FrontendSpec};
+use crate::net_frontend::{Nic, NicSpec};
 use crate::scratch::Scratch;
 use crate::timing::PATIENCE;
 use anyhow::{Context, Result, bail, ensure};
@@ -175,6 +176,35 @@ impl Daemon {
     pub fn frontend(&self, id: &str, spec: &FrontendSpec) -> Result<Frontend> {
         let connected = Frontend::over(self.connect(id)?, spec.clone());
         connected.with_context(|| format!("the daemon says:\n{}", self.last_words()))
+    }
+
+    /// Connects to the NIC of that name, and waits until its queues are served and each sidecore knows its port: until
+    /// then frames for it find nobody.
+    ///
+    /// # Errors
+    /// As [`Daemon::connect`] and [`Nic::over`], with the daemon's last words; or it is not served in time.
+    pub fn nic(&self, id: &str, spec: NicSpec) -> Result<Nic> {
+        let nic = Nic::over(self.connect(id)?, spec);
+        let nic = nic.with_context(|| format!("{id}; the daemon says:\n{}", self.last_words()))?;
+        self.await_nic(id, nic.pairs())?;
+        Ok(nic)
+    }
+
+    /// Waits until so many pairs of a NIC's queues are served, and each sidecore knows its port.
+    ///
+    /// # Errors
+    /// They are not in time.
+    pub fn await_nic(&self, id: &str, pairs: u16) -> Result<()> {
+        let mut shown = serde_json::Value::Null;
+        await_that("a NIC's queues to be attached", || {
+            shown = self.ask(&format!("nic show {id}"))?;
+            Ok(shown["queues_attached"] == 2 * pairs)
+        })?;
+        // Sidecores answer it one after the other, behind what they were told before.
+        if let Some(switch) = shown["switch"].as_str() {
+            self.ask(&format!("switch show {switch}"))?;
+        }
+        Ok(())
     }
 
     /// Runs a command of the program with `--json`, which must succeed.

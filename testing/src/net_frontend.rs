@@ -99,6 +99,11 @@ impl Default for NicSpec {
 }
 
 impl NicSpec {
+    /// The default with frames of so many bytes at most to send.
+    pub fn sending(bytes: u32) -> NicSpec {
+        NicSpec { send_bytes: bytes, ..NicSpec::default() }
+    }
+
     /// With everything that makes 64 KiB segments cross uncut: all offloads both ways, mergeable
     /// buffers of a page, long frames.
     pub fn with_offloads() -> NicSpec {

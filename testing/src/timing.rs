@@ -2,8 +2,8 @@
 //!
 //! A machine that is busy with something else makes any time long and any rate small, so the default
 //! `./x test` judges contents, counts and order alone. `./x test --all` sets `JUDGE_TIMES`. Not here:
-//! what a time is compared with, which is beside each test. The product has bounds of its own (the command line 35 s,
-//! the API 10 s, half of a message 5 s): a machine that stands still for so long fails a test all the same.
+//! what a time is compared with, which is beside each test. Bounds of the product count seconds in which it ran, or refuse
+//! what has changed nothing, and whoever asks for that asks again ([`crate::daemon::BUSY`]).
 
 use std::time::Duration;
 

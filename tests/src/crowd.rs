@@ -14,7 +14,7 @@ use virtqueue::Format;
 use virtqueue::driver::RingSpec;
 
 use crate::traffic::{self, LONGEST, Traffic};
-use testing::daemon::{Daemon, await_that};
+use testing::daemon::Daemon;
 use testing::verified::{Load, LoadSpec};
 
 /// Tenants with a disk: each of split and packed, in memory and on a file, and every fourth with two queues.
@@ -89,17 +89,10 @@ impl Crowd {
             (0..DISKS).map(|number| Tenant::start(daemon, number)).collect::<Result<_>>()?;
         let mut pairs = Vec::new();
         for number in (0..NICS).step_by(2) {
-            let pair = [number, number + 1].map(|number| {
-                let spec = NicSpec { send_bytes: LONGEST, ..NicSpec::default() };
-                Nic::connect(&daemon.socket(&format!("n{number}")), spec).map(|nic| (nic, number))
-            });
-            let [one, two] = pair;
-            let (one, two) = (one?, two?);
-            await_that("all queues to be attached", || {
-                let shown = daemon.ask("ls")?;
-                let nics = shown["nics"].as_array().context("no NICs")?;
-                Ok((number..number + 2).all(|at| nics[usize::from(at)]["queues_attached"] == 2))
-            })?;
+            let connect = |number| -> Result<(Nic, u16)> {
+                Ok((daemon.nic(&format!("n{number}"), NicSpec::sending(LONGEST))?, number))
+            };
+            let (one, two) = (connect(number)?, connect(number + 1)?);
             let pair = traffic::start_beside_others([one, two])?;
             pair.iter().for_each(Traffic::ease);
             pairs.push(pair);

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 
-/// Longest time for one request, in seconds: longer than the daemon takes to give up.
-const REQUEST_S_MAX: u64 = 35;
+/// Longest time for one request, in seconds of this process: longer than the daemon takes to give up an upgrade.
+const REQUEST_S_MAX: u64 = 80;
 /// Longest answer, in bytes: some thousand disks.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -88,9 +88,15 @@ impl Client {
             .build()
             .map_err(|error| self.broken(&error))?;
         let (status, bytes) = runtime.block_on(async {
-            timeout(limit, self.http(method, path, body))
-                .await
-                .map_err(|_| self.broken(&format!("no answer within {limit:?}")))?
+            let mut answer = std::pin::pin!(self.http(method, path, body));
+            // By steps: a machine that stood still is no reason to give up.
+            let step = limit.min(Duration::from_secs(1));
+            for _ in 0..limit.div_duration_f32(step).round() as u32 {
+                if let Ok(answer) = timeout(step, &mut answer).await {
+                    return answer;
+                }
+            }
+            Err(self.broken(&format!("no answer within {limit:?}")))
         })?;
         if !(200..300).contains(&status) {
             return Err(self.refusal(status, &bytes));

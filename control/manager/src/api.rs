@@ -40,10 +40,13 @@ pub const REQUEST_S_MAX: u64 = 5;
 /// Longest body, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest life of a connection, in seconds.
-pub const CONNECTION_S_MAX: u64 = 30;
+pub const CONNECTION_S_MAX: u64 = 75;
 /// How long the control loop may take over one call, in seconds; shorter than a connection's life,
 /// so that its client is told.
 const ANSWER_S_MAX: u64 = 20;
+/// The same for an upgrade, whose own bounds add up to nearly a minute: who is told too early does not know what
+/// came of it.
+const UPGRADE_S_MAX: u64 = 60;
 
 /// Who is at the other end, as the kernel knew when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -321,7 +321,7 @@ fn a_tap_that_is_down_fails_frames_and_one_that_is_deleted_is_gone() {
         assert_eq!(sent, Sent::Gone);
         assert!(port.is_gone());
         // One that only listens is woken, and finds out.
-        assert!(wait(&other, 1_000));
+        assert!(wait(&other, PATIENCE_MS));
         for _ in 0..1_000 {
             if other.receive(0).is_none() {
                 break;

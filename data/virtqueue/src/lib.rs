@@ -28,7 +28,6 @@
 #![forbid(unsafe_code)]
 
 mod chain;
-#[cfg(feature = "driver")]
 pub mod driver;
 mod event_index;
 pub mod inflight;

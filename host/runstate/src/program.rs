@@ -103,7 +103,6 @@ pub(crate) fn assemble(facts: Facts) -> Vec<Instruction> {
 }
 
 /// One that ends at once.
-#[cfg(feature = "measured")]
 pub(crate) fn nothing() -> Vec<Instruction> {
     let mut code = Code::default();
     code.op(SET, 0, 0, 0, 0);

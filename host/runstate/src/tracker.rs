@@ -55,7 +55,6 @@ impl Tracker {
     ///
     /// # Errors
     /// As [`Self::start`].
-    #[cfg(feature = "measured")]
     pub fn start_empty(seed: u32) -> Result<Tracker, Unavailable> {
         Tracker::start_as(seed, |_| crate::program::nothing())
     }

@@ -8,12 +8,14 @@ use super::{Daemon, LOOK, Process, pause};
 use crate::clock::now_ns;
 use crate::timing;
 
-/// Why a daemon refuses an upgrade, or gives it up, where the machine is busy with something else: sidecores, the IOhost
-/// of a disk, or the new process get no processor in time. It goes on as it was.
-pub const BUSY: [&str; 3] = [
+/// What a daemon says that refuses an upgrade, or gives it up, where the machine is busy with something else or stood
+/// still: sidecores, the IOhost of a disk, or the new process got no processor in time. It goes on as it was.
+pub const BUSY: [&str; 5] = [
     "sidecores are late; try again",
     "their disk does not answer; try again when it does",
-    "the new process said nothing in time",
+    "in time",
+    "it fell silent",
+    "it waited for",
 ];
 
 /// Whether an upgrade failed for that.
@@ -70,6 +72,25 @@ impl Daemon {
                         && u128::from(now_ns() - start) < timing::PATIENCE.as_nanos() => {}
                 asked => return asked.with_context(|| self.last_words()),
             }
+            pause(LOOK * 100);
+        }
+    }
+
+    /// Asks for an upgrade until it is refused with `says`: what it said. Whether the machine is too busy for one is not
+    /// what is looked at.
+    ///
+    /// # Errors
+    /// It takes place, or is refused for another reason than [`BUSY`].
+    pub fn refuses_upgrade(&self, says: &str) -> Result<String> {
+        let start = now_ns();
+        loop {
+            let said = self.refuses("upgrade")?;
+            if said.contains(says) {
+                return Ok(said);
+            }
+            let is_busy = BUSY.iter().any(|busy| said.contains(busy)) && !timing::are_judged();
+            let is_late = u128::from(now_ns() - start) >= timing::PATIENCE.as_nanos();
+            ensure!(is_busy && !is_late, "it says {said:?}, not {says:?}");
             pause(LOOK * 100);
         }
     }

@@ -2,7 +2,7 @@
 //! announced to its network by the daemon, in growing pauses, as long as it is there; one whose driver starts
 //! anew is not (docs/decisions/0010-migration.md).
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that};
 use testing::frontend::F_LOG_ALL;
@@ -45,7 +45,7 @@ struct Lan {
 
 impl Lan {
     fn connect(daemon: &Daemon, spec: &NicSpec) -> Result<Lan> {
-        let nic = |id: &str| connect(daemon, id, spec);
+        let nic = |id: &str| daemon.nic(id, spec.clone());
         let mut lan =
             Lan { hears: nic("hears")?, elsewhere: nic("elsewhere")?, guest: nic("guest")? };
         // So that both its rings were used.
@@ -76,19 +76,6 @@ impl Lan {
     }
 }
 
-fn connect(daemon: &Daemon, id: &str, spec: &NicSpec) -> Result<Nic> {
-    let nic = Nic::connect(&daemon.socket(id), spec.clone())
-        .with_context(|| format!("{id}: {}", daemon.last_words()))?;
-    await_served(daemon, id)?;
-    Ok(nic)
-}
-
-fn await_served(daemon: &Daemon, id: &str) -> Result<()> {
-    await_that("both queues to be attached", || {
-        Ok(daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
-    })
-}
-
 /// As at another host: a connection that is new, and rings that are not.
 fn come(daemon: &Daemon, guest: &mut Nic) -> Result<()> {
     await_that("a new connection to be taken", || {
@@ -116,7 +103,7 @@ fn who_comes_with_used_rings_is_announced_and_who_starts_anew_is_not() -> Result
         let features = lan.guest.frontend().features();
         for log in [F_LOG_ALL, 0] {
             lan.guest.frontend().set_features(features | log)?;
-            await_served(&daemon, "guest")?;
+            daemon.await_nic("guest", 1)?;
         }
         ensure!(lan.heard(9, 300)? == 0, "{name}: announced where it was");
         // As from another host.

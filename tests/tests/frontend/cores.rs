@@ -7,7 +7,7 @@ use testing::content::{MEMORY_BYTES as FILL_MEMORY_BYTES, fill};
 use testing::daemon::{Daemon, await_that};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::lacking::left_out;
-use testing::net_frontend::{Nic, NicSpec, frames};
+use testing::net_frontend::{NicSpec, frames};
 use testing::timing;
 use tests::single::Single;
 use tests::streams::{MEMORY_BYTES, Streams};
@@ -169,15 +169,6 @@ fn a_parked_sidecore_is_in_use_while_an_operator_has_a_queue_there() -> Result<(
 
 const LAN: [&str; 2] = ["one", "two"];
 
-fn nic(daemon: &Daemon, name: &str) -> Result<Nic> {
-    let nic =
-        Nic::connect(&daemon.socket(name), NicSpec { send_bytes: LONGEST, ..NicSpec::default() })?;
-    await_that("both queues to be attached", || {
-        Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
-    })?;
-    Ok(nic)
-}
-
 /// Where its port is.
 fn home(daemon: &Daemon, name: &str) -> Result<u64> {
     let view = daemon.ask(&format!("nic show {name}"))?;
@@ -218,7 +209,10 @@ fn a_sidecore_is_parked_though_a_nic_is_there_and_no_frame_is_lost() -> Result<(
     await_states(&daemon, ["in_use", "in_use"], "both in use")?;
     daemon.ask(&format!("nic add two --switch lan --mac {two} --mtu 9000"))?;
     ensure!(home(&daemon, "two")? == 1, "{:#}", daemon.ask("sidecores")?);
-    let guests = traffic::start([(nic(&daemon, "one")?, 1), (nic(&daemon, "two")?, 2)])?;
+    let guests = traffic::start([
+        (daemon.nic("one", NicSpec::sending(LONGEST))?, 1),
+        (daemon.nic("two", NicSpec::sending(LONGEST))?, 2),
+    ])?;
     guests.iter().try_for_each(|guest| guest.await_frames(1_000))?;
     let busy = daemon.ask("sidecores")?;
     println!("busy {:?} %", each(&busy, "busy_percent"));

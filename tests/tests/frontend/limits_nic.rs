@@ -25,9 +25,7 @@ fn lan(name: &str, count: u16) -> Result<(Daemon, Vec<Nic>)> {
     let mut nics = Vec::new();
     for (number, id) in (1..=count).zip(["a", "b", "c"]) {
         daemon.ask(&format!("nic add {id} --switch lan --mac 52:54:00:00:00:0{number}"))?;
-        let nic = Nic::connect(&daemon.socket(id), NicSpec::default());
-        nics.push(nic.with_context(|| format!("the daemon says:\n{}", daemon.last_words()))?);
-        await_that("its queues to be served", || Ok(daemon.shown(id, "queues_attached")? == 2))?;
+        nics.push(daemon.nic(id, NicSpec::default())?);
     }
     Ok((daemon, nics))
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use testing::bed::tests_all;
 use testing::daemon::{Daemon, await_that, pause};
 use testing::mover::{Mover, Wish};
-use testing::net_frontend::{Header, Nic, NicSpec, frames};
+use testing::net_frontend::{Header, NicSpec, frames};
 use testing::timing;
 use tests::traffic::{self, LONGEST, OTHERS, Traffic};
 
@@ -27,21 +27,15 @@ fn config() -> String {
     config
 }
 
-fn connect(daemon: &Daemon, name: &str) -> Result<Nic> {
-    let spec = NicSpec { send_bytes: LONGEST, ..NicSpec::default() };
-    let nic = Nic::connect(&daemon.socket(name), spec)?;
-    await_that("both queues to be attached", || {
-        Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
-    })?;
-    Ok(nic)
-}
-
 fn start(daemon: &Daemon) -> Result<[Traffic; 2]> {
     for name in NAMES {
         // An operator's wish: their loads move them nowhere.
         daemon.ask(&format!("nic move {name} --to {}", home(daemon, name)?))?;
     }
-    let nics = [(connect(daemon, NAMES[0])?, 1), (connect(daemon, NAMES[1])?, 2)];
+    let nics = [
+        (daemon.nic(NAMES[0], NicSpec::sending(LONGEST))?, 1),
+        (daemon.nic(NAMES[1], NicSpec::sending(LONGEST))?, 2),
+    ];
     let guests = traffic::start(nics)?;
     guests.iter().try_for_each(|guest| guest.await_frames(100))?;
     Ok(guests)
@@ -143,7 +137,7 @@ fn nics_are_changed_cut_off_and_removed_while_they_move() -> Result<()> {
     for number in 0..12u64 {
         let id = format!("other{number}");
         daemon.ask(&format!("nic add {id} --switch lan"))?;
-        let mut other = connect(&daemon, &id)?;
+        let mut other = daemon.nic(&id, NicSpec::sending(LONGEST))?;
         let (stop, mover) = (Arc::new(AtomicBool::new(false)), Mover::new(daemon.dir()));
         let (stopped, counted, nic) = (Arc::clone(&stop), Arc::clone(&moved), id.clone());
         let thread = std::thread::spawn(move || keep_moving(&mover, &nic, &stopped, &counted));
@@ -188,7 +182,7 @@ fn a_daemon_that_is_stopped_while_nics_move_ends_in_order() -> Result<()> {
         let (mut movers, mut nics) = (Vec::new(), Vec::new());
         let stop = Arc::new(AtomicBool::new(false));
         for name in NAMES {
-            nics.push(connect(&daemon, name)?);
+            nics.push(daemon.nic(name, NicSpec::sending(LONGEST))?);
             let (mover, stopped) = (Mover::new(daemon.dir()), Arc::clone(&stop));
             movers.push(std::thread::spawn(move || {
                 // The end of the API is the end of this.
@@ -230,7 +224,7 @@ fn what_cannot_be_moved_is_refused_with_the_reason() -> Result<()> {
     })?;
     let view = daemon.ask(&format!("nic move one --to {to}"))?;
     ensure!(view["sidecore"] == to, "{view}");
-    let _nic = connect(&daemon, "one")?;
+    let _nic = daemon.nic("one", NicSpec::sending(LONGEST))?;
     ensure!(home(&daemon, "one")? == to);
     // There already: nothing to do, and nothing wrong.
     daemon.ask(&format!("nic move one --to {to}"))?;

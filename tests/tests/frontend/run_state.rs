@@ -31,13 +31,7 @@ fn config() -> String {
 
 fn frames_go(daemon: &Daemon) -> Result<()> {
     let connect = |id: &str, number| -> Result<(Nic, u16)> {
-        let nic = Nic::connect(
-            &daemon.socket(id),
-            NicSpec { send_bytes: LONGEST, ..NicSpec::default() },
-        )?;
-        await_that("its queues to be attached", || {
-            Ok(daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
-        })?;
+        let nic = daemon.nic(id, NicSpec::sending(LONGEST))?;
         Ok((nic, number))
     };
     let guests = traffic::start([connect("one", 1)?, connect("two", 2)?])?;

@@ -16,7 +16,7 @@ use testing::clock::now_ns;
 use testing::daemon::{Daemon, await_that, is_busy, pause};
 use testing::frontend::{Frontend, FrontendSpec};
 use testing::load::Random;
-use testing::net_frontend::{Nic, NicSpec};
+use testing::net_frontend::NicSpec;
 use testing::timing;
 use testing::timing::told;
 use testing::verified::Load;
@@ -294,18 +294,8 @@ impl Soak {
 
     /// Two guests come and send to each other; half of the time another process takes over meanwhile.
     fn frames(&mut self) -> Result<()> {
-        let spec = || NicSpec { send_bytes: LONGEST, ..NicSpec::default() };
-        let nics = [("n0", 0), ("n1", 1)].map(|(id, number)| {
-            Nic::connect(&self.daemon.socket(id), spec()).map(|nic| (nic, number))
-        });
-        let [one, two] = nics;
-        let nics = [one?, two?];
-        await_that("all queues to be attached", || {
-            let all = |id: &str| -> Result<bool> {
-                Ok(self.daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
-            };
-            Ok(all("n0")? && all("n1")?)
-        })?;
+        let connect = |id| self.daemon.nic(id, NicSpec::sending(LONGEST));
+        let nics = [(connect("n0")?, 0), (connect("n1")?, 1)];
         let guests = traffic::start(nics)?;
         let awaited = guests.iter().try_for_each(|guest| guest.await_frames(FRAMES));
         let taken_over = awaited.is_ok() && !self.stays && self.random.below(2) == 0;

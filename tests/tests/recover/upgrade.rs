@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use testing::bed::tests_all;
-use testing::daemon::{Daemon, await_that, pause};
+use testing::daemon::{Daemon, pause};
 use testing::frontend::{Frontend, FrontendSpec};
-use testing::net_frontend::{Nic, NicSpec, frames};
+use testing::net_frontend::{NicSpec, frames};
 use testing::timing;
 use testing::timing::told;
 use testing::verified::Load;
@@ -192,14 +192,7 @@ fn frames_go_on_and_none_is_lost_doubled_or_overtaken() -> Result<()> {
             &format!("[[nic]]\nid = \"{name}\"\nswitch = \"lan\"\nmac = \"{mac}\"\nmtu = 9000\n");
     }
     let mut daemon = Daemon::with("upgrade-nics", &config).cpus("0-1").start()?;
-    let connect = |name: &str| -> Result<Nic> {
-        let spec = NicSpec { send_bytes: LONGEST, ..NicSpec::default() };
-        let nic = Nic::connect(&daemon.socket(name), spec)?;
-        await_that("both queues to be attached", || {
-            Ok(daemon.ask(&format!("nic show {name}"))?["queues_attached"] == 2)
-        })?;
-        Ok(nic)
-    };
+    let connect = |name| daemon.nic(name, NicSpec::sending(LONGEST));
     let guests = traffic::start([(connect("one")?, 1), (connect("two")?, 2)])?;
     for _ in 0..wanted {
         if guests.iter().any(|guest| guest.await_frames(100).is_err()) {

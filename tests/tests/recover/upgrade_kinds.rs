@@ -207,15 +207,6 @@ impl Drop for Monitor {
     }
 }
 
-fn nic(daemon: &Daemon, id: &str, send_bytes: u32) -> Result<Nic> {
-    let spec = NicSpec { send_bytes, ..NicSpec::default() };
-    let nic = Nic::over(daemon.connect(id)?, spec).with_context(|| daemon.last_words())?;
-    await_that("its queues to be attached", || {
-        Ok(daemon.ask(&format!("nic show {id}"))?["queues_attached"] == 2)
-    })?;
-    Ok(nic)
-}
-
 /// Nothing of it has a problem.
 fn is_well(daemon: &Daemon) -> Result<()> {
     let all = daemon.ask("ls")?;
@@ -336,8 +327,9 @@ impl Guests {
             singles.push((id, Single::new(&mut frontend)?, frontend));
         }
         let quiet = ["many", "packet", "xdp", "drop", "echo", "made", "far-nic"];
-        let quiet = quiet.iter().map(|id| nic(daemon, id, 1514)).collect::<Result<_>>()?;
-        let guest = |id: &str| nic(daemon, id, LONGEST);
+        let quiet =
+            quiet.iter().map(|id| daemon.nic(id, NicSpec::sending(1514))).collect::<Result<_>>()?;
+        let guest = |id: &str| daemon.nic(id, NicSpec::sending(LONGEST));
         let lan = traffic::start([(guest("one")?, 1), (guest("two")?, 2)])?;
         let bridged = traffic::start([(guest("three")?, 3), (guest("four")?, 4)])?;
         let frames = [lan, bridged];

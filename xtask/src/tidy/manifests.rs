@@ -13,7 +13,11 @@ const ABOVE_DATA: [&str; 2] = ["control/", "bin/"];
 
 /// Rooms whose crates are in the daemon, and features that must not be: what they add is a test's.
 const SHIPPED: [&str; 4] = ["data/", "control/", "host/", "bin/"];
-const UNSHIPPED: [&str; 6] = ["simulated", "driver", "measured", "model", "rogue", "fuzzed"];
+const UNSHIPPED: [&str; 4] = ["simulated", "model", "rogue", "fuzzed"];
+
+/// What is compiled with a shipped crate, so that benches and the daemon have one build of it, and that only tests and
+/// benches use: the linker leaves it out of the daemon.
+const UNUSED: [&str; 2] = ["virtqueue::driver", "Tracker::start_empty"];
 
 /// Where the versions are, and where the reasons.
 const VERSIONS: &str = "Cargo.toml";
@@ -49,6 +53,7 @@ pub(crate) fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     for (source, table) in manifests.iter().filter(|(source, _)| shipped.contains(&source.path)) {
         findings.extend(unshipped(source, table));
     }
+    findings.extend(sources.iter().flat_map(names_unused));
     let used: HashSet<String> =
         manifests.iter().flat_map(|(_, table)| dependencies(table)).collect();
     findings.extend(reasons(sources, &used)?);
@@ -96,6 +101,20 @@ fn unshipped(source: &Source, manifest: &Table) -> Option<Finding> {
     let quoted = format!("\"{feature}\"");
     let line = source.text.lines().position(|line| line.contains(&quoted)).map_or(1, |at| at + 1);
     Some(source.finding("unshipped", line, message))
+}
+
+/// Shipped code that names one of [`UNUSED`].
+fn names_unused(source: &Source) -> Vec<Finding> {
+    if !SHIPPED.iter().any(|room| source.path.starts_with(room)) {
+        return Vec::new();
+    }
+    let named = |line: &str| UNUSED.iter().find(|name| line.contains(*name));
+    let found = source.shipped().filter_map(|(number, line)| Some((number, named(line)?)));
+    let finding = |(number, name): (usize, &&str)| {
+        let message = format!("a shipped crate uses `{name}`, which is for tests and benches");
+        source.finding("unshipped", number, message)
+    };
+    found.map(finding).collect()
 }
 
 /// Each version in the root manifest is used by a crate and has its reason on the page.
@@ -183,6 +202,22 @@ mod tests {
               tests and simulations: ask for it in [dev-dependencies] [unshipped]"]
         );
         Ok(())
+    }
+
+    #[test]
+    fn what_is_for_benches_is_not_used_by_the_daemon() {
+        let text = "use virtqueue::driver::Driver;\n#[cfg(test)]\nmod tests {\n    use virtqueue::driver;\n}\n";
+        let found = |path: &str| names_unused(&Source::new(path, text));
+        let said: Vec<String> =
+            found("data/a/src/lib.rs").iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "data/a/src/lib.rs:1: a shipped crate uses `virtqueue::driver`, which is for tests and \
+              benches [unshipped]"
+            ]
+        );
+        assert!(found("bench/src/a.rs").is_empty() && found("data/a/src/tests/b.rs").is_empty());
     }
 
     #[test]

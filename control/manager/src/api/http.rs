@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::places::{Entry, PER_USER_MAX, Places};
 use super::{
     ANSWER_S_MAX, BODY_BYTES_MAX, CLIENTS_KEPT, CLIENTS_MAX, CONNECTION_S_MAX, Door, Peer,
-    REQUEST_S_MAX, Request,
+    REQUEST_S_MAX, Request, UPGRADE_S_MAX,
 };
 
 /// The user of a client of whom nothing is known: nobody's.
@@ -288,6 +288,7 @@ async fn serve_route(
 
 /// Puts a call to the control loop and waits for its answer.
 async fn ask(door: &Door, from: Peer, call: Call) -> Result<Answer, ApiError> {
+    let limit_s = if matches!(call, Call::Upgrade) { UPGRADE_S_MAX } else { ANSWER_S_MAX };
     let (reply, answer) = oneshot::channel();
     door.requests.try_send(Request { call, from, reply }).map_err(|error| match error {
         TrySendError::Full(_) => ApiError::new(
@@ -299,15 +300,27 @@ async fn ask(door: &Door, from: Peer, call: Call) -> Result<Answer, ApiError> {
     })?;
     // Full only after 2^64 - 2 wake-ups that nobody read: then it is readable anyway.
     let _ = rustix::io::write(&door.wake, &1u64.to_ne_bytes());
-    match timeout(Duration::from_secs(ANSWER_S_MAX), answer).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(stopping()),
-        Err(_) => Err(ApiError::new(
+    match within(limit_s, answer).await {
+        Some(Ok(answer)) => answer,
+        Some(Err(_)) => Err(stopping()),
+        None => Err(ApiError::new(
             ErrorKind::Busy,
-            format!("the control loop gave no answer within {ANSWER_S_MAX} s"),
+            format!("the control loop gave no answer within {limit_s} s"),
             "the request may still be carried out: look with `sidecore ls` before repeating it",
         )),
     }
+}
+
+/// Waits for so many seconds in which this process ran: one second and one look after the other, so that a machine
+/// that stood still is no reason to give up.
+async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
+    let mut what = std::pin::pin!(what);
+    for _ in 0..seconds {
+        if let Ok(done) = timeout(Duration::from_secs(1), &mut what).await {
+            return Some(done);
+        }
+    }
+    None
 }
 
 fn stopping() -> ApiError {

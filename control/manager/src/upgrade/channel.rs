@@ -23,6 +23,9 @@ use crate::manager::now;
 /// Room for the largest packet and a few more.
 const SEND_BUFFER_BYTES: usize = 4 * PACKET_BYTES_MAX;
 
+/// A wait is made of such steps, each with a look at its end: while the machine stands still, one passes.
+pub(super) const STEP: Duration = Duration::from_millis(500);
+
 /// One end.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -98,15 +101,18 @@ impl Channel {
     /// # Errors
     /// What the kernel said, `WouldBlock` when nothing came for so long, or a packet that was cut off.
     pub(crate) fn receive(&self, limit: Duration) -> io::Result<Option<Packet>> {
-        set_socket_timeout(&self.end, Timeout::Recv, Some(within(limit, self.until, now())))?;
+        let mut left = within(limit, self.until, now());
         let mut bytes = vec![0; PACKET_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let message = loop {
+            let step = left.min(STEP);
+            set_socket_timeout(&self.end, Timeout::Recv, Some(step))?;
             let into = &mut [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.end, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(message) => break message,
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if left > step => left -= step,
                 // As from an end whose owner was killed.
                 Err(Errno::CONNRESET) => return Ok(None),
                 Err(error) => return Err(error.into()),

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 
-use super::channel::Channel;
+use super::channel::{Channel, STEP};
 use super::guard;
 use super::launcher::{LAUNCHERS, Said};
 use super::pause::PauseWords;
@@ -460,13 +460,15 @@ fn hear_serving(channel: &Channel) -> Option<PauseWords> {
 }
 
 pub(super) fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
-    let until = now() + limit;
+    let mut left = limit;
     loop {
-        let left = until.saturating_duration_since(now());
+        // While the machine stands still one step passes, and then there is another look.
+        let step = left.min(STEP);
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
-        match poll(&mut fds, Some(&timespec(left))) {
-            Ok(0) if left.is_zero() => return false,
-            Ok(0) | Err(_) => {}
+        match poll(&mut fds, Some(&timespec(step))) {
+            Ok(0) if left == step => return false,
+            Ok(0) => left -= step,
+            Err(_) => {}
             Ok(_) => return true,
         }
     }

@@ -323,14 +323,14 @@ mod tests {
         KernelSocket::new(socket, Family::Ipv4, FRAME_BYTES_MAX)
     }
 
-    /// Lengths of so many frames that come, or of those before ten seconds without any.
+    /// Lengths of so many frames that come, or of those before a minute without any.
     fn lens_of(socket: &mut KernelSocket, count: usize) -> Vec<usize> {
         let mut lens = Vec::new();
         while lens.len() < count {
             if let Some((_, frame)) = socket.receive() {
                 lens.push(frame.len());
             } else if !socket.has_some() {
-                let limit = rustix::fs::Timespec { tv_sec: 10, tv_nsec: 0 };
+                let limit = rustix::fs::Timespec { tv_sec: 60, tv_nsec: 0 };
                 let fd = rustix::event::PollFlags::IN;
                 let fd = rustix::event::PollFd::from_borrowed_fd(socket.poll_fd(), fd);
                 if rustix::event::poll(&mut [fd], Some(&limit)).expect("a socket") == 0 {

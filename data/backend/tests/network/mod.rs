@@ -150,7 +150,7 @@ impl Turns {
     }
 
     /// The next frame of `port` that `wanted` wants, as header and bytes; `None` when none comes
-    /// within a second or the port has gone.
+    /// within [`PATIENCE_MS`] or the port has gone.
     pub(crate) fn receive(
         &mut self,
         port: &mut HostPort,
@@ -161,13 +161,16 @@ impl Turns {
                 if wanted(&received) {
                     return Some((received.header, received.bytes.to_vec()));
                 }
-            } else if port.is_gone() || !wait(port, 1_000) {
+            } else if port.is_gone() || !wait(port, PATIENCE_MS) {
                 return None;
             }
         }
         panic!("10,000 frames that nobody wants");
     }
 }
+
+/// How long what must come may take: a machine that stands still is no failure.
+pub(crate) const PATIENCE_MS: i64 = 60_000;
 
 /// Waits until `port` is readable; false when it is not within so many milliseconds.
 pub(crate) fn wait(port: &HostPort, limit_ms: i64) -> bool {
