@@ -61,6 +61,8 @@ need_for_group() {
 # build_suite: with cargo's own progress on a terminal, elsewhere with a line each ten seconds.
 build_suite() {
     local pid status=0 log=$BUILD/suite.log looks=0
+    # As `suite` builds the tests: what it is made of is built once.
+    local -x RUSTC_WORKSPACE_WRAPPER=clippy-driver
     say 'building the runner of the tests'
     if [[ -t 2 ]]; then
         cargo build --workspace --bin suite || die 'cargo build failed' 'mend what it says above'

@@ -33,42 +33,42 @@ mod replayed {
 
     #[test]
     fn ring_split() {
-        replay("ring_split", 20_000, |input| fuzz::ring::run(Format::Split, input));
+        replay("ring_split", 5_000, |input| fuzz::ring::run(Format::Split, input));
     }
 
     #[test]
     fn ring_packed() {
-        replay("ring_packed", 20_000, |input| fuzz::ring::run(Format::Packed, input));
+        replay("ring_packed", 5_000, |input| fuzz::ring::run(Format::Packed, input));
     }
 
     #[test]
     fn session() {
-        replay("session", 20_000, fuzz::session::run);
+        replay("session", 5_000, fuzz::session::run);
     }
 
     #[test]
     fn config() {
-        replay("config", 20_000, fuzz::operator::run);
+        replay("config", 5_000, fuzz::operator::run);
     }
 
     #[test]
     fn net_header() {
-        replay("net_header", 20_000, fuzz::net::run);
+        replay("net_header", 5_000, fuzz::net::run);
     }
 
     #[test]
     fn switch() {
-        replay("switch", 20_000, fuzz::bridge::run);
+        replay("switch", 5_000, fuzz::bridge::run);
     }
 
     #[test]
     fn estate() {
-        replay("estate", 20_000, fuzz::estate::run);
+        replay("estate", 5_000, fuzz::estate::run);
     }
 
     #[test]
     fn wire() {
-        replay("wire", 20_000, fuzz::wire::run);
+        replay("wire", 5_000, fuzz::wire::run);
     }
 }
 

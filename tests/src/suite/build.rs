@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
+use serde_json::Value;
 
 use crate::suite::Built;
 use crate::suite::child::apart;
@@ -56,6 +57,12 @@ impl Step {
             Step::Daemon => "daemon",
             Step::Bench => "bench",
         }
+    }
+
+    /// Whether clippy is who compiles: what it has to say costs no build of its own then. Not where it is to be fast, since
+    /// clippy optimises less.
+    fn is_linted(self) -> bool {
+        matches!(self, Step::Programs | Step::Tests | Step::Crates)
     }
 
     /// Cargo's words. Crates are chosen so that each is built once a profile: their features depend on that choice.
@@ -117,6 +124,15 @@ impl Progress {
     }
 }
 
+/// What came of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// The programs that there are now.
+    pub programs: Vec<Program>,
+    /// What the compiler, and clippy where it is who compiles, warn of.
+    pub warnings: Vec<String>,
+}
+
 /// Builds one step; what cargo says is in `log`.
 ///
 /// # Errors
@@ -127,12 +143,12 @@ pub fn build(
     log: &Path,
     sessions: &Sessions,
     progress: &Progress,
-) -> Result<Vec<Program>> {
+) -> Result<Made> {
     progress.say(format!("building {}", step.name()));
     let mut log_file = std::fs::File::create(log)?;
     let mut command: Command = apart(["nice", "cargo"].iter().chain(step.words()));
     command
-        .arg("--message-format=json-render-diagnostics")
+        .arg("--message-format=json")
         .current_dir(root)
         .env("CARGO_TERM_PROGRESS_WHEN", "always")
         .env("CARGO_TERM_PROGRESS_WIDTH", "120")
@@ -140,11 +156,14 @@ pub fn build(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    if step.is_linted() {
+        command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    }
     let mut cargo = command.spawn().context("starting cargo")?;
     let leader = Pid::from_child(&cargo);
     sessions.add(leader);
     let (stdout, stderr) = (cargo.stdout.take(), cargo.stderr.take());
-    let reader = std::thread::spawn(move || stdout.map(programs).unwrap_or_default());
+    let reader = std::thread::spawn(move || stdout.map(made).unwrap_or_default());
     if let Some(stderr) = stderr {
         follow(stderr, &mut log_file, |words| {
             progress.say(format!("building {}: {words}", step.name()));
@@ -154,15 +173,33 @@ pub fn build(
     kill_rest(leader);
     sessions.remove(leader);
     progress.say(String::new());
-    let programs = reader.join().unwrap_or_default();
+    let made = reader.join().unwrap_or_default();
+    for warning in &made.warnings {
+        writeln!(log_file, "{warning}")?;
+    }
     let status = status?;
     ensure!(status.success(), "`cargo {}`: {status}", step.words().join(" "));
-    Ok(programs)
+    Ok(made)
 }
 
-fn programs(stdout: ChildStdout) -> Vec<Program> {
-    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-    lines.filter_map(|line| Program::of_line(&line)).collect()
+fn made(stdout: ChildStdout) -> Made {
+    let mut made = Made::default();
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        made.programs.extend(Program::of_line(&line));
+        // Of a library that is built with its tests too there are two.
+        made.warnings.extend(warning_of(&line).filter(|text| !made.warnings.contains(text)));
+    }
+    made
+}
+
+/// What the compiler says in a line of cargo's, as people read it.
+fn warning_of(line: &str) -> Option<String> {
+    let said: Value = serde_json::from_str(line).ok()?;
+    let is_message = said.get("reason")? == "compiler-message";
+    let text = said.get("message")?.get("rendered")?.as_str()?;
+    // The last one only counts the others.
+    let counts = text.contains(" warning") && text.contains(" emitted");
+    (is_message && !counts).then(|| text.trim_end().to_owned())
 }
 
 /// Tells how far cargo is, and writes the rest of what it says to its log.
@@ -224,6 +261,19 @@ mod tests {
         assert!(waits(Built::Daemon, &[Step::Daemon]) && waits(Built::Daemon, &[Step::Programs]));
         assert!(!waits(Built::Crates, &[Step::Programs, Step::Daemon, Step::Bench]));
         assert!(!waits(Built::Nothing, &[Step::Programs, Step::Crates, Step::Daemon]));
+    }
+
+    #[test]
+    fn what_the_compiler_says_is_kept() {
+        let line = |reason: &str, text: &str| {
+            serde_json::json!({ "reason": reason, "message": { "rendered": text } }).to_string()
+        };
+        let text = "warning: unused import: `a`\n --> b.rs:1:5\n\n";
+        let kept = Some("warning: unused import: `a`\n --> b.rs:1:5".to_owned());
+        assert_eq!(warning_of(&line("compiler-message", text)), kept);
+        assert_eq!(warning_of(&line("compiler-message", "warning: 2 warnings emitted\n\n")), None);
+        assert_eq!(warning_of(&line("compiler-artifact", text)), None);
+        assert_eq!(warning_of("no json"), None);
     }
 
     #[test]

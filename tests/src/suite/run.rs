@@ -14,13 +14,13 @@ use testing::namespace::Namespace;
 use testing::scratch::Scratch;
 use testing::vm::{BOOTED_AGAIN, has_kvm};
 
-use crate::suite::build::{Progress, Step, build, steps, waits_for};
+use crate::suite::build::{Made, Progress, Step, build, steps, waits_for};
 use crate::suite::child::{Running, Surroundings, bound_seconds, command, leave, unmount_in};
 use crate::suite::choose::{Chosen, choose};
 use crate::suite::found::{self, End};
 use crate::suite::lanes::{self, Waiting};
 use crate::suite::options::Options;
-use crate::suite::programs::{Program, Programs};
+use crate::suite::programs::Programs;
 use crate::suite::screen::{Ink, Screen};
 use crate::suite::session::Sessions;
 use crate::suite::shelf::{self, Shelf};
@@ -107,7 +107,7 @@ fn sweep_namespaces() {
 
 /// What a thread tells.
 enum Event {
-    Built(Step, Result<Vec<Program>>),
+    Built(Step, Result<Made>),
     Ended(usize, Result<End>),
 }
 
@@ -263,13 +263,14 @@ impl Run {
         }
     }
 
-    fn built(&mut self, step: Step, built: Result<Vec<Program>>) -> Result<()> {
+    fn built(&mut self, step: Step, built: Result<Made>) -> Result<()> {
         self.steps.retain(|of| *of != step);
         self.build_seconds = self.screen.seconds();
         match built {
-            Ok(programs) => {
-                self.programs.extend(programs);
+            Ok(made) => {
+                self.programs.extend(made.programs);
                 self.write_programs()?;
+                self.shelf.add_warnings(&made.warnings)?;
                 self.screen.say(Ink::Plain, &format!("built: {}", step.name()));
             }
             Err(error) => {

@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+/// The file of what the compiler warns of.
+pub const WARNINGS: &str = "warnings";
 /// The file of times.
 const TIMES: &str = "times";
 /// Largest file that is kept of a case that failed: images are larger.
@@ -47,6 +49,17 @@ impl Shelf {
     /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Keeps what the compiler warns of, for the case that looks at it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn add_warnings(&self, warnings: &[String]) -> Result<()> {
+        let mut file =
+            std::fs::File::options().create(true).append(true).open(self.folder.join(WARNINGS))?;
+        warnings.iter().try_for_each(|warning| writeln!(file, "{warning}\n"))?;
+        Ok(())
     }
 
     /// How many seconds a case is expected to take: as long as the last time, or its `usual` ones.

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail, ensure};
 use guest_memory::Area;
+use testing::bed::tests_all;
 use testing::clock::now_ns;
 use testing::content;
 use testing::daemon::Daemon;
@@ -29,6 +30,7 @@ const DISKS: &str = "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4
 const MEMORY_BYTES: u64 = 4 << 20;
 const BATCH_MAX: u64 = 8;
 const ROUNDS: usize = 25;
+const ROUNDS_SHORT: usize = 10;
 /// Of a ring of 1024: so many that used elements reach pages where the used index is not.
 const ROUNDS_LARGE: usize = 170;
 /// Bytes of a request's part of the data area.
@@ -148,7 +150,11 @@ impl<'a> Guest<'a> {
     fn check(&mut self, log: &Log) -> Result<()> {
         let mut all = 0;
         log.take();
-        let rounds = if self.ring.size > 64 { ROUNDS_LARGE } else { ROUNDS };
+        let rounds = match self.ring.size {
+            65.. => ROUNDS_LARGE,
+            _ if tests_all() => ROUNDS,
+            _ => ROUNDS_SHORT,
+        };
         for round in 0..rounds {
             let (changed, writable) = self.round()?;
             let marked = log.take();

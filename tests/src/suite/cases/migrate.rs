@@ -30,7 +30,7 @@ pub(super) const GROUP: Group = Group::new(
      step (root)",
     &[
         Case::raw("migrate", "migrate")
-            .variables(&[("MIGRATE_ROUNDS", "200", "5000"), ("MIGRATE_STOPS", "300", "1000")])
+            .variables(&[("MIGRATE_ROUNDS", "100", "5000"), ("MIGRATE_STOPS", "100", "1000")])
             .usually(60),
         Case::run("shared", shared).parts(&NAMES).needs(&[Need::Root]).within(1200).usually(90),
         Case::run("packed", packed).needs(&[Need::Root]).usually(30),

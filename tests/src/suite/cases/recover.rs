@@ -11,8 +11,8 @@ pub(super) const GROUP: Group = Group::new(
     PROGRAM,
     "kill -9 of the daemon, of the VMM and of both under load; the fence; upgrades",
     &[
-        Case::raw(PROGRAM, "recover").variables(&[("RECOVER_KILLS", "500", "10000")]).usually(60),
-        Case::raw(PROGRAM, "upgrade").variables(&[("UPGRADES", "40", "500")]),
+        Case::raw(PROGRAM, "recover").variables(&[("RECOVER_KILLS", "200", "10000")]).usually(60),
+        Case::raw(PROGRAM, "upgrade").variables(&[("UPGRADES", "20", "500")]),
         Case::raw(PROGRAM, "upgrade_refused"),
         Case::raw(PROGRAM, "upgrade_killed"),
         Case::raw(PROGRAM, "upgrade_kinds")
@@ -20,7 +20,7 @@ pub(super) const GROUP: Group = Group::new(
             .usually(60),
         Case::raw(PROGRAM, "fence").variables(&[("FENCE_ROUNDS", "10", "200")]),
         Case::raw(PROGRAM, "recover_many").variables(&[
-            ("VANISH_ROUNDS", "500", "500"),
+            ("VANISH_ROUNDS", "200", "500"),
             ("TENANTS", "16", "64"),
             ("TENANTS_ROUNDS", "5", "100"),
         ]),

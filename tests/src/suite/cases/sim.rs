@@ -12,7 +12,7 @@ use crate::suite::{Built, Case, Group};
 /// The group.
 pub(super) const GROUP: Group = Group::new(
     "sim",
-    "the whole system simulated: the seeds that once found something, then 1,000 (100,000 with --all)",
+    "the whole system simulated: the seeds that once found something, then 300 (100,000 with --all)",
     &[Case::run("seeds", seeds).needs_built(Built::Crates).usually(120).within(1200)],
 );
 
@@ -25,6 +25,6 @@ fn seeds(bed: &Bed) -> Result<()> {
         // As the tests are built: building it to run fast takes longer than it saves.
         Command::new(&Programs::known()?.plain("world")?.path)
     };
-    bed.check("", done(world.args(["--seeds", &bed.often(1000, 100_000).to_string()])));
+    bed.check("", done(world.args(["--seeds", &bed.often(300, 100_000).to_string()])));
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use testing::bed::{Bed, Need, tests_all};
 
-use crate::suite::programs::{Kind, Programs};
+use crate::suite::programs::{Kind, PROGRAMS, Programs};
+use crate::suite::shelf::WARNINGS;
 use crate::suite::tools::{command, done, said, test_command, tested};
 use crate::suite::{Built, Case, Group, Takes};
 
@@ -31,11 +32,12 @@ pub(super) const GROUP: Group = Group::new(
         Case::run("tidy", tidy).needs_built(Built::Crates).takes(Takes::Little),
         Case::command("shellcheck", &["sh", "-c", SHELLCHECK]),
         Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
-        Case::command("clippy", CLIPPY).needs_built(Built::Crates).usually(60),
-        Case::run("crates", crates).needs_built(Built::Crates).usually(110),
-        Case::command("docs", &["cargo", "test", "--workspace", "--doc"])
+        Case::run("clippy", clippy).needs_built(Built::Crates).takes(Takes::Little),
+        Case::run("crates", crates)
             .needs_built(Built::Crates)
-            .usually(20),
+            .variables(&[("HISTORIES", "200", "20000")])
+            .usually(110),
+        Case::command("docs", DOCS).needs_built(Built::Crates).usually(20),
         as_root("lost-flush", "faults", &["--ignored", "lost"]),
         as_root("block-devices", "model", &["--ignored", "block"]),
         as_root("held-devices", "backend", &["--ignored", "block_device"]),
@@ -52,8 +54,21 @@ const SHELLCHECK: &str =
     "shellcheck -x -a x .ci/run x.d/test/*.sh tests/guest/service/run lab/guest/l1_run";
 const SHELLCHECK_GUEST: &str = "shellcheck -s dash -x tests/guest/init tests/guest/scripts/*.sh \
                                 lab/guest/*_init tests/guest/service/init";
-const CLIPPY: &[&str] =
-    &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+/// With the compiler that has built the crates ([`crate::suite::build`]), or they were built again.
+const DOCS: &[&str] =
+    &["env", "RUSTC_WORKSPACE_WRAPPER=clippy-driver", "cargo", "test", "--workspace", "--doc"];
+
+/// The compiler warned of nothing when it built the crates, and was clippy ([`crate::suite::build`]).
+fn clippy(bed: &Bed) -> Result<()> {
+    let programs = std::env::var_os(PROGRAMS).context("SUITE_PROGRAMS is not set")?;
+    let file = Path::new(&programs).with_file_name(WARNINGS);
+    let warnings = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    match warnings.trim() {
+        "" => bed.passed("", ""),
+        warnings => bed.failed("", warnings),
+    }
+    Ok(())
+}
 
 /// What is checked of sources and pages.
 fn tidy(bed: &Bed) -> Result<()> {
