@@ -6,9 +6,14 @@
 GUEST_GROUPS=(guest net foreign recover remote migrate durable)
 
 cmd_test() {
-    local word groups=() command=run
+    local word groups=() command=run is_number=
     for word; do
+        if [[ -n $is_number ]]; then
+            is_number=
+            continue
+        fi
         case $word in
+            --lanes) is_number=yes ;;
             --list | --help | -h) command=tell ;;
             --all) TEST_ALL=yes ;;
             -*) ;;
@@ -17,7 +22,7 @@ cmd_test() {
     done
     need_rust
     if [[ $command == run ]]; then
-        ((${#groups[@]})) || groups=(unit "${GUEST_GROUPS[@]}" frontend hostile fuzz service bench)
+        ((${#groups[@]})) || groups=(unit "${GUEST_GROUPS[@]}" frontend hostile fuzz service bench ${TEST_ALL:+lab mutants})
         for word in "${groups[@]}"; do need_for_group "$word"; done
     fi
     build_suite

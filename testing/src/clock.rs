@@ -1,4 +1,4 @@
-//! The one place of the benches that reads a clock.
+//! The one place of tests and benches that reads a clock.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -25,7 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 pub use self::config::Config;
 use self::killed::Killer;
-pub use self::upgrade::{BUSY, Pause, is_busy};
+pub use self::upgrade::{BUSY, Pause, UpgradeCall, is_busy};
 
 /// Between two looks at something that has no descriptor.
 const LOOK: Duration = Duration::from_millis(1);
@@ -195,16 +195,31 @@ impl Daemon {
     /// # Errors
     /// They are not in time.
     pub fn await_nic(&self, id: &str, pairs: u16) -> Result<()> {
-        let mut shown = serde_json::Value::Null;
         await_that("a NIC's queues to be attached", || {
-            shown = self.ask(&format!("nic show {id}"))?;
-            Ok(shown["queues_attached"] == 2 * pairs)
-        })?;
-        // Sidecores answer it one after the other, behind what they were told before.
-        if let Some(switch) = shown["switch"].as_str() {
-            self.ask(&format!("switch show {switch}"))?;
-        }
-        Ok(())
+            Ok(self.nic_view(id)?["queues_attached"] == 2 * pairs)
+        })
+    }
+
+    /// What is said of a NIC once each sidecore has ended the visit that it was in: until then its frames may be seen
+    /// at one end, and neither be counted nor be seen at the other. A NIC without a switch is not waited for.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    pub fn nic_view(&self, id: &str) -> Result<serde_json::Value> {
+        let line = format!("nic show {id}");
+        let shown = self.ask(&line)?;
+        let Some(switch) = shown["switch"].as_str() else { return Ok(shown) };
+        self.await_visits(switch)?;
+        self.ask(&line)
+    }
+
+    /// Waits until each sidecore has ended the visit that it was in, and has done what it was told: they are asked for
+    /// addresses of that switch, between visits.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    pub fn await_visits(&self, switch: &str) -> Result<()> {
+        self.ask(&format!("switch show {switch}")).map(drop)
     }
 
     /// Runs a command of the program with `--json`, which must succeed.

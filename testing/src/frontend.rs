@@ -207,7 +207,7 @@ impl Frontend {
     /// Connects to the socket at `path`, negotiates, shares memory and starts the queues.
     ///
     /// # Errors
-    /// What the back-end lacks or refused, or the system's errors; every wait ends after 10 s.
+    /// What the back-end lacks or refused, or the system's errors; every wait ends after a minute.
     pub fn connect(path: &Path, spec: FrontendSpec) -> Result<Frontend> {
         let stream = UnixStream::connect(path)
             .with_context(|| format!("connecting to {}", path.display()))?;
@@ -430,7 +430,7 @@ fn negotiate(session: &mut Session, spec: &FrontendSpec) -> Result<(u64, u64)> {
 
 fn guest_memory(bytes: u64, sealed: bool) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = memfd_create("bench-guest", flags).context("making guest memory")?;
+    let fd = memfd_create("test-guest", flags).context("making guest memory")?;
     ftruncate(&fd, bytes).context("sizing guest memory")?;
     if sealed {
         fcntl_add_seals(&fd, SealFlags::SHRINK).context("sealing guest memory")?;

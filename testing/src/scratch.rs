@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-const PREFIX: &str = "sidecore-bench-";
+const PREFIX: &str = "sidecore-test-";
 
 /// A folder that is removed with this value.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ mod moves;
 mod plug;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
-use std::os::unix::process::ExitStatusExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -143,7 +143,12 @@ impl Vm {
         *self.monitor.borrow_mut() = None;
         *self.line.borrow_mut() = Line::lay(&self.folder, &self.boot.name, None)?;
         *self.process.borrow_mut() = launch(&self.folder, &self.boot)?;
-        Ok(std::fs::write(self.folder.join(BOOTED_AGAIN), format!("{}: {seen}\n", self.name()))?)
+        std::fs::write(self.folder.join(format!("{}.silent", self.name())), seen)?;
+        let mut again = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join(BOOTED_AGAIN))?;
+        Ok(writeln!(again, "{}", self.name())?)
     }
 
     /// Waits until a script of the guest's says `READY word`.
@@ -472,11 +477,6 @@ fn launch(folder: &Path, boot: &Boot) -> Result<Child> {
         .stderr(log)
         .spawn()
         .context("starting QEMU by setpriv (Debian: apt-get install util-linux qemu-system-x86)")
-}
-
-/// Whether a process was ended by that signal.
-pub fn was_killed_by(status: ExitStatus, signal: i32) -> bool {
-    status.signal() == Some(signal)
 }
 
 /// The end of what a command said, in one line.

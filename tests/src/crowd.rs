@@ -145,7 +145,7 @@ impl Crowd {
         for (pair, first) in self.pairs.into_iter().zip((0..NICS).step_by(2)) {
             let finished = traffic::finish(pair).with_context(|| format!("tenant n{first}"))?;
             for (finished, number) in finished.into_iter().zip(first..) {
-                let counters = &daemon.ask(&format!("nic show n{number}"))?["counters"];
+                let counters = &daemon.nic_view(&format!("n{number}"))?["counters"];
                 let full = lost_to_full_rings(counters)?;
                 ensure!(finished.lost <= full, "n{number} lost {}: {counters}", finished.lost);
                 ensure!(counters["taken_frames"] == finished.sent, "n{number}: {counters}");

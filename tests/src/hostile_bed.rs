@@ -206,8 +206,6 @@ impl Bed {
             })
         })?;
         let shown = Shown { misdeeds, rates, tries };
-        // Whoever has nothing at all is held up, on whatever machine.
-        ensure!(shown.rates.kept() > 0.0, "{shown}");
         testing::timing::judge(shown.rates.kept() >= kept_min, || shown.to_string())?;
         Ok(shown)
     }

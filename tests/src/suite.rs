@@ -33,6 +33,7 @@ pub mod run;
 pub mod screen;
 pub mod session;
 pub mod shelf;
+pub mod stutter;
 pub mod summary;
 pub mod tools;
 

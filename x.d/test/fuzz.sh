@@ -9,7 +9,7 @@ group_fuzz() {
     need_rust
     need_packages g++
     local seconds=10 target
-    [[ -z $TEST_ALL ]] || seconds=600
+    [[ -z $TEST_ALL ]] || seconds=300
     build_targets || return 0
     for target in "${FUZZ_TARGETS[@]}"; do
         [[ -z $CASES || " $CASES " == *" $target "* ]] || continue

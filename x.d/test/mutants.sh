@@ -42,9 +42,10 @@ run_unit() {
     (cd "$1" && CARGO_TARGET_DIR=$BUILD/mutants/target bash -c "$2")
 }
 
-# build_mutant NAME TREE: the daemon of the mutated sources.
+# build_mutant NAME TREE: the daemon of the mutated sources. Linked as a whole, each would take two minutes more.
 build_mutant() {
-    (cd "$2" && CARGO_TARGET_DIR=$BUILD/mutants/target cargo build --release -p sidecore-bin) &&
+    (cd "$2" && CARGO_TARGET_DIR=$BUILD/mutants/target CARGO_PROFILE_RELEASE_LTO=off \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo build --release -p sidecore-bin) &&
         cp "$BUILD/mutants/target/release/sidecore" "$BUILD/mutants/$1"
 }
 

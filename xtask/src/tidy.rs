@@ -7,6 +7,7 @@ mod exempt;
 mod groups;
 mod manifests;
 mod modules;
+mod mutants;
 mod pure;
 mod rows;
 mod size;
@@ -71,6 +72,7 @@ fn check(sources: &[Source]) -> anyhow::Result<Vec<Finding>> {
     findings.extend(manifests::check(sources)?);
     findings.extend(rows::check(sources));
     findings.extend(groups::check(sources));
+    findings.extend(mutants::check(sources));
     for source in sources {
         findings.extend(text::check(source));
         if source.is_rust() {

@@ -64,7 +64,10 @@ impl Daemon {
     pub fn threads(&self) -> Result<Vec<(String, String)>> {
         let mut threads = Vec::new();
         for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            let status = std::fs::read_to_string(entry?.path().join("status"))?;
+            // A thread that ends between the two has no name.
+            let Ok(status) = std::fs::read_to_string(entry?.path().join("status")) else {
+                continue;
+            };
             let field = |name| {
                 let found = status.lines().find_map(|line| line.strip_prefix(name));
                 found.map(|value| value.trim().to_owned()).context(name)

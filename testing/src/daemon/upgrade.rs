@@ -10,10 +10,11 @@ use crate::timing;
 
 /// What a daemon says that refuses an upgrade, or gives it up, where the machine is busy with something else or stood
 /// still: sidecores, the IOhost of a disk, or the new process got no processor in time. It goes on as it was.
-pub const BUSY: [&str; 5] = [
+pub const BUSY: [&str; 6] = [
     "sidecores are late; try again",
     "their disk does not answer; try again when it does",
-    "in time",
+    "the new process did not answer in time",
+    "the new process said nothing in time",
     "it fell silent",
     "it waited for",
 ];
@@ -33,6 +34,39 @@ pub struct Pause {
     pub longest_ns: u64,
     /// Of that: until all queues were back, until they were handed over, until they were served.
     pub parts: [u64; 3],
+}
+
+/// A call for an upgrade, which its daemon may not live to answer.
+#[derive(Debug)]
+pub struct UpgradeCall {
+    child: Child,
+    said: std::path::PathBuf,
+}
+
+impl UpgradeCall {
+    /// Whether it has ended, and the daemon has refused it for one of [`BUSY`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn is_refused_for_now(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some() && self.says_busy()?)
+    }
+
+    fn says_busy(&self) -> Result<bool> {
+        let said = std::fs::read_to_string(&self.said)?;
+        Ok(BUSY.iter().any(|busy| said.contains(busy)))
+    }
+
+    /// Waits for its end: whether the daemon has refused it for one of [`BUSY`], which is counted in the summary.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn was_refused_for_now(mut self) -> Result<bool> {
+        self.child.wait()?;
+        let is_busy = self.says_busy()?;
+        timing::judge(!is_busy, || "an upgrade was refused for now".to_owned())?;
+        Ok(is_busy)
+    }
 }
 
 impl Daemon {
@@ -69,7 +103,11 @@ impl Daemon {
                 Err(error)
                     if is_busy(&error)
                         && !timing::are_judged()
-                        && u128::from(now_ns() - start) < timing::PATIENCE.as_nanos() => {}
+                        && u128::from(now_ns() - start) < timing::PATIENCE.as_nanos() =>
+                {
+                    // Which is counted in the summary.
+                    timing::judge(false, || format!("an upgrade was refused for now: {error:#}"))?;
+                }
                 asked => return asked.with_context(|| self.last_words()),
             }
             pause(LOOK * 100);
@@ -91,6 +129,7 @@ impl Daemon {
             let is_busy = BUSY.iter().any(|busy| said.contains(busy)) && !timing::are_judged();
             let is_late = u128::from(now_ns() - start) >= timing::PATIENCE.as_nanos();
             ensure!(is_busy && !is_late, "it says {said:?}, not {says:?}");
+            timing::judge(false, || format!("an upgrade was refused otherwise for now: {said}"))?;
             pause(LOOK * 100);
         }
     }
@@ -99,10 +138,12 @@ impl Daemon {
     ///
     /// # Errors
     /// The system's.
-    pub fn call_upgrade(&self) -> Result<Child> {
+    pub fn call_upgrade(&self) -> Result<UpgradeCall> {
+        let said = self.dir().join("upgrade.said");
         let mut command = Command::new(&self.binary);
         command.arg("upgrade").current_dir(self.dir()).env("SIDECORE_API", "api.sock");
-        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(&said)?);
+        Ok(UpgradeCall { child: command.spawn()?, said })
     }
 
     /// It has ended, somehow, and process `pid` serves in its place.

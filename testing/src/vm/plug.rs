@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::json;
 
-use super::{NicOptions, Vm};
+use super::Vm;
 
 /// QEMU's refusal of a chardev whose device its RCU thread has not freed yet.
 const BUSY: &str = "is busy";
@@ -31,24 +31,6 @@ impl Vm {
         if let (Some(device), Some(more)) = (device.as_object_mut(), properties.as_object()) {
             device.extend(more.clone());
         }
-        self.qmp("device_add", &device).map(drop)
-    }
-
-    /// Plugs a NIC of that socket into a port; the device is `id`.
-    ///
-    /// # Errors
-    /// QEMU refuses it.
-    pub fn plug_nic(&self, id: &str, socket: &Path, slot: usize, nic: &NicOptions) -> Result<()> {
-        let (chardev, netdev) = (format!("c-{id}"), format!("n-{id}"));
-        self.add_chardev(&chardev, socket)?;
-        let back_end = json!({
-            "type": "vhost-user", "id": netdev, "chardev": chardev, "queues": nic.queues,
-        });
-        self.qmp("netdev_add", &back_end)?;
-        let device = json!({
-            "driver": "virtio-net-pci", "id": id, "netdev": netdev, "mac": nic.mac,
-            "bus": format!("slot{slot}"), "vectors": 0,
-        });
         self.qmp("device_add", &device).map(drop)
     }
 

@@ -8,6 +8,7 @@ use anyhow::{Result, anyhow, ensure};
 use guest_memory::Area;
 use testing::clock::now_ns;
 use testing::load::Random;
+use testing::timing::PATIENCE;
 
 use crate::door::Door;
 use crate::hostile_guest::{
@@ -87,7 +88,11 @@ fn flipped(door: &Door<'_>, layout: Layout) -> Result<()> {
 fn serve_while_flipped(guest: &mut Guest, layout: Layout, for_ns: u64) -> Result<(u64, u64)> {
     let start = now_ns();
     let (mut served, mut broken, mut turn) = (0, 0, 0u32);
-    while now_ns() - start < for_ns {
+    let is_over = |served: u64, broken: u64| match now_ns() - start {
+        ns if ns < for_ns => false,
+        ns => served > 0 && broken > 0 || u128::from(ns) > PATIENCE.as_nanos(),
+    };
+    while !is_over(served, broken) {
         turn += 1;
         guest.header(turn % 2, u64::from(turn % 64) * 8);
         let writes = if turn % 2 == 0 { WRITE } else { 0 };

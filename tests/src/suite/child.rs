@@ -15,14 +15,17 @@ use crate::suite::choose::Chosen;
 use crate::suite::found::End;
 use crate::suite::programs::{PROGRAMS, Programs};
 use crate::suite::session::{Sessions, kill_rest, signal_all};
+use crate::suite::stutter;
 use crate::suite::{Raw, What};
 
 /// This program, also when cargo has put another one in its place.
 const SELF: &str = "/proc/self/exe";
+/// So many times as long as usual a case may run, on whatever machine.
+const SLOWER: u64 = 20;
 /// With `--all` a case may run so many times as long.
 const LONGER: u64 = 24;
 /// For so many seconds a case whose time is over may tidy up.
-const TIDYING_SECONDS: u64 = 10;
+const TIDYING_SECONDS: u64 = 60;
 
 /// What a case's environment is made of.
 #[derive(Clone, Debug)]
@@ -49,6 +52,7 @@ pub fn apart(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
 /// # Errors
 /// The kernel's.
 pub fn leave() -> Result<()> {
+    stutter::join()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::setsid().context("this process has a session of its own already")?;
     Ok(())
@@ -135,7 +139,8 @@ fn raw_words(raw: &Raw, checks: &[String]) -> Vec<String> {
 
 /// After how many seconds a case is ended.
 pub fn bound_seconds(chosen: &Chosen, all: bool) -> u64 {
-    chosen.case().bound_seconds * if all { LONGER } else { 1 }
+    let case = chosen.case();
+    case.bound_seconds.max(SLOWER * case.usual_seconds) * if all { LONGER } else { 1 }
 }
 
 /// A case that runs.
@@ -249,6 +254,10 @@ mod tests {
         let log = folder.path().join("log");
         let script = "trap 'echo tidied; exit 3' TERM; echo begun; while :; do sleep 0.05; done";
         let case = started(script, &log);
+        testing::daemon::await_that("the trap to be set", || {
+            Ok(std::fs::read_to_string(&log)?.starts_with("begun"))
+        })
+        .unwrap();
         let end = case.end(1, &Sessions::default()).unwrap();
         assert!(end.was_ended && end.seconds >= 1.0, "{end:?}");
         assert_eq!(end.status.code(), Some(3));

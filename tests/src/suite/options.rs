@@ -6,10 +6,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// What `suite --help` says.
 pub const HELP: &str = "\
-./x test [--all] [--json] [--lanes N] [GROUP[/CASE[/CHECK]]...]
+./x test [--all] [--stutter] [--json] [--lanes N] [GROUP[/CASE[/CHECK]]...]
 
   --list     the groups and their cases
   --all      also what is slow, and times and rates are judged
+  --stutter  all that cases run stands still for up to 20 s, again and again: no case may mind
   --json     one JSON object a check, on standard output
   --lanes N  how many cases run at a time; as many as the machine bears if it is not said
 
@@ -38,6 +39,8 @@ pub struct Options {
     pub words: Vec<String>,
     /// Also what is slow.
     pub all: bool,
+    /// Cases are stopped now and then.
+    pub stutter: bool,
     /// JSON on standard output.
     pub json: bool,
     /// How many cases run at a time.
@@ -56,6 +59,7 @@ pub fn read(words: impl IntoIterator<Item = String>) -> Result<Asked> {
             "--help" | "-h" => return Ok(Asked::Help),
             "--list" => return Ok(Asked::List),
             "--all" => options.all = true,
+            "--stutter" => options.stutter = true,
             "--json" => options.json = true,
             "--lanes" => {
                 let number = words.next().context("--lanes: how many?")?;
@@ -92,9 +96,10 @@ mod tests {
             words: vec!["guest/fio".to_owned(), "unit".to_owned()],
             all: true,
             json: false,
+            stutter: true,
             lanes: Some(3),
         };
-        assert_eq!(asked("guest/fio --all --lanes 3 unit").unwrap(), Asked::Run(wanted));
+        assert_eq!(asked("guest/fio --all --stutter --lanes 3 unit").unwrap(), Asked::Run(wanted));
         assert_eq!(asked("").unwrap(), Asked::Run(Options::default()));
         assert_eq!(asked("--list").unwrap(), Asked::List);
         let case = Asked::Case("guest/fio".into(), "/tmp/a".into(), vec!["verify".into()]);

@@ -24,11 +24,10 @@ use crate::suite::programs::Programs;
 use crate::suite::screen::{Ink, Screen};
 use crate::suite::session::Sessions;
 use crate::suite::shelf::{self, Shelf};
+use crate::suite::stutter::{GROUP, Stutter};
 use crate::suite::summary::{Ended, Summary};
 use crate::suite::{Takes, What, cases};
 
-/// A file in a case's folder that says that a guest of it stood still.
-const STOOD_STILL: &str = "stood-still";
 /// What a case in shell records.
 const SHELL_OUTCOMES: &str = "outcomes.tsv";
 /// Lines of a log that are shown of a case that failed.
@@ -78,7 +77,6 @@ pub fn be_case(name: &str, folder: &Path, checks: Vec<String>) -> Result<ExitCod
 pub fn run(options: &Options, root: &Path) -> Result<Option<bool>> {
     let chosen = choose(cases::GROUPS, &options.words, options.all)?;
     ensure!(!chosen.is_empty(), "no case was chosen: ./x test --list");
-    Namespace::sweep();
     let is_interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
@@ -139,6 +137,7 @@ struct Run {
     build_seconds: f64,
     progress: Progress,
     sessions: Arc<Sessions>,
+    stutter: Option<Stutter>,
 }
 
 impl Run {
@@ -177,6 +176,7 @@ impl Run {
             build_seconds: 0.0,
             progress: Progress::default(),
             sessions: Arc::default(),
+            stutter: options.stutter.then(Stutter::start).transpose()?,
         };
         run.write_programs()?;
         Ok(run)
@@ -237,7 +237,10 @@ impl Run {
         let scratch = Scratch::new(&std::env::temp_dir(), &at.to_string())?;
         let log = self.shelf.log(&chosen.name())?;
         let command = command(&chosen, &self.of, &self.programs, scratch.path());
-        let running = command.and_then(|command| Running::start(command, &log, &self.sessions));
+        let running = command.and_then(|mut command| {
+            command.envs(self.stutter.iter().map(|stutter| (GROUP, stutter.group())));
+            Running::start(command, &log, &self.sessions)
+        });
         self.places[at].state = State::Running(scratch);
         let running = match running {
             Ok(running) => running,
@@ -363,6 +366,8 @@ impl Run {
     /// Ends everything.
     fn stop(&mut self, receiver: &Receiver<Event>) {
         self.screen.say(Ink::Red, "interrupted: ending what runs");
+        // What is frozen hears no signal.
+        drop(self.stutter.take());
         self.sessions.signal(Signal::TERM);
         for look in 0.. {
             let is_running = |place: &Place| matches!(place.state, State::Running(_));
@@ -386,6 +391,11 @@ impl Run {
     fn sum_up(mut self, options: &Options) -> Result<bool> {
         self.shelf.write_times()?;
         sweep_namespaces();
+        if let Some(stutter) = self.stutter.take() {
+            let stood = stutter.finish();
+            let (count, seconds) = (stood.len(), stood.iter().sum::<u64>());
+            self.screen.show(&format!("\nall stood still {count} times, {seconds} s altogether\n"));
+        }
         let mut ended = self.build_failures;
         ended.extend(self.places.into_iter().filter_map(|place| place.ended));
         let (build_seconds, seconds) = (self.build_seconds, self.screen.seconds());
@@ -439,7 +449,7 @@ fn what_it_found(chosen: &Chosen, scratch: &Path, log: &Path, end: Result<End>) 
 fn stood_still(scratch: &Path) -> bool {
     let says_so = |path: &Path| {
         let is_console = path.extension().is_some_and(|ending| ending == "console");
-        path.ends_with(STOOD_STILL) || is_console && found::stood_still(&shelf::text_of(path))
+        is_console && found::stood_still(&shelf::text_of(path))
     };
     !has_kvm() && shelf::files_in(scratch).iter().any(|path| says_so(path))
 }

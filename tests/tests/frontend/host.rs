@@ -23,7 +23,7 @@ const DISKS: &str = "[[disk]]\nid = \"memory\"\nbackend = \"memory\"\nsize = \"4
 const NAMES: [&str; 2] = ["memory", "file"];
 /// Of the sidecore.
 const CPU: usize = 0;
-/// Longer than a message may take (5 s); the load itself waits for 10 s.
+/// Longer than a message may take (5 s); the load itself waits for 90 s.
 const STANDSTILL: Duration = Duration::from_secs(7);
 
 fn loads(daemon: &Daemon) -> Result<Vec<(Load, Frontend)>> {

@@ -104,6 +104,10 @@ fn ensure_held(daemon: &Daemon, nics: &mut [Nic]) -> Result<()> {
         let (ended_ns, after) = (now_ns(), held(&daemon.ask("nic show a")?)?);
         let share = (after[1] - before[1]) as f64 / (ended_ns - began_ns) as f64;
         println!("held {share:.3} of the time, {} times", after[0] - before[0]);
+        // A machine that is slow sends no more than it may for a while.
+        if after[0] == before[0] && !timing::are_judged() && tried < TRIES {
+            continue;
+        }
         ensure!(after[0] > before[0], "{before:?} {after:?}");
         timing::judge(share < 1.03, || format!("{before:?} {after:?}"))?;
         if share > 0.85 || !timing::are_judged() {
@@ -126,20 +130,20 @@ fn what_a_guest_sends_waits_in_its_ring() -> Result<()> {
     ] {
         let view = daemon.ask(&format!("nic set a {setting}"))?;
         ensure!(view["queues_attached"] == 2 && view["limit_burst_ms"] == 100, "{view}");
-        let before = drops(&daemon.ask("nic show a")?);
+        let before = drops(&daemon.nic_view("a")?);
         ensure_rate(wanted, 0.01, |ms| Ok(flood(&mut nics, &[2], ms)?.0))?;
-        ensure!(drops(&daemon.ask("nic show a")?) == before, "its sender lost some");
+        ensure!(drops(&daemon.nic_view("a")?) == before, "its sender lost some");
         ensure_held(&daemon, &mut nics)?;
     }
     daemon.ask("nic set a --limit-bytes 0")?;
-    let before = held(&daemon.ask("nic show a")?)?;
+    let before = held(&daemon.nic_view("a")?)?;
     let (taken, _) = flood(&mut nics, &[2], 500)?;
     timing::judge(taken > 5000, || format!("{taken} frames without a limit"))?;
-    let view = daemon.ask("nic show a")?;
+    let view = daemon.nic_view("a")?;
     ensure!(held(&view)? == before, "it waits without a limit: {view}");
     // Queue 1 sends.
     ensure!(held(&view["queues"][0])? == [0, 0] && held(&view["queues"][1])? == before, "{view}");
-    ensure!(held(&daemon.ask("nic show b")?)? == [0, 0]);
+    ensure!(held(&daemon.nic_view("b")?)? == [0, 0]);
     daemon.is_alive()
 }
 
@@ -155,7 +159,7 @@ fn what_is_sent_to_a_guest_beyond_its_limit_is_dropped_at_its_port() -> Result<(
     }
     flood(&mut nics, &[2, 3], 300)?;
     let dropped = |id: &str| -> Result<u64> {
-        let all = drops(&daemon.ask(&format!("nic show {id}"))?);
+        let all = drops(&daemon.nic_view(id)?);
         let over = all.iter().find(|(reason, _)| reason == "over_limit");
         Ok(over.map_or(0, |(_, frames)| *frames))
     };
@@ -164,7 +168,9 @@ fn what_is_sent_to_a_guest_beyond_its_limit_is_dropped_at_its_port() -> Result<(
         let (taken, came) = flood(&mut nics, &[2, 3], ms)?;
         println!("{taken} sent, {came:?} came");
         // It may be slower than its sender, as any guest here.
-        ensure!(came[1] > came[0], "the other had to wait: {taken} sent, {came:?} came");
+        timing::judge(came[1] > came[0], || {
+            format!("the other had to wait: {taken} sent, {came:?} came")
+        })?;
         Ok(came[0])
     })?;
     let lost = dropped("b")? - before;
@@ -172,7 +178,7 @@ fn what_is_sent_to_a_guest_beyond_its_limit_is_dropped_at_its_port() -> Result<(
     ensure!(dropped("c")? == 0 && dropped("a")? == 0);
     // Nobody waits for it: neither who sends nor who receives.
     for id in ["a", "b", "c"] {
-        ensure!(held(&daemon.ask(&format!("nic show {id}"))?)? == [0, 0], "{id}");
+        ensure!(held(&daemon.nic_view(id)?)? == [0, 0], "{id}");
     }
     let switch = daemon.ask("switch show lan")?.to_string();
     ensure!(switch.contains("over_limit"), "{switch}");
@@ -241,7 +247,9 @@ fn a_group_of_a_disk_and_a_nic_is_made_used_kept_and_removed() -> Result<()> {
         let after = used(&daemon)?;
         let both = [after[0] - before[0], after[1] - before[1]];
         println!("{both:?} bytes of the disk and of the nic");
-        ensure!(both.iter().all(|bytes| *bytes > 0), "one of both had nothing: {both:?}");
+        timing::judge(both.iter().all(|bytes| *bytes > 0), || {
+            format!("one of both had nothing: {both:?}")
+        })?;
         Ok(both.iter().sum())
     })?;
     // Another limit holds at once, without any queue being detached.
@@ -283,7 +291,7 @@ fn a_driver_that_starts_its_queues_anew_does_not_keep_its_group_waiting() -> Res
         })?;
     }
     let took_ms = (now_ns() - began_ns) / 1_000_000;
-    let taken = daemon.ask("nic show a")?["counters"]["taken_frames"].as_u64().unwrap_or(0);
+    let taken = daemon.nic_view("a")?["counters"]["taken_frames"].as_u64().unwrap_or(0);
     println!("{resets} connections in {took_ms} ms, {taken} frames");
     timing::judge(taken <= 3 + took_ms / 100, || format!("{taken} frames in {took_ms} ms"))?;
     // With a place for each of the connections its turn would be seconds away.

@@ -86,7 +86,7 @@ fn frames_go_on_while_nics_move_and_none_is_lost_doubled_or_overtaken() -> Resul
     guests.iter().try_for_each(|guest| guest.await_frames(100))?;
     let done = traffic::finish(guests)?;
     for (at, name) in NAMES.iter().enumerate() {
-        let counters = daemon.ask(&format!("nic show {name}"))?["counters"].clone();
+        let counters = daemon.nic_view(name)?["counters"].clone();
         ensure!(counters["dropped_frames"] == 0, "{name}: {counters}");
         ensure!(counters["taken_frames"] == done[at].sent, "{name}: {counters}");
         ensure!(counters["delivered_frames"] == done[at].taken, "{name}: {counters}");

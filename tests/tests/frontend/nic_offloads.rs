@@ -143,7 +143,7 @@ fn all_to_all(name: &str, link: &Link) -> Result<()> {
     }
     for receiver in &mut receivers {
         ensure!(receiver.nic.pair(0).receive()?.is_none(), "{} got more", receiver.id);
-        let view = daemon.ask(&format!("nic show {}", receiver.id))?;
+        let view = daemon.nic_view(&receiver.id)?;
         let mut over_mtu = 0;
         for drop in view["counters"]["drops"].as_array().into_iter().flatten() {
             ensure!(drop["reason"] == "over_mtu" || drop["reason"] == "no_buffer", "{view}");

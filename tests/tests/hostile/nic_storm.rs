@@ -167,6 +167,8 @@ impl Storm {
         for neighbour in &mut self.neighbours {
             neighbour.nic.pair(0).drain(CROSSING_MS)?;
         }
+        // What was sent is shown to whom it is for at the end of a visit.
+        self.daemon.await_visits("lan")?;
         for neighbour in &mut self.neighbours {
             while neighbour.stream.sink(neighbour.nic.pair(0))? > 0 {}
             got.push(neighbour.stream.sunk().frames + neighbour.sampled);

@@ -70,6 +70,23 @@ fn work(tenant: &mut Tenant, random: &mut Random, requests: u64) -> Result<()> {
     work_until(tenant, random, "requests to end", |tenant| Ok(tenant.done >= until))
 }
 
+/// Asks for an upgrade by the relay, again where the machine is too busy for one: what became of the heir.
+fn relayed(daemon: &Daemon, tenant: &mut Tenant, random: &mut Random) -> Result<String> {
+    let file = daemon.dir().join("relayed");
+    loop {
+        let mut call = daemon.call_upgrade()?;
+        let became = work_until(tenant, random, "the relay", |_| {
+            Ok(file.exists() || call.is_refused_for_now()?)
+        });
+        became.with_context(|| daemon.last_words())?;
+        // Its operator was cut off, or was answered just before.
+        if !call.was_refused_for_now()? {
+            return Ok(std::fs::read_to_string(&file)?);
+        }
+        let _ = std::fs::remove_file(&file);
+    }
+}
+
 /// One upgrade in whose midst the daemon is killed.
 fn die_after(step: &str, heir_serves: bool, format: Format, random: &mut Random) -> Result<()> {
     let mut daemon = Daemon::with("upgrade-killed", DISKS).installed().start()?;
@@ -80,13 +97,7 @@ fn die_after(step: &str, heir_serves: bool, format: Format, random: &mut Random)
     let program = sidecore_binary()?;
     std::fs::write(daemon.dir().join("relay"), format!("{step} {before} {}", program.display()))?;
     daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
-    let mut call = daemon.call_upgrade()?;
-    let relayed = daemon.dir().join("relayed");
-    let became = work_until(&mut tenant, random, "the relay", |_| Ok(relayed.exists()));
-    became.with_context(|| daemon.last_words())?;
-    // Its operator was cut off, or was answered just before.
-    call.wait()?;
-    let outcome = std::fs::read_to_string(&relayed)?;
+    let outcome = relayed(&daemon, &mut tenant, random)?;
     match (outcome.split_once(' '), heir_serves) {
         (Some(("serves", pid)), true) => daemon.succeed(pid.parse()?)?,
         (None, false) if outcome == "ended" => {
@@ -184,14 +195,9 @@ fn a_version_that_reads_only_an_older_format_takes_over_and_hands_over_again() -
         let mut tenant = Tenant::over(stream, spec(format), Tenant::blank(DISK_BYTES))?;
         work(&mut tenant, &mut random, 200)?;
         let task = format!("older {} {}", daemon.pid(), sidecore_binary()?.display());
-        let relayed = daemon.dir().join("relayed");
         std::fs::write(daemon.dir().join("relay"), task)?;
         daemon.install(Some(Path::new(env!("CARGO_BIN_EXE_relay_heir"))))?;
-        let mut call = daemon.call_upgrade()?;
-        let became = work_until(&mut tenant, &mut random, "the relay", |_| Ok(relayed.exists()));
-        became.with_context(|| daemon.last_words())?;
-        call.wait()?;
-        let outcome = std::fs::read_to_string(&relayed)?;
+        let outcome = relayed(&daemon, &mut tenant, &mut random)?;
         let Some(("serves", pid)) = outcome.split_once(' ') else {
             bail!("the heir: {outcome}\n{}", daemon.last_words());
         };

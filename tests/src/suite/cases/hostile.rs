@@ -35,7 +35,7 @@ pub(super) const GROUP: Group = Group::new(
         rows("connections"),
         rows("bounds"),
         rows("nic_storm"),
-        rows("soak").usually(30),
+        rows("soak").usually(30).within(1500),
         // Each of its kinds has a test of its own above.
         rows("crowd").only_all("takes minutes").within(1200),
         rows("attacks").needs(&[Need::Fuse]),

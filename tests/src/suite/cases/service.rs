@@ -79,7 +79,7 @@ fn service(bed: &Bed) -> Result<()> {
         let how = ended.map_or_else(|error| format!("{error:#}"), |()| "QEMU has ended".to_owned());
         bail!(
             "the machine did not come to its end: {how}; its console: {}; QEMU: {}",
-            said("console"),
+            said("service.console"),
             said("qemu")
         );
     }
@@ -118,7 +118,7 @@ fn start(bed: &Bed, out: &Path) -> Result<Child> {
         .arg(initramfs)
         .args(["-append", &words])
         .arg("-serial")
-        .arg(format!("file:{}", bed.folder().join("console").display()))
+        .arg(format!("file:{}", bed.folder().join("service.console").display()))
         .args(["-virtfs", &share("/", "root", ",readonly=on,multidevs=remap")])
         .args(["-virtfs", &share(&out.display().to_string(), "out", "")])
         .stdin(Stdio::null())

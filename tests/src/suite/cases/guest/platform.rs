@@ -17,8 +17,9 @@ use super::file;
 
 /// The longest sleep, with the presses of the power button that end it.
 const SLEEP: Duration = Duration::from_secs(240);
-/// Between two presses: pressed too early a button wakes nobody.
+/// From one press to the next, and twice as long to each one after: pressed too early a button wakes nobody.
 const PRESS: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A processor and memory come, the machine sleeps and wakes, all while every block is verified. Then another
 /// kernel takes the disk over from one that is at work.
@@ -146,11 +147,12 @@ fn sleeps(vm: &Vm) -> Result<String> {
 
 /// Presses the power button until the guest is awake.
 fn press(monitor: &Path, awake: &AtomicBool) {
-    let mut pressed = 0;
+    let (mut waited, mut gap) = (Duration::ZERO, PRESS);
     while !awake.load(Ordering::Relaxed) {
-        pause(Duration::from_millis(100));
-        pressed += 1;
-        if pressed % (PRESS.as_millis() / 100) == 0 {
+        pause(LOOK);
+        waited += LOOK;
+        if waited >= gap {
+            (waited, gap) = (Duration::ZERO, gap * 2);
             let asked =
                 Qmp::connect(monitor).and_then(|mut qmp| qmp.ask("system_powerdown", &json!({})));
             drop(asked);

@@ -148,7 +148,7 @@ pub(super) fn pair(bed: &Bed) -> Result<()> {
 
 fn pair_counts(bed: &Bed, form: &Form, daemon: &Daemon) -> Result<String> {
     let counted = |name: &str| {
-        let counters = daemon.ask("nic show to")?["counters"].take();
+        let counters = daemon.nic_view("to")?["counters"].take();
         counters[name].as_u64().with_context(|| format!("no {name} in {counters}"))
     };
     let dropped = counted("dropped_frames")?;
