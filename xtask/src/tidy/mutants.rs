@@ -16,10 +16,11 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     patches.filter_map(|patch| stale(patch, sources)).collect()
 }
 
-/// The first line of a patch that is not as the source has it.
+/// What is wrong with a patch: its first hunk that is nowhere in its source, however far it has moved.
 fn stale(patch: &Source, sources: &[Source]) -> Option<Finding> {
-    let (mut target, mut at, mut left): (Option<&Source>, usize, usize) = (None, 0, 0);
-    let mut hunks = 0;
+    let mut target: Option<&Source> = None;
+    let (mut hunks, mut left) = (0, 0);
+    let mut wanted: Vec<&str> = Vec::new();
     for (number, line) in (1..).zip(patch.text.lines()) {
         let wrong = |why: String| Some(patch.finding(RULE, number, why));
         if left == 0
@@ -30,27 +31,34 @@ fn stale(patch: &Source, sources: &[Source]) -> Option<Finding> {
                 return wrong(format!("there is no {path}: make the mutant anew"));
             }
         } else if left == 0
-            && let Some((start, count)) = begins(line)
+            && let Some(count) = old_lines(line)
         {
-            (at, left, hunks) = (start, count, hunks + 1);
+            (left, hunks) = (count, hunks + 1);
+            wanted.clear();
         } else if left > 0 && !line.starts_with('+') {
-            let text = line.get(1..).unwrap_or_default();
+            wanted.push(line.get(1..).unwrap_or_default());
+            left -= 1;
             let source = target?;
-            if source.text.lines().nth(at - 1) != Some(text) {
-                let why = format!("line {at} of {} is another: make the mutant anew", source.path);
+            if left == 0 && !has(&source.text, &wanted) {
+                let why =
+                    format!("{} has no such lines any more: make the mutant anew", source.path);
                 return wrong(why);
             }
-            (at, left) = (at + 1, left - 1);
         }
     }
     (hunks == 0).then(|| patch.finding(RULE, 1, "it changes nothing".to_owned()))
 }
 
-/// Where a hunk begins in the source, and how many of its lines it names: `@@ -START,COUNT +.. @@`.
-fn begins(line: &str) -> Option<(usize, usize)> {
+/// How many lines of the source a hunk names: `@@ -START,COUNT +.. @@`.
+fn old_lines(line: &str) -> Option<usize> {
     let (old, _) = line.strip_prefix("@@ -")?.split_once(' ')?;
-    let (start, count) = old.split_once(',').unwrap_or((old, "1"));
-    Some((start.parse().ok().filter(|start| *start > 0)?, count.parse().ok()?))
+    old.split_once(',').map_or(Some(1), |(_, count)| count.parse().ok())
+}
+
+/// Whether these lines are there, one behind the other.
+fn has(text: &str, wanted: &[&str]) -> bool {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.windows(wanted.len().max(1)).any(|window| window == wanted)
 }
 
 #[cfg(test)]
@@ -67,11 +75,12 @@ mod tests {
     #[test]
     fn a_mutant_of_the_sources_as_they_are_is_none() {
         assert!(found("one\ntwo\nthree\nfour\n").is_empty());
+        assert!(found("none\none\ntwo\nthree\n").is_empty());
     }
 
     #[test]
     fn a_mutant_of_other_sources_is_told() {
-        let why = "tests/mutants/m.patch:6: line 3 of data/a.rs is another: make the mutant anew \
+        let why = "tests/mutants/m.patch:6: data/a.rs has no such lines any more: make the mutant anew \
                    [mutant]";
         assert_eq!(found("one\ntwo\nfour\n"), [why]);
         assert_eq!(found("one\ntwo\n"), [why]);
