@@ -18,6 +18,8 @@ use crate::failure::Failure;
 
 /// Longest time for one request, in seconds of this process: longer than the daemon takes to give up an upgrade.
 const REQUEST_S_MAX: u64 = 80;
+/// How often what changes nothing is asked.
+const TRIES: u32 = 3;
 /// Longest answer, in bytes: some thousand disks.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -88,7 +90,7 @@ impl Client {
             .build()
             .map_err(|error| self.broken(&error))?;
         let (status, bytes) = runtime.block_on(async {
-            let mut answer = std::pin::pin!(self.http(method, path, body));
+            let mut answer = std::pin::pin!(self.http_again(method, path, body));
             // By steps: a machine that stood still is no reason to give up.
             let step = limit.min(Duration::from_secs(1));
             for _ in 0..limit.div_duration_f32(step).round() as u32 {
@@ -106,14 +108,33 @@ impl Client {
         })
     }
 
-    async fn http(
+    /// Asks again, if nothing is changed by that, when the daemon closes the connection without a word: it does to a client
+    /// that is too slow for it, as all are on a machine that stood still.
+    async fn http_again(
         &self,
         method: Method,
         path: &str,
         body: Vec<u8>,
     ) -> Result<(u16, Bytes), Failure> {
-        let stream =
-            UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        let mut left = if method == Method::Get { TRIES } else { 1 };
+        loop {
+            let stream = UnixStream::connect(&self.socket).await;
+            let stream = stream.map_err(|error| self.unreachable(&error))?;
+            left -= 1;
+            match self.http(stream, method, path, body.clone()).await {
+                Err(_) if left > 0 => {}
+                answered => return answered,
+            }
+        }
+    }
+
+    async fn http(
+        &self,
+        stream: UnixStream,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(u16, Bytes), Failure> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.broken(&error))?;

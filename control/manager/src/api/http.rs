@@ -31,8 +31,10 @@ use super::{
 const UNKNOWN_UID: u32 = 65_534;
 /// Longest request line with its headers, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
-/// Longest time for what is left to be sent when the server stops.
-const LAST_ANSWERS: Duration = Duration::from_millis(200);
+/// How often it is looked whether all that is left has been sent when the server stops, and the time between two looks:
+/// a second for a client that gets its processor late.
+const LAST_LOOKS: u32 = 100;
+const LAST_LOOK: Duration = Duration::from_millis(10);
 /// Longest time for telling a client that there are too many.
 const TURN_AWAY: Duration = Duration::from_millis(10);
 
@@ -121,12 +123,15 @@ pub(super) async fn run(
         }
     }
     // Those who have been answered are to get it.
-    let all_are_gone = async {
-        while [&operates, &shows].iter().any(|gate| !lock(&gate.places).places.is_empty()) {
-            sleep(LAST_ANSWERS / 20).await;
+    let is_somebody_here =
+        || [&operates, &shows].iter().any(|gate| !lock(&gate.places).places.is_empty());
+    // By looks: while the machine stands still one passes.
+    for _ in 0..LAST_LOOKS {
+        if !is_somebody_here() {
+            break;
         }
-    };
-    let _ = timeout(LAST_ANSWERS, all_are_gone).await;
+        sleep(LAST_LOOK).await;
+    }
 }
 
 impl Gate {
