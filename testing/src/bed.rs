@@ -112,6 +112,7 @@ pub struct Bed {
     /// What comes before the names of checks: of a part, its name and a slash.
     part: String,
     has_failed: AtomicBool,
+    has_recorded: AtomicBool,
 }
 
 impl Bed {
@@ -131,7 +132,8 @@ impl Bed {
             outcomes,
             wanted,
             part: String::new(),
-            has_failed: AtomicBool::new(false),
+            has_failed: AtomicBool::default(),
+            has_recorded: AtomicBool::default(),
         })
     }
 
@@ -142,7 +144,8 @@ impl Bed {
     pub fn part(&self, name: &str) -> Result<Bed> {
         let outcomes = self.outcomes.try_clone()?;
         let (folder, part) = (self.folder.clone(), format!("{}{name}/", self.part));
-        Ok(Bed { folder, outcomes, wanted: Vec::new(), part, has_failed: AtomicBool::new(false) })
+        let [has_failed, has_recorded] = [AtomicBool::default(), AtomicBool::default()];
+        Ok(Bed { folder, outcomes, wanted: Vec::new(), part, has_failed, has_recorded })
     }
 
     /// The case's folder, for images, sockets and logs. It is removed when the case has passed.
@@ -185,6 +188,11 @@ impl Bed {
         is_same
     }
 
+    /// Whether anything was recorded of this bed, apart from its parts: what checks nothing is no part.
+    pub fn has_recorded(&self) -> bool {
+        self.has_recorded.load(Ordering::Relaxed)
+    }
+
     /// Whether a check of this bed, apart from its parts', has failed.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
@@ -222,6 +230,7 @@ impl Bed {
     }
 
     fn record(&self, kind: Kind, check: &str, detail: &dyn Display) {
+        self.has_recorded.store(true, Ordering::Relaxed);
         if kind == Kind::Fail {
             self.has_failed.store(true, Ordering::Relaxed);
         }

@@ -27,6 +27,8 @@ const WAIT: Duration = Duration::from_secs(90);
 const GLANCE: Duration = Duration::from_millis(2);
 /// Bytes a second, as QEMU has it if it is not told.
 const USUAL: u64 = 128 << 20;
+/// Bytes a second until the first time over was seen, by whoever gets a processor late.
+const UNTIL_SEEN: u64 = 30_000_000;
 /// Bytes a second: as much as there is.
 const FAST: u64 = 100_000_000_000;
 /// The longest that the guest may stand still, milliseconds.
@@ -96,6 +98,9 @@ impl<'a> Move<'a> {
     /// Does something as soon as a phase is there; from then on it has all bandwidth. The source's monitor is given to
     /// what is done, and not to be had otherwise meanwhile.
     pub fn at(mut self, phase: Phase, act: impl FnOnce(&mut Qmp) -> Result<()> + 'a) -> Move<'a> {
+        if phase == Phase::Active {
+            self.bandwidth = self.bandwidth.min(UNTIL_SEEN);
+        }
         self.turn = Some((phase, Box::new(act)));
         self
     }

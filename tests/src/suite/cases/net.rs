@@ -122,6 +122,9 @@ fn part(bed: &Bed, name: &str, run: impl FnOnce(&Bed) -> Result<()>) -> Result<(
         if let Err(error) = run(&bed) {
             bed.failed("", format_args!("{error:#}"));
         }
+        if !bed.has_recorded() {
+            bed.failed("", "it checked nothing");
+        }
     }
     Ok(())
 }
