@@ -3,22 +3,35 @@
 
 # need_sidecore: the daemon as the sources are now.
 need_sidecore() {
-    [[ -z ${SIDECORE_GIVEN:-} ]] || return 0
+    [[ -z $SIDECORE_GIVEN ]] || return 0
     need_rust
     say 'building the daemon (the first time takes minutes)'
-    cargo_quietly build --release -p sidecore-bin
+    run_cargo build --release -p sidecore-bin
 }
 
-# cargo_quietly ARGUMENTS...: cargo's words are shown only when it fails, or on a terminal.
-cargo_quietly() {
+# run_cargo ARGUMENTS...: with cargo's own progress on a terminal; elsewhere with a line each ten seconds, and its words
+# when it fails.
+run_cargo() {
+    local pid status=0 log=$BUILD/cargo.log looks=0
     if [[ -t 2 ]]; then
         cargo "$@" || die "cargo $1 failed" 'mend what it says above'
-    else
-        cargo "$@" >"$BUILD/cargo.log" 2>&1 || {
-            show_tail "$BUILD/cargo.log" "the end of what cargo $1 said" 60
-            die "cargo $1 failed" "cargo $*"
-        }
+        return
     fi
+    cargo "$@" >"$log" 2>&1 &
+    pid=$!
+    # shellcheck disable=SC2064  # the number as it is now
+    trap "kill $pid 2>/dev/null || true" EXIT
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.5
+        looks=$((looks + 1))
+        ((looks % 20)) || say "$(grep -c Compiling "$log") crates: $(tail -n 1 "$log")"
+    done
+    wait "$pid" || status=$?
+    trap - EXIT
+    ((status == 0)) || {
+        show_tail "$log" "the end of what cargo $1 said" 60
+        die "cargo $1 failed" "cargo $*"
+    }
 }
 
 cmd_build() {
@@ -32,7 +45,7 @@ cmd_bench() {
     need_rust
     say 'building the benchmarks'
     # The crates that they share with the daemon are built once.
-    cargo_quietly build --release -p bench -p sidecore-bin --bin bench
+    run_cargo build --release -p bench -p sidecore-bin --bin bench
     case " $* " in
         *' --help '* | *' -h '*) ;;
         *) need_bench "$1" ;;
@@ -85,7 +98,7 @@ cmd_sim() {
     need_rust
     if [[ $1 == schedule ]]; then
         say 'building the simulation'
-        cargo_quietly build --release -p sim
+        run_cargo build --release -p sim
         cargo run --quiet --release -p sim -- "$@"
     else
         case $1 in
@@ -94,7 +107,7 @@ cmd_sim() {
             *) die "./x sim does not know '$1'" './x sim --help' ;;
         esac
         say 'building the simulator'
-        cargo_quietly build --profile sim -p world
+        run_cargo build --profile sim -p world
         cargo run --quiet --profile sim -p world -- "$@"
     fi
 }

@@ -12,7 +12,7 @@ cmd_demo() {
     need_guest_kernel
     need_sidecore
     say 'building the demo'
-    cargo_quietly build --workspace --bin demo
+    run_cargo build --workspace --bin demo
     local program=${CARGO_TARGET_DIR:-$ROOT/target}/debug/demo
     # shellcheck disable=SC2064  # the program as it is now
     trap "'$program' --sweep" EXIT

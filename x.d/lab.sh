@@ -6,7 +6,7 @@
 cmd_lab() {
     need_rust
     say 'building the lab'
-    cargo_quietly build --release -p lab
+    run_cargo build --release -p lab
     case " $* " in
         *' --help '* | *' -h '*) ;;
         *) need_lab ;;

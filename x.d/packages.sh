@@ -54,7 +54,7 @@ need_rust() {
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
     have=$(cargo --version | awk '{ print $2 }')
     [[ $(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1) == "$wanted" ]] ||
-        die "cargo is $have; the workspace needs $wanted or newer" 'rustup update stable'
+        die "cargo is $have; the workspace needs $wanted or newer" 'rustup update stable; without rustup, install Rust from https://rustup.rs'
 }
 
 # need_llvm_tools: llvm-profdata and llvm-cov of the compiler's own LLVM; Debian's cannot read its files.

@@ -63,31 +63,14 @@ need_for_group() {
     esac
 }
 
-# build_suite: with cargo's own progress on a terminal, elsewhere with a line each ten seconds.
 build_suite() {
-    local pid status=0 log=$BUILD/suite.log looks=0
     # As `suite` builds the tests: what it is made of is built once.
     local -x RUSTC_WORKSPACE_WRAPPER=clippy-driver
+    # rustup has a program of that name also where it has none to run.
+    clippy-driver --version >/dev/null 2>&1 || rustup component add clippy >"$BUILD/rustup.log" 2>&1 ||
+        die 'clippy, which compiles the tests, is not installed' 'rustup component add clippy'
     say 'building the runner of the tests'
-    if [[ -t 2 ]]; then
-        cargo build --workspace --bin suite || die 'cargo build failed' 'mend what it says above'
-        return
-    fi
-    cargo build --workspace --bin suite >"$log" 2>&1 &
-    pid=$!
-    # shellcheck disable=SC2064  # the number as it is now
-    trap "kill $pid 2>/dev/null || true" EXIT
-    while kill -0 "$pid" 2>/dev/null; do
-        sleep 0.5
-        looks=$((looks + 1))
-        ((looks % 20)) || say "$(grep -c Compiling "$log") crates: $(tail -n 1 "$log")"
-    done
-    wait "$pid" || status=$?
-    trap - EXIT
-    ((status == 0)) || {
-        show_tail "$log" 'the end of what cargo said' 60
-        die 'cargo build failed' 'cargo build --workspace --bin suite'
-    }
+    run_cargo build --workspace --bin suite
 }
 
 # cmd_test_shell GROUP [CASE...]: cases that are still shell, for `suite`; what they find goes into a file in TEST_DIR.

@@ -35,6 +35,9 @@ const NO_LAUNCHER: &str = "its `sidecore launcher` processes have ended or do no
     continue them if they were stopped (`kill -CONT`), or restart the daemon when its guests can wait";
 /// From the start of an heir to its first word: it reads its configuration.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
+/// What an operator is told of one that does not come with it.
+const SILENT: &str = "the new process said nothing in time (5 s): it does not start, or this machine is too busy \
+    for one now, and it can be tried again";
 /// How long what must end before an upgrade may take: moves, a reload, a resize.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at that.
@@ -256,7 +259,11 @@ impl Manager {
                 warn!("a launcher does not answer: was it stopped?");
                 self.ask_next_launcher();
             } else if is_due {
-                self.give_up_upgrade("the new process said nothing in time");
+                // This process may be the one that was late.
+                match self.has_heir_spoken() {
+                    true => self.hear_heir(),
+                    false => self.give_up_upgrade(SILENT),
+                }
             }
             return false;
         }
@@ -273,6 +280,13 @@ impl Manager {
                 false
             }
         }
+    }
+
+    /// Whether the heir's first word waits to be read, or it has ended.
+    fn has_heir_spoken(&self) -> bool {
+        let Some(upgrade) = &self.upgrade else { return false };
+        let mut fds = [PollFd::new(&upgrade.channel, PollFlags::IN)];
+        poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
     }
 
     /// What is under way that an heir could not go on with.

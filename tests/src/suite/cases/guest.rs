@@ -15,7 +15,7 @@ use testing::daemon::{Daemon, pause};
 use testing::timing::{self, PATIENCE};
 use testing::vm::{Boot, Kernel, Vm, build_folder, short};
 
-use crate::suite::{Case, Group};
+use crate::suite::{Built, Case, Group};
 
 /// The group.
 pub(super) const GROUP: Group = Group::new(
@@ -24,6 +24,7 @@ pub(super) const GROUP: Group = Group::new(
     &[
         Case::run("shared", parts::shared).parts(&parts::NAMES).usually(100),
         Case::run("fio", fio).usually(25),
+        Case::command("demo", DEMO).needs_built(Built::Tests).within(1200).usually(60),
         Case::run("queues-64", queues_64),
         Case::run("two-guests", two_guests).usually(35),
         Case::run("pasted", pasted),
@@ -31,6 +32,9 @@ pub(super) const GROUP: Group = Group::new(
         Case::run("kernel-6-12", kernel_6_12).usually(45),
     ],
 );
+
+/// With the compiler that has built the crates ([`crate::suite::build`]), or they were built again.
+const DEMO: &[&str] = &["env", "RUSTC_WORKSPACE_WRAPPER=clippy-driver", "./x", "demo"];
 
 /// One disk of a daemon's file: `what` are its lines.
 pub(super) fn disk(id: &str, what: &str) -> String {

@@ -33,6 +33,7 @@ pub(super) const GROUP: Group = Group::new(
         Case::command("shellcheck", &["sh", "-c", SHELLCHECK]),
         Case::command("shellcheck-guest", &["sh", "-c", SHELLCHECK_GUEST]),
         Case::run("clippy", clippy).needs_built(Built::Crates).takes(Takes::Little),
+        Case::run("doors", doors).needs_built(Built::Bench).takes(Takes::Little),
         Case::run("crates", crates)
             .needs_built(Built::Crates)
             .variables(&[("HISTORIES", "200", "20000")])
@@ -74,6 +75,24 @@ fn clippy(bed: &Bed) -> Result<()> {
 fn tidy(bed: &Bed) -> Result<()> {
     let programs = Programs::known()?;
     bed.check("", done(Command::new(&programs.plain("xtask")?.path).arg("tidy")));
+    Ok(())
+}
+
+/// What `./x` does of itself beside tests, as a user calls it: all is built already.
+fn doors(bed: &Bed) -> Result<()> {
+    for (check, words, says) in [
+        ("help", "help", "the daemon, optimised"),
+        ("build", "build", "built "),
+        ("bench", "bench --help", "Usage: "),
+    ] {
+        let mut door = Command::new("./x");
+        let said = said(door.args(words.split(' ')).env_remove("SIDECORE"));
+        let said = said.and_then(|said| {
+            ensure!(said.contains(says), "it says {said:?}, not {says:?}");
+            Ok("")
+        });
+        bed.check(check, said);
+    }
     Ok(())
 }
 
