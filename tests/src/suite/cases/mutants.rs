@@ -7,6 +7,6 @@ use crate::suite::cases::alone;
 pub(super) const GROUP: Group = Group::new(
     "mutants",
     "the sources with one rule removed, each of which a named test must catch (only with --all)",
-    &[alone("")],
+    &[alone("").within(3600)],
 )
 .only_by_name();
